@@ -178,6 +178,17 @@ def repeated(texts: list[str], rounds: int = 1) -> str:
         (["step 0", "step 1"], 2, ["step *"]),
         (["aten::add, seq = 1, op_id = 2", "aten::add, seq = 3, op_id = 4"], 1, ["aten::add"]),
         (["a.b", "a b"], 1, ["a.b", "a b"]),
+        ([f"bs{5394 + 997 * n % 4001}" for n in range(9)], 1, ["bs*"]),
+        ([f"w{n} {3926 + 997 * n % 401}x{8787 - 991 * n % 401}" for n in range(3)], 1, [f"w{n} *" for n in range(3)]),
+        ([f"{3926 + 997 * n % 401}x{17 * n % 101}" for n in range(9)], 1, ["*x*"]),
+        ([f"conv{2**n}" for n in range(5, 13)], 1, [f"conv{2**n}" for n in range(5, 13)]),
+        (["Step 1: load", "Step 2: run", "Step 3: save"], 1, ["Step 1: load", "Step 2: run", "Step 3: save"]),
+        (["Step 1: load", "Step 2: run", "Step 3: save"], 3, ["Step 1: load", "Step 2: run", "Step 3: save"]),
+        (["Step 1", "Step 2", "Step 3"], 4, ["Step 1", "Step 2", "Step 3"]),
+        ([f"batch {n}" for n in range(9)], 10, ["batch *"]),
+        (["step 0 (first)", "step 1", "step 2"], 1, ["step * (first)", "step *"]),
+        (["iter 1 loss=0.5", "iter 2 loss=0.4"], 1, ["iter * loss=*"]),
+        (["step 7: load", "step 7: run"], 1, ["step *: load", "step *: run"]),
     ],
 )
 def test_what_comes_again_is_a_place_and_what_comes_once_is_counted(
@@ -453,3 +464,37 @@ def test_marked_steps_are_nodes_without_their_numbers(parsed: Parse) -> None:
     texts = ["ProfilerStep#1", "execute_context_1(8)_generation_0(0)", "ProfilerStep#2"]
     lines = [f"range 1 {at}0 {at}9 {text}" for at, text in enumerate(texts)]
     check(parsed("\n".join(lines)), "modules", "path\nProfilerStep#*\nexecute_context_*(*)_generation_*(*)")
+
+
+def loops(*threads: tuple[str, int, int]) -> str:
+    """Ten ranges of a text on each of some threads, each 100 long, which begin later; work inside takes so long."""
+    return "\n".join(
+        f"range {thread} {at} {at + 95} {text.format(n)}\nlaunch {thread} {at + 5} {at + 6} #{at}{thread}\n"
+        f"kernel 1 {at + 9} {at + 9 + work} #{at}{thread} {text.format(n)}"
+        for thread, (text, later, work) in enumerate(threads, start=1)
+        for n in range(10)
+        for at in [100 * n + later]
+    )
+
+
+@pytest.mark.parametrize(
+    ("threads", "known"),
+    [
+        ([("load batch {}", 0, 3), ("step {}", 20, 30)], ["step"]),
+        ([("step {}", 0, 3), ("step {}", 130, 30), ("step {}", 260, 4), ("step {}", 390, 4)], ["step"]),
+        ([("stage 0 batch {}", 0, 30), ("stage 1 batch {}", 130, 3)], ["stage 0 batch", "stage 1 batch"]),
+        ([("train step {}", 0, 3), ("eval step {}", 1000, 3)], ["train step", "eval step"]),
+    ],
+)
+def test_of_loops_that_run_at_the_same_time_one_leads(
+    parsed: Parse, threads: list[tuple[str, int, int]], known: list[str]
+) -> None:
+    """What other threads do for an iteration is known only where they count it as the loop does that leads."""
+    dataset = parsed(loops(*threads), rows="ranges")
+    steps = dataset.steps()
+    assert len(steps) == (20 if "eval step" in known else 10)
+    kernels = dataset.kernels()
+    number = kernels.step_id.map(steps["index"])
+    own = kernels.name.str.extract(r"(.*) (\d+)$")
+    assert (number.notna() == own[0].isin(known)).all()
+    assert (number.dropna() == own[1][number.notna()].astype(int)).all()

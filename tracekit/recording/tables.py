@@ -58,15 +58,15 @@ class Columns:
     """Rows as columns of one length: NumPy arrays of a declared type, and Arrow arrays of payloads."""
 
     def __post_init__(self) -> None:
-        """Brings every column to its declared type.
+        """Brings every column to its declared type; one of equal values takes no memory.
 
         Raises:
             TypeError: If columns differ in length.
         """
         for name, dtype in _dtypes(type(self)).items():
             values = getattr(self, name)
-            if values.dtype != dtype:
-                object.__setattr__(self, name, values.astype(dtype))
+            if not _is_constant(values):
+                object.__setattr__(self, name, _stored(values, dtype))
         lengths = {name: len(values) for name in _names(type(self)) if (values := getattr(self, name)) is not None}
         if len(set(lengths.values())) > 1:
             raise TypeError(f"{type(self).__name__} has columns of different lengths: {lengths}")
@@ -127,6 +127,12 @@ def _nulls(dtype: np.dtype[Any], rows: int) -> NDArray[Any]:
 
 def _is_constant(values: NDArray[Any]) -> bool:
     return values.strides == (0,)
+
+
+def _stored(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if values.size > 1 and values[0] == values[-1] and bool((values == values[0]).all()):
+        return np.broadcast_to(values[:1].astype(dtype)[0], values.size)
+    return values if values.dtype == dtype else values.astype(dtype)
 
 
 def _taken(values: NDArray[Any] | pa.Array | None, rows: Rows) -> NDArray[Any] | pa.Array | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import sums
 from tracekit.arrays.intervals import innermost
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.by_order import match_by_order
@@ -31,7 +32,7 @@ from tracekit.trace.decoding import Decoded
 from tracekit.trace.launching import Launched, launched
 from tracekit.trace.operators import Operators, operators_of
 from tracekit.trace.phases import Compiling, Phased, compiling, phase_of_calls, phase_of_launches, phased
-from tracekit.trace.plain import HierarchyKey, choose_hierarchy
+from tracekit.trace.plain import HierarchyKey, Work, choose_hierarchy
 from tracekit.trace.steps.steps import Steps, steps_of
 
 
@@ -178,7 +179,9 @@ def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
     recording, axis, ends = found.recording, found.axis, found.ends
     runs = runs_of(recording, decoded, axis, ends.end)
     by = MODULES if by == AUTO and runs.mapped.any() else by
-    keyed = choose_hierarchy(by, recording, decoded, axis, ends.end, found.operators)
+    launches = found.launches.launch
+    took = sums(launches + 1, recording.work.end_ns - recording.work.start_ns, len(recording.launches) + 1)[1:]
+    keyed = choose_hierarchy(by, recording, decoded, Work(axis, took), ends.end, found.operators)
     nodes = autograd_nodes(recording, axis, found.operators, keyed.decoded)
     if keyed.by != MODULES:
         # Where ranges are nodes, work whose modules no map records is that of the range around it.

@@ -97,7 +97,7 @@ def test_a_clock_that_jumps_stays_apart() -> None:
 
 
 def test_it_is_said_why_a_clock_stays_apart() -> None:
-    run = simulated(Job(seed=6, steps=12))
+    run = simulated(Job(seed=6, steps=20))
     few = [lane._replace(**{name: getattr(lane, name)[:3] for name in lane._fields[5:]}) for lane in run.lanes[1]]
     clocks = aligned([run.lanes[0], few, [], run.lanes[3]])
     assert [clock.why for clock in clocks] == [None, FEW_COLLECTIVES, NO_COLLECTIVES, None]
