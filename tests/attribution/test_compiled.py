@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.golden import Parse, check
-from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_REWRITTEN
+from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_REWRITTEN, RUN_CUT
 from tracekit.dataset.opening import Dataset
 from tracekit.markers.kernel_maps import unmapped_graph
 
@@ -199,6 +199,16 @@ def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
     assert [(row["what"], row["detail"], row["count"], row["time_ns"]) for row in rows] == [
         (f"compiled graph {ID}", reason, 1, 10)
     ]
+
+
+def test_work_of_a_run_without_an_end_has_no_module_and_coverage_says_so(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1  5 5 {kernel_map(ONE_KERNEL, "a")}
+        range 1 12 - {run()}
+        {launches("triton_poi_fused_a_0")}
+    """)
+    rows = [row for row in dataset.table("coverage").to_pylist() if row["what"].startswith("compiled graph")]
+    assert [(row["detail"], row["count"]) for row in rows] == [(RUN_CUT.detail, 1)]
 
 
 #: Between anchors: one library kernel, two, two again.

@@ -28,16 +28,16 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """The last ranks of collectives (all-reduce, all-gather, reduce-scatter of NCCL), those that cost most time first.
 
     Ranks of one report have one clock; clocks of reports are aligned by the collectives themselves: see ``clocks``.
-    A rank without a report is not known of.
+    A rank without a report, or without any collective in it, is not known of.
 
     Returns:
         A row per rank that was last, step, module and collective: ``rank`` and ``report`` of the last rank (null where
-        it is not certain who was last: two were too close for the clocks, or one left no record; ``report`` also for a
-        dataset of one), ``path`` (module) and ``step_index`` of that rank, ``waited_ns`` (from the start of
-        each other rank to that of the last, added up), ``share`` (of all such waiting), ``collective`` (kernel),
-        ``collectives`` (how many), ``ranks`` (how many are known to have met), ``longest_ns`` (the most that one rank
-        waited), ``error_ns`` (how far from the truth the time that one rank waited for one collective may be), ``step``
-        (its name), and ``pid``, ``device`` and ``gpu`` of the last rank.
+        it is not certain who was last: two were too close for the clocks, one left no record, or it is not proven which
+        ranks met; ``report`` also for a dataset of one), ``path`` (module) and ``step_index`` of that rank,
+        ``waited_ns`` (from the start of each other rank to that of the last, added up), ``share`` (of all such
+        waiting), ``collective`` (kernel), ``collectives`` (how many), ``ranks`` (how many are known to have met),
+        ``longest_ns`` (the most that one rank waited), ``error_ns`` (how far from the truth the time that one rank
+        waited for one collective may be), ``step`` (its name), and ``pid``, ``device`` and ``gpu`` of the last rank.
     """
     whole = dataset.whole
     read = collectives(whole)

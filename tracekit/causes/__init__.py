@@ -266,11 +266,14 @@ NVTX_NOT_TRACED = EVENTS_LOST.form(
 LOST_BY_RECORDER = EVENTS_LOST.form(
     "ranges that the embedded recorder opened", "record fewer steps at a time (--steps), or use --engine nsys"
 )
+CUT_OFF = EVENTS_LOST.form(
+    "the trace is cut off", "let the program finish while it writes the trace, or copy the file again"
+)
 FUSED_PATH_OFF = Cause(
     "fused_path_off",
     "Markers inside a layer switched off the fused path that torch would have taken (nn.TransformerEncoderLayer in "
     "eval), so other operators ran than without markers.",
-    "record again with --keep-fused, which marks such a layer as one call",
+    "record again: markers do not do that any more",
 )
 RANK_CONTRADICTED = Cause(
     "rank_contradicted",

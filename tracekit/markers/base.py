@@ -69,9 +69,12 @@ class ModuleMarker:
 
     @property
     def has_no_tensors(self) -> bool:
-        """Whether it is complete but records no tensors, as the marker of a call that has ended may."""
+        """Whether it is complete but records no tensors, as the marker of a call that has ended may.
+
+        Our own markers, which name the class, record inputs or outputs, if only that there were none.
+        """
         tensors = self.inputs or self.outputs or self.kwargs or self.types or self.kwarg_types
-        whole = self.cause is None and self.phase == "forward"
+        whole = self.cause is None and self.phase == "forward" and self.class_name is None
         return whole and not (tensors or self.only_result or self.class_only)
 
 

@@ -131,6 +131,7 @@ def _about(recording: Recording) -> dict[str, object]:
         "devices": [{"device": number, **asdict(gpu)} for number, gpu in sorted(recording.devices.items())],
         "ranks": [{"pid": rank.pid, "rank": rank.rank, "source": rank.source} for rank in recording.ranks],
         "missing": [asdict(data) for data in recording.missing],
+        "length_ns": max(int(ends.max(initial=0)) for ends in (recording.launches.end_ns, recording.work.end_ns)),
         "launches": len(recording.launches),
         "graph_captures": [asdict(source) for source in recording.graph_captures],
     }

@@ -60,6 +60,8 @@ _HEADINGS = {
     "peak_gb_per_s": "peak GB/s",
     "subtree_tflops_per_s": "subtree TFLOP/s",
 }
+#: Headings of columns that mean something else beside another column.
+_HEADINGS_BESIDE = {("cause", "known"): "how", ("rank", "waited_ns"): "last rank"}
 
 
 class Choice(NamedTuple):
@@ -252,7 +254,8 @@ def _columns(frame: pd.DataFrame, words: Nouns) -> list[_Column]:
     for name in map(str, frame.columns):
         values = [row[name] for row in rows]
         is_text = any(isinstance(value, _TEXTS) for value in values)
-        heading = "how" if name == "cause" and "known" in frame else _heading(name, words)
+        special = (_HEADINGS_BESIDE.get((name, str(beside))) for beside in frame.columns)
+        heading = next(filter(None, special), None) or _heading(name, words)
         columns.append(_Column(name, heading, [cell(name, value) for value in values], is_text))
     return [column for column in columns if any(column.cells)]
 

@@ -264,7 +264,7 @@ class _Answer(NamedTuple):
     def is_likely(self, least: int, alike: float) -> bool:
         """Whether it explains most of both streams, and clearly more than streams that are alike would."""
         count = max(1, self.match.overlapping // 2)
-        needed = alike + _MORE + 2 * (alike * (1 - alike) / count) ** 0.5
+        needed = alike + _MORE + 3 * (alike * (1 - alike) / count) ** 0.5
         enough = self.match.one.size >= least and self.match.matched_share >= max(_MOST_MATCHED, needed)
         return enough and not self.match.contradicts_itself
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tracekit.causes import ABSURD_TIME, OTHER_EVENT, PROCESS_UNKNOWN
+from tracekit.causes import ABSURD_TIME, CUT_OFF, OTHER_EVENT, PROCESS_UNKNOWN, REPORT
 from tracekit.errors import ReportError
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import ModuleMarker
@@ -72,8 +72,10 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         gathering.add(piece)
         progress("reading", piece.position / size)
     events = {kind: gathering.table(kind) for kind in KINDS}
+    counters.add(REPORT, CUT_OFF, int(trace.cut_at is not None))
     if not any(events[kind]["start"].size for kind in KINDS if kind not in BESIDE):
-        raise ReportError(path, "holds no events of torch.profiler", EXPECTED)
+        where = "" if trace.cut_at is None else " before it is cut off"
+        raise ReportError(path, f"holds no events of torch.profiler{where}", EXPECTED)
     first_ns = _from_the_first(events, counters)
     threads = _threads(events, list(gathering.threads))
     events[OPERATOR]["made_on"] = forward_threads(events[OPERATOR], events[FLOW], threads.process)
@@ -103,7 +105,10 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         records_graphs=False,
     )
     without = not known and not _has_markers(gathering.texts)
-    return replace(recording, missing=tuple(_missing_data(recording, numbered=numbered, without_modules=without)))
+    missing = [*_missing_data(recording, numbered=numbered, without_modules=without)]
+    if trace.cut_at is not None:
+        missing.insert(0, MissingData(f"its events after byte {trace.cut_at:,}, where it is cut off", CUT_OFF.advice))
+    return replace(recording, missing=tuple(missing))
 
 
 def _device_work(
