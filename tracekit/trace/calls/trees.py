@@ -105,7 +105,8 @@ def outside_siblings(parent: Rows, range_row: Rows, siblings: dict[int, int]) ->
     """
     if not siblings:
         return parent
-    groups = np.full(max(max(siblings), int(range_row.max(initial=0))) + 1, -1, dtype=np.int64)
+    last = max(siblings)
+    groups = np.full(max(last, int(range_row.max(initial=0))) + 1, -1, dtype=np.int64)
     groups[[*siblings]] = [*siblings.values()]
     group, outside = groups[range_row], parent
     while (inside := (outside >= 0) & (group >= 0) & (lookup(group, outside) == group)).any():
