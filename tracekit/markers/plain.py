@@ -48,7 +48,7 @@ _PLACES = frozenset(
 _IDENTIFIER = re.compile(
     r"\b0x[0-9a-fA-F]+\b"
     r"|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
-    r"|(?<![0-9A-Za-z])(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{12,}|[0-9A-F]{12,})(?![0-9A-Za-z])"
+    r"|(?<![0-9A-Za-z])(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{8,}|[0-9A-F]{8,})(?![0-9A-Za-z])"
 )
 #: What may be an identifier: a word that has a digit, or a capital behind another letter.
 _WORD = re.compile(r"(?<![0-9A-Za-z])(?=[A-Za-z]*\d|[0-9A-Za-z]*[a-z][A-Z])[0-9A-Za-z]{4,}(?![0-9A-Za-z])")

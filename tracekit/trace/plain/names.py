@@ -192,7 +192,7 @@ def _is_sparse(numbers: Sequence[Number]) -> bool:
     return len(values) >= _MANY_VALUES and max(values) - min(values) >= _GAPS * len(values)
 
 
-#: So many places may be numbered as iterations are.
+#: So many places may be numbered as iterations are. Iterations begin anew in every epoch.
 _MOST_PLACES = 6
 
 
@@ -201,6 +201,10 @@ def _places(found: _Found, uses: _Uses) -> _Found:
 
     In a list the text behind each number is another. Steps of a turn are few, and come again more often than that.
     """
+    epochs = sum(
+        any(number.before.rstrip(" _-=:#").lower().endswith("epoch") for number in item.numbers)
+        for item in found.values()
+    )
     lists: dict[str, list[dict[str, list[int]]]] = {}
     for template, texts in _alike(found, ITERATION).items():
         lists.setdefault(template.partition(ITERATION)[0], []).append(texts)
@@ -208,7 +212,7 @@ def _places(found: _Found, uses: _Uses) -> _Found:
         rows
         for group in lists.values()
         for texts in group
-        if _is_list(group, found) or _are_few_of_a_turn(texts, uses)
+        if _is_list(group, found) or _are_few_of_a_turn(texts, uses, epochs)
         for rows in texts.values()
     ]
     return {row: found[row].as_(ITERATION, "")._replace(iteration=None) for rows in places for row in rows}
@@ -219,8 +223,9 @@ def _is_list(group: list[dict[str, list[int]]], found: _Found) -> bool:
     return len(group) > 1 and all(len(texts) == 1 for texts in group) and len(numbers) == len(group)
 
 
-def _are_few_of_a_turn(texts: dict[str, list[int]], uses: _Uses) -> bool:
-    return 1 < len(texts) <= _MOST_PLACES and all(uses.most(rows) > len(texts) for rows in texts.values())
+def _are_few_of_a_turn(texts: dict[str, list[int]], uses: _Uses, epochs: int) -> bool:
+    turns = max(len(texts), epochs)
+    return 1 < len(texts) <= _MOST_PLACES and all(uses.most(rows) > turns for rows in texts.values())
 
 
 #: Of a deeper stack the innermost lines count.
