@@ -78,7 +78,9 @@ def extents_of(
     end[loose] = _nested_in(whole_start[order], whole_end[order], start[loose], end[loose])
     end[loose], group = _apart_from_each_other(start[loose], end[loose], place[loose].tolist())
     order = nesting_order(start, end)
-    return Extents(rows[order], start[order], end[order]), dict(zip(rows[loose].tolist(), group, strict=True))
+    kind = recording.ranges.kind[rows[loose]]
+    siblings = {row: own for row, own, of in zip(rows[loose].tolist(), group, kind, strict=True) if of != PUSH_POP}
+    return Extents(rows[order], start[order], end[order]), siblings
 
 
 def _next_of_its_place(start: Ints, place: Ints, which: Flags) -> Ints:
@@ -386,18 +388,9 @@ def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: W
 
 
 class _Counting(NamedTuple):
-    """Outermost ranges that count iterations, by thread and start.
+    """Outermost ranges that count iterations, by thread and start; of each how long the work took launched inside.
 
-    Attributes:
-        row: Row of the recording's ranges.
-        process: Row of processes.
-        thread: Row of threads.
-        name: Number of the name.
-        like: The same for names that differ only by numbers, as of stages of a pipeline.
-        number: Number of the iteration.
-        start_ns: When each began.
-        end_ns: When it ended.
-        work_ns: How long the work took that was launched inside.
+    ``like`` is the same for names that differ only by numbers, as of stages of a pipeline.
     """
 
     row: Rows
