@@ -55,7 +55,11 @@ def commands() -> str:
 def _command_reference(command: Command) -> str:
     parser = argparse.ArgumentParser(add_help=False)
     command.arguments(parser)
-    rows = ([f"`{_spelling(action)}`", _help(parser, action)] for action in parser._actions)
+    rows = (
+        [f"`{_spelling(action)}`", _help(parser, action)]
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS
+    )
     title = f"### tracekit {command.NAME}\n\n{command.HELP[0].upper()}{command.HELP[1:]}."
     return f"{title}\n\n{markdown_table(['Argument', 'Meaning'], rows)}"
 
