@@ -18,7 +18,7 @@ from torch import fx
 
 from tracekit.capture.emit import Emitter, epoch, quiet_emitter
 from tracekit.capture.maps.flops import Cost, sizes_in
-from tracekit.capture.maps.paths import Place, modules_by_inputs, paths_of_forward
+from tracekit.capture.maps.paths import Place, marked_models, modules_by_inputs, paths_of_forward
 from tracekit.capture.maps.traced import Traced, module_text
 from tracekit.capture.marks import Switch
 from tracekit.markers.base import Flops, MappedKernel
@@ -237,8 +237,8 @@ class _State:
             places, witnesses = served.places, (served.witness,) if served.witness >= 0 else ()
         return Served(self.asked, tuple(paths), places), witnesses
 
-    def _mapped(self, served: Served, inputs: Sequence[Any]) -> _Opener:
-        _, paths, places = served
+    def _mapped(self, of: Served, inputs: Sequence[Any]) -> _Opener:
+        _, paths, places = of
         root = paths[0] if len(paths) == 1 else None
         prefixes = ("",) if root else paths
         sized = inputs if len(self.maps) < _MOST_SIZES or not self.sizes else None
@@ -247,9 +247,11 @@ class _State:
         if emitted is None:
             map_id, texts = kernel_map(root or "", list(self.kernel_map.mapped(places, prefixes, sized)))
             emitted = _EmittedMap(root or "", map_id, [self.emitter.opener(text) for text in texts])
+            served = [None if place is None else _joined(paths[place[0]], place[1]) for place in places]
+            marked_models.ran_compiled(filter(None, served))
             self.maps[places, prefixes, sizes] = emitted
         other = None if (root or "") == emitted.root else root
-        return _Opener(self.emitter.opener(compiled_graph(emitted.map_id, self.graph_pass, other)), emitted, served)
+        return _Opener(self.emitter.opener(compiled_graph(emitted.map_id, self.graph_pass, other)), emitted, of)
 
 
 def running_as(run: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
