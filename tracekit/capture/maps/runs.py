@@ -270,21 +270,21 @@ def running_as(run: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
 
 
 class KernelMap(NamedTuple):
-    """The kernels of code: name, whether it is generated, and modules: number, weight and fields of ``Cost``."""
+    """The kernels of code: name, if it is generated, modules (number, weight, fields of ``Cost``), if it recomputes."""
 
     digest: str
-    kernels: tuple[tuple[str, bool, tuple[tuple[Any, ...], ...]], ...]
+    kernels: tuple[tuple[str, bool, tuple[tuple[Any, ...], ...], bool], ...]
 
     def sizes(self) -> list[int]:
         """The inputs on which FLOPs depend."""
-        return sizes_in(Cost(*cost) for *_, served in self.kernels for _, _, *cost in served if cost)
+        return sizes_in(Cost(*cost) for _, _, served, _ in self.kernels for _, _, *cost in served if cost)
 
     def mapped(
         self, places: Sequence[Place | None], prefixes: Sequence[str | None], inputs: Sequence[Any] | None
     ) -> Iterator[MappedKernel]:
         """The kernels of a map in a run. Without its inputs, FLOPs that depend on sizes are not known."""
         found = [None if place is None else _joined(prefixes[place[0]], place[1]) for place in places]
-        for name, generated, modules in self.kernels:
+        for name, generated, modules, recomputes in self.kernels:
             weights: dict[str, int] = {}
             flops: dict[str, Flops] = {}
             for number, weight, *cost in modules:
@@ -292,7 +292,8 @@ class KernelMap(NamedTuple):
                     weights[path] = weights.get(path, 0) + weight
                     flops |= {path: flops.get(path, Flops(0)).plus(Cost(*cost).flops(inputs))} if cost else {}
             whole = len(flops) == len(weights)
-            yield MappedKernel(name, generated, tuple(weights.items()), tuple(flops.values()) if whole else ())
+            told = tuple(flops.values()) if whole else ()
+            yield MappedKernel(name, generated, tuple(weights.items()), told, recomputes)
 
 
 def _joined(prefix: str | None, path: str) -> str | None:
@@ -317,7 +318,7 @@ def _map_of_operators(graph: fx.GraphModule, traced: Traced) -> KernelMap:
     """Operators of one module that follow each other stand together, under the name of the first."""
     operators = (node for node in graph.graph.nodes if node.op.startswith("call_") and _name(node) != "getitem")
     texts = groupby(operators, module_text)
-    kernels = ((_name(next(nodes)), False, ((traced.numbers[text], 1),)) for text, nodes in texts)
+    kernels = ((_name(next(nodes)), False, ((traced.numbers[text], 1),), False) for text, nodes in texts)
     return KernelMap(traced.digest, tuple(kernels))
 
 
