@@ -105,7 +105,7 @@ def runs(listed: MemoryEmitter) -> list[Run]:
 
 def _absolute(kernel: MappedKernel, root: str) -> MappedKernel:
     modules = tuple((".".join(filter(None, (root, path))), weight) for path, weight in kernel.modules)
-    return MappedKernel(kernel.name, kernel.generated, modules, kernel.flops)
+    return MappedKernel(kernel.name, kernel.generated, modules, kernel.flops, kernel.recomputes)
 
 
 def products_of(run: Run, following: Run | None, products: Sequence[Product]) -> list[tuple[MappedKernel, Product]]:
