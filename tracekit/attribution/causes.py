@@ -59,16 +59,16 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     launched, phase = evidence.launched, evidence.phase_of_work
     nowhere = OUTSIDE_MODULES if evidence.keyed.by == MODULES else OUTSIDE_RANGES
     outside, divided = _captured_outside(evidence)
-    of_run = evidence.compiled_work.of_work
+    of_run, captured = evidence.compiled_work.of_work, evidence.by_capture
     cases: list[tuple[Flags, Cause]] = [
         (np.isin(of_run, _UNMATCHED), COMPILED_UNMATCHED),
         (of_run == work.UNCLEAR, MODULE_UNCLEAR),
-        (outside, nowhere),
-        (divided, GRAPH_NOT_IN_ONE_CALL),
-        (is_whole_graph(evidence.recording), GRAPH_NOT_EXPANDED),
-        (evidence.origin_known, nowhere),
-        (launched.replayed & _captured_too(evidence.recording), GRAPH_UNMATCHED),
-        (launched.replayed, GRAPH_UNMAPPED),
+        (captured & outside, nowhere),
+        (captured & divided, GRAPH_NOT_IN_ONE_CALL),
+        (captured & is_whole_graph(evidence.recording), GRAPH_NOT_EXPANDED),
+        (captured & evidence.origin_known, nowhere),
+        (captured & _captured_too(evidence.recording), GRAPH_UNMATCHED),
+        (captured, GRAPH_UNMAPPED),
         (_is_migration(evidence), MANAGED_MEMORY),
         (launched.ambiguous, AMBIGUOUS_LAUNCH),
         (launched.impossible, IMPOSSIBLE_LAUNCH),

@@ -226,11 +226,14 @@ def _owner(trace: Trace, phase: Ints, rows: Rows) -> dict[str, object]:
 
 
 def _phase(trace: Trace) -> Ints:
-    """The phase of all work, as a position in ``PHASES``; the module of replayed work says more than its replay."""
+    """The phase of all work, as a position in ``PHASES``; a graph capture says more than its replays."""
     evidence, call = trace.evidence, trace.owners.call
     phase = evidence.phase_of_work
-    replayed = np.flatnonzero(evidence.launched.replayed & (call >= 0))
+    replayed = np.flatnonzero(evidence.by_capture & (call >= 0))
     phase[replayed] = evidence.phase_of_calls[call[replayed]]
+    captured = lookup(evidence.phase, evidence.compiled_work.launch)
+    own = evidence.launched.replayed & ~evidence.by_capture & ~np.isin(captured, (-1, COMPILE))
+    phase[own] = captured[own]
     mapped = np.flatnonzero(evidence.compiled_work.of_work >= 0)
     phase[mapped] = lookup(evidence.phase, evidence.compiled_work.launch[mapped])
     return phase
