@@ -79,7 +79,8 @@ SPEC = TableSpec(
     "kernels",
     "One row per piece of device work, each exactly once, sorted by (module_id, start_ns); work "
     "without a module comes last. For work replayed from a CUDA graph, thread, launch, range and "
-    "step are those of the replay, module and call those of the graph capture.",
+    "step are those of the replay, module and call those of the graph capture; where plain ranges are the modules, "
+    "these are the range around the replay, and below it what opened inside the graph capture.",
     (
         Column(
             "kernel_id", pa.int64(), "Unique id: the position by start time in the report, plus the report's first_id."
@@ -125,8 +126,8 @@ SPEC = TableSpec(
         Nullable(
             "call_id",
             pa.int64(),
-            "Innermost call it belongs to; for graph work, the call that ran during graph capture. Null if unknown, "
-            "and where it is compiled and in no call.",
+            "Innermost call it belongs to; for graph work, the call that ran during graph capture (where plain ranges "
+            "are the modules, that of the range around the replay). Null if unknown, and if only the module is known.",
         ),
         Nullable(
             "method",
@@ -136,14 +137,14 @@ SPEC = TableSpec(
             "number of the autograd node that launched it), graph_node (by the graph capture of its node), graph_order "
             "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
             "that holds its graph capture, for everything in it) or autograd_thread (launched by a thread of autograd: "
-            "the range that waited for it); null if it was not found.",
+            "the range of another thread that waited for it, or what ran inside of that); null if it was not found.",
         ),
         Nullable("cause", CATEGORY, "Why its module was not found; null exactly where method is set."),
         Nullable(
             "phase",
             CATEGORY,
             "What the program did when it launched it: forward, backward, recompute, optimizer, data (loading) or "
-            "compile (torch.compile at work); of replayed work, the phase of its call. Null if unknown.",
+            "compile (torch.compile at work); of replayed work, the phase of its graph capture. Null if unknown.",
         ),
         *_OPERATOR,
         Nullable(

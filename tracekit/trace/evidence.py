@@ -16,7 +16,7 @@ from tracekit.graphs.captures import GraphCaptures, GraphEvidence, Origins, by_c
 from tracekit.graphs.kernel_sequences import match_by_sequence, unnumbered_work
 from tracekit.graphs.nodes import CloneChains, clone_chains
 from tracekit.graphs.whole_graphs import WholeGraphs, whole_graphs
-from tracekit.markers.base import AUTO, MODULES, RANGES, RangeMarker
+from tracekit.markers.base import AUTO, MODULES, RANGES
 from tracekit.markers.phases import BACKWARD, COMPILE, FORWARD
 from tracekit.recording.axis import Nesting, ThreadAxis, nesting, thread_axis
 from tracekit.recording.provenance import LossCounters
@@ -152,7 +152,10 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
         context = _launch_context(found, hierarchy, calls)
         known = by_clone_chains(recording, axis, graphs.chains, graphs.captures)
         origins = _completed(known, launches.launch, lookup(calls.module, context.call))
-        calls, replayed_module = _replayed(found, hierarchy.keyed, calls, context, origins)
+        call = np.where(context.call >= 0, context.call, context.waiting)
+        node = np.where((launches.launch >= 0) & (hierarchy.keyed.by == RANGES), graphs.chains.of_work, -1)
+        called = lookup(call, launches.launch)
+        calls, replayed_module = replayed_modules(calls, graphs.captures.windows, origins, node, called)
         around = CompiledContext(recording, axis, found.operators, calls, context.call, launches)
         captured = origins, graphs.chains.of_work, graphs.captures.captured_launches
         work = compiled_work(around, hierarchy.runs, captured, np.flatnonzero(context.phase == COMPILE))
@@ -171,7 +174,7 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
             compiling=compiling(hierarchy.marks, recording.threads.process),
             steps=steps_of(recording, hierarchy.keyed, models, ends, hierarchy.marks),
             launched=launches,
-            call_at_launch=context.call_or_waiting,
+            call_at_launch=call,
             waited_for=context.waiting >= 0,
             forward_call_of=context.forward_call_of,
             phase_of_calls=context.phase_of_calls,
@@ -211,18 +214,13 @@ def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
     keyed = choose_hierarchy(by, recording, decoded, axis, ends.end, found.operators)
     nodes = autograd_nodes(recording, axis, found.operators, keyed.decoded)
     marks = phased(recording, keyed.decoded, axis, found.launches)
-    of_passes = _of_backward_passes(recording, keyed.decoded) | found.operators.by_torch[recording.ranges.text]
-    keyed = keyed._replace(autograd=autograd_threads(recording, axis, marks, of_passes, nodes))
+    operated = found.operators.by_torch[recording.ranges.text]
+    keyed = keyed._replace(autograd=autograd_threads(recording, axis, marks, operated, nodes))
     if keyed.by != MODULES:
         # Where ranges are nodes, work whose modules no map tells is that of the range around it.
         runs = runs.with_a_map() if keyed.with_modules else runs.none()
         keyed = keyed._replace(nodes=nodes)
     return _Hierarchy(keyed._replace(runs=runs.planting), marks, runs, nodes)
-
-
-def _of_backward_passes(recording: Recording, decoded: Decoded) -> Flags:
-    backward = [isinstance(marker, RangeMarker) and marker.phase == "backward" for marker in decoded.markers]
-    return np.asarray(lookup(np.array([*backward, False])[decoded.of_text], recording.ranges.text, missing=0))
 
 
 def _calls_of(found: _Found, keyed: HierarchyKey) -> tuple[Calls, Calls]:
@@ -243,10 +241,6 @@ class _LaunchContext(NamedTuple):
     phase: Ints
     forward_call_of: ForwardCalls | None
     phase_of_calls: Ints
-
-    @property
-    def call_or_waiting(self) -> Rows:
-        return np.where(self.call >= 0, self.call, self.waiting)
 
 
 def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls) -> _LaunchContext:
@@ -281,18 +275,6 @@ def _complete_phases(found: _Found, nodes: AutogradNodes | None, waited_for: Fla
     none = np.full(top.size, -1, dtype=np.int64)
     around = innermost(operators.start[top], operators.end[top], none, axis.launch_start, axis.launch_end)
     phase[(phase < 0) & (around >= 0)] = FORWARD
-
-
-def _replayed(
-    found: _Found, keyed: HierarchyKey, calls: Calls, context: _LaunchContext, origins: Origins
-) -> tuple[Calls, Rows]:
-    """The calls with the modules of replayed work, and the module of every kernel that is such work."""
-    graphs, launch = found.graphs, found.launches.launch
-    followed = found.launches.replayed & (launch >= 0) & (keyed.by == RANGES)
-    if not followed.any():
-        return calls, np.full(launch.size, -1, dtype=np.int64)
-    node, call = np.where(followed, graphs.chains.of_work, -1), lookup(context.call_or_waiting, launch)
-    return replayed_modules(calls, graphs.captures.windows, origins, node, call)
 
 
 class _Graphs(NamedTuple):

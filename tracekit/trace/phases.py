@@ -125,24 +125,24 @@ def named_autograd_threads(recording: Recording) -> Rows:
 
 
 def autograd_threads(
-    recording: Recording, axis: ThreadAxis, marks: Phased, of_passes: Flags, nodes: AutogradNodes | None
+    recording: Recording, axis: ThreadAxis, marks: Phased, operated: Flags, nodes: AutogradNodes | None
 ) -> Rows:
     """Rows of threads that run backward passes for others: by name, or by their ranges.
 
-    Such a thread has only ranges of backward passes, or evaluates nodes that other threads made; it makes none.
+    Such a thread has only evaluations and operators, or evaluates nodes that other threads made; it makes none.
 
     Args:
         recording: The recording.
         axis: Its ranges on one axis.
         marks: What tells phases.
-        of_passes: Which ranges are of backward passes, or operators.
+        operated: Which ranges are operators.
         nodes: The nodes of autograd that ran; None if nothing tells who made them.
     """
     engine = np.array([phase.engine for phase in marks.texts], dtype=bool)
     passes = marks.at(engine[marks.text])
     backward = np.unique(passes.thread)
     thread = recording.ranges.thread
-    others = np.flatnonzero(np.isin(thread, backward) & ~of_passes)
+    others = np.flatnonzero(np.isin(thread, backward) & ~operated)
     inside = passes.around(axis.range_start[others], axis.range_end[others]) >= 0
     threads = np.union1d(named_autograd_threads(recording), np.setdiff1d(backward, thread[others[~inside]]))
     if nodes is None:

@@ -24,7 +24,7 @@ from tracekit.causes import (
     Cause,
 )
 from tracekit.graphs.captures import GraphCaptures
-from tracekit.markers.base import OPERATOR, OPERATORS, RANGES, ModuleMarker, Unreadable
+from tracekit.markers.base import OPERATORS, RANGES, ModuleMarker, Unreadable
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import Recording
 from tracekit.trace.calls.end_markers import EndMarkers, Spans, end_markers, spans_of
@@ -157,7 +157,8 @@ def calls_of(
         extents = Extents(calls.range_row, calls.start, calls.end)
         waiting[rows] = waiting_calls(recording, axis, keyed, extents, recording.ranges.take(calls.range_row[rows]))
     around = innermost(calls.start, calls.end, forest.parent, keyed.runs.start, keyed.runs.end)
-    places = _operators(keyed, calls.marker, np.where(waiting >= 0, waiting, forest.parent), evaluated.forward)
+    above, own = np.where(waiting >= 0, waiting, forest.parent), decoded.canonical_marker[calls.marker]
+    places = operator_places(above, evaluated.forward, own, decoded.bare, whole=keyed.by == OPERATORS)
     trees = trees_of(forest.parent, forest.depth, apart | linked)
     trees = below(trees, np.where(evaluated.forward >= 0, places.above, waiting))
     if keyed.by == OPERATORS:
@@ -183,14 +184,6 @@ def calls_of(
         modules=modules,
         mapped_modules=mapped,
     )
-
-
-def _operators(keyed: HierarchyKey, marker: Rows, parent: Rows, forward: Rows) -> OperatorPlaces:
-    """The places of evaluations. Where operators are nodes, all that is around them is part of their paths."""
-    marker, markers = keyed.decoded.canonical_marker[marker], keyed.decoded.bare
-    whole = keyed.by == OPERATORS
-    operator = np.array([*(getattr(item, "kind", "") == OPERATOR or whole for item in markers), whole])[marker]
-    return operator_places(parent, operator, forward, marker, markers)
 
 
 def _hierarchy(

@@ -11,12 +11,10 @@ import numpy as np
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.intervals import depths, firsts, subtree_ends
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Rows
 from tracekit.graphs.captures import Origins, Windows
 from tracekit.trace.calls.calls import Calls
 from tracekit.trace.hierarchy.modules import Module
-
-_UNKNOWN = -2
 
 
 def replayed_modules(calls: Calls, windows: Windows, origins: Origins, node: Rows, call: Rows) -> tuple[Calls, Rows]:
@@ -29,35 +27,29 @@ def replayed_modules(calls: Calls, windows: Windows, origins: Origins, node: Row
         node: For every kernel that a known launch replayed the row of its node; else -1.
         call: For every kernel the call around its launch, or -1.
     """
-    window = windows.at(calls.start, calls.start)
-    inner = np.where(origins.known, calls.innermost(origins.start, origins.end), -1)
-    opened = (lookup(window, inner) >= 0) & (lookup(window, inner) == windows.at(origins.start, origins.start))
-    captured = lookup(np.where(opened, inner, -1), node)
-    rows = np.flatnonzero(captured >= 0)
+    window, captured_in = windows.at(calls.start, calls.start), windows.at(origins.start, origins.start)
+    inner = np.where(captured_in >= 0, calls.innermost(origins.start, origins.end), -1)
+    captured = lookup(np.where(lookup(window, inner) == captured_in, inner, -1), node)
     # The outermost call that opened inside the graph capture, and the one around that.
     outermost = firsts(np.where((window >= 0) & (lookup(window, calls.parent) == window), calls.parent, -1))
-    related = call[rows], captured[rows], calls.parent[outermost[captured[rows]]]
-    places = grouped([_modules(calls, of) for of in related])
-    tree = _ModuleTree(calls.modules)
-    found = [
-        tree.below(*place)
-        for place in zip(*(_modules(calls, of[places.first]).tolist() for of in related), strict=True)
-    ]
-    modules, row = tree.in_order()
+    related = call, captured, lookup(calls.parent[outermost], captured)
+    known = [(of < 0) | (lookup(calls.module, of) >= 0) for of in related]
+    rows = np.flatnonzero((captured >= 0) & np.all(known, axis=0))
     module = np.full(node.size, -1, dtype=np.int64)
-    module[rows] = np.append(row, (-1, -1))[np.array(found, dtype=np.int64)][places.group]
+    if not rows.size:
+        return calls, module
+    columns = [lookup(calls.module, of[rows]).astype(np.int64) for of in related]
+    places = grouped(columns)
+    tree = _ModuleTree(calls.modules)
+    found = [tree.below(*place) for place in np.stack(columns, axis=1)[places.first].tolist()]
+    modules, row = tree.in_order()
+    module[rows] = row[found][places.group]
     of_path = [
-        {path: int(np.append(row, -1)[at]) for path, at in known.items()} for known in calls.mapped_modules.places
+        {path: int(lookup(row, np.array(at))) for path, at in one.items()} for one in calls.mapped_modules.places
     ]
     mapped = calls.mapped_modules._replace(places=of_path)
-    return replace(
-        calls, modules=modules, module=lookup(row, calls.module).astype(np.int32), mapped_modules=mapped
-    ), module
-
-
-def _modules(calls: Calls, of: Rows) -> Ints:
-    module = lookup(calls.module, of)
-    return np.where((of >= 0) & (module < 0), _UNKNOWN, module)
+    own = lookup(row, calls.module).astype(np.int32)
+    return replace(calls, modules=modules, module=own, mapped_modules=mapped), module
 
 
 class _ModuleTree:
@@ -70,11 +62,9 @@ class _ModuleTree:
 
     def below(self, above: int, own: int, top: int) -> int:
         """The row below ``above`` of what a module is below ``top``."""
-        if own == top or own < 0 or above == _UNKNOWN:
-            return above if own == top else _UNKNOWN
-        above, like = self.below(above, self._modules[own].parent, top), self._modules[own]
-        if above == _UNKNOWN:
+        if own in (top, -1):
             return above
+        like, above = self._modules[own], self.below(above, self._modules[own].parent, top)
         row = self._row.setdefault((above, like.name, like.kind), len(self._modules))
         if row == len(self._modules):
             path = f"{self._modules[above].path}.{like.name}" if above >= 0 else like.name
@@ -86,11 +76,11 @@ class _ModuleTree:
 
     def in_order(self) -> tuple[list[Module], Rows]:
         """The modules in pre-order, and for each row the one that it has there."""
-        keys: list[tuple[int, ...]] = []
+        keys: dict[int, tuple[int, ...]] = {-1: ()}
         for row, module in enumerate(self._modules):
-            keys.append((*(keys[module.parent] if module.parent >= 0 else ()), row))
-        order = sorted(range(len(keys)), key=keys.__getitem__)
+            keys[row] = (*keys[module.parent], row)
+        order = sorted(range(len(self._modules)), key=keys.__getitem__)
         row_of = np.argsort(order)
-        parent = lookup(row_of, np.array([self._modules[row].parent for row in order], dtype=np.int64))
+        parent = lookup(row_of, np.array([self._modules[row].parent for row in order]))
         columns = zip(order, parent.tolist(), subtree_ends(parent, depths(parent)).tolist(), strict=True)
         return [replace(self._modules[row], parent=above, subtree_end=end) for row, above, end in columns], row_of

@@ -173,21 +173,19 @@ class OperatorPlaces(NamedTuple):
     markers: list[Marker]
 
 
-def operator_places(
-    parent: Rows, operator: Flags, forward: Rows, marker: Rows, markers: list[Marker]
-) -> OperatorPlaces:
+def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Marker], *, whole: bool) -> OperatorPlaces:
     """The places of evaluations.
 
     Args:
         parent: Row of the enclosing call, or of the one that waits on another thread, or -1.
-        operator: Which calls are operators.
         forward: For every call that of the operator which made the node that it evaluates, or -1.
         marker: Row of the marker of every call, or -1.
         markers: The distinct markers.
+        whole: Whether there are no ranges around operators, but what belongs to their paths.
     """
-    link = np.where(operator, parent, -1)
-    top, linked = firsts(link), forward >= 0
-    path, paths = np.zeros(parent.size, dtype=np.int64), [""]
+    operator = np.array([*(getattr(item, "kind", "") == OPERATOR or whole for item in markers), whole])[marker]
+    link, linked = np.where(operator, parent, -1), forward >= 0
+    top, path, paths = firsts(link), np.zeros(parent.size, dtype=np.int64), [""]
     for level in by_level(depths(link)) if linked.any() else []:
         rows = level[operator[level]]
         keys, key = distinct(lookup(path, link[rows], missing=0) * (len(markers) + 1) + marker[rows] + 1)
@@ -198,8 +196,8 @@ def operator_places(
     known, of_path = np.unique(path[forward[linked]], return_inverse=True)
     place = np.full(parent.size, -1, dtype=np.int64)
     place[linked] = of_path
-    told = [ModuleMarker(paths[row], kind=OPERATOR, phase="") for row in known.tolist()]
-    return OperatorPlaces(np.where(operator[top], -1, top), place, [*told])
+    told: list[Marker] = [ModuleMarker(paths[row], kind=OPERATOR, phase="") for row in known.tolist()]
+    return OperatorPlaces(np.where(operator[top], -1, top), place, told)
 
 
 def _within(forward: Rows, calls: CallColumns, markers: list[Marker]) -> Flags:
