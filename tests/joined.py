@@ -99,6 +99,13 @@ def check_order(table: str, rows: list[dict]) -> None:
         assert keys == sorted(keys), table
 
 
+def alike(one: object, other: object) -> bool:
+    """Whether two values of a column are equal; the order of parameters says nothing."""
+    if isinstance(one, list) and isinstance(other, list):
+        return sorted(map(str, one)) == sorted(map(str, other))
+    return one == other
+
+
 def check_hierarchy(modules: list[dict], singles: list[list[dict]]) -> None:
     """Every path once, in pre-order; siblings of which all reports have one order stand in it."""
     paths = [row["path"] for row in modules]
@@ -117,7 +124,7 @@ def check_hierarchy(modules: list[dict], singles: list[list[dict]]) -> None:
         for said in ("class_name", "alias_of", "params", "static_params"):
             told = [one[said] for rows in singles for one in rows if one["path"] == row["path"]]
             words = [one for one in told if one]
-            if said == "alias_of" or all(one == words[0] for one in words):
+            if said == "alias_of" or all(alike(one, words[0]) for one in words):
                 assert row[said] in (words or told) or row[said] is None, "or told in two ways"
             else:
                 assert not row[said] or row[said] not in words or None in sizes(row[said])

@@ -40,7 +40,7 @@ def parsed(plan: Plan) -> Parsed:
     with TemporaryDirectory() as folder:
         report = write_report(run, Path(folder) / "report.sqlite")
         out = Path(folder) / "out"
-        tracekit.parse(report, out, by="modules")
+        tracekit.parse(report, out, rows="modules")
         tables = {name: pq.read_table(out / f"{name}.parquet").to_pylist() for name in TABLES}
         return Parsed(plan, truth_of(run), tables)
 

@@ -26,10 +26,21 @@ if TYPE_CHECKING:
     from upath import UPath
 
 
+def plain(text: str, keep: str = "") -> str:
+    """Text of unknown origin without control characters, which could steer the terminal, but for those to keep."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in keep else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
 class TracekitError(Exception):
     """Base of all errors raised on purpose; its text is one line for the user."""
 
     exit_code: int = 1
+
+    @override
+    def __str__(self) -> str:
+        return plain(super().__str__(), keep="\n")
 
 
 class _FileError(TracekitError):

@@ -1,6 +1,6 @@
 """Files and folders that are written whole or not at all: datasets, exports, pages, reports, cached code.
 
-What is written grows under a hidden name beside its place and takes the place when it is complete. If anything goes
+What is written grows under a hidden name next to its place and takes the place when it is complete. If anything goes
 wrong before that, Ctrl-C included, it is removed and whatever was at the place stays as it was. Knows nothing of what
 the files hold, and raises only :class:`OSError`: callers turn that into an error with advice.
 """
@@ -61,7 +61,7 @@ def hidden_prefix(place: Path, state: str = "partial") -> str:
 
 
 def owned() -> str:
-    """The end of a name, different each time, that tells which process it belongs to: its machine, its number."""
+    """The end of a name, different each time, that shows which process it belongs to: its machine, its number."""
     return f"{this_machine()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 

@@ -7,4 +7,4 @@ Progress = Callable[[str, float], None]
 
 
 def no_progress(_stage: str, _share: float, /) -> None:
-    """Reports to nobody."""
+    """Ignores progress."""

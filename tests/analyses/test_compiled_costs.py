@@ -83,7 +83,7 @@ def test_calls_cost_what_the_compiled_graphs_in_them_do(parsed: Parse) -> None:
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        (MAP.replace(', 4096, "bfloat16"', ""), "tells none"),
+        (MAP.replace(', 4096, "bfloat16"', ""), "records none"),
         (MAP.replace('4096, "bfloat16"', '-1, "sizes"'), "sizes"),
         (MAP.replace('4096, "bfloat16"', '-1, "vllm::attention"'), "vllm::attention may multiply"),
     ],

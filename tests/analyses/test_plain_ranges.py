@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ import tracekit
 from tests.command import ROOT, command
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.trace_lines import report
-from tracekit.analyses import classes, memory, modules, nodes, roofline, shapes, tree as module_tree
+from tracekit.analyses import classes, layers, memory, modules, nodes, roofline, shapes, tree as module_tree
 from tracekit.views import answers, summary, tree
 from tracekit.views.formatting import nouns
 
@@ -97,7 +98,7 @@ def test_summary_and_its_json_say_it_too(parsed: Parse) -> None:
     }.values(),
 )
 def test_rows_have_the_word_for_what_they_are(parsed: Parse, lines: str, by: str, noun: str, begin: str | None) -> None:
-    dataset = parsed(lines, by=by)
+    dataset = parsed(lines, rows=by)
     assert nouns(dataset).node == noun
     why = nodes.why(dataset)
     assert len(why) == (0 if begin is None else 1)
@@ -143,7 +144,7 @@ def test_of_a_chrome_trace_they_are_annotations_and_no_advice_is_about_nsys(tmp_
     ],
 )
 def test_without_any_row_there_is_one_line_that_says_why(parsed: Parse, lines: str, by: str, advice: str) -> None:
-    dataset = parsed(lines, by=by)
+    dataset = parsed(lines, rows=by)
     assert advice in " ".join(summary.advice(dataset))
     assert advice in printed(answers.nothing("tree", module_tree.frame(dataset), dataset), 300)
 
@@ -153,7 +154,7 @@ def test_without_any_row_there_is_one_line_that_says_why(parsed: Parse, lines: s
 def test_rows_say_of_what_kind_they_are_in_the_terminal_where_that_differs(
     parsed: Parse, analysis: Analysis, by: str, kinds: list[str]
 ) -> None:
-    dataset = parsed(MARKED, by=by)
+    dataset = parsed(MARKED, rows=by)
     rows = json.loads(command("show", analysis.NAME, dataset.folder, "--json").out)
     assert [row["kind"] for row in rows] == kinds
     text = printed(answers.as_text(analysis.frame(dataset), nouns(dataset), 300, answers.Choice()), 300)
@@ -221,3 +222,43 @@ def test_what_ranges_do_not_tell_is_unknown_rather_than_zero(parsed: Parse) -> N
     assert costs.flops[costs.self_ns > 0].isna().all()
     assert shapes.frame(dataset).flops_per_call.isna().all()
     assert "no steps are known" in printed(answers.nothing("steps", sizes.iloc[:0, :0], dataset), 300)
+
+
+#: How programs spell a layer, and what is inside by the depth of each line: ``k`` its number, ``t`` that of the step.
+SPELLINGS = {
+    "full paths": "top.layers.{k}\n top.layers.{k}.attn\n  top.layers.{k}.attn.qkv\n top.layers.{k}.mlp",
+    "full paths of parts alone": "top.layers.{k}.attn.fc1\ntop.layers.{k}.attn.fc2\ntop.layers.{k}.mlp",
+    "with experts": "h.{k}\n h.{k}.experts.0\n h.{k}.experts.1\n h.{k}.experts.2\n h.{k}.norm",
+    "steps behind": "layer_{k}_token_{t}\n layer_{k}_attn_token_{t}\n layer_{k}_mlp_token_{t}",
+    "a number each": "layer_{k}\n attn_{k}\n mlp_{k}\n  up\n  down",
+    "fsdp": "FSDP::pre_forward (blocks.{k})\n FSDP::all_gather (blocks.{k})\nFSDP::post_forward (blocks.{k})",
+    "series that alternate": "pre_forward (blocks.{k})\n unshard (blocks.{next})\npost_forward (blocks.{k})",
+    "lightning": "[pl][module]my.Block: model.layers.{k}\n [pl][module]my.MLP: model.layers.{k}.mlp",
+    "with_stack": "nn.Module: Block_{k}\n nn.Module: Attention_{k}\n nn.Module: MLP_{k}\n  nn.Module: Linear_{next}",
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_layers_fold_however_their_names_are_spelled(parsed: Parse, spelling: str) -> None:
+    lines, at, size = [], 10, SPELLINGS[spelling].count("\n") + 1
+    for step, layer in product(range(4), range(16)):
+        texts = SPELLINGS[spelling].format(k=layer, t=step, next=layer + 1).splitlines()
+        for place, text in enumerate(texts):
+            depth = len(text) - len(text.lstrip())
+            inside = texts[place + 1 :]
+            below = next((n for n, other in enumerate(inside) if other[: depth + 1].strip()), len(inside))
+            lines.append(f"range 1 {at} {at + 40 * below + 25 - depth} {text.strip()}")
+            lines += [f"launch 1 {at + 10} {at + 11} #{at}", f"kernel 1 {at + 12} {at + 19} #{at} gemm"]
+            at += 40
+    dataset = parsed("\n".join([f"range 1 0 {at} run", *lines]), rows="ranges")
+    found, known = module_tree.frame(dataset), layers.frame(dataset)
+    assert len(found) <= 1 + size
+    assert known.modules.sum() == 16 * size
+    assert found.subtree_ns[0] == known.self_ns.sum() == 4 * 16 * 7 * size
+
+
+def test_types_and_patterns_know_the_numbers_that_parts_of_layers_repeat(parsed: Parse) -> None:
+    lines = [f"range 1 {at}00 {at}90 h.{at % 3}\nrange 1 {at}10 {at}20 h.{at % 3}.mlp" for at in range(3, 9)]
+    dataset = parsed("\n".join(lines))
+    assert set(classes.frame(dataset).name) == {"h.*", "h.*.mlp"}
+    assert list(module_tree.frame(dataset).label) == ["h.0 … h.2", "h.0.mlp … h.2.mlp"]

@@ -481,7 +481,7 @@ def test_operators_of_backward_calls_tell_their_flops(parsed: Parse) -> None:
     row = row_of(parsed(without), "a")
     assert (row["flops"], row["unknown"]) == (
         None,
-        "backward work: markers tell no shapes of it; record operators (--ops)",
+        "backward work: markers record no shapes of it; record operators (--ops)",
     )
 
 

@@ -11,14 +11,16 @@ import pytest
 
 import tracekit
 from tests.joined import joined_here
+from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.simulator import eventful, simulate, write_report
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
-from tracekit.analyses import ANALYSES, kernels, side_by_side, stragglers, tree
+from tracekit.analyses import ANALYSES, kernels, modules, side_by_side, stragglers, tree
 from tracekit.analyses.base import Analysis
 from tracekit.cli import main
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
+from tracekit.views import summary
 from tracekit.views.formatting import records
 
 #: Only questions that can be asked of one report.
@@ -67,6 +69,22 @@ def test_rows_about_the_same_thing_follow_one_another_by_rank(tmp_path: Path) ->
     assert answer["path"].tolist()[:8] == ["net"] * 4 + [answer["path"][4]] * 4
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_traces_of_the_cycles_of_one_process_are_one_process_and_one_rank(*, tmp_path: Path, known: bool) -> None:
+    paths = []
+    for at, pid in enumerate((100, 101, 100, 101)):
+        rows = [event("python_function", "nn.Module: Net_0", 10, 100), launch(20, 1)]
+        ranked = {"distributedInfo": {"rank": pid - 100}} if known else {}
+        base = 1_700_000_000_000_000_000 + at // 2 * 10_000_000
+        rows = [row | {"pid": pid, "tid": pid} for row in rows] + [kernel(50, 1)]
+        paths.append(trace(tmp_path / f"{at}.json", *rows, baseTimeNanoseconds=base, **ranked))
+    dataset = joined_here(paths, tmp_path / "run.tracekit")
+    answer = side_by_side.frame(dataset, modules, "rank")
+    assert answer["rank"].tolist() == ([0, 1] if known else [pd.NA, pd.NA])
+    assert answer["calls"].tolist() == [2, 2]
+    assert " in 2 processes" in str(summary.as_text(dataset).renderables[0])
+
+
 def test_reports_of_several_ranks_are_refused_by_rank(tmp_path: Path) -> None:
     lines = "".join(
         f"range {rank}/1 0 100 rank{rank}\nlaunch {rank}/1 10 20 #1\nkernel {rank}/1 30 40 #1 gemm\n" for rank in (1, 2)
@@ -109,8 +127,8 @@ def test_what_compares_reports_is_not_asked_of_one(several: Dataset) -> None:
         side_by_side.frame(several, stragglers, "report")
 
 
-def test_show_lists_ranks_side_by_side(several: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "modules", str(several.folder), "--by", "rank", "--csv"]) == 0
+def test_show_lists_reports_side_by_side(several: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "modules", str(several.folder), "--by", "report", "--csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("rank,report,path")
-    assert {line.split(",")[1] for line in lines[1:]} == {"rank0", "rank1"}
+    assert lines[0].startswith("report,path")
+    assert {line.split(",")[0] for line in lines[1:]} == {"rank0", "rank1"}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 
 from tests.joined import joined_here
-from tests.simulator.ranks import Job, Run, reports, simulated
+from tests.simulator.ranks import Event, Job, Run, reports, simulated
 from tests.trace_lines import report
 from tracekit.analyses import clocks, communication, stragglers
+from tracekit.analyses.alignment.reports import aligned, met
 from tracekit.dataset.opening import Dataset
 
 PATHS = {"tp": "net.layers.{}", "dp": "net.sync", "world": "net.sync"}
@@ -39,6 +43,7 @@ def truth_of(run: Run) -> dict[tuple, list[float]]:
         Job(seed=3, steps=12, ranks=6, meets_all=False, slow={5: 90_000}),
         Job(seed=4, steps=14, lost=0.1, slow={0: 200_000}),
         Job(seed=5, steps=12, late={1: 4}),
+        Job(seed=7, steps=20, layers=3, one_stream=True, slow={2: 90_000}),
     ],
 )
 def test_a_rank_is_blamed_only_where_it_was_last(job: Job, tmp_path: Path) -> None:
@@ -53,6 +58,54 @@ def test_a_rank_is_blamed_only_where_it_was_last(job: Job, tmp_path: Path) -> No
         others = row.ranks - 1
         if row.collectives == len(waits):
             assert abs(row.waited_ns - sum(waits)) <= row.error_ns * others * row.collectives
+
+
+def random_job(seed: int) -> Job:
+    """A job whose communicators may share a stream and a kernel, whose ranks start late and whose records are lost."""
+    chance = Random(seed)
+    ranks, steps = chance.choice([2, 4, 4, 6, 8]), chance.choice([4, 6, 12, 12, 20])
+    return Job(
+        seed=seed,
+        ranks=ranks,
+        tensor_parallel=chance.choice([1, 2, 2, 4] if ranks % 4 == 0 else [1, 2, 2]),
+        steps=steps,
+        layers=chance.choice([1, 3, 6]),
+        meets_all=chance.random() < 0.7,
+        jitter=chance.choice([0.02, 0.05, 0.1, 0.3, 0.3]),
+        lost=chance.choice([0, 0, 0.02, 0.1]),
+        late={chance.randrange(ranks): chance.randrange(steps) for _ in range(chance.choice([0, 0, 1, 2]))},
+        slow={chance.randrange(ranks): chance.choice([0, 30_000, 90_000, 300_000])},
+        transfer_ns=chance.choice([6_000, 12_000, 40_000, 200_000]),
+        one_stream=chance.random() < 0.7,
+        one_name=chance.random() < 0.5,
+        told=chance.random() < 0.2,
+    )
+
+
+def named_last(run: Run) -> Iterator[tuple[list[Event], Event, int, int]]:
+    """The collectives whose last rank is named: what is said to be of it, the last, the time waited and its error."""
+    rows = met(run.lanes, aligned(run.lanes))
+    last, by_end = stragglers._last(rows), {(event.rank, event.end): event for own in run.events for event in own}
+    ends = ((rows.lanes[at], event) for at, event in zip(rows.lane.tolist(), rows.event.tolist(), strict=True))
+    events = [by_end[lane.rank, int(lane.end[event])] for lane, event in ends]
+    for at in np.flatnonzero(last.certain).tolist():
+        row = int(last.row[at])
+        together = [events[other] for other in np.flatnonzero(rows.meeting == rows.meeting[row]).tolist()]
+        yield together, events[row], int(last.waited_ns[at]), int(last.error_ns[at])
+
+
+def test_no_rank_is_named_wrongly_whatever_shares_a_stream_starts_late_or_is_lost() -> None:
+    named = 0
+    for run in map(simulated, map(random_job, range(160))):
+        for together, last, waited_ns, error_ns in named_last(run):
+            meeting = run.meetings[last.meeting]
+            named += 1
+            assert last.rank == meeting.last, (run.job, meeting)
+            assert sorted(event.rank for event in together) == sorted(meeting.group), (run.job, meeting)
+            assert {event.meeting for event in together} == {last.meeting}, (run.job, meeting)
+            true = sum(meeting.start[last.rank] - start for start in meeting.start.values())
+            assert abs(waited_ns - true) <= (error_ns + 1_000) * (len(together) - 1), (run.job, meeting)
+    assert named > 300
 
 
 def test_a_slow_rank_stands_out(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def _check_page(data: dict[str, Any], total: int, owned: int) -> None:
     ids=["training", "training by ranges", "ranges", "modules and ranges"],
 )
 def test_sums_of_small_programs(tmp_path: Path, lines: str, by: str) -> None:
-    check(tracekit.parse(report(tmp_path / "a.sqlite", lines), by=by), tmp_path)
+    check(tracekit.parse(report(tmp_path / "a.sqlite", lines), rows=by), tmp_path)
 
 
 def test_sums_of_backward_work_without_a_call(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def run(seed: int, by: str = "ranges") -> tuple[Program, dict[str, Rows]]:
     program = annotated(seed)
     with TemporaryDirectory() as folder:
         path = report(Path(folder) / "report.sqlite", "\n".join(program.lines))
-        dataset: Dataset = tracekit.parse(path, Path(folder) / "out", by=by)
+        dataset: Dataset = tracekit.parse(path, Path(folder) / "out", rows=by)
         return program, {name: dataset.table(name).to_pylist() for name in ("modules", "calls", "kernels", "steps")}
 
 

@@ -69,7 +69,7 @@ def test_where_ranges_are_nodes_numbers_tell_phase_and_operator_in_the_range_tha
 def test_where_operators_are_nodes_an_evaluation_is_a_backward_call_of_the_operator_that_made_the_node(
     parsed: Parse,
 ) -> None:
-    dataset = parsed(OF_RANGES, by="operators")
+    dataset = parsed(OF_RANGES, rows="operators")
     check(
         dataset,
         "kernels",

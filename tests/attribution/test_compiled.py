@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.golden import Parse, check
-from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_SILENT
+from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_REWRITTEN, RUN_CUT
 from tracekit.dataset.opening import Dataset
 from tracekit.markers.kernel_maps import unmapped_graph
 
@@ -175,7 +175,7 @@ ONE_KERNEL = "[['triton_poi_fused_a_0', 1, [[0, 1]]]]"
         ),
         (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('_a_', '_c_'), 'a')}", MAP_DIFFERS.detail),
         (f"range 1 5 5 {kernel_map('[]', 'a')}", MAP_DIFFERS.detail),
-        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('[0, 1]', ''), 'a')}", MAP_SILENT.detail),
+        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('[0, 1]', ''), 'a')}", MAP_REWRITTEN.detail),
     ],
 )
 def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
@@ -199,6 +199,16 @@ def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
     assert [(row["what"], row["detail"], row["count"], row["time_ns"]) for row in rows] == [
         (f"compiled graph {ID}", reason, 1, 10)
     ]
+
+
+def test_work_of_a_run_without_an_end_has_no_module_and_coverage_says_so(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1  5 5 {kernel_map(ONE_KERNEL, "a")}
+        range 1 12 - {run()}
+        {launches("triton_poi_fused_a_0")}
+    """)
+    rows = [row for row in dataset.table("coverage").to_pylist() if row["what"].startswith("compiled graph")]
+    assert [(row["detail"], row["count"]) for row in rows] == [(RUN_CUT.detail, 1)]
 
 
 #: Between anchors: one library kernel, two, two again.
@@ -443,7 +453,7 @@ def test_ranges_as_nodes_hold_modules_of_maps_below_them_and_no_range_of_a_run(p
         range 1 91  99 {run(map_id=OTHER)}
         {launches("unknown", at=95, number=2)}
     """,
-        by="ranges",
+        rows="ranges",
     )
     check(
         dataset,
@@ -528,7 +538,7 @@ def test_run_whose_map_lacks_parts_is_that_of_the_range_around_it_and_coverage_s
         range 1 12 90 {run()}
         {launches("triton_poi_fused_a_0")}
     """,
-        by=by,
+        rows=by,
     )
     assert dataset.table("kernels", ["module"]).column("module").to_pylist() == ["serve" if plain else None]
     rows = dataset.table("coverage").to_pylist()

@@ -37,7 +37,7 @@ def test_no_kernel_of_a_compiled_graph_has_a_wrong_module(parsed: Parse, first: 
 def test_no_kernel_has_a_wrong_module_where_ranges_are_the_nodes(parsed: Parse, first: int) -> None:
     has = Features(unmarked=True, user_ranges=True, copies=True, backward=True, varying=True)
     programs = together(range(first, first + _TOGETHER), has)
-    dataset = parsed(lines(programs), by="ranges")
+    dataset = parsed(lines(programs), rows="ranges")
     for made in programs:
         assert [answer for answer in wrong(made, dataset) if answer.row["method"] == "compiled"] == []
 

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cache
 def keyed_by_ranges(report: Path, folder: Path) -> Dataset:
     """The report with its ranges as nodes."""
-    return tracekit.parse(report, folder / f"{report.stem}.tracekit", by="ranges")
+    return tracekit.parse(report, folder / f"{report.stem}.tracekit", rows="ranges")
 
 
 def subtree_sums(dataset: Dataset) -> Iterator[tuple[Key, int]]:

@@ -86,38 +86,7 @@ class Capturing(Program):
         for number, (node, kernel) in enumerate(nodes):
             begin = self.device_clock + 200
             self.device_clock = begin + self.duration(kernel, number)
-            full = self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"]
-            self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
-                (
-                    begin,
-                    self.device_clock,
-                    0,
-                    1,
-                    7,
-                    correlation,
-                    GLOBAL_PID,
-                    full,
-                    self.strings[kernel],
-                    None,
-                    None,
-                    None,
-                    40,
-                    108,
-                    1,
-                    1,
-                    128,
-                    1,
-                    1,
-                    0,
-                    16384,
-                    0,
-                    0,
-                    0,
-                    16384,
-                    node,
-                    None,
-                )
-            )
+            self.kernel(begin, kernel, correlation, node)
         self.clock += 20_000
 
     def insert(self, db: sqlite3.Connection) -> None:

@@ -158,7 +158,6 @@ class Program:
         return 2_000 + 37 * (number % 91)
 
     def launch(self, number: int, kernel: str) -> None:
-        name, full = (self.strings[kernel], self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"])
         api = self.strings["cudaLaunchKernel_v7000"]
         for _ in range(number):
             correlation = next(self.correlation)
@@ -168,37 +167,14 @@ class Program:
             self.clock += 3_000
             begin = max(self.device_clock, self.clock + 1_000)
             self.device_clock = begin + self.duration(kernel, correlation)
-            self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
-                (
-                    begin,
-                    self.device_clock,
-                    0,
-                    1,
-                    7,
-                    correlation,
-                    GLOBAL_PID,
-                    full,
-                    name,
-                    None,
-                    None,
-                    None,
-                    40,
-                    108,
-                    1,
-                    1,
-                    128,
-                    1,
-                    1,
-                    0,
-                    16384,
-                    0,
-                    0,
-                    0,
-                    16384,
-                    None,
-                    None,
-                )
-            )
+            self.kernel(begin, kernel, correlation, None)
+
+    def kernel(self, begin: int, kernel: str, correlation: int, node: int | None) -> None:
+        names = (self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"], self.strings[kernel])
+        sizes = (40, 108, 1, 1, 128, 1, 1, 0, 16384, 0, 0, 0, 16384)
+        self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
+            (begin, self.device_clock, 0, 1, 7, correlation, GLOBAL_PID, *names, None, None, None, *sizes, node, None)
+        )
 
 
 if __name__ == "__main__":

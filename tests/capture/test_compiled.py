@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from functools import partial
 from weakref import ref
 
 import pytest
@@ -12,9 +11,8 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from tests.capture.models import counted, hooks, tree
+from tests.capture.models import counted, tree
 from tracekit.capture import MemoryEmitter, layer_marker, layer_markers, step
-from tracekit.capture.attach import _MarkedCall, compile_in_place
 from tracekit.capture.emit import routed_to
 from tracekit.capture.program import RootMarkers
 
@@ -100,7 +98,7 @@ def test_layers_compiled_one_by_one_share_their_code_as_without_markers(marked_f
     with torch.no_grad():
         model(X)
     assert graphs() == 1
-    assert tree(to) == (["top"] if marked_first else ["top", "  top.0", "  top.1", "  top.2"])
+    assert tree(to) == ["top", "  top.0", "  top.1", "  top.2"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,7 @@ def test_markers_go_around_the_compiled_calls_of_modules_that_are_compiled_again
     to, model = MemoryEmitter(), Net()
     handle = layer_markers(model, backward=True, emitter=to)
     for module in (model.a, model, model):
-        compile_in_place(module, partial(module.compile, backend="eager"))
+        module.compile(backend="eager")
         with torch.compiler.set_stance(stance):
             model(X)
     assert tree(to)[: len(first)] == first
@@ -122,8 +120,6 @@ def test_markers_go_around_the_compiled_calls_of_modules_that_are_compiled_again
     handle.remove()
     model(X)
     assert tree(to).count("top") == 3
-    assert not hooks(model)
-    assert not any(isinstance(module._compiled_call_impl, _MarkedCall) for module in model.modules())
 
 
 def test_a_recording_keeps_no_module_alive_that_is_compiled_in_place() -> None:
@@ -140,12 +136,15 @@ def test_a_recording_keeps_no_module_alive_that_is_compiled_in_place() -> None:
     assert tree(to) == ["Net"]
 
 
-def test_compiling_after_marking_breaks_no_graph_and_is_told() -> None:
+def test_compiling_after_marking_breaks_no_graph_and_is_one_call() -> None:
     to, model = MemoryEmitter(), Net()
     handle = layer_markers(model, emitter=to)
     run = compiled(model)
     run(X)
-    assert (to.events, handle.silent, graphs()) == ([], ["top", *INSIDE], 1)
+    assert (tree(to), handle.silent, graphs()) == (["top"], INSIDE, 1)
+    with layer_markers(run, "wrapper", emitter=to):
+        run(X)
+    assert tree(to) == ["top", "wrapper"]
 
 
 def test_breaks_that_the_model_brings_itself_leave_the_ranges_balanced() -> None:
@@ -161,6 +160,51 @@ def test_breaks_that_the_model_brings_itself_leave_the_ranges_balanced() -> None
             model(X)
     assert counted(to)["top"] == 3
     tree(to)
+
+
+class Disabled(Block):
+    @torch.compiler.disable
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.between(self.up(x)).relu()
+
+
+def recurrent() -> nn.Module:
+    class Recurrent(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.b = nn.LSTM(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x))[0]
+
+    return Recurrent()
+
+
+def disabled() -> nn.Module:
+    model = Net()
+    model.a, model.b = Disabled(), Disabled()
+    return model
+
+
+@pytest.mark.parametrize("make", [recurrent, disabled])
+def test_what_dynamo_leaves_to_python_inside_a_compiled_model_is_marked(make: Callable[[], nn.Module]) -> None:
+    """Dynamo compiles every function that Python then calls, also hooks, which do nothing in compiled code."""
+    made = []
+    for to in (None, MemoryEmitter()):
+        torch._dynamo.reset()
+        counters.clear()
+        model = make()
+        run = torch.compile(model, backend="eager")
+        if to is not None:
+            layer_markers(run, backward=True, emitter=to)
+        run(X)
+        made.append(counters["stats"]["unique_graphs"])
+    assert made[0] == made[1] > 0
+    assert isinstance(to, MemoryEmitter)
+    assert tree(to) == ["top", "  top.a", "  top.b"]
 
 
 def test_markers_by_hand_and_steps_vanish_inside_of_a_graph_without_breaking_it() -> None:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.capture.kernel_truth import Product, memory, owners, runs, true_products, wrong_owners
+from tests.capture.kernel_truth import Product, heaviest, memory, owners, runs, true_products, wrong_owners
 from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
-from tracekit.markers.kernel_maps import SEVERAL_MODULES
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 
@@ -130,9 +129,83 @@ def test_products_are_of_the_modules_that_a_function_is_given(make: Callable[[Mo
     assert [kernel.name for kernel in kernels if not kernel.modules] == []
 
 
-def test_a_backward_run_that_may_be_of_either_order_of_modules_has_no_map() -> None:
+def test_a_backward_run_is_of_the_modules_of_its_forward_run() -> None:
     recorded = two_steps(exchanged_arguments, trains=True)
-    first, second = (run.kernels for run in runs(recorded.listed) if run.phase == "forward")
-    assert [kernel.modules[0][0] for kernel in first] == ["top.a", "top.b", "top"]
-    assert [kernel.modules[0][0] for kernel in second] == ["top.b", "top.a", "top"]
-    assert [SEVERAL_MODULES in text and "backward" in text for text in unmapped(recorded)] == [True]
+    told = [[kernel.modules[0][0] for kernel in run.kernels] for run in runs(recorded.listed)]
+    assert [paths for paths in told if paths[-1] == "top"] == [["top.a", "top.b", "top"], ["top.b", "top.a", "top"]]
+    assert [paths[-1] for paths in told if paths[0] == "top"] == ["top.a", "top.b"]
+    assert unmapped(recorded) == []
+
+
+class Act(nn.Module):
+    """A module without parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin().relu()
+
+
+class Gated(Layer):
+    """A layer with a module without parameters."""
+
+    def __init__(self, shared: Angles) -> None:
+        super().__init__(shared)
+        self.act, self.down = Act(), nn.Linear(_WIDTH, _WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.up(x))
+
+
+class Stack(Model):
+    """Equal layers that a method of the model runs, in two graphs each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Gated(Angles()) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.run(layer, x)
+        return x
+
+    def run(self, layer: nn.Module, x: Tensor) -> Tensor:
+        x = layer.up(x)
+        torch._dynamo.graph_break()
+        return layer.act(layer.down(x))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("skip", [[], ["*.act"]])
+def test_equal_layers_behind_a_graph_break_keep_their_work(skip: list[str], *, trains: bool) -> None:
+    model, listed = Stack().requires_grad_(trains), MemoryEmitter()
+    with compiled_maps(), routed_to(listed), torch.set_grad_enabled(trains), layer_markers(model, skip=skip):
+        run = torch.compile(model)
+        for _ in range(2):
+            result = run(torch.ones(4, _WIDTH))
+            if trains:
+                result.sum().backward()
+    of_layers = [f"top.layers.{layer}.{part}" for layer in range(4) for part in ("up", "down")]
+    once = [*of_layers, *(reversed(of_layers) if trains else ())]
+    products = [[kernel for kernel in run.kernels if not kernel.generated] for run in runs(listed)]
+    assert [heaviest(kernels[0]) for kernels in products] == once * 2
+    assert not [event.text for event in listed.events if event.text and "Unmapped" in event.text]
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("skip", [[], ["*.act"], [Act, Gated]])
+def test_modules_without_parameters_in_code_of_their_own_are_those_that_are_called(
+    skip: list[type[nn.Module] | str], *, trains: bool
+) -> None:
+    """Where no call tells which layer runs, its work is of none."""
+    model, listed = nn.Sequential(*(Gated(Angles()) for _ in range(4))), MemoryEmitter()
+    for layer in model:
+        layer.act.compile()
+    with compiled_maps(), routed_to(listed), torch.set_grad_enabled(trains), layer_markers(model, skip=skip):
+        for _ in range(2):
+            result = model(torch.ones(4, _WIDTH))
+            if trains:
+                result.sum().backward()
+    of_layers = [] if Act in skip else [f"top.{layer}.act" for layer in range(4)]
+    once = [*of_layers, *(reversed(of_layers) if trains else ())]
+    assert [heaviest(kernel) for run in runs(listed) for kernel in run.kernels] == once * 2
+    texts = [event.text for event in listed.events if event.text and "Unmapped" in event.text]
+    assert len(texts) == (0 if of_layers else 8 + 8 * trains)

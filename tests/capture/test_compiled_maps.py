@@ -19,6 +19,7 @@ from tests.capture.hollow_compiler import hollow_compiler
 from tests.capture.kernel_truth import Run, heaviest, owners, runs, true_products, wrong_owners
 from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
+from tracekit.capture.maps.owners import Kernel, Owners
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 
@@ -239,3 +240,34 @@ def test_libraries_that_generated_cpp_calls_have_the_names_that_they_have_in_pyt
     products = [kernel for kernel in one_run(cpp_wrapper=True).kernels if not kernel.generated]
     assert {kernel.name for kernel in products} <= {"extern_kernels.mm", "extern_kernels.addmm"}
     assert [heaviest(kernel) for kernel in products] == ["top.left", "top.right", "top.down"]
+
+
+def test_a_product_of_its_own_has_no_share_of_the_kernel_before_it_and_a_small_one_of_that_which_adds_its_bias() -> (
+    None
+):
+    """Inductor counts what is computed for an operator as the operator's work, too."""
+    aten, graph = torch.ops.aten, torch.fx.Graph()
+    x, weight = graph.placeholder("x"), graph.placeholder("weight")
+    nodes = {
+        "gate": (gate := graph.call_function(aten.sin.default, (x,))),
+        "down": (down := graph.call_function(aten.mm.default, (gate, weight))),
+        "conv": (conv := graph.call_function(aten.convolution.default, (down, weight))),
+        "act": (act := graph.call_function(aten.relu.default, (conv,))),
+    }
+    for name, node in nodes.items():
+        node.meta["nn_module_stack"] = {name: (name, nn.Module)}
+    kernels = [
+        Kernel("cpp_fused_mm_sin_0", True, (gate, down)),
+        Kernel("extern_kernels.mm", False, (down,)),
+        Kernel("cpp_fused_convolution_1", True, (conv,)),
+        Kernel("extern_kernels.convolution", False, (conv,)),
+        Kernel("cpp_fused_convolution_relu_2", True, (conv, act)),
+    ]
+    served = Owners(torch.fx.GraphModule(nn.Module(), graph)).served(kernels)
+    assert [kernel.modules for kernel in served] == [
+        {"gate": 1},
+        {"down": 1},
+        {"conv": 1},
+        {"conv": 1},
+        {"conv": 1, "act": 1},
+    ]

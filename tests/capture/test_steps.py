@@ -57,6 +57,14 @@ def test_a_requester_that_comes_late_joins_the_step_that_runs() -> None:
     assert counter.count == 4
 
 
+def test_steps_of_one_requester_alone_count_also_after_many_of_another() -> None:
+    counter = StepCounter()
+    for name in ("user", *["engine"] * 5, "user", "user"):
+        counter.begin(name)
+        counter.end(name)
+    assert counter.count == 1 + 5 + 2
+
+
 class Opened:
     """A window that remembers in which iterations it was open."""
 

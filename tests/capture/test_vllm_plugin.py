@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.capture.models import tree
 from tracekit.capture import MemoryEmitter, layer_markers, vllm_plugin
 from tracekit.capture.emit import routed_to
-from tracekit.capture.steps import on_step
+from tracekit.capture.steps import StepCounter, on_step
 from tracekit.markers.base import Marker
 from tracekit.trace.decoding import decode
 
@@ -36,6 +36,7 @@ def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name in ("vllm", "vllm.v1", "vllm.v1.worker"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, BASE, module)
+    monkeypatch.setattr("tracekit.capture.steps.STEPS", StepCounter())
     return module
 
 

@@ -92,7 +92,11 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "strings without values": (lacking("StringIds", "value"), "StringIds lacks value", "export the report again"),
     "a folder": (Path.mkdir, "is a folder", "expected a report file"),
-    "a folder of reports": (folder_of_reports, "holds 2 reports", "input file.sqlite/*.sqlite' -o "),
+    "a folder of reports": (
+        folder_of_reports,
+        "holds 2 reports: a.sqlite, b.sqlite",
+        "input file.sqlite/*.sqlite' -o ",
+    ),
     "Arrow": (holding(b"\xff\xff\xff\xff" + bytes(60)), "is a stream of Arrow tables", "--type arrowdir"),
     "nothing": (lambda path: None, "does not exist", "check the path"),
     "a dangling link": (lambda path: path.symlink_to("gone"), "does not exist", "check the path"),

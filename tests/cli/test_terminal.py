@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.command import LINES, arguments, command, environment, separately
 from tests.trace_lines import report
+from tracekit.dataset import manifest
 
 ESCAPE = "\x1b"
 
@@ -51,6 +56,40 @@ def test_a_name_in_the_report_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert ESCAPE not in command("parse", path).out
 
 
+STEERING = "\x1b[2J\x9bm\u202e"
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--csv",)])
+def test_nothing_that_a_dataset_says_can_steer_the_terminal(more: tuple[str, ...], tmp_path: Path) -> None:
+    paths = [report(tmp_path / f"{name}.sqlite", LINES.replace("gemm", f"gemm{STEERING}")) for name in "ab"]
+    folder = tracekit.parse(paths, tmp_path / "both").folder
+    told = json.loads((folder / manifest.MANIFEST).read_text("utf-8"))
+    for entry in told["reports"]:
+        entry["missing"] = [{"what": f"all{STEERING}", "remedy": STEERING}]
+    told["left_out"] = [{"name": STEERING, "problem": STEERING}]
+    del told["format"], told["format_version"], told[manifest.ID]
+    manifest.write(folder, told)
+    for args in (("kernels", folder), ("kernels", folder, "--by", "report")):
+        shown = command("show", *args, *more).out
+        assert "gemm" in shown
+        assert all(letter.isprintable() or letter == "\n" for letter in shown)
+    added = command("parse", paths[0], "--add", "-o", folder, *more[:1] if more != ("--csv",) else ())
+    assert not {"\x1b", "\x9b", "\u202e"} & {*added.out, *added.err}
+
+
+@pytest.mark.parametrize("tables", ["name", "sql = 'x', name"], ids=["foreign", "damaged"])
+def test_no_error_about_a_report_can_steer_the_terminal(tables: str, tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", LINES)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA writable_schema = 1")
+        db.execute(f"UPDATE sqlite_master SET {tables} = name || '{STEERING}' WHERE type = 'table'")  # noqa: S608
+    said = command("parse", path).err
+    assert "\ufffd[2J\ufffdm\ufffd" in said
+    with pytest.raises(tracekit.ReportError) as raised:
+        tracekit.parse(path)
+    assert f"tracekit: {raised.value}\n" == said
+
+
 @pytest.mark.parametrize("name", ["top[bold]x[/]", "[red", "a[/b]", "ü日本"])
 def test_names_are_printed_as_they_are(name: str, tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", LINES.replace("top", name))
@@ -68,8 +107,7 @@ def test_a_terminal_gets_colour_unless_it_is_refused(small: Path) -> None:
 def test_progress_is_drawn_on_a_terminal_only_and_wiped_away(tmp_path: Path) -> None:
     path = write_report(tmp_path / "report.sqlite", kernels=20_000)
     drawn, summary = on_a_terminal("parse", path, stream="stderr")
-    assert "reading" in drawn
-    assert "writing" in drawn
+    assert all(stage in drawn for stage in ("reading", "attributing", "writing"))
     assert "Coverage of GPU time" in summary
     assert ESCAPE not in summary
     assert on_a_terminal("parse", path, "--force", "--quiet", stream="stderr") == ("", "")

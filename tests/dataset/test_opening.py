@@ -18,7 +18,7 @@ from tests.benchmarks.serving_report import write_report
 from tests.command import LINES
 from tests.golden import check
 from tests.trace_lines import report
-from tracekit.dataset.opening import FILE_ID, Dataset, id_of
+from tracekit.dataset.opening import Dataset
 from tracekit.tables import TABLES
 
 SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
@@ -64,7 +64,7 @@ def test_a_folder_holds_the_promised_files_and_nothing_else(small: Dataset) -> N
 def test_the_manifest_tells_the_source_and_what_was_written(small: Dataset) -> None:
     manifest = json.loads((small.folder / "manifest.json").read_text("utf-8"))
     source = (small.folder.parent / "report.sqlite").read_bytes()
-    assert (manifest["format"], manifest["format_version"]) == ("tracekit dataset", 2)
+    assert (manifest["format"], manifest["format_version"]) == ("tracekit dataset", 3)
     assert manifest["tracekit"] == tracekit.__version__
     assert manifest["source"] == {
         "name": "report.sqlite",
@@ -108,18 +108,6 @@ def test_columns_come_alone_and_in_the_order_asked_for(small: Dataset) -> None:
     assert small.table("kernels", []).num_columns == 0
 
 
-def test_a_table_from_before_a_column_was_promised_says_to_parse_again(small: Dataset) -> None:
-    path = small.folder / "steps.parquet"
-    table, file_id = pq.read_table(path), id_of(pq.read_metadata(path))
-    older = table.drop_columns(["compile_ns"])
-    with pq.ParquetWriter(path, older.schema) as writer:
-        writer.write_table(older)
-        writer.add_key_value_metadata({FILE_ID: file_id})
-    with pytest.raises(tracekit.DatasetError, match=r"steps has no column compile_ns; parse the report again$"):
-        tracekit.load(small.folder).table("steps", ["compile_ns"])
-    assert tracekit.load(small.folder).table("steps", ["name"]).num_rows == table.num_rows
-
-
 @pytest.mark.parametrize("root", [None, "top.a"])
 def test_an_unknown_table_or_column_is_answered_with_those_there_are(root: str | None, small: Dataset) -> None:
     dataset = small if root is None else small.subtree(root)
@@ -156,7 +144,7 @@ FOREIGN = {
     "a web extension": ('{"manifest_version": 3}', "its manifest.json was not written by tracekit"),
     "tomorrow's": (
         '{"format": "tracekit dataset", "format_version": 99}',
-        "has format version 99, this tracekit reads 2",
+        "has format version 99, this tracekit reads 3",
     ),
 }
 

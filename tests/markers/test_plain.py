@@ -7,7 +7,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from tracekit.markers.plain import UNDECIDED, counted
+from tracekit.markers.plain import COUNTER, ITERATION, UNDECIDED, counted, without_identifiers
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,38 @@ def test_a_number_counts_if_the_word_before_it_says_so(text: str, name: str, ite
     ],
 )
 def test_a_number_without_such_a_word_is_undecided(text: str, template: str) -> None:
-    assert counted(text).template == template
+    assert template_of(text) == template
+
+
+def template_of(text: str) -> str:
+    return counted(text).text(COUNTER + ITERATION + UNDECIDED).replace(ITERATION, COUNTER)
+
+
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (["request 8f3a9b1c", "request 77ab12cd", "request 0b9c33e1"], ["request *"]),
+        (["req-8F3A9B1C", "req-77AB12CD", "req-0B9C33E1"], ["req-*"]),
+        (["req8f3a9b1c", "req77ab12cd", "req0b9c33e1"], ["req*"]),
+        (["job a8Kd92Lq in 3", "job Zq7Pw0aB in 14", "job 9sJd2mXe in 15", "job kdXaWqPs in 9"], ["job *"]),
+        (["id_01ARZ3NDEKTSV4RRFFQ69G5FAV", "id_01ARZ3NDEMB2X9Q7S0T1W3Y5Z8"], ["id_*"]),
+        (["conv2d1x1", "conv3d3x3", "attn4h64b", "pool3s2p1"], None),
+        (["linear64", "attn1024", "conv2d3x", "block512"], None),
+        (["AddBackward0", "MulBackward0", "TanhBackward0", "ReluBackward0", "MaxBackward0"], None),
+        (["DataLoader", "TensorCopy", "HostMemory", "KernelRuns"], None),
+        (["sm80_tilesize128x64x32", "sm90_tilesize256x64x64", "sm90_tilesize64x128x32"], None),
+    ],
+)
+def test_identifiers_are_known_by_the_values_that_a_part_of_a_name_takes(
+    texts: list[str], names: list[str] | None
+) -> None:
+    found = without_identifiers(texts)
+    assert (found if names is None else sorted({text.partition(" in ")[0] for text in found})) == (names or texts)
+
+
+@given(st.lists(st.text("aZ09_ x", max_size=12), max_size=20))
+def test_texts_without_identifiers_are_as_many_as_before(texts: list[str]) -> None:
+    assert len(without_identifiers(texts)) == len(texts)
 
 
 def test_hostile_texts_cost_no_time() -> None:
@@ -59,6 +90,7 @@ def test_hostile_texts_cost_no_time() -> None:
     begin = time.process_time()
     for text in texts:
         assert len(counted(text).name) <= 512
+        without_identifiers([text])
     assert time.process_time() - begin < 10  # a regular expression that backtracks takes hours
 
 
@@ -67,11 +99,11 @@ def test_long_texts_are_told_apart_by_what_is_behind_their_names() -> None:
     first, other, counting = (counted(layers + end).name for end in (".a, step 1", ".b, step 1", ".a, step 22"))
     assert first != other
     assert first == counting
-    assert counted(f"chunk 7 {layers}").template == counted(f"chunk 1234 {layers}").template
+    assert template_of(f"chunk 7 {layers}") == template_of(f"chunk 1234 {layers}")
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40), st.integers(0, 10**30))
 def test_any_text_has_a_name_that_an_iteration_does_not_change(text: str, number: int) -> None:
-    name, _, iteration = counted(f"step {number} {text}")
-    assert name == counted(f"step 0 {text}").name
-    assert iteration is not None
+    found = counted(f"step {number} {text}")
+    assert found.name == counted(f"step 0 {text}").name
+    assert found.iteration is not None

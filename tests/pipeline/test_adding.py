@@ -119,8 +119,8 @@ def test_a_changed_report_is_refused_unless_it_may_replace_the_one_before(three:
 def test_a_report_parsed_by_something_else_is_no_unchanged_one(three: list[Path], tmp_path: Path) -> None:
     run = added(three, tmp_path / "run").folder
     with pytest.raises(tracekit.DatasetError, match="parsed with --rows auto, not --rows ranges"):
-        tracekit.parse(three[0], run, by="ranges", add=True)
-    tracekit.parse(three[0], run, by="ranges", add=True, force=True)
+        tracekit.parse(three[0], run, rows="ranges", add=True)
+    tracekit.parse(three[0], run, rows="ranges", add=True, force=True)
     entry = tracekit.load(run).manifest["reports"][0]
     assert (entry["name"], entry["hierarchy"]["asked"]) == ("rank0", "ranges")
 

@@ -52,6 +52,15 @@ def test_a_folder_gives_what_the_sqlite_export_gives(*, tmp_path: Path, suffix: 
     assert state(folder) == before
 
 
+def test_threads_whose_names_are_not_in_the_report_have_none(tmp_path: Path, suffix: str) -> None:
+    path = report(tmp_path / "run.sqlite", f"{LINES}\nnamed 1 0 0 loader")
+    folder = as_folder(path, tmp_path / "run_dir", suffix)
+    changed(path, "DROP TABLE StringIds")
+    (folder / f"StringIds{suffix}").unlink()
+    for one in (path, folder):
+        assert tracekit.parse(one).manifest["rows"]["calls"] > 0
+
+
 @pytest.mark.traces
 def test_a_real_report_gives_the_same_from_a_folder(tmp_path: Path, suffix: str) -> None:
     path = TRACES / "nsys" / "graph_mode_v2025.5.sqlite"

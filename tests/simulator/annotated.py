@@ -372,6 +372,7 @@ class Program:
             (
                 (f"copy to 0x{rng.getrandbits(40):x}", "copy to *"),
                 (f"request {UUID(int=rng.getrandbits(128))}", "request *"),
+                (f"blob_{rng.getrandbits(64):016X}", "blob_*"),
                 (f"matmul ({rng.randrange(99)}, {rng.randrange(99)})", "matmul (*)"),
                 (f"gemm [{rng.randrange(9)},{rng.randrange(99)}, {rng.randrange(9)}] big", "gemm [*] big"),
                 (f"tensor {rng.randrange(1, 9)}x{rng.randrange(9)}x{rng.randrange(9)}", "tensor *"),

@@ -7,7 +7,8 @@
     run.meetings                   # who began each collective when, in true time
 
 Each rank computes and then meets the others of its communicator: in every layer the ranks of its tensor-parallel group
-(stream 7), at the end of a step those of its data-parallel group (stream 20) and then all (stream 30).
+(stream 7), at the end of a step those of its data-parallel group (stream 20) and then all (stream 30); or all of them
+on stream 7.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ class Job:
     """From which step on some ranks are recorded."""
     told: bool = False
     """Payloads of NVTX ranges tell the communicators."""
+    one_stream: bool = False
+    """All communicators run on one stream of each GPU."""
+    one_name: bool = False
+    """All collectives run the same kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +160,30 @@ def _meeting(job: Job, rng: Random, now: list[float], what: tuple) -> Meeting:
 
 
 def _lanes(run: Run, rank: int) -> list[Lane]:
+    by_lane: dict[tuple, list[Event]] = {}
+    for event in run.events[rank]:
+        meeting = run.meetings[event.meeting]
+        told = hash(meeting.group) if run.job.told else None
+        by_lane.setdefault((_stream(run, meeting), told), []).append(event)
     lanes = []
-    for kind in _STREAMS:
-        events = [event for event in run.events[rank] if run.meetings[event.meeting].kind == kind]
-        if events:
-            start, end = (np.array([getattr(event, name) for event in events], np.int64) for name in ("start", "end"))
-            told = hash(run.meetings[events[0].meeting].group) if run.job.told else None
-            none = np.full(start.size, -1, np.int64)
-            name = np.full(start.size, _NAME_OF[kind], np.int64)
-            lanes.append(Lane(rank, rank, rank + 1, 0, told, name, start, end, none, none))
+    for (_, told), events in by_lane.items():
+        meetings = [run.meetings[event.meeting] for event in events]
+        columns = (
+            [_name(run, meeting) for meeting in meetings],
+            *([getattr(event, name) for event in events] for name in ("start", "end")),
+            [meeting.layer if meeting.kind == "tp" else run.job.layers for meeting in meetings],
+            [meeting.step for meeting in meetings],
+        )
+        lanes.append(Lane(rank, rank, rank + 1, 0, told, *(np.array(column, np.int64) for column in columns)))
     return lanes
+
+
+def _stream(run: Run, meeting: Meeting) -> int:
+    return _STREAMS["tp" if run.job.one_stream else meeting.kind]
+
+
+def _name(run: Run, meeting: Meeting) -> int:
+    return 0 if run.job.one_name else _NAME_OF[meeting.kind]
 
 
 def reports(run: Run, folder: Path) -> list[Path]:
@@ -188,6 +207,6 @@ def _lines(run: Run, rank: int) -> list[str]:
             path = f"net.layers.{meeting.layer}" if meeting.kind == "tp" else "net.sync"
             lines.append(f'range 1 {at - 1_000} {at + 2_000} {{"Module": "{path}"}}')
             lines.append(f"launch 1 {at} {at + 1_000} #{number} cudaLaunchKernel")
-            stream = _STREAMS[meeting.kind]
-            lines.append(f"kernel+{stream} 1 {event.start} {event.end} #{number} {NAMES[_NAME_OF[meeting.kind]]}")
+            stream, name = _stream(run, meeting), NAMES[_name(run, meeting)]
+            lines.append(f"kernel+{stream} 1 {event.start} {event.end} #{number} {name}")
     return lines

@@ -177,7 +177,7 @@ def test_work_beside_several_steps_is_of_none_and_so_is_work_between_the_steps_o
         launch 2 120 125 #3
         kernel 1 920 930 #3 inside
     """,
-        by="modules",
+        rows="modules",
     )
     check(
         dataset,
@@ -392,7 +392,7 @@ OF_OPERATORS = """
     ],
 )
 def test_advice_fits_what_was_recorded(parsed: Parse, lines: str, by: str, cause: str, advice: str) -> None:
-    rows = {row["cause"]: row["advice"] for row in parsed(lines, by=by).table("coverage").to_pylist()}
+    rows = {row["cause"]: row["advice"] for row in parsed(lines, rows=by).table("coverage").to_pylist()}
     assert advice in rows[cause]
     assert bool(advice) == bool(rows[cause])
     assert ("--backward" in rows[cause]) == ("--backward" in advice)

@@ -51,6 +51,6 @@ def test_kernels_by_operator_equal_a_plain_query(name: str, tmp_path: Path) -> N
     expected = names_in(report)
     assert len(expected) > 10
     for by in ("modules", "auto"):
-        dataset = tracekit.parse(report, tmp_path / by, by=by)
+        dataset = tracekit.parse(report, tmp_path / by, rows=by)
         kernels = dataset.table("kernels", ["kind", "op"]).to_pylist()
         assert Counter(row["op"] for row in kernels if row["kind"] == "kernel") == expected

@@ -150,7 +150,7 @@ EAGER = """
 
 @pytest.mark.parametrize("by", ["modules", "ranges", "operators"])
 def test_work_has_the_innermost_operator_around_its_launch_whatever_the_hierarchy_is(parsed: Parse, by: str) -> None:
-    dataset = parsed(EAGER, by=by)
+    dataset = parsed(EAGER, rows=by)
     kernels = dataset.table("kernels", ["name", "op", "op_shapes", "op_seq"]).to_pylist()
     assert sorted(map(tuple, map(dict.values, kernels)), key=str) == [
         ("backward", "autograd::engine::evaluate_function: AddmmBackward0", None, 3),
@@ -237,7 +237,7 @@ def test_operators_inside_leave_the_phase_of_a_backward_node(parsed: Parse, by: 
             launch 1 210  220 #2
             kernel 1 240  250 #2 add
             """,
-            by=by,
+            rows=by,
         ),
         "kernels",
         """

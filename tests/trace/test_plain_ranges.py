@@ -110,7 +110,7 @@ def test_modules_come_first_in_a_marked_report(parsed: Parse) -> None:
 
 
 def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> None:
-    dataset = parsed(MARKED, by="ranges")
+    dataset = parsed(MARKED, rows="ranges")
     check(
         dataset,
         "modules",
@@ -143,7 +143,7 @@ def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> N
 
 def test_operators_alone_are_a_hierarchy_too(parsed: Parse) -> None:
     check(
-        parsed(MARKED, by="operators"),
+        parsed(MARKED, rows="operators"),
         "kernels",
         """
         name  module
@@ -178,12 +178,23 @@ def repeated(texts: list[str], rounds: int = 1) -> str:
         (["step 0", "step 1"], 2, ["step *"]),
         (["aten::add, seq = 1, op_id = 2", "aten::add, seq = 3, op_id = 4"], 1, ["aten::add"]),
         (["a.b", "a b"], 1, ["a.b", "a b"]),
+        ([f"bs{5394 + 997 * n % 4001}" for n in range(9)], 1, ["bs*"]),
+        ([f"w{n} {3926 + 997 * n % 401}x{8787 - 991 * n % 401}" for n in range(3)], 1, [f"w{n} *" for n in range(3)]),
+        ([f"{3926 + 997 * n % 401}x{17 * n % 101}" for n in range(9)], 1, ["*x*"]),
+        ([f"conv{2**n}" for n in range(5, 13)], 1, [f"conv{2**n}" for n in range(5, 13)]),
+        (["Step 1: load", "Step 2: run", "Step 3: save"], 1, ["Step 1: load", "Step 2: run", "Step 3: save"]),
+        (["Step 1: load", "Step 2: run", "Step 3: save"], 3, ["Step 1: load", "Step 2: run", "Step 3: save"]),
+        (["Step 1", "Step 2", "Step 3"], 4, ["Step 1", "Step 2", "Step 3"]),
+        ([f"batch {n}" for n in range(9)], 10, ["batch *"]),
+        (["step 0 (first)", "step 1", "step 2"], 1, ["step * (first)", "step *"]),
+        (["iter 1 loss=0.5", "iter 2 loss=0.4"], 1, ["iter * loss=*"]),
+        (["step 7: load", "step 7: run"], 1, ["step *: load", "step *: run"]),
     ],
 )
 def test_what_comes_again_is_a_place_and_what_comes_once_is_counted(
     parsed: Parse, texts: list[str], rounds: int, names: list[str]
 ) -> None:
-    modules = parsed(repeated(texts, rounds), by="ranges").modules()
+    modules = parsed(repeated(texts, rounds), rows="ranges").modules()
     assert modules.name.tolist() == ["round", *names]
 
 
@@ -271,7 +282,7 @@ SERVING = """
 @pytest.mark.parametrize("by", ["modules", "ranges", "operators"])
 def test_ranges_around_and_inside_a_model_change_nothing_in_its_steps(parsed: Parse, by: str) -> None:
     check(
-        parsed(SERVING, by=by),
+        parsed(SERVING, rows=by),
         "steps",
         """
         name  start_ns  end_ns
@@ -283,7 +294,7 @@ def test_ranges_around_and_inside_a_model_change_nothing_in_its_steps(parsed: Pa
 
 def test_iterations_around_a_model_are_better_steps_than_its_calls(parsed: Parse) -> None:
     check(
-        parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, by="ranges"),
+        parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, rows="ranges"),
         "steps",
         """
         name         start_ns  end_ns
@@ -303,7 +314,7 @@ def test_a_start_end_range_ends_with_the_call_of_the_module_that_it_began_in(par
         kernel 1 120 130 #2 behind the call
     """
     check(
-        parsed(lines, by="ranges"),
+        parsed(lines, rows="ranges"),
         "kernels",
         """
         name             module
@@ -410,7 +421,7 @@ def test_a_plain_range_that_ended_on_another_thread_is_no_node_and_is_counted(
         async  1>2 0 100 request
         range  1 200 300 other
     """
-    rows = parsed(trace, by=by).table("coverage").to_pylist()
+    rows = parsed(trace, rows=by).table("coverage").to_pylist()
     assert {row["cause"]: row["count"] for row in rows} == expected
 
 
@@ -453,3 +464,37 @@ def test_marked_steps_are_nodes_without_their_numbers(parsed: Parse) -> None:
     texts = ["ProfilerStep#1", "execute_context_1(8)_generation_0(0)", "ProfilerStep#2"]
     lines = [f"range 1 {at}0 {at}9 {text}" for at, text in enumerate(texts)]
     check(parsed("\n".join(lines)), "modules", "path\nProfilerStep#*\nexecute_context_*(*)_generation_*(*)")
+
+
+def loops(*threads: tuple[str, int, int]) -> str:
+    """Ten ranges of a text on each of some threads, each 100 long, which begin later; work inside takes so long."""
+    return "\n".join(
+        f"range {thread} {at} {at + 95} {text.format(n)}\nlaunch {thread} {at + 5} {at + 6} #{at}{thread}\n"
+        f"kernel 1 {at + 9} {at + 9 + work} #{at}{thread} {text.format(n)}"
+        for thread, (text, later, work) in enumerate(threads, start=1)
+        for n in range(10)
+        for at in [100 * n + later]
+    )
+
+
+@pytest.mark.parametrize(
+    ("threads", "known"),
+    [
+        ([("load batch {}", 0, 3), ("step {}", 20, 30)], ["step"]),
+        ([("step {}", 0, 3), ("step {}", 130, 30), ("step {}", 260, 4), ("step {}", 390, 4)], ["step"]),
+        ([("stage 0 batch {}", 0, 30), ("stage 1 batch {}", 130, 3)], ["stage 0 batch", "stage 1 batch"]),
+        ([("train step {}", 0, 3), ("eval step {}", 1000, 3)], ["train step", "eval step"]),
+    ],
+)
+def test_of_loops_that_run_at_the_same_time_one_leads(
+    parsed: Parse, threads: list[tuple[str, int, int]], known: list[str]
+) -> None:
+    """What other threads do for an iteration is known only where they count it as the loop does that leads."""
+    dataset = parsed(loops(*threads), rows="ranges")
+    steps = dataset.steps()
+    assert len(steps) == (20 if "eval step" in known else 10)
+    kernels = dataset.kernels()
+    number = kernels.step_id.map(steps["index"])
+    own = kernels.name.str.extract(r"(.*) (\d+)$")
+    assert (number.notna() == own[0].isin(known)).all()
+    assert (number.dropna() == own[1][number.notna()].astype(int)).all()

@@ -16,7 +16,7 @@ class Analysis(Protocol):
     #: Its name on the command line.
     NAME: str
 
-    # ``COMPARES_REPORTS``, where a module has it and it is true, says that it cannot be asked of one report alone.
+    # ``COMPARES_REPORTS``, where a module has it and it is true, says that it cannot be asked of one report only.
     # ``OPTIONS``, where a module has it, names the keywords of ``frame`` that the command line passes on.
 
     def frame(self, dataset: Dataset, /) -> pd.DataFrame:

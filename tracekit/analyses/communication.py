@@ -1,4 +1,4 @@
-"""How much NCCL time is exposed, and how much of it runs beside other kernels?"""
+"""How much NCCL time is exposed, and how much of it overlaps other kernels?"""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _is_nccl(dataset: Dataset, table: pa.Table, names: Labels) -> Flags:
 
 
 def _exposed(work: Axis, is_nccl: Flags, computes: Flags) -> Ints:
-    """The time of each NCCL kernel in which nothing computes beside it; 0 for other rows."""
+    """The time of each NCCL kernel in which nothing computes at the same time; 0 for other rows."""
     computing = covered(work.start[computes], work.end[computes])
     start, end = work.start[is_nccl], work.end[is_nccl]
     exposed = np.zeros(work.start.size, dtype=np.int64)

@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """The paths of a dataset's modules. Names may hold dots, so a path alone does not tell its root.
+    """The paths of a dataset's modules. Names may hold dots, so a path alone does not show its root.
 
     Attributes:
         whole: For each module its path.
@@ -124,7 +124,7 @@ def measured(
 ) -> tuple[StepTimes, StepTimes]:
     """The times of both runs, over what can be compared; by phase, too, if either is a training.
 
-    Modules inside compiled graphs record no shapes, so where either run has such, shapes are not told apart.
+    Modules inside compiled graphs record no shapes, so where either run has such, shapes are not distinguished.
     """
     shapes &= not any(run.work.in_compiled_graphs for run in runs)
     phases = any(run.work.trains for run in runs)
@@ -144,7 +144,7 @@ def measured(
 
 
 def _never_called(run: Run, names: list[str], side: StepTimes, other: StepTimes) -> set[str]:
-    """Modules of compiled graphs that only hold others, such as lists of layers: eager, nobody calls them."""
+    """Modules of compiled graphs that only hold others, such as lists of layers: eager, nothing calls them."""
     if not run.work.in_compiled_graphs:
         return set()
     modules = hierarchy(run.dataset)

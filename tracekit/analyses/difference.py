@@ -35,7 +35,7 @@ class Options(NamedTuple):
         strip_root: Whether to ignore the first part of every path, so that ``top.layers`` matches
             ``LlamaForCausalLM.layers``. Roots are matched without it if each dataset has one, their names differ, and
             a module below has the same path.
-        shapes: Whether calls of a module are told apart by their input shapes; never where modules ran in compiled
+        shapes: Whether calls of a module are distinguished by their input shapes; never where modules ran in compiled
             graphs, which record none.
     """
 
@@ -54,7 +54,7 @@ class Difference(NamedTuple):
         notes: What a reader of the comparison must know, in sentences.
         phases: If either run is a training, the columns of ``rows`` up to the phases once more for the work in each
             ``phase``, judged by the same rules.
-        node: What is compared beside steps: ``module``, ``range``, ``operator`` or ``node``.
+        node: What is compared besides steps: ``module``, ``range``, ``operator`` or ``node``.
         patterns: For the paths of modules the same with a star for the numbers of siblings: ``top.layers.*.mlp``.
     """
 
@@ -71,8 +71,8 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
 
     Returns:
         A row per ``what`` (``step``: whole steps by kind, and by size if a kind has several; ``module``; ``unknown``:
-        work without a module; ``between``: work between steps), ``path`` and ``shapes`` (as JSON; null if not told
-        apart; for steps their size). ``status`` is ``added``, ``gone``, ``faster``, ``slower``, ``same``, or
+        work without a module; ``between``: work between steps), ``path`` and ``shapes`` (as JSON; null if not
+        distinguished; for steps their size). ``status`` is ``added``, ``gone``, ``faster``, ``slower``, ``same``, or
         ``unlike``: only in steps whose kind or size the other side lacks, so not compared. ``change_ns`` and
         ``change`` (a share of before) are changes of the medians; ``own_change_ns`` is the change of the mean of a
         module's own kernels, without those of modules below. For each side: ``before_ns`` (the median over steps of
@@ -112,7 +112,7 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
 
 
 def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:
-    """Everything compared once more, in each phase by itself; nothing where no phases are told apart."""
+    """Everything compared once more, in each phase separately; nothing where no phases are distinguished."""
     nothing = rows.iloc[:0].assign(phase=pd.Series([], dtype=object))
     parts = [judge(before.phases[name], after.phases[name], threshold).assign(phase=name) for name in before.phases]
     known = [part for part in parts if len(part)]
@@ -269,7 +269,7 @@ def undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
 
 
 def of_compiled(runs: Sequence[Run], *, shapes: bool) -> list[str]:
-    """Notes on runs of compiled graphs: what is not told apart, and how sure it is whose the work is."""
+    """Notes on runs of compiled graphs: what is not distinguished, and how sure it is which module the work is of."""
     compiled, weighted = [run.work.in_compiled_graphs for run in runs], False
     notes = []
     if any(compiled) and shapes:

@@ -98,7 +98,7 @@ def _shares_text(time: dict[str, int]) -> str:
 
 
 def _sets(module: Rows, first: Rows) -> Rows:
-    """A number for the modules of each kernel, whose portions stand together, from its first on."""
+    """A number for the modules of each kernel, whose rows are adjacent, from its first on."""
     return codes(pa.ListArray.from_arrays(pa.array(np.append(first, module.size), pa.int32()), pa.array(module)))
 
 

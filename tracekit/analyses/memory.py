@@ -61,7 +61,7 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
 
 
 class _Gathered:
-    """Bytes, runs and times of modules, added up over reports; ``param_bytes`` is the most that any call tells."""
+    """Bytes, runs and times of modules, added up over reports; ``param_bytes`` is the most that any call records."""
 
     def __init__(self, modules: int) -> None:
         self._sums = dict.fromkeys(("runs", *_FIGURES, "copied_bytes"), Sum.zero(modules))
@@ -88,7 +88,7 @@ class _Gathered:
 
     def columns(self, params: Sum, subtree_params: Sum) -> dict[str, object]:
         """The columns after path and class."""
-        # Kernel maps tell no tensors, and not how often a module ran.
+        # Kernel maps record no tensors, and not how often a module ran.
         untold = self._served & ~self._called
         moved = {name: self._sums[name].unless(untold) for name in _FIGURES}
         return {

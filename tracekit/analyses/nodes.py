@@ -75,9 +75,8 @@ def none(dataset: Dataset) -> str:
 
 
 def _keys(entry: dict[str, dict[str, str]]) -> tuple[str, str]:
-    """What a report's hierarchy is keyed by, and what was asked for; older datasets knew modules alone."""
-    hierarchy = entry.get("hierarchy", {})
-    return hierarchy.get("by", MODULES), hierarchy.get("asked", AUTO)
+    """What a report's hierarchy is keyed by, and what was asked for."""
+    return entry["hierarchy"]["by"], entry["hierarchy"]["asked"]
 
 
 def _reason(entry: dict[str, dict[str, str]]) -> str:

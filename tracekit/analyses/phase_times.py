@@ -92,8 +92,8 @@ def outside(dataset: Dataset) -> pd.DataFrame:
     totals = Totals(["cause"], dict.fromkeys(("kernels", "self_ns", *COLUMNS), "sum"))
     for part in dataset.by_report():
         work = kernels(part, ["module_id", "dur_ns", "phase", "cause"])
-        cause, nobody, time = labels(work, "cause"), integers(work, "module_id") < 0, integers(work, "dur_ns")
-        group, count = np.where(nobody, cause.code, -1), len(cause.words)
+        cause, unattributed, time = labels(work, "cause"), integers(work, "module_id") < 0, integers(work, "dur_ns")
+        group, count = np.where(unattributed, cause.code, -1), len(cause.words)
         used = np.flatnonzero(counts(group, count))
         figures = {"kernels": counts(group, count), "self_ns": sums(group, time, count), **by_phase(group, work, count)}
         of_words = causes.codes(Labels(used, cause.words))

@@ -41,10 +41,10 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     with two FLOPs for a multiplication and an addition, and none for anything else. (On a CPU it leaves fused attention
     out, and so do these figures.) They come from the classes and shapes in the markers, and from markers of operators
     (``tracekit capture --ops``, ``emit_nvtx``) where a report has them; of modules inside compiled graphs, from the
-    kernel maps of these, which do not tell bytes. Bytes are the least that a call must move: its
+    kernel maps of these, which do not record bytes. Bytes are the least that a call must move: its
     parameters, inputs and outputs once each; caches can make the real traffic smaller, rereading makes it larger.
     Unknown figures are null, and ``unknown`` says why. A CUDA graph traced as a whole is work of everything in the call
-    that holds its graph capture: its time stands beside the FLOPs of that subtree alone, and rates are null for modules
+    that holds its graph capture: its time is next to the FLOPs of that subtree only, and rates are null for modules
     whose own FLOPs are part of it.
 
     Peaks are NVIDIA's own figures for the device's name (:data:`tracekit.flops.peaks.GPUS`), without sparsity; memory
@@ -140,7 +140,7 @@ class _RanOn:
 
 
 class _Device(NamedTuple):
-    """What tells the limits of a device; None if it is unknown."""
+    """What determines the limits of a device; None if it is unknown."""
 
     name: str | None
     bytes_per_s: int | None

@@ -40,7 +40,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         positional and keyword tensors), ``calls``, ``gpu_time_ns`` (of their subtrees, including all replays of those
         in a graph capture) and that by the phase of the work (``forward_ns``, ``backward_ns``, ``recompute_ns``,
         ``optimizer_ns`` and ``other_ns`` add up to it; recomputed calls have rows of their own); null for calls in a
-        graph capture whose replays cannot be told from those of other calls. ``gpu_ns_per_token``
+        graph capture whose replays cannot be distinguished from those of other calls. ``gpu_ns_per_token``
         (over the steps whose tokens are known; NaN if there are none), ``steps`` (in which they had work),
         ``step_median_ns`` and ``step_mean_ns`` (their time in each of these). Of one call: ``median_ns`` and
         ``mean_ns`` (NaN for calls during a graph capture, whose work ran once per replay) and ``flops_per_call`` (of

@@ -11,11 +11,12 @@ import pandas as pd
 
 from tracekit.analyses.base import Analysis
 from tracekit.arrays.types import Rows
+from tracekit.dataset.manifest import of_same_processes
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
 REPORT, RANK, HOST = "report", "rank", "host"
-#: What reports are told apart by.
+#: What reports are distinguished by.
 BY = (RANK, REPORT, HOST)
 
 
@@ -29,8 +30,9 @@ def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) 
         options: Keywords of the question.
 
     Returns:
-        The rows of all answers, with ``report`` (in a dataset of several), after ``rank`` if that is what is asked for;
-        or with ``host``, of all reports of a machine together (null for reports that do not tell theirs).
+        The rows of all answers, with ``report`` (in a dataset of several), after ``rank`` if that is what is asked for:
+        several reports of a rank, or of a process whose rank is unknown, are asked together, without ``report``; or
+        with ``host``, of all reports of a machine together (null for reports that do not record theirs).
 
     Raises:
         UsageError: If the question compares reports itself, or a report holds several ranks.
@@ -44,7 +46,7 @@ def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) 
     return whole.iloc[_together(whole)].reset_index(drop=True)
 
 
-#: What tells a part from the others: the columns in front of its answer.
+#: What distinguishes a part from the others: the columns in front of its answer.
 _Keys = dict[str, str | int | None]
 
 
@@ -53,15 +55,18 @@ def _parts(dataset: Dataset, by: str) -> Iterator[tuple[Dataset, _Keys]]:
     if by == HOST:
         yield from _hosts(dataset)
         return
-    parts = [(part, part.reports[0] if part.reports else None) for part in dataset.by_report()]
     if by == REPORT:
-        for part, name in parts:
-            yield part, {REPORT: name}
+        for part in dataset.by_report():
+            yield part, {REPORT: part.reports[0] if part.reports else None}
         return
-    ranks = [_rank(part) for part, _ in parts]
-    for at in sorted(range(len(parts)), key=lambda at: (ranks[at] is None, ranks[at] or 0)):
-        part, name = parts[at]
-        yield part, {RANK: ranks[at], REPORT: name}
+    parts: dict[tuple[int | None, int], list[str]] = {}
+    first = of_same_processes(dataset.manifest.get("reports", [dataset.manifest]))
+    for part, process in zip(dataset.by_report(), first, strict=True):
+        rank = _rank(part)
+        parts.setdefault((rank, process if rank is None else 0), []).extend(part.reports)
+    for (rank, _), names in sorted(parts.items(), key=lambda item: (item[0][0] is None, item[0][0] or 0)):
+        one: _Keys = {} if len(names) > 1 else {REPORT: names[0] if names else None}
+        yield dataset.of_reports(*names) if names else dataset, {RANK: rank, **one}
 
 
 def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
@@ -77,7 +82,7 @@ def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
 def _rank(part: Dataset) -> int | None:
     """The only rank of a report; None if unknown."""
     entry = part.manifest["reports"][0] if part.reports else part.manifest
-    ranks = sorted({told["rank"] for told in entry.get("ranks", ())})
+    ranks = sorted({claim["rank"] for claim in entry.get("ranks", ())})
     if len(ranks) > 1:
         shown = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")  # noqa: PLR2004
         name = part.reports[0] if part.reports else part.folder
@@ -86,7 +91,7 @@ def _rank(part: Dataset) -> int | None:
 
 
 def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:
-    """An answer with what tells it from the others in front; a dataset of one report needs no name of that."""
+    """An answer with what distinguishes it from the others in front; a dataset of one report needs no name of that."""
     answer = answer.drop(columns=[*keys], errors="ignore")
     for name, value in reversed(keys.items()):
         if name != REPORT or value is not None:

@@ -16,7 +16,7 @@ from tracekit.dataset.opening import REPORT, Dataset
 
 #: The columns that name a thing to compare.
 KEYS = ["what", "path", "shapes"]
-#: What they say of one; its shapes are empty where they are not told apart.
+#: What they say about one; its shapes are empty where they are not distinguished.
 Key: TypeAlias = tuple[str, str, str]
 
 #: Types of the columns of :class:`KeyRows`.
@@ -127,7 +127,7 @@ class _ByKey:
 
 
 _SIZES = ("batch_size", "tokens")
-#: The columns of ``steps`` that tell steps apart.
+#: The columns of ``steps`` that distinguish steps.
 PROPERTIES = frozenset(("kind", *_SIZES))
 #: The kind of steps whose kind is unknown.
 STEP = "step"

@@ -128,7 +128,7 @@ def _shapes(calls: pa.Table) -> pa.Array:
 
 
 class CompiledModules(NamedTuple):
-    """Modules that kernels of compiled graphs serve, numbered after all calls, and what each stands in; -1 is none."""
+    """Modules that kernels of compiled graphs serve, numbered after all calls, and what each is in; -1 is none."""
 
     of_work: Rows
     module: Rows
@@ -207,10 +207,10 @@ def step_times(
     Args:
         dataset: The dataset.
         named: The name of each of its modules in the comparison.
-        steps: Whether to tell steps apart; otherwise all work counts as one step.
-        shapes: Whether to tell calls of a module apart by their input shapes.
-        properties: The columns of ``steps`` that tell kinds and sizes of steps apart.
-        phases: Whether to add up the work in each phase by itself, too.
+        steps: Whether to distinguish steps; otherwise all work counts as one step.
+        shapes: Whether to distinguish calls of a module by their input shapes.
+        properties: The columns of ``steps`` that distinguish kinds and sizes of steps.
+        phases: Whether to add up the work in each phase separately, too.
     """
     words, modules = _Words(Keys(), Words(), Words()), Modules(dataset, named)
     whole = _Gathered(words, steps=steps)
@@ -280,8 +280,8 @@ class _Gathered:
             sized = np.flatnonzero(kinds.sized[at])
             of_size = keys.codes(_STEP, kinds.kind, kinds.size, at[sized])
             self._times.add(of_size, alike[sized], ns[sized], count[sized])
-        nobody = work.at(work.call < 0)
-        (step,), ns, count = nobody.by(nobody.step)
+        unattributed = work.at(work.call < 0)
+        (step,), ns, count = unattributed.by(unattributed.step)
         self._times.add(self._single("unknown", _NO_MODULE, step), self._alike(step, kinds), ns, count)
         key, step, ns, count = calls.subtrees(work)
         self._times.add(keys.codes(_MODULE, calls.paths, calls.shapes, key), self._alike(step, kinds), ns, count)

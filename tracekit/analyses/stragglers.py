@@ -28,16 +28,16 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """The last ranks of collectives (all-reduce, all-gather, reduce-scatter of NCCL), those that cost most time first.
 
     Ranks of one report have one clock; clocks of reports are aligned by the collectives themselves: see ``clocks``.
-    A rank without a report is not known of.
+    A rank without a report, or without any collective in it, is not known of.
 
     Returns:
         A row per rank that was last, step, module and collective: ``rank`` and ``report`` of the last rank (null where
-        it is not certain who was last: two were too close for the clocks, or one left no record; ``report`` also for a
-        dataset of one), ``path`` (module) and ``step_index`` as that rank tells them, ``waited_ns`` (from the start of
-        each other rank to that of the last, added up), ``share`` (of all such waiting), ``collective`` (kernel),
-        ``collectives`` (how many), ``ranks`` (how many are known to have met), ``longest_ns`` (the most that one rank
-        waited), ``error_ns`` (how far from the truth the time that one rank waited for one collective may be), ``step``
-        (its name), and ``pid``, ``device`` and ``gpu`` of the last rank.
+        it is not certain who was last: two were too close for the clocks, one left no record, or it is not proven which
+        ranks met; ``report`` also for a dataset of one), ``path`` (module) and ``step_index`` of that rank,
+        ``waited_ns`` (from the start of each other rank to that of the last, added up), ``share`` (of all such
+        waiting), ``collective`` (kernel), ``collectives`` (how many), ``ranks`` (how many are known to have met),
+        ``longest_ns`` (the most that one rank waited), ``error_ns`` (how far from the truth the time that one rank
+        waited for one collective may be), ``step`` (its name), and ``pid``, ``device`` and ``gpu`` of the last rank.
     """
     whole = dataset.whole
     read = collectives(whole)
@@ -95,12 +95,12 @@ def _last(rows: Met) -> _Last:
 
 
 def _side_by_side(rows: Met, order: Rows) -> Ints:
-    """What ends of communicators that run side by side can differ by without being told apart; 0 where ids tell them.
+    """By what ends of communicators that run side by side may differ and still be confused; 0 where ids are known.
 
     Ranks of two of them that end together have waited for two ranks, which came that close to each other.
     """
-    told = np.array([lane.communicator is not None for lane in rows.lanes], bool)[rows.lane[order]]
-    return np.where(told, 0, ends_apart((rows.end - rows.start)[order]))
+    known = np.array([lane.communicator is not None for lane in rows.lanes], bool)[rows.lane[order]]
+    return np.where(known, 0, ends_apart((rows.end - rows.start)[order]))
 
 
 def _events(rows: Met, chosen: Rows) -> dict[str, Ints]:

@@ -102,7 +102,7 @@ def united(pairs: Pairs) -> Pairs:
     return Pairs(node, group, value)
 
 
-#: A number that tells siblings apart: not the 2 of ``conv2d``.
+#: A number that distinguishes siblings: not the 2 of ``conv2d``.
 _NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![^\W_])")
 #: How many numbers of a name are looked at, from its end.
 _MOST_NUMBERS = 4
@@ -111,8 +111,9 @@ _MOST_NUMBERS = 4
 def series(modules: Hierarchy) -> list[str | None]:
     """For each module of a series its name with ``*`` for the number; None for the others.
 
-    A module is in a series if its name is a number; a range if a sibling has the next number or the one before in
-    place of one of its own.
+    A module is in a series if its name is a number, or its class and a number, as Chrome traces name what holds others;
+    a range if a sibling has the next number or the one before in place of one of its own (of several the one that takes
+    most values: the layer's, not the expert's), or if its name begins as that of the range around it, which is in one.
     """
     # By parent and name without the number, the ranges by number.
     alike: dict[tuple[int, str], set[int]] = {}
@@ -122,10 +123,31 @@ def series(modules: Hierarchy) -> list[str | None]:
         for name, number in own:
             alike.setdefault((parents[row], name), set()).add(number)
     names = ["*" if name.isdecimal() else None for name in modules.name]
+    for row in np.flatnonzero(modules.end - np.arange(modules.end.size) > 1).tolist():
+        if is_numbered(modules, row):
+            names[row] = f"{modules.class_name[row]}_*"
     for row, own in numbers.items():
-        in_series = (n for n, number in own if not alike[parents[row], n].isdisjoint((number - 1, number + 1)))
-        names[row] = next(in_series, None)
+        taken = {n: alike[parents[row], n] for n, number in own}
+        in_series = [n for n, number in own if not taken[n].isdisjoint((number - 1, number + 1))]
+        above = parents[row]
+        around = names[above] if above >= 0 else None
+        inherited = _inherited(modules.name[row], modules.name[above], around) if around else None
+        names[row] = max(in_series, key=lambda n: len(taken[n]), default=inherited)
     return names
+
+
+def _inherited(name: str, above: str, around: str) -> str | None:
+    """The name without the number that it shares with the range around it: ``layers.*.mlp`` in ``layers.3``."""
+    before = next(at for at, (number, digit) in enumerate(zip(around, above, strict=False)) if number != digit)
+    rest = name.removeprefix(above[: len(above) - len(around) + before + 1])
+    return f"{around[:before]}*{rest}" if rest != name and not rest[:1].isdigit() else None
+
+
+def is_numbered(modules: Hierarchy, row: int) -> bool:
+    """Whether the name of a module is its class and a number."""
+    class_name = modules.class_name[row]
+    above, _, number = modules.name[row].rpartition("_")
+    return class_name is not None and number.isdecimal() and above == class_name.replace(".", "_")
 
 
 def patterns(modules: Hierarchy) -> list[str]:

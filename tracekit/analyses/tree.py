@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -11,10 +12,11 @@ import pandas as pd
 from tracekit.analyses import modules as modules_by_time
 from tracekit.analyses.phase_times import COLUMNS
 from tracekit.analyses.spread import spread
-from tracekit.analyses.subtrees import Hierarchy, hierarchy, series
+from tracekit.analyses.subtrees import Hierarchy, hierarchy, is_numbered, series
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
+from tracekit.markers.base import RANGE
 
 NAME = "tree"
 #: Keywords of :func:`frame` that the command line passes on.
@@ -39,7 +41,7 @@ class _Line(NamedTuple):
 
 
 def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
-    """The hierarchy in pre-order. Consecutive numbered siblings that are alike inside share a line.
+    """The hierarchy in pre-order. Numbered siblings that are alike inside share a line, also where series alternate.
 
     Args:
         dataset: The dataset, or a subtree of one.
@@ -156,20 +158,34 @@ def _sort_key(lines: pd.DataFrame, sort: str) -> list[float]:
     return [float(value) for value in by.fillna(-1)]
 
 
+_DIGITS = re.compile(r"\d+")
+
+
 class _Folding:
-    """Folds siblings that are alike: of one series and class, with the same names and classes below."""
+    """Folds siblings that are alike: of one series and class, with the same names and classes below.
+
+    Numbers of names below may change as those of the siblings do: ``layers.3.mlp`` in ``layers.3``.
+    """
 
     def __init__(self, modules: Hierarchy) -> None:
         self._names, self._series = modules.name, series(modules)
+        self._size = (modules.end - np.arange(modules.end.size)).tolist()
         parents = modules.parent.tolist()
         self._children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
         for row, parent in enumerate(parents):
             self._children[parent].append(row)
         kinds: dict[tuple[object, ...], int] = {}
         self._kind = [0] * len(parents)
+        self._numbers: list[list[int]] = [[] for _ in parents]
         for row in reversed(range(len(parents))):
-            below = tuple((self._names[child], self._kind[child]) for child in self._children[row])
-            kind = modules.kind[row], modules.class_name[row], below
+            name = self._names[row]
+            if modules.kind[row] == RANGE or name.isdecimal():
+                self._numbers[row] = [int(number) for number in _DIGITS.findall(name)]
+                name = _DIGITS.sub("*", name)
+            elif is_numbered(modules, row):
+                name = ""
+            below = tuple(self._kind[child] for child in self._children[row])
+            kind = modules.kind[row], modules.class_name[row], name, below
             self._kind[row] = kinds.setdefault(kind, len(kinds))
 
     def lines(self) -> Iterator[_Line]:
@@ -184,18 +200,31 @@ class _Folding:
 
     def _folded(self, siblings: list[list[int]], depth: int, above: str) -> list[_Line]:
         """The lines of some siblings, each given with its counterparts below folded parents."""
-        lines: list[_Line] = []
+        members: list[list[list[int]]] = []
+        #: The last line of each series since a sibling that is in none: series may alternate.
+        latest: dict[str | None, list[list[int]]] = {}
         for rows in siblings:
-            name, last = self._names[rows[0]], lines[-1] if lines else None
-            if last is not None and self._alike(last.rows[0], rows[0]):
-                begin = self._names[last.rows[0]]
-                last.rows.extend(rows)
-                label, pattern = f"{begin} … {name}", f"{above}{begin}…{name}"
-                lines[-1] = _Line(last.rows, depth, last.copies + 1, label, pattern)
+            name = self._series[rows[0]]
+            if name is None:
+                latest.clear()
+            if name in latest and self._alike(latest[name][0][0], rows[0]):
+                latest[name].append(rows)
             else:
-                lines.append(_Line([*rows], depth, 1, name, f"{above}{name}"))
-        return lines
+                members.append([rows])
+                latest[name] = members[-1]
+        return [self._line(copies, depth, above) for copies in members]
+
+    def _line(self, copies: list[list[int]], depth: int, above: str) -> _Line:
+        rows = [row for copy in copies for row in copy]
+        first, last = self._names[rows[0]], self._names[rows[-1]]
+        label, pattern = (first, first) if first == last else (f"{first} … {last}", f"{first}…{last}")
+        return _Line(rows, depth, len(copies), label, f"{above}{pattern}")
 
     def _alike(self, first: int, second: int) -> bool:
-        numbered = self._series[first] is not None and self._series[first] == self._series[second]
-        return numbered and self._kind[first] == self._kind[second]
+        if self._kind[first] != self._kind[second]:
+            return False
+        numbers, others = (
+            [n for own in self._numbers[row : row + self._size[row]] for n in own] for row in (first, second)
+        )
+        changes = {number - other for number, other in zip(numbers, others, strict=True)}
+        return len(changes - {0}) <= 1

@@ -160,7 +160,7 @@ def divided(work: pa.Table, shared: pa.Table) -> pa.Table:
 
 
 def first_of_kernel(kernel: Ints) -> Flags:
-    """Which portions are the first of their kernel, by the ids of kernels: those of one stand together."""
+    """Which portions are the first of their kernel, by the ids of kernels: those of one are adjacent."""
     return np.append(True, kernel[1:] != kernel[:-1])[: kernel.size]
 
 
@@ -171,7 +171,7 @@ def shared_kernels(dataset: Dataset) -> pa.Table:
 
 
 def _whole_numbers(time: Ints, weight: Floats, first: Flags) -> Ints:
-    """The time of each portion, given that of its kernel: portions stand together, and add up to that time."""
+    """The time of each portion, given that of its kernel: its portions are adjacent and add up to that time."""
     start = np.maximum.accumulate(np.where(first, np.arange(time.size), 0))
     running = np.cumsum(weight)
     until = running - (running - weight)[start]

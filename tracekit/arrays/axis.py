@@ -58,6 +58,6 @@ def _shifts(low: Ints, high: Ints) -> Ints | None:
     if total >= _ROOM:
         return None
     first = low.astype(np.uint64)  # two's complement: intermediate sums may wrap around
-    room = np.where(used, high.astype(np.uint64) - first + np.uint64(2), np.uint64(0))
+    length = np.where(used, high.astype(np.uint64) - first + np.uint64(2), np.uint64(0))
     begin = np.uint64(0 if total < _ROOM / 2 else 2**63)
-    return (begin + np.cumsum(room) - room - first).astype(np.int64)
+    return (begin + np.cumsum(length) - length - first).astype(np.int64)

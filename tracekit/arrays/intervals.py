@@ -305,8 +305,8 @@ def nested_lanes(track: Ints, start: Ints, end: Ints, parent: Rows) -> Ints:
     lasting = order[stop[order] > begin[order]]
     rows = order[np.isin(track[order], _crossed(track[lasting], begin[lasting], stop[lasting]))]
     if rows.size:
-        beside = (parent >= 0) & (track[parent] == track)
-        lane[rows] = _lanes(rows, begin, stop, np.where(beside, parent, -1))
+        on_track = (parent >= 0) & (track[parent] == track)
+        lane[rows] = _lanes(rows, begin, stop, np.where(on_track, parent, -1))
     return lane
 
 

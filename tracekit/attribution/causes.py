@@ -2,31 +2,10 @@
 
 import numpy as np
 
+from tracekit import causes
 from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import innermost, parents
 from tracekit.arrays.types import Flags, Ints
-from tracekit.causes import (
-    AMBIGUOUS_LAUNCH,
-    AMBIGUOUS_SEQ,
-    BACKWARD,
-    CAUSES,
-    COMPILATION,
-    COMPILED_UNMATCHED,
-    DATA_LOADING,
-    GRAPH_NOT_EXPANDED,
-    GRAPH_NOT_IN_ONE_CALL,
-    GRAPH_UNMAPPED,
-    GRAPH_UNMATCHED,
-    IMPOSSIBLE_LAUNCH,
-    MANAGED_MEMORY,
-    MODULE_UNCLEAR,
-    NO_LAUNCH,
-    OPTIMIZER,
-    OUTSIDE_MODULES,
-    OUTSIDE_RANGES,
-    RANGES_OVERLAP,
-    Cause,
-)
 from tracekit.graphs.api_calls import BEGINS_CAPTURE, roles_of
 from tracekit.markers import phases
 from tracekit.markers.base import MODULES
@@ -37,14 +16,14 @@ from tracekit.trace.launching import is_whole_graph
 
 #: What a phase says of work that no module launched.
 _OF_PHASE = {
-    phases.COMPILE: COMPILATION,
-    phases.BACKWARD: BACKWARD,
-    phases.RECOMPUTE: BACKWARD,
-    phases.OPTIMIZER: OPTIMIZER,
-    phases.DATA: DATA_LOADING,
+    phases.COMPILE: causes.COMPILATION,
+    phases.BACKWARD: causes.BACKWARD,
+    phases.RECOMPUTE: causes.BACKWARD,
+    phases.OPTIMIZER: causes.OPTIMIZER,
+    phases.DATA: causes.DATA_LOADING,
 }
-#: Why a kernel map tells no module.
-_UNMATCHED = (work.NO_MAP, work.CUT, work.DIFFERS, work.SILENT)
+#: Why a kernel map records no module.
+_UNMATCHED = (work.NO_MAP, work.CUT, work.DIFFERS, work.REWRITTEN)
 #: Kinds of copies that moved pages of managed memory, as CUPTI reports them.
 _UNIFIED = [kind for kind, label in enumerate(COPY_KINDS) if label.startswith("Unified")]
 
@@ -57,28 +36,28 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
         call: The call of each, whether its module is known or not; -1 for none.
     """
     launched, phase = evidence.launched, evidence.phase_of_work
-    nowhere = OUTSIDE_MODULES if evidence.keyed.by == MODULES else OUTSIDE_RANGES
+    nowhere = causes.OUTSIDE_MODULES if evidence.keyed.by == MODULES else causes.OUTSIDE_RANGES
     outside, divided = _captured_outside(evidence)
     of_run, captured = evidence.compiled_work.of_work, evidence.by_capture
-    cases: list[tuple[Flags, Cause]] = [
-        (np.isin(of_run, _UNMATCHED), COMPILED_UNMATCHED),
-        (of_run == work.UNCLEAR, MODULE_UNCLEAR),
+    cases: list[tuple[Flags, causes.Cause]] = [
+        (np.isin(of_run, _UNMATCHED), causes.COMPILED_UNMATCHED),
+        (of_run == work.UNCLEAR, causes.MODULE_UNCLEAR),
         (captured & outside, nowhere),
-        (captured & divided, GRAPH_NOT_IN_ONE_CALL),
-        (captured & is_whole_graph(evidence.recording), GRAPH_NOT_EXPANDED),
+        (captured & divided, causes.GRAPH_NOT_IN_ONE_CALL),
+        (captured & is_whole_graph(evidence.recording), causes.GRAPH_NOT_EXPANDED),
         (captured & evidence.origin_known, nowhere),
-        (captured & _captured_too(evidence.recording), GRAPH_UNMATCHED),
-        (captured, GRAPH_UNMAPPED),
-        (_is_migration(evidence), MANAGED_MEMORY),
-        (launched.ambiguous, AMBIGUOUS_LAUNCH),
-        (launched.impossible, IMPOSSIBLE_LAUNCH),
-        (launched.launch < 0, NO_LAUNCH),
-        (_made_by_several(evidence), AMBIGUOUS_SEQ),
+        (captured & _captured_too(evidence.recording), causes.GRAPH_UNMATCHED),
+        (captured, causes.GRAPH_UNMAPPED),
+        (_is_migration(evidence), causes.MANAGED_MEMORY),
+        (launched.ambiguous, causes.AMBIGUOUS_LAUNCH),
+        (launched.impossible, causes.IMPOSSIBLE_LAUNCH),
+        (launched.launch < 0, causes.NO_LAUNCH),
+        (_made_by_several(evidence), causes.AMBIGUOUS_SEQ),
         *((phase == code, cause) for code, cause in _OF_PHASE.items()),
-        (_in_cut_range(evidence), RANGES_OVERLAP),
+        (_in_cut_range(evidence), causes.RANGES_OVERLAP),
     ]
-    positions = [CAUSES.index(cause) for _, cause in cases]
-    otherwise = CAUSES.index(nowhere)
+    positions = [causes.CAUSES.index(cause) for _, cause in cases]
+    otherwise = causes.CAUSES.index(nowhere)
     without_call = np.select([holds for holds, _ in cases], positions, otherwise)
     return np.where(call >= 0, np.append(evidence.calls.cause, -1)[call], without_call).astype(np.int64)
 

@@ -14,7 +14,7 @@ from tracekit.trace.evidence import Evidence
 
 
 def compiled(evidence: Evidence, work: Rows) -> Rows:
-    """The call around the run of a compiled graph that launched each kernel; its kernel map tells the modules.
+    """The call around the run of a compiled graph that launched each kernel; its kernel map records the modules.
 
     Which kernel of the map each launch is follows from the order of both (:mod:`tracekit.trace.compiled.work`).
     Work replayed from a CUDA graph is that of the run that was captured. What does not fit the map stays unattributed:
@@ -48,7 +48,7 @@ def by_range(evidence: Evidence, work: Rows) -> Rows:
 
     This is NVIDIA's GPU projection of ranges: ``range.start <= api.start`` and ``api.end <= range.end``, whenever the
     kernel itself runs. Where ranges are nodes, that holds for replayed kernels, too; elsewhere these are left to other
-    methods, since their launch says nothing about their module.
+    methods, since their launch shows nothing about their module.
     """
     launch = evidence.launched.launch[work]
     inferred = lookup(evidence.waited_for, launch, missing=0) | evidence.by_capture[work]

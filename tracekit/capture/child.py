@@ -21,7 +21,7 @@ from tracekit.nsight.nsys import WINDOW
 
 
 class NvtxWindow:
-    """The range that tells nsys what to record. nsys accepts only one."""
+    """The range that makes nsys record. nsys accepts only one."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []

@@ -24,7 +24,8 @@ class StepCounter:
     """Counts each iteration once, even if several parts of a program announce it.
 
     A trainer, a profiler and two optimizers may all announce the same step. Each has its own count; the number of
-    steps is the largest count. A new requester joins the step that another one has open, or begins the next step.
+    steps is the largest count. A new requester joins the step that another one has open, or begins the next step; so
+    does one that has missed more than one step.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,8 @@ class StepCounter:
         with self._lock:
             running = any(other != requester for other in self._open)
             joined = self._now - 1 if running else self._now
-            self._counts[requester] = self._counts.get(requester, joined) + 1
+            count = self._counts.get(requester, joined)
+            self._counts[requester] = (count if count >= self._now - 1 else joined) + 1
             self._now = max(self._now, self._counts[requester])
             self._open.append(requester)
             return self._now - 1

@@ -128,7 +128,7 @@ MAP_DIFFERS = COMPILED_UNMATCHED.form(
     "the kernels that ran are not those of the kernel map, or in another order",
     "record again; if it happens again, clear the caches of torch.compile (TORCHINDUCTOR_CACHE_DIR) and report it",
 )
-MAP_SILENT = COMPILED_UNMATCHED.form("the compiler rewrote what the kernel was made from", "")
+MAP_REWRITTEN = COMPILED_UNMATCHED.form("the compiler rewrote what the kernel was made from", "")
 RUN_CUT = COMPILED_UNMATCHED.form("the end of the run is not recorded", "let the program finish before recording ends")
 NO_KERNEL_MAP = Cause(
     "no_kernel_map",
@@ -159,7 +159,7 @@ _WITHOUT_MAP = {
     ),
 }
 
-# What markers and ranges do not tell.
+# What markers and ranges do not record.
 MODULE_UNREADABLE = Cause(
     "marker_unreadable",
     "The text starts like a module marker, but its module name or some of its fields cannot be read.",
@@ -183,7 +183,7 @@ DIMENSION_UNKNOWN = FIELD_SKIPPED.form(
 )
 MODULE_UNCLEAR = Cause(
     "module_unclear",
-    "The path of the call belongs to several modules, and the markers do not tell which one it is.",
+    "The path of the call belongs to several modules, and the markers do not show which one it is.",
     "give each model its own prefix when marking it; with_stack records less: record with tracekit capture",
 )
 SHARED_PLACE = MODULE_UNCLEAR.form(
@@ -266,11 +266,14 @@ NVTX_NOT_TRACED = EVENTS_LOST.form(
 LOST_BY_RECORDER = EVENTS_LOST.form(
     "ranges that the embedded recorder opened", "record fewer steps at a time (--steps), or use --engine nsys"
 )
+CUT_OFF = EVENTS_LOST.form(
+    "the trace is cut off", "let the program finish while it writes the trace, or copy the file again"
+)
 FUSED_PATH_OFF = Cause(
     "fused_path_off",
     "Markers inside a layer switched off the fused path that torch would have taken (nn.TransformerEncoderLayer in "
     "eval), so other operators ran than without markers.",
-    "record again with --keep-fused, which marks such a layer as one call",
+    "record again: markers do not do that any more",
 )
 RANK_CONTRADICTED = Cause(
     "rank_contradicted",
@@ -294,7 +297,7 @@ FAILED_CALL = MARK.form("API call that failed")
 
 #: All causes and their forms, in their order.
 CAUSES: tuple[Cause, ...] = tuple(
-    value for room in (globals(), _WITHOUT_MAP) for value in [*room.values()] if isinstance(value, Cause)
+    value for names in (globals(), _WITHOUT_MAP) for value in [*names.values()] if isinstance(value, Cause)
 )
 #: Their names, and the position of each cause's name among them.
 NAMES: tuple[str, ...] = tuple(dict.fromkeys(cause.name for cause in CAUSES))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from typing_extensions import override
 
 from tracekit.cli import capture, demo, diff, doctor, export, html, parse, schema, show
-from tracekit.errors import TracekitError, UsageError
+from tracekit.errors import TracekitError, UsageError, plain
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
 class _Parser(argparse.ArgumentParser):
     @override
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        print(plain(f"{self.prog}: {message}; see {self.prog} --help"), file=sys.stderr)
         sys.exit(UsageError.exit_code)
 
 

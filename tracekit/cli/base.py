@@ -1,4 +1,4 @@
-"""What a command is, what commands share (options, numbers), and how they tell what they do."""
+"""What a command is, what commands share (options, numbers), and how they report what they do."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
+from tracekit.errors import plain
 from tracekit.storage.locations import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.progress import TaskID
+    from rich.segment import Segment
 
     from tracekit.progress import Progress
 #: Options that describe the device, by the keyword of the analyses that take them.
@@ -43,13 +45,19 @@ class Command(Protocol):
 
 
 def console() -> Console:
-    """Prints tables and trees to stdout.
+    """Prints tables and trees to stdout, whatever their texts hold without control characters.
 
     Where nobody reads stdout any more, rich would exit with code 1. That is no error: ``main`` handles the closed pipe.
     """
     from rich.console import Console
+    from rich.segment import Segment
 
     class Terminal(Console):
+        @override
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(plain(text, keep="\n"), style, control)
+
         @override
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
@@ -64,7 +72,7 @@ def say(lines: Iterable[str]) -> None:
     """
     try:
         for line in lines:
-            print(line, file=sys.stderr, flush=True)
+            print(plain(line, keep="\n"), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
     try:

@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("demo.sqlite"),
         metavar="REPORT",
-        help="SQLite report to write; the dataset goes beside it (default: demo.sqlite)",
+        help="SQLite report to write; the dataset goes next to it (default: demo.sqlite)",
     )
     add_force(parser, "an existing report and dataset")
 

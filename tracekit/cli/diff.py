@@ -1,7 +1,6 @@
 """``tracekit diff``: what changed between two datasets."""
 
 import argparse
-import json
 import math
 
 from tracekit.cli.base import console, count, dataset_place, progress_bar, share
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.analyses.difference import Options, compare, slower_than
     from tracekit.dataset.opening import load
     from tracekit.views import difference as view
-    from tracekit.views.formatting import records
+    from tracekit.views.formatting import printed_json, records
 
     options = Options(strip_root=args.strip_root, shapes=not args.ignore_shapes)
     before, after = load(args.before), load(args.after)
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     limit = math.inf if args.fail_over is None else args.fail_over
     failed = records(slower_than(difference.rows, limit))
     if args.json:
-        print(json.dumps(view.as_json(difference, failed), indent=2, ensure_ascii=False))
+        print(printed_json(view.as_json(difference, failed), indent=2))
     else:
         console().print(view.as_text(difference, args.limit))
         print("".join(f"{line}\n" for line in view.judged(failed, limit)), end="")

@@ -3,6 +3,7 @@
 import argparse
 
 from tracekit.cli.base import add_force, add_quiet, dataset_place, progress_bar
+from tracekit.errors import plain
 
 NAME = "export"
 HELP = "write a dataset in a format of other programs"
@@ -43,5 +44,5 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar(quiet=args.quiet) as progress:
         FORMATS[args.format](load(args.dataset), Target(args.out, args.force), progress)
     if not args.quiet:
-        print(f"{args.dataset}: exported as {args.format}")
+        print(plain(f"{args.dataset}: exported as {args.format}"))
     return 0

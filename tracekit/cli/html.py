@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli.base import DEVICE_OPTIONS, add_device, add_force, add_quiet, dataset_place, progress_bar
+from tracekit.errors import plain
 
 if TYPE_CHECKING:
     import argparse
@@ -54,12 +55,12 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar(quiet=args.quiet) as progress, exported_file(dataset, Target(str(out), args.force)) as partial:
         partial.write_bytes(page(dataset, *before, progress=progress, options=options))
     if not args.quiet:
-        print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
+        print(plain(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser"))
     return 0
 
 
 def _beside(dataset: Dataset) -> Path:
-    """The default page: beside the dataset, under its name; of one at a URL, in the folder of this process."""
+    """The default page: next to the dataset, under its name; of one at a URL, in the folder of this process."""
     from tracekit.dataset.opening import SUFFIX
 
     folder = dataset.folder if isinstance(dataset.folder, Path) else Path(dataset.folder.name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli.base import add_force, add_quiet, console, progress_bar
+from tracekit.errors import plain
 from tracekit.markers.base import AUTO, HIERARCHIES
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rows",
-        dest="by",
         choices=HIERARCHIES,
         metavar="|".join(HIERARCHIES),
         default=AUTO,
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     keep_memory()
     without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
-    options = ParseOptions(by=args.by, graph_captures=tuple(args.graph_captures))
+    options = ParseOptions(rows=args.rows, graph_captures=tuple(args.graph_captures))
     try:
         with progress_bar(quiet=args.quiet) as progress:
             how = Run(force=args.force, add=args.add, scheduler=args.scheduler, progress=progress)
@@ -95,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.flush()
         raise
     for path in () if args.quiet else skipped:
-        print(f"tracekit: {path}: is in {args.out} already; skipped", file=sys.stderr)
+        print(plain(f"tracekit: {path}: is in {args.out} already; skipped"), file=sys.stderr)
     _print(dataset, args)
     return 0
 
@@ -103,10 +102,10 @@ def run(args: argparse.Namespace) -> int:
 def _print(dataset: Dataset, args: argparse.Namespace) -> None:
     if args.quiet:
         return
-    from tracekit.views import summary
+    from tracekit.views import formatting, summary
 
     if args.json:
-        print(json.dumps(summary.as_json(dataset), indent=2, ensure_ascii=False))
+        print(formatting.printed_json(summary.as_json(dataset), indent=2))
     else:
         terminal = console()
         terminal.print(summary.as_text(dataset, terminal.width), crop=False)

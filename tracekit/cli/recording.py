@@ -8,7 +8,7 @@ from pathlib import Path
 from tracekit.errors import CaptureError, ReportError, UsageError
 from tracekit.files import reason_of
 
-#: Suffixes of what nsys itself writes beside the report.
+#: Suffixes of what nsys itself writes next to the report.
 _NATIVE = (".nsys-rep", ".qdrep", ".qdstrm")
 _ELSEWHERE = "choose another place with -o"
 INSTALL_TORCH = "pip install torch nvtx"
@@ -59,7 +59,7 @@ def engine_with_trace(engine: str) -> str:
 
 
 def trace_place(report: Path, *, force: bool) -> Path:
-    """Where the Chrome trace beside a report can be written.
+    """Where the Chrome trace next to a report can be written.
 
     Raises:
         CaptureError: If a file there must not be replaced.

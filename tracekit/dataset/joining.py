@@ -141,7 +141,7 @@ def join(folder: Path, reports: Sequence[Part | Kept], left_out: list[dict[str, 
         folder: Where the dataset shall be, on the file system where the reports' datasets are.
         reports: The reports in the order of their ids.
         left_out: Name and problem of each report that could not be read.
-        progress: Told the share that is done.
+        progress: Called with the share that is done.
 
     Raises:
         DatasetError: If files of the previous dataset cannot be read.

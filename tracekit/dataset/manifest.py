@@ -9,7 +9,7 @@ import glob
 import hashlib
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
@@ -26,12 +26,12 @@ from tracekit.version import __version__
 #: The field that says how files are named, if not all by their tables alone.
 FILES, NAMED_BY_ID = "files", "named_by_id"
 #: Bumped when a table is added, and when a column or a field that readers rely on is renamed or changes its type.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 FORMAT = "tracekit dataset"
 MANIFEST = "manifest.json"
 #: The manifest's own id, and the ids of the tables' files.
 ID, TABLE_IDS = "id", "table_ids"
-#: The table that keeps the modules of each report alone.
+#: The table that keeps the modules of each report only.
 PER_REPORT_MODULES = "modules_of_reports"
 
 #: Fields of a single report's manifest that are the same for all reports of a dataset.
@@ -40,6 +40,8 @@ _COMMON = ("format", "format_version", "tracekit", ID)
 _DIFFERING = "modules_differ"
 _SOURCE = "source"
 _ID_BYTES = 16
+#: How long a report lasts, from its start.
+_LENGTH = "length_ns"
 _AGAIN = "parse the report again"
 #: How often a dataset is looked for that other parses keep replacing.
 _ATTEMPTS = 10
@@ -173,6 +175,32 @@ def _id_of(fields: dict[str, Any]) -> str:
 
 def _without_source(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in {ID, _SOURCE}}
+
+
+def of_same_processes(entries: Sequence[Mapping[str, Any]]) -> list[int]:
+    """For every report the first one of the same processes: profilers write one for each cycle of a schedule.
+
+    Without a rank, equal ids may be those of processes on several machines, whose reports are of the same time.
+    """
+    groups: dict[object, list[int]] = {}
+    for at, entry in enumerate(entries):
+        ranks = sorted({claim["rank"] for claim in entry.get("ranks", ())})
+        pids = sorted({process["pid"] for process in entry["processes"]})
+        key = (entry[_SOURCE].get("host"), *pids, "ranks", *ranks)
+        group = groups.get(key, [])
+        same = bool(ranks) or (len(pids) == 1 and all(_are_apart(entries[other], entry) for other in group))
+        groups.setdefault(key if same else at, []).append(at)
+    first = {at: group[0] for group in groups.values() for at in group}
+    return [first[at] for at in range(len(entries))]
+
+
+def _are_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether reports are known to be of different times."""
+    spans = [(entry[_SOURCE]["started_utc_ns"], entry.get(_LENGTH)) for entry in (one, other)]
+    if any(None in span for span in spans):
+        return False
+    (start, length), (next_start, _) = sorted(spans)
+    return bool(start + length <= next_start)
 
 
 def differing_by_itself(own: Mapping[str, Any]) -> int:

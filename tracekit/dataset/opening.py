@@ -17,7 +17,7 @@ from typing_extensions import override
 from tracekit.arrays.columns import integers
 from tracekit.dataset import manifest
 from tracekit.errors import DatasetError, UsageError
-from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.schema import CATEGORY, Column
 from tracekit.storage.locations import Given, Location, in_order, is_remote, listed, location, reachable
 from tracekit.tables import TABLES
 
@@ -212,7 +212,7 @@ class Dataset:
         return in_order(partial(self._file, name), self.manifest["reports"], self.folder)
 
     def _check_folders(self, name: str) -> None:
-        """Other programs read whatever is in the folder of a table, so it holds the reports of the manifest alone."""
+        """Other programs read whatever is in the folder of a table, so it holds only the reports of the manifest."""
         if is_remote(whole := self.folder / f"{name}.parquet"):
             listed(whole)  # files that are named by their ids are never those of others
             return
@@ -241,7 +241,7 @@ class Dataset:
         rows, report, place = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:
-            raise _no_column(self.folder, _SPECS[name], unknown[0], names)
+            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(names)}")
         wanted = list(columns) if columns is not None else names
         with self._reading(name, place):
             table = self._rows(name, rows, [column for column in wanted if column != REPORT])
@@ -392,10 +392,3 @@ def _other_reports(folders: set[str], expected: set[str]) -> str:
     named = ", ".join(differing[:_MOST_NAMED])
     more = f" and {len(differing) - _MOST_NAMED:,} more" if len(differing) > _MOST_NAMED else ""
     return f"its folder has other reports than manifest.json: {named}{more}"
-
-
-def _no_column(folder: Location, spec: TableSpec, column: str, names: Sequence[str]) -> DatasetError | UsageError:
-    if any(column == promised.name for promised in spec.columns):
-        problem = f"was written by an older tracekit, whose table {spec.name} has no column {column}"
-        return DatasetError(folder, problem, "parse the report again")
-    return UsageError(f"{spec.name} has no column {column}; it has {', '.join(names)}")

@@ -43,7 +43,7 @@ _ROW_IDS = ("kernel_id", "call_id", "range_id", "step_id")
 
 
 def default_folder(report: Path) -> Path:
-    """The default place of a report's dataset: beside the report."""
+    """The default place of a report's dataset: next to the report."""
     return report.with_suffix(SUFFIX)
 
 
@@ -85,7 +85,7 @@ def writing(
 
 
 def tidy(place: Path) -> None:
-    """Removes what killed parses left beside a dataset."""
+    """Removes what killed parses left next to a dataset."""
     remove_stale_dirs(place.parent, hidden_prefix(place))
 
 
@@ -214,10 +214,10 @@ def _write_table(table: Table, trace: Trace, folder: Path, how: tuple[int, int],
 
 def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same pieces; the next one is built while the caller writes the last one, if that is worth a thread."""
-    with ThreadPoolExecutor(max_workers=1) as beside:
+    with ThreadPoolExecutor(max_workers=1) as pool:
         piece = next(pieces, None)
         while piece is not None:
-            following = beside.submit(next, pieces, None) if piece.num_rows >= ROW_GROUP else None
+            following = pool.submit(next, pieces, None) if piece.num_rows >= ROW_GROUP else None
             yield piece
             piece = following.result() if following else next(pieces, None)
 

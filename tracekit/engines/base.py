@@ -11,7 +11,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from tracekit.progress import Progress
 
 Result = TypeVar("Result")
-#: Told by a task, from any of its threads, which share of it is done, 0 to 1.
+#: Called by a task, from any of its threads, with the share of it that is done, 0 to 1.
 Share = Callable[[float], None]
 
 
@@ -49,7 +49,7 @@ class Outcome(Generic[Result]):
 class Engine(Protocol):
     """Does tasks as long as it is open. What it started has ended when the block ends, however that ends."""
 
-    #: Whether tasks see the files of this process, at the same paths, and can write beside them.
+    #: Whether tasks see the files of this process, at the same paths, and can write next to them.
     shares_files: bool
 
     def __enter__(self) -> Self:
@@ -70,21 +70,20 @@ class Engine(Protocol):
         """
 
 
-class Told:
-    """Tells which share of one task is done, from any of its threads, where that has grown by a step."""
+class ThrottledShare:
+    """Reports the share of one task that is done, from any of its threads, each time it has grown by a step."""
 
-    def __init__(self, tell: Share, step: float) -> None:
-        """Tells nothing yet."""
-        self._tell, self._step = tell, step
+    def __init__(self, report: Share, step: float) -> None:
+        self._report, self._step = report, step
         self._lock = threading.Lock()
         self._last = 0.0
 
     def __call__(self, share: float) -> None:
-        """Tells a share, if it is worth that."""
+        """Reports a share that has grown enough."""
         with self._lock:
             if share >= self._last + self._step or self._last < share == 1:
                 self._last = share
-                self._tell(share)
+                self._report(share)
 
 
 #: What asks for this process.

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from tracekit.engines.base import Outcome, Told
+from tracekit.engines.base import Outcome, ThrottledShare
 from tracekit.errors import TracekitError
 from tracekit.version import __version__
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: How the addresses of schedulers begin.
 PROTOCOLS = ("tcp://", "tls://", "ws://", "wss://", "ucx://", "ucxx://")
-#: The least progress that is told.
+#: The smallest progress that is reported.
 _STEP = 0.05
 #: How long a scheduler may take to answer.
 _PATIENCE_S = 30
@@ -71,7 +71,7 @@ class Dask:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Takes back what still runs: its tasks end when they next tell their progress."""
+        """Takes back what still runs: its tasks end when they next report their progress."""
         if self._client is not None:
             self._client.close()
 
@@ -154,12 +154,12 @@ def scratch_folder() -> str | None:
 
 
 def _done(function: Callable[[Share], Result], run: str, number: int) -> Result:
-    """Does a task, which ends when it tells its progress and nobody waits for it any more."""
+    """Does a task, which ends when it reports its progress and nobody waits for it any more."""
     from distributed import get_worker  # noqa: PLC0415 - an extra
 
     worker = get_worker()
     key = worker.get_current_task()
-    told = Told(lambda share: worker.log_event(run, (number, share)), _STEP)
+    progress = ThrottledShare(lambda share: worker.log_event(run, (number, share)), _STEP)
 
     def share(done: float) -> None:
         task = worker.state.tasks.get(key)
@@ -167,6 +167,6 @@ def _done(function: Callable[[Share], Result], run: str, number: int) -> Result:
             from asyncio import CancelledError  # noqa: PLC0415 - takes long to load, and Dask has loaded it
 
             raise CancelledError
-        told(done)
+        progress(done)
 
     return function(share)

@@ -26,7 +26,7 @@ from typing import Any, NoReturn, Self
 
 from tracekit.arrays.kept_memory import keep_memory
 from tracekit.arrays.without_pandas import without_pandas
-from tracekit.engines.base import Outcome, Result, Share, Task, Told
+from tracekit.engines.base import Outcome, Result, Share, Task, ThrottledShare
 from tracekit.progress import Progress
 
 #: How often a task is given to another process when one ends before it begins.
@@ -34,7 +34,7 @@ _ATTEMPTS = 3
 _HEARING_S = 0.2
 #: How long a stopped process may take to remove what it has begun.
 PATIENCE_S = 5
-#: The least progress that is told.
+#: The smallest progress that is reported.
 _STEP = 0.01
 #: A container's limit and use of memory, in either version of Linux's control groups.
 _LIMITS = (
@@ -150,13 +150,13 @@ def _how_it_ended(error: BaseException) -> str:
     """What loky knows of a process that ended early, such as ``signal 9``."""
     codes = _EXIT_CODE.findall(str(error))
     if not codes:
-        return "for a reason that the system does not tell"
+        return "for a reason that the system does not report"
     code = int(codes[-1])
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 class _Process:
-    """One process that lives on, and what it tells."""
+    """One process that lives on, and what it reports."""
 
     def __init__(self) -> None:
         from loky import ProcessPoolExecutor  # noqa: PLC0415 - most commands start no process
@@ -170,7 +170,7 @@ class _Process:
         self._failure: Exception | None = None
         self._pending: Future[Any] | None = None
         alive, self._keep_alive = multiprocessing.Pipe(duplex=False)
-        self._told, tell = multiprocessing.Pipe(duplex=False)
+        self._from_worker, tell = multiprocessing.Pipe(duplex=False)
         self._for_worker = (alive, tell)
         prepared = (*self._for_worker, gc.get_threshold())
         self._executor = ProcessPoolExecutor(1, initializer=_prepare, initargs=prepared)
@@ -195,7 +195,7 @@ class _Process:
     def _listen(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                what, number = self._told.recv()
+                what, number = self._from_worker.recv()
                 if what == "pid":
                     self._pid = int(number)
                 elif what == "begun":
@@ -229,7 +229,7 @@ class _Process:
             for end in (*self._for_worker, self._keep_alive):
                 end.close()
             self._listener.join()
-            self._told.close()
+            self._from_worker.close()
             self.has_ended = True
 
 
@@ -279,7 +279,7 @@ def _done(function: Callable[[Share], Result]) -> Result:
     _send("begun", 0.0)
     _State.busy = True
     try:
-        return function(Told(partial(_send, "share"), _STEP))
+        return function(ThrottledShare(partial(_send, "share"), _STEP))
     except SystemExit:
         os._exit(1)  # it was stopped, and has removed what it had begun
     finally:

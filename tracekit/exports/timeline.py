@@ -173,7 +173,7 @@ class _Timeline:
             yield self._slices(piece, name, "module", _always(piece, _CALL_ARGS), (kind, lanes_))
 
     def _ranges(self) -> Iterator[pa.Array]:
-        """All ranges, also those that are no calls. Operators are ranges of their own only beside a device's work."""
+        """All ranges, also those that are no calls. Operators are ranges of their own only if a device did the work."""
         operator = "user_annotation" if self._runs_operators() else _OPERATOR
         lane = self._nested_lanes("ranges", "range_id", "parent_range_id")
         columns = [*_RANGE_COLUMNS, "range_id", "kind", *_RANGE_MEMBERS]

@@ -1,4 +1,4 @@
-"""FLOPs of a call, from what its marker tells: class, parameters, settings and shapes. Knows no traces and no torch.
+"""FLOPs of a call, from what its marker records: class, parameters, settings and shapes. Knows no traces and no torch.
 
 Counted is what ``torch.utils.flop_counter`` counts (torch 2.13, ``flop_registry``): matrix products, convolutions and
 attention, a multiplication and an addition as two; everything else (elementwise work, norms, softmax, pooling,

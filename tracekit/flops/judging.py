@@ -26,7 +26,7 @@ _CONTAINERS = frozenset(
 #: Sources of FLOPs: the class and shapes of the module, the names of its kernels, the markers of its operators.
 MODULE, KERNELS, OPERATORS = "module", "kernels", "operators"
 
-_BACKWARD = "backward work: markers tell no shapes of it; record operators (--ops)"
+_BACKWARD = "backward work: markers record no shapes of it; record operators (--ops)"
 _LOST = "it launched work that could not be attributed"
 _NOT_RECORDED = "none of its work is recorded"
 _UNSEEN = "its work is inside a CUDA graph traced as a whole: nsys profile --cuda-graph-trace=node"
@@ -52,11 +52,11 @@ class Seen(NamedTuple):
         lost: Whether its module launched work that could not be attributed.
         around: Whether the call calls other modules.
         never: Whether it ran during a graph capture and was never replayed.
-        by_operators: Whether markers of its operators tell its FLOPs.
-        operators_unclear: Whether there are such markers that do not tell them.
+        by_operators: Whether markers of its operators record its FLOPs.
+        operators_unclear: Whether there are such markers that do not record them.
         example: Name of a piece of its work that may multiply matrices.
         compiled: Whether it also holds work of compiled graphs, which is that of the modules inside.
-        multiplied: The dtype in which its operators multiply, if their markers tell it.
+        multiplied: The dtype in which its operators multiply, if their markers record it.
     """
 
     recorded: bool
@@ -83,7 +83,7 @@ class Judged(NamedTuple):
     """What is known about one run of a call itself; None where it is not known.
 
     Attributes:
-        flops: Its FLOPs; None also where operators tell them, since these differ from run to run.
+        flops: Its FLOPs; None also where operators record them, since these differ from run to run.
         bytes: The least that it must move.
         param_bytes: Size of its parameters.
         input_bytes: Size of its inputs.
@@ -189,7 +189,7 @@ def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
 
 
 def _least(call: Call, seen: Seen, size: Bytes, *, idle_is_nothing: bool, believed: bool) -> int | None:
-    """The least that one run must move; None where several kernels exchange tensors that no marker tells."""
+    """The least that one run must move; None where several kernels exchange tensors that no marker records."""
     if seen.compiled:
         return None
     if seen.recorded and seen.idle and idle_is_nothing and not seen.lost:

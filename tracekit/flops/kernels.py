@@ -109,15 +109,15 @@ def may_multiply(operator: str) -> bool:
     return _PRODUCT.search(short) is not None and _HARMLESS_OPERATORS.match(short) is None
 
 
-#: The map tells none; the report lost launches, so that what is left of the kernel may not be all of it.
-UNTOLD, LOST = "untold", "lost"
+#: The map records none; the report lost launches, so that what is left of the kernel may not be all of it.
+UNRECORDED, LOST = "untold", "lost"
 
 _IN_WORDS = {
-    UNTOLD: "the kernel map of its compiled graph tells none: record again",
+    UNRECORDED: "the kernel map of its compiled graph records none: record again",
     LOST: "the report lost launches of its compiled graph",
     "sizes": "its compiled graph runs with too many sizes, or with sizes that it computes",
     "divided": "the compiler divided a product between kernels or modules",
-    "unclear": "the compiler does not tell them",
+    "unclear": "the compiler does not report them",
 }
 
 

@@ -25,7 +25,7 @@ _LINEARS = frozenset(
 )
 #: Packed weights: their dimensions are not those of the layer.
 _PACKED = frozenset({"qweight", "weight_packed", "w_q"})
-#: Parameters beside a weight that take no part in the product, by parts of their names.
+#: Parameters besides a weight that take no part in the product, by parts of their names.
 _BESIDE = ("bias", "scale", "zero", "zp", "g_idx", "shape", "perm", "absmax")
 
 _DIMENSIONS = 2
@@ -111,7 +111,7 @@ def _positions(call: Call, weight: Shape, given: Shape) -> Shape | None:
 
 
 def _computed_positions(call: Call, filter_: Shape, given: Shape) -> Shape | None:
-    """The spatial part of the output from padding, stride and dilation, where no marker tells the output."""
+    """The spatial part of the output from padding, stride and dilation, where no marker records the output."""
     padding = call.settings.get("padding")
     if padding == "same":
         return given

@@ -26,12 +26,12 @@ class Operator(NamedTuple):
 
     Attributes:
         registered: Whether ``flop_counter`` counts it, or what it is fused from, with all operators that it calls.
-        flops: Its FLOPs; -1 where its sizes do not tell them, 0 where it has no formula.
+        flops: Its FLOPs; -1 where its sizes do not give them, 0 where it has no formula.
         harmless: Whether it certainly multiplies no matrices.
         saves_first: Whether it saves what its backward pass needs before it multiplies. Attention saves results, too.
         of_torch: Whether it is one of torch's own.
         attention: FLOPs of the attention inside a fused encoder layer, which is left out where a CPU ran it.
-        dtype: The dtype in which it multiplies; None where the text does not tell it.
+        dtype: The dtype in which it multiplies; None where the text does not record it.
         never_stops: Whether it recomputes to the end, as the nodes of reentrant checkpoints do.
     """
 
@@ -167,7 +167,7 @@ def _not_counted(*_sizes: Shape) -> int:
 #: the source, the weights into and out of its attention, the weights of its feed-forward network.
 _FUSED_LAYER, _LAYER_TENSORS = "aten::_transformer_encoder_layer_fwd", (0, 3, 5, 14, 16)
 #: Operators that ``flop_counter`` does not know: they count as what torch runs without them. Whether attention returns
-#: its weights, and so whether torch would fuse it without them, no size tells.
+#: its weights, and so whether torch would fuse it without them, no size shows.
 _FUSED: dict[str, Callable[..., int]] = {FUSED_ATTENTION: _unknown, _FUSED_LAYER: _layer}
 _ATTENTIONS = ("efficient", "flash", "cudnn")
 _REGISTRY: dict[str, Callable[..., int]] = {

@@ -120,7 +120,7 @@ def _keeps_places(origins: Origins, instance: _Instance, capture: CapturedLaunch
 
 
 def _window_of(known: GraphEvidence, records: GraphRecords, late: Rows, instance: _Instance) -> int:
-    """The window of the graph capture that made an instance's graph; -1 where records do not say, or disagree."""
+    """The window of the graph capture that made an instance's graph; -1 where records do not show it, or disagree."""
     origins = known.origins
     nodes = instance.nodes[origins.known[instance.nodes]]
     if nodes.size:

@@ -81,7 +81,7 @@ class _Captured(NamedTuple):
 
 
 def unnumbered_work(recording: Recording, launch: Rows) -> Rows | None:
-    """Rows of replayed kernels that name no node; None if no graph capture can tell where they come from.
+    """Rows of replayed kernels that name no node; None if no graph capture can show where they come from.
 
     Args:
         recording: The recording.
@@ -237,7 +237,7 @@ def _agreement(captured: _Captured, replay: _Replay) -> tuple[Rows, Rows] | None
         return (every, every) if _same(captured.codes, replay.codes) else None
     if replay.by_id is None:
         return None
-    # Where streams fork, only ids tell the order; what has none may be anywhere.
+    # Where streams fork, only ids give the order; what has none may be anywhere.
     some = every if replay.by_id.size == every.size else every[captured.codes >= _NAMELESS]
     if some.size != replay.by_id.size or not _same(captured.codes[some], replay.codes[replay.by_id]):
         return None
@@ -271,7 +271,7 @@ def _always_the_same(nodes: int, replays: list[_Replay]) -> Flags:
 
 
 def _candidates(known: GraphEvidence, captures: list[_Captured], replays: list[_Replay]) -> list[_Candidates]:
-    """For each replay the graph captures that may have made its graph and cannot be told apart; none if unknown."""
+    """For each replay the graph captures that may have made its graph and cannot be distinguished; none if unknown."""
     graph: list[_Graph] = [
         (one.process, one.graph) if one.graph >= 0 else (position,) for position, one in enumerate(replays)
     ]

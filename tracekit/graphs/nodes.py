@@ -116,7 +116,7 @@ def _nodes_of_work(recording: Recording, unnumbered: Rows | None) -> _NodesOfWor
 def _roots(number: int, clone: Rows, above: Rows) -> Rows:
     """For every node the row of the node at the top of its clone chain, or -1.
 
-    Each of ``clone`` is recorded as cloned from that ``above`` it; several times if several records say so.
+    Each of ``clone`` is recorded as cloned from that ``above`` it; several times if several records do so.
     """
     lowest, highest = np.arange(number, dtype=np.int32), np.arange(number, dtype=np.int32)
     lowest[clone], highest[clone] = number, -1

@@ -2,7 +2,7 @@
 
 Taken over are the launches that went into a graph, the calls around them that identify the kind of graph, and the
 ranges that were open. They keep their times where both clocks are known and do not contradict each other, else they lie
-before the report. They stand on threads of their own, so that nothing of the report's changes. Everything else that was
+before the report. They are on threads of their own, so that nothing of the report's changes. Everything else that was
 recorded there is no part of the report.
 """
 
@@ -196,7 +196,7 @@ def _threads(report: Threads, other: Threads, process: Rows) -> tuple[Threads, R
 def _shift(report: Recording, other: Recording) -> int:
     """What to add to times of the other recording, so that both count from one moment.
 
-    No process is profiled twice at once: where the sessions seem to overlap, their clocks tell nothing.
+    No process is profiled twice at once: where the sessions seem to overlap, their clocks show nothing.
     """
     tables = (other.launches, other.ranges)
     first = min(int(table.start_ns.min(initial=0)) for table in tables)

@@ -78,7 +78,7 @@ def _extents(known: GraphEvidence) -> _Extents:
 
 
 def _windows_of(known: GraphEvidence, work: Rows) -> Rows:
-    """The window whose first call created the graph of each such kernel; -1 where records do not say, or disagree."""
+    """The window whose first call created the graph of each such kernel; -1 where unknown or contradicted."""
     of = known.recording.work
     columns = np.stack([column[work] for column in (of.process, of.graph_id, of.graph_exec_id)])
     instances, instance = np.unique(columns, axis=1, return_inverse=True)
@@ -153,9 +153,9 @@ def _joined(known: GraphEvidence, extents: _Extents, within: Rows) -> Flags:
 
 
 def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
-    """Which windows lack no launch, as far as the ids of calls tell.
+    """Which windows lack no launch, as far as the ids of calls show.
 
-    Most versions of nsys record only some kinds of calls, so that gaps in the ids say nothing. Where a process has more
+    Most versions of nsys record only some kinds of calls, so gaps in the ids show nothing. Where a process has more
     calls than gaps, every kind is recorded, and a gap is a call that was lost.
     """
     recording, windows = known.recording, known.captures.windows

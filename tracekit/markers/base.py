@@ -69,9 +69,12 @@ class ModuleMarker:
 
     @property
     def has_no_tensors(self) -> bool:
-        """Whether it is complete but records no tensors, as the marker of a call that has ended may."""
+        """Whether it is complete but records no tensors, as the marker of a call that has ended may.
+
+        Our own markers, which name the class, record inputs or outputs, if only that there were none.
+        """
         tensors = self.inputs or self.outputs or self.kwargs or self.types or self.kwarg_types
-        whole = self.cause is None and self.phase == "forward"
+        whole = self.cause is None and self.phase == "forward" and self.class_name is None
         return whole and not (tensors or self.only_result or self.class_only)
 
 
@@ -141,7 +144,7 @@ class MappedKernel:
     Attributes:
         generated: Whether that code is the compiler's own (Triton, C++); a library's may be any number of launches.
         modules: Paths below the root, each with its weight; empty if they are not known.
-        flops: What one run of it computes for each of these modules; empty if the map tells it of none.
+        flops: What one run of it computes for each of these modules; empty if the map records it of none.
     """
 
     name: str
@@ -184,8 +187,8 @@ class RangeMarker:
 
     Attributes:
         name: What it is called where ranges are nodes: the text, with ``*`` for what counts.
-        phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data`` or ``compile``; empty if it tells none.
-        compiled: Whether it is a run of compiled code, of which it tells no more; cause is why, if it says so.
+        phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data`` or ``compile``; empty if none.
+        compiled: Whether it is a run of compiled code, without its modules; cause is why, if recorded.
     """
 
     name: str

@@ -19,7 +19,7 @@ def _ranges(
     rename: tuple[str, str] = ("$^", ""),
     compiled: bool = False,
 ) -> Dialect:
-    """A dialect of ranges: ``form`` is of whole names, and its last group that matches is what ``phases`` are told by.
+    """A dialect of ranges: ``form`` is of whole names, and its last group that matches selects one of ``phases``.
 
     ``rename`` is an expression, and what replaces it in the name.
     """
@@ -51,7 +51,7 @@ FSDP = _ranges(
 )
 
 #: torch's pipeline schedules (``torch/distributed/pipelining/schedules.py``): ``PP:2F0`` is the number of a stage, a
-#: kind and the number of a micro-batch. Simple schedules write ``Forward 3``, which tells a phase and nothing else.
+#: kind and the number of a micro-batch. Simple schedules write ``Forward 3``, which names a phase and nothing else.
 PIPELINING = _ranges(
     r"^PP:[\d(]",
     r"PP:(?:\d{1,9}([A-Z]+(?:_[A-Z]+)*)\d{0,9}|\([\dA-Z_;]*\)[A-Z]+(?:_[A-Z]+)*)",
@@ -174,7 +174,7 @@ _LIGHTNING_ACTION = "[pl][profile]"
 _SETTINGS_OF_CALLBACKS = re.compile(r"\{.*\}", re.DOTALL)
 _LIGHTNING_PHASE = re.compile(
     r"(?P<forward>(?:training|validation|test|predict)_step|forward)|(?P<backward>backward)|"
-    # What an optimizer's step calls to compute the loss tells its own phase.
+    # What an optimizer's step calls to compute the loss names its own phase.
     r"(?P<optimizer>optimizer_step|optimizer_zero_grad|configure_gradient_clipping|lr_scheduler_step)|"
     r"(?P<data>\w+_next|\w*batch_to_device|on_(?:before|after)_batch_transfer|(?:train|val|test|predict)_dataloader)"
 )
@@ -233,7 +233,7 @@ def _xla(text: str) -> RangeMarker | None:
 #: and the like are parts of compiling.
 XLA = Dialect(r"^(Xla\w+|Thunk):#\w+=", _xla)
 
-#: Dialects whose ranges are no calls of modules: they tell a name, and maybe a phase or a step.
+#: Dialects whose ranges are no calls of modules: they record a name, and maybe a phase or a step.
 FRAMEWORKS: tuple[Dialect, ...] = (
     *(FSDP, PIPELINING, INDUCTOR, DEEPSPEED, MEGATRON, TRANSFORMER_ENGINE, LIGHTNING),
     *(TENSORRT_LLM, VLLM_SCOPES, XLA),

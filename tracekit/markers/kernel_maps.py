@@ -72,15 +72,15 @@ def _part_text(map_id: str, root: str, number: int, parts: int, rows: list[_Row]
     return literal_text(head | {"Modules": list(modules), "Kernels": kernels})
 
 
-def _parts(rows: Sequence[_Row], room: int) -> Iterator[list[_Row]]:
+def _parts(rows: Sequence[_Row], space: int) -> Iterator[list[_Row]]:
     part: list[_Row] = []
-    left = room
+    left = space
     for name, generated, served in rows:
-        row = (name, generated, served if _cost(name, served) <= room else [])
+        row = (name, generated, served if _cost(name, served) <= space else [])
         cost = _cost(name, row[2])
         if cost > left and part:
             yield part
-            part, left = [], room
+            part, left = [], space
         part.append(row)
         left -= cost
     if part:

@@ -1,9 +1,9 @@
-"""Ranges and operators that tell which phase of a program they are: compiling, backward, optimizer, loading data.
+"""Ranges and operators that show which phase of a program they are: compiling, backward, optimizer, loading data.
 
 Torch writes them for its profilers: ``Optimizer.step#SGD.step``, ``enumerate(DataLoader)#….__next__``,
 ``autograd::engine::evaluate_function: MulBackward0``, ``compile_file (dynamo_timed)``, ``Forward 3`` for a micro-batch;
 under ``emit_nvtx`` with ``, seq = 4, op_id = 7`` behind the name. And our own: ``{"Optimizer": "SGD", "Number": 0}``,
-which tells optimizers of one class apart, ``{"Training": "after evaluation"}`` where a model is trained again after it
+to distinguish optimizers of one class, ``{"Training": "after evaluation"}`` where a model is trained again after it
 was evaluated, and ``{"Training": "after update", "Number": 0}`` where the parameters of a model have changed without a
 known optimizer.
 """
@@ -39,12 +39,12 @@ _MICRO_BATCH = re.compile(r"(Forward|Backward) \d{1,9}")
 
 
 class Phase(NamedTuple):
-    """What a text tells about the phase of a program.
+    """What a text records about the phase of a program.
 
     Attributes:
         code: Position in ``PHASES``; -1 if nothing runs inside.
         optimizer: Class of the optimizer that takes a step.
-        number: Its number in its process, or that of the model that is trained, if the text tells it.
+        number: Its number in its process, or that of the model that is trained, if the text records it.
         training: What a model that is now trained did before: ``AFTER_EVALUATION``, ``AFTER_NO_GRAD`` or
             ``AFTER_UPDATE``.
         engine: Whether autograd's engine wrote it.
@@ -58,7 +58,7 @@ class Phase(NamedTuple):
 
 
 def phase_of(text: str) -> Phase | None:
-    """The phase that a text tells; None if it tells none."""
+    """The phase that a text names; None if it names none."""
     if text.startswith("{"):
         return _own(text)
     if text.startswith(EVALUATION):

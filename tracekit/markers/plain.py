@@ -4,21 +4,28 @@
 
 * a *counter*, if the word before it says so (``step 17``, ``batch=3``), or if it is an address, an identifier or a
   shape;
-* a part of the *place*, if the word before it says so (``layer 3``), or if it follows a word without a gap (``conv1``);
-* *undecided* otherwise. Then what the report shows decides: a text that comes again is a place, and texts that differ
-  only by that number and come once each are counted by it.
+* a part of the *place*, if the word before it says so (``layer 3``);
+* *attached*, if it follows another word without a gap (``bs17``, ``relu1``), else *undecided*. Then what the report
+  shows decides: a text that comes again is a place, and texts that differ only by that number and come once each are
+  counted by it; by an attached one only if it takes many values with gaps.
 """
+
+from __future__ import annotations
 
 import re
 import string
+from collections import Counter
+from collections.abc import Container, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 #: Stands for what counts in the name of a range.
 COUNTER = "*"
-#: Stands for an undecided number.
-UNDECIDED = "\0"
+#: Stands for an undecided number, one that follows a word without a gap, one of an iteration.
+UNDECIDED, ATTACHED, ITERATION = "\0", "\1", "\2"
+_UNUSED = str.maketrans(dict.fromkeys((UNDECIDED, ATTACHED, ITERATION), " "))
 #: Of a longer text the beginning is the name, with a digest of the rest.
 LONGEST_NAME = 512
 #: Characters that distinguish texts.
@@ -41,9 +48,18 @@ _PLACES = frozenset(
 _IDENTIFIER = re.compile(
     r"\b0x[0-9a-fA-F]+\b"
     r"|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
-    r"|\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{12,}\b"
+    r"|(?<![0-9A-Za-z])(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{12,}|[0-9A-F]{12,})(?![0-9A-Za-z])"
 )
-_SHAPE = re.compile(r"\[ *\d+(?: *, *\d+)+ *,? *\]|\( *\d+(?: *, *\d+)+ *,? *\)|\b\d+(?:x\d+){2,}\b")
+#: What may be an identifier: it has a digit, or a capital behind another letter.
+_MAY_IDENTIFY = re.compile(r"(?<![0-9A-Za-z])(?=[A-Za-z]*\d|[0-9A-Za-z]*[a-z][A-Z])[0-9A-Za-z]{6,}(?![0-9A-Za-z])")
+_MIXED = re.compile(r"(?=[A-Za-z]*\d)\d*[A-Za-z]")
+_CLASSES = str.maketrans(string.digits + string.ascii_letters, "0" * 10 + "a" * 26 + "A" * 26)
+#: So many characters show whether values are random: three of eight characters, two of twelve.
+_ENOUGH = 24
+#: Of characters at the same place in two of them, so many are of different classes: digits, capitals, other letters.
+#: Of hexadecimal digits it is 47 %, of base 62 62 %; of names that programmers gave, few.
+_MOST_ALIKE = 0.7
+_SHAPE = re.compile(r"\[ *\d+(?: *, *\d+)+ *,? *\]|\( *\d+(?: *, *\d+)+ *,? *\)|\b\d+(?:x\d+){2,}\b|\b\d{3,}x\d{3,}\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _GAP = string.punctuation + string.whitespace + string.digits
 _LETTERS = string.ascii_letters + "_"
@@ -54,49 +70,118 @@ _WORD_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _BLANKS = re.compile(r"\s+")
 
 
+class Number(NamedTuple):
+    """A number in a text: what stands before it, its digits, and what it is (``COUNTER``, ``UNDECIDED`` …)."""
+
+    before: str
+    digits: str
+    kind: str
+
+
 class Counted(NamedTuple):
-    """A text with its counters taken out.
+    """A text by its numbers.
 
     Attributes:
-        name: The text, with ``COUNTER`` for what counts; undecided numbers are still there.
-        template: The name with ``UNDECIDED`` for each undecided number; the same as the name if there are none.
-        iteration: Its number; None if the text counts none.
+        numbers: The numbers, except those that are part of words.
+        rest: What stands behind them.
+        iteration: The number of the iteration that it counts; None if it counts none.
     """
 
-    name: str
-    template: str
-    iteration: int | None
+    numbers: tuple[Number, ...]
+    rest: str
+    iteration: int | None = None
+
+    def text(self, hidden: str = COUNTER + ITERATION) -> str:
+        """The text with the digits of some kinds of numbers hidden behind their kind."""
+        shown = (number.kind if number.kind and number.kind in hidden else number.digits for number in self.numbers)
+        before = (number.before for number in self.numbers)
+        return _shortened("".join(chain.from_iterable(zip(before, shown, strict=True))) + self.rest)
+
+    def as_(self, kind: str, other: str, where: Container[int] | None = None) -> Counted:
+        """The same with another kind for all numbers of one kind, or for those at some places."""
+        numbers = (
+            number._replace(kind=other) if number.kind == kind and (where is None or at in where) else number
+            for at, number in enumerate(self.numbers)
+        )
+        return self._replace(numbers=tuple(numbers))
+
+    @property
+    def name(self) -> str:
+        """The text with ``COUNTER`` for what counts."""
+        return self.text().replace(ITERATION, COUNTER)
 
 
 def counted(text: str) -> Counted:
-    """Takes the counters out of a text."""
-    text = _BLANKS.sub(" ", text[:_LONGEST_TEXT].replace(UNDECIDED, " ")).strip()
-    text = _SHAPE.sub(_without_numbers, _IDENTIFIER.sub(COUNTER, text))
-    name: list[str] = []
-    template: list[str] = []
+    """Finds what counts in a text."""
+    text = _SHAPE.sub(_without_numbers, _cleaned(text))
+    numbers: list[Number] = []
     iteration = None
     at = 0
     for number in _NUMBER.finditer(text):
         digits, before = number[0], text[at : number.start()]
         at = number.end()
         word, attached = _word_before(before[-_LONGEST_WORD:])
-        counts = word in _COUNTED
+        kind = COUNTER if word in _COUNTED else "" if word in _PLACES else ATTACHED if attached else UNDECIDED
         if word in _ITERATIONS and iteration is None and digits.isdigit():
-            iteration = int(digits[:18])
-        undecided = not (counts or attached or word in _PLACES)
-        name += before, COUNTER if counts else digits
-        template += before, COUNTER if counts else UNDECIDED if undecided else digits
-    rest = text[at:]
-    return _shortened("".join((*name, rest)), "".join((*template, rest)), iteration)
+            iteration, kind = int(digits[:18]), ITERATION
+        numbers.append(Number(before, digits, kind))
+    return Counted(tuple(numbers), text[at:], iteration)
 
 
-def _shortened(name: str, template: str, iteration: int | None) -> Counted:
-    """Of a long name the beginning, and a digest of what is behind it in the template."""
-    if len(template) > LONGEST_NAME:
-        behind = template[LONGEST_NAME - _ENDING :].encode(errors="replace")
-        ending = f"\u2026{blake2b(behind, digest_size=_ENDING // 2).hexdigest()}"
-        name, template = (text[: LONGEST_NAME - _ENDING - 1] + ending for text in (name, template))
-    return Counted(name, template, iteration)
+def _cleaned(text: str) -> str:
+    return _IDENTIFIER.sub(COUNTER, _BLANKS.sub(" ", text[:_LONGEST_TEXT].translate(_UNUSED)).strip())
+
+
+def without_identifiers(texts: Sequence[str]) -> list[str]:
+    """The texts with ``COUNTER`` for identifiers, which are known by the values that one part of a name takes.
+
+    ``request 8f3a9b1c`` and ``request 77ab12cd`` are random: at the same place one has a digit where the other has a
+    letter. ``conv2d1x1`` and ``conv3d3x3`` are not.
+    """
+    texts = [_cleaned(text) for text in texts]
+    parts = [_MAY_IDENTIFY.findall(text) for text in texts]
+    where = {row: _NUMBER.sub("0", _MAY_IDENTIFY.sub(UNDECIDED, texts[row])) for row, own in enumerate(parts) if own}
+    values: dict[tuple[str, int], dict[int, set[str]]] = {}
+    for row, template in where.items():
+        for at, value in enumerate(parts[row]):
+            values.setdefault((template, at), {}).setdefault(len(value), set()).add(value)
+    random = {part: own for part, by_length in values.items() if (own := _random(by_length))}
+    for row, template in where.items():
+        kept = iter(
+            f"{begins}{COUNTER}" if (begins := random.get((template, at), {}).get(len(value))) is not None else value
+            for at, value in enumerate(parts[row])
+        )
+        texts[row] = _MAY_IDENTIFY.sub(lambda _, kept=kept: next(kept), texts[row])  # type: ignore[misc]
+    return texts
+
+
+def _random(by_length: dict[int, set[str]]) -> dict[int, str]:
+    """The lengths of values that are random, with the letters with which all of these begin."""
+    answer = {}
+    for length, values in by_length.items():
+        if _are_random([value for value in values if _MIXED.match(value)]):
+            begins = zip(*values, strict=True)
+            same = "".join(takewhile(str.isalpha, (column[0] if len(set(column)) == 1 else "0" for column in begins)))
+            answer[length] = same
+    return answer
+
+
+def _are_random(values: list[str]) -> bool:
+    size = len(values)
+    columns = [column for column in zip(*values, strict=True) if len(set(column)) > 1]
+    if size * len(columns) < _ENOUGH:
+        return False
+    classes = (Counter("".join(column).translate(_CLASSES)) for column in columns)
+    alike = sum(count * (count - 1) for column in classes for count in column.values())
+    return alike < _MOST_ALIKE * size * (size - 1) * len(columns)
+
+
+def _shortened(name: str) -> str:
+    """Of a long name the beginning, and a digest of what is behind it."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    behind = name[LONGEST_NAME - _ENDING :].encode(errors="replace")
+    return f"{name[: LONGEST_NAME - _ENDING - 1]}\u2026{blake2b(behind, digest_size=_ENDING // 2).hexdigest()}"
 
 
 def _without_numbers(shape: re.Match[str]) -> str:

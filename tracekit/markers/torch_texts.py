@@ -42,7 +42,7 @@ def _numbered_module(text: str) -> ModuleMarker | Unreadable:
 
 #: Calls of modules by class and number, ``nn.Module: Linear_3`` for the fourth Linear that was called: no path, since
 #: names of attributes are not recorded; it stands below the call around it. Where several modules have one name, the
-#: reader adds what tells them apart, ``nn.Module: Block_0 (model.py(12))``; and where a module runs again for a
+#: reader adds what distinguishes them, ``nn.Module: Block_0 (model.py(12))``; and where a module runs again for a
 #: backward pass, ``, recompute``.
 NUMBERED_MODULES = Dialect(rf"^{re.escape(PREFIX)}", _numbered_module)
 

@@ -23,7 +23,7 @@ _BATCH = 50_000
 
 
 def write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Writes a report beside its place and moves it there when it is complete.
+    """Writes a report next to its place and moves it there when it is complete.
 
     Args:
         path: The file; an existing one is replaced.

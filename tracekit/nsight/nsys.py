@@ -109,7 +109,7 @@ class Nsys:
 
         Args:
             command: The program and its arguments.
-            report: Where the SQLite export goes; nsys's own report goes beside it, and stays if it cannot be exported.
+            report: Where the SQLite export goes; nsys's own report goes next to it, and stays if it cannot be exported.
             windowed: Whether the program opens the range ``WINDOW`` around what is to be recorded.
             environment: The program's environment; None means this process's.
 

@@ -54,7 +54,7 @@ GRAPH_TRACE = stored(
     "start end deviceId contextId streamId correlationId globalPid graphId graphExecId",
 )
 MPI_RANKS = stored("MPI_RANKS", "globalTid rank")
-#: Creation of graphs, or of their nodes in files up to schema 3.7.2; only the columns tell which.
+#: Creation of graphs, or of their nodes in files up to schema 3.7.2; only the columns show which.
 GRAPH_EVENTS = stored(
     "CUDA_GRAPH_EVENTS",
     "start end eventClass globalTid nameId graphNodeId originalGraphNodeId graphId originalGraphId graphExecId",

@@ -25,7 +25,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
     report: Given | Sequence[Given],
     out: Given | None = None,
     *,
-    by: str = AUTO,
+    rows: str = AUTO,
     graph_captures: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
     add: bool = False,
@@ -40,7 +40,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
             changed. A report may be at a URL that fsspec knows, such as ``s3://runs/rank0.sqlite``, and a pattern
             such as ``rank*.sqlite`` stands for all that match it.
         out: Folder of the dataset, or a URL; for one report, by default its path with the suffix ``.tracekit``.
-        by: What the hierarchy shall be keyed by: ``modules``, ``ranges`` (plain NVTX ranges) or ``operators``;
+        rows: What the hierarchy is made of: ``modules``, ``ranges`` (plain NVTX ranges) or ``operators``;
             ``auto`` takes modules if any is marked in the report, else plain ranges, else operators.
         graph_captures: Chrome traces in which the CUDA graphs of a report were captured, or folders of such, where the
             report itself was recorded later. Each joins the report of its process and rank.
@@ -48,7 +48,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         add: Whether the reports are added to the dataset ``out``, if there is one. A report that is in it already,
             unchanged, is skipped; the others of the dataset are not read again.
         scheduler: Address of the scheduler of a Dask cluster that shall read the reports, such as
-            ``tcp://10.0.0.1:8786``, whose workers must see them at the same paths; ``here`` for this process alone. By
+            ``tcp://10.0.0.1:8786``, whose workers must see them at the same paths; ``here`` for this process only. By
             default, several reports are read by processes of this machine.
         progress: Called with each stage and the share of it that is done; with several reports, with each report.
 
@@ -61,17 +61,17 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         DatasetError: If the dataset cannot be written.
         TracekitError: If the cluster cannot be used.
         UsageError: If there is no report, one is given twice, ``out`` is missing with several or with ``add``, or
-            ``by`` or ``scheduler`` is none of these.
+            ``rows`` or ``scheduler`` is none of these.
     """
-    options = ParseOptions(by=by, graph_captures=tuple(map(Path, graph_captures)))
+    options = ParseOptions(rows=rows, graph_captures=tuple(map(Path, graph_captures)))
     run = Run(force=force, add=add, scheduler=scheduler, progress=progress)
     return parse_new(report, out, options, run).dataset
 
 
 def parse_new(report: Given | Sequence[Given], out: Given | None, options: ParseOptions, run: Run) -> Parsed:
-    """As :func:`parse`; also tells which reports were skipped."""
-    if options.by not in HIERARCHIES:
-        raise UsageError(f"a hierarchy is keyed by {', '.join(HIERARCHIES)}, not by {options.by!r}")
+    """As :func:`parse`; also returns which reports were skipped."""
+    if options.rows not in HIERARCHIES:
+        raise UsageError(f"rows are {', '.join(HIERARCHIES)}, not {options.rows!r}")
     reports = expanded(report if _are_several(report) else [report], ReportError)
     options = replace(options, required=len(reports) == 1)
     if out is None:

@@ -57,7 +57,7 @@ def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run:
     before = manifest.read(folder)
     there = _reports_of(before)
     given = _compared(paths, there, run.progress)
-    reports, skipped = _with_new(given, folder, there, options.by, force=run.force)
+    reports, skipped = _with_new(given, folder, there, options.rows, force=run.force)
     if len(skipped) == len(paths):
         if not is_remote(folder):  # there, another parse may be about to use what nobody lists yet
             tidy(folder.resolve())
@@ -133,7 +133,7 @@ def _same_report(path: Location, reports: list[_Numbered]) -> _Numbered | None:
     """The report of the dataset that has the same bytes; its digest is only computed where one has its size."""
     sources = [(one, one.entry["source"]) for one in reports if one.entry is not None]
     remote = reachable(path, ReportError) if is_remote(path) else nullcontext()
-    with remote, suppress(OSError):  # parsing it will tell why
+    with remote, suppress(OSError):  # parsing it will show why
         if path.is_file() and path.stat().st_size not in {source["size_bytes"] for _, source in sources}:
             return None
         digest = sha256_of(path)

@@ -37,13 +37,13 @@ class ParseOptions:
 
     Attributes:
         first_id: The number from which ids are counted.
-        by: What the hierarchy shall be keyed by: one of ``markers.base.HIERARCHIES``.
+        rows: What the hierarchy is made of: one of ``markers.base.HIERARCHIES``.
         graph_captures: Traces of graph captures, or folders of such, that belong to the report.
         required: Whether one of these must be of the report's own processes.
     """
 
     first_id: int = 0
-    by: str = AUTO
+    rows: str = AUTO
     graph_captures: tuple[Path, ...] = ()
     required: bool = True
 
@@ -98,11 +98,15 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, opti
 
         recording = with_graph_captures(path, recording, options.graph_captures, required=options.required)
     pa.default_memory_pool().release_unused()
-    trace = attribute(evidence_of(recording, decode(recording.texts), options.by))
+    progress("attributing", 0.0)
+    evidence = evidence_of(recording, decode(recording.texts), options.rows)
+    progress("attributing", 0.9)  # of its time, on reports of a million kernels
+    trace = attribute(evidence)
+    progress("attributing", 1.0)
     pa.default_memory_pool().release_unused()
     described = {
-        "hierarchy": {"by": trace.evidence.keyed.by, "asked": options.by},
-        # Reports of equal names are told apart by it.
+        "hierarchy": {"by": trace.evidence.keyed.by, "asked": options.rows},
+        # Reports of equal names are distinguished by it.
         "folder": os.fsencode(path.absolute().parent.name).decode("utf-8", "replace"),
         **_about(recording),
     }
@@ -127,13 +131,14 @@ def _about(recording: Recording) -> dict[str, object]:
         "devices": [{"device": number, **asdict(gpu)} for number, gpu in sorted(recording.devices.items())],
         "ranks": [{"pid": rank.pid, "rank": rank.rank, "source": rank.source} for rank in recording.ranks],
         "missing": [asdict(data) for data in recording.missing],
+        "length_ns": max(int(ends.max(initial=0)) for ends in (recording.launches.end_ns, recording.work.end_ns)),
         "launches": len(recording.launches),
         "graph_captures": [asdict(source) for source in recording.graph_captures],
     }
 
 
 def needed_bytes(report: Location) -> int:
-    """Estimate of the memory that parsing a report takes; 0 where reading it will tell what is wrong."""
+    """Estimate of the memory that parsing a report takes; 0 where reading it will show what is wrong."""
     try:
         with reachable(report, ReportError) if is_remote(report) else nullcontext():
             files = [report, *report.iterdir()] if report.is_dir() else [report]

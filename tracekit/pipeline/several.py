@@ -38,7 +38,13 @@ _MOST_NAMED = 16
 #: Sizes that are asked for at once, which at URLs are requests.
 _ASKED_AT_ONCE = 16
 #: The part of a report's progress that each stage covers.
-_STAGES = {"bringing": (0.0, 0.2), "exporting": (0.0, 0.3), "reading": (0.0, 0.5), "writing": (0.5, 1.0)}
+_STAGES = {
+    "bringing": (0.0, 0.2),
+    "exporting": (0.0, 0.3),
+    "reading": (0.0, 0.4),
+    "attributing": (0.4, 0.6),
+    "writing": (0.6, 1.0),
+}
 _ALONE = "parse it alone, and free memory if it ran out of memory"
 _LONGEST_NAME = 200
 #: Names that readers of partitions would parse as a number, a date or null.

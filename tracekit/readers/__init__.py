@@ -32,8 +32,13 @@ _MAGICS: tuple[tuple[bytes, str, str], ...] = (
     (b"<?xml", "is an XML file, such as NVIDIA's Visual Profiler writes its sessions", _EXPECTED),
     (b"==", "is a text file, such as the summary that nvprof prints", "record a file with: nvprof -o report.nvprof"),
 )
-_NAMED_TABLES = 4
-_REPORTS = ("*.nsys-rep", "*.sqlite", "*.qdrep", "*.json.gz", "*.json")
+_MOST_NAMED = 4
+#: In a folder, or in folders of it, such as those of TensorBoard's runs.
+_REPORTS = tuple(
+    f"{above}*{suffix}"
+    for above in ("", "*/")
+    for suffix in (".nsys-rep", ".sqlite", ".qdrep", ".json.gz", ".json", ".nvvp", ".nvprof")
+)
 
 
 def reader_for(path: Path) -> Reader:
@@ -79,10 +84,12 @@ def _foreign_file(path: Path, head: bytes) -> ReportError:
 def _foreign_folder(path: Path) -> ReportError:
     if (path / "manifest.json").is_file():
         return ReportError(path, "is a dataset, not a report", f"to look at it: tracekit show tree {path}")
-    counts = {pattern: len([*path.glob(pattern)]) for pattern in _REPORTS}
-    pattern = max(_REPORTS, key=counts.__getitem__)
-    if number := counts[pattern]:
-        problem = f"holds {number:,} report{'s' if number > 1 else ''}"
+    inside = {pattern: sorted(path.glob(pattern)) for pattern in _REPORTS}
+    pattern = max(_REPORTS, key=lambda one: len(inside[one]))
+    if found := inside[pattern]:
+        names = ", ".join(str(file.relative_to(path)) for file in found[:_MOST_NAMED])
+        more = ", …" if len(found) > _MOST_NAMED else ""
+        problem = f"holds {len(found):,} report{'s' if len(found) > 1 else ''}: {names}{more}"
         return ReportError(path, problem, f"tracekit parse '{path}/{pattern}' -o {path}.tracekit")
     expected = (
         "expected a report file such as report.nsys-rep or trace.json, or a folder from nsys export --type parquetdir"
@@ -94,7 +101,7 @@ def _other_database(path: Path) -> ReportError:
     tables = sorted(SqliteFile(path).tables)
     if "dictionary" in tables and "aggregations" in tables:
         return ReportError(path, "is a DLProf database, which tracekit cannot read", _EXPECTED)
-    shown = ", ".join(tables[:_NAMED_TABLES]) + (", …" if len(tables) > _NAMED_TABLES else "")
+    shown = ", ".join(tables[:_MOST_NAMED]) + (", …" if len(tables) > _MOST_NAMED else "")
     holds = f"has the tables {shown}" if tables else "has no tables"
     return ReportError(path, f"is a SQLite file but no report of Nsight Systems or nvprof: it {holds}", _EXPECTED)
 

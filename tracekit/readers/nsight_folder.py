@@ -21,7 +21,7 @@ def read(path: Path, progress: Progress) -> Recording:
     """Reads the report.
 
     Raises:
-        ReportError: If a table is damaged, or lacks a column without which its rows say nothing.
+        ReportError: If a table is damaged, or lacks a column without which its rows mean nothing.
     """
     tables = FolderTables(path, nsight.TABLES)
     return recording_of(tables, lambda: source_of_folder(path, table_files(path).values(), NAME), progress)

@@ -23,7 +23,7 @@ def read(path: Path, progress: Progress) -> Recording:
     """Reads the report.
 
     Raises:
-        ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
+        ReportError: If it is damaged, or a table lacks a column without which its rows mean nothing.
     """
     file = SqliteFile(path)
     recording = recording_of(BulkReader(file), lambda: source_of_file(path, NAME), progress)

@@ -1,28 +1,28 @@
 """JSON traces, plain or packed by gzip, read in pieces; what unpacks to far more than its size is refused."""
 
-import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from tracekit.errors import ReportError
 
-#: No event and nothing beside the events is larger.
+#: No event and nothing besides the events is larger.
 MOST_BYTES = 64 << 20
 
-#: What is told of a file that cannot be unpacked, and what to do about it.
+#: What is reported of a file that cannot be unpacked, and what to do about it.
 DAMAGED, RECORD_AGAIN = "its gzip compression is cut off or damaged", "copy or record it again"
 
 _GZIP = b"\x1f\x8b"
-_PIECE_BYTES = 8 << 20
+_PIECE_BYTES, _PACKED_BYTES = 8 << 20, 1 << 20
 #: Real traces are 5 to 40 times larger than their gzip file. Beyond this, size is no trace but an attack.
 _MOST_RATIO, _SURELY_HARMLESS = 200, 128 << 20
 
 
 class Chunks:
-    """The unpacked pieces of a file.
+    """The unpacked pieces of a file; one whose compression is cut off ends where it is.
 
     Attributes:
         bytes: How many were unpacked.
@@ -33,7 +33,7 @@ class Chunks:
         raw.seek(0)
         self.bytes = 0
         self._path, self._raw, self._remedy = path, raw, remedy
-        self._file: BinaryIO = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+        self._read = partial(next, _members(raw), b"") if packed else partial(raw.read, _PIECE_BYTES)
 
     @property
     def position(self) -> int:
@@ -46,7 +46,7 @@ class Chunks:
         Raises:
             ReportError: If the file unpacks to too much.
         """
-        piece = self._file.read(_PIECE_BYTES)
+        piece = self._read()
         self.bytes += len(piece)
         if self.bytes > _SURELY_HARMLESS and self.bytes > _MOST_RATIO * self.position:
             raise ReportError(self._path, f"unpacks to more than {_MOST_RATIO} times its size", self._remedy)
@@ -68,8 +68,22 @@ def chunks_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Chunks]:
     try:
         with path.open("rb") as raw:
             yield Chunks(path, raw, too_large)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
+    except zlib.error:
         raise ReportError(path, DAMAGED, damaged) from None
+
+
+def _members(raw: BinaryIO) -> Iterator[bytes]:
+    """What the packed files in a file hold, one after the other."""
+    rest = raw.read(_PACKED_BYTES)
+    while rest:
+        member = zlib.decompressobj(wbits=31)
+        while rest and not member.eof:
+            if piece := member.decompress(rest, _PIECE_BYTES):
+                yield piece
+            rest = member.unconsumed_tail or member.unused_data or raw.read(_PACKED_BYTES)
+        if piece := member.flush():
+            yield piece
+        rest = rest.lstrip(b"\0")
 
 
 def beginning(head: bytes, most: int) -> bytes:

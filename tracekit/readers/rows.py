@@ -96,6 +96,13 @@ def texts_at(values: pa.Array, positions: Ints) -> list[str]:
     return [(text or b"").decode("utf-8", "replace") for text in raw]
 
 
+def strings_of(strings: pa.Table, ids: Ints) -> dict[int, str]:
+    """Some strings by their ids, without those that the report lacks."""
+    known, values = sorted_strings(strings)
+    wanted = np.flatnonzero(np.isin(known, ids))
+    return dict(zip(known[wanted].tolist(), texts_at(values, wanted), strict=True))
+
+
 class DamagedRows(Exception):  # noqa: N818
     """Rows that no profiler writes; the message names them."""
 

@@ -42,7 +42,7 @@ COPY_KINDS = (
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 GRAPH_CREATED, GRAPH_CLONED, GRAPH_INSTANTIATED = range(3)
 
-#: A ``forward_thread`` that is told, but not known to be in the report.
+#: A ``forward_thread`` that is reported, but not known to be in the report.
 NOT_RECORDED = -2
 #: The time of a record that has none.
 NO_TIME = int(np.iinfo(np.int64).min)
@@ -58,15 +58,15 @@ class Columns:
     """Rows as columns of one length: NumPy arrays of a declared type, and Arrow arrays of payloads."""
 
     def __post_init__(self) -> None:
-        """Brings every column to its declared type.
+        """Brings every column to its declared type; one of equal values takes no memory.
 
         Raises:
             TypeError: If columns differ in length.
         """
         for name, dtype in _dtypes(type(self)).items():
             values = getattr(self, name)
-            if values.dtype != dtype:
-                object.__setattr__(self, name, values.astype(dtype))
+            if not _is_constant(values):
+                object.__setattr__(self, name, _stored(values, dtype))
         lengths = {name: len(values) for name in _names(type(self)) if (values := getattr(self, name)) is not None}
         if len(set(lengths.values())) > 1:
             raise TypeError(f"{type(self).__name__} has columns of different lengths: {lengths}")
@@ -127,6 +127,12 @@ def _nulls(dtype: np.dtype[Any], rows: int) -> NDArray[Any]:
 
 def _is_constant(values: NDArray[Any]) -> bool:
     return values.strides == (0,)
+
+
+def _stored(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if values.size > 1 and values[0] == values[-1] and bool((values == values[0]).all()):
+        return np.broadcast_to(values[:1].astype(dtype)[0], values.size)
+    return values if values.dtype == dtype else values.astype(dtype)
 
 
 def _taken(values: NDArray[Any] | pa.Array | None, rows: Rows) -> NDArray[Any] | pa.Array | None:
@@ -352,7 +358,7 @@ class Recording:
         from_the_start: Rows of the processes whose CUDA calls are known to be recorded completely, from the first on.
         allocations: Memory handed out and taken back; empty where they were not recorded.
         records_graphs: Whether reports of its format record how CUDA graphs and their nodes were made.
-        graph_captures: The traces of graph captures that were given beside the report, and joined it.
+        graph_captures: The traces of graph captures that were given with the report, and joined it.
         attached_threads: Rows of the threads whose ranges and launches are from these traces.
         first_replays: When graphs were first replayed in these traces, by (process, graph).
         inside_ns: For each kernel, its time spent in others that it called, as operators do; None if there

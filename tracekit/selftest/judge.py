@@ -374,8 +374,8 @@ def profiled_work(trace: Path) -> tuple[Counter[str], Counter[str]]:
 
 
 def _innermost(span: _Span, others: Iterable[_Span]) -> _Span | None:
-    beside = (one for one in others if one.thread == span.thread and one is not span)
-    around = (one for one in beside if one.start <= span.start and span.end <= one.end)
+    on_thread = (one for one in others if one.thread == span.thread and one is not span)
+    around = (one for one in on_thread if one.start <= span.start and span.end <= one.end)
     return min(around, key=lambda one: one.end - one.start, default=None)
 
 

@@ -30,7 +30,7 @@ FOLDER, RANGES = "TRACEKIT_SELFTEST_TRUTH", "TRACEKIT_SELFTEST_RANGES"
 PREFIX = "truth:"
 #: Sizes of the features between the Linears; more on a GPU, so that kernels take longer than their launches.
 _WIDTHS, _TIMES_ON_GPU, _TIMES_ON_CPU = (4, 5, 6, 7, 8), 64, 2
-#: Rows of the input: no width is as large, so that products tell which of their dimensions are the weight's.
+#: Rows of the input: no width is as large, so that products show which of their dimensions are the weight's.
 _ROWS_ON_GPU, _ROWS_ON_CPU = 192, 3
 _ATTENTION = "aten::scaled_dot_product_attention"
 _TOKENS, _WIDTH, _INNER = 48, 64, (96, 128)
@@ -75,7 +75,7 @@ def observe(model: nn.Module) -> nn.Module:
 
 
 def linears(model: nn.Module) -> dict[str, list[int]]:
-    """The two sizes of every Linear's weight by path. No two are alike, so a product tells its module."""
+    """The two sizes of every Linear's weight by path. No two are alike, so a product identifies its module."""
     top = type(model).__name__
     sizes = {
         f"{top}.{name}": sorted(module.weight.shape)

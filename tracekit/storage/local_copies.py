@@ -1,6 +1,6 @@
 """Copies of reports at URLs, for SQLite and nsys know only files; and temporary folders that outlive no process.
 
-The names of the folders tell which process they belong to. One of a process of this machine that has ended goes at
+The names of the folders show which process they belong to. One of a process of this machine that has ended goes at
 once, one of another machine, which may share the disk, after it was left alone for a day.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: The stage that progress names.
 BRINGING = "bringing"
-#: What is left alone for so long, nobody works on any more.
+#: What is unchanged for so long is not in use any more.
 _LEFT_ALONE_S = 86_400
 _OWNER = re.compile(r"([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 

@@ -1,7 +1,7 @@
 """Paths and URLs: what a user wrote becomes a path of this machine or one of ``universal_pathlib``.
 
 Both have the same methods, so that code which only reads need not know which it has. What goes wrong on the way to a
-URL is told on one line: each library of fsspec has errors of its own.
+URL is reported on one line: each library of fsspec has errors of its own.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def reachable(place: object, error: type[TracekitError]) -> Iterator[None]:
 
 
 def _problem_and_remedy(raised: Exception) -> tuple[str, str] | None:
-    """What is told of an error; None if it is not about a place."""
+    """What is reported of an error; None if it is not about a place."""
     name, library = type(raised).__name__, type(raised).__module__.partition(".")[0]
     reason = " ".join(str(raised).split()) or name
     if name in _NO_CREDENTIALS:

@@ -57,8 +57,8 @@ SPEC = TableSpec(
         Column(
             "range_id",
             pa.int64(),
-            "Its range in ranges; the one that began the call if it has two. Of a backward call that no marker tells, "
-            "the autograd node with which it began.",
+            "Its range in ranges; the one that began the call if it has two. Of a backward call without a marker, the "
+            "autograd node with which it began.",
         ),
         Column("pid", pa.int32(), "Process id."),
         Nullable("rank", pa.int32(), "Rank of the process in its job; null if unknown."),
@@ -171,7 +171,7 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     del start, end, thread
     order = trace.ids.call_order
     occurrence = np.zeros(calls.start.size, dtype=np.int32)
-    # A plain range tells no phase, -1.
+    # A plain range names no phase, -1.
     phase = _phase(trace)
     place = calls.module.astype(np.int64) * (len(CALL_PHASES) + 1) + phase + 1
     occurrence[order] = _occurrence(process[order], place[order])

@@ -6,30 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracekit import causes
 from tracekit.arrays import groups
 from tracekit.arrays.intervals import innermost, parents
 from tracekit.arrays.types import Flags, Ints
 from tracekit.attribution import METHODS
 from tracekit.attribution.base import Trace
-from tracekit.causes import (
-    BACKWARD,
-    CAUSES,
-    COMPILATION,
-    ENDED_ELSEWHERE,
-    GRAPH_NOT_EXPANDED,
-    LEFT_OUT,
-    LOSSES,
-    MAP_DIFFERS,
-    MAP_INCOMPLETE,
-    MAP_SILENT,
-    NO_KERNEL_MAP,
-    OUTSIDE_MODULES,
-    OUTSIDE_RANGES,
-    RECOMPUTED,
-    REPORT,
-    RUN_CUT,
-    Cause,
-)
 from tracekit.markers import phases
 from tracekit.markers.base import (
     MODULES,
@@ -49,8 +31,8 @@ SPEC = TableSpec(
     "coverage",
     "What is known and what is not, counted per subject and cause. The rows of kernels add up to all "
     "device work, those of ranges to all ranges. Subjects that end in ': losses' count losses; those "
-    "that end in ': left out' count rows that are neither ranges nor launches. Those of compiled graphs tell why the "
-    "modules of their work are not known, and that of compiled code how much of it tells no kernel map.",
+    "that end in ': left out' count rows that are neither ranges nor launches. Those of compiled graphs show why the "
+    "modules of their work are not known, and that of compiled code how much of it has no kernel map.",
     (
         Column(
             "what",
@@ -73,10 +55,10 @@ SPEC = TableSpec(
 PLAIN = "plain"
 #: Advice on reports that were recorded with ``--backward``, and on those that were read by operators.
 _WITH_BACKWARD = {
-    BACKWARD: "expected: losses and sums of gradients run outside modules",
-    OUTSIDE_MODULES: "expected for losses, sampling and copies; otherwise mark more modules",
+    causes.BACKWARD: "expected: losses and sums of gradients run outside modules",
+    causes.OUTSIDE_MODULES: "expected for losses, sampling and copies; otherwise mark more modules",
 }
-_BY_OPERATORS = {OUTSIDE_RANGES: "read the report with tracekit parse --rows ranges, if it has ranges"}
+_BY_OPERATORS = {causes.OUTSIDE_RANGES: "read the report with tracekit parse --rows ranges, if it has ranges"}
 
 
 class Row(NamedTuple):
@@ -113,11 +95,11 @@ def table_of(rows: list[Row]) -> pa.Table:
     )
 
 
-def _unknown(what: str, cause: Cause, number: int, time_ns: int, share: float) -> Row:
+def _unknown(what: str, cause: causes.Cause, number: int, time_ns: int, share: float) -> Row:
     return Row(what, cause.name, False, number, time_ns, share, cause.advice, cause.detail)  # noqa: FBT003
 
 
-def _advice_on(trace: Trace) -> dict[Cause, str]:
+def _advice_on(trace: Trace) -> dict[causes.Cause, str]:
     evidence = trace.evidence
     marked = (evidence.phase_of_calls == phases.BACKWARD) & ~evidence.calls.unmarked
     followed = _WITH_BACKWARD if marked.any() else {}
@@ -130,40 +112,42 @@ def _kernels(trace: Trace) -> list[Row]:
     rows = []
     for at, (count, spent) in _totals(owners.method, time).items():
         # What ran inside graphs traced as a whole is not known, even if their call is.
-        remedy = GRAPH_NOT_EXPANDED.advice if METHODS[at].NAME == "graph_capture" else ""
+        remedy = causes.GRAPH_NOT_EXPANDED.advice if METHODS[at].NAME == "graph_capture" else ""
         rows.append(Row("kernels", METHODS[at].NAME, True, count, spent, spent / whole, remedy))  # noqa: FBT003
     for at, (count, spent) in _totals(owners.cause, time).items():
-        row = _unknown("kernels", CAUSES[at], count, spent, spent / whole)
-        rows.append(row._replace(advice=advice.get(CAUSES[at], row.advice)))
+        row = _unknown("kernels", causes.CAUSES[at], count, spent, spent / whole)
+        rows.append(row._replace(advice=advice.get(causes.CAUSES[at], row.advice)))
     return rows
 
 
 def _ranges(trace: Trace) -> list[Row]:
     """Every range once: as a marker, as plain text, or with the cause why it could not be read."""
     ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
-    causes: list[Cause | None] = [
-        marker.cause if isinstance(marker, ModuleMarker | Unreadable) and marker.cause is not RECOMPUTED else None
+    reasons: list[causes.Cause | None] = [
+        marker.cause
+        if isinstance(marker, ModuleMarker | Unreadable) and marker.cause is not causes.RECOMPUTED
+        else None
         for marker in decoded.bare
     ]
-    codes = [0 if cause is None else 2 + CAUSES.index(cause) for cause in causes]
+    codes = [0 if cause is None else 2 + causes.CAUSES.index(cause) for cause in reasons]
     marker = np.append(decoded.of_text, -1)[ranges.text]
-    told = np.where(decoded.rows(RangeMarker)[marker], -1, decoded.canonical_marker[marker])
-    code = np.array([*codes, 1], dtype=np.int64)[told]
+    marked = np.where(decoded.rows(RangeMarker)[marker], -1, decoded.canonical_marker[marker])
+    code = np.array([*codes, 1], dtype=np.int64)[marked]
     placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker] | (trace.evidence.keyed.by == RANGES)
-    code[placing & ~trace.evidence.axis.ends_here] = 2 + CAUSES.index(ENDED_ELSEWHERE)
+    code[placing & ~trace.evidence.axis.ends_here] = 2 + causes.CAUSES.index(causes.ENDED_ELSEWHERE)
     time = ranges.end_ns - ranges.start_ns
     rows = []
     for at, (count, spent) in _totals(code, time).items():
         share = count / code.size
         known = Row("ranges", PLAIN if at else "marker", True, count, spent, share)  # noqa: FBT003
-        rows.append(known if at <= 1 else _unknown("ranges", CAUSES[at - 2], count, spent, share))
+        rows.append(known if at <= 1 else _unknown("ranges", causes.CAUSES[at - 2], count, spent, share))
     return rows
 
 
 def _compiling(trace: Trace) -> list[Row]:
     compiling, processes = trace.evidence.compiling, trace.evidence.recording.threads.process_pid.size
     number, spent = int(np.unique(compiling.process).size), int((compiling.end_ns - compiling.start_ns).sum())
-    row = _unknown("processes", COMPILATION, number, spent, number / max(1, processes))
+    row = _unknown("processes", causes.COMPILATION, number, spent, number / max(1, processes))
     return [row] if number else []
 
 
@@ -183,12 +167,12 @@ def _losses(trace: Trace) -> list[Row]:
         "calls": trace.ids.call_order.size,
         "processes": recording.threads.process_pid.size,
         "events": len(recording.ranges),
-        REPORT: 1,
+        causes.REPORT: 1,
     }
     rows = []
     for (what, cause), count in recording.counters.counts.items():
         share = min(1.0, count / max(1, whole.get(what, len(recording.work))))
-        rows.append(_unknown(f"{what}{LOSSES if cause.loss else LEFT_OUT}", cause, count, 0, share))
+        rows.append(_unknown(f"{what}{causes.LOSSES if cause.loss else causes.LEFT_OUT}", cause, count, 0, share))
     return sorted(rows, key=lambda row: (row.what, row.cause, row.detail))
 
 
@@ -199,7 +183,12 @@ def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
     return {at: (int(count[at]), int(spent[at])) for at in np.flatnonzero(count).tolist()}
 
 
-_REASONS = {work.NO_MAP: MAP_INCOMPLETE, work.DIFFERS: MAP_DIFFERS, work.SILENT: MAP_SILENT, work.CUT: RUN_CUT}
+_REASONS = {
+    work.NO_MAP: causes.MAP_INCOMPLETE,
+    work.DIFFERS: causes.MAP_DIFFERS,
+    work.REWRITTEN: causes.MAP_REWRITTEN,
+    work.CUT: causes.RUN_CUT,
+}
 #: Of more graphs, those with the least time are counted together.
 _MOST_GRAPHS = 64
 
@@ -208,7 +197,7 @@ class Loss(NamedTuple):
     """Some work whose modules are not known: of what, why, how many pieces, and their time."""
 
     what: str
-    cause: Cause
+    cause: causes.Cause
     number: int
     time_ns: int
 
@@ -216,7 +205,7 @@ class Loss(NamedTuple):
 def losses_of(trace: Trace) -> list[Loss]:
     """Work of compiled graphs by graph and reason, the most time first, and that of compiled code without a map."""
     losses = sorted(_by_graph(trace), key=lambda loss: -loss.time_ns)
-    others: dict[Cause, Loss] = {}
+    others: dict[causes.Cause, Loss] = {}
     for loss in losses[_MOST_GRAPHS:]:
         known = others.get(loss.cause, Loss("other compiled graphs", loss.cause, 0, 0))
         total = known.number + loss.number, known.time_ns + loss.time_ns
@@ -242,14 +231,17 @@ def _by_graph(trace: Trace) -> list[Loss]:
 
 
 def _without_a_map(trace: Trace) -> list[Loss]:
-    """Work launched inside ranges of torch.compile that tell no map: at most the module around it is known."""
+    """Work launched inside ranges of torch.compile that record no map: at most the module around it is known."""
     evidence = trace.evidence
-    causes = _causes_of_markers(evidence)
+    reasons = _causes_of_markers(evidence)
     left = evidence.compiled_work.of_work == work.NO_RUN
     losses = []
     # Torch's own ranges stand around and inside those that say why.
-    for cause in (*dict.fromkeys(known for known in causes if known not in (None, NO_KERNEL_MAP)), NO_KERNEL_MAP):
-        chosen = [known is not None and cause in (known, NO_KERNEL_MAP) for known in causes]
+    for cause in (
+        *dict.fromkeys(known for known in reasons if known not in (None, causes.NO_KERNEL_MAP)),
+        causes.NO_KERNEL_MAP,
+    ):
+        chosen = [known is not None and cause in (known, causes.NO_KERNEL_MAP) for known in reasons]
         inside = left & _launched_in(evidence, chosen)
         left &= ~inside
         if number := int(inside.sum()):
@@ -257,20 +249,20 @@ def _without_a_map(trace: Trace) -> list[Loss]:
     return losses
 
 
-def _causes_of_markers(evidence: Evidence) -> list[Cause | None]:
-    """For every marker why work inside its ranges has no map; None if it says nothing of that."""
+def _causes_of_markers(evidence: Evidence) -> list[causes.Cause | None]:
+    """For every marker why work inside its ranges has no map; None if it shows nothing about that."""
     maps, by_modules = evidence.compiled_work.runs.maps, evidence.keyed.by == MODULES
-    causes: list[Cause | None] = []
+    reasons: list[causes.Cause | None] = []
     for marker in evidence.decoded.markers:
         match marker:
             case RangeMarker(compiled=True):
-                causes.append(marker.cause or NO_KERNEL_MAP)
-            # Where modules are the nodes, its own work is nobody's, and that of calls inside is theirs.
+                reasons.append(marker.cause or causes.NO_KERNEL_MAP)
+            # Where modules are the nodes, its own work stays unattributed, and that of calls inside is theirs.
             case CompiledGraphMarker() if not by_modules and marker.map_id not in maps:
-                causes.append(MAP_INCOMPLETE)
+                reasons.append(causes.MAP_INCOMPLETE)
             case _:
-                causes.append(None)
-    return causes
+                reasons.append(None)
+    return reasons
 
 
 def _launched_in(evidence: Evidence, chosen: Sequence[bool]) -> Flags:

@@ -13,7 +13,7 @@ from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
 from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.compiled.work import Shares
 
-#: The columns of shares that tell FLOPs.
+#: The columns of shares that record FLOPs.
 _FLOPS = ("flops", "note")
 
 SPEC = TableSpec(
@@ -33,11 +33,11 @@ SPEC = TableSpec(
             "flops",
             pa.int64(),
             "FLOPs of matrix products, convolutions and attention that the kernel computed for the module, as the "
-            "kernel map of its compiled graph tells; of several kernels that a library launched for one operation, the "
-            "first has them. Null if unknown, and for other work: tracekit show roofline counts that by calls.",
+            "kernel map of its compiled graph gives them; of several kernels that a library launched for one operation "
+            "the first has them. Null if unknown, and for other work: tracekit show roofline counts that by calls.",
         ),
         Nullable("flops_dtype", CATEGORY, "The dtype in which it multiplied; null if unknown, or without FLOPs."),
-        Nullable("flops_unknown", CATEGORY, "Why the FLOPs are not known, though a kernel map tells the modules."),
+        Nullable("flops_unknown", CATEGORY, "Why the FLOPs are not known, though a kernel map gives the modules."),
     ),
     sorted_by=("kernel_id", "module_id"),
 )

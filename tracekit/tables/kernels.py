@@ -133,7 +133,7 @@ SPEC = TableSpec(
             "method",
             CATEGORY,
             "How its module was found: compiled (by the kernel map of the compiled graph that launched it; "
-            "kernel_modules tells all modules that it serves), range (around the launch), backward (by the sequence "
+            "kernel_modules lists all modules that it serves), range (around the launch), backward (by the sequence "
             "number of the autograd node that launched it), graph_node (by the graph capture of its node), graph_order "
             "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
             "that holds its graph capture, for everything in it) or autograd_thread (launched by a thread of autograd: "
@@ -320,11 +320,11 @@ class _Operators:
         self._of_name = np.array([*(names.setdefault(name, len(names)) for name in own), -1])
         self._of_text = np.array([*of_operator, -1])[operators.of_text]
         shapes: dict[str, int] = {}
-        told = [-1 if item.inputs is None else _number(shapes, item.inputs) for item in operators.distinct]
-        self._shapes_of_text = np.array([*told, -1])[operators.of_text]
+        number = [-1 if item.inputs is None else _number(shapes, item.inputs) for item in operators.distinct]
+        self._shapes_of_text = np.array([*number, -1])[operators.of_text]
         types: dict[str, int] = {}
-        told = [-1 if item.types is None else _number(types, item.types) for item in operators.distinct]
-        self._types_of_text, self._types = np.array([*told, -1])[operators.of_text], list(types)
+        number = [-1 if item.types is None else _number(types, item.types) for item in operators.distinct]
+        self._types_of_text, self._types = np.array([*number, -1])[operators.of_text], list(types)
         self._names, self._shapes, self._number = list(names), list(shapes), operators.number
 
     def columns(self, rows: Rows) -> dict[str, object]:

@@ -26,7 +26,7 @@ SPEC = TableSpec(
             "Text of the range, train for a step of an optimizer, or path of the root module or of the layers' "
             "container.",
         ),
-        Nullable("kind", CATEGORY, "train, prefill, decode or mixed; null if neither text nor optimizers tell."),
+        Nullable("kind", CATEGORY, "train, prefill, decode or mixed; null if neither text nor optimizers show it."),
         Column(
             "index", pa.int64(), "Number of the step in its text, otherwise the number of earlier steps in its process."
         ),
@@ -35,8 +35,8 @@ SPEC = TableSpec(
         Column("tid", pa.int32(), "Thread id."),
         Column("start_ns", pa.int64(), "Start on the host, in ns since the start of the session."),
         Column("end_ns", pa.int64(), "End on the host; its device work may still be running."),
-        Nullable("batch_size", pa.int64(), "Requests or samples in the step; null if the text does not tell."),
-        Nullable("tokens", pa.int64(), "Tokens computed in the step; null if the text does not tell."),
+        Nullable("batch_size", pa.int64(), "Requests or samples in the step; null if the text does not give it."),
+        Nullable("tokens", pa.int64(), "Tokens computed in the step; null if the text does not give it."),
         Column("compile_ns", pa.int64(), "Time on the host in which its process compiled models (torch.compile)."),
     ),
     sorted_by=("start_ns",),

@@ -1,9 +1,9 @@
 """Which operator of the forward pass made each node of autograd that ran, by autograd's sequence numbers.
 
-Where operators are marked, ``aten::addmm, seq = 12, op_id = 7`` tells the number of the node that the operator makes,
+Where operators are marked, ``aten::addmm, seq = 12, op_id = 7`` records the number of the node that the operator makes,
 and ``autograd::engine::evaluate_function: AddmmBackward0, seq = 12`` that this node runs. Each thread counts for
-itself, and several operators may tell the same number: the last of them, before the node runs, made it. Some nodes have
-a number that no operator tells: they were made between two that do.
+itself, and several operators may give the same number: the last of them, before the node runs, made it. Some nodes have
+a number that no operator records: they were made between two that do.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class AutogradNodes(NamedTuple):
 def autograd_nodes(
     recording: Recording, axis: ThreadAxis, operators: Operators, decoded: Decoded
 ) -> AutogradNodes | None:
-    """The nodes of autograd that ran, and who made them; None if nothing tells it.
+    """The nodes of autograd that ran, and who made them; None if nothing records it.
 
-    Processes with markers of the backward pass are left out: these tell more.
+    Processes with markers of the backward pass are left out: these record more.
 
     Args:
         recording: The recording.
@@ -82,23 +82,23 @@ def autograd_nodes(
     of_use = (evaluation | (operators.number >= 0))[text] & axis.ends_here & ~_in_marked_process(recording, decoded)
     rows = np.flatnonzero(of_use)
     numbered = _numbered(recording, axis, rows, operators.number, np.array([*codes, -1])[operators.of_text])
-    nodes, operated = _told_apart(numbered, evaluation[text[rows]], list(names))
+    nodes, operated = _nodes_and_operators(numbered, evaluation[text[rows]], list(names))
     if not nodes.row.size or not operated.row.size:
         return None
     return _with_makers(nodes, operated, list(names))
 
 
-def _told_apart(numbered: Numbered, evaluates: Flags, names: list[str]) -> tuple[Numbered, Numbered]:
-    """The nodes that run, each with the number that tells who made it; and the operators that make nodes."""
+def _nodes_and_operators(numbered: Numbered, evaluates: Flags, names: list[str]) -> tuple[Numbered, Numbered]:
+    """The nodes that run, each with the number that identifies who made it; and the operators that make nodes."""
     nodes, others = numbered.at(evaluates), numbered.at(~evaluates)
     around = innermost(nodes.start, nodes.end, parents(nodes.start, nodes.end)[0], others.start, others.end)
     functions = node_functions(nodes, others, around, names)
-    told = functions.told_by >= 0
-    row = functions.told_by[told]
+    numbered_too = functions.numbered_by >= 0
+    row = functions.numbered_by[numbered_too]
     number, forward_thread, name = nodes.number.copy(), nodes.forward_thread.copy(), nodes.name.copy()
-    number[told], name[told] = others.number[row], others.name[row]
-    untold = forward_thread[told] == -1
-    forward_thread[np.flatnonzero(told)[untold]] = others.forward_thread[row[untold]]
+    number[numbered_too], name[numbered_too] = others.number[row], others.name[row]
+    unknown = forward_thread[numbered_too] == -1
+    forward_thread[np.flatnonzero(numbered_too)[unknown]] = others.forward_thread[row[unknown]]
     nodes = nodes._replace(number=number, forward_thread=forward_thread, name=name)
     if functions.alone.any():
         columns = zip(nodes, others.at(functions.alone), strict=True)
@@ -211,8 +211,8 @@ def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str])
     size = nodes.number.size
     known = _Known(counters := counters_of(operators), reach_of(nodes, counters), plain_names(names))
     pairs = _candidates(nodes, operators, counters.of_operator)
-    told = nodes.forward_thread[pairs.node]
-    pairs = pairs.at((told == -1) | (told == operators.thread[pairs.operator]))
+    made_on = nodes.forward_thread[pairs.node]
+    pairs = pairs.at((made_on == -1) | (made_on == operators.thread[pairs.operator]))
     found = counts(pairs.node, size) > 0
     pairs = _certain(nodes, operators, pairs, known, around)
     operator = np.full(size, -1, dtype=np.int64)
@@ -223,8 +223,8 @@ def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str])
         operator[custom] = _custom_makers(operators, operator[custom], names)
     view = begins(names, *_OF_VIEWS)[nodes.name]
     doubtful = pairs.node[view[pairs.node] & ~known.plain.fit(nodes.name[pairs.node], operators.name[pairs.operator])]
-    untold = ~found & (nodes.number >= 0) & (nodes.forward_thread >= -1) & known.reach.by_one
-    rows = np.union1d(doubtful, np.flatnonzero(untold))
+    unnumbered = ~found & (nodes.number >= 0) & (nodes.forward_thread >= -1) & known.reach.by_one
+    rows = np.union1d(doubtful, np.flatnonzero(unnumbered))
     operator, until = _made_between(nodes, operators, known, operator, rows)
     # Who made other nodes than those of views is known at once, or not at all.
     return Made(np.where(view | (until < 0), operator, -1), np.where(view, until, -1), ambiguous)
@@ -237,7 +237,7 @@ def _certain(nodes: Numbered, operators: Numbered, pairs: _Pairs, known: _Known,
     is_near = np.bincount(pairs.node[near], minlength=size) > 0
     pairs = pairs.at(near | ~is_near[pairs.node])
     alone = (counts(pairs.node, size) == 1) & (is_near | (known.reach.below <= 1))
-    # An operator of another counter may have made the node, too, though it tells a lower number.
+    # An operator of another counter may have made the node, too, though it records a lower number.
     beyond = _spread_over(nodes, operators, known)[pairs.node] - known.plain.spreads[operators.name[pairs.operator]]
     fit = known.plain.fit(nodes.name[pairs.node], operators.name[pairs.operator])
     fit &= is_near[pairs.node] | (beyond <= 0)
@@ -309,7 +309,7 @@ def _made_between(nodes: Numbered, operators: Numbered, known: _Known, operator:
 def _spread_over(nodes: Numbered, operators: Numbered, known: _Known) -> Ints:
     """For every node how many operators of its name, of any counter that may be its own, reach its number.
 
-    Operators of users' functions and of several tensors reach up to the next number that their counter tells.
+    Operators of users' functions and of several tensors reach up to the next number that their counter records.
     """
     reaching = np.zeros(nodes.number.size, dtype=np.int64)
     if not (known.reach.below > 1).any():
@@ -321,10 +321,10 @@ def _spread_over(nodes: Numbered, operators: Numbered, known: _Known) -> Ints:
     until = np.where(follows, np.append(number[1:], 0), np.iinfo(np.int64).max)
     rows = np.flatnonzero(plain.spreads[operators.name[order]] & (until > number))
     name, number, until = plain.operator[operators.name[order[rows]]], number[rows], until[rows]
-    told = nodes.forward_thread >= 0
+    has_thread = nodes.forward_thread >= 0
     for asked, of_node, of_operator in (
-        (~told, nodes.process, operators.process),
-        (told, nodes.forward_thread, operators.thread),
+        (~has_thread, nodes.process, operators.process),
+        (has_thread, nodes.forward_thread, operators.thread),
     ):
         own, groups = plain.node[nodes.name[asked]], (of_node[asked], of_operator[order[rows]])
         place = grouped((np.concatenate(groups), np.concatenate((own, name)))).group
@@ -352,7 +352,7 @@ class Numbered(NamedTuple):
         start_ns: Start.
         thread: Row of threads.
         process: Row of processes.
-        forward_thread: Row of threads on which a node was made; -1 if that is not told.
+        forward_thread: Row of threads on which a node was made; -1 if that is not recorded.
         number: Sequence number; -1 where the text has none.
         name: Code of the name: a node has that of its class.
     """
@@ -376,10 +376,10 @@ class Counters(NamedTuple):
     """What counts: threads, each anew whenever its numbers fall.
 
     Attributes:
-        of_operator: For every operator the counter that it tells.
+        of_operator: For every operator the counter that it records.
         process: For every counter its row of processes.
         thread: Its row of threads.
-        least: The least number that it tells.
+        least: The least number that it records.
     """
 
     of_operator: Rows
@@ -392,10 +392,10 @@ class Reach(NamedTuple):
     """How many counters may have made nodes.
 
     Attributes:
-        below: For every node how many counters of its thread, or where that is not told of its process, have told its
+        below: For every node how many counters of its thread, or where that is unknown of its process, have given its
             number or one below.
         counter: One of them, or -1.
-        above: Whether one tells only numbers above, and may have made it before the recording began.
+        above: Whether one records only numbers above, and may have made it before the recording began.
     """
 
     below: Ints
@@ -421,15 +421,15 @@ def counters_of(operators: Numbered) -> Counters:
 
 
 def reach_of(nodes: Numbered, counters: Counters) -> Reach:
-    """Which counters may have made nodes: they told the number, or one below, or began above it."""
-    told = nodes.forward_thread >= 0
+    """Which counters may have made nodes: they gave the number, or one below, or began above it."""
+    has_thread = nodes.forward_thread >= 0
     below, counter, all_of_place = (np.zeros(nodes.number.size, dtype=np.int64) for _ in range(3))
     _, rank = np.unique(np.concatenate((counters.least, nodes.number)), return_inverse=True)
     least, number = rank[: counters.least.size], rank[counters.least.size :]
     span = int(rank.max(initial=0)) + 1
     for asked, place, places in (
-        (~told, nodes.process, counters.process),
-        (told, nodes.forward_thread, counters.thread),
+        (~has_thread, nodes.process, counters.process),
+        (has_thread, nodes.forward_thread, counters.thread),
     ):
         order = np.lexsort((least, places))
         key = places[order] * span + least[order]
@@ -441,17 +441,17 @@ def reach_of(nodes: Numbered, counters: Counters) -> Reach:
 
 
 _NODE_NAME = re.compile(r"(?:torch::autograd::)?(\w*?)Backwards?\d*")
-#: How the names of operators begin that make a node for each of their tensors, all but one of an untold number.
+#: How the names of operators begin that make a node for each of their tensors, all but one of an unknown number.
 _FOREACH = "foreach"
 
 
 class Plain(NamedTuple):
-    """Names without what tells nodes and operators apart: codes by the codes of names.
+    """Names without what distinguishes nodes and operators: codes by the codes of names.
 
     Attributes:
         node: Of nodes; -1 for a name that torch gives to no node.
         operator: Of operators.
-        spreads: Which operators may make nodes of numbers that none tells.
+        spreads: Which operators may make nodes of numbers that none records.
     """
 
     node: Ints
@@ -501,29 +501,29 @@ class NodeFunctions(NamedTuple):
     """Functions of nodes among numbered ranges.
 
     Attributes:
-        told_by: For every evaluation the row of the numbered range that tells its number, or -1.
+        numbered_by: For every evaluation the row of the numbered range that records its number, or -1.
         within: Which numbered ranges are part of an evaluation of their node, or of the node of a view around it.
         alone: Which are functions of nodes that run outside of an evaluation of theirs.
     """
 
-    told_by: Rows
+    numbered_by: Rows
     within: Flags
     alone: Flags
 
 
 def node_functions(nodes: Numbered, numbered: Numbered, around: Rows, names: list[str]) -> NodeFunctions:
     """Finds the functions of nodes."""
-    told_by = np.full(nodes.row.size, -1, dtype=np.int64)
+    numbered_by = np.full(nodes.row.size, -1, dtype=np.int64)
     own = lookup(nodes.number, around)
     repeats = (around >= 0) & (lookup(nodes.name, around) == numbered.name)
     repeats = _first_of(repeats & ((own == -1) | (own == numbered.number)), around)
-    told_by[around[repeats]] = np.flatnonzero(repeats)
+    numbered_by[around[repeats]] = np.flatnonzero(repeats)
     named = _named(_TORCH_FUNCTION if nodes.row.size else ALONE, names)[numbered.name]
     of_views = lookup(np.array([name == _COPY_SLICES for name in names])[nodes.name], around, missing=0).astype(bool)
     changes = _first_of(of_views & ~repeats & _named(ALONE, names)[numbered.name], around)
-    told_by[around[changes]] = np.flatnonzero(changes)
+    numbered_by[around[changes]] = np.flatnonzero(changes)
     within = repeats | changes
-    return NodeFunctions(told_by, within, named & ~within & ~_in_its_like(numbered))
+    return NodeFunctions(numbered_by, within, named & ~within & ~_in_its_like(numbered))
 
 
 def _named(pattern: re.Pattern[str], names: list[str]) -> Flags:

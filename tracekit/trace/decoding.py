@@ -74,7 +74,7 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
     of_text = np.full(len(texts), -1, dtype=np.int64)
     markers: list[Marker] = []
     column = pa.array(texts, pa.large_string())
-    # Most texts are of none, which one expression for all tells faster than one for each.
+    # Most texts are of none, which one expression for all finds faster than one for each.
     left = _matching(column, "|".join(f"({dialect.candidates})" for dialect in dialects))
     column = column.take(pa.array(left))
     for dialect in dialects:
@@ -95,8 +95,8 @@ def _decoded(markers: list[Marker], of_text: Ints) -> Decoded:
     first: list[Marker] = []
     rows = []
     for marker in markers:
-        told = _without_tensors(marker) if isinstance(marker, ModuleMarker) else id(marker)
-        row = numbers.setdefault(told, len(first))
+        key = _without_tensors(marker) if isinstance(marker, ModuleMarker) else id(marker)
+        row = numbers.setdefault(key, len(first))
         if row == len(first):
             first.append(marker)
         rows.append(row)
@@ -104,7 +104,7 @@ def _decoded(markers: list[Marker], of_text: Ints) -> Decoded:
 
 
 def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:
-    """What a marker tells but for the tensors of its call; equal parameters mostly are one object, and hash slowly."""
+    """A marker without the tensors of its call; equal parameters mostly are one object, and hash slowly."""
     flags = (marker.class_only, marker.numbered, marker.only_result)
     words = (marker.path, marker.class_name, marker.static_params, marker.phase, marker.kind)
     return *words, *flags, id(marker.params), id(marker.cause)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import sums
 from tracekit.arrays.intervals import firsts, innermost
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.by_order import match_by_order
@@ -42,7 +43,7 @@ from tracekit.trace.phases import (
     phase_of_launches,
     phased,
 )
-from tracekit.trace.plain import HierarchyKey, choose_hierarchy
+from tracekit.trace.plain import HierarchyKey, Work, choose_hierarchy
 from tracekit.trace.plain.keys import Extents
 from tracekit.trace.steps.steps import Steps, steps_of
 
@@ -59,7 +60,7 @@ class Evidence:
         nesting: How its push/pop ranges nest.
         ends: When its ranges ended.
         calls: Calls of modules.
-        phased: Ranges and operators that tell a phase of the program.
+        phased: Ranges and operators that name a phase of the program.
         compiling: When its processes compiled models.
         steps: Iterations.
         launched: The launch of every kernel.
@@ -67,7 +68,7 @@ class Evidence:
             another thread that waits; or -1.
         waited_for: For every launch whether it is inferred that its call, or one around that, waits on another thread.
         forward_call_of: For every launch by a node of autograd the forward call that made that node; None if no
-            sequence numbers tell it, and where nodes of autograd are nodes of the hierarchy themselves.
+            sequence numbers show it, and where nodes of autograd are nodes of the hierarchy themselves.
         phase_of_calls: For every call its phase, as a position in ``PHASES``.
         phase: For every launch the phase of the program, as a position in ``PHASES``, or -1.
         chains: Nodes of CUDA graphs, and their clone chains.
@@ -140,10 +141,10 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
         by: What the hierarchy shall be keyed by: one of ``markers.base.HIERARCHIES``.
     """
     axis = thread_axis(recording)
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        nested = beside.submit(nesting, recording, axis)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        nested = pool.submit(nesting, recording, axis)
         launches = launched(recording)
-        reading = beside.submit(operators_of, recording.texts, decoded)
+        reading = pool.submit(operators_of, recording.texts, decoded)
         graphs = _graphs_of(recording, axis, launches)
         ends = range_ends(recording, decoded, axis)
         found = _Found(recording, axis, launches, graphs, ends, reading.result())
@@ -199,7 +200,7 @@ class _Found(NamedTuple):
 
 
 class _Hierarchy(NamedTuple):
-    """What the hierarchy is keyed by, what tells phases, runs of compiled graphs, and nodes of autograd, if any are."""
+    """What the hierarchy is keyed by, what shows phases, runs of compiled graphs, and nodes of autograd, if any."""
 
     keyed: HierarchyKey
     marks: Phased
@@ -211,13 +212,15 @@ def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
     recording, axis, ends = found.recording, found.axis, found.ends
     runs = runs_of(recording, decoded, axis, ends.end)
     by = MODULES if by == AUTO and runs.mapped.any() else by
-    keyed = choose_hierarchy(by, recording, decoded, axis, ends.end, found.operators)
+    launches = found.launches.launch
+    took = sums(launches + 1, recording.work.end_ns - recording.work.start_ns, len(recording.launches) + 1)[1:]
+    keyed = choose_hierarchy(by, recording, decoded, Work(axis, took), ends.end, found.operators)
     nodes = autograd_nodes(recording, axis, found.operators, keyed.decoded)
     marks = phased(recording, keyed.decoded, axis, found.launches)
     operated = found.operators.by_torch[recording.ranges.text]
     keyed = keyed._replace(autograd=autograd_threads(recording, axis, marks, operated, nodes))
     if keyed.by != MODULES:
-        # Where ranges are nodes, work whose modules no map tells is that of the range around it.
+        # Where ranges are nodes, work whose modules no map records is that of the range around it.
         runs = runs.with_a_map() if keyed.with_modules else runs.none()
         keyed = keyed._replace(nodes=nodes)
     return _Hierarchy(keyed._replace(runs=runs.planting), marks, runs, nodes)
@@ -250,7 +253,7 @@ def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls) -> _Laun
     # Where ranges are nodes, those of the backward pass are nodes of their own.
     made = forward_call_of(nodes, found.axis, calls, call) if nodes and keyed.by == MODULES else None
     if made:
-        # Older releases of torch tell no phase beside the number.
+        # Older releases of torch name no phase next to the number.
         phase[(made.call >= 0) & np.isin(phase, (-1, FORWARD))] = BACKWARD
     waiting = lookup(calls.waiting[firsts(calls.parent)], call)
     if keyed.by != MODULES and keyed.autograd.size:

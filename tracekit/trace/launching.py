@@ -44,7 +44,7 @@ class Launched:
         launch: For every kernel the row of its launch, or -1.
         ambiguous: Whether several calls that are not one inside the other have its id; then ``launch`` is -1.
         impossible: Whether only calls that cannot have started it have its id; then ``launch`` is -1.
-        replayed: Whether it ran from a CUDA graph, so that its launch says nothing about its module.
+        replayed: Whether it ran from a CUDA graph, so that its launch shows nothing about its module.
     """
 
     launch: Rows

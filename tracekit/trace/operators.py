@@ -23,7 +23,7 @@ from tracekit.trace.decoding import Decoded
 
 
 class Operator(NamedTuple):
-    """A name, and the shapes and dtypes of inputs; None where the text does not tell them."""
+    """A name, and the shapes and dtypes of inputs; None where the text does not record them."""
 
     name: str
     inputs: Shapes | None

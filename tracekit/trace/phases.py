@@ -1,9 +1,9 @@
 """Which phase of the program launched each kernel: compiling, forward, backward, optimizer, loading data.
 
-Ranges and operators whose texts tell a phase (:mod:`tracekit.markers.phases`, and the dialects of frameworks) hold for
-what they contain on their thread; the innermost of them and of the calls that tell one counts. What is launched while a
+Ranges and operators whose texts name a phase (:mod:`tracekit.markers.phases`, and the dialects of frameworks) hold for
+what they contain on their thread; the innermost of them and of the calls with a phase counts. What is launched while a
 model is compiled is compilation, whatever stands around or inside. What a framework calls forward runs again where that
-is inside a backward pass, and says nothing that calls of modules do not know better.
+is inside a backward pass, and shows nothing that calls of modules do not know better.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AUTOGRAD_THREAD = re.compile(r"pt_autograd_\d+")
 
 @dataclass(frozen=True, slots=True)
 class Phased:
-    """Ranges and operators that tell a phase, by thread, start and end.
+    """Ranges and operators that name a phase, by thread, start and end.
 
     Attributes:
         start: Start on the axis of all threads.
@@ -45,7 +45,7 @@ class Phased:
         end_ns: End.
         thread: Row of threads.
         text: Row of ``texts``.
-        texts: What the distinct texts tell.
+        texts: What the distinct texts record.
     """
 
     start: Ints
@@ -81,7 +81,7 @@ class _Source(NamedTuple):
 
 
 def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: Launched) -> Phased:
-    """The ranges and operators of a recording that tell a phase."""
+    """The ranges and operators of a recording that name a phase."""
     texts: list[Phase] = []
     text, of_text = recording.ranges.text, _rows_of_phases(recording.texts, decoded, texts)
     ranges = np.flatnonzero((of_text >= 0).take(text) & axis.ends_here)
@@ -152,7 +152,7 @@ def autograd_threads(
 
 
 def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> Rows:
-    """For every name the row of its phase, which is appended to ``phases``; -1 if it tells none, and at the end."""
+    """For every name the row of its phase, which is appended to ``phases``; -1 if it records none, and at the end."""
     rows = np.full(len(names) + 1, -1, dtype=np.int64)
     candidates = pc.match_substring_regex(pa.array(names, pa.large_string()), CANDIDATES)
     for row in np.flatnonzero(np.asarray(candidates)).tolist():
@@ -184,14 +184,14 @@ def phase_of_calls(calls: Calls, decoded: Decoded) -> Ints:
 
 
 def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase: Ints, call: Rows) -> Ints:
-    """For every launch its phase, as a position in ``PHASES``; -1 if nothing tells it.
+    """For every launch its phase, as a position in ``PHASES``; -1 if nothing records it.
 
     Args:
-        marks: What tells phases.
+        marks: What names phases.
         axis: Launches on the axis of all threads.
         calls: The calls.
         call_phase: Their phases.
-        call: For every launch the innermost call around it that may tell a phase, or -1.
+        call: For every launch the innermost call around it that may name a phase, or -1.
     """
     call = _innermost_with_phase(axis, calls, call_phase, call)
     phase = lookup(call_phase, call)
@@ -207,7 +207,7 @@ def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase:
 
 
 def _innermost_with_phase(axis: ThreadAxis, calls: Calls, phase: Ints, call: Rows) -> Rows:
-    """For every launch the innermost call around it that tells a phase, as plain ranges do not."""
+    """For every launch the innermost call around it that names a phase, as plain ranges do not."""
     telling = np.flatnonzero(phase >= 0)
     if telling.size == phase.size:
         return call
@@ -254,7 +254,7 @@ def compiling(phased: Phased, process: Rows) -> Compiling:
     """When processes compiled.
 
     Args:
-        phased: Ranges and operators that tell a phase.
+        phased: Ranges and operators that name a phase.
         process: Row of processes of every thread.
     """
     marks = phased.at(phased.code == COMPILE)

@@ -18,9 +18,9 @@ from tracekit.analyses.phase_times import COLUMNS, TRAINING
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.text import safe_in_a_sheet
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, plain
 from tracekit.markers.base import KINDS
-from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, records
+from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, printed_json, records
 
 _ROWS = 30
 #: Texts wider than this are folded.
@@ -60,6 +60,8 @@ _HEADINGS = {
     "peak_gb_per_s": "peak GB/s",
     "subtree_tflops_per_s": "subtree TFLOP/s",
 }
+#: Headings of columns that mean something else beside another column.
+_HEADINGS_BESIDE = {("cause", "known"): "how", ("rank", "waited_ns"): "last rank"}
 
 
 class Choice(NamedTuple):
@@ -128,7 +130,7 @@ def named(name: str, frame: pd.DataFrame, column: str) -> str:
 
 def as_json(frame: pd.DataFrame) -> str:
     """A list of rows; missing values are null."""
-    return json.dumps(records(frame), indent=1, ensure_ascii=False)
+    return printed_json(records(frame), indent=1)
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -141,7 +143,7 @@ def as_csv(frame: pd.DataFrame) -> str:
     writer = csv.writer(lines, lineterminator=_LINE_END)
     writer.writerow(frame.columns)
     writer.writerows([_csv_cell(value) for value in row.values()] for row in records(frame))
-    return "".join(lines)
+    return plain("".join(lines), keep="\t\r\n")
 
 
 class _Lines(list[str]):
@@ -183,7 +185,7 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
 def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
     """Answers about several reports, with what is compared in the columns that a narrow terminal shows.
 
-    The rank tells reports apart where it is known. Of modules, the path says what their names and depths say.
+    The rank distinguishes reports where it is known. Of modules, the path says what their names and depths say.
     """
     first, last = ["host", "rank"], []
     if "rank" in frame.columns and frame["rank"].notna().all():
@@ -230,7 +232,7 @@ class _Column(NamedTuple):
 
 
 def _idle(frame: pd.DataFrame, choice: Choice) -> list[str]:
-    """Columns that say nothing, unless rows are sorted by one: phases without training, and the kind of nodes alike."""
+    """Columns without content, unless rows are sorted by one: phases without training, and the kind of nodes alike."""
     idle = [name for name in COLUMNS if name in frame.columns]
     if any(frame[name].any() for name in idle if name in TRAINING):
         idle = []
@@ -252,7 +254,8 @@ def _columns(frame: pd.DataFrame, words: Nouns) -> list[_Column]:
     for name in map(str, frame.columns):
         values = [row[name] for row in rows]
         is_text = any(isinstance(value, _TEXTS) for value in values)
-        heading = "how" if name == "cause" and "known" in frame else _heading(name, words)
+        special = (_HEADINGS_BESIDE.get((name, str(beside))) for beside in frame.columns)
+        heading = next(filter(None, special), None) or _heading(name, words)
         columns.append(_Column(name, heading, [cell(name, value) for value in values], is_text))
     return [column for column in columns if any(column.cells)]
 

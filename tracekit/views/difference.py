@@ -14,7 +14,8 @@ from rich.text import Text
 
 from tracekit.analyses.difference import Difference
 from tracekit.analyses.step_metrics import KEYS
-from tracekit.views.formatting import WrappedText, count, duration, plain, records, shortened
+from tracekit.errors import plain
+from tracekit.views.formatting import WrappedText, count, duration, records, shortened
 
 #: Rows by their key.
 _Rows = dict[tuple[Any, ...], list[dict[str, Any]]]

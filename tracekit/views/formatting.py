@@ -18,6 +18,7 @@ from rich.text import Text
 from tracekit.analyses import nodes
 from tracekit.analyses.phase_times import COLUMNS
 from tracekit.dataset.opening import Dataset
+from tracekit.errors import plain
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
 _SHOWN_AS_ZERO = 0.0005
@@ -31,6 +32,7 @@ _IDENTIFIERS = ("_id", "pid", "rank", "device", "index")
 _SHARES = ("share", "spread")
 #: Longer texts lose their middle.
 _LONGEST = 240
+_NOT_ASCII = re.compile(r"[^\n -~]")
 #: Places to break behind; none is inside a number or before its unit (``62.5 %``).
 _BREAK = re.compile(r"(?<!\d)\.|\.(?!\d)|_| (?!%)")
 
@@ -118,11 +120,10 @@ def percent(share: float) -> str:
     return f"{share:.1%}".replace("%", " %")
 
 
-def plain(text: str) -> str:
-    """Text of unknown origin without control characters, which could steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+def printed_json(value: object, indent: int) -> str:
+    """The value as JSON in which every character that could steer a terminal is escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _NOT_ASCII.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
 
 
 def shortened(text: str, most: int) -> str:

@@ -14,9 +14,11 @@ from rich.text import Text
 
 from tracekit.analyses import modules as modules_by_time, nodes, processes as work_by_process, tree as module_tree
 from tracekit.analyses.coverage import certainty_of_work
+from tracekit.dataset.manifest import of_same_processes
 from tracekit.dataset.opening import Dataset
+from tracekit.errors import plain
 from tracekit.views import tree
-from tracekit.views.formatting import Nouns, count, duration, nouns, percent, plain, records
+from tracekit.views.formatting import Nouns, count, duration, nouns, percent, records
 
 _MOST_MODULES = 10
 _MOST_LINES = 14
@@ -86,8 +88,9 @@ def total_ns(dataset: Dataset) -> int:
 def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) -> Text:
     reports, rows = _reports(dataset), dataset.manifest["rows"]
     name = plain(reports[0]["source"]["name"]) if not dataset.reports else count(len(reports), "report")
-    processes = count(sum(len(report["processes"]) for report in reports), "process", "processes")
-    devices = ", ".join(_numbered(map(plain, _devices(reports, by_process))))
+    own = [reports[at] for at in dict.fromkeys(of_same_processes(reports))]
+    processes = count(sum(len(report["processes"]) for report in own), "process", "processes")
+    devices = ", ".join(_numbered(map(plain, _devices(own, by_process))))
     return Text.assemble(
         (name, "bold"),
         f"  {' and '.join(_numbered(map(exporter, reports)))}\n",

@@ -14,7 +14,8 @@ from rich.text import Text
 from tracekit.analyses import nodes, phase_times, tree as module_tree
 from tracekit.analyses.phase_times import COLUMNS, TRAINING
 from tracekit.dataset.opening import Dataset
-from tracekit.views.formatting import Nouns, duration, nouns, percent, plain, records, truncate
+from tracekit.errors import plain
+from tracekit.views.formatting import Nouns, duration, nouns, percent, records, truncate
 
 _BAR_CELLS = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -106,8 +107,8 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: pd.D
     names = _names(rows, _room(columns, width))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     longest = max([len(words.node), *(name.cell_len for name in names)])
-    room = max(_room(columns, width), 1)
-    table.add_column(words.node, overflow="ellipsis", no_wrap=True, width=min(longest, room))
+    width_left = max(_room(columns, width), 1)
+    table.add_column(words.node, overflow="ellipsis", no_wrap=True, width=min(longest, width_left))
     for column in columns:
         is_bar = column.heading == _BAR
         table.add_column(
@@ -167,19 +168,19 @@ def _room(columns: list[_Column], width: int) -> int:
     return width - _GAP - sum(column.width + _GAP for column in columns)
 
 
-def _names(rows: list[dict[str, Any]], room: int) -> list[Text]:
+def _names(rows: list[dict[str, Any]], width_left: int) -> list[Text]:
     """Names, indented by two spaces a level, or by one where two would cut a name off."""
     widest = max((2 * row["depth"] + cell_len(plain(row["label"])) for row in rows), default=0)
-    indent = "  " if widest <= room else " "
-    return [_name(row, indent * row["depth"], room) for row in rows]
+    indent = "  " if widest <= width_left else " "
+    return [_name(row, indent * row["depth"], width_left) for row in rows]
 
 
-def _name(row: dict[str, Any], indent: str, room: int) -> Text:
+def _name(row: dict[str, Any], indent: str, width_left: int) -> Text:
     style = "dim" if row["path"] is None else "" if row["depth"] else "bold"
     copies = f"  {row['copies']} x" if row["copies"] > 1 else ""
-    name = Text(f"{indent}{truncate(plain(row['label']), room - len(indent) - len(copies))}{copies}", style=style)
+    name = Text(f"{indent}{truncate(plain(row['label']), width_left - len(indent) - len(copies))}{copies}", style=style)
     class_name = f" {plain(row['class_name'])}" if row["class_name"] else ""
-    if name.cell_len + cell_len(class_name) <= room:
+    if name.cell_len + cell_len(class_name) <= width_left:
         name.append(class_name, style="dim")
     return name
 

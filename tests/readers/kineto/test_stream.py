@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.readers.kineto.traces import event, kernel, launch, trace
-from tracekit.causes import ABSURD_TIME, UNKNOWN_EVENT
+from tracekit.causes import ABSURD_TIME, CUT_OFF, REPORT, UNKNOWN_EVENT
 from tracekit.errors import ReportError
 from tracekit.progress import no_progress
 from tracekit.readers import kineto, packed, reader_for
@@ -99,8 +99,8 @@ def test_beside_odd_entries_times_stay_those_of_their_events(
 WHOLE = json.dumps({"traceEvents": EVENTS, "traceName": "x"}).encode()
 DEEP = b'{"traceEvents": [{"ph": "X", "args": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
 BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
-    "cut off in an event": (lambda: WHOLE[:3000], "is cut off in the middle"),
-    "gzip cut off": (lambda: gzip.compress(WHOLE)[:-20], "gzip compression is cut off or damaged"),
+    "cut off in the first event": (lambda: WHOLE[:60], "holds no events of torch.profiler before it is cut off"),
+    "gzip damaged": (lambda: gzip.compress(WHOLE)[:-8] + bytes(8), "gzip compression is cut off or damaged"),
     "other JSON": (lambda: b'{"a": [1, 2, {"b": 3}]}', "is JSON without a list traceEvents"),
     "events of a browser": (lambda: b'{"traceEvents": [{"ph": "X", "cat": "v8", "ts": 1}]}', "holds no events"),
     "no JSON": (lambda: b"{hello}", "is not valid JSON"),
@@ -119,6 +119,22 @@ def test_what_is_no_whole_trace_is_refused_in_one_line(tmp_path: Path, what: str
         read(path)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize("form", ["dict", "list", "gzip"])
+def test_a_trace_that_a_kill_cut_off_is_read_up_to_the_cut_which_is_counted(tmp_path: Path, form: str) -> None:
+    whole = gzip.compress(WHOLE) if form == "gzip" else json.dumps(EVENTS).encode() if form == "list" else WHOLE
+    path = tmp_path / "trace.json"
+    sizes = []
+    for size in range(len(whole) // 2, len(whole) - 12, len(whole) // 40):
+        path.write_bytes(whole[:size])
+        recording = read(path)
+        assert texts(recording) == [row["name"] for row in EVENTS[: len(recording.ranges)]]
+        assert recording.counters.counts[REPORT, CUT_OFF] == 1
+        assert "where it is cut off" in recording.missing[0].what
+        sizes.append(len(recording.ranges) + len(recording.launches))
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
 
 
 @pytest.mark.parametrize("filling", [b" ", b"[", b'{"traceEvents": [{"name": "'])

@@ -156,7 +156,7 @@ def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path:
         one, other = (sorted(map(str, dataset.table(table).select(names).to_pylist())) for dataset in (ours, theirs))
         assert one == other, table
     by_operators = [
-        tracekit.parse(tmp_path / name, tmp_path / f"{name}.ops", by="operators")
+        tracekit.parse(tmp_path / name, tmp_path / f"{name}.ops", rows="operators")
         for name in ("trace.json", "engine.sqlite")
     ]
     one, other = (

@@ -20,7 +20,7 @@ LIBRARY = (
     ("torch.ops.mine.sort_by_key.default", None),
 )
 #: Those that launch nothing.
-SILENT = (
+REWRITTEN = (
     ("torch.ops._c10d_functional.wait_tensor.default", "_c10d_functional::wait_tensor"),
     ("torch.ops.aten.view.dtype", "aten::view"),
 )
@@ -104,7 +104,7 @@ class Shop:
         if rng.random() < 0.5:
             return self._generated(served)
         silent = self.has.silent and rng.random() < 0.1
-        name, operator = rng.choice(SILENT if silent else LIBRARY)
+        name, operator = rng.choice(REWRITTEN if silent else LIBRARY)
         custom = name.startswith("torch.ops") and not silent
         inner = self._inner(root, served, depth) if served and custom else None
         told = MappedKernel(name, False, served if rng.random() < 0.2 else served[:1])

@@ -24,7 +24,7 @@ _LATEST = 1 << 58
 
 
 class Lane(NamedTuple):
-    """Collectives of one stream of one GPU, and of one communicator where the report tells it, by their end.
+    """Collectives of one stream of one GPU, and of one communicator where the report records it, by their end.
 
     ``report`` is a place in the dataset, ``name`` places among the names of all reports; times are on the clock of the
     report; what is unknown is -1, or None.
@@ -91,18 +91,18 @@ def _chosen(table: pa.Table) -> pa.Table:
 
 
 def _communicators(report: Dataset, range_id: Ints) -> tuple[Rows, list[int | str]]:
-    """The communicator of the range around each launch, as a place in a list; -1 if no payload tells it."""
+    """The communicator of the range around each launch, as a place in a list; -1 if no payload records it."""
     rows = np.full(range_id.size, _UNKNOWN, np.int64)
     ids: dict[int | str, int] = {}
     wanted = np.unique(range_id[range_id >= 0])
     for piece in report.pieces("ranges", ["range_id", "payload_json"]) if wanted.size else ():
-        told = piece.filter(pa.array(np.isin(integers(piece, "range_id"), wanted))).drop_null()
-        if not told.num_rows:
+        named = piece.filter(pa.array(np.isin(integers(piece, "range_id"), wanted))).drop_null()
+        if not named.num_rows:
             continue
-        distinct = told.column("payload_json").combine_chunks().dictionary_encode()
+        distinct = named.column("payload_json").combine_chunks().dictionary_encode()
         known = [_id_in(text) for text in distinct.dictionary.to_pylist()]
         place = np.array([-1 if one is None else ids.setdefault(one, len(ids)) for one in known], np.int64)
-        at = positions(range_id, integers(told, "range_id"))
+        at = positions(range_id, integers(named, "range_id"))
         found = lookup(place[np.asarray(distinct.indices)], at)
         rows = np.where(found >= 0, found, rows)
     return rows, [*ids]
@@ -120,7 +120,7 @@ def _id_in(payload: str) -> int | str | None:
 
 
 #: How far apart ranks end a collective: a ring of many hops takes longer, and so does much data.
-#: The narrower is tried first: steps that are alike to some microseconds are told apart by it, if rings are small.
+#: The narrower is tried first: steps that are alike to some microseconds are distinguished by it, if rings are small.
 ENDS_APART_NS = (5_000, 15_000)
 LONGEST_APART_NS, _PART_OF_DURATION = 50_000, 8
 #: One in so many pairs may end too far apart; what is nearer than so small a part of the usual distance is a pair.

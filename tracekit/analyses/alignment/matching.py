@@ -90,8 +90,8 @@ def _within(line: tuple[float, float], corners: Floats, bounds: tuple[Floats, Fl
     at_middle, at_line = middle[0] + middle[1] * x, line[0] + line[1] * x
     step = at_line - at_middle
     with np.errstate(divide="ignore", invalid="ignore"):
-        room = np.where(step > 0, (high - at_middle) / step, np.where(step < 0, (low - at_middle) / step, np.inf))
-    share = float(np.clip(room.min(), 0.0, 1.0))
+        reach = np.where(step > 0, (high - at_middle) / step, np.where(step < 0, (low - at_middle) / step, np.inf))
+    share = float(np.clip(reach.min(), 0.0, 1.0))
     return float(middle[0] + share * (line[0] - middle[0])), float(middle[1] + share * (line[1] - middle[1]))
 
 
@@ -264,7 +264,7 @@ class _Answer(NamedTuple):
     def is_likely(self, least: int, alike: float) -> bool:
         """Whether it explains most of both streams, and clearly more than streams that are alike would."""
         count = max(1, self.match.overlapping // 2)
-        needed = alike + _MORE + 2 * (alike * (1 - alike) / count) ** 0.5
+        needed = alike + _MORE + 3 * (alike * (1 - alike) / count) ** 0.5
         enough = self.match.one.size >= least and self.match.matched_share >= max(_MOST_MATCHED, needed)
         return enough and not self.match.contradicts_itself
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,16 +12,18 @@ from tracekit.analyses.alignment.collectives import Lane, same
 from tracekit.analyses.alignment.matching import LEAST, Alike, Line, alike, line_between
 from tracekit.arrays.types import Flags, Ints, Rows
 
-#: The share of the collectives of two streams that must end together for these to be of one communicator; others may
-#: be lost.
+#: The share of the collectives of two streams at one place that must end together for these to be of one communicator;
+#: others may be lost.
 _OF_ONE = 0.6
+#: So few collectives at one place could end together by chance in every step.
+_LEAST_AT_PLACE = 4
 
 
 class Met(NamedTuple):
     """Ranks in collectives, a row for each rank in each, with times on the clock of the reference and their error.
 
     Attributes:
-        missing: Of each collective, how many ranks of its communicator have no record of it.
+        missing: Of each collective, how many GPUs are, or may be, of its communicator and have no record of it.
         lanes: The streams that rows refer to.
         unmatched: How many collectives of streams belong to none that is certain.
     """
@@ -37,119 +39,151 @@ class Met(NamedTuple):
     error: Ints
 
 
-class _ShiftedLane(NamedTuple):
-    """A stream on the clock of its reference."""
+_Gpu: TypeAlias = tuple[int, int, int]
+#: What a part is known by: the id of its communicator, its module, or (module -1) the name of its kernel alone.
+_TOLD, _IN_MODULE, _BY_NAME = range(3)
+
+
+class _Part(NamedTuple):
+    """Collectives of a stream that are of one communicator, on the clock of the reference.
+
+    ``place`` is that of the program where they ran: the communicator if told, else module and name; ``rows`` are their
+    places in the stream.
+    """
 
     at: int
-    lane: Lane
+    gpu: _Gpu
     reference: int
-    start: Ints
-    end: Ints
+    place: tuple[object, ...]
+    known_by: int
+    rows: Rows
+    lane: Lane
     error: Ints
 
 
 @dataclass(slots=True)
 class _Group:
-    """Streams of one communicator, and their collectives: the first stream's, and what it lacks of the others'."""
+    """Parts of one communicator, and their collectives: those of the first part, and what it lacks of the others'."""
 
-    reference: int
     lane: Lane
-    end: Ints
-    members: list[tuple[_ShiftedLane, Rows]] = field(default_factory=list)
+    members: list[tuple[_Part, Rows]]
 
-    def has(self, lane: Lane) -> bool:
-        """Whether a stream of the same GPU is a member: a GPU is in a communicator once."""
-        return any(_gpu(one.lane) == _gpu(lane) for one, _ in self.members)
-
-    def add(self, shifted: _ShiftedLane, one: Rows, other: Rows) -> None:
-        """Adds a stream, whose collectives ``other`` are the group's ``one``."""
-        meeting = np.full(shifted.end.size, -1, np.int64)
+    def add(self, part: _Part, one: Rows, other: Rows) -> None:
+        """Adds a part, whose collectives ``other`` are the group's ``one``."""
+        meeting = np.full(part.rows.size, -1, np.int64)
         meeting[other] = one
         new = np.flatnonzero(meeting < 0)
-        meeting[new] = self.end.size + np.arange(new.size)
-        self.end = np.concatenate([self.end, shifted.end[new]])
-        self.lane = self.lane._replace(
-            name=np.concatenate([self.lane.name, shifted.lane.name[new]]),
-            start=np.concatenate([self.lane.start, shifted.start[new]]),
-            end=self.end,
-        )
-        self.members.append((shifted, meeting))
+        meeting[new] = self.lane.end.size + np.arange(new.size)
+        columns = [np.concatenate([ours, its[new]]) for ours, its in zip(self.lane[5:8], part.lane[5:8], strict=True)]
+        self.lane = self.lane._replace(name=columns[0], start=columns[1], end=columns[2])
+        self.members.append((part, meeting))
 
 
 def met(lanes: Sequence[Sequence[Lane]], clocks: Sequence[Clock]) -> Met:
-    """The collectives in which at least two ranks are known to have met."""
+    """The collectives in which at least two ranks are known to have met.
+
+    Communicators can share a stream. Those at one place of the program (module and kernel) are of one communicator if
+    they agree in all steps on who met, unless ids tell it.
+    """
     flat = [lane for own in lanes for lane in own]
-    groups: list[_Group] = []
-    alone = 0
-    for shifted in sorted(
-        (_shifted(at, lane, clocks[lane.report]) for at, lane in enumerate(flat)), key=_longest_first
-    ):
-        fitting = [*_fitting(groups, shifted)]
-        if len(fitting) > 1:
-            alone += shifted.end.size
-        elif fitting:
-            fitting[0][0].add(shifted, *fitting[0][1])
-        else:
-            lane = shifted.lane._replace(start=shifted.start, end=shifted.end)
-            own = (shifted, np.arange(shifted.end.size))
-            groups.append(_Group(shifted.reference, lane, shifted.end, [own]))
-    alone += sum(group.end.size for group in groups if len(group.members) == 1)
-    return _rows([group for group in groups if len(group.members) > 1], flat, alone)
+    parts = [part for at, lane in enumerate(flat) for part in _parts(at, lane, clocks[lane.report])]
+    by_place: dict[tuple[object, ...], list[_Group]] = {}
+    for part in sorted(parts, key=lambda part: (-part.rows.size, part.at)):
+        groups = by_place.setdefault((part.reference, *part.place), [])
+        fitting = [*_fitting(groups, part)]
+        if len(fitting) == 1:
+            fitting[0][0].add(part, *fitting[0][1])
+        elif not fitting:
+            groups.append(_Group(part.lane, [(part, np.arange(part.rows.size))]))
+    several = [group for groups in by_place.values() for group in groups if len(group.members) > 1]
+    return _rows(several, flat, _Absent(parts, several, clocks))
 
 
-def _shifted(at: int, lane: Lane, clock: Clock) -> _ShiftedLane:
-    return _ShiftedLane(at, lane, clock.reference, clock.at(lane.start), clock.at(lane.end), clock.error(lane.end))
+def _parts(at: int, lane: Lane, clock: Clock) -> Iterator[_Part]:
+    whole = lane._replace(start=clock.at(lane.start), end=clock.at(lane.end))
+    error, gpu = clock.error(lane.end), (lane.report, lane.pid, lane.device)
+    if lane.communicator is not None:
+        yield _Part(at, gpu, clock.reference, (lane.communicator,), _TOLD, np.arange(error.size), whole, error)
+        return
+    places, place = np.unique(np.stack([lane.module_id, lane.name]), axis=1, return_inverse=True)
+    for number, (module, name) in enumerate(places.T.tolist()):
+        rows = np.flatnonzero(place.ravel() == number)
+        own = Lane(*whole[:5], *(column[rows] for column in whole[5:]))
+        known_by = _BY_NAME if module < 0 else _IN_MODULE
+        yield _Part(at, gpu, clock.reference, (module, name), known_by, rows, own, error[rows])
 
 
-def _longest_first(shifted: _ShiftedLane) -> tuple[bool, int, int]:
-    return shifted.lane.communicator is None, -shifted.end.size, shifted.at
-
-
-def _gpu(lane: Lane) -> tuple[int, int, int]:
-    return lane.report, lane.pid, lane.device
-
-
-def _fitting(groups: list[_Group], shifted: _ShiftedLane) -> Iterator[tuple[_Group, tuple[Rows, Rows]]]:
-    """The communicators that a stream may be of, and which collectives would be the same."""
+def _fitting(groups: list[_Group], part: _Part) -> Iterator[tuple[_Group, tuple[Rows, Rows]]]:
+    """The groups at its place that a part may be of, and which collectives would be the same."""
     for group in groups:
-        if group.reference != shifted.reference or group.has(shifted.lane):
+        if any(one.gpu == part.gpu for one, _ in group.members):  # a GPU is in a communicator once
             continue
-        known = {group.lane.communicator, shifted.lane.communicator}
-        if len(known) > 1 and None not in known:
-            continue
-        if not np.isin(shifted.lane.name, group.lane.name).any():
-            continue
-        match = same(group.lane, shifted.lane, (group.end, shifted.end))
-        is_told = len(known) == 1 and None not in known
-        enough = match.one.size >= LEAST and match.matched_share >= _OF_ONE and not match.contradicts_itself
-        if enough or (is_told and match.one.size):
+        match = same(group.lane, part.lane, (group.lane.end, part.lane.end))
+        enough = match.one.size >= _LEAST_AT_PLACE and match.matched_share >= _OF_ONE and not match.contradicts_itself
+        if enough or (part.known_by == _TOLD and match.one.size):
             yield group, (match.one, match.other)
 
 
-def _rows(groups: list[_Group], flat: list[Lane], alone: int) -> Met:
+class _Absent:
+    """Which GPUs may have been in a collective though no record of theirs is known to be of it."""
+
+    def __init__(self, parts: list[_Part], groups: list[_Group], clocks: Sequence[Clock]) -> None:
+        self._placed = {id(part) for group in groups for part, _ in group.members}
+        self._at: dict[tuple[object, ...], list[_Part]] = {}
+        self._named: dict[tuple[int, int], set[_Gpu]] = {}
+        self._covered: dict[_Gpu, list[int]] = {}
+        for part in parts:
+            self._at.setdefault(part.place, []).append(part)
+            for name in np.unique(part.lane.name).tolist():
+                self._named.setdefault((name, part.known_by), set()).add(part.gpu)
+            first, last = part.lane.end[[0, -1]].tolist()
+            start, end, _ = self._covered.get(part.gpu, (first, last, 0))
+            self._covered[part.gpu] = [min(start, first), max(end, last), part.reference]
+        self._apart = [sum(clock.why in whys for clock in clocks) for whys in ((FEW_COLLECTIVES,), (NOT_CERTAIN,))]
+
+    def from_group(self, group: _Group) -> Ints:
+        """How many may have been in each collective of a group, beside its members."""
+        first = group.members[0][0]
+        here = self._at[first.place]
+        unclear = {part.gpu for part in here if part.reference != first.reference or id(part) not in self._placed}
+        # What another rank knows of its collectives may be less, such as no modules.
+        known_else = {first.known_by} ^ {_TOLD, _IN_MODULE, _BY_NAME}
+        names = np.unique(group.lane.name).tolist()
+        alike = set[_Gpu]().union(*(self._named.get((name, by), ()) for name in names for by in known_else))
+        inside = {part.gpu for part, _ in group.members}
+        count = len((unclear | (alike - {part.gpu for part in here})) - inside) + self._apart[0]
+        if first.known_by == _TOLD:
+            return np.full(group.lane.end.size, count)
+        spans = [span for gpu, span in self._covered.items() if span[2] == first.reference and gpu not in inside]
+        start, end, _ = np.array(spans, np.int64).reshape(-1, 3).T
+        time = group.lane.end[:, None]
+        return np.asarray(((time < start) | (time > end)).sum(axis=1) + count + self._apart[1])
+
+
+def _rows(groups: list[_Group], flat: list[Lane], absent: _Absent) -> Met:
     columns: list[list[Ints]] = [[] for _ in range(6)]
     missing: list[Ints] = []
     first = 0
     for group in groups:
-        ranks = np.bincount(np.concatenate([meeting for _, meeting in group.members]), minlength=group.end.size)
+        ranks = np.bincount(np.concatenate([meeting for _, meeting in group.members]), minlength=group.lane.end.size)
         shared = ranks > 1
-        alone += int((~shared).sum())
         number = np.where(shared, first + np.cumsum(shared) - 1, -1)
-        for shifted, meeting in group.members:
-            _append(columns, shifted, number[meeting])
-        missing.append(len(group.members) - ranks[shared])
+        for part, meeting in group.members:
+            _append(columns, part, number[meeting])
+        missing.append((len(group.members) - ranks + absent.from_group(group))[shared])
         first += int(shared.sum())
     empty = [np.zeros(0, np.int64)]
     joined = [np.concatenate(column or empty) for column in columns]
+    alone = sum(lane.end.size for lane in flat) - joined[0].size
     return _possible(Met(np.concatenate(missing or empty), flat, alone, *joined))
 
 
-def _append(columns: list[list[Ints]], shifted: _ShiftedLane, meeting: Rows) -> None:
+def _append(columns: list[list[Ints]], part: _Part, meeting: Rows) -> None:
     rows = np.flatnonzero(meeting >= 0)
-    lane = np.full(rows.size, shifted.at, np.int64)
-    values = (meeting[rows], lane, rows, shifted.start[rows], shifted.end[rows], shifted.error[rows])
-    for column, own in zip(columns, values, strict=True):
-        column.append(own)
+    own, lane = part.lane, np.full(rows.size, part.at, np.int64)
+    values = (meeting[rows], lane, part.rows[rows], own.start[rows], own.end[rows], part.error[rows])
+    for column, value in zip(columns, values, strict=True):
+        column.append(value)
 
 
 def _possible(rows: Met) -> Met:
@@ -223,7 +257,7 @@ class Clock:
 def aligned(lanes: Sequence[Sequence[Lane]]) -> list[Clock]:
     """The clock of every report, given its streams; the reference is the one with the lowest rank."""
     clocks: dict[int, Clock] = {}
-    streams = [[_Stream(lane, alike(lane)) for lane in own] for own in lanes]
+    streams = [[_Stream(part, alike(part)) for lane in own for part in _by_name(lane)] for own in lanes]
     waiting = sorted(
         (at for at, own in enumerate(lanes) if max((lane.end.size for lane in own), default=0) >= LEAST),
         key=lambda at: (min((lane.rank for lane in lanes[at] if lane.rank >= 0), default=1 << 31), at),
@@ -235,6 +269,14 @@ def aligned(lanes: Sequence[Sequence[Lane]]) -> list[Clock]:
     few = {at: FEW_COLLECTIVES if own else NO_COLLECTIVES for at, own in enumerate(lanes) if at not in clocks}
     why = few | _alone(clocks)
     return [Clock(at, why=why[at]) if at in why else clocks[at] for at in range(len(lanes))]
+
+
+def _by_name(lane: Lane) -> Iterator[Lane]:
+    """A stream, and what it ran of each kernel: communicators that share a stream seldom share a kernel."""
+    yield lane
+    names = np.unique(lane.name)
+    for rows in (np.flatnonzero(lane.name == name) for name in names[: names.size if names.size > 1 else 0]):
+        yield Lane(*lane[:5], *(column[rows] for column in lane[5:]))
 
 
 def _alone(clocks: dict[int, Clock]) -> dict[int, str]:
@@ -279,12 +321,12 @@ def _measured(
 
 
 def _pairs(one: Sequence[_Stream], other: Sequence[_Stream]) -> list[tuple[_Stream, _Stream]]:
-    """Streams of two reports that may be of one communicator: those with equal ids, then those with equal numbers."""
+    """Streams of two reports that may be of one communicator: those with equal ids, then the longest."""
     pairs = [(a, b) for a in one for b in other if min(a.lane.end.size, b.lane.end.size) >= LEAST and _agree(a, b)]
 
-    def unlikely(pair: tuple[_Stream, _Stream]) -> tuple[bool, float]:
+    def unlikely(pair: tuple[_Stream, _Stream]) -> tuple[bool, int]:
         a, b = pair[0].lane, pair[1].lane
-        return a.communicator is None or b.communicator is None, abs(np.log(a.end.size / b.end.size))
+        return a.communicator is None or b.communicator is None, -min(a.end.size, b.end.size)
 
     return sorted(pairs, key=unlikely)[:_PAIRS]
 

@@ -41,8 +41,6 @@ class CallKinds:
     """The kinds of calls in all reports so far, in the order in which they were met, and the verdict on each."""
 
     def __init__(self, dataset: Dataset, dtype: str | None) -> None:
-        in_schema = set(dataset.schema("calls").names)
-        self.tensors = [name for name in _TENSORS if name in in_schema]
         self.judged: list[Judged] = []
         self._facts, self._dtype, self._phases = _facts(dataset), dtype, Words()
         self._known: dict[Any, Judged] = {}
@@ -54,11 +52,11 @@ class CallKinds:
         """The kind of each call of a report."""
         phase = self._phases.codes(labels(calls, "phase"))
         evidence = _Evidence(owner + 1, phase + 1, *_evidence(calls, work, operators))
-        columns = [*evidence, *(codes(calls.column(name).combine_chunks()) for name in self.tensors)]
+        columns = [*evidence, *(codes(calls.column(name).combine_chunks()) for name in _TENSORS)]
         _, first, kind = np.unique(joint(columns), return_index=True, return_inverse=True)
         evidence = _Evidence(*(column[first] for column in evidence))
         rows = pa.table([*map(pa.array, evidence)], names=[*_Evidence._fields])
-        for name in self.tensors:
+        for name in _TENSORS:
             rows = rows.append_column(name, calls.column(name).take(pa.array(first)))
         number, new = self._placed(rows)
         self._judge(rows.take(pa.array(new)), work, first[new])
@@ -96,7 +94,7 @@ class CallKinds:
         evidence = _Evidence(*(integers(rows, name).tolist() for name in _Evidence._fields))
         backward = self._phases.named(integers(rows, "phase") - 1)
         seen = _seen(evidence, [phase == "backward" for phase in backward], work, first)
-        shapes = rows.select(self.tensors).to_pylist()
+        shapes = rows.select(_TENSORS).to_pylist()
         for owner, tensors, one in zip(evidence.owner, shapes, seen, strict=True):
             fact = self._facts.code[owner - 1]
             key = (fact, json.dumps(tensors, default=str), one)
@@ -106,7 +104,7 @@ class CallKinds:
 
 
 class _Evidence(NamedTuple):
-    """What tells calls of one shape apart, as columns of numbers; of module and phase one more than their number."""
+    """What distinguishes calls of one shape, as columns of numbers; of module and phase one more than their number."""
 
     owner: Any
     phase: Any
@@ -246,7 +244,7 @@ class Costs(NamedTuple):
 def costs(dataset: Dataset, dtype: str | None = None, modules: Hierarchy | None = None) -> Iterator[Costs]:
     """What the calls of a dataset cost, report by report; ``dtype`` is that of layers whose markers record none.
 
-    What calls of a module tell of others holds in all reports: where there are several, that is looked at first.
+    What calls of a module show of others holds in all reports: where there are several, that is looked at first.
     """
     modules, kinds, parts = modules or hierarchy(dataset), CallKinds(dataset, dtype), [*dataset.by_report()]
     known = calls_together(parts, modules) if len(parts) > 1 else None
@@ -255,7 +253,7 @@ def costs(dataset: Dataset, dtype: str | None = None, modules: Hierarchy | None 
 
 
 def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: Together | None) -> Costs:
-    calls = dataset.table("calls", [*_COLUMNS, *kinds.tensors, *([REPORT] if dataset.reports else [])])
+    calls = dataset.table("calls", [*_COLUMNS, *_TENSORS, *([REPORT] if dataset.reports else [])])
     work = own_work(dataset, modules, calls, known)
     owner = modules.rows(calls)
     operators = operator_flops(dataset, calls, work)

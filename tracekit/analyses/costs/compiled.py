@@ -1,6 +1,6 @@
 """What work of compiled graphs costs, by the modules that it serves and by the calls that hold it.
 
-Modules inside compiled graphs have no calls of their own: kernel maps tell whose the time and the FLOPs are.
+Modules inside compiled graphs have no calls of their own: kernel maps attribute the time and the FLOPs.
 """
 
 from typing import NamedTuple
@@ -20,13 +20,12 @@ from tracekit.flops.tensors import MULTIPLIED
 
 #: Where FLOPs are known from.
 KERNEL_MAP = "kernel_map"
-_UNTOLD = "an older release wrote the dataset without them: parse the report again"
 _COLUMNS = ["kernel_id", "module_id", "method", "call_id", "kind", "name", "dur_ns", "device"]
 _LARGEST = 2.0**62
 _WORDS = pa.dictionary(pa.int32(), pa.string())
-_TOLD = {"kernel_id": pa.int64(), "module_id": pa.int32(), "flops": pa.int64()}
-#: What kernel maps tell where there are none.
-_NOTHING_TOLD = pa.schema({**_TOLD, "flops_dtype": _WORDS, "flops_unknown": _WORDS}).empty_table()
+_IDS = {"kernel_id": pa.int64(), "module_id": pa.int32()}
+#: What kernel maps record where there are none.
+_NO_SHARES = pa.schema({**_IDS, "flops": pa.int64(), "flops_dtype": _WORDS, "flops_unknown": _WORDS}).empty_table()
 
 
 class Compiled(NamedTuple):
@@ -62,16 +61,16 @@ def compiled_costs(dataset: Dataset, calls: pa.Table, modules: Hierarchy, own: p
     whole = own if dataset.root is None else kernels(dataset.whole, _COLUMNS)
     whole = whole.filter(pa.array(is_compiled(whole)))
     work = weighted_work(dataset, whole) if whole.num_rows else whole
-    told = _told(dataset.whole, whole) if whole.num_rows else _NOTHING_TOLD
-    width = int(integers(told, "module_id").max(initial=0)) + 2
-    keys = integers(told, "kernel_id") * width + integers(told, "module_id")
+    shares = _shares(dataset.whole, whole) if whole.num_rows else _NO_SHARES
+    width = int(integers(shares, "module_id").max(initial=0)) + 2
+    keys = integers(shares, "kernel_id") * width + integers(shares, "module_id")
     row = positions(integers(work, "kernel_id") * width + integers(work, "module_id"), keys)
-    words = labels(told, "flops_unknown")
-    dtypes = labels(told, "flops_dtype")
+    words = labels(shares, "flops_unknown")
+    dtypes = labels(shares, "flops_dtype")
     place = [MULTIPLIED.index(word) if word in MULTIPLIED else -1 for word in dtypes.words]
-    flops = integers(told, "flops")
+    flops = integers(shares, "flops")
     call = positions(integers(whole, "call_id"), integers(calls, "call_id"))
-    of_call, flops_of_call, held = _by_call(call, whole, told, flops, calls.num_rows)
+    of_call, flops_of_call, held = _by_call(call, whole, shares, flops, calls.num_rows)
     return Compiled(
         table=work,
         module=modules.rows(work),
@@ -92,26 +91,16 @@ def is_compiled(table: pa.Table) -> Flags:
     return np.asarray(np.isin(method.code, method.of("compiled")))
 
 
-def _told(dataset: Dataset, compiled: pa.Table) -> pa.Table:
+def _shares(dataset: Dataset, compiled: pa.Table) -> pa.Table:
     """The rows of ``kernel_modules`` of compiled work."""
-    columns = ["kernel_id", "module_id"]
-    flops = ["flops", "flops_dtype", "flops_unknown"]
-    known = set(flops) <= set(dataset.schema("kernel_modules").names)
-    table = dataset.table("kernel_modules", [*columns, *(flops if known else [])])
-    inside = pc.is_in(table.column("kernel_id"), value_set=compiled.column("kernel_id").combine_chunks())
-    table = table.filter(inside)
-    if known:
-        return table
-    nothing = pa.nulls(table.num_rows, pa.string()).dictionary_encode()
-    untold = pa.array([_UNTOLD] * table.num_rows, pa.string()).dictionary_encode()
-    table = table.append_column("flops", pa.nulls(table.num_rows, pa.int64()))
-    return table.append_column("flops_dtype", nothing).append_column("flops_unknown", untold)
+    table = dataset.table("kernel_modules", _NO_SHARES.column_names)
+    return table.filter(pc.is_in(table.column("kernel_id"), compiled.column("kernel_id").combine_chunks()))
 
 
-def _by_call(call: Rows, whole: pa.Table, told: pa.Table, flops: Ints, calls: int) -> tuple[Ints, Ints, Flags]:
+def _by_call(call: Rows, whole: pa.Table, shares: pa.Table, flops: Ints, calls: int) -> tuple[Ints, Ints, Flags]:
     ids = integers(whole, "kernel_id")
-    of_told = lookup(call, positions(integers(told, "kernel_id"), ids))
-    total = sums(of_told, np.maximum(flops, 0), calls)
-    large = np.bincount(of_told + 1, np.maximum(flops, 0), minlength=calls + 1)[1:] >= _LARGEST
-    unknown = (counts(np.where(flops < 0, of_told, -1), calls) > 0) | large
+    of_share = lookup(call, positions(integers(shares, "kernel_id"), ids))
+    total = sums(of_share, np.maximum(flops, 0), calls)
+    large = np.bincount(of_share + 1, np.maximum(flops, 0), minlength=calls + 1)[1:] >= _LARGEST
+    unknown = (counts(np.where(flops < 0, of_share, -1), calls) > 0) | large
     return sums(call, integers(whole, "dur_ns"), calls), np.where(unknown, -1, total), counts(call, calls) > 0

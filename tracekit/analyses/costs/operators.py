@@ -44,7 +44,7 @@ class Stopped(NamedTuple):
 def stopped_products(marked: Marked, outermost: Flags, calls: pa.Table, work: OwnWork) -> Stopped:
     """The products in which a recomputation stopped, or may have.
 
-    Where no call of a module tells what it returned, it may have stopped in the last one. It did if this product has
+    Where no call of a module records what it returned, it may have stopped in the last one. It did if this product has
     nothing of the recomputation's work on a device. ``outermost`` are operators whose FLOPs are registered.
     """
     returned_nothing, tell_nothing = _cut_short(calls, work.together)
@@ -67,12 +67,12 @@ def stopped_products(marked: Marked, outermost: Flags, calls: pa.Table, work: Ow
 
 
 def _cut_short(calls: pa.Table, known: Together) -> tuple[Flags, Flags]:
-    """Which recomputed calls returned no tensors, though other calls of the module do; of which no call tells them."""
+    """Recomputed calls that returned no tensors though others of the module did; those of which no call records any."""
     phases, module = labels(calls, "phase"), integers(calls, "module_id")
     outputs = calls.column("outputs")
     again = np.isin(phases.code, phases.of("recompute"))
     returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
-    return again & ~returned & np.isin(module, known.returned), again & ~np.isin(module, known.told)
+    return again & ~returned & np.isin(module, known.returned), again & ~np.isin(module, known.known_outputs)
 
 
 def _last_recomputed(marked: Marked, again: Flags) -> Rows:

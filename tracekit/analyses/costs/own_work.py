@@ -26,12 +26,11 @@ from tracekit.flops.kernels import Kind, kind_of, operator_kind
 from tracekit.markers.base import RANGES
 
 _WORK = ["call_id", "module_id", "method", "dur_ns", "range_id", "graph_id", "graph_node_id"]
-_OUTPUTS = "outputs"
 _UNATTRIBUTED = ["module_id", "range_id", "graph_id", "graph_node_id"]
 
 
 class Together(NamedTuple):
-    """What the calls of a dataset, or of a subtree of one, tell together.
+    """What the calls of a dataset, or of a subtree of one, record together.
 
     Attributes:
         recorded: Whether the whole dataset has any work.
@@ -40,7 +39,7 @@ class Together(NamedTuple):
         loses_work: Which modules launched work that no call of them is known for; and a last one for no module.
         shared: Ids of the modules of replayed work of which the single call is not known.
         returned: Ids of the modules of which any call returned tensors.
-        told: Ids of the modules of which any call tells what it returned.
+        known_outputs: Ids of the modules of which any call records what it returned.
     """
 
     recorded: bool
@@ -49,14 +48,14 @@ class Together(NamedTuple):
     loses_work: Flags
     shared: Ints
     returned: Ints
-    told: Ints
+    known_outputs: Ints
 
 
 def of_tables(
     dataset: Dataset, modules: Hierarchy, calls: pa.Table, unattributed: pa.Table, shared: pa.Table
 ) -> Together:
-    """What calls tell together, with :func:`unattributed_work` and :func:`shared_work` of their dataset."""
-    returned, told = _outputs(calls)
+    """What calls record together, with :func:`unattributed_work` and :func:`shared_work` of their dataset."""
+    returned, known_outputs = _outputs(calls)
     return Together(
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
@@ -64,28 +63,25 @@ def of_tables(
         loses_work=_loses_work(dataset, modules, unattributed, shared),
         shared=np.unique(integers(shared, "module_id")),
         returned=returned,
-        told=told,
+        known_outputs=known_outputs,
     )
 
 
 def _outputs(calls: pa.Table) -> tuple[Ints, Ints]:
-    """Ids of the modules of which a call returned tensors, and of which a call tells what it returned."""
+    """Ids of the modules of which a call returned tensors, and of which a call records what it returned."""
     module = integers(calls, "module_id")
-    if _OUTPUTS not in calls.column_names:
-        return module[:0], module[:0]
-    outputs = calls.column(_OUTPUTS)
+    outputs = calls.column("outputs")
     returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
     return np.unique(module[returned]), np.unique(module[np.asarray(outputs.is_valid())])
 
 
 def calls_together(parts: Sequence[Dataset], modules: Hierarchy) -> Together:
-    """What the calls of several reports tell together, with one report in memory at a time."""
-    outputs = [_OUTPUTS] if _OUTPUTS in parts[0].schema("calls").names else []
-    return reduce(_both, (_of_report(part, modules, ["module_id", *outputs]) for part in parts))
+    """What the calls of several reports record together, with one report in memory at a time."""
+    return reduce(_both, (_of_report(part, modules) for part in parts))
 
 
-def _of_report(part: Dataset, modules: Hierarchy, columns: list[str]) -> Together:
-    work, calls = part.table("kernels", _WORK), part.table("calls", columns)
+def _of_report(part: Dataset, modules: Hierarchy) -> Together:
+    work, calls = part.table("kernels", _WORK), part.table("calls", ["module_id", "outputs"])
     return of_tables(part, modules, calls, unattributed_work(part, work), shared_work(work))
 
 
@@ -97,7 +93,7 @@ def _both(one: Together, other: Together) -> Together:
         loses_work=one.loses_work | other.loses_work,
         shared=np.union1d(one.shared, other.shared),
         returned=np.union1d(one.returned, other.returned),
-        told=np.union1d(one.told, other.told),
+        known_outputs=np.union1d(one.known_outputs, other.known_outputs),
     )
 
 
@@ -208,8 +204,8 @@ def hidden(dataset: Dataset, calls: pa.Table, work: pa.Table) -> Hidden:
 
 
 def _nothing(calls: int) -> Hidden:
-    none, zero, nobody = np.zeros(calls, bool), np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
-    return Hidden(none, none, none, zero, zero, nobody, nobody)
+    none, zero, no_call = np.zeros(calls, bool), np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
+    return Hidden(none, none, none, zero, zero, no_call, no_call)
 
 
 def _of_all(calls: pa.Table, work: pa.Table) -> Hidden:
@@ -281,7 +277,7 @@ class OwnWork(NamedTuple):
 
 
 def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Together | None) -> OwnWork:
-    """The work of calls of a report; ``known`` is what those of all reports tell, None if there are no others."""
+    """The work of calls of a report; ``known`` is what those of all reports record, None if there are no others."""
     table = kernels(dataset, _COLUMNS)
     call = positions(integers(table, "call_id"), integers(calls, "call_id"))
     call[is_whole_graph(table)] = -1
@@ -354,9 +350,9 @@ def _bits(kind: str | None, name: str) -> int:
     return sum(bit for bit, is_so in bits.items() if is_so)
 
 
-def _runs(dataset: Dataset, calls: pa.Table, table: pa.Table, call: Rows, told: tuple[Hidden, Together]) -> Ints:
+def _runs(dataset: Dataset, calls: pa.Table, table: pa.Table, call: Rows, hidden: tuple[Hidden, Together]) -> Ints:
     """How often each call ran: once, or in a graph capture as often as the graph was replayed."""
-    unseen, known = told
+    unseen, known = hidden
     phases = labels(calls, "phase")
     in_graph_capture = np.isin(phases.code, phases.of("capture"))
     runs = np.ones(in_graph_capture.size, dtype=np.int64)
@@ -383,7 +379,7 @@ def _replays(dataset: Dataset, table: pa.Table, call: Rows, again: Rows, calls: 
     """The least and the largest number of replays of a node of each call.
 
     If the original node is recorded, the work of its copies counts as its replays. If calls are known only by the order
-    of launches, copies cannot be told apart: then a call ran once in each launch of its graph, provided that every
+    of launches, copies cannot be distinguished: then a call ran once in each launch of its graph, provided that every
     launch did as much of its work.
     """
     methods = labels(table, "method")

@@ -257,7 +257,7 @@ def _log_summary(facts: GraphFacts, split_graph: Split, before: dict[str, int]) 
 
 
 def traced_ns() -> int:
-    """How long Dynamo has been tracing the graph that it is handing over; 0 if torch does not say."""
+    """How long Dynamo has been tracing the graph that it is handing over; 0 if torch does not report it."""
     start_ns = dynamo_began_ns()
     return 0 if start_ns is None else max(0, time.time_ns() - start_ns)
 

@@ -254,12 +254,12 @@ class Layout(NamedTuple):
         return strides
 
     def fits(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has this layout, as far as its shape tells: strides of single elements do not matter."""
+        """Whether a tensor has this layout, as far as its shape shows: strides of single elements do not matter."""
         dimensions = zip(tensor.shape, tensor.stride(), self.strides_at(tensor.shape), strict=True)
         return tensor.numel() == 0 or all(real == traced for size, real, traced in dimensions if size > 1)
 
     def shows(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's shape tells all that it ever will."""
+        """Whether a tensor's shape is all that matters of it."""
         return all(size > 1 or one for size, one in zip(tensor.shape, self.ones, strict=True))
 
 
@@ -275,7 +275,7 @@ def layout_of(value: object) -> Layout | None:
     fixed = all(isinstance(number, int) for number in (*value.shape, *value.stride()))
     layout = Layout(order, tuple(numbers) if fixed else None, tuple(map(_is_one, value.shape)))
     dimensions = zip(sizes, numbers, layout.strides_at(sizes), strict=True)
-    return layout if all(traced == told for size, traced, told in dimensions if size > 1) else None
+    return layout if all(traced == stated for size, traced, stated in dimensions if size > 1) else None
 
 
 def _number(number: int | torch.SymInt) -> int | None:

@@ -165,7 +165,7 @@ _IN_PLACE = {"setitem", "delitem"} | {
 
 
 def written_inputs(graph: fx.GraphModule) -> set[int]:
-    """Indices of the inputs that the graph may write to; all of them where the trace does not tell."""
+    """Indices of the inputs that the graph may write to; all of them where the trace does not record it."""
     inputs = [value_of(node) for node in graph.graph.find_nodes(op="placeholder")]
     written = [value_of(item) for node in graph.graph.nodes for item in _written(node)]
     if any(value is None for value in written):

@@ -36,7 +36,7 @@ _LOG = logging.getLogger("tracekit.capture")
 COMPILER = "torch._inductor.compile_fx"
 KNOWN = ((2, 11), (2, 15))
 #: Part of the key of Inductor's caches while maps are on.
-CACHE_TAG = "tracekit kernel maps 8"
+CACHE_TAG = "tracekit kernel maps 9"
 _PROVENANCE = "set_kernel_post_grad_provenance_tracing"
 #: The parameters that the functions of known releases begin with.
 _PARAMETERS = {

@@ -1,12 +1,12 @@
 """Which modules each kernel of a compiled graph serves, by the nodes of the graph that the compiler made it of.
 
-Inductor rewrites a graph before it makes kernels of it, and a rewritten node says whose work it is only by chance: a
+Inductor rewrites a graph before it makes kernels of it, and a rewritten node names its module only by chance: a
 matrix product that takes up the addition behind it passes for the addition. So products are recognized by what they
 multiply, as it was before. It knows modules only as texts of the graph.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from torch import fx
@@ -78,33 +78,39 @@ class Owners:
     def served(self, kernels: Iterable[Kernel]) -> Iterator[KernelModules]:
         """Whom each kernel serves."""
         kernels = list(kernels)
+        called = {node for kernel in kernels for node in _called(kernel)}
         for kernel, nodes in zip(kernels, self.computed(kernels), strict=True):
             busy = [node for node in nodes if _name(node) not in _FREE] or nodes
-            yield KernelModules(kernel.name, kernel.generated, self._weights(busy))
+            yield KernelModules(kernel.name, kernel.generated, self._weights(kernel, busy, called))
 
     def computed(self, kernels: Sequence[Kernel]) -> list[list[fx.Node]]:
         """The nodes that each kernel computes."""
-        called = {id(node) for kernel in kernels for node in _called(kernel)}
+        called = [_called(kernel) for kernel in kernels]
         # An operator's own kernel passes for its inputs' work, too, and theirs for the operator's.
+        others = {node for nodes in called for node in nodes}
         found: list[list[fx.Node]] = []
         before: set[fx.Node] = set()
-        for kernel in kernels:
-            found.append(_called(kernel) or _without(called, before, kernel.nodes))
+        for kernel, own in zip(kernels, called, strict=True):
+            found.append(own or _without(others, before, kernel.nodes))
             before.update(found[-1])
+            if _is_product(kernel):
+                # The compiler's next kernel may finish it, as it adds the bias of a convolution.
+                others.difference_update(own)
         return found
 
-    def _weights(self, nodes: Sequence[fx.Node]) -> dict[str | None, int]:
-        """Weights by module: a node counts once, a product more than all other nodes of its kernel."""
+    def _weights(self, kernel: Kernel, nodes: Sequence[fx.Node], called: Container[fx.Node]) -> dict[str | None, int]:
+        """Weights by module: a node counts once, a product more than all other nodes of the kernel that multiplies."""
         weights: Counter[str | None] = Counter()
         for node in nodes:
             products = [self._of_product(node, factors) for factors in _products(node)]
+            multiplies = products and not (kernel.generated and node in called)
             for known, text in products or [self.owner(node)]:
                 if known:
-                    weights[text] += len(nodes) if products else 1
+                    weights[text] += len(nodes) if multiplies else 1
         return dict(weights) or dict.fromkeys(_around(nodes), 1)
 
     def owner(self, node: fx.Node) -> tuple[bool, str | None]:
-        """Whether it is known whose work a node is, and whose."""
+        """Whether the module of a node is known, and which it is."""
         product = _factors(node)
         return self._of_product(node, product) if product else (_is_known(node), module_text(node))
 
@@ -125,18 +131,25 @@ def _called(kernel: Kernel) -> list[fx.Node]:
     """The nodes of the operator that a kernel is a call of; a node may leave open which overload it calls."""
     if kernel.generated:
         return []
+    if _is_product(kernel):
+        return list(kernel.nodes) if len(kernel.nodes) == 1 else list(filter(_products, kernel.nodes))
     overload = kernel.name.removeprefix("torch.ops.")
     return [node for node in kernel.nodes if str(node.target) in (overload, overload.rpartition(".")[0])]
 
 
-def _without(called: set[int], before: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:
-    """The nodes that compute, but for those that kernels of their own compute, if others are left.
+def _is_product(kernel: Kernel) -> bool:
+    return kernel.name.startswith("extern_kernels.")
+
+
+def _without(called: Container[fx.Node], before: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    """The nodes that compute, but for those that kernels of their own compute, if others that compute are left.
 
     Where only work of kernels before is left, which is input here, a kernel finishes what an operator began.
     """
     computing = [node for node in nodes if node.op == "call_function"]
-    left = [node for node in computing if id(node) not in called] or computing
-    finished = [node for node in computing if id(node) in called]
+    left = [node for node in computing if node not in called]
+    left = left if any(_name(node) not in _FREE for node in left) else computing
+    finished = [node for node in computing if node in called]
     return finished if finished and before.issuperset(left) else left
 
 
@@ -172,7 +185,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _is_known(node: fx.Node) -> bool:
-    """Whether a node says whose work it is: it comes from the program, not from a compiler's rewriting of it."""
+    """Whether a node names its module: it comes from the program, not from a compiler's rewriting of it."""
     return module_text(node) is not None or any(name in node.meta for name in ("fwd_nn_module_stack", *_PROGRAM))
 
 

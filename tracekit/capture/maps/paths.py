@@ -1,8 +1,8 @@
 """The marked paths of the modules that one run of a compiled graph serves: several modules may run the same code.
 
 The roots of a graph, the modules outside which it has no other, are known by the parameters and buffers that the run is
-given, by the marked call around it, or as what they were when the graph was traced. What a run is given comes first: a
-function's module may be another one by now.
+given, else by the marked call around it. Only beside a root that is still the one of the trace, others are what they
+were then, too. Backward runs are of the modules of their forward run (``runs.py``).
 
 Engines compile one of their equal layers and run its code for all of them. What these differ in are numbers: the code
 was compiled with ``layers.0.norm.weight``, and a run with ``layers.7.norm.weight`` is one of layer 7. Where no input
@@ -30,61 +30,36 @@ def paths_of_forward(traced: Traced, inputs: Sequence[Any], lane: Lane) -> Paths
     """The paths of a forward run, or of one without gradients."""
     given = roots_by_inputs(traced, inputs)
     paths, witnesses = list(given.paths), given.witnesses
-    if (number := _only_one(traced)) is not None:
-        root = traced.roots[number]
-        if paths[number] is None:
-            witness, paths[number] = path_by_tensors(root, inputs)
-            witnesses = witnesses or witness
-        paths[number] = paths[number] or _around(root, lane) or _when_traced(root)
-    known = traced.chosen_by_inputs or number is not None or (given.agree and not _moved(traced, paths))
-    roots = zip(traced.roots, paths, strict=True)
-    paths = [path or _other(root, lane) for root, path in roots] if known else [None] * len(paths)
-    traced.paths_run.add((epoch.number, tuple(paths)))
-    return _if_any(paths), witnesses
-
-
-def paths_of_backward(traced: Traced, inputs: Sequence[Any]) -> Paths:
-    """The paths of a backward run: those of the forward runs, if all are of the same modules or an input says which."""
-    forward = {paths for run, paths in traced.paths_run if run == epoch.number}
-    if (number := _only_one(traced)) is None:
-        return (_if_any(forward.pop()) if len(forward) == 1 else None), ()
-    witness, path = path_by_tensors(traced.roots[number], inputs)
-    if path is not None and not forward:
-        return [path if other == number else None for other in range(len(traced.roots))], witness
-    fitting = [paths for paths in forward if path in (None, paths[number])]
-    return (_if_any(fitting[0]) if len(fitting) == 1 else None), witness
-
-
-def _only_one(traced: Traced) -> int | None:
-    """The number of the only root that is a module; None if there are several, or none."""
     real = [number for number, root in enumerate(traced.roots) if root is not CALLER]
-    return real[0] if len(real) == 1 else None
+    if len(real) == 1 and paths[real[0]] is None:
+        witness, paths[real[0]] = path_by_tensors(traced.roots[real[0]], inputs)
+        witnesses = witnesses or witness
+    by_inputs = [path for path in paths if path]
+    paths = [path or _called(root, lane) for path, root in zip(paths, traced.roots, strict=True)]
+    unknown = [number for number in real if paths[number] is None]
+    if unknown and not traced.chosen_by_inputs and not (by_inputs and _unmoved(traced, paths)):
+        return None, witnesses
+    paths = [path or _marked(root) for path, root in zip(paths, traced.roots, strict=True)]
+    known = traced.chosen_by_inputs or given.agree
+    return (paths if known and any(paths) else None), witnesses
 
 
-def _if_any(paths: Sequence[str | None]) -> list[str | None] | None:
-    return list(paths) if any(paths) else None
+def _unmoved(traced: Traced, paths: Sequence[str | None]) -> bool:
+    """Whether all roots that are known are what they were when the graph was traced."""
+    return all(path in (None, _marked(root)) for root, path in zip(traced.roots, paths, strict=True))
 
 
-def _moved(traced: Traced, paths: Sequence[str | None]) -> bool:
-    """Whether one root is another module than when it was traced, and it is not known what the others are now."""
-    pairs = list(zip(traced.roots, paths, strict=True))
-    unknown = any(path is None and root is not CALLER for root, path in pairs)
-    return unknown and any(path not in (None, _marked(root)) for root, path in pairs)
-
-
-def _other(root: Root, lane: Lane) -> str | None:
-    return (marked_models.innermost(lane, "") if root is CALLER else _when_traced(root)) or None
-
-
-def _around(root: Root, lane: Lane) -> str | None:
-    return marked_models.innermost(lane, root.class_name) if root.class_name or not root.text else None
-
-
-def _when_traced(root: Root) -> str:
-    path = _marked(root)
-    if path is None and root.module is None and root.class_name:
-        path = marked_models.only_one_of(root.class_name)
-    return path or root.class_name
+def _called(root: Root, lane: Lane) -> str | None:
+    """The path of a root that no input identifies: of its class, the only one in the innermost call that has any."""
+    if root is CALLER:
+        return marked_models.innermost(lane)
+    paths = marked_models.paths_of(root.class_name)
+    for call in marked_models.calls(lane):
+        inside = [path for path in paths if path == call or path.startswith(f"{call}.")]
+        if inside:
+            return call if call in inside else inside[0] if len(inside) == 1 else None
+    is_marked = root.module is None or _marked(root) is not None
+    return (paths[0] if len(paths) == 1 else None) if paths and is_marked else root.class_name or None
 
 
 def _marked(root: Root) -> str | None:
@@ -113,7 +88,7 @@ def modules_by_inputs(traced: Traced, prefixes: Sequence[str | None], inputs: Se
         names = marked_models.names_at(address) if address else []
         known = list(_below(names, prefixes[root]))
         if marked_models.is_shared(address):
-            # It says nothing of the layer that runs, but the module that it is of is this one.
+            # It shows nothing about the layer that runs, but the module that it is of is this one.
             shared.update([(root, before.rpartition(".")[0])] if before in known else ())
         elif names and not any(_is_alike(before, now) and _noted(numbers, root, before, now) for now in known):
             return None
@@ -126,7 +101,7 @@ def modules_by_inputs(traced: Traced, prefixes: Sequence[str | None], inputs: Se
 class RootPaths(NamedTuple):
     """The marked paths of the roots of a run, and an input of each that no other module has.
 
-    They ``agree`` if all inputs are where the graph was given them, and those of a root have the same path.
+    They ``agree`` if all inputs of a root may be where the graph was given them, below one path.
     """
 
     paths: list[str | None]
@@ -148,7 +123,7 @@ def roots_by_inputs(traced: Traced, inputs: Sequence[object]) -> RootPaths:
             candidates[root] = candidates.get(root, above) & above
     known = {root: next(iter(paths)) for root, paths in candidates.items() if len(paths) == 1}
     paths = [known.get(root) for root in range(len(traced.roots))]
-    return RootPaths(paths, tuple(witnesses.values()), agree=len(known) == len(candidates))
+    return RootPaths(paths, tuple(witnesses.values()), agree=all(candidates.values()))
 
 
 def _above(names: Sequence[str], before: str, *, alike: bool) -> Iterator[str]:
@@ -231,7 +206,7 @@ class MarkedModels:
     def __init__(self) -> None:
         self._models: dict[object, tuple[ref[nn.Module], str]] = {}
         self._epoch = -1
-        self._classes: dict[str, str] = {}
+        self._classes: dict[str, list[str]] = {}
         self._paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._tensors: dict[int, list[str]] = {}
         self._shared: set[int] | None = None
@@ -251,11 +226,10 @@ class MarkedModels:
         self._look()
         return self._paths.get(module)
 
-    def only_one_of(self, class_name: str) -> str | None:
-        """The path of the module of this class, if there is only one."""
+    def paths_of(self, class_name: str) -> list[str]:
+        """The paths of all modules of this class."""
         self._look()
-        paths = [path for path, name in self._classes.items() if name == class_name]
-        return paths[0] if len(paths) == 1 else None
+        return self._classes.get(class_name, [])
 
     def names_at(self, address: int) -> list[str]:
         """The dotted names of the parameters and buffers at an address; several if they are tied."""
@@ -274,12 +248,14 @@ class MarkedModels:
             self._shared = {address for names in counted for address, count in names.items() if count > 1}
         return address in self._shared
 
-    def innermost(self, lane: Lane, class_name: str) -> str | None:
-        """The path of the innermost marked call that is open on this thread, if it is of this class (empty: of any)."""
-        self._look()
+    def calls(self, lane: Lane) -> Iterator[str]:
+        """The paths of the marked calls that are open on this thread, from the innermost outwards."""
+        return (entry.path for entry in reversed(lane.open) if isinstance(entry, Marks))
+
+    def innermost(self, lane: Lane) -> str | None:
+        """The path of the innermost marked call that is open on this thread, if nothing else is open inside."""
         entry = lane.open[-1] if lane.open else None
-        path = entry.path if isinstance(entry, Marks) else None
-        return path if path is not None and class_name in ("", self._classes.get(path)) else None
+        return entry.path if isinstance(entry, Marks) else None
 
     def _look(self) -> None:
         if self._epoch == epoch.number:
@@ -291,7 +267,7 @@ class MarkedModels:
             for path, _, module in modules_of(model, prefix) if model is not None else ():
                 original = unwrapped(module)
                 self._paths[original] = path
-                self._classes[path] = type(original).__name__
+                self._classes.setdefault(type(original).__name__, []).append(path)
                 for name, address in addresses(original):
                     tensors[address].append(f"{path}.{name}")
         self._tensors = dict(tensors)

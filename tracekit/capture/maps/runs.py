@@ -18,7 +18,7 @@ from torch import fx
 
 from tracekit.capture.emit import Emitter, epoch, quiet_emitter
 from tracekit.capture.maps.flops import Cost, sizes_in
-from tracekit.capture.maps.paths import Place, modules_by_inputs, paths_of_backward, paths_of_forward
+from tracekit.capture.maps.paths import Place, modules_by_inputs, paths_of_forward
 from tracekit.capture.maps.traced import Traced, module_text
 from tracekit.capture.marks import Switch
 from tracekit.markers.base import Flops, MappedKernel
@@ -26,8 +26,9 @@ from tracekit.markers.kernel_maps import FAILED, SEVERAL_MODULES, compiled_graph
 
 _LOG = logging.getLogger("tracekit.capture")
 _EMITTED_AGAIN_NS = 1_000_000_000
-_TAG = "_tracekit_traced"
 _MOST_ROOTS = 4_096
+#: Forward runs that are remembered until their backward runs.
+_MOST_FORWARD = 65_536
 #: Maps of a graph with FLOPs of their own, where these depend on the sizes that a run is given.
 _MOST_SIZES = 32
 
@@ -46,10 +47,36 @@ _running = _Running()
 switch = Switch(on=False)
 
 
+class Served(NamedTuple):
+    """The modules that a run serves: paths of the roots, and places of the modules below these."""
+
+    traced: Traced
+    paths: tuple[str | None, ...]
+    places: tuple[Place | None, ...]
+
+
+#: What forward runs served, by the markers that were on, the digest of their graph, and the number of the autograd node
+#: that runs backward; None if it is that of several nodes, because each thread counts by itself.
+_forward: dict[tuple[int, str, int], Served | None] = {}
+
+
+def _note_forward(digest: str, served: Served | None) -> None:
+    # The node was made just before.
+    key = epoch.number, digest, torch._C._autograd._get_sequence_nr() - 1
+    while len(_forward) >= _MOST_FORWARD:
+        _forward.pop(next(iter(_forward)), None)
+    _forward[key] = served if _forward.setdefault(key, served) == served else None
+
+
+def _forward_of_node(digest: str) -> Served | None:
+    node: Any = torch._C._current_autograd_node()
+    return None if node is None else _forward.get((epoch.number, digest, node._sequence_nr()))
+
+
 class Runs:
     """A compiled graph's callable with ranges around its runs."""
 
-    __slots__ = ("_states", "backward", "graph_pass", "kernel_map", "run", "state", "traced")
+    __slots__ = ("_states", "graph_pass", "kernel_map", "run", "state", "traced")
 
     def __init__(
         self, run: Callable[[Sequence[Any]], Any], kernel_map: KernelMap, graph_pass: str, traced: Traced
@@ -57,7 +84,6 @@ class Runs:
         self.run = run
         self.kernel_map = kernel_map
         self.graph_pass = graph_pass
-        self.backward = graph_pass == "backward"
         self.traced = traced
         self.state: _State | None = None
         self._states: dict[int, _State] = {}
@@ -67,13 +93,12 @@ class Runs:
         if not switch.on:
             return self.run(inputs)
         emitter = quiet_emitter()
-        traced = _running.traced or self.traced
-        if self.backward and traced.shares_code:
-            traced = getattr(torch._C._current_autograd_node(), _TAG, traced)
+        forward = _forward_of_node(self.kernel_map.digest) if self.graph_pass == "backward" else None
+        traced = forward.traced if forward is not None else _running.traced or self.traced
         state = self.state
         if state is None or state.asked is not traced or state.emitter is not emitter or state.epoch != epoch.number:
             state = self.state = self._state(traced, emitter)
-        opener = state.opener(inputs)
+        opener = state.opener(inputs, forward)
         opener()
         try:
             return self.run(inputs)
@@ -126,15 +151,19 @@ class _EmittedMap:
             emitter.close()
 
 
-#: What opens the range of a run, and its map; None for a run without one.
-_Opener = tuple["Callable[[], object]", _EmittedMap | None]
+class _Opener(NamedTuple):
+    """What opens the range of a run, its map, and the modules that it serves; None for a run without a map."""
+
+    open: Callable[[], object]
+    emitted: _EmittedMap | None = None
+    served: Served | None = None
 
 
 class _State:
     """What is known of a graph's runs as a traced graph, for one emitter, while the marked models stay the same."""
 
     __slots__ = (
-        *("asked", "backward", "by_inputs", "emitter", "epoch", "graph_pass", "maps", "openers", "kernel_map", "sizes"),
+        *("asked", "by_inputs", "emitter", "epoch", "graph_pass", "maps", "openers", "kernel_map", "sizes"),
         *("traced", "witnesses"),
     )
 
@@ -144,8 +173,7 @@ class _State:
         self.asked = asked
         # Another graph may run inside the piece that runs.
         self.traced = asked if asked.digest == runs.kernel_map.digest else runs.traced
-        self.backward = runs.backward
-        self.by_inputs = self.traced.chosen_by_inputs and not runs.backward
+        self.by_inputs = self.traced.chosen_by_inputs
         self.emitter = emitter
         self.epoch = epoch.number
         #: Indexes of the inputs that identify which modules run: parameters of theirs.
@@ -156,28 +184,36 @@ class _State:
         self.maps: dict[tuple[object, ...], _EmittedMap] = {}
         self.openers: dict[object, _Opener] = {}
 
-    def opener(self, inputs: Sequence[Any]) -> Callable[[], object]:
-        """What opens the range of a run with these inputs; emits the map first, if it is time."""
-        key = self._key(inputs)
-        opener, emitted = self.openers.get(key) or self._new_opener(key, inputs)
+    def opener(self, inputs: Sequence[Any], forward: Served | None) -> Callable[[], object]:
+        """What opens the range of a run with these inputs, or of the backward pass of a forward run.
+
+        Emits the map first, if it is time.
+        """
+        key = self._key(inputs, forward)
+        opener = self.openers.get(key) or self._new_opener(key, inputs, forward)
+        emitted = opener.emitted
         if emitted is not None and time.monotonic_ns() - emitted.emitted_ns > _EMITTED_AGAIN_NS:
             emitted.emit(self.emitter)
-        return opener
+        if self.graph_pass == "forward":
+            _note_forward(self.kernel_map.digest, opener.served)
+        return opener.open
 
-    def _key(self, inputs: Sequence[Any]) -> object:
+    def _key(self, inputs: Sequence[Any], forward: Served | None) -> object:
+        sizes = [inputs[at] for at in self.sizes]
+        if self.graph_pass == "backward":
+            return (forward and forward[1:], *sizes)
         opened = self.emitter.lane.open
         call = getattr(opened[-1], "path", None) if opened else None
-        forward = len(self.traced.paths_run) if self.backward else 0
-        witnesses = [inputs[witness].data_ptr() for witness in self.witnesses]
-        return (call, forward, *witnesses, *[inputs[at] for at in self.sizes])
+        return (call, *[inputs[witness].data_ptr() for witness in self.witnesses], *sizes)
 
-    def _new_opener(self, key: object, inputs: Sequence[Any]) -> _Opener:
+    def _new_opener(self, key: object, inputs: Sequence[Any], forward: Served | None) -> _Opener:
         try:
-            opener, witnesses = self._made(inputs)
+            served, witnesses = (forward, ()) if self.graph_pass == "backward" else self._served(inputs)
+            opener = self._unmapped(SEVERAL_MODULES) if served is None else self._mapped(served, inputs)
             if witnesses and witnesses != self.witnesses and (self.by_inputs or not self.witnesses):
                 self.openers.clear()
                 self.witnesses = witnesses
-                key = self._key(inputs)
+                key = self._key(inputs, forward)
         except Exception:  # noqa: BLE001 - the user's run goes on without its map
             _LOG.debug("cannot mark a run of a compiled graph", exc_info=True)
             opener = self._unmapped(FAILED)
@@ -187,23 +223,24 @@ class _State:
         return opener
 
     def _unmapped(self, reason: str) -> _Opener:
-        return self.emitter.opener(unmapped_graph(reason, self.graph_pass)), None
+        return _Opener(self.emitter.opener(unmapped_graph(reason, self.graph_pass)))
 
-    def _made(self, inputs: Sequence[Any]) -> tuple[_Opener, tuple[int, ...]]:
-        if self.backward:
-            paths, witnesses = paths_of_backward(self.traced, inputs)
-        else:
-            paths, witnesses = paths_of_forward(self.traced, inputs, self.emitter.lane)
+    def _served(self, inputs: Sequence[Any]) -> tuple[Served | None, tuple[int, ...]]:
+        paths, witnesses = paths_of_forward(self.traced, inputs, self.emitter.lane)
         if paths is None:
-            return self._unmapped(SEVERAL_MODULES), witnesses
+            return None, witnesses
         places = tuple(self.traced.places)
         if self.by_inputs:
             served = modules_by_inputs(self.traced, paths, inputs)
             if served is None:
-                return self._unmapped(SEVERAL_MODULES), ()
+                return None, ()
             places, witnesses = served.places, (served.witness,) if served.witness >= 0 else ()
+        return Served(self.asked, tuple(paths), places), witnesses
+
+    def _mapped(self, served: Served, inputs: Sequence[Any]) -> _Opener:
+        _, paths, places = served
         root = paths[0] if len(paths) == 1 else None
-        prefixes = ("",) if root else tuple(paths)
+        prefixes = ("",) if root else paths
         sized = inputs if len(self.maps) < _MOST_SIZES or not self.sizes else None
         sizes = tuple(inputs[at] for at in self.sizes) if sized is not None else ()
         emitted = self.maps.get((places, prefixes, sizes))
@@ -212,34 +249,22 @@ class _State:
             emitted = _EmittedMap(root or "", map_id, [self.emitter.opener(text) for text in texts])
             self.maps[places, prefixes, sizes] = emitted
         other = None if (root or "") == emitted.root else root
-        return (self.emitter.opener(compiled_graph(emitted.map_id, self.graph_pass, other)), emitted), witnesses
+        return _Opener(self.emitter.opener(compiled_graph(emitted.map_id, self.graph_pass, other)), emitted, served)
 
 
 def running_as(run: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
     """A piece's code, whose runs are those of this traced graph even if other pieces share the code."""
-    traced.shares_code = True
 
     def piece(*args: Any) -> Any:  # noqa: ANN401 - whatever the piece takes and returns
         if not switch.on:
             return run(*args)
         before, _running.traced = _running.traced, traced
         try:
-            results = run(*args)
+            return run(*args)
         finally:
             _running.traced = before
-        if torch.is_grad_enabled():
-            _tag(results, traced)
-        return results
 
     return piece
-
-
-def _tag(results: Any, traced: Traced) -> None:  # noqa: ANN401 - whatever a piece returns
-    """Notes on a piece's autograd nodes, which are of its own, as which graph their backward pass runs."""
-    for item in results if isinstance(results, tuple | list) else (results,):
-        node = getattr(item, "grad_fn", None)
-        if type(node).__name__ == "CompiledFunctionBackward":
-            setattr(node, _TAG, traced)
 
 
 class KernelMap(NamedTuple):

@@ -38,7 +38,7 @@ class Scope(NamedTuple):
 
 
 def scope(graph: fx.GraphModule) -> Scope:
-    """The function that Dynamo is tracing on this thread to a graph; without modules if Dynamo does not say."""
+    """The function that Dynamo is tracing on this thread to a graph; without modules if Dynamo does not report it."""
     inputs = graph.graph.find_nodes(op="placeholder")
     tensors = {node.name: text for node in inputs if (text := _tensor_text(node)) is not None}
     variables, names = _variables()
@@ -49,7 +49,7 @@ def scope(graph: fx.GraphModule) -> Scope:
 
 
 def _variables() -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The locals and globals of the function that is traced; empty if Dynamo does not say."""
+    """The locals and globals of the function that is traced; empty if Dynamo does not report it."""
     symbolic = sys.modules.get("torch._dynamo.symbolic_convert")
     try:
         frame = symbolic.InstructionTranslator.current_tx().output.root_tx  # type: ignore[union-attr]
@@ -127,8 +127,6 @@ class Traced:
         roots: The roots, in the order of their first modules.
         places: Of each module, the number of its root and its path below it; None if it is none's.
         given: The parameters and buffers that the graph is given.
-        paths_run: The paths of the roots with which the graph has run forward, each time with the epoch of the run.
-        shares_code: Whether other traced graphs may run the same code.
         chosen_by_inputs: Whether an engine may run its code as any of several equal graphs, identified by its inputs.
     """
 
@@ -142,8 +140,6 @@ class Traced:
         self.texts = list(numbers)
         self.numbers = numbers
         self.digest = content.hexdigest()[:32]
-        self.paths_run: set[tuple[int, tuple[str | None, ...]]] = set()
-        self.shares_code = False
         self.chosen_by_inputs = chosen_by_inputs
         self._read_roots(graph, around)
 
@@ -163,8 +159,6 @@ class Traced:
             Root(text, None, name, frozenset(below)) if text or name else CALLER for text, name, below in roots
         ]
         traced.places, traced.given = list(places), list(given)
-        traced.paths_run = set()
-        traced.shares_code = False
         traced.chosen_by_inputs = chosen_by_inputs
         return traced
 
@@ -287,17 +281,21 @@ def _place(name: str, caller: str | None, above: str | None) -> str:
 class _Models:
     def __init__(self, variables: Mapping[str, nn.Module]) -> None:
         self._variables = variables
-        self._names: dict[int, str] = {}
+        self._names: dict[int, dict[str, str]] = {}
         for variable, model in variables.items():
             for path, module in model.named_modules():
                 parts = (part for part in path.split(".") if part not in ("", WRAPPED))
-                self._names.setdefault(id(module), ".".join((variable, *parts)))
+                self._names.setdefault(id(module), {})[variable] = ".".join((variable, *parts))
 
     def name_of(self, key: str, text: str) -> str | None:
-        """What its model calls a module, by its key in Dynamo and its text in the graph; None if none has it."""
+        """What its model calls a module, by its key in Dynamo and its text in the graph; None if none has it.
+
+        That of the variable it came from, which may be another module in the next run, else of the first that has it.
+        """
         number = key.partition("@")[0]
         if number.isdecimal():
-            return self._names.get(int(number))
+            names = self._names.get(int(number), {})
+            return names.get(base_of(text)) or next(iter(names.values()), None)
         return text if base_of(text) in self._variables else None
 
 

@@ -1,7 +1,7 @@
 """Calls of modules that a Chrome trace records: with_stack's numbered ones, and TorchScript's hierarchies.
 
-``with_stack`` numbers the modules of each class, and does not tell classes of one name from each other: every first
-module of a class ``Block`` is ``Block_0``. What tells them apart is the ``forward`` that ran, or for modules with
+``with_stack`` numbers the modules of each class, and does not distinguish classes of one name: every first
+module of a class ``Block`` is ``Block_0``. What distinguishes them is the ``forward`` that ran, or for modules with
 parametrizations, each of which has a class of its own, what computed their first parameter.
 
 ``with_modules`` writes a hierarchy on every operator of a TorchScript model, and no event for a call. Calls are
@@ -52,7 +52,7 @@ def distinct_names(calls: Columns, functions: Columns, names: dict[str, int]) ->
 
 
 def _signs(calls: Columns, functions: Columns, names: Sequence[str]) -> Ints:
-    """For every call the name of the first thing inside that tells its module from others, or -1."""
+    """For every call the name of the first thing inside that distinguishes its module from others, or -1."""
     kind = np.array([_kind(name) for name in names] + [_NOTHING], dtype=np.int64)
     takes = np.array([name.startswith(_PARAMETRIZED) for name in names] + [False]) + 1
     size = calls["start"].size

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tracekit.causes import ABSURD_TIME, OTHER_EVENT, PROCESS_UNKNOWN
+from tracekit.causes import ABSURD_TIME, CUT_OFF, OTHER_EVENT, PROCESS_UNKNOWN, REPORT
 from tracekit.errors import ReportError
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import ModuleMarker
@@ -72,8 +72,10 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         gathering.add(piece)
         progress("reading", piece.position / size)
     events = {kind: gathering.table(kind) for kind in KINDS}
+    counters.add(REPORT, CUT_OFF, int(trace.cut_at is not None))
     if not any(events[kind]["start"].size for kind in KINDS if kind not in BESIDE):
-        raise ReportError(path, "holds no events of torch.profiler", EXPECTED)
+        where = "" if trace.cut_at is None else " before it is cut off"
+        raise ReportError(path, f"holds no events of torch.profiler{where}", EXPECTED)
     first_ns = _from_the_first(events, counters)
     threads = _threads(events, list(gathering.threads))
     events[OPERATOR]["made_on"] = forward_threads(events[OPERATOR], events[FLOW], threads.process)
@@ -103,7 +105,10 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         records_graphs=False,
     )
     without = not known and not _has_markers(gathering.texts)
-    return replace(recording, missing=tuple(_missing_data(recording, numbered=numbered, without_modules=without)))
+    missing = [*_missing_data(recording, numbered=numbered, without_modules=without)]
+    if trace.cut_at is not None:
+        missing.insert(0, MissingData(f"its events after byte {trace.cut_at:,}, where it is cut off", CUT_OFF.advice))
+    return replace(recording, missing=tuple(missing))
 
 
 def _device_work(
@@ -142,7 +147,7 @@ def _operators(rows: Columns, threads: Threads) -> Operators:
 
 
 def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, counters: LossCounters) -> bool:
-    """Whether some are known from ``with_stack`` alone. Where hooks marked modules, only their markers count."""
+    """Whether some are known only from ``with_stack``. Where hooks marked modules, only their markers count."""
     calls = events[MODULE]
     hierarchies = list(gathering.hierarchies)
     if _has_markers(gathering.texts):
@@ -245,7 +250,7 @@ def _thread_names_of(named: Mapping[tuple[int, int], str], threads: Threads) -> 
 
 
 def _distributed(metadata: Metadata, name: str) -> int | None:
-    """A number that torch.distributed told the profiler; None if there is none."""
+    """A number that torch.distributed gave the profiler; None if there is none."""
     info = metadata.distributed
     number = _integer(info.get(name), -1) if isinstance(info, dict) else -1
     return number if number >= 0 else None
@@ -279,7 +284,7 @@ def _missing_data(recording: Recording, *, numbered: bool, without_modules: bool
     elif _replays_unknown_graphs(recording):
         yield MissingData(
             "graph captures",
-            "give the trace of the graph capture beside it: tracekit parse --graph-captures (recorded by SGLang with "
+            "give the trace of the graph capture with it: tracekit parse --graph-captures (recorded by SGLang with "
             "--enable-profile-cuda-graph, by vLLM with --profiler-config.capture_torch_profiler)",
         )
     elif not np.count_nonzero(len(recording.launches)):

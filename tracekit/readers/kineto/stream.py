@@ -86,7 +86,7 @@ class LastEntries(Struct):
 
 
 class Metadata(Struct):
-    """What a trace says beside its events."""
+    """What a trace holds besides its events."""
 
     schema_version: object = field(name="schemaVersion", default=None)
     base_time: object = field(name="baseTimeNanoseconds", default=None)
@@ -174,15 +174,21 @@ class Piece(NamedTuple):
     position: int
 
 
+class _CutOffError(Exception):
+    """The JSON ends before it should."""
+
+
 class Trace:
     """A trace on disk. Its metadata are complete when all pieces have been read.
 
     Attributes:
-        metadata: What it says beside its events.
+        metadata: What it holds besides its events.
+        cut_at: The byte of its JSON, unpacked, after which the rest is missing; None of a whole trace.
     """
 
     def __init__(self, path: Path) -> None:
         self.metadata = Metadata()
+        self.cut_at: int | None = None
         self._path = path
 
     def pieces(self) -> Iterator[Piece]:
@@ -200,7 +206,12 @@ class Trace:
     def _pieces(self, file: Chunks) -> Iterator[Piece]:
         text, opening = self._events_begin(file)
         rest = yield from self._all_but_last(file, text)
-        events, text = self._last(rest, opening)
+        try:
+            events, text = self._last(rest, opening)
+        except _CutOffError:
+            self.cut_at = file.bytes
+            # Where the last event is whole, another could follow.
+            events, text, _ = self._cut(rest.rstrip(b", \t\r\n") + b",{") or ([], b"[]", 0)
         yield Piece(events, partial(_times, text), file.position)
 
     def _events_begin(self, file: Chunks) -> tuple[bytes, bytes]:
@@ -268,8 +279,9 @@ class Trace:
                 return self._end(attempt, opening), attempt
             except (msgspec.MsgspecError, UnicodeDecodeError) as caught:
                 error = error or caught
-        problem = "is cut off in the middle" if "truncated" in str(error) else f"is not valid JSON ({_short(error)})"
-        raise self._error(problem, EXPECTED + "; record or copy it again")
+        if "truncated" in str(error):
+            raise _CutOffError
+        raise self._error(f"is not valid JSON ({_short(error)})", EXPECTED + "; record or copy it again")
 
     def _end(self, text: bytes, opening: bytes) -> list[Event]:
         if opening == b"[":

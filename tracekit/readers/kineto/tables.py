@@ -161,9 +161,9 @@ def processes_of(correlation: Ints, launches: Launches, thread_process: Ints, pr
 
 
 def forward_threads(operators: Columns, flows: Columns, process: Rows) -> Ints:
-    """For every operator the row of threads that made it; -1 if it is no node, or the trace does not tell.
+    """For every operator the row of threads that made it; -1 if it is no node, or the trace does not record it.
 
-    Where one number is all that a process has, and no flow, the trace tells no more than the sequence numbers do.
+    Where one number is all that a process has, and no flow, the trace shows no more than the sequence numbers do.
 
     Args:
         operators: The operators.

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
@@ -33,7 +32,7 @@ from tracekit.readers.nsight.work import (
     work_table,
 )
 from tracekit.readers.ranks import ranks
-from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, have_start, start_and_end
+from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, have_start, start_and_end, strings_of
 from tracekit.readers.source import ENCODED, ENCODED_TEXT, Request, TableSource, has, typed
 from tracekit.recording.operators import Operators, no_operators, operators_as_work
 from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, Source, compute_capability
@@ -95,14 +94,14 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
 
     Args:
         tables: Its tables.
-        report: What is known of its file; called beside the reading, for a digest takes time.
+        report: What is known of its file; called while tables are read, for a digest takes time.
         progress: Called with the share that is done.
 
     Raises:
-        ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
+        ReportError: If it is damaged, or a table lacks a column without which its rows mean nothing.
     """
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        source = beside.submit(report)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        source = pool.submit(report)
         _check_essentials(tables)
         requests = _requests_of_report()
         rows = tables.read(requests, lambda share: progress("reading", share))
@@ -115,7 +114,7 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
         names = {name: request.table.name for name, request in requests.items()}
         try:
             plausible = drop_implausible_times(rows, names, _SUBJECTS, counters, _timed)
-            return _recording(tables, plausible, _described(tables, source.result()), counters, beside)
+            return _recording(tables, plausible, _described(tables, source.result()), counters, pool)
         except DamagedRows as damage:
             raise ReportError(tables.path, str(damage), DAMAGED) from None
 
@@ -147,7 +146,7 @@ def _timed(name: str, table: pa.Table) -> Flags:
 
 
 def _recording(
-    source: TableSource, tables: dict[str, pa.Table], report: Source, counters: LossCounters, beside: ThreadPoolExecutor
+    source: TableSource, tables: dict[str, pa.Table], report: Source, counters: LossCounters, pool: ThreadPoolExecutor
 ) -> Recording:
     threads, ids = global_threads(tables)
     named = named_threads(tables["nvtx"], tables["strings"], ids)
@@ -162,7 +161,7 @@ def _recording(
     operators = _operators_of(tables.pop("operators"), ids, names, counters)
     launches = operators.launched_beside(launches)
     work_rows = {name: tables.pop(name) for name in WORK_TABLES}
-    device_work = beside.submit(work_table, work_rows, ids, names, counters)
+    device_work = pool.submit(work_table, work_rows, ids, names, counters)
     del work_rows
     ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, ids, launches, counters)
     work, inside_ns = operators.done_beside(device_work.result())
@@ -248,8 +247,7 @@ def _thread_names(source: TableSource, strings: pa.Table, ids: GlobalIds) -> dic
     tid, name = np.array(named, dtype=np.int64).T
     row = positions(tid, ids.tids)
     row, name = row[row >= 0], name[row >= 0]
-    used = strings.filter(pc.is_in(strings.column("id"), pa.array(np.unique(name))))
-    texts = dict(zip(used.column("id").to_pylist(), used.column("value").to_pylist(), strict=True))
+    texts = strings_of(strings, name)
     return {at: texts[text] for at, text in zip(row.tolist(), name.tolist(), strict=True) if texts.get(text)}
 
 

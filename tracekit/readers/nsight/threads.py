@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from tracekit.arrays.types import Ints, Rows
 from tracekit.nsight import tables as nsight
 from tracekit.readers.ranks import Claim
-from tracekit.readers.rows import occurring, rows_of, sorted_strings, texts_at
+from tracekit.readers.rows import occurring, rows_of, strings_of
 from tracekit.readers.source import TableSource, typed
 from tracekit.recording.tables import Threads
 
@@ -80,15 +80,13 @@ def named_threads(events: pa.Table, strings: pa.Table, ids: GlobalIds) -> list[t
     if not rows.num_rows:
         return []
     inline = rows.column("text").to_pylist() if "text" in rows.column_names else []
-    known, values = sorted_strings(strings)
     by_id = rows.column("textId").to_pylist() if "textId" in rows.column_names else []
+    known = strings_of(strings, np.array([one for one in by_id if one is not None], dtype=np.int64))
     names = []
     for at, process in enumerate(ids.process_of(rows.column("globalTid")).tolist()):
         text = inline[at] if inline else None
-        if text is None and by_id and by_id[at] is not None:
-            row = int(np.searchsorted(known, by_id[at]))
-            exists = row < known.size and int(known[row]) == by_id[at]
-            text = texts_at(values, np.array([row]))[0] if exists else None
+        if text is None and by_id:
+            text = known.get(by_id[at])
         if text is not None:
             names.append((process, text))
     return names

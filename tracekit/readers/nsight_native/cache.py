@@ -19,7 +19,7 @@ _IN_USE_S = 3600
 #: What is unfinished for so long was left behind by a process that was killed.
 _LEFT_BEHIND_S = 86_400
 _PARTIAL = ".partial-"
-#: Lists the files of an export, beside them: a disk that fills up or a program that tidies up may take some of them.
+#: Lists the files of an export, next to them: a disk that fills up or a program that tidies up may take some of them.
 _CONTENTS = "contents"
 
 

@@ -34,7 +34,7 @@ def read(path: Path, progress: Progress) -> Recording:
     if recording is None:
         with made(key, lambda place: _export(tool, path, writer, place, progress)) as place:
             recording = _recording(exported(place), source, progress, path)
-    if writer:  # its tables tell the version that exported them
+    if writer:  # its tables hold the version that exported them
         recording = replace(recording, source=replace(recording.source, exporter=writer))
     if not _is_newer(writer, tool.version):
         return recording
@@ -128,7 +128,7 @@ _SEARCHED_BYTES = 1 << 20
 
 
 def _written_by(path: Path) -> str | None:
-    """Such as ``2023.4.4``; None if the report does not tell."""
+    """Such as ``2023.4.4``; None if the report does not record it."""
     with path.open("rb") as file:
         head = file.read(_SEARCHED_BYTES)
         file.seek(max(0, path.stat().st_size - _SEARCHED_BYTES))

@@ -23,7 +23,7 @@ def read(path: Path, progress: Progress) -> Recording:
     """Reads the file.
 
     Raises:
-        ReportError: If it is damaged, or a table lacks a column without which its rows say nothing.
+        ReportError: If it is damaged, or a table lacks a column without which its rows mean nothing.
     """
     from tracekit.readers.nvprof import report
 

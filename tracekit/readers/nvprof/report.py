@@ -47,8 +47,8 @@ _EARLIEST_UTC_NS = 10**18
 def read(path: Path, progress: Progress) -> Recording:
     """Reads the file, as the package's ``read`` says."""
     file = SqliteFile(path)
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        source = beside.submit(source_of_file, path, NAME)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        source = pool.submit(source_of_file, path, NAME)
         _check_essentials(file)
         bulk = BulkReader(file)
         requests = (

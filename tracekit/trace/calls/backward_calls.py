@@ -214,7 +214,7 @@ def forward_call_of(nodes: AutogradNodes, axis: ThreadAxis, calls: Calls, call_a
 
 def _owners(nodes: AutogradNodes, calls: Calls) -> tuple[Rows, Flags]:
     call = innermost(calls.start, calls.end, calls.parent, nodes.maker_start, nodes.maker_end)
-    # Between two operators it is known whose a node is only if no call begins or ends there.
+    # Between two operators it is known which call's a node is only if no call begins or ends there.
     alike = np.searchsorted(calls.start, nodes.maker_start) == np.searchsorted(calls.start, nodes.until)
     certain = (nodes.until < 0) | (alike & (lookup(calls.end, call) > nodes.until))
     call = np.where((nodes.maker >= 0) & certain, call, -1)

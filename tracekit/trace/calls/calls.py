@@ -9,20 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracekit import causes
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import depths, innermost, nesting_order, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.causes import (
-    CAUSES,
-    ENDED_ELSEWHERE,
-    LEFT_OPEN,
-    MODULE_UNCLEAR,
-    MODULE_UNREADABLE,
-    ORPHAN_OUTPUTS,
-    RECOMPUTED,
-    Cause,
-)
 from tracekit.graphs.captures import GraphCaptures
 from tracekit.markers.base import OPERATORS, RANGES, ModuleMarker, Unreadable
 from tracekit.recording.axis import ThreadAxis
@@ -55,7 +46,7 @@ class Calls:
 
     Calls whose module is not known are among them with module -1: those whose markers name none that can be read,
     ranges that ended on another thread, and stretches in which it is not known which call was open. They own the
-    launches inside, so that these are given to nobody else.
+    launches inside, so that these are given to no other call.
 
     Attributes:
         range_row: Row of the recording's ranges; of a stretch some row of its thread.
@@ -65,7 +56,7 @@ class Calls:
         parent: Row of the enclosing call, or -1.
         depth: How many calls enclose it.
         marker: Row of the decoded markers; -1 for what ended elsewhere and for stretches.
-        outputs: Row of the marker that tells its outputs, or -1.
+        outputs: Row of the marker that records its outputs, or -1.
         cause: Position in ``causes.CAUSES`` that holds if its module is not known.
         module: Row of modules, or -1.
         captured: Whether it ran during a graph capture of its thread, or around one that was recorded apart.
@@ -142,7 +133,7 @@ def calls_of(
         marker[decoded.rows(ModuleMarker, Unreadable)[marker]] = -1
     spans = spans_of(recording, decoded, axis, ends, marker, works)
     seconds = end_markers(spans, decoded)
-    recording.counters.add("ranges", ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
+    recording.counters.add("ranges", causes.ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
     calls, forest = once_each(with_outputs(spans, seconds, decoded), spans, seconds.second, decoded)
     calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
     elsewhere = np.flatnonzero(~axis.ends_here)
@@ -164,7 +155,7 @@ def calls_of(
     if keyed.by == OPERATORS:
         apart |= linked
     modules, module, unclear, mapped = _hierarchy(recording, keyed, calls, trees, (around, places))
-    calls.cause[unclear] = CAUSES.index(MODULE_UNCLEAR)
+    calls.cause[unclear] = causes.CAUSES.index(causes.MODULE_UNCLEAR)
     return Calls(
         range_row=calls.range_row.astype(np.int32),
         last_range=calls.range_row.astype(np.int32),
@@ -240,14 +231,16 @@ def _count_between(times: Ints, start: Ints, end: Ints) -> Ints:
 
 
 def with_outputs(spans: Spans, seconds: EndMarkers, decoded: Decoded) -> CallColumns:
-    """Every span that is no second range as a call, with the marker of the second range that tells its outputs."""
+    """Every span that is no second range as a call, with the marker of the second range that records its outputs."""
     outputs = np.full(spans.start.size, -1, dtype=np.int64)
     closing = np.flatnonzero(seconds.call >= 0)
     outputs[seconds.call[closing]] = seconds.marker[closing]
-    again = [isinstance(marker, Unreadable) and marker.cause is RECOMPUTED for marker in decoded.bare]
-    cause = np.where([*again, False], CAUSES.index(RECOMPUTED), CAUSES.index(MODULE_UNREADABLE))
-    told = cause[decoded.canonical_marker[spans.marker]]
-    columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, told)
+    again = [isinstance(marker, Unreadable) and marker.cause is causes.RECOMPUTED for marker in decoded.bare]
+    cause = np.where(
+        [*again, False], causes.CAUSES.index(causes.RECOMPUTED), causes.CAUSES.index(causes.MODULE_UNREADABLE)
+    )
+    unreadable = cause[decoded.canonical_marker[spans.marker]]
+    columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, unreadable)
     return columns.chosen(np.flatnonzero(~seconds.second))
 
 
@@ -273,7 +266,7 @@ def once_each(calls: CallColumns, spans: Spans, second: Flags, decoded: Decoded)
 
 
 def _without(inner: Flags, calls: CallColumns, forest: Forest) -> tuple[CallColumns, Forest]:
-    # From the inside out, so that of many ranges the outermost learns the outputs that any of them tells.
+    # From the inside out, so that of many ranges the outermost learns the outputs that any of them records.
     for row in np.flatnonzero(inner)[::-1].tolist():
         outer = forest.parent[row]
         if calls.outputs[outer] < 0:
@@ -297,11 +290,11 @@ def with_plain(calls: CallColumns, forest: Forest, extents: Extents, marker: Row
 def with_unknown(
     calls: CallColumns, forest: Forest, axis: ThreadAxis, ends: RangeEnds, elsewhere: Rows, again: Flags
 ) -> tuple[CallColumns, Forest]:
-    """Adds calls of unknown modules, so that launches inside them are given to nobody else."""
+    """Adds calls of unknown modules, so that launches inside them are given to no other call."""
     unknown = [
-        _of_no_module(RECOMPUTED, *_recomputed_stretches(calls, forest, again)),
-        _of_no_module(ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
-        _of_no_module(LEFT_OPEN, *_doubtful_stretches(ends, calls)),
+        _of_no_module(causes.RECOMPUTED, *_recomputed_stretches(calls, forest, again)),
+        _of_no_module(causes.ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
+        _of_no_module(causes.LEFT_OPEN, *_doubtful_stretches(ends, calls)),
     ]
     if not any(part.start.size for part in unknown):
         return calls, forest
@@ -311,9 +304,11 @@ def with_unknown(
     return calls, Forest(*parents(calls.start, calls.end))
 
 
-def _of_no_module(cause: Cause, start: Ints, end: Ints, range_row: Rows) -> CallColumns:
+def _of_no_module(cause: causes.Cause, start: Ints, end: Ints, range_row: Rows) -> CallColumns:
     none = np.full(start.size, -1, dtype=np.int64)
-    return CallColumns(range_row, start, end, none, none, np.full(start.size, CAUSES.index(cause), dtype=np.int64))
+    return CallColumns(
+        range_row, start, end, none, none, np.full(start.size, causes.CAUSES.index(cause), dtype=np.int64)
+    )
 
 
 def _recomputed_stretches(calls: CallColumns, forest: Forest, apart: Flags) -> tuple[Ints, Ints, Rows]:

@@ -50,7 +50,7 @@ def end_markers(spans: Spans, decoded: Decoded) -> EndMarkers:
 
 
 def _with_outputs(spans: Spans, traits: MarkerTraits, before: Rows, unreadable: Flags) -> tuple[Flags, Rows]:
-    """Second ranges that tell outputs, and for each the call that it closes, or -1."""
+    """Second ranges that record outputs, and for each the call that it closes, or -1."""
     second = traits.only_result & ~spans.encloses
     call = np.full(before.size, -1, dtype=np.int64)
     rows = np.flatnonzero(second)
@@ -77,7 +77,7 @@ def _first_claims(call: Rows) -> Rows:
 def match_end_markers_without_outputs(
     spans: Spans, traits: MarkerTraits, before: Rows, seconds: tuple[Flags, Rows], markers: list[Marker]
 ) -> tuple[Flags, Rows]:
-    """Adds second ranges that tell no outputs.
+    """Adds second ranges that record no outputs.
 
     Args:
         spans: The spans.
@@ -118,7 +118,7 @@ def _candidates(spans: Spans, traits: MarkerTraits, before: Rows, second: Flags,
 
 
 def _mostly_closed(spans: Spans, traits: MarkerTraits, second: Flags, closed: Flags) -> Flags:
-    """For every process whether at least half of its calls that tell tensors have a second range."""
+    """For every process whether at least half of its calls that record tensors have a second range."""
     calls = np.flatnonzero(traits.placed & ~traits.has_no_tensors & ~second & ~spans.excused)
     process, processes = spans.process[calls], int(spans.process.max(initial=0)) + 1
     ended, all_ = (np.bincount(rows, minlength=processes) for rows in (process[closed[calls]], process))
@@ -157,7 +157,7 @@ def match_identical_pairs(
     Args:
         spans: The spans.
         traits: What their markers say.
-        before: For spans that tell no tensors the last call of the same path, or -1.
+        before: For spans that record no tensors the last call of the same path, or -1.
         seconds: Which spans are second ranges so far, and for each the call that it closes, or -1.
     """
     second, call = seconds
@@ -217,8 +217,8 @@ class MarkerTraits(NamedTuple):
 
     Attributes:
         path: A number, the same where the path is; -1 where the marker has none.
-        only_result: Whether it tells outputs and no inputs.
-        has_no_tensors: Whether it tells no tensors at all.
+        only_result: Whether it records outputs and no inputs.
+        has_no_tensors: Whether it records no tensors at all.
         placed: Whether it belongs to a call of which more than the class is known.
     """
 

@@ -5,7 +5,7 @@ open, recorded ends are late, never early, and what is truly open at any time is
 call or step ends at the end of the range around it, at the next call of its root (the next step of its kind), or at the
 next push that only a range further out can have made, whichever is first. Two things prove recorded ends: a call
 around which everything had ended, and a later call by the same caller, which must have been open until then. Where
-nothing proves which call is open, work belongs to nobody (``left_open``).
+nothing proves which call is open, work stays unattributed (``left_open``).
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def evaluations(
     """Finds the calls that evaluate nodes of autograd.
 
     Args:
-        nodes: The nodes that ran; None if nothing tells who made them.
+        nodes: The nodes that ran; None if nothing identifies who made them.
         calls: The calls.
         forest: How they nest.
         markers: The distinct markers.

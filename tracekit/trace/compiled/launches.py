@@ -226,7 +226,7 @@ class Runs:
         start_ns: When it began.
         graph: Row of graphs.
         cut: Whether its end is not recorded, so that it may not have launched all of its kernels.
-        graphs: What tells the graphs apart: the ids of their maps, and the modules that were compiled.
+        graphs: What distinguishes the graphs: the ids of their maps, and the modules that were compiled.
         maps: The maps of which all parts are known, by their ids.
     """
 
@@ -319,13 +319,13 @@ class KernelMap(NamedTuple):
 def maps_of(markers: Iterable[Marker]) -> dict[str, KernelMap]:
     """The maps by their ids; those that lack a part, or whose parts contradict each other, are left out.
 
-    A map is the digest of its content, so any process may tell it for all.
+    A map is the digest of its content, so any process may record it for all.
     """
-    told: dict[str, set[KernelMapMarker]] = {}
+    parts_of: dict[str, set[KernelMapMarker]] = {}
     for marker in markers:
         if isinstance(marker, KernelMapMarker):
-            told.setdefault(marker.map_id, set()).add(marker)
-    maps = ((map_id, _whole(sorted(parts, key=lambda part: part.part))) for map_id, parts in told.items())
+            parts_of.setdefault(marker.map_id, set()).add(marker)
+    maps = ((map_id, _whole(sorted(parts, key=lambda part: part.part))) for map_id, parts in parts_of.items())
     return {map_id: whole for map_id, whole in maps if whole is not None}
 
 

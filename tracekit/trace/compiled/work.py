@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.flops.kernels import LOST, UNTOLD
+from tracekit.flops.kernels import LOST, UNRECORDED
 from tracekit.graphs.captures import Origins
 from tracekit.markers.base import Flops, MappedKernel
 from tracekit.recording.axis import ThreadAxis
@@ -39,10 +39,11 @@ from tracekit.trace.launching import Launched
 from tracekit.trace.operators import Operators
 
 #: In place of a row of shares: launched by no run; or by one of a graph without a map, by one whose end is not
-#: recorded, not as in the map, for modules that it does not tell, or may be several; or in a call of an unknown module.
-NO_RUN, NO_MAP, CUT, DIFFERS, SILENT, UNCLEAR, UNPLACED = range(-1, -8, -1)
-#: Those of work that is nobody's, whatever call is around it.
-UNKNOWN = (NO_MAP, CUT, DIFFERS, SILENT, UNCLEAR)
+#: recorded, not as in the map, for modules that the map does not name, or may be several; or in a call of an unknown
+#: module.
+NO_RUN, NO_MAP, CUT, DIFFERS, REWRITTEN, UNCLEAR, UNPLACED = range(-1, -8, -1)
+#: Those of work that stays unattributed, whatever call is around it.
+UNKNOWN = (NO_MAP, CUT, DIFFERS, REWRITTEN, UNCLEAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class CompiledContext(NamedTuple):
 def compiled_work(
     around: CompiledContext, runs: Runs, graphs: tuple[Origins, Rows, Rows], left_out: Rows
 ) -> CompiledWork:
-    """Finds the work of runs, and whose it is.
+    """Finds the work of runs, and which module it is of.
 
     Args:
         around: What else the recording says.
@@ -241,18 +242,18 @@ _OPERATOR = re.compile(r"(?:torch\.ops\.)?(\w+)\.(\w+)(?:\.\w+)?")
 #: Functions of Inductor that call an operator of another name.
 _CALLS = {"bias_addmm": "addmm"}
 #: Operators that launch nothing on a GPU.
-_SILENT = re.compile(
+_LAUNCHES_NOTHING = re.compile(
     r"torch\.ops\.(_c10d_functional\.wait_tensor|inductor\.resize_storage_bytes_|fsdp\.set_"
     r"|aten\.(view|view_as_real|view_as_complex|set_|resize_|as_strided|detach|alias|lift_fresh|record_stream))(\.\w+)?"
 )
 #: A kernel of the compiler's that needs memory set to zero, for which its code calls another kernel right before it.
 _ZEROES_BEFORE = "triton_spl_"
-#: Functions of a library that launch at least one kernel each; of a user's own operators nobody knows it.
+#: Functions of a library that launch at least one kernel each; of a user's own operators it is unknown.
 _BUSY = re.compile(r"extern_kernels\..+|(torch\.ops\.)?aten\..+")
 
 
 class Pattern(NamedTuple):
-    """The kernels of a map, as names of launches tell them.
+    """The kernels of a map, as names of launches show them.
 
     Attributes:
         keys: For every kernel what launches of it are called.
@@ -304,7 +305,7 @@ def pattern_of(kernel_map: KernelMap) -> Pattern:
 
 
 def key_of_launch(name: str, pattern: Pattern) -> str:
-    """What a launch is called in patterns; empty if its name tells nothing of this one."""
+    """What a launch is called in patterns; empty if it is none of them."""
     if own := _OF_COMPILER.fullmatch(name):
         return _unnumbered(own["cpu"] or own["triton"])
     return next((key for key in (name, _unnumbered(name)) if key in pattern.known), "")
@@ -335,7 +336,7 @@ def matched(pattern: Pattern, keys: Sequence[str], *, complete: bool) -> Match |
     Args:
         pattern: The kernels of the map.
         keys: What :func:`key_of_launch` says of each launch.
-        complete: Whether the report seems to hold all launches, so that their number tells something.
+        complete: Whether the report seems to hold all launches, so that their number proves something.
     """
     anchored = _anchors(pattern, keys)
     if anchored is None:
@@ -347,7 +348,7 @@ def matched(pattern: Pattern, keys: Sequence[str], *, complete: bool) -> Match |
             match.targets[launch] = (kernel,)
         between = range(kernel + 1, next_kernel)
         if lost.isdisjoint(between) and not any(keys[launch + 1 : next_launch]):
-            busy = tuple(each for each in between if not _SILENT.fullmatch(pattern.names[each]))
+            busy = tuple(each for each in between if not _LAUNCHES_NOTHING.fullmatch(pattern.names[each]))
             zeroes = next_launch < len(keys) and keys[next_launch].startswith(_ZEROES_BEFORE)
             _fill(pattern, match, Gap(launch + 1, next_launch - zeroes, busy), complete=complete)
     return match
@@ -496,11 +497,11 @@ class ShareTable:
             return DIFFERS
         kernels = [kernel_map.kernels[kernel] for kernel in target]
         if not all(kernel.modules for kernel in kernels):
-            return SILENT
+            return REWRITTEN
         weights: dict[int, int] = {}
         flops: dict[int, Flops] = {}
         for kernel in kernels:
-            of_kernel = _told(kernel, complete=complete)
+            of_kernel = _flops_of(kernel, complete=complete)
             for (path, weight), number in zip(kernel.modules, of_kernel, strict=True):
                 place = places[path]
                 weights[place] = weights.get(place, 0) + weight
@@ -555,9 +556,9 @@ class ShareTable:
         return self._around([module for module, weight, _ in row if weight == heaviest])
 
 
-def _told(kernel: MappedKernel, *, complete: bool) -> Sequence[Flops]:
+def _flops_of(kernel: MappedKernel, *, complete: bool) -> Sequence[Flops]:
     """What a kernel computes for each of its modules; not known of a library's that may have lost launches."""
-    told = kernel.flops or [Flops(-1, UNTOLD)] * len(kernel.modules)
+    flops = kernel.flops or [Flops(-1, UNRECORDED)] * len(kernel.modules)
     if complete or kernel.generated:
-        return told
-    return [Flops(-1, LOST) if number.number > 0 else number for number in told]
+        return flops
+    return [Flops(-1, LOST) if number.number > 0 else number for number in flops]

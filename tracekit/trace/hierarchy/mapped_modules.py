@@ -52,7 +52,7 @@ class EnclosingCalls(NamedTuple):
 
     Attributes:
         node: For every run the row of the node of that call; -1 for none, ``UNPLACED`` where it is not known.
-        place: Row of the path at which it stands, or -1.
+        place: Row of its path, or -1.
         marker: Row of its marker, or -1.
     """
 
@@ -171,7 +171,7 @@ class TreeBuilder:
         return trees
 
     def _top(self, position: _Position, path: str, where: tuple[int, int]) -> tuple[Tree | None, str]:
-        """A module above one with a whole path, as near as the call around it tells, and the path below it."""
+        """A module above one with a whole path, as near as the call around it shows, and the path below it."""
         parts = path.split(".")
         named = [] if position.above is None else position.above[1].split(".")
         common = 1

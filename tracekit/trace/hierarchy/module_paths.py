@@ -39,13 +39,13 @@ class Nested(NamedTuple):
 
 
 class ModulePaths(NamedTuple):
-    """Where calls stand.
+    """The paths of calls.
 
     Attributes:
         paths: The distinct paths of places.
-        path: For every call the row of the path it stands at; that of the call around it where its own is not known.
+        path: For every call the row of the path it is at; that of the call around it where its own is not known.
         placed: Whether the call has a place of its own.
-        first: For every call of a numbered module that stands at several paths the row of its first one, or -1.
+        first: For every call of a numbered module that is at several paths the row of its first one, or -1.
     """
 
     paths: list[str]
@@ -151,7 +151,7 @@ class _PlaceTable:
         return self._row[pair]
 
 
-#: In place of a caller where there are several, or one that tells a path.
+#: In place of a caller where there are several, or one that records a path.
 _UNCLEAR = -1
 
 
@@ -202,7 +202,7 @@ def _first_markers(markers: list[Marker]) -> Rows:
 
 
 def first_places(callers: Callers, place: Ints, start_ns: Ints) -> Rows:
-    """For every call of a module that stands at several places the one where it was called first; otherwise -1."""
+    """For every call of a module that is at several places the one where it was called first; otherwise -1."""
     first = np.full(place.size, -1, dtype=np.int64)
     rows = np.flatnonzero(callers.numbered)
     rows = rows[np.argsort(start_ns[rows], kind="stable")]

@@ -35,10 +35,10 @@ class Nodes(NamedTuple):
     Attributes:
         process: Row of processes.
         place: Row of the paths.
-        which: Row of ``PathCollisions.numbers``, which tell it from other modules of that path.
+        which: Row of ``PathCollisions.numbers``, which distinguish it from other modules of that path.
         first_ns: When it was first called.
         first_call: Row of its first call.
-        facts: What all its calls say of it together, and whether they contradict each other.
+        facts: What all its calls say about it together, and whether they contradict each other.
     """
 
     process: Ints
@@ -98,7 +98,7 @@ def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> Mod
     Args:
         nodes: The modules that were called.
         paths: The paths of places.
-        numbers: What tells the modules of one path apart.
+        numbers: What distinguishes the modules of one path.
     """
     trees_of_processes = ModuleTrees([], [], {})
     by_row: dict[int, Tree] = {}
@@ -139,7 +139,7 @@ class MergedModule:
         path: Its unique path.
         name: The last part of its path.
         kind: What it is: one of ``markers.base.KINDS``.
-        place: The path without the numbers that tell modules of one path apart.
+        place: The path without the numbers that distinguish modules of one path.
         parent: Row of the module above, or -1.
         same: The modules of the sources that it joins.
         facts: What they have in common.
@@ -239,7 +239,7 @@ def _groups_of_name(name: str, members: list[Tree]) -> list[Group]:
 
 
 def _grouped(members: list[Tree], numbers: list[int]) -> list[list[Tree]]:
-    """Puts modules of one number together; two of one source stay apart, since that source tells them apart."""
+    """Puts modules of one number together; two of one source stay apart, since that source distinguishes them."""
     groups: dict[tuple[int, int], list[Tree]] = {}
     for tree, number in zip(members, numbers, strict=True):
         copy = 0
@@ -290,10 +290,10 @@ class Tree:
     """A module as one process or report knows it, with the modules below it.
 
     Attributes:
-        name: Last part of its path, without a number that tells it from others.
+        name: Last part of its path, without a number that distinguishes it from others.
         source: Number of the process or report.
         row: Row of the module there; -1 for a container that is never called.
-        facts: What its markers say of it.
+        facts: What its markers say about it.
         differs: Whether its own calls contradict each other about it.
         first: When it, or a module below it, was first called, by a clock that all sources share; None without one.
         below: The modules below, in the order of their first calls.
@@ -335,7 +335,7 @@ def in_order(groups: list[Group], spelled: Callable[[Group], str]) -> list[Group
 
     Args:
         groups: The siblings.
-        spelled: A text that tells siblings of one name apart.
+        spelled: A text that distinguishes siblings of one name.
     """
     timed = all(tree.first is not None for group in groups for tree in group.members)
     return _by_number(_by_time(groups)) if timed else _as_in_sources(groups, _keys(groups, spelled))

@@ -31,7 +31,7 @@ class Module:
         name: The last part of its path.
         kind: What it is: one of ``markers.base.KINDS``.
         parent: Row of the module above, or -1.
-        facts: What its markers say of it; nothing of a container that is never called itself.
+        facts: What its markers say about it; nothing of a container that is never called itself.
         alias_of: The path in its marker, where that is another.
         subtree_end: Row after its last descendant.
     """

@@ -1,4 +1,4 @@
-"""Different modules under one path, told apart by parameters, settings and class."""
+"""Different modules under one path, distinguished by parameters, settings and class."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Called(NamedTuple):
         parent: Row of the call around it, or -1.
         depth: How many calls are around it.
         process: Row of processes.
-        place: Row of the path it stands at; that of the call around it where its own is not known.
+        place: Row of the path it is at; that of the call around it where its own is not known.
         placed: Whether its own place is known.
-        marked_path: Number of the path in its marker; only modules whose markers agree on it are told apart.
+        marked_path: Number of the path in its marker; only modules whose markers agree on it are distinguished.
         facts: Row of the facts that its marker states.
     """
 
@@ -51,7 +51,7 @@ class PathCollisions(NamedTuple):
 
     Attributes:
         which: For every call a position in ``numbers``.
-        numbers: What tells the modules of one path apart; the first entry is empty.
+        numbers: What distinguishes the modules of one path; the first entry is empty.
         unclear: Which calls may be of any of several modules of their path.
     """
 
@@ -91,7 +91,7 @@ def path_collisions_of(calls: Called, paths: Sequence[str], facts: Sequence[Fact
         rows = placed[items]
         item = np.searchsorted(rows, tokens.call, side="right") - 1
         _hand_down(apart, rows, _split_siblings(calls, paths, apart, rows, (tokens, item)), end)
-        # Modules below these calls are told apart with them, unless one call contains both sides of a contradiction.
+        # Modules below these calls are distinguished with them, unless one call contains both sides of a contradiction.
         later = ~np.isin(tokens.call, rows) & ~apart.unclear[tokens.call]
         tokens = _contested(tokens.those(later), apart.which)
     return apart
@@ -250,7 +250,7 @@ class Facts(NamedTuple):
 
     Attributes:
         class_name: Its class, or None.
-        params: Its parameters; empty also where markers do not tell them.
+        params: Its parameters; empty also where markers do not record them.
         static_params: Its settings as JSON, or None.
         some: Whether it may have further parameters, which could not be read.
     """
@@ -429,7 +429,7 @@ def _parts(statements: Sequence[Statement], rows: list[int], most: int) -> tuple
     """Splits statements, place by place, until those of each part agree.
 
     Returns:
-        The parts; and statements that say nothing of a place by which others were split.
+        The parts; and statements that show nothing about a place by which others were split.
     """
     pending: list[list[int]] = [rows]
     parts: list[list[int]] = []

@@ -7,6 +7,8 @@ overlap others in part; the one that began last counts, and a range that is popp
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +45,7 @@ from tracekit.trace.operators import Operators
 from tracekit.trace.plain.names import Names, names_of, short_names, stack_lines
 
 _LAST = np.iinfo(np.int64).max
+_DIGITS = re.compile(r"\d+")
 
 
 class Extents(NamedTuple):
@@ -86,7 +89,7 @@ def _next_of_its_place(start: Ints, place: Ints, which: Flags) -> Ints:
 
 
 def _nested_in(start: Ints, end: Ints, first: Ints, last: Ints) -> Ints:
-    """When each of some intervals ends at the latest so that it lies in, around or beside those that count whole."""
+    """When each of some intervals ends at the latest so that it lies in, around or next to those that count whole."""
     parent, _ = parents(start, end)
     leaps = ancestors(parent)
     around = innermost(start, end, parent, first, first)
@@ -127,9 +130,11 @@ class HierarchyKey(NamedTuple):
         cut: Rows of start/end ranges that end, as nodes, before they ended.
         steps: The plain ranges that are iterations.
         step_markers: For each of these its marker.
+        step_parts: Of ranges that count as steps do that are open meanwhile on other threads, the row of the range of
+            that step; -1 if none has their number. By rows of ranges.
         runs: Runs of compiled graphs, whose maps name modules that are nodes, too.
         nodes: The nodes of autograd that ran, where ranges or operators are the nodes of the hierarchy; None if nothing
-            tells who made them.
+            identifies who made them.
         autograd: Rows of the threads that run backward passes for others.
     """
 
@@ -140,6 +145,7 @@ class HierarchyKey(NamedTuple):
     cut: Rows
     steps: Extents
     step_markers: list[StepMarker]
+    step_parts: dict[int, int]
     runs: MappedRuns
     nodes: AutogradNodes | None = None
     autograd: Rows = np.empty(0, dtype=np.int64)
@@ -155,8 +161,21 @@ class HierarchyKey(NamedTuple):
         return self.by != OPERATORS
 
 
+class Work(NamedTuple):
+    """Ranges and launches of threads on one axis, and how long the work of each launch took."""
+
+    axis: ThreadAxis
+    launch_ns: Ints
+
+    def inside(self, start: Ints, end: Ints) -> Ints:
+        """How long all work took that was launched in each of some intervals."""
+        begin, stop = (np.searchsorted(self.axis.launch_start, times) for times in (start, end))
+        total = np.append(0, np.cumsum(self.launch_ns))
+        return np.asarray(total[stop] - total[begin])
+
+
 def choose_hierarchy(
-    by: str, recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints, operators: Operators
+    by: str, recording: Recording, decoded: Decoded, work: Work, ends: Ints, operators: Operators
 ) -> HierarchyKey:
     """Chooses the nodes of the hierarchy.
 
@@ -164,10 +183,11 @@ def choose_hierarchy(
         by: One of ``HIERARCHIES``; ``auto`` takes modules if any is marked, else plain ranges, else operators.
         recording: The recording.
         decoded: Its markers.
-        axis: Its ranges on one axis.
+        work: Its ranges and launches on one axis.
         ends: When its ranges ended, on that axis.
         operators: The operators that its texts name.
     """
+    axis = work.axis
     if by == AUTO and (not len(recording.ranges) or bool(decoded.ranges(recording, ModuleMarker).any())):
         by = MODULES
     if by == MODULES:
@@ -182,7 +202,7 @@ def choose_hierarchy(
     recording.counters.add("ranges", RANGES_OVERLAP, cut.size)
     names, name = ranges.names, ranges.name[extents.row]
     markers, node = _markers(recording, extents.row, names, name)
-    at = _iterations(extents, ranges, recording) if by == RANGES else node[:0]
+    at, parts = _iterations(extents, ranges, recording, work) if by == RANGES else (node[:0], {})
     steps = Extents(*(column[at] for column in extents))
     extents, node = _with_stacks(extents, names, name, markers, node)
     return HierarchyKey(
@@ -193,6 +213,7 @@ def choose_hierarchy(
         cut,
         steps,
         [StepMarker(names.names[row].text, index=names.names[row].iteration) for row in ranges.name[steps.row]],
+        parts,
         no_runs(),
     )
 
@@ -206,7 +227,7 @@ class _Ranges(NamedTuple):
         operator: Which are operators.
         called: Which are calls of modules.
         library: Which are in the domain of a library.
-        mapping: Which tell kernel maps, or run their graphs: they lead to modules, and are no nodes themselves.
+        mapping: Which hold kernel maps, or run their graphs: they lead to modules, and are no nodes themselves.
     """
 
     names: Names
@@ -245,7 +266,7 @@ def _cut(extents: Extents, axis: ThreadAxis, recording: Recording) -> Rows:
 def _modules(decoded: Decoded) -> HierarchyKey:
     none = np.empty(0, dtype=np.int64)
     nothing = Extents(none, none, none)
-    return HierarchyKey(MODULES, decoded, nothing, none, none, nothing, [], no_runs())
+    return HierarchyKey(MODULES, decoded, nothing, none, none, nothing, [], {}, no_runs())
 
 
 def of_libraries(recording: Recording) -> Flags:
@@ -282,7 +303,7 @@ def _never_above_users(extents: Extents, library: Flags, calls: Extents) -> Exte
 
 def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tuple[list[Marker], Rows]:
     domain = recording.ranges.domain[rows]
-    # Where all ranges that are no library's are in one domain, its name says nothing.
+    # Where all ranges that are no library's are in one domain, its name shows nothing.
     users = np.unique(domain[~of_libraries(recording)[rows]])
     if users.size == 1:
         domain = np.where(domain == users[0], -1, domain)
@@ -302,7 +323,7 @@ def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tupl
 
 
 def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marker], node: Rows) -> tuple[Extents, Rows]:
-    """The nodes, where those that tell a call stack have one for each of its lines, whose markers are added."""
+    """The nodes, where those that record a call stack have one for each of its lines, whose markers are added."""
     if not any(item.stack for item in names.names):
         return extents, node
     lines = stack_lines(extents.start, extents.end, name, [item.stack for item in names.names])
@@ -319,14 +340,34 @@ def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marke
     )[order]
 
 
-def _iterations(extents: Extents, ranges: _Ranges, recording: Recording) -> Rows:
+def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: Work) -> tuple[Rows, dict[int, int]]:
+    """Which ranges are iterations, as positions in the extents, and ``HierarchyKey.step_parts``.
+
+    Of ranges that count iterations inside each other the outermost counts. Where ranges of several names take turns
+    within the same iteration, as ``load 3``, ``compute 3`` do, those of the name that takes longest count. Of loops on
+    several threads at the same time (a loader's, stages of a pipeline) the one counts that launched most work.
+    """
     names, name = ranges.names.names, ranges.name[extents.row]
-    numbers = [-1 if item.iteration is None or item.operator else item.iteration for item in names]
-    texts: dict[str, int] = {}
-    text = np.array([texts.setdefault(item.text, len(texts)) for item in names])
-    number = np.array(numbers)[name]
+    number = np.array([-1 if item.iteration is None or item.operator else item.iteration for item in names])[name]
     number[ranges.library[extents.row]] = -1
-    return iterations(recording, extents, text[name], number)
+    at = np.flatnonzero(number >= 0)
+    at = at[parents(extents.start[at], extents.end[at])[0] < 0]
+    row, texts = extents.row[at], [item.text for item in names]
+    thread, inside = recording.ranges.thread[row], work.inside(extents.start[at], extents.end[at])
+    counting = _Counting(
+        row,
+        recording.threads.process[thread],
+        thread,
+        np.unique(texts, return_inverse=True)[1][name[at]],
+        np.unique([_DIGITS.sub("", text) for text in texts], return_inverse=True)[1][name[at]],
+        number[at],
+        recording.ranges.start_ns[row],
+        recording.ranges.end_ns[row],
+        inside,
+    )
+    candidates = np.flatnonzero(_leading(counting))
+    leading, parts = _one_loop(_Counting(*(column[candidates] for column in counting)))
+    return at[candidates[leading]], parts
 
 
 class _Counting(NamedTuple):
@@ -334,38 +375,25 @@ class _Counting(NamedTuple):
 
     Attributes:
         row: Row of the recording's ranges.
+        process: Row of processes.
         thread: Row of threads.
         name: Number of the name.
+        like: The same for names that differ only by numbers, as of stages of a pipeline.
         number: Number of the iteration.
-        lasting_ns: How long each lasted.
+        start_ns: When each began.
+        end_ns: When it ended.
+        work_ns: How long the work took that was launched inside.
     """
 
     row: Rows
+    process: Ints
     thread: Ints
     name: Ints
+    like: Ints
     number: Ints
-    lasting_ns: Ints
-
-
-def iterations(recording: Recording, extents: Extents, name: Ints, number: Ints) -> Rows:
-    """Which of some ranges are iterations: positions in the extents.
-
-    Of ranges that count iterations inside each other the outermost counts. Where ranges of several names take turns
-    within the same iteration, as ``load 3``, ``compute 3`` do, those of the name that takes longest count.
-
-    Args:
-        recording: The recording.
-        extents: The ranges.
-        name: For each of them the number of its name.
-        number: For each of them the number of the iteration that its text counts, or -1.
-    """
-    at = np.flatnonzero(number >= 0)
-    at = at[parents(extents.start[at], extents.end[at])[0] < 0]
-    row = extents.row[at]
-    start_ns, end_ns = recording.ranges.start_ns[row], recording.ranges.end_ns[row]
-    thread = recording.ranges.thread[row]
-    counting = _Counting(row, thread, name[at], number[at], end_ns - start_ns)
-    return at[_leading(counting)]
+    start_ns: Ints
+    end_ns: Ints
+    work_ns: Ints
 
 
 def _leading(counting: _Counting) -> Flags:
@@ -376,6 +404,33 @@ def _leading(counting: _Counting) -> Flags:
         turns = name[1:] != name[:-1]
         within = turns & (number[1:] == number[:-1])
         if 2 * within.sum() >= turns.sum() > 0:
-            lasting = sums(name, counting.lasting_ns[rows], int(name.max()) + 1)
+            lasting = sums(name, (counting.end_ns - counting.start_ns)[rows], int(name.max()) + 1)
             leading[rows] = name == np.argmax(lasting)
     return leading
+
+
+def _one_loop(counting: _Counting) -> tuple[Rows, dict[int, int]]:
+    """The loops of each process of which no two run at the same time; and what belongs to the steps of these."""
+    loops = grouped((counting.process, counting.thread, counting.name))
+    size = loops.first.size
+    lasting = sums(loops.group, counting.end_ns - counting.start_ns, size)
+    order = np.lexsort((loops.first, -lasting, -sums(loops.group, counting.work_ns, size)))
+    kept = np.zeros(counting.row.size, dtype=bool)
+    for loop in order.tolist():
+        own = np.flatnonzero(loops.group == loop)
+        same_process = counting.process == counting.process[own[0]]
+        others = np.flatnonzero(kept & same_process & (counting.thread != counting.thread[own[0]]))
+        kept[own] = not _meet(counting, own, others)
+    keys = [*zip(*(column.tolist() for column in (counting.process, counting.like, counting.number)), strict=True)]
+    times = Counter(keys[row] for row in np.flatnonzero(kept).tolist())
+    step = {keys[at]: int(counting.row[at]) for at in np.flatnonzero(kept).tolist() if times[keys[at]] == 1}
+    parts = {int(counting.row[at]): step.get(keys[at], -1) for at in np.flatnonzero(~kept).tolist()}
+    return np.flatnonzero(kept), parts
+
+
+def _meet(counting: _Counting, own: Rows, others: Rows) -> bool:
+    """Whether ranges of a loop are open while some others are, of which no two are open at once."""
+    others = others[np.argsort(counting.start_ns[others], kind="stable")]
+    before = np.searchsorted(counting.start_ns[others], counting.end_ns[own])
+    until = np.append(np.iinfo(np.int64).min, counting.end_ns[others])[before]
+    return bool((until > counting.start_ns[own]).any())

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import counts, distinct, grouped, maxima
+from tracekit.arrays.groups import counts, distinct, grouped
 from tracekit.arrays.intervals import parents
 from tracekit.arrays.types import Ints, Rows
 from tracekit.markers.base import Marker, OperatorMarker, PieceMarker, RangeMarker, Shapes, StepMarker
-from tracekit.markers.plain import COUNTER, LONGEST_NAME, UNDECIDED, Counted, counted, has_layers, module_of
+from tracekit.markers.plain import (
+    ATTACHED,
+    COUNTER,
+    ITERATION,
+    LONGEST_NAME,
+    UNDECIDED,
+    Counted,
+    Number,
+    counted,
+    has_layers,
+    module_of,
+    without_identifiers,
+)
 from tracekit.recording.tables import Recording
 from tracekit.trace.decoding import Decoded
 from tracekit.trace.operators import Operators
@@ -30,10 +43,10 @@ class Name(NamedTuple):
     Attributes:
         text: The text without what counts.
         operator: Whether it is an operator.
-        inputs: Shapes of its inputs; None if the text does not tell.
+        inputs: Shapes of its inputs; None if the text does not record it.
         iteration: The number of the iteration that it counts; None if it counts none.
         stack: The lines that called what runs inside, from the outside in.
-        module: Parts of the path of the module that it belongs to, if the text tells it.
+        module: Parts of the path of the module that it belongs to, if the text records it.
         region: Whether it is a compiled graph of which nothing more is known.
     """
 
@@ -65,18 +78,16 @@ def names_of(recording: Recording, decoded: Decoded, operators: Operators) -> Na
     others = np.flatnonzero(of_text < 0)
     of_text[others] = len(known) + np.arange(others.size)
     layers = _layers(recording)
-    own = [_own_name(decoded, text) or layers.get(text) for text in others.tolist()]
-    texts = [operators.labels.get(text, recording.texts[text]) for text in others.tolist()]
-    names = [*known, *(name or Name(text) for name, text in zip(own, texts, strict=True))]
-    plain = [*(False for _ in known), *(name is None for name in own)]
-    uncounted = [counted(name.text) if fold else _as_it_is(name) for name, fold in zip(names, plain, strict=True)]
-    folded = _decided(uncounted, of_text, recording)
-    names = [
-        name._replace(text=text or _NAMELESS, iteration=count.iteration)
-        for name, text, count in zip(names, folded, uncounted, strict=True)
-    ]
+    names = [*known, *(_own_name(decoded, text) or layers.get(text) for text in others.tolist())]
+    plain = [row for row, name in enumerate(names) if name is None]
+    labels = (
+        operators.labels.get(text, recording.texts[text])
+        for text in others[np.array(plain, dtype=np.int64) - len(known)].tolist()
+    )
+    decided = _decided(dict(zip(plain, without_identifiers([*labels]), strict=True)), _uses(of_text, recording))
+    named = [(decided[row] if name is None else name) for row, name in enumerate(names)]
     numbers: dict[Name, int] = {}
-    rows = [numbers.setdefault(name, len(numbers)) for name in (*names, Name(_NAMELESS))]
+    rows = [numbers.setdefault(n if n.text else n._replace(text=_NAMELESS), len(numbers)) for n in (*named, Name(""))]
     return Names(np.array(rows, dtype=np.int64)[np.append(of_text, len(rows) - 1)], list(numbers))
 
 
@@ -107,40 +118,118 @@ def _layers(recording: Recording) -> dict[int, Name]:
     return {row: Name(recording.texts[row][:LONGEST_NAME], module=module_of(recording.texts[row])) for row in used}
 
 
-def _as_it_is(name: Name) -> Counted:
-    return Counted(name.text, name.text, name.iteration)
+class _Uses(NamedTuple):
+    """How often each text comes on each thread on which it does; those of text ``i`` begin at ``begin[i]``."""
+
+    begin: list[int]
+    thread: list[int]
+    times: list[int]
+
+    def most(self, texts: Iterable[int]) -> int:
+        """How often some texts come together on the thread on which they come most often."""
+        on_thread: Counter[int] = Counter()
+        for text in texts:
+            for at in range(self.begin[text], self.begin[text + 1]):
+                on_thread[self.thread[at]] += self.times[at]
+        return max(on_thread.values(), default=0)
 
 
-def _decided(names: list[Counted], of_text: Rows, recording: Recording) -> list[str]:
-    """The final name of each text: undecided numbers stay, or count."""
-    number = {text: row for row, text in enumerate(dict.fromkeys(name.name for name in names))}
-    final = [name.name for name in names]
-    alike: dict[str, set[str]] = {}
-    for name in names:
-        if name.template != name.name:
-            alike.setdefault(name.template, set()).add(name.name)
-    if not alike:
-        return final
-    often = _most_on_a_thread(np.array([number[text] for text in final], dtype=np.int64)[of_text], recording)
-    again = {template: sum(bool(often[number[text]] > 1) for text in texts) for template, texts in alike.items()}
-    counts = {template for template, texts in alike.items() if len(texts) > 1 and 2 * again[template] < len(texts)}
-    return [name.template.replace(UNDECIDED, COUNTER) if name.template in counts else name.name for name in names]
-
-
-def _most_on_a_thread(of_text: Ints, recording: Recording) -> Ints:
-    """How often each name comes on the thread on which it comes most often."""
-    names = int(of_text.max(initial=-1)) + 1
+def _uses(of_text: Rows, recording: Recording) -> _Uses:
     text, thread = recording.ranges.text, recording.ranges.thread
-    used = np.flatnonzero(text >= 0)
-    pairs, pair = distinct(of_text[text[used]] * (int(thread.max(initial=0)) + 1) + thread[used])
-    return maxima(pairs // (int(thread.max(initial=0)) + 1), counts(pair, pairs.size), names)
+    used, threads = np.flatnonzero(text >= 0), int(thread.max(initial=0)) + 1
+    pairs, pair = distinct(of_text[text[used]] * threads + thread[used])
+    begin = np.searchsorted(pairs // threads, np.arange(int(of_text.max(initial=-1)) + 2))
+    return _Uses(begin.tolist(), (pairs % threads).tolist(), counts(pair, pairs.size).tolist())
+
+
+_Found = dict[int, Counted]
+
+
+def _decided(texts: dict[int, str], uses: _Uses) -> dict[int, Name]:
+    """The names of texts by their rows: what of them is a place, and what counts, as all of them together show."""
+    found = {row: counted(text) for row, text in texts.items()}
+    for decide in (_values, _counters, _places):
+        found |= decide(found, uses)
+    return {row: Name(item.name, iteration=item.iteration) for row, item in found.items()}
+
+
+def _alike(found: _Found, kind: str, hidden: str = COUNTER + ITERATION) -> dict[str, dict[str, list[int]]]:
+    """Texts that differ only by numbers of a kind: by what they have in common, by what they are, their rows."""
+    answer: dict[str, dict[str, list[int]]] = {}
+    for row, item in found.items():
+        if any(number.kind == kind for number in item.numbers):
+            texts = answer.setdefault(item.text(hidden + kind), {})
+            texts.setdefault(item.text(hidden.replace(kind, "")), []).append(row)
+    return answer
+
+
+def _once_each(texts: dict[str, list[int]], uses: _Uses) -> bool:
+    return len(texts) > 1 and 2 * sum(uses.most(rows) > 1 for rows in texts.values()) < len(texts)
+
+
+def _counters(found: _Found, uses: _Uses) -> _Found:
+    """Undecided numbers count where texts that differ only by them come once each."""
+    groups = (texts for texts in _alike(found, UNDECIDED).values() if _once_each(texts, uses))
+    return {row: found[row].as_(UNDECIDED, COUNTER) for texts in groups for rows in texts.values() for row in rows}
+
+
+#: Values behind a word, rather than numbers that distinguish places: so many, with gaps between them.
+_MANY_VALUES, _GAPS = 8, 2
+
+
+def _values(found: _Found, uses: _Uses) -> _Found:
+    """Numbers behind a word (``bs5394``) count where they come once each, and most between them do not come."""
+    answer: _Found = {}
+    for texts in _alike(found, ATTACHED, COUNTER + ITERATION + UNDECIDED).values():
+        rows = [row for same in texts.values() for row in same]
+        columns = zip(*(found[row].numbers for row in rows), strict=False)
+        sparse = {at for at, column in enumerate(columns) if column[0].kind == ATTACHED and _is_sparse(column)}
+        if sparse and _once_each(texts, uses):
+            answer |= {row: found[row].as_(ATTACHED, COUNTER, sparse) for row in rows}
+    return answer
+
+
+def _is_sparse(numbers: Sequence[Number]) -> bool:
+    values = {int(number.digits[:18]) for number in numbers if number.digits.isdecimal()}
+    return len(values) >= _MANY_VALUES and max(values) - min(values) >= _GAPS * len(values)
+
+
+#: So many places may be numbered as iterations are.
+_MOST_PLACES = 6
+
+
+def _places(found: _Found, uses: _Uses) -> _Found:
+    """Numbers that count no iterations: of a list (``Step 1: load``, ``Step 2: run``), or of a few steps of each turn.
+
+    In a list the text behind each number is another. Steps of a turn are few, and come again more often than that.
+    """
+    lists: dict[str, list[dict[str, list[int]]]] = {}
+    for template, texts in _alike(found, ITERATION).items():
+        lists.setdefault(template.partition(ITERATION)[0], []).append(texts)
+    places = [
+        rows
+        for group in lists.values()
+        for texts in group
+        if _is_list(group, found) or _are_few_of_a_turn(texts, uses)
+        for rows in texts.values()
+    ]
+    return {row: found[row].as_(ITERATION, "")._replace(iteration=None) for rows in places for row in rows}
+
+
+def _is_list(group: list[dict[str, list[int]]], found: _Found) -> bool:
+    numbers = {found[row].iteration for texts in group for rows in texts.values() for row in rows}
+    return len(group) > 1 and all(len(texts) == 1 for texts in group) and len(numbers) == len(group)
+
+
+def _are_few_of_a_turn(texts: dict[str, list[int]], uses: _Uses) -> bool:
+    return 1 < len(texts) <= _MOST_PLACES and all(uses.most(rows) > len(texts) for rows in texts.values())
 
 
 #: Of a deeper stack the innermost lines count.
 _MOST_LINES = 100
 _OWN_LINES = re.compile(r"pyprof[/\\]nvtx[/\\]")
 _SEPARATOR = re.compile(r"[/\\]")
-#: Files that so many folders do not tell apart keep all of theirs.
+#: Files that so many folders do not distinguish keep all of theirs.
 _MOST_FOLDERS = 8
 
 Stack = tuple[str, ...]
@@ -164,7 +253,7 @@ def lines_of(stack: Sequence[str]) -> Stack:
 
 
 def short_names(lines: Collection[str]) -> dict[str, str]:
-    """The name of each of some lines: ``train.py:123``, with as many folders as tell files of one name apart."""
+    """The name of each of some lines: ``train.py:123``, with as many folders as distinguish files of one name."""
     parts = {line: tuple(_SEPARATOR.split(line)) for line in lines}
     files: dict[str, set[Stack]] = {}
     for folders in parts.values():
@@ -179,19 +268,19 @@ def _file(folders: Stack) -> Stack:
 
 
 def _told_apart(files: set[Stack]) -> int:
-    """How many of the last parts of some paths tell them apart; of very long ones all."""
+    """How many of the last parts of some paths distinguish them; of very long ones all."""
     kept = range(1, _MOST_FOLDERS + 1)
     return next((number for number in kept if len({path[-number:] for path in files}) == len(files)), 0)
 
 
 def stack_lines(start: Ints, end: Ints, name: Ints, stacks: list[Stack]) -> Lines:
-    """The lines that are nodes for ranges that tell a call stack.
+    """The lines that are nodes for ranges that record a call stack.
 
     Args:
         start: When each of some ranges that nest begins.
         end: When it ends.
         name: For each of them the number of its name.
-        stacks: For every name the lines of its stack; empty if it tells none.
+        stacks: For every name the lines of its stack; empty if it records none.
     """
     at = np.flatnonzero(np.array([bool(stack) for stack in stacks])[name])
     parent, _ = parents(start[at], end[at])

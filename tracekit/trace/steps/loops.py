@@ -143,8 +143,8 @@ def _led(calls: Outermost, root: Root, other: Root) -> list[Root] | None:
     much_larger = large.size >= _MUCH * small.size
     if few.runs.size == 1 and many.runs.size > 1:
         # A warm-up, or the only cycle of a loop that calls the other several times.
-        beside = few.runs[0] < many.runs[0] or (few.runs[0] > many.runs[-1] and not (much_larger and few is large))
-        often = beside and many.runs.size > _LONGEST_CYCLE
+        between = few.runs[0] < many.runs[0] or (few.runs[0] > many.runs[-1] and not (much_larger and few is large))
+        often = between and many.runs.size > _LONGEST_CYCLE
         return [few] if often or (much_larger and few is small) else None
     by_few, by_many = _between(calls, few, many), _between(calls, many, few)
     if by_few.size and by_many.size and not by_few.any() and not by_many.any():
@@ -342,8 +342,8 @@ def _layers(calls: Outermost, rows: Rows, modules: list[Module]) -> Root:
     for thread in threads[:_MOST_THREADS].tolist():
         on_thread = calls.thread[rows] == thread
         own = rows[on_thread]
-        beside = np.union1d(rows, np.flatnonzero(calls.thread == thread))
-        passes = _passes(number[on_thread], np.searchsorted(beside, own))
+        together = np.union1d(rows, np.flatnonzero(calls.thread == thread))
+        passes = _passes(number[on_thread], np.searchsorted(together, own))
         # With one layer alone it is not known which thread computes it, and which one computes it again.
         if passes is not None and (threads.size == 1 or passes[1][0] > passes[0][0]):
             candidates.append(Root(name, own, own[passes[0]], own[passes[1]], size))

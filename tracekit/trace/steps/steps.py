@@ -40,7 +40,8 @@ class Steps:
         thread: Row of threads.
         process: Row of processes.
         says: Marker of the step; a step made from calls of a root module has only a name.
-        apart: Threads that never work for a step of another thread.
+        apart: Threads that never work for a step of another thread, but in its parts.
+        parts: Ranges of other threads that are parts of steps.
     """
 
     start_ns: Ints
@@ -49,6 +50,16 @@ class Steps:
     process: Ints
     says: list[StepMarker]
     apart: Ints
+    parts: Parts
+
+
+class Parts(NamedTuple):
+    """Ranges of other threads that are parts of steps; ``step`` is -1 for those of steps that are not known."""
+
+    start_ns: Ints
+    end_ns: Ints
+    thread: Ints
+    step: Ints
 
 
 def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds, phased: Phased) -> Steps:
@@ -64,9 +75,9 @@ def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: Rang
     Args:
         recording: The recording.
         keyed: The plain ranges that are nodes, and the markers.
-        calls: The calls of modules alone.
+        calls: Only the calls of modules.
         ends: When ranges ended.
-        phased: Ranges and operators that tell a phase.
+        phased: Ranges and operators that name a phase.
     """
     decoded, process = keyed.decoded, recording.threads.process
     start, end = recording.ranges.start_ns, ends.end_ns
@@ -87,7 +98,12 @@ def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: Rang
     order = np.lexsort((np.append(rows, np.arange(trained.thread.size)), process[thread], start))
     apart = np.setdiff1d(led.apart, phased.thread[phased.code == BACKWARD])
     says = [says[row] for row in order.tolist()]
-    return Steps(start[order], end[order], thread[order], process[thread[order]], says, apart)
+    part = np.array([*keyed.step_parts], dtype=np.int64)
+    step_of = {row: step for step, row in enumerate(np.append(rows, np.full(trained.thread.size, -1))[order].tolist())}
+    step = np.array([step_of.get(row, -1) if row >= 0 else -1 for row in keyed.step_parts.values()], dtype=np.int64)
+    parts = Parts(recording.ranges.start_ns[part], ends.end_ns[part], recording.ranges.thread[part], step)
+    apart = np.union1d(apart, parts.thread)
+    return Steps(start[order], end[order], thread[order], process[thread[order]], says, apart, parts)
 
 
 def _forward(outermost: _OutermostCalls) -> Outermost:
@@ -244,7 +260,7 @@ def _parts(paths: _MarkedPaths, modules: list[Module], calls: Rows, candidates: 
 
 
 class MarkedSteps(NamedTuple):
-    """Steps that ranges tell.
+    """Steps that ranges record.
 
     Attributes:
         row: Row of the recording's ranges.
@@ -301,8 +317,8 @@ def _as_one(chain: list[StepMarker]) -> StepMarker:
 def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     """The step of every piece of host work, or -1.
 
-    It is the innermost step open on the same thread. A thread that marks no steps itself (autograd's, say) works
-    for the step open in its process, if steps of different threads never overlap there.
+    It is the innermost step, or part of one, open on the same thread. A thread that marks none itself (autograd's, say)
+    works for the step open in its process, if steps of different threads never overlap there.
 
     Args:
         steps: The steps.
@@ -312,6 +328,8 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
         end_ns: When it ended.
     """
     own = _innermost_in(steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns)
+    part = _innermost_in(steps.parts, np.arange(steps.parts.step.size), steps.parts.thread, thread, start_ns, end_ns)
+    own = np.where(own < 0, lookup(steps.parts.step, part), own)
     shared = np.flatnonzero(_without_overlap(steps)[steps.process]) if steps.process.size else np.empty(0, np.int64)
     apart = np.union1d(steps.thread, steps.apart)
     helping = np.flatnonzero(~np.isin(thread, apart))
@@ -320,7 +338,7 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
     return own
 
 
-def _innermost_in(steps: Steps, rows: Ints, step_line: Ints, line: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+def _innermost_in(steps: Steps | Parts, rows: Ints, step_line: Ints, line: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     """The innermost of some steps that contains each piece and is on the same line (thread or process)."""
     if not rows.size or not line.size:
         return np.full(line.size, -1, dtype=np.int64)

@@ -55,7 +55,7 @@ def _text(inputs: object, kwargs: object) -> str:
 
 
 def roof(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
-    """FLOP/s and bytes/s of modules, beside the peaks of their devices.
+    """FLOP/s and bytes/s of modules, next to the peaks of their devices.
 
     Returns:
         ``points``: rows of the modules whose FLOPs and bytes are known, the most own time first, with ``module``,

@@ -1,6 +1,7 @@
 """The most of everything that a page holds. Whatever the dataset, the page stays under 10 MB."""
 
-from tracekit.views.formatting import plain, shortened
+from tracekit.errors import plain
+from tracekit.views.formatting import shortened
 
 #: Modules, and lines of the tree.
 MODULES = 5_000

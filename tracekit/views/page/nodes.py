@@ -2,7 +2,7 @@
 
 Both are columns in pre-order. Of a large hierarchy, the nodes with the least time are left out and counted at their
 parent, so that the time of a node's subtree is its own time, that of its children and ``left_out_ns``. Without
-backward, recomputation or optimizer there was no training, and the page says nothing of phases.
+backward, recomputation or optimizer there was no training, and the page shows nothing about phases.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _ints(frame: pd.DataFrame, name: str) -> Ints:
 
 
 class Phases(NamedTuple):
-    """The phases in which time was spent, if there was training: their names, what the page tells of them, own time.
+    """The phases in which time was spent, if there was training: their names, what the page shows of them, own time.
 
     The own time of modules is in pre-order, by phase: ``self_forward_ns`` and so on.
     """
