@@ -161,7 +161,7 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
         captured = origins, graphs.chains.of_work, graphs.captures.captured_launches
         work = compiled_work(around, hierarchy.runs, captured, np.flatnonzero(context.phase == COMPILE))
         if hierarchy.keyed.by == RANGES:
-            # Replayed work follows its launch, whatever a map says of its graph capture.
+            # Replayed work follows its launch, whatever a map records of its graph capture.
             work = replace(work, of_work=np.where(launches.replayed, NO_RUN, work.of_work))
         return Evidence(
             recording=recording,
@@ -265,7 +265,7 @@ def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls) -> _Laun
 
 
 def _complete_phases(found: _Found, nodes: AutogradNodes | None, waited_for: Flags, phase: Ints) -> None:
-    """Where nothing tells a phase: threads of autograd run backward passes, and what made their nodes is forward."""
+    """Where nothing shows a phase: threads of autograd run backward passes, and what made their nodes is forward."""
     recording, axis = found.recording, found.axis
     named = np.isin(recording.launches.thread, named_autograd_threads(recording))
     phase[(phase < 0) & (waited_for | named)] = BACKWARD

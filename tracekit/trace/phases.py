@@ -134,9 +134,9 @@ def autograd_threads(
     Args:
         recording: The recording.
         axis: Its ranges on one axis.
-        marks: What tells phases.
+        marks: What shows phases.
         operated: Which ranges are operators.
-        nodes: The nodes of autograd that ran; None if nothing tells who made them.
+        nodes: The nodes of autograd that ran; None if nothing identifies who made them.
     """
     engine = np.array([phase.engine for phase in marks.texts], dtype=bool)
     passes = marks.at(engine[marks.text])

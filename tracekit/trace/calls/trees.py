@@ -196,8 +196,8 @@ def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Mar
     known, of_path = np.unique(path[forward[linked]], return_inverse=True)
     place = np.full(parent.size, -1, dtype=np.int64)
     place[linked] = of_path
-    told: list[Marker] = [ModuleMarker(paths[row], kind=OPERATOR, phase="") for row in known.tolist()]
-    return OperatorPlaces(np.where(operator[top], -1, top), place, told)
+    placed: list[Marker] = [ModuleMarker(paths[row], kind=OPERATOR, phase="") for row in known.tolist()]
+    return OperatorPlaces(np.where(operator[top], -1, top), place, placed)
 
 
 def _within(forward: Rows, calls: CallColumns, markers: list[Marker]) -> Flags:
