@@ -168,7 +168,6 @@ def _by_phase(called: _Called) -> dict[str, Ints]:
 
 
 def _by_step(steps: pa.Table, called: _Called) -> tuple[Pairs, Flags]:
-    """The time of each call and those below it by step, and which of them were replayed."""
     parent, depth, work, call = called
     step, time = positions(integers(work, "step_id"), integers(steps, "step_id")), integers(work, "dur_ns")
     in_step = np.flatnonzero((call >= 0) & (step >= 0))

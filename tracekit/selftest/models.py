@@ -329,7 +329,6 @@ def _script(calls: str) -> None:
 
 
 def _workers() -> None:
-    """Two processes at once, each of which calls the model."""
     running = [subprocess.Popen([sys.executable, __file__, "script", str(calls)]) for calls in WORKERS]
     sys.exit(max(abs(process.wait()) for process in running))
 

@@ -162,7 +162,6 @@ class _SelfTest:
 
 
 def _tidy(folder: Path) -> None:
-    """Removes datasets, which can be made again, and empty files."""
     for dataset in [*folder.rglob("*.tracekit")]:
         shutil.rmtree(dataset)
     for path in [*folder.rglob("*")]:

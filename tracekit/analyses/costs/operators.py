@@ -137,7 +137,6 @@ def _operators(dataset: Dataset) -> pa.Table | None:
 
 
 def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
-    """The distinct texts without their running numbers, and the place of each row's text."""
     column = text.combine_chunks()
     plain = pc.replace_substring_regex(column.dictionary, COUNTING_FIELDS, "").dictionary_encode()
     code = np.asarray(plain.indices)[np.asarray(column.indices)]

@@ -221,7 +221,6 @@ def _calling_model(code: types.CodeType) -> types.FunctionType:
 
 
 def _state(model: nn.Module) -> _State:
-    """The buffers of a model, and the tensors that are plain attributes of its modules."""
     return {
         (path, name): value
         for path, module in model.named_modules()

@@ -210,7 +210,6 @@ def _source_of(path: Path, metadata: Metadata, first_ns: int) -> Source:
 
 
 def _gpus_of(metadata: Metadata) -> dict[int, Gpu]:
-    """The GPUs by number."""
     properties = metadata.device_properties
     known = {}
     for gpu in properties[:_MOST_GPUS] if isinstance(properties, list) else ():
@@ -230,7 +229,6 @@ def _gpu(properties: dict[str, object]) -> Gpu:
 
 
 def _ranks_of(metadata: Metadata, threads: Threads) -> tuple[Rank, ...]:
-    """The rank of the only process."""
     rank = _distributed(metadata, "rank")
     if threads.process_pid.size != 1 or rank is None or rank > _LARGEST_RANK:
         return ()
@@ -244,7 +242,6 @@ def _process_names_of(named: Mapping[int, str], threads: Threads) -> dict[int, s
 
 
 def _thread_names_of(named: Mapping[tuple[int, int], str], threads: Threads) -> dict[int, str]:
-    """Names of threads by row."""
     ids = zip(threads.pid.tolist(), threads.tid.tolist(), strict=True)
     return {row: named[pair] for row, pair in enumerate(ids) if pair in named}
 

@@ -29,6 +29,7 @@ from tracekit.trace.calls.trees import (
     below,
     evaluations,
     operator_places,
+    outside_siblings,
     runs_again,
     trees_of,
 )
@@ -66,6 +67,7 @@ class Calls:
             is part; or -1.
         evaluates: Whether it evaluates a node of autograd whose operator is known, or is a plain range inside.
         unmarked: Whether it is a backward call of which the report has no range.
+        siblings: ``HierarchyKey.siblings``: groups of calls that are never part of each other, by rows of ranges.
         modules: The hierarchy, in pre-order.
         mapped_modules: Where the modules of kernel maps stand in it.
     """
@@ -85,13 +87,19 @@ class Calls:
     waiting: Rows
     evaluates: Flags
     unmarked: Flags
+    siblings: dict[int, int]
     modules: list[Module]
     mapped_modules: MappedModules
 
     @property
     def trees(self) -> Trees:
         """Which calls are part of which."""
-        return below(trees_of(self.parent, self.depth, self.apart), self.waiting)
+        return trees_of(self.parent, self.depth, self.apart, self._above)
+
+    @property
+    def _above(self) -> Rows:
+        above = outside_siblings(self.parent, self.range_row, self.siblings)
+        return np.where(self.waiting >= 0, self.waiting, above)
 
     @property
     def known(self) -> Flags:
@@ -101,7 +109,7 @@ class Calls:
     @property
     def known_parent(self) -> Rows:
         """The nearest call of a known module that each one is part of, or -1."""
-        parent = np.where(self.apart, -1, np.where(self.waiting >= 0, self.waiting, self.parent))
+        parent = np.where(self.apart, -1, self._above)
         if self.known.all():
             return parent
         above = np.append(parent, -1)
@@ -142,18 +150,18 @@ def calls_of(
     calls, forest = with_unknown(calls, forest, axis, ends, elsewhere, again)
     apart = apart_from_parent(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
     evaluated = evaluations(keyed.nodes, calls, forest, decoded.markers, recording.counters)
-    waiting, linked = np.full(calls.start.size, -1, dtype=np.int64), (evaluated.forward >= 0) & (forest.parent >= 0)
+    waiting, linked = np.full(calls.start.size, -1, dtype=np.int64), evaluated.forward >= 0
     if keyed.by == RANGES:
         rows = np.flatnonzero(forest.parent < 0)
         extents = Extents(calls.range_row, calls.start, calls.end)
         waiting[rows] = waiting_calls(recording, axis, keyed, extents, recording.ranges.take(calls.range_row[rows]))
     around = innermost(calls.start, calls.end, forest.parent, keyed.runs.start, keyed.runs.end)
-    above, own = np.where(waiting >= 0, waiting, forest.parent), decoded.canonical_marker[calls.marker]
+    above = np.where(waiting >= 0, waiting, outside_siblings(forest.parent, calls.range_row, keyed.siblings))
+    own = decoded.canonical_marker[calls.marker]
     places = operator_places(above, evaluated.forward, own, decoded.bare, whole=keyed.by == OPERATORS)
-    trees = trees_of(forest.parent, forest.depth, apart | linked)
-    trees = below(trees, np.where(evaluated.forward >= 0, places.above, waiting))
+    trees = below(trees_of(forest.parent, forest.depth, apart | linked, above), np.where(linked, places.above, -1))
     if keyed.by == OPERATORS:
-        apart |= linked
+        apart |= linked & (forest.parent >= 0)
     modules, module, unclear, mapped = _hierarchy(recording, keyed, calls, trees, (around, places))
     calls.cause[unclear] = causes.CAUSES.index(causes.MODULE_UNCLEAR)
     return Calls(
@@ -171,6 +179,7 @@ def calls_of(
         waiting=waiting.astype(np.int32),
         evaluates=evaluated.within,
         unmarked=np.zeros(calls.start.size, dtype=bool),
+        siblings=keyed.siblings,
         captured=_during_graph_captures(captures, calls, forest) | _beside(recording, calls),
         modules=modules,
         mapped_modules=mapped,

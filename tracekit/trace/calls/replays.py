@@ -43,7 +43,7 @@ def replayed_modules(calls: Calls, windows: Windows, origins: Origins, node: Row
     tree = _ModuleTree(calls.modules)
     found = [tree.below(*place) for place in np.stack(columns, axis=1)[places.first].tolist()]
     modules, row = tree.in_order()
-    module[rows] = row[found][places.group]
+    module[rows] = lookup(row, np.array(found))[places.group]
     of_path = [
         {path: int(lookup(row, np.array(at))) for path, at in one.items()} for one in calls.mapped_modules.places
     ]
@@ -61,9 +61,9 @@ class _ModuleTree:
         self._paths = {module.path for module in modules}
 
     def below(self, above: int, own: int, top: int) -> int:
-        """The row below ``above`` of what a module is below ``top``."""
-        if own in (top, -1):
-            return above
+        """The row below ``above`` of what a module is below ``top``; -1 if it is not."""
+        if own == top or (top >= 0 and not top < own < self._modules[top].subtree_end):
+            return above if own == top else -1
         like, above = self._modules[own], self.below(above, self._modules[own].parent, top)
         row = self._row.setdefault((above, like.name, like.kind), len(self._modules))
         if row == len(self._modules):
