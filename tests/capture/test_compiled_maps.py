@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 from tests.capture.hollow_compiler import hollow_compiler
 from tests.capture.kernel_truth import Run, heaviest, owners, runs, true_products, wrong_owners
@@ -271,3 +272,24 @@ def test_a_product_of_its_own_has_no_share_of_the_kernel_before_it_and_a_small_o
         {"conv": 1},
         {"conv": 1, "act": 1},
     ]
+
+
+class Checkpointed(Model):
+    """Layers that run again for their backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return self.head(x)
+
+
+def test_products_that_run_again_for_a_backward_pass_are_recomputation() -> None:
+    with compiled_maps():
+        whole(model := Checkpointed(2))
+        told, wrong, _ = steps(model)
+    assert wrong == []
+    again = {run.phase: [kernel for kernel in run.kernels if kernel.recomputes] for run in told}
+    products = {heaviest(kernel) for kernel in again["backward"] if not kernel.generated}
+    assert again["forward"] == []
+    assert {"top.layers.0.up", "top.layers.1.up"} <= products
+    assert "top.head" not in products

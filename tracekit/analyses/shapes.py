@@ -73,8 +73,6 @@ def _what_was_called(modules: Hierarchy, owner: Rows, phases: list[str | None], 
 
 
 class _Gathered:
-    """Calls by module, phase and shapes, added up over reports."""
-
     def __init__(self, modules: int) -> None:
         # How much replayed work is known to be a module's, but not of which of its calls.
         self.shared = np.zeros(modules, np.int64)

@@ -235,7 +235,6 @@ _WITHOUT_PRODUCTS = {*_EMBEDDINGS, *_OTHERS, *(f"{name}{n}d" for name in _EVERY_
 
 
 def _zero_flop_layer(call: Call) -> int | None:
-    """0 for these layers."""
     return 0 if call.class_name in _WITHOUT_PRODUCTS else None
 
 

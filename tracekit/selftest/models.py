@@ -315,7 +315,6 @@ def run_pieces() -> None:
 
 
 def _script(calls: str) -> None:
-    """Calls the model in a loop of its own."""
     model, x = make()
     with torch.no_grad():
         if torch.cuda.is_available():

@@ -177,8 +177,6 @@ class Made(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Nodes with operators that may have made them."""
-
     node: Rows
     operator: Rows
 

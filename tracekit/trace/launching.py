@@ -114,8 +114,6 @@ def _has_id_of_idle_call(recording: Recording, pending: Rows, starters: Flags) -
 
 
 class _Extents(NamedTuple):
-    """Row of threads, start and end of every launch."""
-
     thread: Rows
     start_ns: Ints
     end_ns: Ints

@@ -83,8 +83,6 @@ def compile_model(
 
 
 class _DynamicSizes:
-    """The dynamic dimensions of each argument."""
-
     def __init__(self, forward: Callable[..., object], dynamic_dims: Mapping[str, Sequence[int]] | None) -> None:
         parameters = inspect.signature(forward).parameters
         kinds = {parameter.kind for parameter in parameters.values()}

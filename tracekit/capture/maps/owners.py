@@ -53,11 +53,15 @@ class Kernel(NamedTuple):
 
 
 class KernelModules(NamedTuple):
-    """A kernel and the weights of the modules it serves, by text; None is the function's own work. Empty if unknown."""
+    """A kernel and the weights of the modules it serves, by text; None is the function's own work. Empty if unknown.
+
+    One of a backward graph ``recomputes`` if it does nothing but what a forward pass did before.
+    """
 
     name: str
     generated: bool
     modules: dict[str | None, int]
+    recomputes: bool
 
 
 class Owners:
@@ -68,6 +72,7 @@ class Owners:
         self._by_weight: dict[str, set[str | None]] = {}
         #: Nodes are known by identity: those that are removed must not make room for others.
         self._kept = list(graph.graph.nodes)
+        self._differentiates = any(node.meta.get("partitioner_tag") == "is_backward" for node in self._kept)
         for node in self._kept:
             factors = _factors(node)
             if factors and _is_known(node):
@@ -81,7 +86,8 @@ class Owners:
         called = {node for kernel in kernels for node in _called(kernel)}
         for kernel, nodes in zip(kernels, self.computed(kernels), strict=True):
             busy = [node for node in nodes if _name(node) not in _FREE] or nodes
-            yield KernelModules(kernel.name, kernel.generated, self._weights(kernel, busy, called))
+            weights = self._weights(kernel, busy, called)
+            yield KernelModules(kernel.name, kernel.generated, weights, self._differentiates and _is_forward(busy))
 
     def computed(self, kernels: Sequence[Kernel]) -> list[list[fx.Node]]:
         """The nodes that each kernel computes."""
@@ -125,6 +131,12 @@ class Owners:
         if not owners or (_is_known(node) and own in owners):
             return _is_known(node), own
         return (True, owners.pop()) if len(owners) == 1 else (False, None)
+
+
+def _is_forward(nodes: Sequence[fx.Node]) -> bool:
+    """Whether nodes compute what a forward pass computes."""
+    busy = [node for node in nodes if _name(node) not in _FREE]
+    return bool(busy) and all(node.meta.get("partitioner_tag") == "is_forward" for node in busy)
 
 
 def _called(kernel: Kernel) -> list[fx.Node]:

@@ -196,7 +196,6 @@ _NAMELESS = "GPU without a name"
 
 
 def _source_of(path: Path, metadata: Metadata, first_ns: int) -> Source:
-    """The file, and when the trace began."""
     version = metadata.schema_version
     started = _integer(metadata.base_time, 0) + first_ns
     return replace(
@@ -259,7 +258,6 @@ def _integer(value: object, missing: int) -> int:
 
 
 def _missing_data(recording: Recording, *, numbered: bool, without_modules: bool) -> Iterator[MissingData]:
-    """Everything that the trace could hold and does not."""
     if numbered:
         remedy = (
             "modules are named by class and number (Linear_3), as with_stack records them; for paths: tracekit capture"

@@ -435,6 +435,7 @@ class Shares:
         note: The place in ``notes`` of what is noted of them.
         notes: Dtypes of known FLOPs, and reasons why others are unknown.
         main: For every set the module of the greatest weight; of several, what all of them are part of.
+        recomputes: Of which sets the work only computes anew what the forward pass did.
     """
 
     first: Ints
@@ -444,10 +445,13 @@ class Shares:
     note: Rows
     notes: list[str]
     main: Rows
+    recomputes: Flags
 
 
 #: A module of a set: its row, its weight, and its FLOPs.
 _Share = tuple[int, int, Flops]
+#: Of a set, whether its work only computes anew what the forward pass did, and the modules.
+_Set = tuple[bool, tuple[_Share, ...]]
 _NOTHING = Flops(0)
 
 
@@ -456,7 +460,7 @@ class ShareTable:
 
     def __init__(self, modules: Sequence[Module]) -> None:
         self._modules = modules
-        self._rows: dict[tuple[_Share, ...], int] = {}
+        self._rows: dict[_Set, int] = {}
         self._of_target: dict[tuple[int, Target, bool], int] = {}
 
     def row(
@@ -501,18 +505,19 @@ class ShareTable:
             weights, flops = {around: 1}, {around: reduce(Flops.plus, flops.values())}
         if -1 in weights:
             return UNCLEAR
-        return self._numbered(tuple((place, weights[place], flops[place]) for place in sorted(weights)))
+        recomputes = all(kernel.recomputes for kernel in kernels)
+        return self._numbered((recomputes, tuple((place, weights[place], flops[place]) for place in sorted(weights))))
 
-    def _numbered(self, row: tuple[_Share, ...]) -> int:
+    def _numbered(self, row: _Set) -> int:
         return self._rows.setdefault(row, len(self._rows))
 
     def multiplies(self) -> Flags:
         """For every row whether it has FLOPs, or may have."""
-        return np.array([any(share[2].number for share in row) for row in self._rows], dtype=bool)
+        return np.array([any(share[2].number for share in row) for _, row in self._rows], dtype=bool)
 
     def uncounted(self) -> Rows:
         """For every row that of the same modules without FLOPs: of launches after the first that a kernel made."""
-        plain = [tuple((*share[:2], _NOTHING) for share in row) for row in self._rows]
+        plain = [(again, tuple((*share[:2], _NOTHING) for share in row)) for again, row in self._rows]
         return np.array([self._numbered(row) for row in plain], dtype=np.int32)
 
     def _around(self, modules: list[int]) -> int:
@@ -524,7 +529,7 @@ class ShareTable:
 
     def shares(self) -> Shares:
         """All of them."""
-        rows = list(self._rows)
+        rows = [row for _, row in self._rows]
         sizes = np.array([len(row) for row in rows], dtype=np.int64)
         flat = np.array([share[:2] for row in rows for share in row], dtype=np.int64).reshape(-1, 2)
         total = np.repeat([sum(share[1] for share in row) for row in rows], sizes)
@@ -538,6 +543,7 @@ class ShareTable:
             note=np.array([notes[number.note] for number in flops], dtype=np.int64),
             notes=list(notes),
             main=np.array([self._main(row) for row in rows], dtype=np.int32),
+            recomputes=np.array([recomputes for recomputes, _ in self._rows], dtype=bool),
         )
 
     def _main(self, row: tuple[_Share, ...]) -> int:

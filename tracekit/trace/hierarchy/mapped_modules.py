@@ -125,8 +125,6 @@ def add_mapped_modules(
 
 
 class _Position(NamedTuple):
-    """The call around a run."""
-
     tree: Tree | None
     above: tuple[str, str] | None
 

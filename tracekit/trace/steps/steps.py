@@ -217,8 +217,6 @@ def _marked_path(module: Module) -> str:
 
 
 class _MarkedPaths(NamedTuple):
-    """The paths in the markers of calls."""
-
     names: list[str]
     process: Rows
     path: Ints
