@@ -35,7 +35,6 @@ MAP = kernel_map(
 
 
 def launches(*names: str, at: int = 20, number: int = 1, thread: str = "1") -> str:
-    """A launch for every name, and its kernel."""
     lines = []
     for offset, name in enumerate(names):
         start, each = at + 2 * offset, number + offset

@@ -119,7 +119,6 @@ def products_of(run: Run, following: Run | None, products: Sequence[Product]) ->
 
 
 def heaviest(kernel: MappedKernel) -> str | None:
-    """The module that a kernel serves most."""
     return max(kernel.modules, key=lambda item: item[1])[0] if kernel.modules else None
 
 

@@ -66,7 +66,6 @@ def ranks(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def uploaded(store: Store, ranks: list[Path]) -> str:
-    """A pattern of reports in the bucket."""
     for path in ranks:
         store.files.put_file(str(path), f"runs/job/{path.name}")
     return "s3://runs/job/*.sqlite"

@@ -75,7 +75,6 @@ def none(dataset: Dataset) -> str:
 
 
 def _keys(entry: dict[str, dict[str, str]]) -> tuple[str, str]:
-    """What a report's hierarchy is keyed by, and what was asked for."""
     return entry["hierarchy"]["by"], entry["hierarchy"]["asked"]
 
 

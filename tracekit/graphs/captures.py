@@ -38,7 +38,6 @@ class Windows(NamedTuple):
         begin: Start of the call that began the graph capture, on the axis.
         opened: End of that call.
         closed: Start of the call that ended the graph capture.
-        end: End of that call.
         isolated: Whether no other graph capture can have been open on the thread meanwhile.
     """
 
@@ -112,9 +111,6 @@ class Submissions(NamedTuple):
 
     Attributes:
         row: Row of the recording's launches.
-        start: Start on the axis.
-        end: End on the axis.
-        process: Row of processes.
         role: What the call becomes when captured: ``api_calls.KERNEL_LAUNCH`` and others.
         worked: Whether it, or a call inside it, put work on the device.
         batch: Whether one call becomes several nodes.
@@ -309,7 +305,6 @@ class Origins:
 
     Attributes:
         start: For every node the start of the captured launch, or ``NOWHERE``.
-        end: The end of that launch.
         by_order: Whether the place follows from the order of launches, not from the node's clone chain.
         shared: Whether several graph captures may have made the node, all of them in the same module.
     """

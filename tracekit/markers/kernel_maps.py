@@ -97,7 +97,6 @@ def _cost(name: str, served: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _served(kernel: MappedKernel) -> list[tuple[Any, ...]]:
-    """The modules of a kernel, each with its weight and, where they are known, its FLOPs."""
     if not kernel.flops:
         return list(kernel.modules)
     return [

@@ -47,7 +47,6 @@ def _one(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def _indices(array: pa.DictionaryArray) -> Ints:
-    """Positions in the dictionary; -1 for null."""
     return np.asarray(array.indices.fill_null(-1))
 
 

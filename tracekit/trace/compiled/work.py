@@ -51,8 +51,6 @@ class CompiledWork:
     """The work that runs of compiled graphs launched.
 
     Attributes:
-        runs: The runs.
-        shares: Modules with weights.
         of_work: For every kernel the row of its shares; ``NO_RUN``, or another code of :mod:`shares` for work
             of a run whose modules are not known.
         run: For every kernel the row of the run that launched it, or -1.
@@ -70,12 +68,9 @@ class CompiledContext(NamedTuple):
     """What a recording says besides its runs.
 
     Attributes:
-        recording: The recording.
         axis: Its ranges and launches on one axis.
-        operators: The operators that its texts name.
         calls: Its calls, with the modules of kernel maps.
         call_at_launch: For every launch the innermost call around it, or -1.
-        launched: The launch of every kernel.
     """
 
     recording: Recording
@@ -257,9 +252,6 @@ class Pattern(NamedTuple):
 
     Attributes:
         keys: For every kernel what launches of it are called.
-        generated: Which kernels the compiler wrote.
-        names: The name of each in the map.
-        known: The distinct keys.
     """
 
     keys: list[str]
@@ -272,9 +264,7 @@ class Gap(NamedTuple):
     """Launches of several kernels of a library, of which it is not known where each begins.
 
     Attributes:
-        first: The first of the launches.
         last: The launch after the last.
-        kernels: The kernels, in order.
     """
 
     first: int
@@ -441,7 +431,6 @@ class Shares:
     Attributes:
         first: For every set its first row, and the end of the last.
         module: Row of modules, ascending in each set.
-        weight: Its weight.
         flops: The FLOPs for it; -1 if they are not known.
         note: The place in ``notes`` of what is noted of them.
         notes: Dtypes of known FLOPs, and reasons why others are unknown.

@@ -42,7 +42,6 @@ class Name(NamedTuple):
 
     Attributes:
         text: The text without what counts.
-        operator: Whether it is an operator.
         inputs: Shapes of its inputs; None if the text does not record it.
         iteration: The number of the iteration that it counts; None if it counts none.
         stack: The lines that called what runs inside, from the outside in.
@@ -64,7 +63,6 @@ class Names(NamedTuple):
 
     Attributes:
         of_text: For every text of the recording the row of its name; the last one is of ranges without a text.
-        names: The distinct names.
     """
 
     of_text: Rows
