@@ -122,9 +122,6 @@ def start_and_end(rows: pa.Table, table: str, subject: str, counters: LossCounte
         table: Its name, for errors.
         subject: What its rows are, for the counters.
         counters: Where losses are counted.
-
-    Raises:
-        DamagedRows: If a time is missing.
     """
     for column in ("start", "end"):
         if missing := rows.column(column).null_count:
