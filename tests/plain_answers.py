@@ -105,6 +105,10 @@ def ratio(part: float | None, whole: float) -> float | None:
 
 
 def modules(plain: Plain) -> Iterable[Row]:
+    within: dict[int | None, int] = defaultdict(int)
+    for call in plain.calls:
+        within[call["parent_call_id"]] += call["end_ns"] - call["start_ns"]
+    host = [(row, max(0, row["end_ns"] - row["start_ns"] - within[row["call_id"]])) for row in plain.calls]
     for module in plain.modules:
         own = [row for row in plain.kernels if row["module_id"] == module["module_id"]]
         below = plain.below(module)
@@ -125,6 +129,8 @@ def modules(plain: Plain) -> Iterable[Row]:
             "step_mean_ns": mean(steps),
             "step_median_ns": quantile(steps, 0.5),
             "step_p95_ns": quantile(steps, 0.95),
+            "host_ns": sum(time for call, time in host if call["module_id"] == module["module_id"]),
+            "subtree_host_ns": sum(time for call, time in host if inside(call["module_id"], module)),
         }
 
 

@@ -209,7 +209,6 @@ class Sum(nn.Module):
 
 
 def one_run(**options: object) -> Run:
-    """A run of the model compiled with some of Inductor's options."""
     from torch._inductor import config
 
     model, listed = Sum(), MemoryEmitter()
