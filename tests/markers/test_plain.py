@@ -20,6 +20,7 @@ from tracekit.markers.plain import COUNTER, ITERATION, UNDECIDED, counted, witho
         ("TrainStep#9 of epoch 2", "TrainStep#* of epoch *", 9),
         ("Step 1 to 100", "Step * to 100", 1),
         ("request 3f2b8c1d9a77e4", "request *", None),
+        ("get_3F2B8C1D", "get_*", None),
         ("id 123e4567-e89b-12d3-a456-426614174000", "id *", None),
         ("buffer at 0x7f3a00", "buffer at *", None),
         ("matmul [8, 4096]", "matmul [*]", None),

@@ -187,6 +187,7 @@ def repeated(texts: list[str], rounds: int = 1) -> str:
         (["Step 1: load", "Step 2: run", "Step 3: save"], 3, ["Step 1: load", "Step 2: run", "Step 3: save"]),
         (["Step 1", "Step 2", "Step 3"], 4, ["Step 1", "Step 2", "Step 3"]),
         ([f"batch {n}" for n in range(9)], 10, ["batch *"]),
+        ([f"epoch {n} of 4" for n in range(4)] + ["batch 0", "batch 1"] * 4, 1, ["epoch * of 4", "batch *"]),
         (["step 0 (first)", "step 1", "step 2"], 1, ["step * (first)", "step *"]),
         (["iter 1 loss=0.5", "iter 2 loss=0.4"], 1, ["iter * loss=*"]),
         (["step 7: load", "step 7: run"], 1, ["step *: load", "step *: run"]),
@@ -484,6 +485,7 @@ def loops(*threads: tuple[str, int, int]) -> str:
         ([("load batch {}", 0, 3), ("step {}", 20, 30)], ["step"]),
         ([("step {}", 0, 3), ("step {}", 130, 30), ("step {}", 260, 4), ("step {}", 390, 4)], ["step"]),
         ([("stage 0 batch {}", 0, 30), ("stage 1 batch {}", 130, 3)], ["stage 0 batch", "stage 1 batch"]),
+        ([("step {}", 0, 3), ("step {}", 395, 30)], ["step"]),
         ([("train step {}", 0, 3), ("eval step {}", 1000, 3)], ["train step", "eval step"]),
     ],
 )

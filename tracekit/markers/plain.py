@@ -48,7 +48,7 @@ _PLACES = frozenset(
 _IDENTIFIER = re.compile(
     r"\b0x[0-9a-fA-F]+\b"
     r"|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
-    r"|(?<![0-9A-Za-z])(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{12,}|[0-9A-F]{12,})(?![0-9A-Za-z])"
+    r"|(?<![0-9A-Za-z])(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{8,}|[0-9A-F]{8,})(?![0-9A-Za-z])"
 )
 #: What may be an identifier: a word that has a digit, or a capital behind another letter.
 _WORD = re.compile(r"(?<![0-9A-Za-z])(?=[A-Za-z]*\d|[0-9A-Za-z]*[a-z][A-Z])[0-9A-Za-z]{4,}(?![0-9A-Za-z])")
@@ -168,20 +168,17 @@ def _random(by_length: dict[int, set[str]], *, whole: bool) -> dict[int, str]:
     answer = {}
     for length, values in by_length.items():
         if _are_random([value for value in values if _MIXED.match(value)], whole=whole):
-            begins = zip(*values, strict=True)
-            same = "".join(takewhile(str.isalpha, (column[0] if len(set(column)) == 1 else "0" for column in begins)))
-            answer[length] = same
+            same = (column[0] if len(set(column)) == 1 else "0" for column in zip(*values, strict=True))
+            answer[length] = "".join(takewhile(str.isalpha, same))
     return answer
 
 
 def _are_random(values: list[str], *, whole: bool) -> bool:
-    size = len(values)
-    columns = [column for column in zip(*values, strict=True) if whole or len(set(column)) > 1]
-    if size * len(columns) < _ENOUGH:
-        return False
+    size, columns = len(values), [column for column in zip(*values, strict=True) if whole or len(set(column)) > 1]
     classes = (Counter("".join(column).translate(_CLASSES)) for column in columns)
     alike = sum(count * (count - 1) for column in classes for count in column.values())
-    return alike < (1 - (_UNLIKE_OF_ALL if whole else _UNLIKE)) * size * (size - 1) * len(columns)
+    most = (1 - (_UNLIKE_OF_ALL if whole else _UNLIKE)) * size * (size - 1) * len(columns)
+    return size * len(columns) >= _ENOUGH and alike < most
 
 
 def _shortened(name: str) -> str:

@@ -18,6 +18,14 @@ from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, NEVER_ENDED
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import Launches
 
+#: CUPTI's column → ours, for all work on a device and for kernels.
+WORK_COLUMNS = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
+KERNEL_COLUMNS = {f"{what}{axis}": f"{what}_{axis.lower()}" for what in ("grid", "block") for axis in "XYZ"} | {
+    "registersPerThread": "registers",
+    "staticSharedMemory": "static_smem_bytes",
+    "dynamicSharedMemory": "dynamic_smem_bytes",
+}
+
 
 def occurring(column: pa.ChunkedArray) -> Ints:
     """The distinct values of a dictionary-encoded column that occur in it."""
@@ -120,9 +128,6 @@ def start_and_end(rows: pa.Table, table: str, subject: str, counters: LossCounte
         table: Its name, for errors.
         subject: What its rows are, for the counters.
         counters: Where losses are counted.
-
-    Raises:
-        DamagedRows: If a time is missing.
     """
     for column in ("start", "end"):
         if missing := rows.column(column).null_count:

@@ -31,11 +31,7 @@ def table_files(folder: Path) -> dict[str, Path]:
 
 
 def opened(folder: Path, path: Path) -> "_ParquetFile | _ArrowFile":
-    """Opens the file of a table.
-
-    Raises:
-        ReportError: If it is damaged.
-    """
+    """Opens the file of a table."""
     try:
         return _ParquetFile(path) if path.suffix == _PARQUET else _ArrowFile(path)
     except (pa.ArrowException, OSError) as error:
@@ -95,11 +91,7 @@ class FolderTables:
     """The tables of a folder."""
 
     def __init__(self, path: Path, wanted: Collection[str]) -> None:
-        """Opens those tables that may be asked for.
-
-        Raises:
-            ReportError: If one is damaged.
-        """
+        """Opens those tables that may be asked for."""
         self.path = path
         self.paths = {name: file for name, file in table_files(path).items() if name in wanted}
         self._files = {name: opened(path, file) for name, file in self.paths.items()}
@@ -118,11 +110,7 @@ class FolderTables:
         return list(zip(*plain, strict=True))
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
-        """Reads large tables side by side; one that the folder lacks has no columns.
-
-        Raises:
-            ReportError: If one is damaged.
-        """
+        """Reads large tables side by side; one that the folder lacks has no columns."""
         tables = {}
         with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
             try:

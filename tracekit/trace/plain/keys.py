@@ -78,7 +78,9 @@ def extents_of(
     end[loose] = _nested_in(whole_start[order], whole_end[order], start[loose], end[loose])
     end[loose], group = _apart_from_each_other(start[loose], end[loose], place[loose].tolist())
     order = nesting_order(start, end)
-    return Extents(rows[order], start[order], end[order]), dict(zip(rows[loose].tolist(), group, strict=True))
+    kind = recording.ranges.kind[rows[loose]]
+    siblings = {row: own for row, own, of in zip(rows[loose].tolist(), group, kind, strict=True) if of != PUSH_POP}
+    return Extents(rows[order], start[order], end[order]), siblings
 
 
 def _next_of_its_place(start: Ints, place: Ints, which: Flags) -> Ints:
@@ -386,18 +388,9 @@ def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: W
 
 
 class _Counting(NamedTuple):
-    """Outermost ranges that count iterations, by thread and start.
+    """Outermost ranges that count iterations, by thread and start; of each how long the work took launched inside.
 
-    Attributes:
-        row: Row of the recording's ranges.
-        process: Row of processes.
-        thread: Row of threads.
-        name: Number of the name.
-        like: The same for names that differ only by numbers, as of stages of a pipeline.
-        number: Number of the iteration.
-        start_ns: When each began.
-        end_ns: When it ended.
-        work_ns: How long the work took that was launched inside.
+    ``like`` is the same for names that differ only by numbers, as of stages of a pipeline.
     """
 
     row: Rows
@@ -425,18 +418,23 @@ def _leading(counting: _Counting) -> Flags:
 
 
 def _one_loop(counting: _Counting) -> tuple[Rows, dict[int, int]]:
-    """The loops of each process of which no two run at the same time; and what belongs to the steps of these."""
-    loops = grouped((counting.process, counting.thread, counting.name))
-    size = loops.first.size
-    lasting = sums(loops.group, counting.end_ns - counting.start_ns, size)
-    order = np.lexsort((loops.first, -lasting, -sums(loops.group, counting.work_ns, size)))
+    """The loops of each process of which no two run at the same time; and what belongs to the steps of these.
+
+    Of threads that count the same iterations in turns (stages of a pipeline), one is such a loop.
+    """
+    threads = grouped((counting.process, counting.thread))
+    size = threads.first.size
+    lasting = sums(threads.group, counting.end_ns - counting.start_ns, size)
+    order = np.lexsort((threads.first, -lasting, -sums(threads.group, counting.work_ns, size)))
+    keys = [*zip(*(column.tolist() for column in (counting.process, counting.like, counting.number)), strict=True)]
     kept = np.zeros(counting.row.size, dtype=bool)
     for loop in order.tolist():
-        own = np.flatnonzero(loops.group == loop)
-        same_process = counting.process == counting.process[own[0]]
-        others = np.flatnonzero(kept & same_process & (counting.thread != counting.thread[own[0]]))
-        kept[own] = not _meet(counting, own, others)
-    keys = [*zip(*(column.tolist() for column in (counting.process, counting.like, counting.number)), strict=True)]
+        own = np.flatnonzero(threads.group == loop)
+        first, last = counting.start_ns[own].min(), counting.end_ns[own].max()
+        meanwhile = (counting.end_ns > first) & (counting.start_ns < last)
+        others = np.flatnonzero(kept & meanwhile & (counting.process == counting.process[own[0]]))
+        apart = {keys[row] for row in own.tolist()}.isdisjoint(keys[row] for row in others.tolist())
+        kept[own] = apart and not _meet(counting, own, others)
     times = Counter(keys[row] for row in np.flatnonzero(kept).tolist())
     step = {keys[at]: int(counting.row[at]) for at in np.flatnonzero(kept).tolist() if times[keys[at]] == 1}
     parts = {int(counting.row[at]): step.get(keys[at], -1) for at in np.flatnonzero(~kept).tolist()}
