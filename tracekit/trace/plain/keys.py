@@ -150,6 +150,7 @@ class HierarchyKey(NamedTuple):
         runs: Runs of compiled graphs, whose maps name modules that are nodes, too.
         nodes: The nodes of autograd that ran, where ranges or operators are the nodes of the hierarchy; None if nothing
             identifies who made them.
+        autograd: Rows of the threads that run backward passes for others.
     """
 
     by: str
@@ -163,6 +164,7 @@ class HierarchyKey(NamedTuple):
     step_parts: dict[int, int]
     runs: MappedRuns
     nodes: AutogradNodes | None = None
+    autograd: Rows = np.empty(0, dtype=np.int64)
 
     @property
     def modules_alone(self) -> HierarchyKey:
