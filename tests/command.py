@@ -50,7 +50,6 @@ def command(*args: object) -> Outcome:
 
 
 def arguments(*args: object) -> list[str]:
-    """What to start for it to run in a process of its own."""
     return [sys.executable, "-m", "tracekit", *map(str, args)]
 
 
@@ -61,7 +60,6 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def separately(*args: object, before: Callable[[], None] | None = None, cwd: Path | None = None, **env: str) -> Outcome:
-    """Runs it in a process of its own; ``before`` is called there first."""
     done = subprocess.run(
         arguments(*args),
         capture_output=True,
@@ -77,7 +75,6 @@ def separately(*args: object, before: Callable[[], None] | None = None, cwd: Pat
 
 
 def without_privileges() -> None:
-    """Makes permission bits count for root too, in the program that this process becomes."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH):
@@ -86,7 +83,6 @@ def without_privileges() -> None:
 
 
 def refusal(outcome: Outcome, path: Path, code: int = 1) -> str:
-    """Checks that the command said in one line what is wrong with ``path``; returns the line."""
     assert outcome.code == code, outcome
     assert not outcome.out
     assert outcome.err.count("\n") == 1, outcome.err
@@ -96,7 +92,6 @@ def refusal(outcome: Outcome, path: Path, code: int = 1) -> str:
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """Everything below a folder: files with their bytes, folders with None."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))

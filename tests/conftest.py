@@ -30,7 +30,6 @@ settings.load_profile("tracekit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Lets a test try again where nsys itself lost its recording, and for no other reason."""
     for item in items:
         if item.get_closest_marker("nsys"):
             item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=nsys.LOST))

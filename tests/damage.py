@@ -23,7 +23,6 @@ _MOST_FLIPS = 24
 
 
 def dense(report: Path) -> Path:
-    """Rewrites a report in small pages: hardly a byte of it is without meaning."""
     db = sqlite3.connect(report)
     db.execute("PRAGMA page_size = 512")
     db.execute("VACUUM")
@@ -32,14 +31,12 @@ def dense(report: Path) -> Path:
 
 
 def cut_short(whole: bytes, number: int) -> Iterator[tuple[str, bytes]]:
-    """Beginnings of the file, of lengths spread over it, none of them whole."""
     for step in range(number):
         length = len(whole) * step // number
         yield f"the first {length} bytes", whole[:length]
 
 
 def flipped(whole: bytes, number: int) -> Iterator[tuple[str, bytes]]:
-    """Copies with one or several wrong bits, the same ones on every run."""
     chance = random.Random(20240229)
     telling = [at for at, byte in enumerate(whole) if byte]
     for step in range(number):

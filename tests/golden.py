@@ -34,7 +34,6 @@ def losses(dataset: Dataset) -> dict[str, int]:
 
 
 def check_frame(frame: pd.DataFrame, expected: str) -> None:
-    """Compares some columns of a DataFrame in the same way; floating-point numbers to four digits."""
     names, rows = _lines(expected)
     found = records(frame)
     assert [[_rounded(row[name]) for name in names] for row in found] == rows

@@ -83,7 +83,6 @@ def said_of_reports(dataset: Dataset) -> dict[str, Any]:
 
 
 def spelled(row: dict, paths: dict, first_id: int) -> tuple:
-    """A row with paths instead of modules' ids, and the ids that its report alone would have."""
     plain = {name: value - first_id if name in IDS and value is not None else value for name, value in row.items()}
     if "module_id" in plain:
         plain["module_id"] = paths[plain["module_id"]]
@@ -98,7 +97,6 @@ def check_order(table: str, rows: list[dict]) -> None:
 
 
 def alike(one: object, other: object) -> bool:
-    """Whether two values of a column are equal; the order of parameters says nothing."""
     if isinstance(one, list) and isinstance(other, list):
         return sorted(map(str, one)) == sorted(map(str, other))
     return one == other
@@ -129,12 +127,10 @@ def check_hierarchy(modules: list[dict], singles: list[list[dict]]) -> None:
 
 
 def sizes(params: list[dict]) -> list:
-    """All sizes of parameters, None for a shape that is not known."""
     return [size for param in params for size in param["shape"] or [None]]
 
 
 def check_order_of_siblings(found: list[str], theirs: list[list[str]]) -> None:
-    """No report contradicts the order, unless reports contradict each other, directly or in a ring."""
     after = {one: set() for one in found}
     for its in theirs:
         for earlier, later in pairwise(its):
@@ -158,7 +154,6 @@ def preordered(seen: list[str], above: str = "") -> list[str]:
 
 
 def check_references(whole: Dataset) -> None:
-    """Ids are unique in the whole dataset, and whatever refers to one finds it in its own report."""
     tables = {name: whole.table(name).to_pylist() for name in BY_REPORT}
     keys = {"kernels": "kernel_id", "calls": "call_id", "ranges": "range_id", "steps": "step_id"}
     for table, key in keys.items():

@@ -51,13 +51,11 @@ NEEDS = {
 
 
 def stop_without(need: str) -> NoReturn:
-    """Skips the test or module that runs; fails it in CI beside ``../shared``."""
     if os.environ.get("CI") and SHARED.is_dir():
         pytest.fail(f"needs {need}", pytrace=False)
     pytest.skip(f"needs {need}", allow_module_level=True)
 
 
 def require(marker: str) -> None:
-    """Stops the test or module that runs where what the marker stands for is absent."""
     if not NEEDS[marker].available:
         stop_without(NEEDS[marker].description)

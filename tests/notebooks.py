@@ -39,7 +39,6 @@ def first_commands(notebook: Path) -> list[str]:
 
 
 def project(folder: Path) -> Path:
-    """A project's root with the data and a folder for notebooks that holds nothing but their style."""
     shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("*.tracekit"))
     (folder / "notebooks").mkdir()
     for style in (ROOT / "notebooks").glob("*.mplstyle"):
@@ -48,7 +47,6 @@ def project(folder: Path) -> Path:
 
 
 def arguments(line: str, root: Path) -> list[str]:
-    """The words of a line as a shell in the project's root makes them, without the program's name."""
     program, *words = shlex.split(line)
     assert program == "tracekit", line
     found: list[str] = []
@@ -61,7 +59,6 @@ def arguments(line: str, root: Path) -> list[str]:
 
 
 def problems(ran: list[Cell], kept: list[Cell]) -> Iterator[str]:
-    """What a reader would stumble over: cells that warn, or give other numbers than the file has."""
     for number, (new, old) in enumerate(zip(ran, kept, strict=True)):
         for output in new.get("outputs", ()):
             if output.get("name") == "stderr":
@@ -71,7 +68,6 @@ def problems(ran: list[Cell], kept: list[Cell]) -> Iterator[str]:
 
 
 def _numbers(cell: Cell) -> list[str]:
-    """The numbers in its outputs, however they are laid out; pictures have none."""
     shown = [output.get("data", {}) for output in cell.get("outputs", ())]
     told = ["".join(data.get("text/plain", ())) for data in shown if "image/png" not in data]
     return sorted(f"{float(number):.4g}" for number in re.findall(r"\d+(?:\.\d+)?", " ".join(told)))

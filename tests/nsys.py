@@ -22,7 +22,6 @@ HEARD = "0.2.11"
 
 
 def nvtx_release(number: str) -> Path | None:
-    """Where this release can be imported from, before the installed one; None if it is not there."""
     folder = Path(os.environ.get(RELEASES, "/absent")) / number
     return folder if folder.is_dir() else None
 
@@ -41,7 +40,6 @@ def nsys() -> Path:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """One session at a time on a machine: one that begins while another records may hear nothing."""
     with Path(tempfile.gettempdir(), f"tracekit-tests-nsys-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -30,7 +30,6 @@ class Parsed(NamedTuple):
     tables: dict[str, Rows]
 
     def keys(self, table: str, key: str) -> dict[int | None, tuple | None]:
-        """The rows of a table by id, each as (pid, tid, start, end)."""
         return {None: None} | {row[key]: place(row) for row in self.tables[table]}
 
 
@@ -70,7 +69,6 @@ def over_programs(
 
 
 def same(found: Iterable, expected: Iterable) -> None:
-    """The same things the same number of times, with a legible answer where not."""
     found, expected = Counter(found), Counter(expected)
     absent, surplus = list((expected - found).items())[:5], list((found - expected).items())[:5]
     assert (absent, surplus) == ([], []), f"\nexpected, not found: {absent}\nfound, not expected: {surplus}"

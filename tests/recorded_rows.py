@@ -6,7 +6,6 @@ from tracekit.recording.tables import NO_TIME, Columns
 
 
 def rows_of(columns: Columns) -> list[dict]:
-    """Rows with None for null; payloads of which there are none are left out."""
     values = {column.name: getattr(columns, column.name) for column in fields(columns)}
     lists = {name: column.tolist() for name, column in values.items() if column is not None}
     return [

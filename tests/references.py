@@ -65,7 +65,6 @@ def _command_reference(command: Command) -> str:
 
 
 def _spelling(action: argparse.Action) -> str:
-    """How an argument is written: ``REPORT ...``, ``[TABLE]``, ``-o REPORT, --out REPORT``, ``-f, --force``."""
     name = str(action.metavar or action.dest)
     if not action.option_strings:
         return {"+": f"{name} ...", "?": f"[{name}]"}.get(str(action.nargs), name)
@@ -92,7 +91,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def markdown_table(names: list[str], rows: Iterable[list[str]]) -> str:
-    """A Markdown table; bars inside cells are escaped."""
     lines = [names, ["---"] * len(names), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -105,7 +103,6 @@ def readmes() -> list[Path]:
 
 
 def updated(text: str) -> str:
-    """The text with every generated block as the code has it now."""
     return _BLOCK.sub(lambda match: f"{match[1]}\n{BLOCKS[match[2]]()}\n\n{match[3]}", text)
 
 

@@ -24,7 +24,6 @@ _TIMEOUT_S = 120
 
 
 def make_datasets(notebooks: Iterable[Path], root: Path) -> None:
-    """Runs the commands of all first cells, each once, in the project's root."""
     lines = dict.fromkeys(line for notebook in notebooks for line in first_commands(notebook))
     for line in lines:
         done = separately(*arguments(line, root), cwd=root)

@@ -35,7 +35,6 @@ def test_a_test_runs_where_there_is_what_it_needs(monkeypatch: pytest.MonkeyPatc
 
 
 def loaded(path: Path) -> Iterator[str]:
-    """The packages that a module loads as soon as it is."""
     for statement in ast.parse(path.read_text("utf-8")).body:
         if isinstance(statement, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in statement.names)

@@ -24,7 +24,6 @@ OWN = ROOT / "notebooks" / "your_own_analysis.ipynb"
 
 
 def read_by(notebook: Path) -> set[str]:
-    """The datasets that its cells name; a name in braces stands for any."""
     code = "\n".join(map(source, cells(notebook, "code")))
     return set(re.findall(r"[\w{}]+\.tracekit", code))
 

@@ -24,7 +24,6 @@ SHARES = {"coverage.share", "kernel_modules.weight", "ranges.payload_float"}
 
 
 def loaded_by(statement: str) -> set[str]:
-    """All modules that are loaded after a statement in a fresh interpreter."""
     script = f"{statement}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
     return set(json.loads(done.stdout))

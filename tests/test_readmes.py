@@ -40,7 +40,6 @@ def fenced(path: Path, language: str) -> list[str]:
 
 
 def commands(path: Path) -> Iterator[str]:
-    """Its whole commands of tracekit, in blocks and in the text; those with placeholders in brackets are forms."""
     text = path.read_text("utf-8")
     lines = [line for code in fenced(path, "bash") for line in re.split(r"\n|&&", code)]
     inline = re.findall(r"`([^`\n]+)`", _FENCED.sub("", text))
@@ -50,7 +49,6 @@ def commands(path: Path) -> Iterator[str]:
 
 
 def is_mention(line: str) -> bool:
-    """Whether it only names a command, or one of its questions, without what that works on."""
     names = line.split()[1:]
     questions = {analysis.NAME for analysis in ANALYSES}
     return names[:1] in [[one.NAME] for one in COMMANDS] and (
@@ -68,7 +66,6 @@ def exit_code(line: str) -> int:
 
 
 def anchors(path: Path) -> set[str]:
-    """The names that links may give to its headings."""
     headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", path.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -114,7 +111,6 @@ class TestCode:
 
     @pytest.fixture
     def names(self) -> dict[str, Any]:
-        """What the texts around the code take for granted: a model, its inputs, a dataset."""
         import torch
 
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())

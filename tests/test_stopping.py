@@ -22,7 +22,6 @@ def stop(number: int, frame: object) -> None:
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Signals that raise, as those of the command line do."""
     before = {number: signal.signal(number, stop) for number in STOPPING}
     yield
     for number, handler in before.items():

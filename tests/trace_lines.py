@@ -278,7 +278,6 @@ def _options(text: str) -> tuple[str, dict[str, int]]:
 
 
 def _graph_ids(line: dict[str, Any]) -> tuple[int, int]:
-    """The graph and its instance: those behind ``exec 2 of 1``, else some."""
     _, instance, _, graph = line["rest"].split() or (None, "4", None, "3")
     return int(graph), int(instance)
 

@@ -216,7 +216,6 @@ def test_without_steps_totals_are_compared_and_it_says_so(tmp_path: Path) -> Non
 
 
 def between(*times: int) -> str:
-    """Work that is launched after each step, before the next one."""
     lines = []
     for at, time in enumerate(times):
         start = at * 10_000 + 9_500
@@ -263,7 +262,6 @@ def test_only_what_work_between_steps_takes_beyond_its_spread_is_too_much(
 
 
 def serving(*sizes: tuple[str, int, int]) -> str:
-    """Steps of a kind, batch size and time; their module tells no shapes."""
     lines = []
     for at, (kind, size, time) in enumerate(sizes):
         start = at * 10_000

@@ -124,7 +124,6 @@ def test_times_of_a_phase_in_all_steps_are_those_of_its_work(tmp_path: Path, pha
 
 
 def numbered(folder: Path, name: str, backward: int) -> Dataset:
-    """Steps whose backward pass only sequence numbers of operators tell; that of the layer takes so long."""
     lines = []
     for step in range(6):
         start, number, seq = step * 10_000, step * 3 + 1, step * 2

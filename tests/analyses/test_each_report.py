@@ -69,7 +69,6 @@ def test_rows_are_those_of_all_reports_at_once(
 
 
 def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    """To the last digit, except where floats of calls are added up, which depends on their order."""
     rounded = [name for name in ("roof_share",) if name in found]
     pd.testing.assert_frame_equal(found.drop(columns=rounded), expected.drop(columns=rounded), check_exact=True)
     pd.testing.assert_frame_equal(found[rounded], expected[rounded], rtol=1e-12)
@@ -101,7 +100,6 @@ def test_rows_of_several_reports_are_never_in_memory_together(
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Dataset]:
-    """Two trainings of several reports each; in the second, another report is slower in backward."""
     folder = tmp_path_factory.mktemp("trainings")
     sides = []
     for side, slow in (("before", (100, 100)), ("after", (100, 180))):
@@ -226,7 +224,6 @@ def test_certainty_is_that_of_each_report(tmp_path: Path) -> None:
 
 
 def of_fused_kernels(folder: Path) -> Dataset:
-    """A dataset of three reports whose fused kernels are the same in part."""
     files = []
     for number, kernels_of in enumerate((KERNELS, KERNELS[2:], KERNELS[6:])):
         place = folder / f"job{number}"

@@ -54,8 +54,6 @@ H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "memoryBandwidth": 3_200_000_0
 
 @pytest.fixture
 def on_gpu(tmp_path: Path) -> Parse:
-    """Parses lines as of a machine with some GPUs."""
-
     def parse(lines: str, *gpus: dict[str, Any]) -> Dataset:
         path = tmp_path / "report.sqlite"
         path.unlink(missing_ok=True)

@@ -38,7 +38,6 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def comparable(frame: pd.DataFrame) -> list[str]:
-    """The rows without what names reports and without ids, in any order."""
     kept = frame.drop(columns=["report", "rank", "step_id"], errors="ignore")
     return sorted(str(row) for row in records(kept))
 

@@ -42,7 +42,6 @@ def check_answers(dataset: Dataset) -> None:
 
 
 def check_rows(name: str, found: list[Row], expected: list[Row]) -> None:
-    """The same rows in any order, floating-point numbers within the last digits."""
     assert len(found) == len(expected), name
     for ours, theirs in zip(sorted(found, key=told), sorted(expected, key=told), strict=True):
         assert list(ours) == list(theirs) or set(ours) == set(theirs), name
@@ -51,7 +50,6 @@ def check_rows(name: str, found: list[Row], expected: list[Row]) -> None:
 
 
 def told(row: Row) -> str:
-    """What tells a row from the others, or nearly so: its words, shapes and counts."""
     figures = ("_ns", "_token", "share", "steps", "gpu")
     return repr([(key, row[key]) for key in sorted(row) if not key.endswith(figures)])
 
@@ -78,7 +76,6 @@ def test_every_figure_is_that_of_the_rows(plan: Plan) -> None:
 
 
 def with_phases(dataset: Dataset) -> Dataset:
-    """Makes work of all phases of a training, and of none, of what each module ran."""
     known = [*PHASES, None]
     modules = {None, *dataset.table("modules", ["module_id"]).column("module_id").to_pylist()}
     rewrite(dataset, "kernels", modules, phase=lambda row: known[row["kernel_id"] * 5 // 3 % len(known)])
@@ -86,7 +83,6 @@ def with_phases(dataset: Dataset) -> Dataset:
 
 
 def rewrite(dataset: Dataset, table: str, modules: set[int | None], **columns: Callable[[Row], Any]) -> None:
-    """Gives the rows of some modules other values; the file keeps its id."""
     path = dataset.folder / f"{table}.parquet"
     arrow = pq.ParquetFile(path).read()
     rows = arrow.to_pylist()
@@ -108,7 +104,6 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, list[Dataset]]:
-    """Two reports of different programs as one dataset, and each by itself."""
     folder = tmp_path_factory.mktemp("two")
     reports = [
         write_report(simulate(plan), folder / f"rank{at}.sqlite") for at, plan in enumerate((eventful(5), capturing(6)))

@@ -25,7 +25,6 @@ def dataset_of(run: Run, folder: Path) -> Dataset:
 
 
 def truth_of(run: Run) -> dict[tuple, list[float]]:
-    """How long the others waited for each rank, by rank, step and module: a figure for each collective."""
     waits: dict[tuple, list[float]] = defaultdict(list)
     for meeting in run.meetings:
         if len(meeting.group) > 1:

@@ -72,7 +72,6 @@ def check(dataset: Dataset, folder: Path) -> None:
 
 
 def _check_tables(dataset: Dataset, work: pd.DataFrame, total: int, owned: int) -> None:
-    """The sums of everything that lists all work, or all work of steps."""
     rest, counted, by_process = outside(dataset), coverage.frame(dataset), processes.frame(dataset)
     assert int(rest.self_ns.sum()) == total - owned
     assert phases_add_up(rest, "self_ns")

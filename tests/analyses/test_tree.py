@@ -150,7 +150,6 @@ def test_lines_are_in_pre_order_and_sums_of_lines_are_sums_of_modules(
 
 
 def check_folding(found: pd.DataFrame, forest: list[Node]) -> None:
-    """The slow obvious way: folds the written forest from below and compares the lines."""
     assert list(zip(found.label, found.depth, found.copies, strict=True)) == folded(forest, 0)
 
 
@@ -176,7 +175,6 @@ def test_shares_are_of_all_time_also_of_that_which_nobody_owns(parsed: Parse) ->
 
 
 def unlike(count: int) -> str:
-    """A trace of modules that are all of another class; later ones take longer."""
     calls = [
         f'range 1 {at * 1000} {at * 1000 + 900} {{"Module": "top.m{at}", "Class": "C{at}", "Inputs": [[1]]}}\n'
         f"op 1 {at * 1000 + 1} {at * 1000 + 2 + at} aten::x"

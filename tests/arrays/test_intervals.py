@@ -29,14 +29,12 @@ def in_nesting_order(pairs: list[tuple[int, int]]) -> Sorted:
 
 @st.composite
 def any_intervals(draw: st.DrawFn) -> Sorted:
-    """Intervals that nest, touch, tie, overlap in part and have no length, as it comes."""
     one = st.tuples(st.integers(-5, 15), st.sampled_from([0, 0, 1, 2, 5, 9]))
     return in_nesting_order([(s, s + length) for s, length in draw(st.lists(one, max_size=12))])
 
 
 @st.composite
 def nested_intervals(draw: st.DrawFn) -> Sorted:
-    """Intervals as pushes and pops leave them; the clock often stands still."""
     clock, stack, pairs = -3, [], []
     for push, ticks in draw(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=24)):
         clock += ticks

@@ -14,7 +14,6 @@ EMPTY = 12345
 
 @st.composite
 def slices(draw: st.DrawFn, values: st.SearchStrategy[int]) -> tuple[list[int], list, list]:
-    """Values, often more than a few blocks of 32, and slices of them, some of them empty."""
     size = draw(st.sampled_from([0, 1, 2, 31, 32, 33, 64, 65, 100, 300]))
     found = draw(st.lists(values, min_size=size, max_size=size))
     edge = st.integers(0, size)

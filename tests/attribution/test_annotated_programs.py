@@ -23,7 +23,6 @@ ITERATING = ("iteration", "warm-up step", "step", "[batch")
 
 @cache
 def run(seed: int, by: str = "ranges") -> tuple[Program, dict[str, Rows]]:
-    """A program and the tables of its report."""
     program = annotated(seed)
     with TemporaryDirectory() as folder:
         path = report(Path(folder) / "report.sqlite", "\n".join(program.lines))
@@ -32,7 +31,6 @@ def run(seed: int, by: str = "ranges") -> tuple[Program, dict[str, Rows]]:
 
 
 def chains(modules: Rows) -> dict[int | None, tuple[tuple[str, str], ...]]:
-    """Name and kind of every node and of what is above it, outermost first."""
     found: dict[int | None, tuple[tuple[str, str], ...]] = {None: ()}
     for row in modules:
         found[row["module_id"]] = (*found[row["parent_id"]], (row["name"], row["kind"]))

@@ -277,7 +277,6 @@ def modules_of(dataset: Dataset) -> list[str | None]:
 
 
 def library(*names: str) -> str:
-    """A map of kernels of libraries, each for a module of its own: a.0, a.1 and so on."""
     kernels = ", ".join(f"['{name}', 0, [[{number}, 1]]]" for number, name in enumerate(names))
     return f"range 1 5 5 {kernel_map(f'[{kernels}]', ' '.join(f'a.{number}' for number, _ in enumerate(names)))}"
 

@@ -14,7 +14,6 @@ _TOGETHER = 20
 
 
 def together(seeds: Iterable[int], has: Features | None = None) -> list[Program]:
-    """Programs that can be in one report: each has processes and names of its own."""
     return [
         program(seed, has, first_process=1 + 5 * number, tag=f"program{number}") for number, seed in enumerate(seeds)
     ]

@@ -24,13 +24,11 @@ Key = tuple[str, int, int, str]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where datasets are written."""
     return tmp_path_factory.mktemp("plain")
 
 
 @cache
 def keyed_by_ranges(report: Path, folder: Path) -> Dataset:
-    """The report with its ranges as nodes."""
     return tracekit.parse(report, folder / f"{report.stem}.tracekit", rows="ranges")
 
 
@@ -47,12 +45,10 @@ def subtree_sums(dataset: Dataset) -> Iterator[tuple[Key, int]]:
 
 
 def rows(dataset: Dataset, table: str, *columns: str) -> list[dict[str, Any]]:
-    """Some columns of a table."""
     return dataset.table(table, [*columns]).to_pylist()
 
 
 def sum_by_key(pairs: Iterable[tuple[Key, int]]) -> Counter[Key]:
-    """How long all kernels of each key ran."""
     total: Counter[Key] = Counter()
     for key, lasting in pairs:
         total[key] += lasting

@@ -62,7 +62,6 @@ class Trace:
         return self.dataset.table("ranges").to_pylist()
 
     def query(self, table: str, sql: str) -> list[sqlite3.Row]:
-        """The rows of a query; none if the file lacks the table."""
         there = "SELECT 1 FROM sqlite_master WHERE name = ?"
         return self.db.execute(sql).fetchall() if self.db.execute(there, (table,)).fetchone() else []
 
@@ -156,13 +155,11 @@ def test_nothing_of_the_environment_of_the_recorded_machine_is_in_any_output(tra
 
 
 def nvidias(name: str) -> list[dict[str, str]]:
-    """The rows of ``nvtx_gpu_proj_trace`` that are ranges; work outside of all ranges stands under an empty name."""
     with (TRACES / "oracle" / f"{name}.nvtx_gpu_proj_trace.csv").open(newline="") as file:
         return [row for row in csv.DictReader(file) if row["Orig Start (ns)"]]
 
 
 def nvidias_name(domain: str | None, text: str) -> str:
-    """NVIDIA leaves a domain out whose name the file does not say."""
     return text if domain is None or domain.startswith("domain#") else f"{domain}:{text}"
 
 

@@ -34,7 +34,6 @@ NODES = """
 
 
 def replay(at: int, number: int) -> str:
-    """A launch of the graph, with all that it runs."""
     kernels = [f"kernel!{11 + n} 1 {at + 50 + 20 * n} {at + 60 + 20 * n} #{number} gemm{n + 1}" for n in range(3)]
     return "\n".join([f"launch 1 {at} {at + 5} #{number} cudaGraphLaunch_v10000", *kernels])
 

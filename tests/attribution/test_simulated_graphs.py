@@ -35,7 +35,6 @@ def test_every_piece_of_work_is_there_once_with_its_node(it) -> None:
 
 
 def wrong(it: Parsed) -> list[dict]:
-    """Kernels whose module or call is none that was open when they were launched or captured."""
     calls = it.keys("calls", "call_id")
     return [
         row
@@ -54,7 +53,6 @@ def missing(it: Parsed) -> list[dict]:
 
 
 def wrongly_explained(it: Parsed) -> list[dict]:
-    """Kernels without a module for another cause than they say; what no launch ever claimed may say any."""
     return [
         row
         for row, truth in rows_with_truth(it)

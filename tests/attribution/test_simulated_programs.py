@@ -143,7 +143,6 @@ def test_modules_are_the_hierarchy_of_all_that_was_called(it) -> None:
 
 
 def agreed(statements: list[dict]) -> dict:
-    """The parameters that processes tell, without the sizes that are not the same in all."""
     actual = {}
     for name in {name for params in statements for name in params}:
         shapes = [params.get(name) for params in statements]
@@ -181,7 +180,6 @@ def test_times_of_calls_add_up(it) -> None:
 
 
 def busy(intervals: list[tuple[int, int]]) -> int:
-    """The length of a union, the slow way: every piece between two edges that some interval covers."""
     edges = sorted({edge for interval in intervals for edge in interval})
     pieces = pairwise(edges)
     return sum(end - start for start, end in pieces if any(a <= start and end <= b for a, b in intervals))

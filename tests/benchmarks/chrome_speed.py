@@ -30,7 +30,6 @@ Path(sys.argv[2]).write_text(str(time.perf_counter() - begin))
 
 
 def decode_seconds(trace: Path, collector: str) -> float:
-    """What ``orjson.loads`` takes, ``with`` or ``without`` Python's garbage collector."""
     seconds = trace.with_suffix(".seconds")
     figures_of([sys.executable, "-c", DECODE, trace, seconds, collector])
     return float(seconds.read_text())

@@ -97,7 +97,6 @@ class _Trace:
 
 
 def write_trace(path: Path, *, megabytes: float) -> int:
-    """Writes a trace of about that size, and returns how many events it has."""
     trace, step = _Trace(), 0
     with path.open("w") as file:
         size = file.write(_HEAD)

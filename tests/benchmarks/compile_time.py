@@ -32,7 +32,6 @@ _SPLIT = "tracekit_bench::attention"
 
 @torch.library.custom_op(_SPLIT, mutates_args=())
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention of every token to all: where serving engines cut their graphs."""
     heads = [t.view(t.shape[0], _HEADS, -1).transpose(0, 1) for t in (q, k, v)]
     found = nn.functional.scaled_dot_product_attention(*heads)
     return found.transpose(0, 1).reshape(q.shape).clone()
@@ -78,7 +77,6 @@ class Llama(nn.Module):
 
 
 def first_call(layers: int, folder: Path | None, *, plain: bool) -> dict[str, float]:
-    """Seconds of the first call, tracing and all, and what was compiled and loaded for it."""
     torch.manual_seed(0)
     model = Llama(layers).eval()
     ids = torch.arange(16) % _VOCABULARY

@@ -26,7 +26,6 @@ def _model(layers: int) -> nn.Module:
 
 
 def nothing(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., object]:
-    """A backend whose graphs do nothing: what is left of a call is the way to them."""
     result = graph(*inputs)
     return lambda *_args: result
 
@@ -41,7 +40,6 @@ def forms(layers: int) -> dict[str, Callable[[torch.Tensor], object]]:
 
 
 def measured(layers: int, rounds: int, repeats: int) -> dict[str, float]:
-    """Microseconds of a call by form, the best of many rounds; the forms take turns."""
     x = torch.randn(8, 4)
     best: dict[str, float] = {}
     runs = forms(layers)

@@ -54,7 +54,6 @@ def tried(runs: int, make: Callable[[int, int], StepTimes]) -> str:
 
 
 def mixes(sizes: int) -> list[Floats]:
-    """Shares of sizes: of the one run the small ones are frequent, of the other the large ones."""
     share = 1.0 / np.arange(1, sizes + 1)
     return [share / share.sum(), share[::-1] / share.sum()]
 

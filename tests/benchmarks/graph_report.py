@@ -60,7 +60,6 @@ class Capturing(Program):
         self.rows["CUDA_GRAPH_EVENTS"].append((at, at, 77, GLOBAL_TID, name, node, original))
 
     def capture(self, batch: int) -> list[tuple[int, str]]:
-        """Captures and instantiates one graph; returns the nodes of the instance and their kernels."""
         self.captured, self.nodes = next(self.graph), []
         self.api("cudaStreamBeginCapture_v10000", 1_000)
         root = "LlamaForCausalLM"
@@ -77,7 +76,6 @@ class Capturing(Program):
         return copies
 
     def replay(self, nodes: list[tuple[int, str]], batch: int) -> None:
-        """One decode step: a launch, and every node's kernel."""
         start = self.clock
         correlation = self.api("cudaGraphLaunch_v10000", 90_000)
         self.range(f"execute_context_0(0)_generation_{batch}({batch})", start, self.clock)

@@ -51,7 +51,6 @@ def figures_of(command: list[str | Path]) -> Figures:
 
 
 def watch_memory(running: psutil.Process, peak: list[int]) -> None:
-    """Keeps the most that a process and those below it had together, looked at five times a second."""
     with suppress(psutil.NoSuchProcess):
         while running.status() != psutil.STATUS_ZOMBIE:
             peak[0] = max(peak[0], sum(map(memory_of, (running, *running.children(recursive=True)))))
@@ -59,7 +58,6 @@ def watch_memory(running: psutil.Process, peak: list[int]) -> None:
 
 
 def memory_of(process: psutil.Process) -> int:
-    """What a process has, and its part of what it shares with others."""
     with suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return 0

@@ -128,7 +128,6 @@ FORMS: dict[str, Attach] = {
 
 @torch.inference_mode()
 def measured(rounds: int, repeats: int) -> dict[str, float]:
-    """Microseconds of a module call by form, the best of many rounds; the forms take turns."""
     model, x = _model(), torch.randn(1, 4)
     modules = sum(1 for _ in model.modules())
     best = dict.fromkeys(FORMS, float("inf"))

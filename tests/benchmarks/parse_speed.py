@@ -39,7 +39,6 @@ GRAPH_SCANS = SCANS | {
 
 
 def scan_seconds(report: Path, scans: dict[str, str] = SCANS) -> float:
-    """The floor: SQLite adds up every column that tracekit reads. TOTAL is SUM without overflow."""
     with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as db:
         begin = time.perf_counter()
         for table, columns in scans.items():
@@ -57,13 +56,11 @@ class Figures(NamedTuple):
 
 
 def parse_figures(reports: list[Path], out: Path, *options: str) -> Figures:
-    """What ``tracekit parse`` takes in a process of its own."""
     shutil.rmtree(out, ignore_errors=True)
     return figures_of([sys.executable, "-m", "tracekit", "parse", *reports, "-o", out, "--quiet", *options])
 
 
 def figures_of(command: Sequence[str | Path]) -> Figures:
-    """What a command and all that it starts take; its output is dropped."""
     watched = (
         "import resource, subprocess, sys, time; begin = time.perf_counter(); "
         "code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
@@ -112,13 +109,11 @@ def measure(report: Path, what: str, scanned: dict[str, str] = SCANS, *, runs: i
 
 
 def removed(report: Path) -> Path:
-    """The place of a report, free for the next one."""
     report.unlink(missing_ok=True)
     return report
 
 
 def measure_folders(report: Path, *, runs: int, folder: Path) -> None:
-    """Prints what the same report takes as folders of tables, beside the SQLite file in turn."""
     out = folder / "folder.tracekit"
     for suffix in SUFFIXES:
         tables = as_folder(report, folder / f"tables{suffix}", suffix)

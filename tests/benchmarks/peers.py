@@ -64,7 +64,6 @@ KINDS: dict[str, Callable[[int], Plan]] = {
 
 
 def counts(paths: Iterable[str | None]) -> Counts:
-    """How often each module or one below it is among some paths."""
     found: Counts = Counter()
     for path in paths:
         parts = path.split(".") if path else []
@@ -87,8 +86,6 @@ def by_tracekit(report: Path) -> Counts:
 
 
 def by_nsys_stats(nsys: Path) -> Callable[[Path], Counts]:
-    """Kernels by range as ``nvtx_kern_sum`` sums them: already with all ranges around each."""
-
     def tool(report: Path) -> Counts:
         # Not CSV: quotes in a range's text are not escaped there.
         table = output(nsys_stats(nsys, report))
@@ -102,8 +99,6 @@ def by_nsys_stats(nsys: Path) -> Callable[[Path], Counts]:
 
 
 def by_nsys_ai(nsys_ai: Path) -> Callable[[Path], Counts]:
-    """Kernels and the ranges around each, as its skill ``nvtx_kernel_map`` lists them."""
-
     def tool(report: Path) -> Counts:
         found: Counts = Counter()
         for row in json.loads(output(nsys_ai_map(nsys_ai, report))):
@@ -136,7 +131,6 @@ def module_of(text: str) -> str | None:
 
 
 def measure(kind: Callable[[int], Plan], tool: Callable[[Path], Counts], programs: int) -> str:
-    """The shares of right and wrong over some programs."""
     there = right = wrong = failed = 0
     for seed in range(programs):
         run = simulate(kind(seed))

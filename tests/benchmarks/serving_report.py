@@ -64,7 +64,6 @@ class Strings:
 
 
 def write_report(path: Path, *, kernels: int, inline_text: bool = False) -> Path:
-    """Writes a report of about ``kernels`` kernels and 1.7 times as many ranges."""
     per_step = LAYERS * sum(KERNELS_PER_PART.values()) + 1
     steps = [("decode", 1 << (step // 100 % 6)) for step in range(max(1, kernels // per_step))]
     return write_program(path, Program(inline_text=inline_text), steps)

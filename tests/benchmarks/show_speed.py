@@ -18,7 +18,6 @@ from tracekit.analyses import ANALYSES
 
 
 def main() -> None:
-    """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)

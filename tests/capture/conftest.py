@@ -20,7 +20,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 @pytest.fixture
 def inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Inductor with a cache of its own, on one thread: threads of tiny operators wait for each other."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -32,6 +31,5 @@ def inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def hollow(inductor: None) -> Iterator[None]:
-    """The same without a C++ compiler: maps are right, results are not."""
     with hollow_compiler():
         yield

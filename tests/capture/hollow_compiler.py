@@ -16,7 +16,6 @@ _NAME = re.compile(r'RAIIAtenRecordFunctionHandle \w+\("([^"]+)"')
 
 @contextmanager
 def hollow_compiler() -> Iterator[None]:
-    """In the block, Inductor's C++ kernels are hollow, also those whose code comes from a cache."""
     from unittest.mock import patch
 
     from torch._inductor.async_compile import AsyncCompile
@@ -41,7 +40,6 @@ class _Named:
         self._start, self._end = torch_cpu.aoti_record_function_start, torch_cpu.aoti_record_function_end
 
     def __call__(self, *_: object) -> None:
-        """Is there for a moment."""
         told = ctypes.c_void_p()
         self._start(self._name, None, None, ctypes.c_size_t(0), ctypes.byref(told))
         self._end(told)

@@ -63,12 +63,10 @@ def true_products(listed: MemoryEmitter) -> Iterator[list[Product]]:
 
 
 def memory(tensor: Tensor) -> int:
-    """Where the memory of a tensor begins, the same for all views of it."""
     return tensor.untyped_storage().data_ptr()
 
 
 def owners(model: nn.Module, top: str, *, gradients: bool = False) -> dict[int, set[str]]:
-    """The modules that own each parameter, or each parameter's gradient, by where it is in memory."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         tensor = parameter.grad if gradients else parameter

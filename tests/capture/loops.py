@@ -40,7 +40,6 @@ class Count:
         self._calls = 0
 
     def watch(self, model: nn.Module, name: str = "", *, training: bool = True) -> nn.Module:
-        """Counts its calls; by default those that train it."""
         self.watched = name or type(model).__name__
 
         def called(module: nn.Module, *_: object) -> None:
@@ -54,8 +53,6 @@ class Count:
         self._calls = 0
 
     def ends_with(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function; a step ends with each call of it."""
-
         def counted(*args: object, **kwargs: object) -> object:
             result = function(*args, **kwargs)
             self.step_ended()
@@ -138,7 +135,6 @@ def scaled() -> None:
 
 
 def actor_then_critic() -> None:
-    """Each has an optimizer; the critic is trained three times for each step of the actor."""
     actor, critic = Net(), COUNT.watch(Net(1), "Net_2")
     actors, critics = Adam(actor.parameters()), Adam(critic.parameters())
     for _ in range(3):

@@ -90,7 +90,6 @@ class Raising(nn.Module):
 
 
 def markers(to: MemoryEmitter) -> list[ModuleMarker]:
-    """What every range says, in the order in which they were opened."""
     texts = [event.text for event in to.events if event.text is not None]
     decoded = decode(texts)
     said = [decoded.markers[at] for at in decoded.of_text]
@@ -99,7 +98,6 @@ def markers(to: MemoryEmitter) -> list[ModuleMarker]:
 
 
 def tree(to: MemoryEmitter, thread: int | None = None) -> list[str]:
-    """Paths of the calls of one thread, indented as they nest; checks that everything opened was closed."""
     lines, depth = [], 0
     mine = [event for event in to.events if event.thread == (thread or threading.get_ident())]
     for event in mine:
@@ -116,7 +114,6 @@ def tree(to: MemoryEmitter, thread: int | None = None) -> list[str]:
 
 
 def by_path(to: MemoryEmitter, *, result: bool = False) -> dict[str, ModuleMarker]:
-    """The last call (or result) of every module."""
     return {marker.path: marker for marker in markers(to) if marker.only_result is result}
 
 

@@ -36,13 +36,11 @@ class Place(NamedTuple):
         return command("capture", "--engine", engine, *args)
 
     def left(self) -> set[str]:
-        """What is in the folder, but for what Python leaves."""
         found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
         return {name for name in found if "__pycache__" not in name}
 
 
 def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """The folder becomes the current one; modules imported from it are forgotten."""
     monkeypatch.chdir(folder)
     paths, modules = list(sys.path), set(sys.modules)
     yield Place(folder)
@@ -57,7 +55,6 @@ def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def one_line(outcome: Outcome, code: int = 1) -> str:
-    """Checks that all that was said is one line of tracekit's on stderr; returns it."""
     assert outcome.code == code, outcome
     assert "Traceback" not in outcome.err
     assert outcome.err.count("\n") == 1, outcome.err

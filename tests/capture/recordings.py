@@ -27,7 +27,6 @@ class Span(NamedTuple):
 
 @contextmanager
 def recorded(recorder: Recorder) -> Iterator[Recorder]:
-    """Records the block; markers without an emitter go to the recorder."""
     with routed_to(recorder.emitter):
         recorder.open()
         try:
@@ -55,7 +54,6 @@ def spans(path: Path) -> tuple[list[Span], list[Span]]:
 
 
 def texts_of(recorder: Recorder) -> list[str]:
-    """Texts of the ranges, in the order in which they were opened."""
     rows = recorder.rows()
     in_order = sorted(rows.ranges, key=lambda row: row["start"])
     return [rows.strings[row["textId"]] for row in in_order]

@@ -51,7 +51,6 @@ class Fake(NamedTuple):
     monkeypatch: pytest.MonkeyPatch
 
     def capture(self, breaks: str, *args: object, first_on_path: str = ".") -> Outcome:
-        """Records with it; only the program runs in a process of its own."""
         self.monkeypatch.setenv("TRACEKIT_NSYS", str(self.nsys))
         self.monkeypatch.setenv("BREAKS", breaks)
         self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join([first_on_path, str(ROOT)]))
@@ -75,7 +74,6 @@ def fake(place: Place, tmp_path_factory: pytest.TempPathFactory, monkeypatch: py
 
 
 def warned(outcome: Outcome) -> list[str]:
-    """What was said beside the usual; every line of it is a warning of tracekit's."""
     usual = ("recorded ", "modules: ", "a step took ", "report: ", "next: ")
     lines = [line for line in outcome.err.splitlines() if not line.startswith(usual)]
     assert all(line.startswith("tracekit: warning: ") for line in lines), outcome.err

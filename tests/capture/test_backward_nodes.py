@@ -186,7 +186,6 @@ class Truth:
 
 
 def nodes_below(loss: Tensor) -> list[Node]:
-    """All nodes but those that accumulate gradients: their number is none."""
     seen: dict[Node, None] = {}
     pending = [loss.grad_fn]
     while pending:
@@ -197,7 +196,6 @@ def nodes_below(loss: Tensor) -> list[Node]:
 
 
 def open_path(to: MemoryEmitter) -> str | None:
-    """The module of the innermost range on this thread, which must be one of a backward pass."""
     ranges: list[str] = []
     for event in to.events:
         if event.thread == threading.get_ident():
@@ -210,7 +208,6 @@ def open_path(to: MemoryEmitter) -> str | None:
 
 
 def differences(losses: list[Tensor], to: MemoryEmitter, owner: Callable[[int], str | None]) -> list[tuple]:
-    """Runs every loss backward. Returns the nodes that ran in the range of another module than their own."""
     wrong, ran = [], 0
 
     def compare(node: Node) -> None:

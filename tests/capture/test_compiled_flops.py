@@ -52,7 +52,6 @@ class Net(nn.Module):
 
 
 def counted(model: nn.Module, x: Tensor, *, backward: bool) -> Counter[str]:
-    """Torch's count of the products of each module itself and of those below."""
     with FlopCounterMode(display=False, custom_mapping=NOT_COUNTED) as counter:
         out = model(x)
         if backward:
@@ -66,7 +65,6 @@ def counted(model: nn.Module, x: Tensor, *, backward: bool) -> Counter[str]:
 
 
 def told(model: nn.Module, x: Tensor, *, backward: bool) -> list[tuple[str, Flops]]:
-    """What the maps tell of one step: the FLOPs of every kernel and module."""
     listed = MemoryEmitter()
     with routed_to(listed), layer_markers(model):
         out = model(x)

@@ -169,7 +169,6 @@ def test_unknown_release_is_refused_with_a_message(monkeypatch: pytest.MonkeyPat
 
 
 def in_a_process(folder: Path) -> dict[str, Any]:
-    """What a process of its own tells of two equal models: compiled as a whole, and by layer."""
     places = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "shared")}
     command = [sys.executable, "-W", "ignore", "-m", __name__]
     done = subprocess.run(command, env=os.environ | places, stdout=subprocess.PIPE, text=True, check=True)

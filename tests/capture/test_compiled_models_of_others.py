@@ -85,7 +85,6 @@ def calling(found: Recorded, operator: str) -> list[str]:
 
 
 def check_products(found: Recorded) -> None:
-    """Every product that multiplies by a parameter is wholly the work of the module that owns it."""
     kernels = multiplying(found)
     real = found.products[-len(kernels) :]
     assert [_PRODUCTS[name] for name in kernels.name] == [product.name for product in real]
@@ -97,7 +96,6 @@ def check_products(found: Recorded) -> None:
 
 
 def check_shares(found: Recorded) -> None:
-    """All kernels of compiled graphs are of known modules, with weights that are one together."""
     kernels = found.kernels
     generated = kernels[kernels.name.str.match(_GRAPH)]
     assert len(generated) >= 4
@@ -108,7 +106,6 @@ def check_shares(found: Recorded) -> None:
 
 
 def shares(found: Recorded) -> list[tuple[str, dict[str, float]]]:
-    """The kernels of compiled graphs and their modules, without what differs between processes."""
     kernels = found.kernels[found.kernels.method == "compiled"]
     names = kernels.name.str.replace(_GRAPH, "", regex=True)
     return [(name, found.weights[kernel]) for name, kernel in zip(names, kernels.kernel_id, strict=True)]

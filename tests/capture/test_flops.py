@@ -47,7 +47,6 @@ def called(model: torch.nn.Module, inputs: Any) -> Any:
 
 
 def counted(model: torch.nn.Module, inputs: Any, *, backward: bool) -> dict[str, int]:
-    """Torch's own count of one step by path."""
     # Of a model with hooks torch does not take its fast path, which nobody counts.
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -65,7 +64,6 @@ def counted(model: torch.nn.Module, inputs: Any, *, backward: bool) -> dict[str,
 
 
 def recorded(place: Place, text: str, *options: str) -> tuple[dict[str, dict], dict[str, int]]:
-    """What is answered of a recorded model by path, and what torch counts."""
     path = place.write(HEAD + textwrap.dedent(text))
     outcome = place.capture(f"{path}:make", "--steps", str(STEPS), "-o", "run", "--force", *options)
     assert outcome.code == 0, outcome

@@ -39,7 +39,6 @@ def trace(name: str) -> dict[str, Any]:
 
 @cache
 def events(name: str) -> list[Event]:
-    """All complete events that a report can hold, times since the first of them."""
     found = json.loads(_text(name), parse_float=Decimal)["traceEvents"]
     kept = {*WORK, "cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
     mine = [event for event in found if event.get("ph") == "X" and event.get("cat") in kept]

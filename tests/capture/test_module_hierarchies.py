@@ -133,7 +133,6 @@ def rows(dataset: Dataset, table: str, columns: list[str]) -> list[dict[str, Any
 
 
 def assert_same_as_report(folder: Path) -> Dataset:
-    """That the trace is read as the report is, and names the modules that are read."""
     ours, theirs = (tracekit.parse(folder / name, folder / f"{name}.out") for name in ("run.sqlite", "run.json.gz"))
     columns = {
         "kernels": "name start_ns end_ns pid tid module call_id method cause phase step_id",
@@ -173,8 +172,6 @@ BASE_NS = 1_790_000_000_000_000_000
 
 
 def process(pid: int, base_ns: int, device: int) -> ProcessTrace:
-    """A module that launches one kernel on the process's first GPU."""
-
     def host(cat: str, name: str, ts: float, dur: float, **args: int) -> dict[str, Any]:
         return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": pid, "ts": ts, "dur": dur, "args": args}
 

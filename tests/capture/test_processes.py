@@ -115,7 +115,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 def root_calls(dataset: Dataset) -> pd.DataFrame:
-    """Calls of models; forked processes number theirs after those of their parents."""
     calls = dataset.calls(["module", "pid", "start_ns", "end_ns"])
     return calls[calls.module.isin(["Net", "Net_2"])]
 

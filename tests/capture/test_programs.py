@@ -130,7 +130,6 @@ def stopped(way: str, number: int, folder: Path) -> tuple[Said, Dataset]:
 
 
 def left_of(sign: str) -> list[str]:
-    """Processes that have the sign in their environment, a while after the end."""
     for _ in range(50):
         found = [path.name for path in Path("/proc").glob("[0-9]*") if runs(path, sign)]
         if not found:

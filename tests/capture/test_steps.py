@@ -124,7 +124,6 @@ def test_an_operator_has_the_number_of_the_backward_node_that_it_creates() -> No
 
 @pytest.fixture
 def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happens, in order; CUDA's own part is left out."""
     happened: list[str] = []
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", lambda *_args, **_kwargs: happened.append("capture"))
     return happened

@@ -55,7 +55,6 @@ class Echo(nn.Module):
 
 
 def said(*args: object, output: object = None, **kwargs: object):
-    """The markers of one call: before, and after if there is one."""
     to = MemoryEmitter()
     with layer_markers(model := Echo(output), emitter=to):
         model(*args, **kwargs)

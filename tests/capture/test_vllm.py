@@ -206,7 +206,6 @@ _LINEARS = [
 
 
 def served(engine: Engine) -> Run:
-    """Its model is compiled, and the engine is a child of the server."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
     command = ("vllm", "serve", str(engine.model), f"--port={(port := _free_port())}", *options)
     server = engine.started("capture", "--engine", "torch", "-o", "served.sqlite", "--", *command)
@@ -244,7 +243,6 @@ def _ask(address: str, model: str, length: int) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The one run of vLLM that all tests share: it takes a minute."""
     return served(Engine(tmp_path_factory.mktemp("vllm")))
 
 

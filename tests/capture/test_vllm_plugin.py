@@ -30,7 +30,6 @@ class WorkerBase:
 
 @pytest.fixture(autouse=True)
 def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A release of vLLM, of which only the base class of workers is there."""
     module = ModuleType(BASE)
     module.WorkerBase = type("WorkerBase", (WorkerBase,), {})  # type: ignore[attr-defined]
     for name in ("vllm", "vllm.v1", "vllm.v1.worker"):

@@ -170,7 +170,6 @@ _NO_NUMBER = 2**63
 
 
 def recorded_calls(dataset: Dataset) -> list[tuple[Any, ...]]:
-    """The calls in order, but for those of backward passes."""
     table = dataset.calls()
     table = table[table.phase != "backward"].sort_values("start_ns")
     row = {call_id: at for at, call_id in enumerate(table.call_id)}

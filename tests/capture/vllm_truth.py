@@ -22,7 +22,6 @@ def _write(**values: object) -> None:
 
 
 def _of_compiler(module: Any) -> bool:
-    """Whether a call only traces, or is one of a graph that the compiler made."""
     return torch.compiler.is_compiling() or isinstance(module, torch.fx.GraphModule)
 
 

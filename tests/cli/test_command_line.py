@@ -51,7 +51,6 @@ def small(tmp_path: Path) -> Path:
 
 
 def squeezed(text: str) -> str:
-    """Without the padding of tables, and with a micro sign that no linter mistakes."""
     lines = text.replace("\N{MICRO SIGN}", "u").splitlines()
     return "\n".join(" ".join(line.split()) for line in lines) + "\n"
 

@@ -27,7 +27,6 @@ ASKED = (("show", "modules", "--json"), ("show", "coverage", "--json"), ("show",
 
 @pytest.fixture(scope="module", params=["one report", "several reports"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset as it was written."""
     place = tmp_path_factory.mktemp("manifest")
     paths = [report(place / f"rank{at}.sqlite", LINES) for at in range(2)]
     several = request.param == "several reports"

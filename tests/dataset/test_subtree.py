@@ -51,7 +51,6 @@ def small(tmp_path: Path) -> Dataset:
 
 
 def below(dataset: Dataset, path: str) -> pa.Array:
-    """The ids of a module and all below it, by their paths."""
     modules = dataset.table("modules", ["module_id", "path"]).to_pylist()
     return pa.array([m["module_id"] for m in modules if f"{m['path']}.".startswith(f"{path}.")], pa.int32())
 

@@ -22,7 +22,6 @@ FILES = {"manifest.json", *(f"{table.SPEC.name}.parquet" for table in TABLES)}
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report large enough for a signal to come in the middle of reading or writing."""
     return write_report(tmp_path_factory.mktemp("large") / "report.sqlite", kernels=150_000)
 
 
@@ -32,7 +31,6 @@ def small(tmp_path: Path) -> Path:
 
 
 def spoil(path: Path) -> None:
-    """Makes the report one that is recognised, and refused only when it is read."""
     db = sqlite3.connect(path)
     db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
     db.commit()
@@ -114,7 +112,6 @@ def test_an_error_that_nobody_foresaw_leaves_nothing_either(
 
 @pytest.fixture
 def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system that cannot let two folders change places in one step."""
     monkeypatch.setattr("tracekit.files._exchanged", lambda *_: False)
 
 

@@ -47,7 +47,6 @@ def told_forever(share: Share) -> None:
 
 
 def at_once(folder: Path, number: int, share: Share) -> int:
-    """How many of these run now, and how many in this process."""
     mine = folder / f"{number}"
     mine.touch()
     time.sleep(0.2)
@@ -57,7 +56,6 @@ def at_once(folder: Path, number: int, share: Share) -> int:
 
 
 def with_a_program(folder: Path, share: Share) -> None:
-    """Runs another program, as an export runs nsys, and removes what it has begun."""
     begun = folder / f"begun-{os.getpid()}"
     program = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     try:

@@ -28,7 +28,6 @@ def available() -> bool:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Starts a server, stops it at the end; its URL for SQLAlchemy."""
     with TemporaryDirectory(prefix="pg", dir="/tmp") as name:
         folder = Path(name)
         if os.geteuid() == 0:
@@ -44,7 +43,6 @@ def server() -> Iterator[str]:
 
 
 def run(name: str, *args: object) -> None:
-    """Runs one of the server's programs, as nobody if we are root."""
     as_whom = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     done = subprocess.run(
         [str(program(name)), *map(str, args)],

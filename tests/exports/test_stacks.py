@@ -68,7 +68,6 @@ def test_what_would_break_a_stack_is_replaced(parsed: Parse, tmp_path: Path) -> 
 
 
 def sums(text: str) -> Counter[str]:
-    """Time by all but the last frame, read as flame graph programs do."""
     totals: Counter[str] = Counter()
     for line in text.splitlines():
         stack, _, time = line.rpartition(" ")

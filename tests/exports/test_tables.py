@@ -60,7 +60,6 @@ def export(dataset: Dataset, kind: str, out: object, *more: str) -> None:
 
 
 def rows(dataset: Dataset, name: str) -> list[dict[str, Any]]:
-    """The rows of a table; maps are dicts."""
     table = dataset.table(name)
     maps = {field.name for field in table.schema if pa.types.is_map(field.type)}
     return [
@@ -99,7 +98,6 @@ def test_csv_files_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
 
 
 def unmarked(value: object) -> object:
-    """A cell without the apostrophe that keeps a text from being a formula."""
     return value[1:] if isinstance(value, str) and value.startswith("'") else value
 
 

@@ -65,7 +65,6 @@ def slices_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def drawn(events: list[dict[str, Any]]) -> str:
-    """A line per slice of a step, a call or work, by track and start."""
     track = named(events)
     slices = [(track[e["pid"], e["tid"]], e["ts"], e["dur"], e["name"]) for e in slices_of(events)]
     return "\n".join(f"{ts:.3f} {dur:.3f} {name} @ {on}" for on, ts, dur, name in sorted(slices))
@@ -252,13 +251,11 @@ def test_slices_of_a_lane_nest_or_are_apart_and_only_overlaps_open_lanes(calls: 
 
 
 def crossing(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
-    """Whether two share time, and each has some of its own at one end."""
     (on, a, long), (at, b, length) = sorted((one, other), key=lambda call: call[1])
     return on == at and a < b < a + long < b + length
 
 
 def parent_of(calls: list[tuple[int, int, int]], row: int) -> int:
-    """The shortest one that contains it, the first of equals being the outer one."""
     track, start, length = calls[row]
     around = [
         (long, -at, at)

@@ -50,7 +50,6 @@ def keep(folder: Path, summary: Summary) -> None:
 
 
 def _kept(folder: Path, summary: Summary, outcome: Outcome) -> str | None:
-    """Copies a check's report. Returns its row; None if there is none, or it is too large."""
     report = folder / outcome.name / REPORT
     if not report.exists():
         return None
@@ -67,7 +66,6 @@ def _kept(folder: Path, summary: Summary, outcome: Outcome) -> str | None:
 
 
 def _gpu(summary: Summary) -> str:
-    """Such as ``h100``; ``cpu`` without a GPU."""
     gpus = summary.machine.gpus if summary.machine else ()
     words = re.findall(r"[a-z]+\d+\w*", gpus[0].lower()) if gpus else ["cpu"]
     return words[0] if words else "gpu"
@@ -82,7 +80,6 @@ def _where(summary: Summary) -> str:
 
 
 def strip(report: Path) -> None:
-    """Leaves tables that tracekit reads, versions of the system, processes with ranges, and strings that are used."""
     with closing(sqlite3.connect(report)) as db, db:
         there = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for name in there:

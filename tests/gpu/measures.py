@@ -55,7 +55,6 @@ PROGRAMS = (
 
 
 def measured(case: Case, name: str) -> dict[str, Any]:
-    """What one of ``programs.py`` measures, without any tool; it is kept next to the report."""
     place = case.folder / "measured.json"
     if not place.exists():
         subprocess.run([sys.executable, "-m", _PROGRAMS, name, str(place)], check=True)
@@ -93,7 +92,6 @@ def _roofline(case: Case) -> Evidence:
 
 
 def _clocks(case: Case) -> Evidence:
-    """Work starts after its launch. tracekit allows for some microseconds; what starts earlier has no launch."""
     work = case.rows("kernels", "name", "start_ns", "launch_start_ns", "cause")
     waits = [row["start_ns"] - row["launch_start_ns"] for row in work if row["launch_start_ns"] is not None]
     without = [f"{row['name']} has no launch: {row['cause']}" for row in work if row["launch_start_ns"] is None]

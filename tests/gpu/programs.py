@@ -27,7 +27,6 @@ def chosen(on_gpu: int, on_cpu: int) -> int:
 
 
 def product() -> tuple[nn.Module, torch.Tensor]:
-    """One product of matrices in bfloat16, as a target of ``tracekit capture``."""
     size = chosen(SIZE_ON_GPU, SIZE_ON_CPU)
     model = nn.Linear(size, size, bias=False, dtype=torch.bfloat16, device=device())
     return model, torch.randn(size, size, dtype=torch.bfloat16, device=device())
@@ -64,7 +63,6 @@ def peaks() -> dict[str, Any]:
 
 
 def nanoseconds(run: Callable[[], object]) -> float:
-    """Of one call, until the GPU is done: the best round."""
     calls, best = chosen(CALLS_ON_GPU, CALLS_ON_CPU), float("inf")
     for _ in range(ROUNDS):
         synchronize()
@@ -78,7 +76,6 @@ def nanoseconds(run: Callable[[], object]) -> float:
 
 @torch.no_grad()
 def replay_speed() -> dict[str, Any]:
-    """A call: eager, in compiled pieces replayed from CUDA graphs, and as one graph captured by hand."""
     (plain, copying), (_, bound) = pieces(copy_inputs=True), pieces(copy_inputs=False)
     x = tokens()
     right = all(same(model(x), plain(x)) for model in (copying, bound, copying, bound))

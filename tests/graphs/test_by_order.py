@@ -57,14 +57,12 @@ FROM_THE_START = """
 
 
 def of_instance(number: int, lines: str = REPLAY) -> str:
-    """The lines with ids of nodes as newer versions make them: the instance above 32 bits."""
     for node in (11, 12, 13):
         lines = lines.replace(f"!{node} ", f"!{number << 32 | node} ")
     return lines
 
 
 def other(lines: str, by: int, tens: int) -> str:
-    """The same again later: other times, other correlation ids."""
     return moved(lines, by).replace("#", f"#{tens}") + "\n"
 
 
@@ -185,7 +183,6 @@ def test_a_graph_capture_that_is_not_replayed_may_have_the_shape_of_another_s_gr
 
 
 def counted(folder: Path, lines: str, figures: dict[str, int]) -> Dataset:
-    """A report of the embedded recorder, which says no messages but what it counted."""
     path = report(folder / "report.sqlite", lines)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE TRACEKIT_RECORDER (name TEXT, value INTEGER)")
@@ -375,7 +372,6 @@ def test_where_graphs_say_nothing_of_an_instance_its_late_nodes_may(parsed: Pars
 
 
 def captured(number: int, lines: str = CAPTURE) -> str:
-    """One of several captures, 1000 ns apart, of modules named after it."""
     name = "top" if number == 0 else f"top{number}"
     return moved(lines, 1000 * number).replace("'top", f"'{name}").replace("#", f"#{number + 1}")
 
@@ -390,7 +386,6 @@ def written(number: int, at: int, *, numbered: bool, originals: range = range(1,
 
 
 def replayed(number: int, *, numbered: bool) -> str:
-    """A replay of the graph of one of several captures."""
     _, instance = ids_of(number, numbered=numbered)
     lines = moved(REPLAY, 50_000 + 1000 * number).replace("#", f"#{number + 1}")
     for node in (11, 12, 13):

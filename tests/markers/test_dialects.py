@@ -20,7 +20,6 @@ from tracekit.trace.decoding import decode
 
 
 def said(text: str) -> Marker | None:
-    """What the text says; None for plain text."""
     decoded = decode([text])
     return decoded.markers[0] if decoded.markers else None
 

@@ -23,7 +23,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def scheduler(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a cluster; its workers leave nothing behind."""
     temporary = tmp_path_factory.mktemp("temporary")
     with dask_cluster(temporary, **KEYS, AWS_ENDPOINT_URL=address) as scheduler:
         yield scheduler

@@ -49,7 +49,6 @@ def added(reports: Sequence[Path], folder: Path) -> Dataset:
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """The inode and the time of the last change of each file."""
     return {
         str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns)
         for path in folder.rglob("*.parquet")

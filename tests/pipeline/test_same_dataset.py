@@ -35,7 +35,6 @@ PATTERNS = ("s3://runs/job/*.sqlite", "s3://runs/job/*.json")
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Of several kinds: modules that differ or contradict each other, plain ranges, a Chrome trace, nothing."""
     folder = tmp_path_factory.mktemp("here") / "job"
     folder.mkdir()
     ranks = [report(folder / f"rank{at}.sqlite", text) for at, text in enumerate((*RANKS, THIRD, CONTRADICTING))]

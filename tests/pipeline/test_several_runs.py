@@ -25,7 +25,6 @@ from tracekit.pipeline.several import report_names
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Reports large enough for a signal to come in the middle of reading or writing."""
     folder = tmp_path_factory.mktemp("large")
     first = write_report(folder / "rank0.sqlite", kernels=200_000)
     return [first, Path(shutil.copy(first, folder / "rank1.sqlite"))]
@@ -39,7 +38,6 @@ def ranks(tmp_path: Path) -> list[Path]:
 
 
 def spoil(path: Path) -> None:
-    """Makes the report one that is recognised, and refused only when it is read."""
     db = sqlite3.connect(path)
     db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
     db.commit()
@@ -59,7 +57,6 @@ def children(pid: int) -> set[int]:
 
 
 def workers_of(pid: int) -> set[int]:
-    """Those of them that work on reports; others only look after what processes share."""
     return {child for child in children(pid) if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()}
 
 
@@ -71,7 +68,6 @@ def runs(pid: int) -> bool:
 
 
 def check_ended(pids: set[int]) -> None:
-    """Processes end by themselves; those that only look after what others share do so a moment after these."""
     deadline = time.monotonic() + 30
     while any(map(runs, pids)):
         assert time.monotonic() < deadline
@@ -236,13 +232,11 @@ def test_a_worker_that_is_killed_spoils_its_own_report_only(
 
 
 def _heeding() -> None:
-    """A shell that starts the tests in the background makes them ignore Ctrl-C, and nohup its end."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def begun(reports: list[Path], out: Path, at_work: int = 1) -> subprocess.Popen[str]:
-    """A run in a process of its own, whose first workers are at work."""
     process = subprocess.Popen(
         arguments("parse", *reports, "-o", out),
         stdout=subprocess.PIPE,

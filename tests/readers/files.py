@@ -44,5 +44,4 @@ def lacks(dataset: Dataset) -> set[str]:
 
 
 def state(folder: Path) -> dict[str, tuple[str, int]]:
-    """Every file of a folder: its bytes and when they were written."""
     return {path.name: (sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns) for path in folder.iterdir()}

@@ -36,7 +36,6 @@ def write(table: pa.Table, path: Path, rows: int = 2) -> None:
 
 @contextmanager
 def open_for_writing(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter | pa.ipc.RecordBatchStreamWriter]:
-    """A file of a table, as nsys writes them: Parquet without compression, or a stream of Arrow."""
     if path.suffix == ".parquet":
         with pq.ParquetWriter(path, schema, compression="none") as out:
             yield out
@@ -46,7 +45,6 @@ def open_for_writing(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter
 
 
 def _copied(db: sqlite3.Connection, name: str, path: Path) -> None:
-    """Writes a table of the report, thousands of rows at a time."""
     declared = db.execute(f'PRAGMA table_info("{name}")').fetchall()
     schema = pa.schema([(column, _type(column, type_, path.suffix)) for _, column, type_, *_ in declared])
     cursor = db.execute(f'SELECT * FROM "{name}"')  # noqa: S608 - the name is the file's own

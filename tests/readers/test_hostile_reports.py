@@ -40,7 +40,6 @@ def dataset_of(tmp_path: Path, sql: str) -> Dataset:
 
 
 def loosely(table: str, change: str) -> str:
-    """The change to a table that is without constraints, so that it takes any value."""
     copy = f"CREATE TABLE loose AS SELECT * FROM {table}; DROP TABLE {table};"  # noqa: S608
     return f"{copy} ALTER TABLE loose RENAME TO {table}; {change};"
 

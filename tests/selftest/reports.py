@@ -27,7 +27,6 @@ ALL = {program.name: program for program in (*PROGRAMS, *measures.PROGRAMS)}
 
 
 def proved(place: Path, names: list[str], **env: str) -> dict[str, dict[str, Any]]:
-    """Runs programs as maintainers do, without a GPU also where there is one. Returns their outcomes."""
     only = [word for name in names for word in ("--only", name)]
     line = [sys.executable, "-m", "tests.gpu", str(place), "--json", *only]
     environ = environment(CUDA_VISIBLE_DEVICES="", **env)
@@ -39,7 +38,6 @@ def proved(place: Path, names: list[str], **env: str) -> dict[str, dict[str, Any
 
 
 def edit(folder: Path, statement: str, *values: object) -> None:
-    """Changes the report in a folder; something must change."""
     with closing(sqlite3.connect(folder / REPORT)) as db, db:
         assert db.execute(statement, values).rowcount > 0, (statement, values)
 
@@ -112,7 +110,6 @@ CALLS = [["Chain", [3, 8]], ["Chain.up", [3, 8]], ["Chain.down", [3, 9]]]
 
 
 def simulated(folder: Path, lines: str, **truth: Any) -> Path:
-    """A folder with a report written as lines, and the truth of its program."""
     (folder / TRUTH).mkdir(parents=True)
     report(folder / REPORT, lines)
     (pid, *_) = {row["pid"] for row in Case(ALL["eager"], folder, CPU).rows("calls", "pid")}
@@ -122,7 +119,6 @@ def simulated(folder: Path, lines: str, **truth: Any) -> Path:
 
 
 def look_at_data(proof: Path, expected: str) -> None:
-    """Small reports for data/ are complete, and say nothing of the machine."""
     kept = sorted(path.name for path in (proof / data_files.FOLDER).glob("*.sqlite"))
     assert expected in kept
     table = (proof / data_files.FOLDER / data_files.README).read_text("utf-8")
@@ -140,7 +136,6 @@ def look_at_data(proof: Path, expected: str) -> None:
 
 
 def _tables(path: Path) -> list[Any]:
-    """What there is to know of the calls and the work in a report."""
     dataset = tracekit.parse(path, path.with_suffix(".tracekit"), force=True)
     found = [dataset.table(name).to_pylist() for name in ("calls", "kernels")]
     shutil.rmtree(dataset.folder)

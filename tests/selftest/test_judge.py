@@ -43,7 +43,6 @@ NEEDS_A_GPU = {"graph_in_window", "graph_in_warmup", "clock_error"}
 
 @pytest.fixture(scope="module")
 def proof(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of all programs on a machine without a GPU and nsys, of which nothing fails."""
     place = tmp_path_factory.mktemp("proof") / "out"
     names = [name for name in ALL if name != "markers"]
     outcomes = proved(place, names, TRACEKIT_NSYS="/absent/nsys")

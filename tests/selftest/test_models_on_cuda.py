@@ -15,7 +15,6 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """CUDA as models call it; its calls are in order in ``mock_calls``. Tensors stay on the CPU."""
     import torch
 
     cuda = Mock()

@@ -29,7 +29,6 @@ def silent(_line: str) -> None:
 
 @pytest.fixture
 def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine is known: the examination takes torch and seconds."""
     monkeypatch.setattr(running, "examined", lambda _folder: Machine(torch="2.13.0"))
 
 
@@ -96,7 +95,6 @@ def sleeping(folder: Path) -> list[int]:
 
 
 def ended(folder: Path) -> bool:
-    """Whether they end: what is killed is gone a moment later."""
     end = time.monotonic() + 20
     while sleeping(folder) and time.monotonic() < end:
         time.sleep(0.05)

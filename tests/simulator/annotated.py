@@ -187,7 +187,6 @@ class Program:
         yield self._annotating(main, threads, self.events)
 
     def _annotating(self, thread: Thread, threads: list[Thread], events: int) -> Iterator[None]:
-        """The life of a thread that annotates; with ``threads``, it also calls backward passes."""
         acts: list[tuple[float, Callable[[Thread], Iterator[None]]]] = [(5, self._push), (4, self._pop), (4, self._run)]
         if self.features.graphs:
             acts += [(1, self._capture), (1.5, self._replay)]
@@ -229,7 +228,6 @@ class Program:
         yield from self._launch(thread, [])
 
     def _launch(self, thread: Thread, others: list[Thread]) -> Iterator[None]:
-        """One kernel. Others may do something between the begin and the return of the API call."""
         start, around = self.now(), [*thread.open]
         thread.launching = True
         thread.acted += 1
@@ -332,7 +330,6 @@ class Program:
     # What ranges are called.
 
     def text(self, thread: Thread) -> Text:
-        """A text of any kind."""
         modules = [pushed.text.path for pushed in thread.open if pushed.text.path]
         if self.features.modules and self.chance(0.5):
             below = self.rng.choice(("fc1", "fc2", "layers.0", "layers.1"))
@@ -358,7 +355,6 @@ class Program:
         return Text(text, text)
 
     def _undecided(self) -> Text:
-        """Always new numbers (``chunk``), or the same ones again and again."""
         template = self.rng.choice(UNDECIDED)
         new = template.startswith(("chunk", "<"))
         numbers = [self._count(template) if new else self.rng.randrange(3) for _ in range(template.count("{}"))]
@@ -366,7 +362,6 @@ class Program:
         return Text(text, text, template=template)
 
     def _identified(self) -> Text:
-        """Addresses, identifiers and shapes."""
         rng = self.rng
         text, name = rng.choice(
             (
@@ -420,7 +415,6 @@ class Program:
         return Truth(self._chain(waiting), "autograd_thread" if waiting else None)
 
     def _waiting(self, others: list[Other]) -> list[Range]:
-        """What the only other thread that is inside of something waits in, if it does nothing."""
         nodes = [(self._nodes(other.before), self._nodes(other.after), other.busy) for other in others]
         candidates = [(before, after, busy) for before, after, busy in nodes if before or after]
         if len(candidates) == 1:
@@ -437,7 +431,6 @@ class Program:
 
 
 def annotated(seed: int) -> Program:
-    """A program with features by its seed."""
     rng = Random(f"features {seed}")
     features = Features(
         modules=rng.random() < 0.5,

@@ -285,7 +285,6 @@ class Devices:
         return work
 
     def migrate(self, stream: Stream, *, now: int) -> Work:
-        """A unified-memory migration: a copy that no API call asked for."""
         work = self.run("memcpy", stream, None, not_before=now)
         work.copy_kind = MIGRATION
         work.name = work.full_name = COPIES[MIGRATION]
@@ -293,7 +292,6 @@ class Devices:
 
 
 def chosen(rng: Random, kind: str) -> tuple[str, str, int]:
-    """Short and full name and direction of some work of a kind."""
     if kind == "kernel":
         return *rng.choice(KERNELS), 0
     copy = 0

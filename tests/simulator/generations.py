@@ -85,7 +85,6 @@ def generation(version: str) -> Generation:
 
 
 def _columns(listed: str) -> Columns:
-    """``name! TYPE`` pieces as a mapping of names to declarations; INTEGER where no type is given."""
     columns = {}
     for piece in listed.split(", "):
         name, _, kind = piece.partition(" ")

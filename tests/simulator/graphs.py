@@ -95,7 +95,6 @@ def begin_capture(thread: Thread, recipe: str) -> Graph:
 
 
 def end_capture(thread: Thread, *, crossed: bool = False) -> Graph:
-    """Leaves room inside and after the API call for records that come late."""
     graph = thread.capturing
     assert graph is not None
     assert graph.capture is not None
@@ -114,7 +113,6 @@ def end_capture(thread: Thread, *, crossed: bool = False) -> Graph:
 
 
 def clone(thread: Thread, graph: Graph) -> Graph:
-    """Another graph with clones of the nodes, to be made executable in its turn."""
     thread.clock = max(thread.clock, graph.ready_ns)
     launch = thread.api("cudaGraphClone_v10000", least=2 * len(graph.nodes) + 2)
     cloned = _graph(thread, recipe=graph.recipe, source=graph)
@@ -154,7 +152,6 @@ def instantiate(thread: Thread, graph: Graph, *, idle_nodes: int = 0, busy_nodes
 
 
 def _clone_nodes(source: Graph, target: Graph, launch: Launch) -> None:
-    """Every clone leaves a record of its own and then one that names its original."""
     time_ns = launch.start_ns + 1
     made = len(target.nodes)
     for original in sorted(source.nodes, key=lambda node: node.id & 0xFFFF_FFFF):
@@ -224,7 +221,6 @@ class Capturing:
         """What replaces a callee of a module that runs piece by piece, by its number."""
 
     def warm_up(self) -> Iterator[None]:
-        """Captures models as a whole, and makes executables of what any thread of the process has captured."""
         script, process = self.script, self.thread.process
         while self.left and script.chance(0.7):
             model, shape = script.rng.choice(script.models), script.rng.choice(SHAPES)
@@ -237,7 +233,6 @@ class Capturing:
             yield from self.executable(script.rng.choice(process.captured))
 
     def before(self) -> Iterator[None]:
-        """Captures before the recording begins, and after that the same, which becomes no executable."""
         model, shape = self.script.rng.choice(self.script.models), self.script.rng.choice(SHAPES)
         graph = yield from self.capture(model, shape)
         yield from self.executable(graph)
@@ -265,7 +260,6 @@ class Capturing:
         return graph
 
     def executable(self, graph: Graph) -> Generator[None, None, Graph]:
-        """Makes one or more executables, some of a clone or of a clone's clone; the last one."""
         rng = self.script.rng
         while self.plan.graph_clones and self.script.chance(0.4):
             graph = clone(self.thread, graph)
@@ -279,7 +273,6 @@ class Capturing:
         return made
 
     def updated(self, graph: Graph) -> Iterator[None]:
-        """Updates an executable that was captured by the same recipe, if there is one."""
         for executable in self.thread.process.executables:
             same = executable.topology[: len(graph.nodes)] == graph.topology
             if executable.recipe == graph.recipe and same:
@@ -292,7 +285,6 @@ class Capturing:
             yield from self.script.replay_of(self.script.rng.choice(self.thread.process.executables))
 
     def piecewise(self, module: Module) -> Iterator[None]:
-        """What stands for the forward of a module of which every other callee runs from a graph."""
         for number, callee in enumerate(module.callees()):
             if number % 2:
                 yield from self.script.call(callee)
@@ -301,7 +293,6 @@ class Capturing:
             yield from self.script.between()
 
     def piece(self, module: Module, number: int, callee: Module) -> Iterator[None]:
-        """A callee from its graph, which is captured at the first time."""
         known = self.pieces.get((module, number))
         if known is None and not self.left:
             yield from self.script.call(callee)

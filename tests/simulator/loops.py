@@ -74,7 +74,6 @@ class Loop:
         yield from self.calls("Sampler")
 
     def stages(self) -> Iterator[None]:
-        """A stage of a pipeline, whose root is never called."""
         for layer in self.layers:
             yield from self.script.call(layer)
         yield from self.backward(reversed(self.layers))
@@ -103,11 +102,9 @@ class Loop:
             yield from self.script.between()
 
     def backward(self, again: Iterable[Module]) -> Iterator[None]:
-        """Autograd's thread, which calls some modules again for what was not kept."""
         yield from self.helped([list(again)], iter([self.thread.id.tid + HELPER]))
 
     def helped(self, work: list[list[Module]], threads: Iterator[int]) -> Iterator[None]:
-        """Other threads call modules, all at the same time, while this one waits for them."""
         helpers = [self.script.on_thread(tid) for _, tid in zip(work, threads, strict=False)]
         acts = [_all(helper, called) for helper, called in zip(helpers, work, strict=True)]
         for act in acts:

@@ -43,7 +43,6 @@ class Module:
         return self.path.rpartition(".")[2]
 
     def callees(self) -> list[Module]:
-        """The modules that a forward calls, through containers, its shared ones last."""
         found: list[Module] = []
         for child in self.children:
             found.extend([child] if child.called else child.callees())
@@ -76,7 +75,6 @@ def model(rng: Random, plan: Plan, root: str) -> Module:
 
 
 def namesake(rng: Random, top: Module) -> Module:
-    """Another model of the same paths, in which some modules, one at least, have other parameters or settings."""
     copies = {id(one): replace(one, number=1, children=[], shared=[]) for one in top.tree()}
     called = [one for one in top.tree() if one.called]
     other = rng.choice(called)
@@ -124,7 +122,6 @@ def _module(rng: Random, path: str) -> Module:
 
 
 def _share(rng: Random, top: Module) -> None:
-    """Puts one more module under several parents; its own children are called under each."""
     called = [module for module in top.tree() if module.called]
     first, *others = rng.sample(called, min(3, len(called)))
     shared = _module(rng, f"{first.path}.rotary_emb")

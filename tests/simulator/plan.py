@@ -166,7 +166,6 @@ def eventful(seed: int, **changes: object) -> Plan:
 
 
 def capturing(seed: int, **changes: object) -> Plan:
-    """An eventful plan that also captures graphs in all ways that leave the answer in the file."""
     plan = eventful(
         seed,
         graph_captures=3,

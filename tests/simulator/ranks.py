@@ -106,7 +106,6 @@ class Run:
         return [_lanes(self, rank) for rank in range(self.job.ranks)]
 
     def true_offset(self, rank: int, reference: int, local: int) -> float:
-        """What to add to a rank's time to get that of another rank."""
         offset, drift = self.clocks[rank]
         true = local / (1 + drift) + offset
         other, other_drift = self.clocks[reference]
@@ -114,7 +113,6 @@ class Run:
 
 
 def simulated(job: Job) -> Run:
-    """Runs a job."""
     rng = Random(job.seed)
     clocks = [
         (rng.uniform(-1, 1) * job.offsets_ns, rng.uniform(-1, 1) * job.drift_ppm * 1e-6) for _ in range(job.ranks)
@@ -185,7 +183,6 @@ def _name(run: Run, meeting: Meeting) -> int:
 
 
 def reports(run: Run, folder: Path) -> list[Path]:
-    """A report of Nsight Systems for each rank, in which steps and layers are marked."""
     folder.mkdir(exist_ok=True)
     return [report(folder / f"rank{rank}.sqlite", "\n".join(_lines(run, rank))) for rank in range(run.job.ranks)]
 

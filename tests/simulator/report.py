@@ -24,7 +24,6 @@ TABLE_OF = {"kernel": nsys.KERNEL, "memcpy": nsys.MEMCPY, "memset": nsys.MEMSET,
 
 
 def write_report(run: Run, path: Path) -> Path:
-    """Writes what was not lost of ``run`` to ``path``."""
     written = generation(run.plan.generation)
     rng = Random(f"{run.plan.seed} report")
     tables = _Rows(run, rng).tables()
@@ -57,7 +56,6 @@ def _filler(declared: str) -> object:
 
 
 def _with_additions(run: Run, rng: Random, table: str, columns: Columns) -> Columns:
-    """A user's own columns, anywhere among the exporter's: readers must go by name."""
     if not run.plan.oddities.user_additions or table == nsys.STRINGS:
         return columns
     items = list(columns.items())
@@ -114,7 +112,6 @@ class _Rows:
         return self.strings.setdefault(text, 3 * len(self.strings) + 1)
 
     def _number_domains(self) -> None:
-        """Domain ids are per process: the same number means another domain elsewhere."""
         for process in self.run.processes:
             self.domains[process.main, None] = 0
             named = {one.domain for one in [*process.recorded_ranges, *process.recorded_marks] if one.domain}
@@ -146,7 +143,6 @@ class _Rows:
         ]
 
     def _text(self, text: str | None) -> Row:
-        """Inline, or registered as an id; no text at all leaves both null."""
         if text is not None and self.rng.random() < self.run.plan.oddities.registered_strings:
             return {"textId": self._string(text)}
         return {"text": text}
@@ -209,7 +205,6 @@ class _Rows:
         return [before | failed, before | idle, before | {"correlationId": None}]
 
     def _diagnostics(self) -> list[Row]:
-        """The profiler's messages: with a window that opened late, the program and its CUDA were there before."""
         plan, first = self.run.plan, self.run.plan.epoch_ns - 1_000
         opened = first if plan.from_the_start else first + 900
         said = [(opened, 0, "Profiling has started.")]
@@ -224,7 +219,6 @@ class _Rows:
         ]
 
     def _graph_tables(self) -> Tables:
-        """How graphs and their nodes came to be; older schemas tell of nodes only."""
         run, written = self.run, generation(self.run.plan.generation)
         tables = {written.node_table: [self._node(said) for said in run.node_records if not said.lost]}
         if written.graph_table:

@@ -63,7 +63,6 @@ class Run:
 
 
 def simulate(plan: Plan) -> Run:
-    """Runs the program that ``plan`` describes; the same plan gives the same run."""
     rng = Random(f"{plan.seed}")
     devices = Devices(rng)
     processes = [_process(plan, number, devices, rng) for number in range(plan.processes)]
@@ -118,7 +117,6 @@ def _roots(rng: Random) -> list[str]:
 
 
 def _take_turns(plan: Plan, threads: list[tuple[Thread, Script]], rng: Random) -> None:
-    """Lets the thread whose clock is behind act next, until all are done or cut off."""
     turns = {thread: script.run() for thread, script in threads}
     while turns:
         thread = min(turns, key=lambda candidate: candidate.clock)
@@ -163,7 +161,6 @@ def lose(
 
 
 def misdate(work: list[Work], *, rng: Random) -> None:
-    """Moves work before the call that launched it, by next to nothing or by much."""
     for piece in work:
         if piece.launch and not piece.replayed:
             duration, ahead = piece.end_ns - piece.start_ns, rng.choice((1, 40, 3_000, 5_000_000))
@@ -194,7 +191,6 @@ def delay_nodes(records: list[NodeRecord], *, faults: Faults) -> None:
 
 
 def _batches(records: list[NodeRecord], size: int) -> dict[Capture, Capture]:
-    """For every capture the one after which its node records are written."""
     of_thread: defaultdict[ThreadId, dict[Capture, None]] = defaultdict(dict)
     for record in records:
         capture = _capture_of(record)

@@ -56,7 +56,6 @@ class Script:
         self.capturing = Capturing(self)
 
     def run(self) -> Iterator[None]:
-        """The whole life of the thread."""
         if self.plan.plain_ranges:
             self.thread.mark(THREAD_NAME, "MPI Rank 0")
         if self.plan.faults.captured_before and self.plan.graph_captures:
@@ -73,7 +72,6 @@ class Script:
             yield
 
     def turn(self, index: int) -> Iterator[None]:
-        """One iteration with what comes before it; what it raises is caught here at the latest."""
         if self.plan.graph_captures:
             yield from self.capturing.warm_up()
         try:
@@ -82,7 +80,6 @@ class Script:
             yield from self.between()
 
     def iteration(self, index: int) -> Iterator[None]:
-        """One step, if the plan names steps, or just forwards one after another."""
         step = None
         if self.plan.steps and (self.chance(0.85) or self.plan.raises):
             told = models.step(self.rng, self.plan.steps, index)
@@ -98,7 +95,6 @@ class Script:
             yield
 
     def last_calls(self) -> Iterator[None]:
-        """Calls that do not raise, so that the file tells that those before them have ended."""
         self.calm = True
         self.thread.actions = 0
         if self.plan.steps:
@@ -132,7 +128,6 @@ class Script:
                 raise
 
     def on_thread(self, tid: int) -> Script:
-        """The same program on another thread of its process, which begins now and works for the same turn."""
         thread = self.thread
         other = replace(
             thread, id=thread.id._replace(tid=tid), clock=thread.clock + 1, stack=[], recorded={}, last_end=None
@@ -204,7 +199,6 @@ class Script:
         yield
 
     def between(self) -> Iterator[None]:
-        """What happens beside the model: nothing, mostly."""
         capturing = self.thread.capturing is not None
         chances: list[tuple[bool, float, Callable[[], Iterator[None]]]] = [
             (self.plan.outside_work or bool(self.thread.stack), 0.2, self.launch),
@@ -221,7 +215,6 @@ class Script:
                 yield from act()
 
     def launch(self) -> Iterator[None]:
-        """One API call that puts one or more kernels on a device."""
         several = not self.thread.capturing or self.plan.graph_extras
         name, event_class, kinds = self.rng.choice(LAUNCHES if several else LAUNCHES[:-1])
         launch = self.thread.launch(name, kinds, event_class=event_class)
@@ -230,7 +223,6 @@ class Script:
         yield from self.done()
 
     def orphan(self) -> Iterator[None]:
-        """Work that the file cannot trace back: its launch was not recorded, or the driver moved memory."""
         if self.chance(0.5):
             self.thread.launch("cudaLaunchKernel_v7000", ["kernel"]).lost = True
         else:

@@ -184,13 +184,11 @@ class Thread:
         return launch
 
     def block(self, launch: Launch) -> None:
-        """The API call returns only now that all its work has ended."""
         self.pause(least=1)
         self.clock = max(self.clock, *(work.end_ns + 1 for work in launch.work))
         launch.end_ns = self.clock
 
     def work(self, kind: str, launch: Launch, node: Node | None = None, stream: Stream | None = None) -> Work:
-        """Puts one kernel of ``launch`` on a stream, by default one of this thread's choice."""
         stream = stream or self.rng.choice(self.process.streams)
         return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns, node=node)
 

@@ -88,7 +88,6 @@ class TrueWork:
 
     @property
     def missing_allowed(self) -> bool:
-        """Whether the file does not hold the answer for certain."""
         return bool(self.causes)
 
 
@@ -290,7 +289,6 @@ def _range(run: Run, pushed: Range, projected: list[Launch]) -> TrueRange:
 
 
 def _projections(run: Run) -> defaultdict[Range, list[Launch]]:
-    """The launches that put recorded work on a device, by every range they were made in."""
     projected: defaultdict[Range, list[Launch]] = defaultdict(list)
     for launch in run.launches:
         if launch.lost or all(piece.lost or piece.early for piece in launch.work):
@@ -309,13 +307,11 @@ IN_NO_CALL = frozenset({OUTSIDE, "graph_not_expanded"})
 
 
 def captured_inside(piece: Work) -> Range | None:
-    """The range that was open when the node was captured, if it ever was."""
     launch = piece.node.root.captured_by if piece.node else None
     return launch.inside if launch else None
 
 
 def recorded(node: Node) -> bool:
-    """Whether the file says which launch added ``node`` to the graph that its lineage begins with."""
     while node.original is not None:
         if not any(said.original is node.original and not said.lost for said in node.records):
             return False
@@ -347,7 +343,6 @@ def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[
 
 
 def methods(piece: Work, call: Range | None) -> frozenset[str]:
-    """How the module of a kernel may be known."""
     if call is None:
         return frozenset()
     if piece.node is None:

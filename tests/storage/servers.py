@@ -27,7 +27,6 @@ KEYS = {
 
 @contextmanager
 def s3_server(log: Path) -> Iterator[str]:
-    """The address of an empty store; every request it answers is a line of the log."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -73,7 +73,6 @@ def uploaded(store: Store, ranks: list[Path]) -> str:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where copies of reports lie while they are read: nothing is left there."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -155,7 +154,6 @@ def test_a_connection_that_is_lost_leaves_the_old_dataset(
 
 
 def overtaken_by(monkeypatch: pytest.MonkeyPatch, *args: Any, **kwargs: Any) -> None:
-    """Lets the next parse that has uploaded its tables wait for another one, before it puts its manifest."""
     put_all = writing._put_all
 
     def overtaken(*given: Any) -> None:

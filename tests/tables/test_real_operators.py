@@ -37,7 +37,6 @@ CREATE INDEX temp.by_start ON operators (globalTid, start);
 
 
 def names_in(report: Path) -> Counter[str | None]:
-    """How many kernels were launched in each operator, by its text without counters."""
     database = sqlite3.connect(f"file:{report}?immutable=1", uri=True)
     database.executescript(OPERATORS)
     texts = [text for (text,) in database.execute(INNERMOST)]

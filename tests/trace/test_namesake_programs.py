@@ -15,7 +15,6 @@ Facts = tuple[object, ...]
 
 
 def twice(plan: object) -> object:
-    """With models large enough to differ somewhere, and markers that say so."""
     return replace(plan, namesakes=True, dialect="json", modules=max(plan.modules, 4), same_pid=False)  # type: ignore[type-var, attr-defined]
 
 

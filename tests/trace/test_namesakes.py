@@ -13,7 +13,6 @@ from tracekit.analyses import roofline
 
 
 def linear(thread: str, at: int, size: int, path: str = "top") -> str:
-    """A call of a Linear of that size, with one kernel of as many nanoseconds."""
     param = f'{{"weight": {{"shape": [{size}, {size}], "dtype": "float16"}}}}'
     said = f'"Class": "Linear", "TrainableParams": {param}, "Inputs": [[1, {size}]]'
     number = at // 10 + 1

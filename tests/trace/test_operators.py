@@ -12,7 +12,6 @@ from tracekit.trace.operators import Operator, operators_of
 
 
 def read(*texts: str) -> list[tuple[str, object, int] | None]:
-    """For each text its operator's name, shapes and number; None if it is no operator."""
     operators = operators_of(list(texts), decode(texts))
     found = []
     for row, number in zip(operators.of_text[:-1].tolist(), operators.number[:-1].tolist(), strict=True):

@@ -12,7 +12,6 @@ from tracekit.markers.phases import phase_of
 
 
 def loop(lines: str, times: int) -> str:
-    """The same lines again and again, each time 1000 ns later and with other correlation ids."""
     actual = []
     for time in range(times):
         for kind, thread, start, end, rest in (line.split(None, 4) for line in lines.strip().splitlines()):
@@ -88,7 +87,6 @@ def test_optimizers_without_a_call_in_between_end_the_same_step(parsed: Parse) -
 
 
 def updated(lines: str = "") -> str:
-    """Three iterations of a program that updates a model's parameters by itself: capture marks where they changed."""
     text = """
         range  1   20   40 enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
         range  1  100  200 {'Module': 'Net', 'Inputs': [[2]]}

@@ -155,7 +155,6 @@ def test_operators_alone_are_a_hierarchy_too(parsed: Parse) -> None:
 
 
 def repeated(texts: list[str], rounds: int = 1) -> str:
-    """Ranges one after the other, some rounds of them, each round in a range of its own."""
     lines = []
     at = 0
     for _ in range(rounds):

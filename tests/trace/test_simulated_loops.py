@@ -14,7 +14,6 @@ of_any_cut_or_thinned_loop = over_programs(loops(faulty=True), 120)
 
 
 def turns(it: Parsed) -> dict[int | None, str | None]:
-    """The turn in which the call that begins each step was made."""
     began = {
         (call.key.pid, call.key.tid, call.key.start_ns): call.iteration
         for call in it.truth.calls

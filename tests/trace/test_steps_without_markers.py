@@ -11,7 +11,6 @@ from tracekit.dataset.opening import Dataset
 
 
 def loop(lines: str, times: int, *, every: int = 1000, begin: int = 0) -> str:
-    """The same lines again and again, each time later; ``#`` stands before launches of that time."""
     moved_lines = []
     for time in range(times):
         for line in dedent(lines).strip().splitlines():

@@ -14,7 +14,6 @@ from tracekit.analyses.alignment.reports import FEW_COLLECTIVES, NO_COLLECTIVES,
 
 
 def clocks_of(run: Run) -> list[Clock]:
-    """The clocks, none of which is farther from the truth than it says."""
     clocks = aligned(run.lanes)
     for rank, clock in enumerate(clocks):
         if clock.why is None:
@@ -25,7 +24,6 @@ def clocks_of(run: Run) -> list[Clock]:
 
 
 def certain(run: Run, clocks: list[Clock]) -> int:
-    """How many meetings are known; none is mixed with another, unless of other ranks at the same moment."""
     rows = met(run.lanes, clocks)
     kinds = {0: "tp", 1: "dp", 2: "world"}
     truth = {}

@@ -11,7 +11,6 @@ from tracekit.capture.compile.cudagraph import StandInGraphs, addresses
 
 
 def _captured(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ...]:
-    """The results of a call that did not run: what it wrote to its arguments is taken back."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     before = [tensor.detach().clone() for tensor in tensors]
     outputs = tuple(fn(*args))

@@ -159,7 +159,6 @@ class Counting(nn.Module):
 def compiled(
     model: nn.Module, *dynamic: torch.Tensor, backend: PiecewiseBackend | None = None, **settings: Any
 ) -> Callable[..., Any]:
-    """The model compiled once for all sizes: no guard is checked again, and the first dimensions are dynamic."""
     for tensor in dynamic:
         torch._dynamo.mark_dynamic(tensor, 0)
     return torch.compile(

@@ -23,7 +23,6 @@ def small() -> nn.Module:
 
 
 def called(model: nn.Module, args: tuple[torch.Tensor, ...], *, guards: bool, **settings: Any) -> list[Any]:
-    """Compiles and calls a model. Returns weak references to all that it leaves behind."""
     config = CompileConfig(**settings)
     backend = PiecewiseBackend(config)
     compiled = compile_model(model, config, backend=backend, guards=guards)

@@ -83,7 +83,6 @@ def test_gaps_between_rows_are_kept_where_sizes_are_fixed() -> None:
 
 
 def returning(example: torch.Tensor) -> fx.GraphModule:
-    """A piece that returns a number and a tensor like this one."""
     graph = fx.Graph()
     node = graph.placeholder("x")
     node.meta["example_value"] = example

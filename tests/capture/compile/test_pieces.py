@@ -22,7 +22,6 @@ pytestmark = COMPILING
 
 
 def marked(call: Callable[[], object]) -> list[str]:
-    """What the marks of a call say; checks that all are closed and are pieces of one graph."""
     with routed_to(to := MemoryEmitter()):
         call()
     texts = [event.text for event in to.events if event.text is not None]

@@ -28,7 +28,6 @@ def shown(made: Split) -> list[str]:
 
 
 def checked(made: Split, *args: Any, expected: Any) -> list[str]:
-    """The pieces, after a look at what they take, give and compute."""
     for part in made.parts:
         inputs = part.graph.graph.find_nodes(op="placeholder")
         values = [node.meta.get("val", node.meta.get("example_value")) for node in inputs]

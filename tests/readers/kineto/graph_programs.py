@@ -128,7 +128,6 @@ class Program:
             self.tick(100)
 
     def write(self, folder: Path) -> tuple[Path, list[Path]]:
-        """The trace of the replays, and those of graph captures; the latter may be in the former."""
         rng = self.rng
         own = [] if rng.random() < 0.2 else self.captures
         inside = [row for rows in self.captures for row in rows] if not own else []

@@ -36,7 +36,6 @@ def module(path: str, ts: float, dur: float) -> dict[str, object]:
 
 
 def captured(ts: float, *names: str | None, at: int = 1000) -> list[dict[str, object]]:
-    """Launches during a graph capture: by ROCm with the name of the kernel, by CUDA without."""
     args = [{} if name is None else {"kernel": name} for name in names]
     return [
         launch(ts, at, BEGIN),
@@ -49,7 +48,6 @@ def captured(ts: float, *names: str | None, at: int = 1000) -> list[dict[str, ob
 
 
 def replayed(ts: float, correlation: int, *names: str, graph: int = 0) -> list[dict[str, object]]:
-    """A launch of a graph and its kernels, with ids of nodes if the graph has an id."""
     ids = [{"graph id": graph, "graph node id": (graph << 32) + node if graph else 0} for node in range(len(names))]
     launched = [kernel(ts + 10 + 10 * n, correlation, name, **ids[n]) for n, name in enumerate(names)]
     return [launch(ts, correlation, "cudaGraphLaunch"), *launched]

@@ -53,7 +53,6 @@ def activity(table: str) -> str:
 
 
 def object_id(tid: int, pid: int = PID) -> bytes:
-    """A thread as nvprof stores it: two ids, and four bytes that mean nothing."""
     return struct.pack("<IiI", pid, tid, 0xBEEF)
 
 

@@ -44,7 +44,6 @@ def test_functions_and_their_kernel_times_are_those_of_torch_s_load_nvprof(name:
 
 
 def launched(recording: Recording) -> np.ndarray:
-    """Start and end of the runtime call and duration of every kernel."""
     call = {row["correlation_id"]: (row["start_ns"], row["end_ns"]) for row in rows_of(recording.launches)}
     work = [row for row in rows_of(recording.work) if row["kind"] == KERNEL]
     return np.array([(*call[row["correlation_id"]], row["end_ns"] - row["start_ns"]) for row in work])

@@ -45,7 +45,6 @@ def parsed(tmp_path: Path, lines: str = LINES, change: Callable[[Writer], None] 
 
 
 def counted(dataset: Dataset) -> dict[str, int]:
-    """What was lost or left out while reading, by detail of the cause."""
     total: Counter[str] = Counter()
     for row in dataset.table("coverage").to_pylist():
         if ":" in row["what"]:

@@ -24,7 +24,6 @@ ROWS = st.lists(st.tuples(INTEGERS, TEXTS, INTEGERS, TEXTS), max_size=60)
 
 
 def written(path: Path, rows: list[tuple[Value, ...]], *, page_size: int = 512, times: int = 1) -> int:
-    """Writes the rows several times over; returns the root page of their table."""
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"PRAGMA page_size={page_size}")

@@ -49,7 +49,6 @@ class Kernel:
 
     @property
     def busy(self) -> bool:
-        """Whether it surely launches something: a user's own operator may not."""
         return ".mine." not in self.told.name and ".vllm." not in self.told.name
 
 
@@ -143,7 +142,6 @@ class Shop:
         return ways
 
     def _orderly(self, short: str) -> list[list[str]]:
-        """What a library does: a product, one with a reduction, one for which memory is set before."""
         gemm, split = f"{self.tag}_{short}_gemm", f"{self.tag}_splitk"
         ways = [[gemm], [f"{split}_{short}", f"{self.tag}_reduce"], [f"{self.tag}_{short}_a", f"{self.tag}_{short}_b"]]
         if self.has.copies:

@@ -84,7 +84,6 @@ class Script:
                 main.clock = max(thread.clock, main.clock)
 
     def _where(self, piece: Piece, layer: int) -> tuple[str, str]:
-        """Its root in markers, and where that stands; backward work has no call around it."""
         if self.recording.has.unmarked or self.recording.has.class_root:
             return piece.root, piece.root
         return (f"{self.top}.layers.{layer}",) * 2
@@ -170,7 +169,6 @@ class Process:
         return self.recording.has
 
     def tell(self, thread: Thread, piece: Piece, *, at_last: bool = False) -> None:
-        """Tells a map, unless it was told or may be told later."""
         late = self._has.told_late and not at_last and not piece.inner and self._rng.random() < 0.5
         if late or not self.tells or piece.map_id in self.told:
             return
@@ -182,7 +180,6 @@ class Process:
 
     @contextmanager
     def inside(self, thread: Thread, text: str | None) -> Iterator[None]:
-        """Inside a range; None is none."""
         start = thread.later(rng=self._rng)
         yield
         if text is not None:
@@ -254,7 +251,6 @@ class Process:
 
 
 def _certain(piece: Piece, chosen: list[list[str]], *, operators: bool) -> list[bool]:
-    """For every kernel whether its launches can be told from those beside it."""
     library = [not kernel.told.generated for kernel in piece.kernels]
     quiet = [not names and kernel.launches != [[]] for kernel, names in zip(piece.kernels, chosen, strict=True)]
     told = all(kernel.inner is None for kernel in piece.kernels) and not (operators and any(quiet))
@@ -291,7 +287,6 @@ class Capture:
             recording.made(thread, call.start, f"graph {graph}")
 
     def end(self) -> None:
-        """Ends it, and makes the graph executable, for which every node is copied."""
         recording, thread = self._recording, self._thread
         nodes, thread.nodes = thread.nodes or [], None
         recording.call(thread, "cudaStreamEndCapture_v10000")
@@ -407,7 +402,6 @@ class Recording:
         self.truth[int(thread.process), start] = served
 
     def launch(self, thread: Thread, name: str, served: Served) -> None:
-        """A launch of work, which runs later, or becomes a node."""
         if self.rng.random() < 0.2:
             self.call(thread, self.rng.choice(QUIET_CALLS))
         call = self.call(thread, CALLS.get(name) or self.rng.choice(KERNEL_CALLS))
@@ -436,7 +430,6 @@ class Recording:
             self._work(thread.process, call, graph, Served(parts, nodes[0].served.within, certain=False), kind="graph")
 
     def made(self, thread: Thread, when: int, what: str, kind: str = "made") -> None:
-        """Records that a graph, an instance or a node of one was made."""
         if kind == "made" or not self.has.unrecorded_nodes:
             self._add(Event(kind, thread.name, when, when, what))
 
@@ -525,7 +518,6 @@ def answers(made: Program, dataset: Dataset) -> Iterator[Answer]:
 
 
 def wrong(made: Program, dataset: Dataset) -> list[Answer]:
-    """Work whose modules are neither unknown, nor right, nor what its modules are all part of."""
     return [answer for answer in answers(made, dataset) if not _right(answer)]
 
 
@@ -545,14 +537,12 @@ def _around(paths: Iterable[str]) -> str:
 
 
 def undetermined(made: Program, dataset: Dataset) -> list[Answer]:
-    """Work that the report tells without a doubt, and the dataset does not."""
     if not made.features.whole_report:
         return []
     return [answer for answer in answers(made, dataset) if answer.served.certain and not answer.exact]
 
 
 def determined(made: Program, dataset: Dataset) -> Mapping[str, int]:
-    """How many kernels have just their modules, one around them, and none."""
     counts = {"exact": 0, "around": 0, "none": 0}
     for answer in answers(made, dataset):
         counts["exact" if answer.exact else "around" if answer.found else "none"] += 1

@@ -34,7 +34,6 @@ class Looking:
 
 
 def errors_of(page: Page) -> list[Any]:
-    """What axe finds wrong, a line each: the rule and where."""
     from axe_playwright_python.sync_playwright import Axe
 
     violations = Axe().run(page).response["violations"]

@@ -44,7 +44,6 @@ def lab(rgb: Floats) -> Floats:
 
 
 def least_differences(colours: Iterable[str]) -> Floats:
-    """The difference of each pair of colours to whoever can tell them apart the least."""
     rgb = linear(colours)
     seen = [lab(np.clip(rgb @ vision.T, 0, 1)) for vision in VISIONS.values()]
     return np.min([difference(one[:, None], one[None]) for one in seen], axis=0)

@@ -73,7 +73,6 @@ class Tables:
         return self.kernels[self.kernels["module_id"] == row.module_id]
 
     def in_phase(self, work: pd.DataFrame, name: str) -> int:
-        """The time of work in a phase of training, or in any other or none."""
         others = ~work["phase"].isin(["forward", "backward", "recompute", "optimizer"])
         return int(work[others if name == "other" else work["phase"] == name]["dur_ns"].sum())
 

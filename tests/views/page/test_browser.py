@@ -49,7 +49,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture
 def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Looking]]:
-    """Opens a page from disk; in the end nothing may have gone wrong in it."""
     opened: list[Looking] = []
 
     def at(text: bytes, **context: Any) -> Looking:
@@ -139,7 +138,6 @@ PIXELS = "document.querySelector('#canvas').toDataURL()"
 
 
 def timeline_of(shown: Page) -> tuple[float, float, float]:
-    """Where the timeline is: its left, its top and its bottom."""
     shown.locator("#canvas").scroll_into_view_if_needed()
     box = shown.locator("#canvas").bounding_box()
     assert box is not None
@@ -307,7 +305,6 @@ BOXES = """[...document.querySelectorAll('#icicle .cell')].map((cell) => {
 
 
 def neighbours(boxes: list[dict[str, Any]]) -> Iterator[tuple[int, int]]:
-    """Pairs of boxes that touch, but for a line between them."""
     for at, one in enumerate(boxes):
         for beside, other in enumerate(boxes):
             if at == beside:

@@ -19,7 +19,6 @@ READABLE = 4.5
 
 
 def colours(scheme: str) -> dict[str, str]:
-    """The variables of the style sheet in a scheme; one that stands for another has its colour."""
     blocks = re.findall(r"(:root[^{]*){(.*?)}", STYLES.read_text("utf-8"), re.DOTALL)
     chosen = [body for name, body in blocks if scheme == "dark" or name.strip() == ":root"]
     values = dict(re.findall(r"--([\w-]+): ([^;]+);", "".join(chosen)))

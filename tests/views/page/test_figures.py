@@ -80,7 +80,6 @@ def check_modules(data: dict[str, Any], tables: Tables) -> None:
 
 
 def check_sums(columns: dict[str, list[Any]]) -> None:
-    """Inclusive is self, plus what is below, plus what is left out below."""
     tree = nodes(columns)
     for node in tree:
         below = sum(tree[child].figures["subtree_ns"] for child in node.children)
@@ -91,7 +90,6 @@ def check_sums(columns: dict[str, list[Any]]) -> None:
 
 
 def check_lines(data: dict[str, Any], tables: Tables) -> None:
-    """Each line is the sum of the modules that say they are in it."""
     listed = data["nodes"]["modules"]
     if len(listed["name"]) < len(tables.modules):
         return
@@ -105,7 +103,6 @@ def check_lines(data: dict[str, Any], tables: Tables) -> None:
 
 
 def check_pairs(data: dict[str, Any], name: str, tables: Tables) -> None:
-    """Kernels inside a node, as the page adds them up."""
     pairs, listed_kernels = data["kernels"][f"of_{name}"], data["kernels"]
     kernels = list(zip(listed_kernels["name"], listed_kernels["kind"], strict=True))
     for node, below in zip(nodes(data["nodes"][name]), reach(data["nodes"][name]), strict=True):
@@ -219,7 +216,6 @@ def test_figures_of_simulated_programs_are_those_of_the_tables(plan: Plan) -> No
 
 
 def check_cut(dataset: Dataset) -> None:
-    """What is left of a page that has room for hardly anything is still true."""
     data, tables = shown(dataset), Tables(dataset)
     check_modules(data, tables)
     for name in ("modules", "lines"):
@@ -326,7 +322,6 @@ def test_a_fused_kernel_is_one_of_every_subtree_that_it_serves(
 
 
 def counted(data: dict[str, Any], name: str, below: set[int] | None) -> dict[tuple[str, str], int]:
-    """Kernels by name and phase of some nodes, or of all, as the page adds them up."""
     sums: dict[tuple[str, str], int] = {}
     listed, pairs = data["kernels"], data["kernels"][name]
     for at, owner in enumerate(pairs["node"]):
