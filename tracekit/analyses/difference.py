@@ -48,7 +48,6 @@ class Difference(NamedTuple):
     """What changed.
 
     Attributes:
-        rows: See :func:`frame`.
         kernels: A row per changed module and kernel of its own that changed: ``what``, ``path``, ``shapes``, ``name``,
             and per step ``before_kernels``, ``after_kernels``, ``before_ns``, ``after_ns``, ``change_ns``.
         notes: What a reader of the comparison must know, in sentences.

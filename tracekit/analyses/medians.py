@@ -30,8 +30,6 @@ class MatchedTimes(NamedTuple):
             as many values of each size as both sides have, levelled: divided by the median of their size. ``sizes`` is
             the number of these sizes, 0 if the key is not levelled; ``partly`` is whether some of its steps were
             ignored.
-        keys: ``KEYS`` of every key, in order.
-        cells: ``KEYS`` and ``alike`` of every cell.
         share: For each side, the weight of every cell within its key per step of that side; NaN if it is ignored.
         unlike: Which keys both sides have, but in no steps that are alike; they are not compared.
     """
@@ -97,7 +95,6 @@ def _comparable(values: tuple[Ints, Ints], cell: Rows, later: Flags, cells: _Cel
 
 
 def _weights(cells: _Cells) -> tuple[Floats, Floats]:
-    """For each side, the weight of every cell within its key, divided by its number of steps."""
     total, shared = cells.steps[0] + cells.steps[1], np.minimum(*cells.steps) > 0
     before, after = (
         _shares(np.where(shared, total, steps) * cells.kept, cells.key) / np.maximum(steps, 1) for steps in cells.steps
@@ -169,7 +166,6 @@ def _between_ranks(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats]:
 
 
 def _reach(times: pd.DataFrame, steps: Floats) -> Floats:
-    """How far the true median can be from each median, in ns, given the spread of the values around it."""
     away = (times["ns"] - times.groupby("key")["ns"].transform("median")).abs()
     spread = away.groupby(times["key"], sort=True).median().to_numpy()
     errors = _MOST_ERRORS * _PER_DEVIATION * _PER_MAD * spread / np.sqrt(steps)

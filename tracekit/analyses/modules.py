@@ -107,7 +107,6 @@ class Times:
 
 
 def _own_host_ns(calls: pa.Table) -> Ints:
-    """How long each call took on the host, without the calls inside it."""
     around = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
     spent = integers(calls, "end_ns") - integers(calls, "start_ns")
     own: Ints = np.maximum(spent - sums(around, spent, spent.size), 0)

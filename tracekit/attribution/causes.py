@@ -63,7 +63,6 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
 
 
 def _captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
-    """Which graphs traced as a whole were captured outside of every call, and which are known to lie in some calls."""
     graphs = evidence.whole_graphs
     outside, inside = (np.zeros(len(evidence.recording.work), dtype=bool) for _ in range(2))
     marked = evidence.call_at_launch[graphs.launch] >= 0

@@ -72,7 +72,6 @@ class Settings:
     Attributes:
         steps: Iterations to record; None means 5 of a model, all of a program.
         warmup: Iterations to run before; None means 2 of a model, none of a program.
-        ops: Whether to mark operators.
         backward: Whether to mark backward passes and, where the target returns a model, to run them. None marks those
             that a program runs.
         skip: Patterns of dotted names that get no markers.

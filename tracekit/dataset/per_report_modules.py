@@ -60,7 +60,6 @@ class Hierarchy(NamedTuple):
 
     Attributes:
         ids: The id of each in the tables of these reports as they lie there.
-        paths: Their paths there.
     """
 
     key: Key
@@ -228,14 +227,12 @@ class _Numbers:
 
 
 def _class_and_number(tree: Tree) -> tuple[str, int] | None:
-    """Class and number of a module that is named by these."""
     name, _, number = tree.name.rpartition("_")
     is_one = number.isdecimal() and name == (tree.facts.class_name or "").replace(".", "_")
     return (name, int(number)) if is_one else None
 
 
 def _with_paths(root: Tree) -> Iterator[tuple[str, Tree]]:
-    """The modules of a tree with their paths in it, in pre-order."""
     pending = [(root.name, root)]
     while pending:
         path, tree = pending.pop()

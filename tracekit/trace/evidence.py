@@ -53,17 +53,11 @@ class Evidence:
     """What attribution works from: a recording with its markers decoded, its calls, steps and graph nodes found.
 
     Attributes:
-        recording: The recording.
         keyed: What the hierarchy is keyed by, and which plain ranges are its nodes.
         operators: The operators that texts of ranges name.
-        axis: Its threads on one axis.
         nesting: How its push/pop ranges nest.
-        ends: When its ranges ended.
-        calls: Calls of modules.
         phased: Ranges and operators that name a phase of the program.
         compiling: When its processes compiled models.
-        steps: Iterations.
-        launched: The launch of every kernel.
         call_at_launch: For every launch the innermost call that contains it, of threads of autograd also the call of
             another thread that waits; or -1.
         waited_for: For every launch whether it is inferred that its call, or one around that, waits on another thread.
@@ -299,7 +293,6 @@ def _graphs_of(recording: Recording, axis: ThreadAxis, launches: Launched) -> _G
 
 
 def _completed(known: GraphEvidence, launch: Rows, module: Ints) -> Origins:
-    """The places of nodes, with those that follow from order."""
     if known.recording.records_graphs:
         return match_by_order(known, launch)
     return match_by_sequence(known, launch, module)

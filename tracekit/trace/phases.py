@@ -39,12 +39,6 @@ class Phased:
     """Ranges and operators that name a phase, by thread, start and end.
 
     Attributes:
-        start: Start on the axis of all threads.
-        end: End on that axis.
-        start_ns: Start.
-        end_ns: End.
-        thread: Row of threads.
-        text: Row of ``texts``.
         texts: What the distinct texts record.
     """
 
@@ -220,13 +214,7 @@ def _innermost_with_phase(axis: ThreadAxis, calls: Calls, phase: Ints, call: Row
 
 @dataclass(frozen=True, slots=True)
 class Compiling:
-    """When the processes of a recording compiled, on any of their threads: intervals that do not touch.
-
-    Attributes:
-        process: Row of processes, in order.
-        start_ns: Start; in each process in order.
-        end_ns: End.
-    """
+    """When the processes of a recording compiled, on any of their threads: intervals that do not touch."""
 
     process: Rows
     start_ns: Ints

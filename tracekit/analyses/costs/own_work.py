@@ -68,7 +68,6 @@ def of_tables(
 
 
 def _outputs(calls: pa.Table) -> tuple[Ints, Ints]:
-    """Ids of the modules of which a call returned tensors, and of which a call records what it returned."""
     module = integers(calls, "module_id")
     outputs = calls.column("outputs")
     returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
@@ -135,7 +134,6 @@ class Hidden(NamedTuple):
         inside: Which calls ran in such graphs, holders included.
         below: Which of those are not the holder itself.
         runs: How often each of these ran in graphs, -1 where unknown.
-        time_ns: The time of the graphs of each holder.
         holder: For each call inside, the call that holds its graphs; -1 for others, and where it is not in the subtree.
         holder_module: The ``module_id`` of that holder, in the subtree or not; -1 for other calls.
     """
@@ -167,7 +165,6 @@ class Hidden(NamedTuple):
 
 
 def _mark_up_to(marked: Flags, modules: Hierarchy, module: int, other: int) -> None:
-    """Marks a module and those above it, up to the first whose subtree has the other module, too."""
     while module >= 0 and not module <= other < modules.end[module]:
         marked[module] = True
         module = int(modules.parent[module])
@@ -414,7 +411,6 @@ def _counted(call: Rows, keys: tuple[Ints, ...]) -> _Counted:
 
 
 def _from_below(parent: Rows, in_graph_capture: Flags, least: Ints, most: Ints) -> None:
-    """Calls in a graph capture without work of their own ran as often as the calls inside."""
     idle = in_graph_capture & (most == 0)
     for rows in reversed(by_level(depths(parent))):
         passed = rows[(parent[rows] >= 0) & (most[rows] > 0)]

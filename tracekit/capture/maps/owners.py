@@ -134,7 +134,6 @@ class Owners:
 
 
 def _is_forward(nodes: Sequence[fx.Node]) -> bool:
-    """Whether nodes compute what a forward pass computes."""
     busy = [node for node in nodes if _name(node) not in _FREE]
     return bool(busy) and all(node.meta.get("partitioner_tag") == "is_forward" for node in busy)
 

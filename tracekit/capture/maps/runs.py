@@ -315,7 +315,6 @@ def running_uncompiled(
 
 
 def _map_of_operators(graph: fx.GraphModule, traced: Traced) -> KernelMap:
-    """Operators of one module that follow each other stand together, under the name of the first."""
     operators = (node for node in graph.graph.nodes if node.op.startswith("call_") and _name(node) != "getitem")
     texts = groupby(operators, module_text)
     kernels = ((_name(next(nodes)), False, ((traced.numbers[text], 1),), False) for text, nodes in texts)

@@ -22,7 +22,6 @@ class WithBackward(NamedTuple):
     """Calls with those of backward passes.
 
     Attributes:
-        calls: All calls.
         row: For every earlier call its row now.
         of_node: For every node of autograd the call that runs it, or -1.
     """
@@ -184,7 +183,6 @@ class ForwardCalls(NamedTuple):
         call: For every launch the call whose operator made the node around it, or -1.
         ambiguous: For every launch whether several operators may have made that node.
         node: For every launch the node around it, if it is known which call made that; or -1.
-        nodes: The nodes that ran.
         owner: For every node the call that made it, or -1.
     """
 

@@ -51,9 +51,6 @@ class Calls:
 
     Attributes:
         range_row: Row of the recording's ranges; of a stretch some row of its thread.
-        last_range: Row of the range with which it ends.
-        start: Start on the axis.
-        end: End on the axis.
         parent: Row of the enclosing call, or -1.
         depth: How many calls enclose it.
         marker: Row of the decoded markers; -1 for what ended elsewhere and for stretches.
@@ -68,7 +65,6 @@ class Calls:
         evaluates: Whether it evaluates a node of autograd whose operator is known, or is a plain range inside.
         unmarked: Whether it is a backward call of which the report has no range.
         siblings: ``HierarchyKey.siblings``: groups of calls that are never part of each other, by rows of ranges.
-        modules: The hierarchy, in pre-order.
         mapped_modules: Where the modules of kernel maps stand in it.
     """
 
@@ -359,12 +355,8 @@ class MarkedCalls(NamedTuple):
     """Marked ranges that are no second ranges, by (start, -end).
 
     Attributes:
-        start: Start on the axis.
-        end: End on the axis.
         parent: The one around it, or -1.
-        marker: Row of the decoded markers.
         path: A number for every path in every process; -1 where the marker says none.
-        process: Row of processes.
         worked: When each launch of work began, on the axis; not one for every range.
     """
 
@@ -423,7 +415,6 @@ def _always_duplicated(calls: MarkedCalls, inner: Flags) -> Flags:
 
 
 def _every_call_duplicated(calls: MarkedCalls, inner: Flags, outer: Flags) -> Flags:
-    """For every path whether each of its calls is marked equally often, and more than once."""
     paths = int(calls.path.max()) + 1
     known = calls.path >= 0
     times = np.zeros(paths, dtype=np.int64)

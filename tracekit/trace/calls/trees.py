@@ -47,8 +47,6 @@ class Trees(NamedTuple):
     """Calls in an order in which every tree lies together, in pre-order.
 
     Attributes:
-        call: Row of calls of every node.
-        node: Row of nodes of every call.
         parent: For every node the node above, or -1.
         depth: How many nodes are above it.
     """
@@ -220,7 +218,6 @@ def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Mar
 
 
 def _within(forward: Rows, calls: CallColumns, markers: list[Marker]) -> Flags:
-    """Which calls are evaluations or lie inside of one, in no call of a module inside."""
     of_module = [isinstance(marker, ModuleMarker) and marker.kind == MODULE for marker in markers]
     bounds = np.flatnonzero((forward >= 0) | np.array([*of_module, False])[calls.marker])
     start, end = calls.start[bounds], calls.end[bounds]

@@ -78,5 +78,4 @@ def _open_calls(
 
 
 def _outside(nodes: AutogradNodes | None, start: Ints, end: Ints) -> Flags:
-    """Which intervals lie in no evaluation of a node."""
     return np.ones(start.size, dtype=bool) if nodes is None else np.asarray(nodes.around(start, end) < 0)

@@ -53,8 +53,6 @@ class Extents(NamedTuple):
 
     Attributes:
         row: Row of the recording's ranges.
-        start: Start on the axis.
-        end: End on the axis.
     """
 
     row: Rows
@@ -139,12 +137,8 @@ class HierarchyKey(NamedTuple):
     Attributes:
         by: What it is keyed by: one of ``HIERARCHIES`` but the first.
         decoded: The markers, with one for every name of a node.
-        extents: The plain ranges that are nodes.
-        marker: For each of these the row of its marker.
         cut: Rows of start/end ranges that end, as nodes, before they ended.
         siblings: For rows of start/end ranges a group, whose ranges are never part of each other.
-        steps: The plain ranges that are iterations.
-        step_markers: For each of these its marker.
         step_parts: Of ranges that count as steps do that are open meanwhile on other threads, the row of the range of
             that step; -1 if none has their number. By rows of ranges.
         runs: Runs of compiled graphs, whose maps name modules that are nodes, too.
@@ -239,11 +233,6 @@ class _Ranges(NamedTuple):
     """All ranges of a recording, by what they are.
 
     Attributes:
-        names: The names of texts.
-        name: For every range the row of its name.
-        operator: Which are operators.
-        called: Which are calls of modules.
-        library: Which are in the domain of a library.
         mapping: Which hold kernel maps, or run their graphs: they lead to modules, and are no nodes themselves.
     """
 
@@ -441,7 +430,6 @@ def _one_loop(counting: _Counting) -> tuple[Rows, dict[int, int]]:
 
 
 def _meet(counting: _Counting, own: Rows, others: Rows) -> bool:
-    """Whether ranges of a loop are open while some others are, of which no two are open at once."""
     others = others[np.argsort(counting.start_ns[others], kind="stable")]
     before = np.searchsorted(counting.start_ns[others], counting.end_ns[own])
     until = np.append(np.iinfo(np.int64).min, counting.end_ns[others])[before]

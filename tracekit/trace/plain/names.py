@@ -131,7 +131,6 @@ def _uses(of_text: Rows, recording: Recording) -> _Uses:
 
 
 def _most(uses: _Uses, rows: Iterable[int]) -> int:
-    """How often some texts come together on the thread on which they come most often."""
     return max(sum((uses[row] for row in rows), Counter[int]()).values(), default=0)
 
 
