@@ -23,7 +23,7 @@ LAYERS, OF_LAYER = 32, 8
 STEP_NS = 20e6
 CHANGE = 0.05
 #: How much kernels of a module vary from step to step; steps; runs; and modules between runs.
-KERNEL, STEP, RUN, MODULE = 0.03, 0.01, 0.01, 0.005
+KERNEL, STEP, RUN, MODULE = 0.02, 0.01, 0.01, 0.005
 OUTLIERS, OUTLIER = 0.05, 1.5
 OWN = pd.DataFrame({name: [] for name in (*KEYS, "alike", "name", "ns", "kernels")})
 PLANTED = "net.layers.0.m0"

@@ -11,24 +11,25 @@ import pandas as pd
 
 from tracekit.analyses.comparable import Run, measured, names_of, patterns_of, work_summary
 from tracekit.analyses.coverage import certainty_of_work
-from tracekit.analyses.medians import MatchedTimes, chance_of, discoveries, matched_times, medians
+from tracekit.analyses.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
 from tracekit.analyses.nodes import keyed_by, noun
 from tracekit.analyses.phase_times import PHASES
 from tracekit.analyses.step_metrics import KEYS, Mix, in_blocks, mix
 from tracekit.analyses.step_times import StepTimes
-from tracekit.arrays.types import Flags
+from tracekit.arrays.types import Flags, Floats
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError, UsageError
 
 _FEW_STEPS = 5
-#: What only :func:`chance_of` needs of medians.
-_OF_MEANS = ["trimmed_ns", "variance", "free"]
+_SIDES = ("before", "after")
 #: How many kinds and sizes of steps a note names.
 _MOST_NAMED = 3
 #: Smaller changes than this share do not count by default.
 THRESHOLD = 0.01
 #: How large a share of the changes may be chance.
-_FALSE_DISCOVERIES = 0.01
+_FALSE_DISCOVERIES = 0.05
+#: That of modules that take next to no time, as a share of the time in steps.
+_LEAST_WEIGHT = 1e-3
 #: Modules with a smaller share of the time in steps do not fail a comparison by default.
 MIN_SHARE = 0.01
 
@@ -89,7 +90,7 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
         and ``other_change_ns`` are the changes of the medians of the work in each phase, null where it has none; these
         medians need not add up. ``chance`` is how
         likely equal runs differ as much in the mean without outliers (null for single steps): of the changes at most
-        one in a hundred is chance (Benjamini and Hochberg), of whole steps and of modules.
+        one in twenty is chance (Benjamini and Hochberg), of whole steps and of modules.
 
     Raises:
         DatasetError: If one dataset is from a CPU run and the other from a GPU run, or if one is keyed by modules and
@@ -144,18 +145,23 @@ def slower_than(rows: pd.DataFrame, share: float, min_share: float = MIN_SHARE) 
     """
     if not math.isfinite(share):
         return rows.iloc[:0]
-    slower = (rows["status"] == "slower") & ((rows["change"] > share) | (rows["before_ns"] == 0))
+    slower = (rows["status"] == "slower") & ((rows["change"] > share) | (rows["before_ns"] == 0)) & ~_alone(rows)
+    modules, time = rows["what"] == "module", share_of_time(rows)
     whole = (rows["what"] == "step") & rows["shapes"].isna()
+    slower &= ~modules | (time >= min_share)
+    if not slower[whole].any():
+        # All modules together become slower by less than steps may: that is the clocks' doing, and no module's.
+        common = max(rows["change"][modules & (time >= min_share)].median(), 0.0)
+        slower &= ~modules | (rows["change"] - common > share) | (rows["before_ns"] == 0)
     total = (rows["before_ns"] * rows["before_steps"])[whole].sum()
-    slower &= (rows["what"] != "module") | (share_of_time(rows) >= min_share)
     once = (rows["what"] == "between") & (rows["change_ns"] > share * total)
     kinds = whole & rows["status"].isin(("added", "gone"))
-    return rows.loc[(slower & (~_alone(rows) | once)) | kinds]
+    return rows.loc[slower | (rows["status"] == "slower") & once | kinds]
 
 
 def share_of_time(rows: pd.DataFrame) -> pd.Series[float]:
     """The share of each row in the time of steps, in the run where that is more; 1 if steps took no time."""
-    whole, most = (rows["what"] == "step") & rows["shapes"].isna(), pd.Series(0.0, rows.index)
+    whole, most = (rows["what"] == "step") & ~rows["shapes"].astype(bool), pd.Series(0.0, rows.index)
     for side in ("before", "after"):
         spent = (rows[f"{side}_ns"] * rows[f"{side}_steps"]).fillna(0.0)
         share = spent / spent[whole].sum() if spent[whole].any() else spent * 0 + 1
@@ -220,6 +226,7 @@ def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.D
     for name in ("before_steps", "after_steps"):
         rows[name] = rows[name].fillna(0).astype(np.int64)
     rows = rows.reset_index()
+    rows["chance"] = _chance(rows)
     rows.insert(len(KEYS), "status", _status(rows, threshold, rows.pop("unlike").to_numpy(bool)))
     rows["shapes"] = rows["shapes"].where(rows["shapes"] != "", None)
     keys = pd.DataFrame({"whole": rows["what"] != "step", "size": -rows["change_ns"].abs()})
@@ -229,16 +236,14 @@ def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.D
 
 def _block(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame]:
     sides = [medians(times).reindex(range(len(pairs.keys))) for times in pairs.times]
-    chance = chance_of(sides)
-    named = zip(("before", "after"), (side.drop(columns=_OF_MEANS) for side in sides), strict=True)
-    rows = pd.concat([side.add_prefix(f"{name}_") for name, side in named], axis=1)
+    rows = pd.concat([side.add_prefix(f"{name}_") for name, side in zip(_SIDES, sides, strict=True)], axis=1)
     rows = rows.set_index(pd.MultiIndex.from_frame(pairs.keys))
     rows["change_ns"] = rows["after_ns"].fillna(0) - rows["before_ns"].fillna(0)
     rows["change"] = (rows["change_ns"] / rows["before_ns"]).where(rows["before_ns"] > 0)
     own = _own(pairs, kernels)
     rows["own_change_ns"] = own["change_ns"].groupby(level=KEYS).sum()
     rows["own_change_ns"] = rows["own_change_ns"].fillna(0.0)
-    return rows.assign(chance=chance, unlike=pairs.unlike), own
+    return rows.assign(unlike=pairs.unlike), own
 
 
 def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series[bool]:
@@ -258,14 +263,25 @@ def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
     return [*np.select([np.asarray(condition) for condition in conditions], names, "same").tolist()]
 
 
+def _chance(rows: pd.DataFrame) -> Floats:
+    """How likely equal runs differ as much: by themselves, or beside what all modules have in common (clocks)."""
+    sides = [pd.DataFrame({name: rows.pop(f"{side}_{name}") for name in OF_MEANS}) for side in _SIDES]
+    modules = rows["what"] == "module"
+    common = (sides[1]["trimmed_ns"] / sides[0]["trimmed_ns"])[modules].replace([0.0, np.inf], np.nan).median()
+    alone, beside = chance_of(sides), chance_of(sides, 1.0 if math.isnan(common) else common)
+    return np.where(modules, np.minimum(1.0, 2 * np.minimum(alone, beside)), alone)
+
+
 def _is_real(rows: pd.DataFrame) -> Flags:
     """Which rows changed by more than chance: whole steps are judged apart from the many modules."""
     chance, modules = rows["chance"].to_numpy(np.float64), (rows["what"] == "module").to_numpy(bool)
     # Single steps have no spread.
     single = (rows[["before_steps", "after_steps"]] == 1).all(axis=1) & rows["before_low_ns"].notna()
     found = np.array(single & rows["after_low_ns"].notna(), bool)
+    # What takes more time counts for more, else many small modules would hide a change of a large one.
+    weight = np.maximum(share_of_time(rows).to_numpy(np.float64), _LEAST_WEIGHT)
     for family in (~modules, modules):
-        found[family] |= discoveries(chance[family], _FALSE_DISCOVERIES)
+        found[family] |= discoveries(chance[family], weight[family], _FALSE_DISCOVERIES)
     return found
 
 

@@ -22,6 +22,8 @@ _MOST_ERRORS, _ERRORS_FROM = 4.0, 5
 _PER_MAD, _PER_DEVIATION = 1.4826, 1.2533
 #: One in so many of the values is left out at either end.
 _TRIMMED = 5
+#: The columns of medians that :func:`chance_of` takes.
+OF_MEANS = ("trimmed_ns", "variance", "free")
 
 
 class MatchedTimes(NamedTuple):
@@ -162,7 +164,7 @@ def medians(times: pd.DataFrame) -> pd.DataFrame:
     bounds = ["low_ns", "high_ns"]
     unknown = ((sizes > 0) & (free < _ERRORS_FROM)) | (rows.pop("partly") & (steps == 1))
     rows[bounds] = rows[bounds].mask(unknown)
-    rows["trimmed_ns"], rows["variance"], rows["free"] = _trimmed(times, rows["steps"].to_numpy())
+    rows[[*OF_MEANS]] = np.stack(_trimmed(times, rows["steps"].to_numpy()), axis=1)
     rows["free"] = np.where(unknown, np.nan, rows["free"] - sizes / 2)
     return rows if unknown.any() else rows.astype(dict.fromkeys(bounds, np.int64))
 
@@ -185,17 +187,18 @@ def _trimmed(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats, Floats]:
     return mean, squares / np.maximum(left * (left - 1), 1), left.astype(np.float64)
 
 
-def chance_of(sides: Sequence[pd.DataFrame]) -> Floats:
+def chance_of(sides: Sequence[pd.DataFrame], scale: float = 1.0) -> Floats:
     """How likely two sides of equal distribution differ as much as they do (Yuen's test); NaN where that is unknown.
 
-    A side with a single step has the spread of the other; of two such sides it is unknown.
+    The first side is multiplied by the scale. A side with a single step has the spread of the other; of two such sides
+    it is unknown.
     """
-    variance = [side["variance"].to_numpy(np.float64) for side in sides]
-    free = [side["free"].to_numpy(np.float64) for side in sides]
+    mean, variance, free = ([side[name].to_numpy(np.float64) for side in sides] for name in OF_MEANS)
+    mean[0], variance[0] = mean[0] * scale, variance[0] * scale**2
     for one, other in ((0, 1), (1, 0)):
         variance[one] = np.where(free[one] == 1, variance[other] * free[other], variance[one])
     whole = variance[0] + variance[1]
-    apart = np.abs(np.subtract(*(side["trimmed_ns"].to_numpy(np.float64) for side in sides)))
+    apart = np.abs(mean[0] - mean[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(apart > 0, apart / np.sqrt(whole), 0.0)
         shares = (np.nan_to_num(part**2 / np.maximum(count - 1, 1)) for part, count in zip(variance, free, strict=True))
@@ -206,11 +209,13 @@ def chance_of(sides: Sequence[pd.DataFrame]) -> Floats:
     return np.where(free[0] + free[1] > 2, chance, np.nan)  # noqa: PLR2004 - a step of either side
 
 
-def discoveries(chance: Floats, rate: float) -> Flags:
-    """Which of many changes are real, so that of these no larger a share is chance (Benjamini and Hochberg)."""
-    known = np.sort(chance[~np.isnan(chance)])
+def discoveries(chance: Floats, weight: Floats, rate: float) -> Flags:
+    """Which changes are real, so that at most a share of these is chance: Benjamini and Hochberg, with weights."""
+    is_known = ~np.isnan(chance)
+    weighed = chance / weight * (weight[is_known].sum() / max(int(is_known.sum()), 1))
+    known = np.sort(weighed[is_known])
     below = np.flatnonzero(known <= rate * np.arange(1, known.size + 1) / max(known.size, 1))
-    return np.asarray(chance <= (known[below[-1]] if below.size else -1.0))
+    return np.asarray(weighed <= (known[below[-1]] if below.size else -1.0))
 
 
 def _between_ranks(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats]:
