@@ -38,7 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Runs tests that record with nsys one at a time."""
     with nsys.alone() if item.get_closest_marker("nsys") else nullcontext():
         return (yield)
 
@@ -52,8 +51,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def parsed(tmp_path: Path) -> Callable[..., Dataset]:
-    """Writes trace lines as a report and parses it."""
-
     def parse(lines: str, *, registered: bool = False, rows: str = "auto") -> Dataset:
         path = report(tmp_path / "report.sqlite", lines, registered=registered)
         return tracekit.parse(path, rows=rows, force=True)

@@ -84,7 +84,6 @@ def report(path: Path, lines: str, *, registered: bool = False) -> Path:
 
 
 def global_tid(thread: str) -> int:
-    """Nsight's id of a thread named ``process/thread``."""
     process, _, number = thread.rpartition("/")
     return (1 << 48) | (int(process or 1) << 24) | int(number)
 
@@ -274,7 +273,6 @@ class _Writer:
 
 
 def _options(text: str) -> tuple[str, dict[str, int]]:
-    """What stands before the words of the form ``name=number``, and these."""
     plain, *words = re.split(r"(?:^|\s)(\w+)=(\d+)", text)
     return plain, dict(zip(words[::3], map(int, words[1::3]), strict=True))
 

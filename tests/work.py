@@ -80,21 +80,18 @@ def _plain(value: Any) -> Any:
 
 
 def elements_of(function: Callable[[], object]) -> int:
-    """How many elements of ``Counted`` arrays a call looks at."""
     before = Counted.elements
     function()
     return Counted.elements - before
 
 
 def lines_of(function: Callable[[], object]) -> int:
-    """How many lines of the package a call runs."""
     with Lines() as lines:
         function()
     return lines.number
 
 
 def peak_bytes_of(function: Callable[[], object]) -> int:
-    """How much memory a call takes at once, arrays included."""
     tracemalloc.start()
     try:
         function()

@@ -40,7 +40,6 @@ class Capturing(Program):
         self.rows = {table: [] for table in _COLUMNS}
 
     def launch(self, number: int, kernel: str) -> None:
-        """Launches into the graph that is being captured."""
         for _ in range(number):
             start = self.clock
             self.api("cudaLaunchKernel_v7000", 2_500)
@@ -90,7 +89,6 @@ class Capturing(Program):
         self.clock += 20_000
 
     def insert(self, db: sqlite3.Connection) -> None:
-        """Writes the rows so far, in the order of their starts."""
         for table, rows in self.rows.items():
             rows.sort(key=lambda row: row[0])
             marks = ",".join("?" * _COLUMNS[table])

@@ -68,7 +68,6 @@ COUNT = Count()
 
 
 def recorded(place: Place, program: Callable[[], None], *args: object) -> Dataset:
-    """Records a program of a module of the tests."""
     COUNT.forget()
     report = place.folder / f"{program.__name__}.sqlite"
     outcome = place.capture("--force", "-o", report, *args, f"{program.__module__}:{program.__name__}")
@@ -77,14 +76,12 @@ def recorded(place: Place, program: Callable[[], None], *args: object) -> Datase
 
 
 def calls_by_step(dataset: Dataset, root: str) -> list[int]:
-    """How many forward calls of a root each step has."""
     calls = dataset.calls(["module", "step_id", "phase"])
     own = calls[(calls.module == root) & (calls.phase == "forward")]
     return [int((own.step_id == step).sum()) for step in range(len(dataset.steps()))]
 
 
 def times_of(dataset: Dataset, root: str) -> int:
-    """How many forward calls of a root were recorded."""
     calls = dataset.calls(["module", "phase"])
     return int(((calls.module == root) & (calls.phase == "forward")).sum())
 
@@ -117,7 +114,6 @@ def _trained(net: nn.Module, step: Callable[[], object], calls: int = 1) -> None
 
 
 def by_hand_update() -> None:
-    """No optimizer at all."""
     net = COUNT.watch(Net())
 
     def step() -> None:
@@ -129,7 +125,6 @@ def by_hand_update() -> None:
 
 
 def scaled() -> None:
-    """The third and the fourth step are skipped."""
     net = COUNT.watch(Net())
     optimizer, scaler = SGD(net.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=4.0)
     for at in range(6):
@@ -184,7 +179,6 @@ def compiled_validated() -> None:
 
 
 def compiled_gan() -> None:
-    """Nobody can know which of the two updates ends a step."""
     torch._dynamo.reset()
     maker, judge = Net(), COUNT.watch(Net(1), "Net_2")
     makers, judges = (torch.compile(Adam(net.parameters()).step, backend="eager") for net in (maker, judge))
@@ -223,7 +217,6 @@ def generate() -> None:
 
 
 def assisted_alike() -> None:
-    """The draft has as many modules as its target."""
     model, draft = _language_model(4), _language_model(4)
     draft.generation_config.num_assistant_tokens = 4
     draft.generation_config.num_assistant_tokens_schedule = "constant"

@@ -98,10 +98,6 @@ def markers(to: MemoryEmitter) -> list[ModuleMarker]:
     return [marker for marker in said if isinstance(marker, ModuleMarker)]
 
 
-def hooks(model: nn.Module) -> int:
-    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
-
-
 def tree(to: MemoryEmitter, thread: int | None = None) -> list[str]:
     """Paths of the calls of one thread, indented as they nest; checks that everything opened was closed."""
     lines, depth = [], 0
@@ -125,7 +121,6 @@ def by_path(to: MemoryEmitter, *, result: bool = False) -> dict[str, ModuleMarke
 
 
 def counted(to: MemoryEmitter) -> dict[str, int]:
-    """How many calls of every module were marked."""
     counts: dict[str, int] = defaultdict(int)
     for marker in markers(to):
         counts[marker.path] += not marker.only_result

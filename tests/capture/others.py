@@ -38,7 +38,6 @@ def language_model(model: nn.Module) -> Other:
 
 
 def loss_of(output: Any) -> Tensor:
-    """Its own loss, or the sum of all numbers in it."""
     if isinstance(loss := getattr(output, "loss", None), Tensor):
         return loss
     return sum((tensor.sum() for tensor in differentiable(output)), torch.zeros(()))
@@ -141,7 +140,6 @@ RECOMPUTED = ("llama", "t5", "mixtral", "unet")
 
 
 def recompute(model: Any, *, reentrant: bool) -> None:
-    """Switches gradient checkpointing on."""
     if reentrant:
         model.enable_input_require_grads()
     if hasattr(model, "gradient_checkpointing_enable"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from functools import partial
 from weakref import ref
 
 import pytest
@@ -12,9 +11,8 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from tests.capture.models import counted, hooks, tree
+from tests.capture.models import counted, tree
 from tracekit.capture import MemoryEmitter, layer_marker, layer_markers, step
-from tracekit.capture.attach import _MarkedCall, compile_in_place
 from tracekit.capture.emit import routed_to
 from tracekit.capture.program import RootMarkers
 
@@ -114,7 +112,7 @@ def test_markers_go_around_the_compiled_calls_of_modules_that_are_compiled_again
     to, model = MemoryEmitter(), Net()
     handle = layer_markers(model, backward=True, emitter=to)
     for module in (model.a, model, model):
-        compile_in_place(module, partial(module.compile, backend="eager"))
+        module.compile(backend="eager")
         with torch.compiler.set_stance(stance):
             model(X)
     assert tree(to)[: len(first)] == first
@@ -122,8 +120,6 @@ def test_markers_go_around_the_compiled_calls_of_modules_that_are_compiled_again
     handle.remove()
     model(X)
     assert tree(to).count("top") == 3
-    assert not hooks(model)
-    assert not any(isinstance(module._compiled_call_impl, _MarkedCall) for module in model.modules())
 
 
 def test_a_recording_keeps_no_module_alive_that_is_compiled_in_place() -> None:
@@ -140,12 +136,15 @@ def test_a_recording_keeps_no_module_alive_that_is_compiled_in_place() -> None:
     assert tree(to) == ["Net"]
 
 
-def test_a_model_that_is_compiled_after_marking_is_one_graph_and_its_root_is_marked() -> None:
+def test_compiling_after_marking_breaks_no_graph_and_is_one_call() -> None:
     to, model = MemoryEmitter(), Net()
     handle = layer_markers(model, emitter=to)
     run = compiled(model)
     run(X)
     assert (tree(to), handle.silent, graphs()) == (["top"], INSIDE, 1)
+    with layer_markers(run, "wrapper", emitter=to):
+        run(X)
+    assert tree(to) == ["top", "wrapper"]
 
 
 def test_breaks_that_the_model_brings_itself_leave_the_ranges_balanced() -> None:

@@ -1,4 +1,4 @@
-"""What was not marked is counted by cause, and layers that markers would unfuse are told or kept."""
+"""What was not marked is counted by cause; layers that torch fuses stay fused."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import torch
 from torch import nn
 from torch.profiler import profile
 
-import tracekit
 from tests.capture.models import tree
 from tests.capture.places import Place
 from tracekit.capture import MemoryEmitter, layer_markers
-from tracekit.capture.layers import can_fuse, would_fuse
 
 pytestmark = pytest.mark.torch
 FUSED = "aten::_transformer_encoder_layer_fwd"
@@ -77,39 +75,10 @@ def test_the_modules_of_a_model_that_is_gone_in_the_end_are_counted(place: Place
     assert "warning" not in summary
 
 
-def test_markers_that_switch_a_fused_path_off_are_told_of(place: Place) -> None:
-    place.write(f"from {__name__} import layer, X\ndef make(): return layer(), X\n")
-    warnings = [line for line in place.capture("model.py:make").err.splitlines() if "warning" in line]
-    assert len(warnings) == 1
-    assert "switched off the fused path of 1 layers" in warnings[0]
-    assert "--keep-fused" in warnings[0]
-    assert "fused_path_off" in set(tracekit.parse(place.folder / "make.sqlite").coverage().cause)
-    assert "warning" not in place.capture("model.py:make", "--keep-fused", "-f").err
-
-
-def test_kept_layers_run_their_fused_operator_in_one_marked_call() -> None:
+def test_layers_run_their_fused_operator_in_one_marked_call() -> None:
     model, to = nn.TransformerEncoder(layer(), 2).eval(), MemoryEmitter()
-    with layer_markers(model, emitter=to, keep_fused=True) as handle:
+    with layer_markers(model, emitter=to) as handle:
         assert FUSED in operators(model, X)
     assert tree(to) == ["top", "  top.layers.0", "  top.layers.1"]
-    assert (handle.fused_paths_off, handle.inventory["fused"]) == (0, 18)
-    assert all("_compiled_call_impl" not in vars(module) for module in model.modules())
+    assert handle.inventory["fused"] == 18
     assert FUSED in operators(model, X)
-
-
-CASES = {
-    "as it is": (layer(), (X,)),
-    "in training": (layer().train(), (X,)),
-    "without bias": (layer(bias=False), (X,)),
-    "not batched": (layer(), (X[0],)),
-    "sequence first": (nn.TransformerEncoderLayer(8, 2, 16).eval(), (X,)),
-}
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("case", CASES)
-def test_whether_a_layer_would_be_fused_is_what_torch_does(case: str) -> None:
-    model, args = CASES[case]
-    with torch.no_grad():
-        expected = can_fuse(model) and would_fuse(model, args, {})
-    assert expected == (FUSED in operators(model, *args))

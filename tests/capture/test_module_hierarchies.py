@@ -100,7 +100,6 @@ def operators(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def path_of(hierarchy: str | None) -> str | None:
-    """The path below the root that a hierarchy names."""
     if hierarchy is None:
         return None
     frames = list(FRAME.finditer(hierarchy))
@@ -110,7 +109,6 @@ def path_of(hierarchy: str | None) -> str | None:
 
 
 def around(event: dict[str, Any], truth: list[dict[str, Any]]) -> str | None:
-    """What the hooks say about where it ran."""
     inside = [
         one
         for one in truth
@@ -123,7 +121,6 @@ def around(event: dict[str, Any], truth: list[dict[str, Any]]) -> str | None:
 
 
 def checked_forward(events: list[dict[str, Any]]) -> int:
-    """How many operators hooks place, after comparing all of them."""
     truth = [event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith("truth")]
     placed = [(event, place) for event in operators(events) if (place := around(event, truth)) is not None]
     for event, place in placed:

@@ -191,6 +191,18 @@ def test_a_marker_left_open_is_open_or_counted_as_lost(tmp_path: Path) -> None:
     assert len(left) + recorder.figures["markers_lost"] == 1
 
 
+def test_a_range_left_open_in_one_recording_ends_none_of_the_next() -> None:
+    first, second = Recorder(), Recorder()
+    with recorded(first):
+        first.emitter.opener("left open")()
+    with recorded(second):
+        marked(second, "kept")
+        first.emitter.close()
+        marked(second, "after")
+    kept, after = second.rows().ranges
+    assert kept["start"] <= kept["end"] <= after["start"]
+
+
 def test_a_window_that_is_opened_anew_drops_what_it_held() -> None:
     recorder = Recorder()
     with recorded(recorder):

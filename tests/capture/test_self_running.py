@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import tracekit
 from tests.capture.places import Place, one_line
 from tests.command import separately
+from tracekit.capture import recorder
 from tracekit.dataset.opening import Dataset
 
 pytestmark = pytest.mark.torch
@@ -29,7 +32,6 @@ x = torch.zeros(2, 4)
 
 
 def captured(place: Place, body: str, *args: object) -> Dataset:
-    """Records ``main`` with this body."""
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
     place.write(f"{TOP}\ndef main():\n{lines}")
     outcome = place.capture("--force", *args, "model.py:main")
@@ -115,6 +117,93 @@ def test_a_script_sees_its_arguments_and_is_main(place: Place) -> None:
     assert outcome.code == 0, outcome
     assert outcome.out == "['sub/train.py', '--steps', '8', '--'] sub/train.py\n"
     assert counts(tracekit.parse(place.folder / "train.sqlite"))["Net"] == 1
+
+
+def test_every_call_without_tensors_is_a_call(place: Place) -> None:
+    body = """
+net, silent = Net(), nn.Module()
+silent.forward = lambda size: torch.ones(size).sum().item()
+for _ in range(3): net(x)
+for _ in range(40): silent(3)
+"""
+    found = counts(captured(place, body))
+    assert (found["Net"], found["Module"]) == (3, 40)
+
+
+TRAINING = """
+net = Net()
+optimizer = torch.optim.SGD(net.parameters())
+for _ in range(3):
+    net(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("args", "expected"), [((), 3), (("--no-backward",), 0), (("--backward", "--steps", 1), 1)])
+def test_backward_passes_of_a_program_that_trains_are_marked(place: Place, args: tuple, expected: int) -> None:
+    calls = captured(place, TRAINING, *args).calls(["module", "phase"])
+    assert ((calls.module == "Net.head") & (calls.phase == "backward")).sum() == expected
+
+
+def test_a_model_that_the_program_drops_is_freed_and_the_next_one_leads(place: Place) -> None:
+    body = """
+import gc, weakref
+for _ in range(2):
+    net = Net()
+    net(x)
+    gone = weakref.ref(net)
+    del net
+    gc.collect()
+    assert gone() is None
+"""
+    found = counts(captured(place, body, "--warmup", 1, "--steps", 1))
+    assert (found.get("Net"), found["Net_2"]) == (None, 1)
+
+
+def test_after_the_last_step_to_record_markers_are_off(place: Place) -> None:
+    body = """
+from tracekit.capture.attach import marks_on
+net, on = Net(), []
+for _ in range(3):
+    on.append([marks.switch.on for marks in marks_on(net)])
+    net(x)
+assert on == [[], [True], [True]], on
+assert not any(marks.switch.on for marks in marks_on(net))
+"""
+    assert counts(captured(place, body, "--steps", 2))["Net"] == 2
+
+
+def test_first_calls_on_other_threads_wait_until_the_profiler_has_started(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = recorder._start
+    monkeypatch.setattr(recorder, "_start", lambda profiler: (time.sleep(0.3), start(profiler)))
+    body = """
+from threading import Thread
+net = Net()
+threads = [Thread(target=net, args=(x,)) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    assert counts(captured(place, body)) | {"Net": 4, "Net.head": 4} == counts(
+        tracekit.parse("main.sqlite", force=True)
+    )
+
+
+def test_a_stop_while_the_profiler_starts_is_one_line(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(_profiler: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recorder.profile, "start", stopped)
+    place.write(f"{TOP}\ndef main():\n    Net()(x)\n")
+    assert "before anything was recorded" in one_line(place.capture("model.py:main"), 130)
+
+
+def test_a_stop_is_answered_before_all_is_written(place: Place) -> None:
+    place.write(f"{TOP}\ndef main():\n    Net()(x)\n    raise KeyboardInterrupt\n")
+    outcome = place.capture("model.py:main")
+    assert outcome.code == 130
+    assert outcome.err.startswith("tracekit: stopped; writing what was recorded"), outcome
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -19,6 +19,7 @@ from torch import nn
 
 from tests.capture.models import by_path, markers, tree
 from tracekit.capture import MemoryEmitter, layer_markers, step
+from tracekit.capture.attach import marks_on
 from tracekit.capture.kineto import trace_in
 from tracekit.causes import FIELD_CUT, FIELD_SKIPPED
 
@@ -143,9 +144,9 @@ STATIC = [
 def test_a_layer_tells_what_it_was_built_with(layer: nn.Module, expected: dict | None) -> None:
     to = MemoryEmitter()
     with layer_markers(layer, emitter=to, skip=()):
-        marks = next(iter(layer._forward_pre_hooks.values()))
-        marks(layer, (), {})
-        next(iter(layer._forward_hooks.values()))(layer, (), None)
+        (marks,) = marks_on(layer)
+        marks.before(layer, (), {})
+        marks.after(layer, (), None)
     text = to.events[0].text
     assert ast.literal_eval(text) == json.loads(text)
     found = by_path(to)["top"]

@@ -41,7 +41,6 @@ kernel 1  430  440 #4
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """A dataset of several row groups per table."""
     folder = tmp_path_factory.mktemp("served")
     return tracekit.parse(write_report(folder / "report.sqlite", kernels=150_000))
 
@@ -58,7 +57,6 @@ def below(dataset: Dataset, path: str) -> pa.Array:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Without dictionaries, whose codes mean nothing, and in one piece."""
     flat = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
     return pa.table(flat, names=table.column_names).combine_chunks()
 

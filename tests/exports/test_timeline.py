@@ -48,7 +48,6 @@ def exported(dataset: Dataset, out: Path, kind: str = "chrome") -> list[dict[str
 
 
 def named(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
-    """Process and thread of every track, with the names of both."""
     names = {
         (event["name"], event["pid"], event["tid"]): event["args"]["name"]
         for event in events
@@ -62,7 +61,6 @@ def named(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 
 
 def slices_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is drawn of steps, calls and work."""
     return [e for e in events if e["ph"] == "X" and e["cat"] not in {"user_annotation", "cuda_runtime"}]
 
 

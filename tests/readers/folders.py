@@ -20,7 +20,6 @@ _SHORT_COLUMNS = {"eventType", "eventClass", "correlationId", "textId", "deviceI
 
 
 def as_folder(report: Path, folder: Path, suffix: str) -> Path:
-    """Writes all tables of a SQLite report into a new folder."""
     folder.mkdir()
     with closing(sqlite3.connect(report)) as db:
         names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -30,7 +29,6 @@ def as_folder(report: Path, folder: Path, suffix: str) -> Path:
 
 
 def write(table: pa.Table, path: Path, rows: int = 2) -> None:
-    """Writes a table in pieces of some rows."""
     with open_for_writing(path, table.schema) as out:
         for batch in table.to_batches(max_chunksize=rows):
             out.write_batch(batch)

@@ -32,7 +32,6 @@ def read(path: Path, suffix: str) -> pa.Table:
 
 
 def replaced(folder: Path, suffix: str, name: str, column: str, values: pa.Array) -> None:
-    """Writes a table again with another column."""
     path = folder / f"{name}{suffix}"
     table = read(path, suffix)
     write(table.set_column(table.column_names.index(column), column, values), path)
@@ -59,6 +58,14 @@ def test_threads_whose_names_are_not_in_the_report_have_none(tmp_path: Path, suf
     (folder / f"StringIds{suffix}").unlink()
     for one in (path, folder):
         assert tracekit.parse(one).manifest["rows"]["calls"] > 0
+
+
+def test_a_thread_whose_name_is_not_utf_8_is_read(folder: Path, suffix: str) -> None:
+    rows = read(folder / f"{NVTX}{suffix}", suffix).num_rows
+    texts = pa.array([b"MPI Rank \xff"] * rows, pa.binary())
+    replaced(folder, suffix, NVTX, "text", pa.Array.from_buffers(pa.string(), rows, texts.buffers()))
+    replaced(folder, suffix, NVTX, "eventType", pa.array([39] * rows))
+    assert tracekit.parse(folder).manifest["ranks"] == []
 
 
 @pytest.mark.traces

@@ -98,7 +98,6 @@ class Run:
     clocks: list[tuple[float, float]]
 
     def local(self, rank: int, time: float) -> int:
-        """A true time on a rank's clock."""
         offset, drift = self.clocks[rank]
         return round((time - offset) * (1 + drift))
 
@@ -133,7 +132,6 @@ def simulated(job: Job) -> Run:
 
 
 def _meetings(job: Job, rng: Random) -> list[Meeting]:
-    """All collectives in the order of the program."""
     size = job.tensor_parallel
     tensor = [tuple(range(first, first + size)) for first in range(0, job.ranks, size)]
     data = [tuple(range(first, job.ranks, size)) for first in range(size)]

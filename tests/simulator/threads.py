@@ -109,7 +109,6 @@ class Thread:
         return pushed
 
     def pop(self) -> Range:
-        """Ends the innermost open range."""
         ended = self.stack.pop()
         if not ended.empty:
             self.pause()
@@ -123,7 +122,6 @@ class Thread:
         return ended
 
     def leave_open(self) -> None:
-        """Leaves the innermost open range without a pop."""
         self.stack.pop()
 
     def _would_end_with_empty_one(self) -> bool:
@@ -133,14 +131,12 @@ class Thread:
         return self.stack[-1] if self.stack else None
 
     def begin_span(self, text: str | None, domain: str | None) -> None:
-        """Starts a start/end range, which knows no nesting."""
         self.pause()
         span = Range(thread=self.id, text=text, start_ns=self.clock, kind=START_END, domain=domain)
         self.process.spans.append(span)
         self.process.recorded_ranges.append(span)
 
     def end_span(self, span: Range) -> None:
-        """Ends a start/end range of this process, whichever thread began it."""
         self.pause()
         self.clock = max(self.clock, span.start_ns)
         span.end_ns = self.clock
@@ -199,7 +195,6 @@ class Thread:
         return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns, node=node)
 
     def forget(self) -> None:
-        """What this thread did until now was before the recording."""
         process = self.process
         for event in [*process.recorded_ranges, *process.recorded_launches]:
             event.lost |= event.thread == self.id

@@ -20,13 +20,11 @@ A_DAY_S = 90_000
 
 @pytest.fixture(scope="module")
 def ended() -> int:
-    """The number of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         return process.pid
 
 
 def left(folder: Path, *, machine: str, process: int, age_s: int = 0) -> Path:
-    """A folder with a file, as a process leaves it."""
     place = folder / f"tracekit-{machine}-{process}-0123abcd"
     place.mkdir()
     (place / "table").write_text("rows")

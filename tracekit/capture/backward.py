@@ -15,6 +15,7 @@ not nest with them. While torch emits them, we start and end ranges instead, whi
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -36,9 +37,9 @@ from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
-from tracekit.capture.emit import Emitter, Lane, NullEmitter, close_entry, nothing
+from tracekit.capture.emit import Emitter, Lane, close_entry, nothing
 from tracekit.capture.frames import never_compiled
-from tracekit.capture.marks import Switch, all_tensors, pickled_as_nothing, unwrapped
+from tracekit.capture.marks import Switch, all_tensors, unwrapped
 from tracekit.markers import formatting
 
 _LOG = logging.getLogger("tracekit.capture")
@@ -223,28 +224,24 @@ def _tag(node: Node) -> NodeOwners | None:
 
 
 class BackwardMarks:
-    """The forward hooks that prepare one module's backward ranges."""
+    """What runs around a module's forward calls to prepare its backward ranges."""
 
-    def __init__(self, path: str, track: BackwardTrack, switch: Switch) -> None:
+    def __init__(self, path: str, track: BackwardTrack, switch: Switch, wraps: int = 0) -> None:
         self.switch = switch
+        self.wraps = wraps
         self.text = ""
         self._path = path
         self._track = track
         self._opener: Callable[[], object] | None = None
 
-    def __deepcopy__(self, _memo: dict[int, object]) -> BackwardMarks:
-        return BackwardMarks("", BackwardTrack(NullEmitter()), Switch(on=False))
-
-    @override
-    def __reduce__(self) -> tuple[object, ...]:
-        return pickled_as_nothing()
-
     @never_compiled
     def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
         """Notes that nodes are this call's from now on."""
-        if is_dynamo_compiling() or not self.switch.on:
+        if is_dynamo_compiling() or not self.switch.on or not torch.is_grad_enabled():
             return
         thread = self._track.thread
+        if thread.forward and thread.forward[-1].marks.wraps == id(module):
+            return
         if self._opener is None:
             self.text = formatting.backward(self._path, type(unwrapped(module)).__name__)
             self._opener = self._track.emitter.opener(self.text)
@@ -413,8 +410,9 @@ class _WatchedEngine(_ImperativeEngine):
 
 
 def _pass_begins(*args: Any, **kwargs: Any) -> list[Callable[[], object]]:  # noqa: ANN401 - as the engine
-    # AOTAutograd runs passes to trace them, not to compute anything.
-    if not _watching or TracingContext.try_get() is not None:
+    # AOTAutograd runs passes to trace them, not to compute anything; compiled autograd compiles hooks.
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    if not _watching or TracingContext.try_get() is not None or getattr(compiled, "compiled_autograd_enabled", False):
         return []
     ends: list[Callable[[], object]] = []
     try:

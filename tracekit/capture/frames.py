@@ -7,7 +7,8 @@ uses other names, the answer is "not known", never an error.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
+from functools import partial
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -19,16 +20,42 @@ _Hook = TypeVar("_Hook", bound=Callable[..., object])
 _HOOKED_STEPS = Optimizer.profile_hook_step.__code__.co_filename
 
 
-def kwargs_of_hooked_call() -> dict[str, object] | None:
-    """The keyword arguments of the module call whose global hook is running: PyTorch does not pass them to it."""
-    frame = next((frame for frame in _callers() if frame.f_code.co_filename == _CALL.co_filename), None)
-    kwargs = None if frame is None else frame.f_locals.get("kwargs")
-    return kwargs if isinstance(kwargs, dict) else None
+def never_compiled(hook: _Hook, *, calls_too: bool = True) -> _Hook:
+    """Has Dynamo leave a hook as it is where Python runs it, as around a module that is called after a graph break.
+
+    Dynamo would compile it to what it does inside a graph, which is nothing. ``torch.compiler.disable`` breaks graphs.
+    """
+    with suppress(AttributeError):
+        dynamo: Any = torch._C._dynamo.eval_frame
+        action = dynamo._FrameAction
+        inside = action.SKIP if calls_too else action.DEFAULT
+        dynamo.set_code_exec_strategy(hook.__code__, dynamo._FrameExecStrategy(action.SKIP, inside))
+    return hook
 
 
-def running_calls(module: nn.Module) -> int:
-    """How many calls of a module are running on this thread. No hook sees the end of an interrupted call."""
-    return sum(frame.f_code is _CALL and frame.f_locals.get("self") is module for frame in _callers())
+_CALL_OF_TORCH = nn.Module._wrapped_call_impl.__code__
+#: Makes a call as torch does; Dynamo finds what it compiled by the code.
+call_of_torch = FunctionType(_CALL_OF_TORCH, nn.Module._wrapped_call_impl.__globals__, _CALL_OF_TORCH.co_name)
+
+
+def _tracekit_called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Stands for the function that :func:`around_calls` puts among the names of torch's module."""
+
+
+@partial(never_compiled, calls_too=False)
+def _marked_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as nn.Module.__call__
+    return _tracekit_called(self, args, kwargs)
+
+
+def around_calls(called: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any] | None) -> None:
+    """Lets ``called`` make all calls of modules; None lets torch make them.
+
+    There are only hooks. The function ``nn.Module.__call__`` stays the same object, because Dynamo, FX and export
+    compare it and do other things where it is another; it gets other code.
+    """
+    if called is not None:
+        setattr(sys.modules[nn.Module.__module__], _tracekit_called.__name__, called)
+    nn.Module._wrapped_call_impl.__code__ = _CALL_OF_TORCH if called is None else _marked_call.__code__
 
 
 def running_steps(optimizer: Optimizer) -> int:
@@ -50,18 +77,6 @@ def generating_model(module: nn.Module) -> nn.Module:
             if forward is not None and forward.co_filename != frame.f_code.co_filename:
                 return model if any(part is module for part in model.modules()) else module
     return module
-
-
-def never_compiled(hook: _Hook) -> _Hook:
-    """Has Dynamo leave a hook as it is where Python runs it, as around a module that is called after a graph break.
-
-    Dynamo would compile it to what it does inside a graph, which is nothing. ``torch.compiler.disable`` breaks graphs.
-    """
-    with suppress(AttributeError):
-        dynamo: Any = torch._C._dynamo.eval_frame
-        skip = dynamo._FrameAction.SKIP
-        dynamo.set_code_exec_strategy(hook.__code__, dynamo._FrameExecStrategy(skip, skip))
-    return hook
 
 
 class FailedCall(NamedTuple):

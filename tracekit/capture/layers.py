@@ -1,8 +1,7 @@
 """Layer markers: a range around every call of every module. They are put on from outside and can be taken off again.
 
-They also count how many modules ran marked, why the others did not, and which layers lost their fused path: in eval,
-without gradients, torch runs ``nn.TransformerEncoderLayer`` as one fused operator only where no module in it has hooks.
-The numbers stay the same, the operators do not. (``nn.MultiheadAttention`` keeps its own fused path under hooks.)
+They also count how many modules ran marked, and why the others did not. They change nothing that runs: modules inside
+an ``nn.TransformerEncoderLayer`` that torch runs as one fused operator, as it does in eval, stay uncalled.
 """
 
 from __future__ import annotations
@@ -15,19 +14,16 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary, ref
 
-import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.jit._script import RecursiveScriptModule
 from torch.jit._trace import TopLevelTracedModule
-from typing_extensions import override
 
-from tracekit.capture.attach import Attached, attach, attach_around, is_compiled, marks_on, modules_of
+from tracekit.capture.attach import AnyMarks, attach, detach, is_compiled, marks_on, modules_of
 from tracekit.capture.backward import BackwardMarks, BackwardTrack, backward_track
 from tracekit.capture.emit import Emitter, Lane, default_emitter
-from tracekit.capture.frames import never_compiled
 from tracekit.capture.maps.paths import marked_models
-from tracekit.capture.marks import Marks, Switch, pickled_as_nothing
+from tracekit.capture.marks import WRAPPED, Marks, Switch
 from tracekit.errors import UsageError
 from tracekit.markers.literal import is_path
 
@@ -35,13 +31,11 @@ _LOG = logging.getLogger("tracekit.capture")
 
 #: Types of modules that get no markers by default: they compute little or nothing.
 SKIPPED: tuple[type[nn.Module], ...] = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-_FUSED_LAYER = nn.TransformerEncoderLayer
-_FUSED_DEVICES = {"cpu", "cuda", "xpu", torch.utils.backend_registration._privateuse1_backend_name}
 
 #: What became of a module, and how the summary says it. Figures have the prefix ``modules_``.
 MARKED, CONTAINERS = "marked", "containers"
 UNMARKED: dict[str, str] = {
-    "scripted": "in TorchScript, which accepts no hooks",
+    "scripted": "in TorchScript",
     "compiled": "inside compiled code",
     "fused": "inside fused layers",
     "skipped": "skipped by --skip or --depth",
@@ -72,12 +66,9 @@ class LayerMarkers:
         self._selection = selection
         self._switch = switch
         self._track = track
-        self._marked: list[tuple[Marks, Attached]] = []
+        self._attached: list[tuple[ref[nn.Module], AnyMarks]] = []
         self._all: list[Marks] = []
-        self._extra: list[Attached] = []
         self._refused: list[str] = []
-        self._fused: set[str] = set()
-        self._watches: list[_FusedPathWatch] = []
         self._modules: list[_Looked] = []
 
     @property
@@ -87,39 +78,42 @@ class LayerMarkers:
 
     @enabled.setter
     def enabled(self, on: bool) -> None:
-        if on and not self._switch.on:
-            for marks, _ in self._marked:
+        if on == self._switch.on:
+            return
+        if on:
+            for marks in self._all:
                 marks.forget()
         self._switch.on = on
+        self._watch_backward(on=on)
+
+    def _watch_backward(self, *, on: bool) -> None:
+        marked = sum(isinstance(marks, BackwardMarks) for _, marks in self._attached)
+        if self._track is not None and marked:
+            self._track.marked(marked if on else -marked)
 
     @property
     def silent(self) -> list[str]:
         """Paths of the modules that had no marked call.
 
-        They did not run, ran only inside a compiled region, or are TorchScript modules, which accept no hooks.
+        They did not run, ran only inside a compiled region, or are TorchScript modules.
         """
         return [marks.path for marks in self._all if not marks.called] + self._refused
-
-    @property
-    def fused_paths_off(self) -> int:
-        """How many layers would have run their fused path, but for the markers inside them."""
-        return sum(watch.switched_off for watch in self._watches)
 
     def remove(self) -> None:
         """Takes the markers off. Ranges of calls that still run in other threads are closed when those calls end."""
         marked_models.remove(self)
-        marked, self._marked = self._marked, []
-        if marked or self._refused:
+        if self.enabled:
+            self._watch_backward(on=False)
+        attached, self._attached = self._attached, []
+        if attached or self._refused:
             self.look()
             self.inventory = _inventory(self._modules)
-        self._warn_if_none_ran(marked)
-        self._remove_extra()
-        for marks, attached in marked:
-            attached.remove_before()
-            marks.abandon()
-            marks.leave = attached.remove_after
-            if not marks.lane.holds(marks):
-                attached.remove_after()
+        if attached:
+            self._warn_if_none_ran()
+        for module, marks in attached:
+            detach(module(), marks)
+            if isinstance(marks, Marks):
+                marks.abandon()
 
     def restart(self) -> None:
         """Forgets that anything was called, as a forked process does what its parent called."""
@@ -130,25 +124,16 @@ class LayerMarkers:
     def look(self) -> None:
         """Notes the state of the model's modules, also at the beginning: the model may be gone at the end."""
         if (model := self._model()) is not None:
-            self._modules = _look(model, self._prefix, set(self._all), self._selection, self._fused)
+            self._modules = _look(model, self._prefix, set(self._all), self._selection)
 
-    def _warn_if_none_ran(self, marked: list[tuple[Marks, Attached]]) -> None:
-        if marked and self.warns and self.enabled and not any(marks.called for marks, _ in marked):
+    def _warn_if_none_ran(self) -> None:
+        if self.warns and self.enabled and not any(marks.called for marks in self._all):
             _LOG.warning(
                 "no call of %r or the modules below it was marked (%d modules): none of them ran, or all ran inside a "
                 "region that was compiled after the markers were put on",
                 self.paths[0],
-                len(marked),
+                len(self._all),
             )
-
-    def _remove_extra(self) -> None:
-        extra, self._extra = self._extra, []
-        for attached in extra:
-            attached.remove_before()
-            attached.remove_after()
-        backward = sum(isinstance(attached.marks, BackwardMarks) for attached in extra)
-        if self._track is not None and backward:
-            self._track.marked(-backward)
 
     def __enter__(self) -> Self:
         return self
@@ -156,32 +141,24 @@ class LayerMarkers:
     def __exit__(self, *_exception: object) -> None:
         self.remove()
 
-    def put_on(self, module: nn.Module, path: str, emitter: Emitter, *, level: int) -> None:
+    def put_on(self, module: nn.Module, path: str, emitter: Emitter) -> None:
         """Marks one more module, unless it already has marks for the same emitter."""
-        if not _takes_hooks(module):
+        if not _takes_marks(module):
             self._refused.append(path)
             return
         if any(marks.lane is emitter.lane for marks in marks_on(module)):
             return
-        fuses = can_fuse(module)
-        keep_fused = fuses and self._selection.keep_fused
-        put = attach_around if keep_fused else attach
+        wraps = id(module._modules[WRAPPED]) if WRAPPED in module._modules else 0
         if self._track is not None:
-            self._extra.append(put(module, BackwardMarks(path, self._track, self._switch)))
-            self._track.marked(1)
-        if keep_fused:
-            self._fused.add(path)
-        elif fuses:
-            self._watches.append(watch := _FusedPathWatch(self._switch))
-            self._extra.append(attach(module, watch))
-        marks = Marks(path, self._switch, emitter, root=level == 0)
-        self._all.append(marks)
-        self._marked.append((marks, put(module, marks)))
+            self._attach(module, BackwardMarks(path, self._track, self._switch, wraps))
+            self._track.marked(int(self.enabled))
+        self._all.append(marks := Marks(path, self._switch, emitter, wraps=wraps))
+        self._attach(module, marks)
         self.paths.append(path)
 
-    def is_inside_fused(self, path: str) -> bool:
-        """Whether a module is inside a layer that is marked as one call."""
-        return bool(self._fused) and any(path.startswith(f"{fused}.") for fused in self._fused)
+    def _attach(self, module: nn.Module, marks: AnyMarks) -> None:
+        attach(module, marks)
+        self._attached.append((ref(module), marks))
 
 
 def layer_markers(  # noqa: PLR0913 - by keyword
@@ -192,18 +169,16 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     depth: int | None = None,
     enabled: bool = True,
     backward: bool = False,
-    keep_fused: bool = False,
     emitter: Emitter | None = None,
 ) -> LayerMarkers:
     """Marks every call of every module of a model.
 
     A module shared by several parents is marked under the path it was registered with first; tracekit places its
-    calls where they ran. A module that is already marked for the same emitter is not marked again. Copies of a marked
-    model are not marked.
+    calls where they ran. A module that is already marked for the same emitter is not marked again. Shallow copies of a
+    marked model share its markers, others have none.
 
     Code inside a region compiled by torch.compile cannot be marked from Python; the region gets one range as a whole.
-    Mark the object that you call: ``torch.compile(model)`` rather than ``model``. ``markers.silent`` names the modules
-    that ran unmarked.
+    ``markers.silent`` names the modules that ran unmarked.
 
     Args:
         model: The model.
@@ -213,8 +188,6 @@ def layer_markers(  # noqa: PLR0913 - by keyword
         enabled: Whether marking starts at once.
         backward: Whether to mark backward passes too: the part that belongs to each call. Costs a few microseconds
             more per call.
-        keep_fused: Whether to mark layers whose fused path hooks would switch off (``nn.TransformerEncoderLayer`` in
-            eval) as one call, with no markers inside them.
         emitter: Where the markers go. Defaults to NVTX.
 
     Raises:
@@ -227,11 +200,11 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     items = list(skip)
     types = tuple(item for item in items if isinstance(item, type))
     patterns = tuple(item for item in items if isinstance(item, str))
-    selection = _Selection(types, patterns, depth, keep_fused)
+    selection = _Selection(types, patterns, depth)
     markers = LayerMarkers(model, prefix, selection, switch, backward_track(target) if backward else None)
     for path, level, module in modules_of(model, prefix):
-        if selection.reason_to_skip(path, level, module) is None and not markers.is_inside_fused(path):
-            markers.put_on(module, path, target, level=level)
+        if selection.reason_to_skip(path, level, module) is None:
+            markers.put_on(module, path, target)
     markers.look()
     marked_models.add(markers, model, prefix)
     return markers
@@ -241,7 +214,6 @@ class _Selection(NamedTuple):
     skipped_types: tuple[type[nn.Module], ...]
     skipped_patterns: tuple[str, ...]
     depth: int | None
-    keep_fused: bool
 
     def reason_to_skip(self, path: str, level: int, module: nn.Module) -> str | None:
         """A key of :data:`UNMARKED`; None if the module is to be marked."""
@@ -259,19 +231,17 @@ class _Looked(NamedTuple):
     unmarked: str
 
 
-def _look(
-    model: nn.Module, prefix: str, ours: Container[Marks], selection: _Selection, fused: Container[str]
-) -> list[_Looked]:
+def _look(model: nn.Module, prefix: str, ours: Container[Marks], selection: _Selection) -> list[_Looked]:
     modules: list[_Looked] = []
     closed: dict[str, str] = {}
     for path, level, module in modules_of(model, prefix):
         if getattr(module.forward, "__func__", None) is not nn.Module.forward:  # else it only holds others
             marks = tuple(marks for marks in marks_on(module) if marks in ours)
             around = next((closed[part] for part in _ancestors(path) if part in closed), None)
-            hooks = _takes_hooks(module)
-            unmarked = (selection.reason_to_skip(path, level, module) or "created_later") if hooks else "scripted"
+            takes = _takes_marks(module)
+            unmarked = (selection.reason_to_skip(path, level, module) or "created_later") if takes else "scripted"
             modules.append(_Looked(path, marks, around or ("not_called" if marks else unmarked)))
-        if path in fused:
+        if isinstance(module, nn.TransformerEncoderLayer):
             closed[path] = "fused"
         elif is_compiled(module):
             closed[path] = "compiled"
@@ -280,16 +250,23 @@ def _look(
 
 def _inventory(modules: Iterable[_Looked]) -> Counter[str]:
     called = {each.path for each in modules if any(marks.called for marks in each.marks)}
-    counts = Counter(MARKED if each.path in called else each.unmarked for each in modules)
+    counts = Counter(MARKED if each.path in called else _cause(each, called) for each in modules)
     containers = {ancestor for path in called for ancestor in _ancestors(path)} - called
     return counts + Counter({CONTAINERS: len(containers)})
+
+
+def _cause(module: _Looked, called: set[str]) -> str:
+    if module.unmarked == "not_called" and module.path in marked_models.compiled:
+        return "compiled"
+    ran_around = module.unmarked != "fused" or not called.isdisjoint(_ancestors(module.path))
+    return module.unmarked if ran_around else "not_called"
 
 
 def _ancestors(path: str) -> list[str]:
     return [path[:place] for place, letter in enumerate(path) if letter == "."]
 
 
-def _takes_hooks(module: nn.Module) -> bool:
+def _takes_marks(module: nn.Module) -> bool:
     return not isinstance(module, RecursiveScriptModule) or isinstance(module, TopLevelTracedModule)
 
 
@@ -343,74 +320,3 @@ def layer_marker(
     if (marks := marks_by_name.get((name, target.lane))) is None:
         marks = marks_by_name[name, target.lane] = Marks(name, _on, target)
     return MarkedCall(marks, (module, args if isinstance(args, tuple) else (args,), kwargs))
-
-
-def fused_paths_enabled() -> bool:
-    """Whether torch takes fused paths at all."""
-    return bool(torch.backends.mha.get_fastpath_enabled())
-
-
-def can_fuse(module: nn.Module) -> bool:
-    """Whether a module has a fused path that hooks switch off, for some inputs; not if it has hooks already."""
-    if not isinstance(module, _FUSED_LAYER) or type(module).forward is not _FUSED_LAYER.forward or _hooked(module):
-        return False
-    attention = module.self_attn
-    has_bias: object = attention.in_proj_bias  # torch's annotation says that it always has one
-    return bool(
-        attention.batch_first
-        and has_bias is not None
-        and attention._qkv_same_embed_dim
-        and module.activation_relu_or_gelu
-        and module.norm1.eps == module.norm2.eps
-        and attention.num_heads % 2 == 0
-    )
-
-
-def would_fuse(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether torch would take the fused path of such a module for this call if it had no hooks."""
-    source, *masks = (
-        args[index] if index < len(args) else kwargs.get(name)
-        for index, name in enumerate(("src", "src_mask", "src_key_padding_mask"))
-    )
-    if module.training or not isinstance(source, torch.Tensor) or source.dim() != 3:  # noqa: PLR2004 - a batch
-        return False
-    if not fused_paths_enabled() or torch.is_autocast_enabled():
-        return False
-    if source.is_nested and any(mask is not None for mask in masks):
-        return False
-    tensors = (source, *module.parameters())
-    with_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return not with_gradient and all(tensor.device.type in _FUSED_DEVICES for tensor in tensors)
-
-
-class _FusedPathWatch:
-    """A forward pre-hook that notes whether markers switched a layer's fused path off."""
-
-    def __init__(self, switch: Switch) -> None:
-        #: Whether any call would have taken the fused path.
-        self.switched_off = False
-        self._switch = switch
-
-    def __deepcopy__(self, _memo: dict[int, object]) -> _FusedPathWatch:
-        return _FusedPathWatch(Switch(on=False))
-
-    @override
-    def __reduce__(self) -> tuple[object, ...]:
-        return pickled_as_nothing()
-
-    @never_compiled
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Looks at a call, until one would have taken the fused path."""
-        if is_dynamo_compiling() or self.switched_off or not self._switch.on:
-            return
-        try:
-            self.switched_off = would_fuse(module, args, kwargs)
-        except Exception:  # noqa: BLE001 - the user's run goes on
-            _LOG.debug("unknown whether a layer would be fused", exc_info=True)
-
-    def after(self, _module: nn.Module, _args: object, _output: object) -> None:
-        """Nothing to do."""
-
-
-def _hooked(module: nn.Module) -> bool:
-    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())

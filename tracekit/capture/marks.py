@@ -1,10 +1,10 @@
-"""The marks of one module: the two hooks that open and close its ranges, and what the ranges say.
+"""The marks of one module: what opens and closes its ranges, and what the ranges say.
 
-The hooks run in the middle of the user's forward pass. Expensive work is done once per combination of shapes, dtypes
+Both run in the middle of the user's forward pass. Expensive work is done once per combination of shapes, dtypes
 and devices of a call's tensors. A range that was opened is always closed, and nothing is raised.
 
-Dynamo must not trace the hooks: pushing a range breaks the graph, and a range that Python pushes around compiled code
-would show wrong times. To Dynamo both hooks are empty, by a constant that costs neither a graph break nor a guard.
+Dynamo must not trace them: pushing a range breaks the graph, and a range that Python pushes around compiled code would
+show wrong times. To Dynamo both are empty, by a constant that costs neither a graph break nor a guard.
 :class:`~tracekit.capture.layers.LayerMarkers` lists the modules that ran unmarked because of that.
 """
 
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,10 +22,9 @@ from torch._C import _current_graph_task_id as _graph_task
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
-from typing_extensions import override
 
-from tracekit.capture.emit import Emitter, NullEmitter, OpenRanges, Unmarked, close_down_to, close_entry, nothing
-from tracekit.capture.frames import never_compiled, running_calls
+from tracekit.capture.emit import Emitter, OpenRanges, Unmarked, close_down_to, close_entry, nothing
+from tracekit.capture.frames import never_compiled
 from tracekit.markers import formatting
 from tracekit.markers.base import Param
 from tracekit.markers.formatting import Tensor as MarkerTensor
@@ -72,19 +69,17 @@ class Marks:
         "emitter",
         "generation",
         "lane",
-        "leave",
         "opener",
         "path",
         "recompute_openers",
         "result_openers",
-        "root",
         "switch",
         "unmarked",
+        "wraps",
     )
 
-    def __init__(self, path: str, switch: Switch, emitter: Emitter, *, root: bool = False) -> None:
+    def __init__(self, path: str, switch: Switch, emitter: Emitter, *, wraps: int = 0) -> None:
         self.path = path
-        self.root = root
         self.switch = switch
         self.generation = switch.generation
         self.emitter = emitter
@@ -97,15 +92,8 @@ class Marks:
         self.unmarked = Unmarked()
         #: Whether any call has been marked.
         self.called = False
-        #: Called at the end of the call that was running when the marks were taken off.
-        self.leave: Callable[[], object] | None = None
-
-    def __deepcopy__(self, _memo: dict[int, object]) -> Marks:
-        return Marks("", Switch(on=False), NullEmitter())  # nobody could take real ones off a copy
-
-    @override
-    def __reduce__(self) -> tuple[object, ...]:
-        return pickled_as_nothing()
+        #: The id of the module that this one wraps, as torch.compile does: both calls are one.
+        self.wraps = wraps
 
     @never_compiled
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
@@ -116,8 +104,8 @@ class Marks:
         if not self.switch.on:
             opened.append(self.unmarked)
             return
-        if self.root and opened:
-            self._forget_interrupted(module)
+        if opened and getattr(opened[-1], "wraps", 0) == id(module):
+            return
         key: Described | CallKey | None
         try:
             if not kwargs and len(args) == 1 and type(tensor := args[0]) is Tensor:
@@ -158,8 +146,6 @@ class Marks:
         if opener is not nothing:
             opener()
             self.close()
-        if self.leave is not None and self not in opened:
-            self.leave()
 
     def abandon(self) -> None:
         """Closes this thread's open ranges of the module, and those inside: no hook will see their end."""
@@ -172,11 +158,6 @@ class Marks:
         self.call_openers.clear()
         self.recompute_openers.clear()
         self.result_openers.clear()
-
-    def _forget_interrupted(self, module: Module) -> None:
-        """Closes the range of an earlier call of the root that an interrupt ended without running our hook."""
-        if self in self.lane.open and running_calls(module) == 1:
-            self.abandon()
 
     def _on_top(self, opened: OpenRanges) -> bool:
         """Closes ranges that interrupted inner calls left open. Returns whether this call itself is marked."""
@@ -227,12 +208,6 @@ class Marks:
             switch.generation += 1
         texts[key] = opener
         return opener
-
-
-def pickled_as_nothing() -> tuple[object, ...]:
-    """How marks are pickled: as hooks of Python's own that do nothing, so models load where tracekit is missing."""
-    nothing_done = nullcontext().__exit__
-    return SimpleNamespace, (), {"before": nothing_done, "after": nothing_done}
 
 
 def in_backward_pass() -> bool:

@@ -1,32 +1,27 @@
 """What to record of a program, and the markers on its models, which it need not name.
 
-A module that is called from outside all other modules is a root. Its first call is marked too. A global hook sees the
-calls of all modules but those compiled in place (``module.compile()``), which are watched one by one.
+A module that is called from outside all other modules is a root. Its first call is marked too.
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial, wraps
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
-from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tracekit.capture.attach import all_marks_on, attach_outermost, compile_in_place, is_compiled_in_place
+from tracekit.capture.attach import marks_on, watched_calls
 from tracekit.capture.emit import Unmarked, default_emitter
-from tracekit.capture.frames import generating_model, kwargs_of_hooked_call, never_compiled, replaced
+from tracekit.capture.frames import generating_model
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, layer_markers
 from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
@@ -78,20 +73,19 @@ class Settings:
         steps: Iterations to record; None means 5 of a model, all of a program.
         warmup: Iterations to run before; None means 2 of a model, none of a program.
         ops: Whether to mark operators.
-        backward: Whether to mark backward passes and, where the target returns a model, to run them.
+        backward: Whether to mark backward passes and, where the target returns a model, to run them. None marks those
+            that a program runs.
         skip: Patterns of dotted names that get no markers.
         depth: Modules more than this many levels below the model get no markers.
-        keep_fused: Whether layers whose fused path hooks would switch off are marked as one call.
         compiling: How to compile the model; None runs it as it is.
     """
 
     steps: int | None = None
     warmup: int | None = None
     ops: bool = False
-    backward: bool = False
+    backward: bool | None = None
     skip: tuple[str, ...] = ()
     depth: int | None = None
-    keep_fused: bool = False
     compiling: Compiling | None = None
 
     @classmethod
@@ -109,12 +103,12 @@ class Marking:
         self._handles: list[LayerMarkers] = []
         self._inherited: list[LayerMarkers] = []
 
-    def put_on(self, model: nn.Module, prefix: str) -> LayerMarkers:
+    def put_on(self, model: nn.Module, prefix: str, *, may_train: bool = True) -> LayerMarkers:
         """Marks a model as the settings say."""
         settings = self._settings
         skip: list[type[nn.Module] | str] = [*SKIPPED, *settings.skip]
-        marks: dict[str, Any] = {"backward": settings.backward, "keep_fused": settings.keep_fused}
-        handle = layer_markers(model, prefix, skip=skip, depth=settings.depth, **marks)
+        backward = may_train if settings.backward is None else settings.backward
+        handle = layer_markers(model, prefix, skip=skip, depth=settings.depth, backward=backward)
         handle.warns = False  # the command does, for all models together
         self._handles.append(handle)
         return handle
@@ -132,8 +126,7 @@ class Marking:
         handles = self._handles + [handle for handle in self._inherited if handle.inventory[MARKED]]
         for handle in handles:
             counts.update(handle.inventory)
-        figures = {FIGURE(name): count for name, count in counts.items()}
-        return figures | {"fused_paths_off": sum(handle.fused_paths_off for handle in handles)}
+        return {FIGURE(name): count for name, count in counts.items()}
 
 
 @contextmanager
@@ -150,7 +143,9 @@ def marked_program(
         schedule.restart()
         starts.restart()
 
-    with RootMarkers(starts.outermost_call, put_on), starts.optimizers, on_step(starts.marked_step):
+    roots = RootMarkers(starts.outermost_call, put_on)
+    schedule.records = roots.enable
+    with roots, starts.optimizers, on_step(starts.marked_step):
         yield restart
 
 
@@ -167,16 +162,14 @@ class RootMarkers:
         self._called = called
         self._put_on = put_on
         self._known: WeakSet[nn.Module] = WeakSet()
+        self._marking = RLock()
+        self._on = True
         self._names: dict[str, int] = {}
         self._training = TrainingMarkers()
 
     def __enter__(self) -> Self:
         self._watching.enter_context(self._training)
-        self._watching.enter_context(warnings.catch_warnings())
-        # Torch warns that global hooks such as ours do nothing inside a compiled model.
-        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
-        self._watching.callback(register_module_forward_pre_hook(self._before).remove)
-        self._watching.enter_context(_on_compiling_in_place(self._watch_compiled))
+        self._watching.enter_context(watched_calls(self._before))
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -184,21 +177,17 @@ class RootMarkers:
         for handle in self._handles:
             handle.remove()
 
-    def _watch_compiled(self, module: nn.Module) -> None:
-        self._watching.callback(attach_outermost(module, _CompiledCalls(self._called_compiled)).remove_before)
+    def enable(self, on: bool) -> None:  # noqa: FBT001 - as it is called
+        """Turns all markers on or off: after the last step to record they need cost nothing more."""
+        self._on = on
+        for handle in self._handles:
+            handle.enabled = on
 
-    def _called_compiled(self, module: nn.Module) -> None:
+    def _before(self, module: nn.Module) -> None:
         if not is_dynamo_compiling() and self._begins(module):
-            self._mark(module)
-
-    @never_compiled
-    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not is_dynamo_compiling() and self._begins(module):
-            self._mark(module)
-            # This call's hooks were collected before our marks were among them.
-            kwargs = kwargs_of_hooked_call()
-            for marks in all_marks_on(module):
-                marks.before(module, args, kwargs)
+            with self._marking:  # several threads may call a new model at the same time
+                if module not in self._known:
+                    self._mark(module)
 
     def _begins(self, module: nn.Module) -> bool:
         """Notes a call, if it is from outside all modules. Returns whether it is the first of a new root."""
@@ -209,12 +198,14 @@ class RootMarkers:
             updated = self._training.updated(module)
             self._called(module, updated)
             self._training.called(module, updated=updated)
-        return module not in self._known
+        # A shallow copy, such as a replica of nn.DataParallel, has the marks of its original.
+        return module not in self._known and not any(marks_on(module))
 
     def _mark(self, module: nn.Module) -> None:
         root = generating_model(module)
         self._known.update(root.modules())
-        self._handles.append(self._put_on(root, self._name(root)))
+        self._handles.append(handle := self._put_on(root, self._name(root)))
+        handle.enabled = self._on
 
     def _name(self, module: nn.Module) -> str:
         """Its class, with a number for later roots of the class that hold anything: losses made anew are alike."""
@@ -223,36 +214,3 @@ class RootMarkers:
             return name
         self._names[name] = self._names.get(name, 0) + 1
         return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
-
-
-class _CompiledCalls:
-    """Marks around the compiled call of a module that only announce it."""
-
-    def __init__(self, called: Callable[[nn.Module], object]) -> None:
-        self._called = called
-
-    def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
-        self._called(module)
-
-    def after(self, _module: nn.Module, _args: object, _output: object) -> None:
-        pass
-
-
-@contextmanager
-def _on_compiling_in_place(listener: Callable[[nn.Module], object]) -> Iterator[None]:
-    """Calls the listener with every module that is compiled in place, and with others as the block compiles them."""
-    compile_ = nn.Module.compile
-
-    @wraps(compile_)
-    def observed(module: nn.Module, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as the method
-        known = is_compiled_in_place(module)
-        compile_in_place(module, partial(compile_, module, *args, **kwargs))
-        if not known and is_compiled_in_place(module):
-            listener(module)
-
-    # Nothing is compiled without Dynamo. Only types are asked: proxies would load what they stand for.
-    for each in gc.get_objects() if "torch._dynamo" in sys.modules else ():
-        if issubclass(type(each), nn.Module) and is_compiled_in_place(each):
-            listener(each)
-    with replaced(nn.Module, "compile", observed):
-        yield

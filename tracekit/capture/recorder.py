@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
@@ -57,10 +57,9 @@ class ProfilerEmitter:
                 self.texts.append(text)
         return partial(self._open, f"{NUMBERED}{number}")
 
-    def window_begins(self) -> None:
-        """Ends the open ranges, as :func:`_end_ranges` those of the program."""
+    def end_ranges(self) -> None:
+        """Ends the open ranges of all threads, as :func:`_end_ranges` those of the program."""
         self._guards = _Guards()
-        self.opened = count()
 
     def forked(self) -> None:
         """In a forked process: a thread that is not here any more may have held the lock."""
@@ -108,7 +107,7 @@ class Recorder:
     @property
     def recorded(self) -> bool:
         """Whether a window was opened."""
-        return self._profile is not None
+        return self._profile is not None and self.windows > 0
 
     @property
     def window(self) -> int:
@@ -125,16 +124,19 @@ class Recorder:
                 _end_ranges()
             self._earlier = True
             self._with_gpu = torch.cuda.is_available() if self._gpu is None else self._gpu()
-            self._profile = _new_profile(record_shapes=self._ops, gpu=self._with_gpu)
-            self.emitter.window_begins()
+            self._profile, starting = None, _new_profile(record_shapes=self._ops, gpu=self._with_gpu)
+            self.emitter.end_ranges()
             # Kineto logs every start and stop to stderr, which belongs to the program.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
             with self._timed("start_ns"):
-                self._profile.start()
+                _start(starting)
+            # What other threads opened meanwhile was before the window, not lost.
+            self.emitter.opened = count()
+            self._profile = starting
             if (inner := self._profile.profiler) is not None:
                 inner.acc_events = False  # else it makes a Python object of every event as soon as it stops
-            self.windows += 1
             self._open = True
+            self.windows += 1
             epoch.begin()
 
     def drop(self) -> None:
@@ -155,6 +157,7 @@ class Recorder:
                 if self._gpu is None or self._with_gpu:
                     wait_for_gpu(self.warnings)
                 self._profile.stop()
+            self.emitter.end_ranges()
             # Markers from here on are outside the window, not lost.
             self.opened = next(self.emitter.opened)
 
@@ -221,6 +224,15 @@ class Recorder:
         before = time.perf_counter_ns()
         yield
         self.figures[name] = time.perf_counter_ns() - before
+
+
+def _start(profiler: profile) -> None:
+    try:
+        profiler.start()
+    except BaseException:  # Ctrl-C, as starting may take seconds
+        with suppress(Exception):
+            profiler.stop()
+        raise
 
 
 def _end_ranges() -> None:

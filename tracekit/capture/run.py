@@ -118,8 +118,6 @@ def _why_nothing(target: Target, begun: int, warmup: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A model and the arguments to call it with."""
-
     model: nn.Module
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -147,7 +145,7 @@ def _run_steps(job: _Run, program: _Program) -> dict[str, int]:
     warmup = WARMUP if settings.warmup is None else settings.warmup
     steps = STEPS if settings.steps is None else settings.steps
     name = type(unwrapped(program.model)).__name__
-    with marking.put_on(program.model, name), errors_in_one_line(target.spec, target.file):
+    with marking.put_on(program.model, name, may_train=False), errors_in_one_line(target.spec, target.file):
         before_ns = [_timed(program, settings) for _ in range(warmup)]
         window.open()
         recorded_ns = []
@@ -162,7 +160,7 @@ def _run_steps(job: _Run, program: _Program) -> dict[str, int]:
 
 def _timed(program: _Program, settings: Settings) -> int:
     before = time.perf_counter_ns()
-    with torch.set_grad_enabled(settings.backward):
+    with torch.set_grad_enabled(bool(settings.backward)):
         output = program.model(*program.args, **program.kwargs)
     if settings.backward:
         _backward(output)

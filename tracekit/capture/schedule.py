@@ -14,8 +14,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import islice
-from typing import Any, Protocol, Self
-from weakref import WeakKeyDictionary, WeakSet
+from threading import RLock
+from typing import Any, NamedTuple, Protocol, Self
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -68,16 +69,21 @@ def wait_for_gpu(warnings: list[str]) -> None:
 
 
 class Schedule:
-    """Opens a window after some iterations and closes it after some more; ``by`` announces them."""
+    """Opens a window after some iterations and closes it after some more; ``by`` announces them.
+
+    ``records`` is told when the window opens or closes.
+    """
 
     def __init__(self, window: Window, warmup: int = 0, steps: int | None = None) -> None:
         self._window = window
         self._warmup = warmup
         self._steps = steps
+        self.records: Callable[[bool], object] = lambda _on: None
         self.restart()
 
     def restart(self) -> None:
         """Forgets all iterations, as a forked process does those of its parent."""
+        self._opening = RLock()
         self.begun = 0
         self.opened = False
         self.by: object = None
@@ -85,19 +91,26 @@ class Schedule:
         self._closed = False
 
     def begins(self, by: object) -> None:
-        """An iteration begins. If several parts of a program announce iterations, only the first one counts."""
-        if self.by is None:
-            self.by = by
-        if self.by is not by:
-            return
-        self.begun += 1
-        if not self.opened and self.begun > self._warmup:
-            self.opened, self._closed = True, False
-            self._ends_after(self.begun)
-            self._window.open()
-        elif self._beyond is not None and self.begun >= self._beyond:
+        """An iteration begins. If several parts of a program announce iterations, only the first one counts.
+
+        What begins on other threads while the window opens waits, as the profiler may take seconds to start.
+        """
+        with self._opening:
+            if self.by is None:
+                self.by = by
+            if self.by is not by:
+                return
+            self.begun += 1
+            if not self.opened and self.begun > self._warmup:
+                self.opened, self._closed = True, False
+                self._ends_after(self.begun)
+                self._window.open()
+                self.records(True)  # noqa: FBT003
+                return
+        if not self._closed and self._beyond is not None and self.begun >= self._beyond:
             self._closed = True
             self._window.close()
+            self.records(False)  # noqa: FBT003
 
     def taken_over(self, by: object, begun: int = 0) -> None:
         """From now on, only this announcer counts; it knows the iterations better.
@@ -127,6 +140,12 @@ class Schedule:
         self._beyond = None if self._steps is None else first + self._steps
 
 
+class _Root(NamedTuple):
+    """Announces the calls of a root, which it does not keep alive."""
+
+    module: ref[nn.Module]
+
+
 class StepStarts:
     """What begins a step of a program that runs its own: a marked step, else an optimizer, else the root that leads."""
 
@@ -137,7 +156,7 @@ class StepStarts:
 
     def restart(self) -> None:
         """Forgets the models that were called, as a forked process does those of its parent."""
-        self._known: WeakSet[nn.Module] = WeakSet()
+        self._known: WeakKeyDictionary[nn.Module, _Root] = WeakKeyDictionary()
         self._size = 0
 
     def marked_step(self) -> None:
@@ -171,15 +190,21 @@ class StepStarts:
             self._schedule.goes_on()
 
     def _root_called(self, root: nn.Module) -> None:
-        """A call of a root begins. The first root leads, unless soon after it one with twice as many modules runs."""
-        if root not in self._known:
-            self._known.add(root)
+        """A call of a root begins. The first root leads, unless soon after it one with twice as many modules runs.
+
+        Once the leader is gone, the next root leads.
+        """
+        leader = self._schedule.by
+        if isinstance(leader, _Root) and leader.module() is None:
+            self._schedule.by = None
+        if (announcer := self._known.get(root)) is None:
+            announcer = self._known[root] = _Root(ref(root))
             size = sum(1 for _ in root.modules())
             if size >= _MUCH * self._size and self._schedule.begun <= _LONGEST_CYCLE:
                 self._size = size
-                if isinstance(self._schedule.by, nn.Module):
-                    self._schedule.taken_over(root)
-        self._schedule.begins(root)
+                if isinstance(self._schedule.by, _Root):
+                    self._schedule.taken_over(announcer)
+        self._schedule.begins(announcer)
 
 
 @contextmanager
@@ -227,8 +252,6 @@ class _Begins(Protocol):
 
 
 class _OptimizerStep:
-    """An open range around a step of an optimizer."""
-
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
 

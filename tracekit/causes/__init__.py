@@ -273,7 +273,7 @@ FUSED_PATH_OFF = Cause(
     "fused_path_off",
     "Markers inside a layer switched off the fused path that torch would have taken (nn.TransformerEncoderLayer in "
     "eval), so other operators ran than without markers.",
-    "record again with --keep-fused, which marks such a layer as one call",
+    "record again: markers do not do that any more",
 )
 RANK_CONTRADICTED = Cause(
     "rank_contradicted",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,6 @@ from tracekit.cli.recording import engine_with_trace, report_place, require_torc
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
     from tracekit.capture.engines.base import Outcome
@@ -82,7 +82,11 @@ def _step_arguments(parser: argparse.ArgumentParser) -> None:
 def _marker_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("markers", "Modules are always marked.")
     group.add_argument("--ops", action="store_true", help="mark operators too")
-    group.add_argument("--backward", action="store_true", help="mark backward passes too, and run them for a model")
+    group.add_argument(
+        "--backward",
+        action=argparse.BooleanOptionalAction,
+        help="mark backward passes, and run them for a model (default: mark those that a program runs)",
+    )
     group.add_argument(
         "--skip",
         action="append",
@@ -91,11 +95,7 @@ def _marker_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not mark modules whose path matches, such as '*.rotary_emb'; repeatable",
     )
     group.add_argument("--depth", type=count, metavar="N", help="do not mark modules below this depth")
-    group.add_argument(
-        "--keep-fused",
-        action="store_true",
-        help="mark layers that torch fuses where they have no hooks (nn.TransformerEncoderLayer in eval) as one call",
-    )
+    group.add_argument("--keep-fused", action="store_true", help=argparse.SUPPRESS)  # always so, since #28
 
 
 def _compile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +162,6 @@ def _settings(args: argparse.Namespace) -> Settings:
         backward=args.backward,
         skip=tuple(args.skip),
         depth=args.depth,
-        keep_fused=args.keep_fused,
         compiling=_compiling(args),
     )
 
@@ -256,11 +255,6 @@ def _marker_warnings(figures: dict[str, int]) -> Iterator[str]:
     if figures.get("modules_marked") == 0:
         reasons = _unmarked(figures) or "the program called none"
         yield f"no module ran marked, so the report has no hierarchy of modules: {reasons}"
-    if off := figures.get("fused_paths_off"):
-        yield (
-            f"markers switched off the fused path of {off:,} layers (nn.TransformerEncoderLayer in eval), so other "
-            "operators ran than without tracekit; --keep-fused marks such a layer as one call and keeps its fused path"
-        )
 
 
 def _compilation(figures: dict[str, int]) -> str:

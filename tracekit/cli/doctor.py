@@ -89,11 +89,7 @@ def add_only(parser: argparse.ArgumentParser) -> None:
 
 
 def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) -> Summary:
-    """Runs programs into a folder, as the options ``--only``, ``--force`` and ``--json`` say.
-
-    Raises:
-        UsageError: If there is no program of a name.
-    """
+    """Runs programs into a folder, as the options ``--only``, ``--force`` and ``--json`` say."""
     names = [program.name for program in programs]
     if unknown := [name for name in args.only if name not in names]:
         raise UsageError(f"--only {unknown[0]}: there is no such check; expected one of {', '.join(names)}")
@@ -124,7 +120,6 @@ def _checks() -> list[Check]:
         nsys,
         _native_reports(tool),
         *markers,
-        *(_fused_layers() if torch.ok else ()),
         _folder(),
         _engine_nsys(nsys, markers),
         _engine_torch(torch, gpu),
@@ -230,14 +225,6 @@ def _compare_texts(tool: Nsys, nvtx: str, texts: set[str]) -> list[Check]:
     )
     advice = "if your program pushes ranges with this package: pip install nvtx==0.2.11, or try a newer nsys"
     return [markers, Check(_OWN_RANGES, ok=False, detail=detail, advice=advice)]
-
-
-def _fused_layers() -> list[Check]:
-    """Whether torch has fused paths that markers switch off; said because it changes what runs."""
-    from tracekit.capture.layers import fused_paths_enabled
-
-    detail = "nn.TransformerEncoderLayer runs unfused while its modules are marked; --keep-fused marks it as one call"
-    return [Check("fused layers", ok=True, detail=detail)] if fused_paths_enabled() else []
 
 
 def _folder() -> Check:

@@ -27,9 +27,7 @@ class Operator(NamedTuple):
     Attributes:
         registered: Whether ``flop_counter`` counts it, or what it is fused from, with all operators that it calls.
         flops: Its FLOPs; -1 where its sizes do not give them, 0 where it has no formula.
-        harmless: Whether it certainly multiplies no matrices.
         saves_first: Whether it saves what its backward pass needs before it multiplies. Attention saves results, too.
-        of_torch: Whether it is one of torch's own.
         attention: FLOPs of the attention inside a fused encoder layer, which is left out where a CPU ran it.
         dtype: The dtype in which it multiplies; None where the text does not record it.
         never_stops: Whether it recomputes to the end, as the nodes of reentrant checkpoints do.
@@ -70,7 +68,6 @@ def operator(text: str) -> Operator:
 
 
 def _types(text: str | None) -> list[str]:
-    """Dtypes of the arguments that are tensors."""
     try:
         types = json.loads(text or "[]")
     except ValueError:
@@ -79,7 +76,6 @@ def _types(text: str | None) -> list[str]:
 
 
 def _sizes(text: str | None) -> list[Shape] | None:
-    """Dimensions of every argument."""
     try:
         sizes = json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -159,7 +155,6 @@ def _unknown(*_sizes: Shape) -> int:
 
 
 def _not_counted(*_sizes: Shape) -> int:
-    """FLOPs that ``flop_counter`` does not count."""
     return 0
 
 

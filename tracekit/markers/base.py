@@ -69,9 +69,12 @@ class ModuleMarker:
 
     @property
     def has_no_tensors(self) -> bool:
-        """Whether it is complete but records no tensors, as the marker of a call that has ended may."""
+        """Whether it is complete but records no tensors, as the marker of a call that has ended may.
+
+        Our own markers, which name the class, record inputs or outputs, if only that there were none.
+        """
         tensors = self.inputs or self.outputs or self.kwargs or self.types or self.kwarg_types
-        whole = self.cause is None and self.phase == "forward"
+        whole = self.cause is None and self.phase == "forward" and self.class_name is None
         return whole and not (tensors or self.only_result or self.class_only)
 
 
@@ -142,12 +145,14 @@ class MappedKernel:
         generated: Whether that code is the compiler's own (Triton, C++); a library's may be any number of launches.
         modules: Paths below the root, each with its weight; empty if they are not known.
         flops: What one run of it computes for each of these modules; empty if the map records it of none.
+        recomputes: Whether it only computes anew for a backward pass what the forward pass did.
     """
 
     name: str
     generated: bool
     modules: tuple[tuple[str, int], ...]
     flops: tuple[Flops, ...] = ()
+    recomputes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

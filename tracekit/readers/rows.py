@@ -18,6 +18,14 @@ from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, NEVER_ENDED
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import Launches
 
+#: CUPTI's column → ours, for all work on a device and for kernels.
+WORK_COLUMNS = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
+KERNEL_COLUMNS = {f"{what}{axis}": f"{what}_{axis.lower()}" for what in ("grid", "block") for axis in "XYZ"} | {
+    "registersPerThread": "registers",
+    "staticSharedMemory": "static_smem_bytes",
+    "dynamicSharedMemory": "dynamic_smem_bytes",
+}
+
 
 def occurring(column: pa.ChunkedArray) -> Ints:
     """The distinct values of a dictionary-encoded column that occur in it."""
@@ -47,7 +55,6 @@ def _one(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def _indices(array: pa.DictionaryArray) -> Ints:
-    """Positions in the dictionary; -1 for null."""
     return np.asarray(array.indices.fill_null(-1))
 
 
@@ -96,6 +103,12 @@ def texts_at(values: pa.Array, positions: Ints) -> list[str]:
     return [(text or b"").decode("utf-8", "replace") for text in raw]
 
 
+def decoded(texts: pa.ChunkedArray) -> list[str | None]:
+    """A column of texts; bytes that are not UTF-8 are replaced."""
+    raw = texts.cast(pa.string()).cast(pa.binary()).to_pylist()
+    return [text if text is None else text.decode("utf-8", "replace") for text in raw]
+
+
 def strings_of(strings: pa.Table, ids: Ints) -> dict[int, str]:
     """Some strings by their ids, without those that the report lacks."""
     known, values = sorted_strings(strings)
@@ -115,9 +128,6 @@ def start_and_end(rows: pa.Table, table: str, subject: str, counters: LossCounte
         table: Its name, for errors.
         subject: What its rows are, for the counters.
         counters: Where losses are counted.
-
-    Raises:
-        DamagedRows: If a time is missing.
     """
     for column in ("start", "end"):
         if missing := rows.column(column).null_count:

@@ -78,8 +78,6 @@ def _check_free(place: Path, *, force: bool) -> None:
 
 
 class _SelfTest:
-    """A self-test while it runs."""
-
     def __init__(self, folder: Path, place: Path, say: Callable[[str], object]) -> None:
         self._folder, self._place, self._say = folder, place, say
         self._began, self._started = time.monotonic(), datetime.now(UTC)
@@ -162,7 +160,6 @@ class _SelfTest:
 
 
 def _tidy(folder: Path) -> None:
-    """Removes datasets, which can be made again, and empty files."""
     for dataset in [*folder.rglob("*.tracekit")]:
         shutil.rmtree(dataset)
     for path in [*folder.rglob("*")]:
@@ -222,11 +219,7 @@ def _lost(program: Program, folder: Path, machine: Machine) -> bool:
 
 
 def record(program: Program, folder: Path, machine: Machine) -> None:
-    """Runs a program as its row says, as users do: its report and what its processes know are in the folder then.
-
-    Raises:
-        CaptureError: If it fails.
-    """
+    """Runs a program as its row says, as users do: its report and what its processes know are in the folder then."""
     if not program.target and not program.command:
         return
     engine = program.engine or machine.engine

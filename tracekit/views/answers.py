@@ -44,6 +44,8 @@ _LEAST = 8
 _LINE_END = "\r\n"
 _TEXTS = (str, list, dict, bool)
 _GAP = 2
+#: Columns of times of modules that are empty where no device did any work, which then does not hide those of the host.
+_OF_DEVICES = ("kernels", "self_ns", "subtree_ns", "share", "busy_ns", "steps")
 _HEADINGS = {
     "copied_bytes": "copied bytes",
     "copied_ns": "copy time",
@@ -113,11 +115,7 @@ def _column(name: str, frame: pd.DataFrame, column: str) -> pd.Series:
 
 
 def named(name: str, frame: pd.DataFrame, column: str) -> str:
-    """A column by its name, or by its heading in the terminal: ``gpu time``.
-
-    Raises:
-        UsageError: If there is no such column.
-    """
+    """A column by its name, or by its heading in the terminal: ``gpu time``."""
     if column in frame.columns:
         return column
     for candidate in map(str, frame.columns):
@@ -236,6 +234,8 @@ def _idle(frame: pd.DataFrame, choice: Choice) -> list[str]:
     idle = [name for name in COLUMNS if name in frame.columns]
     if any(frame[name].any() for name in idle if name in TRAINING):
         idle = []
+    if "subtree_host_ns" in frame.columns and not frame["subtree_ns"].any():
+        idle += [name for name in _OF_DEVICES if name in frame.columns]
     if "kind" in frame.columns and frame["kind"].nunique() == 1 and frame["kind"].isin(KINDS).all():
         idle.append("kind")
     return [name for name in idle if choice.sort is None or name != named("", frame, choice.sort)]

@@ -55,7 +55,6 @@ class Script:
     top: str
 
     def run(self, first_process: int) -> None:
-        """Each runs the same graphs."""
         rng, has = self.recording.rng, self.recording.has
         named = has.unmarked or has.class_root
         roots = ["Layer" if named else f"{self.top}.layers.{number}" for number in range(rng.randint(1, 3))]
@@ -111,7 +110,6 @@ class Script:
                 self._captured(process, run)
 
     def _captured(self, process: Process, run: tuple[Piece, str, str, str]) -> None:
-        """A graph capture around a run, or two, replayed later."""
         rng = self.recording.rng
         capture = self._capture(process)
         for _ in range(rng.randint(1, 2)):
@@ -121,7 +119,6 @@ class Script:
             capture.replay()
 
     def _captured_inside(self, process: Process, run: tuple[Piece, str, str, str]) -> None:
-        """Runs that capture and replay by themselves."""
         piece, root, place, graph_pass = run
         main = process.main
         text = compiled_graph(piece.map_id, graph_pass, None if root == piece.root else root)
@@ -212,7 +209,6 @@ class Process:
             self.kernels(thread, piece, root, place)
 
     def kernels(self, thread: Thread, piece: Piece, root: str, place: str) -> None:
-        """What a run of a graph launches."""
         chosen = [self._rng.choice(kernel.launches) for kernel in piece.kernels]
         certain = _certain(piece, chosen, operators=self._has.operators or self._has.cpu)
         for kernel, names, sure in zip(piece.kernels, chosen, certain, strict=True):
@@ -250,7 +246,6 @@ class Process:
                 self.eager(thread, f"{place}{below}")
 
     def eager(self, thread: Thread, module: str | None) -> None:
-        """Work of a module outside of compiled graphs."""
         served = Served({module: 1.0} if module else {}, module or "", certain=module is not None)
         if self._has.cpu:
             self.recording.operator(thread, "aten::relu", served, 0)
@@ -309,7 +304,6 @@ class Capture:
             recording.made(thread, call.start, str(node.number), f"node!{copy.number}")
 
     def replay(self) -> None:
-        """Replays it once."""
         if self._recording.has.whole:
             self._recording.replay_whole(self._thread, self._copies, self._instance)
         else:
@@ -370,7 +364,6 @@ class Thread:
         return self.name.split("/")[0]
 
     def later(self, least: int = 2, most: int = 9, *, rng: Random) -> int:
-        """A time a little later, to which its clock goes on."""
         self.clock += rng.randint(least, most)
         return self.clock
 
@@ -394,21 +387,17 @@ class Recording:
     _nodes: int = 0
 
     def range(self, thread: Thread, start: int, text: str) -> Event:
-        """A range that ends now."""
         return self._add(Event("range", thread.name, start, thread.later(rng=self.rng), text))
 
     def mark(self, thread: Thread, text: str) -> None:
-        """An empty range."""
         now = thread.later(rng=self.rng)
         self._add(Event("range", thread.name, now, now, text))
 
     def call(self, thread: Thread, name: str) -> Event:
-        """A call of CUDA's that puts no work on the device."""
         start = thread.later(rng=self.rng)
         return self._add(Event("launch", thread.name, start, thread.later(rng=self.rng), name))
 
     def operator(self, thread: Thread, name: str, served: Served, inside: int) -> None:
-        """An operator of a CPU run, and some inside it."""
         start = thread.later(rng=self.rng)
         while (int(thread.process), start) in self.truth:
             start = thread.later(rng=self.rng)
@@ -435,14 +424,12 @@ class Recording:
             self.made(thread, call.start + 1, "", f"node!{node.number}")
 
     def replay(self, thread: Thread, nodes: list[Node]) -> None:
-        """Replays a graph, node by node."""
         call = self.call(thread, "cudaGraphLaunch_v10000")
         for node in nodes:
             if not self._losses()[1]:
                 self._work(thread.process, call, node.name, node.served, f"!{node.number}")
 
     def replay_whole(self, thread: Thread, nodes: list[Node], graph: str) -> None:
-        """Replays a graph that is traced as a whole."""
         call = self.call(thread, "cudaGraphLaunch_v10000")
         if nodes:
             parts = dict.fromkeys((node.served.within for node in nodes), 0.0)
@@ -454,7 +441,6 @@ class Recording:
             self._add(Event(kind, thread.name, when, when, what))
 
     def new_node(self) -> int:
-        """The number of a new node."""
         self._nodes += 1
         return self._nodes
 
@@ -481,7 +467,6 @@ class Recording:
         return self.rng.choice(((True, False), (False, True)))
 
     def lines(self, first_id: int = 1) -> list[str]:
-        """The trace."""
         calls = sorted((event for event in self.events if event.kind == "launch"), key=lambda event: event.start)
         lost = [event.of for event in self.events if event.of and event.of not in set(calls)]
         for number, call in enumerate(sorted([*calls, *dict.fromkeys(lost)], key=lambda event: event.start), first_id):
@@ -515,7 +500,6 @@ class Answer(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether it names just those modules, with these weights."""
         true = self.served.modules
         return self.found.keys() == true.keys() and all(isclose(self.found[path], true[path]) for path in true)
 
@@ -529,7 +513,6 @@ class Answer(NamedTuple):
 
 
 def answers(made: Program, dataset: Dataset) -> Iterator[Answer]:
-    """Every kernel that the dataset holds."""
     kernels = dataset.table("kernels").to_pylist()
     paths = dataset.table("modules", ["path"]).column("path").to_pylist()
     found: dict[int, dict[str, float]] = defaultdict(dict)
@@ -557,7 +540,6 @@ def _right(answer: Answer) -> bool:
 
 
 def _around(paths: Iterable[str]) -> str:
-    """What all of some modules are part of, or are."""
     parts = zip(*(path.split(".") for path in paths))  # noqa: B905 - up to where the shortest ends
     return ".".join(part[0] for part in takewhile(lambda part: len({*part}) == 1, parts))
 

@@ -43,7 +43,6 @@ SMALL = {
 
 
 def check(dataset: Dataset) -> None:
-    """All that can be said of any dataset's page."""
     data, tables = shown(dataset), Tables(dataset)
     assert data["about"]["total_ns"] == tables.kernels["dur_ns"].sum()
     check_coverage(data, tables)
@@ -123,7 +122,6 @@ def check_pairs(data: dict[str, Any], name: str, tables: Tables) -> None:
 
 
 def of_lines(data: dict[str, Any], tables: Tables, lines: set[int]) -> pd.DataFrame:
-    """The work of the modules of some lines."""
     listed = data["nodes"]["modules"]
     assert len(listed["name"]) == len(tables.modules)
     inside = [row for row, line in enumerate(listed["line"]) if line in lines]
@@ -339,7 +337,6 @@ def counted(data: dict[str, Any], name: str, below: set[int] | None) -> dict[tup
 
 
 def serving(dataset: Dataset, paths: list[str]) -> dict[tuple[str, str], int]:
-    """Kernels by name and phase that serve any of some modules."""
     modules = dataset.table("modules", ["module_id", "path"]).to_pandas()
     served = dataset.table("kernel_modules").to_pandas().merge(modules[modules["path"].isin(paths)])
     work = dataset.table("kernels", ["kernel_id", "name", "phase"]).to_pandas().astype({"name": str, "phase": str})

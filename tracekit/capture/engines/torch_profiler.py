@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import NoReturn
 
 from tracekit.capture.emit import routed_to
-from tracekit.capture.engines.base import Job, Outcome
+from tracekit.capture.engines.base import INTERRUPTED, Job, Outcome, say_writing
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import machine_tables
@@ -16,7 +16,6 @@ from tracekit.capture.schedule import counted_graphs
 from tracekit.errors import CaptureError
 
 NAME = "torch"
-_INTERRUPTED = 130
 
 
 def unavailable() -> str | None:
@@ -38,7 +37,7 @@ def record(job: Job) -> Outcome:
         except CaptureError as error:
             code, problem = error.exit_code, error
         except KeyboardInterrupt:
-            code = _INTERRUPTED
+            code = INTERRUPTED
         except SystemExit as leaving:
             code = exit_code(leaving)
     if os.getpid() != process:
@@ -46,7 +45,9 @@ def record(job: Job) -> Outcome:
     if not recorder.recorded:
         message = f"{job.target}: exited with code {code} before anything was recorded"
         raise problem or CaptureError(message, code or 1)
-    counts = {name: value for name, value in figures.items() if name.startswith(("modules_", "fused_"))}
+    if code == INTERRUPTED:
+        say_writing()
+    counts = {name: value for name, value in figures.items() if name.startswith("modules_")}
     _write(job, recorder, graphs.figures(recorder.windows) | counts)
     return Outcome(code, problem, recorder.figures | figures, tuple(recorder.warnings))
 

@@ -10,7 +10,8 @@ has a number, the module is left out.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -46,7 +47,8 @@ def paths_of_forward(traced: Traced, inputs: Sequence[Any], lane: Lane) -> Paths
 
 def _unmoved(traced: Traced, paths: Sequence[str | None]) -> bool:
     """Whether all roots that are known are what they were when the graph was traced."""
-    return all(path in (None, _marked(root)) for root, path in zip(traced.roots, paths, strict=True))
+    roots = zip(traced.roots, paths, strict=True)
+    return all(path in (None, _marked(root)) for root, path in roots if root is not CALLER)
 
 
 def _called(root: Root, lane: Lane) -> str | None:
@@ -210,6 +212,8 @@ class MarkedModels:
         self._paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._tensors: dict[int, list[str]] = {}
         self._shared: set[int] | None = None
+        #: The paths of modules that ran in compiled code, and of those around them.
+        self.compiled: set[str] = set()
 
     def add(self, markers: object, model: nn.Module, prefix: str) -> None:
         """Markers were put on a model, whose own path is the prefix."""
@@ -220,6 +224,11 @@ class MarkedModels:
         """Markers were taken off."""
         if self._models.pop(id(markers), None) is not None:
             epoch.begin()
+
+    def ran_compiled(self, paths: Iterable[str]) -> None:
+        """Notes modules that a run of a compiled graph serves."""
+        for path in paths:
+            self.compiled.update(accumulate(path.split("."), "{}.{}".format))
 
     def path_of(self, module: nn.Module) -> str | None:
         """The path of a module; None if its model is not marked."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tracekit.capture.engines.base import Outcome
+from tracekit.capture.engines.base import INTERRUPTED, Outcome, say_writing
 from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
 from tracekit.capture.processes.recording import OPENED, Piece, Request, lives, pieces, problems, unfinished
 from tracekit.capture.program import Settings
@@ -39,6 +39,8 @@ def record(command: Sequence[str], settings: Settings, report: Path, chrome_trac
         _wait_for_pieces(folder)
         warnings += _losses(folder)
         recorded = pieces(folder)
+        if recorded and code == INTERRUPTED:
+            say_writing()
         if not recorded:
             reasons = f"nothing was recorded: {'; '.join(warnings)}" if warnings else _UNREACHED
             raise CaptureError(reasons, code or 1)

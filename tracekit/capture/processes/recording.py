@@ -3,9 +3,10 @@
 The request travels in the environment. A process leaves a file that says it began, torch.profiler's trace, and a file
 with what belongs to the trace; or why it is not recorded.
 
-Its end is noticed at Python's exit, ``os._exit`` (as workers of multiprocessing end), forks, and SIGTERM, where the
-program leaves it as it is and records in its main thread. SIGKILL and crashes give no notice; but servers, vLLM's among
-them, kill their workers, and a process of the command waits before it kills one that has not written its recording.
+Its end is noticed at Python's exit, ``os._exit`` (as workers of multiprocessing end), forks, signals that it sends to
+itself (as uvicorn does again what it got), and SIGTERM, where the program leaves it as it is and records in its main
+thread. SIGKILL and crashes give no notice; but servers, vLLM's among them, kill their workers, and a process of the
+command waits before it kills one that has not written its recording.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import update_wrapper
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn, Self
 
 import torch
@@ -43,6 +44,7 @@ _ANNOTATION = re.compile(rb'"cat": "user_annotation"')
 _UNHARMED = re.compile(rb'"cat": "user_annotation",\s*"name": "(?!unknown")[^"/\\\x00-\x1f\x7f-\xff]+",\s*"pid": ')
 _FORKED_WITH_GPU = "it was forked while its parent recorded the GPU; start it with spawn to record it"
 _WAITING = (signal.SIGTERM, signal.SIGINT)
+_DEADLY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 #: How long a process may take to write its recording once another one wants to kill it.
 _KILL_TIMEOUT_S = 60
 #: Environment variable with the request; ``startup/sitecustomize.py`` spells it too.
@@ -273,7 +275,7 @@ class Ending:
             finally:
                 leave(status)
 
-        put_in_os(finish_and_leave, leave)
+        put_in_place(finish_and_leave, leave)
 
     def _terminate(self, *_signal: object) -> None:
         self.finish()
@@ -324,11 +326,11 @@ class Ending:
         self._forked()
 
 
-def put_in_os(function: Callable[..., Any], original: Callable[..., Any]) -> None:
-    """Replaces a function of ``os``. Like the original, it can be pickled: it goes by the name that it has there."""
+def put_in_place(function: Callable[..., Any], original: Callable[..., Any], module: ModuleType = os) -> None:
+    """Replaces a module's function. Like the original, it can be pickled: it goes by the name that it has there."""
     update_wrapper(function, original)
-    function.__module__ = os.__name__
-    setattr(os, original.__name__, function)
+    function.__module__ = module.__name__
+    setattr(module, original.__name__, function)
 
 
 @contextmanager
@@ -349,10 +351,15 @@ def _signals_later() -> Iterator[None]:
 
 def kill_when_written(folder: Path, finish: Callable[[], object]) -> None:
     """From now on, before this process kills one that records, it asks it to end and waits until all is written."""
-    kill = os.kill
+    kill, raise_signal = os.kill, signal.raise_signal
+
+    def raise_later(number: int, /) -> None:
+        if _ends(number):
+            finish()
+        raise_signal(number)
 
     def kill_later(pid: int, number: int, /) -> None:
-        if number == signal.SIGKILL and pid == os.getpid():
+        if pid == os.getpid() and _ends(number):
             finish()
         elif number == signal.SIGKILL and pid in unfinished(folder):
             kill(pid, signal.SIGTERM)
@@ -361,7 +368,13 @@ def kill_when_written(folder: Path, finish: Callable[[], object]) -> None:
                 time.sleep(0.05)
         kill(pid, number)
 
-    put_in_os(kill_later, kill)
+    put_in_place(kill_later, kill)
+    put_in_place(raise_later, raise_signal, signal)
+
+
+def _ends(number: int) -> bool:
+    """Whether a signal ends this process without notice."""
+    return number == signal.SIGKILL or (number in _DEADLY and signal.getsignal(number) is signal.SIG_DFL)
 
 
 @dataclass(frozen=True, slots=True)

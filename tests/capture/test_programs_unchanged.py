@@ -1,0 +1,261 @@
+"""Markers change no program: what libraries do with hooks, copies and compilers goes as it goes without them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.ao import quantization
+from torch.ao.pruning import WeightNormSparsifier
+from torch.nn.utils import parametrizations, prune
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.capture.models import counted
+from tracekit.capture import MemoryEmitter, layer_markers
+from tracekit.capture.emit import routed_to
+from tracekit.capture.program import RootMarkers
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+X = torch.linspace(-1, 1, 96).view(2, 3, 4, 4)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.act = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.norm(self.conv(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.block, self.dequant = quantization.QuantStub(), Block(), quantization.DeQuantStub()
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.dequant(self.block(self.quant(x))))
+
+
+def fused(model: Net) -> nn.Module:
+    return quantization.fuse_modules(model, [["block.conv", "block.norm", "block.act"]])
+
+
+def quantized(model: Net, *, inplace: bool = False) -> nn.Module:
+    model.head.qconfig = None
+    model.qconfig = quantization.get_default_qconfig("x86")
+    prepared = quantization.prepare(fused(model), inplace=inplace)
+    prepared(X)
+    return quantization.convert(prepared, inplace=inplace)
+
+
+def trained_for_quantization(model: Net) -> nn.Module:
+    model.head.qconfig = None
+    model.qconfig = quantization.get_default_qat_qconfig("x86")
+    prepared = quantization.prepare_qat(model.train())
+    prepared(X).sum().backward()
+    return quantization.convert(prepared.eval())
+
+
+def sparse(model: Net) -> nn.Module:
+    sparsifier = WeightNormSparsifier(sparsity_level=0.5)
+    sparsifier.prepare(model, [{"tensor_fqn": "head.1.weight"}])
+    sparsifier.step()
+    sparsifier.squash_mask()
+    return model
+
+
+def pruned(model: Net) -> nn.Module:
+    prune.l1_unstructured(model.head[1], "weight", 0.5)
+    model(X)
+    prune.remove(model.head[1], "weight")
+    return model
+
+
+def hooked(model: Net) -> nn.Module:
+    seen: list[str] = []
+    for name, part in model.named_modules():
+        assert not part._forward_hooks
+        assert not part._forward_pre_hooks
+        part.register_forward_hook(lambda *_, name=name: seen.append(name))
+    model(X)
+    model.head[1].weight.data.mul_(len(seen))
+    return model
+
+
+def saved(model: Net) -> nn.Module:
+    torch.save(model, file := io.BytesIO())
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def exported(model: Net, *, strict: bool) -> nn.Module:
+    return torch.export.export(model, (X,), strict=strict).module()
+
+
+def traced_and_frozen(model: Net) -> nn.Module:
+    return torch.jit.freeze(torch.jit.trace(model, X))
+
+
+def counted_by_torch(model: Net) -> nn.Module:
+    with FlopCounterMode(display=False) as counter:
+        model(X)
+    model.head[1].weight.data.mul_(counter.get_total_flops() / 1e4)
+    return model
+
+
+def normed(model: Net) -> nn.Module:
+    torch.manual_seed(0)
+    parametrizations.weight_norm(model.head[1])
+    nn.utils.spectral_norm(model.block.conv)
+    return model
+
+
+LIBRARIES: dict[str, Callable[[Any], nn.Module]] = {
+    "fuse_modules": fused,
+    "prepare and convert": quantized,
+    "in place": partial(quantized, inplace=True),
+    "prepare_qat": trained_for_quantization,
+    "quantize_dynamic": lambda model: quantization.quantize_dynamic(model, {nn.Linear}),
+    "sparsifier": sparse,
+    "prune": pruned,
+    "hooks": hooked,
+    "norms": normed,
+    "flop counter": counted_by_torch,
+    "jit.script": torch.jit.script,
+    "jit.trace": traced_and_frozen,
+    "export strict": partial(exported, strict=True),
+    "export": partial(exported, strict=False),
+    "fx": torch.fx.symbolic_trace,
+    "compile": partial(torch.compile, backend="eager", fullgraph=True),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "save": saved,
+    "averaged": torch.optim.swa_utils.AveragedModel,
+}
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@contextmanager
+def marked() -> Iterator[MemoryEmitter]:
+    with routed_to(to := MemoryEmitter()), RootMarkers(lambda *_: None, partial(layer_markers, backward=True)):
+        yield to
+    assert to.lane.open == []
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_libraries_that_touch_hooks_give_the_same_models(name: str) -> None:
+    apply, model, plain = LIBRARIES[name], net(), net()
+    plain(X)
+    expected = apply(plain)(X)
+    with marked() as to:
+        model(X)
+        result = apply(model)(X)
+    assert torch.equal(result, expected)
+    assert counted(to)["Net"]
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x).relu()
+
+
+class Broken(Inner):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.up(x)
+        torch._dynamo.graph_break()
+        return x.relu()
+
+
+def hooked_inner() -> nn.Module:
+    model = Inner()
+    model.up.register_forward_hook(lambda *_: None)
+    return model
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "torch's own": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+    "the user's in torch's": lambda: nn.Sequential(Inner(), Inner()),
+    "graph breaks": lambda: nn.Sequential(Broken(), Inner()),
+    "with hooks": hooked_inner,
+    "encoder layer": lambda: nn.TransformerEncoderLayer(4, 2, 4, batch_first=True),
+    "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 4, batch_first=True), 2),
+    "lstm": lambda: nn.LSTM(4, 4),
+}
+
+
+def graphs_compiled(model: nn.Module, *, in_place: bool) -> list[list[str]]:
+    graphs: list[list[str]] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return graph.forward
+
+    torch._dynamo.reset()
+    run: Any = model
+    if in_place:
+        model.compile(backend=backend)
+    else:
+        run = torch.compile(model, backend=backend)
+    for size in (2, 2, 3):
+        run(torch.ones(size, 3, 4))
+    return graphs
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_graphs_are_compiled(name: str, training: bool, in_place: bool) -> None:
+    model, plain = (MODELS[name]().train(training) for _ in range(2))
+    with torch.set_grad_enabled(training):
+        plain(torch.ones(1, 2, 4))
+        expected = graphs_compiled(plain, in_place=in_place)
+        with marked():
+            model(torch.ones(1, 2, 4))
+            assert graphs_compiled(model, in_place=in_place) == expected
+
+
+def test_markers_put_on_and_taken_off_compile_nothing_anew() -> None:
+    times: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        times.append(graph)
+        return graph.forward
+
+    model, to = hooked_inner(), MemoryEmitter()
+    run = torch.compile(model, backend=backend)
+    run(torch.ones(2, 4))
+    with layer_markers(run, emitter=to), layer_markers(model, "inner", emitter=to):
+        run(torch.ones(2, 4))
+    run(torch.ones(2, 4))
+    assert len(times) == 1
+    assert counted(to) == {"top": 1}
+
+
+def test_replicas_count_once_as_calls_of_their_original() -> None:
+    to, model = MemoryEmitter(), Inner()
+    with routed_to(to), RootMarkers(lambda *_: None, layer_markers):
+        for _ in range(2):
+            model(torch.ones(2, 4))
+            for replica in (model._replicate_for_data_parallel(), copy.copy(model)):
+                replica(torch.ones(2, 4))
+    copy.copy(model)(torch.ones(2, 4))
+    assert counted(to) == {"Inner": 6, "Inner.up": 6}
