@@ -201,7 +201,8 @@ def _table(lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows) -> Table:
     for heading in ("before", "after", "change", "", "kernels"):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
-        name = _name(line).append(_single_phase(line, phases), style="dim")
+        by = f"  by {plain(line['by'])}" if line.get("by") else ""
+        name = _name(line).append(_single_phase(line, phases) + by, style="dim")
         table.add_row(WrappedText(name), *_figures(line), _status(line), _counts(line))
         for phase in _changed_phases(line, phases):
             name = Text(f"in {phase['phase']}", style="dim")
@@ -220,8 +221,6 @@ def _name(line: dict[str, Any]) -> Text:
         name.append(f"  {len(line['copies'])} x")
     if line["shapes"]:
         name.append(f" {plain(line['shapes'])}", style="dim")
-    if line.get("by"):
-        name.append(f"  by {plain(line['by'])}", style="dim")
     return name
 
 
