@@ -79,6 +79,8 @@ def _begin(begun: list[AnyMarks], module: nn.Module, args: tuple[Any, ...], kwar
         _thread.unwatched = True
         return
     begun += module.__dict__.get(_MARKS, ())
+    if begun and "_initialize_hook" in module.__dict__:  # a lazy module becomes what it is before all else
+        module._infer_parameters(module, args, kwargs)  # type: ignore[operator]
     for each in begun:
         each.before(module, args, kwargs)
 
