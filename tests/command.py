@@ -56,7 +56,6 @@ def arguments(*args: object) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This environment, without what changes how the command speaks."""
     deciding = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM", "TTY_COMPATIBLE", "PYTHONIOENCODING")
     kept = {name: value for name, value in os.environ.items() if name not in deciding}
     return {**kept, "PYTHONPATH": str(ROOT), **more}

@@ -52,8 +52,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def parsed(tmp_path: Path) -> Callable[..., Dataset]:
-    """Writes trace lines as a report and parses it."""
-
     def parse(lines: str, *, registered: bool = False, rows: str = "auto") -> Dataset:
         path = report(tmp_path / "report.sqlite", lines, registered=registered)
         return tracekit.parse(path, rows=rows, force=True)

@@ -29,7 +29,6 @@ def check(dataset: Dataset, table: str, expected: str) -> None:
 
 
 def losses(dataset: Dataset) -> dict[str, int]:
-    """What coverage counts as lost, by its cause."""
     rows = dataset.table("coverage").to_pylist()
     return {row["cause"]: row["count"] for row in rows if "losses" in row["what"]}
 

@@ -22,7 +22,6 @@ BY_REPORT = [table.SPEC.name for table in TABLES if table.SPEC.name != "modules"
 
 
 def joined_here(reports: Sequence[Path], folder: Path) -> Dataset:
-    """Parses and joins reports in this process, without workers."""
     folder.mkdir()
     parts = [Part(path.stem, folder / f".{path.stem}", number * IDS_PER_REPORT) for number, path in enumerate(reports)]
     for path, part in zip(reports, parts, strict=True):
@@ -155,7 +154,6 @@ def check_order_of_siblings(found: list[str], theirs: list[list[str]]) -> None:
 
 
 def preordered(seen: list[str], above: str = "") -> list[str]:
-    """The paths below one of them, by recursion."""
     children = [path for path in seen if path.rpartition(".")[0] == above]
     return [one for child in children for one in (child, *preordered(seen, child))]
 

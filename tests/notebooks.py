@@ -21,24 +21,20 @@ _SHELL = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def cells(notebook: Path, kind: str) -> list[Cell]:
-    """The cells of one kind."""
     found = json.loads(notebook.read_text("utf-8"))["cells"]
     return [cell for cell in found if cell["cell_type"] == kind]
 
 
 def source(cell: Cell) -> str:
-    """What stands in a cell."""
     return "".join(cell["source"])
 
 
 def commands(text: str) -> list[str]:
-    """The lines of shell in a text."""
     blocks = [block.strip().splitlines() for block in _SHELL.findall(text)]
     return list(chain.from_iterable(blocks))
 
 
 def first_commands(notebook: Path) -> list[str]:
-    """The commands that its first cell asks for."""
     return commands(source(cells(notebook, "markdown")[0]))
 
 

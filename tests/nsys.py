@@ -36,7 +36,6 @@ def import_heard_nvtx() -> str | None:
 
 
 def nsys() -> Path:
-    """The nsys under test."""
     return Path(os.environ["TRACEKIT_NSYS"])
 
 

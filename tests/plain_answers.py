@@ -34,14 +34,12 @@ class Plain:
         self.whole = sum(row["dur_ns"] for row in self.kernels)
 
     def below(self, module: Row) -> list[Row]:
-        """The work of a module and all below it."""
         return [row for row in self.kernels if inside(row["module_id"], module)]
 
     def by_device(self, rows: Iterable[Row]) -> list[list[Row]]:
         return list(grouped(rows, device_of).values())
 
     def steps_with(self, rows: Iterable[Row]) -> dict[int, int]:
-        """The time of some work by step."""
         times: dict[int, int] = defaultdict(int)
         for row in rows:
             if row["step_id"] is not None:
@@ -72,7 +70,6 @@ def total(rows: Iterable[Row], column: str = "dur_ns") -> int:
 
 
 def by_phase(rows: Iterable[Row]) -> dict[str, int]:
-    """The time of work by phase."""
     times = dict.fromkeys(("forward_ns", "backward_ns", "recompute_ns", "optimizer_ns", "other_ns"), 0)
     for row in rows:
         name = f"{row['phase']}_ns"
@@ -81,7 +78,6 @@ def by_phase(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def length(intervals: Iterable[tuple[int, int]]) -> int:
-    """How much time intervals cover."""
     covered, reach = 0, None
     for start, end in sorted(intervals):
         begin = start if reach is None else max(start, reach)
@@ -109,6 +105,10 @@ def ratio(part: float | None, whole: float) -> float | None:
 
 
 def modules(plain: Plain) -> Iterable[Row]:
+    within: dict[int | None, int] = defaultdict(int)
+    for call in plain.calls:
+        within[call["parent_call_id"]] += call["end_ns"] - call["start_ns"]
+    host = [(row, max(0, row["end_ns"] - row["start_ns"] - within[row["call_id"]])) for row in plain.calls]
     for module in plain.modules:
         own = [row for row in plain.kernels if row["module_id"] == module["module_id"]]
         below = plain.below(module)
@@ -129,6 +129,8 @@ def modules(plain: Plain) -> Iterable[Row]:
             "step_mean_ns": mean(steps),
             "step_median_ns": quantile(steps, 0.5),
             "step_p95_ns": quantile(steps, 0.95),
+            "host_ns": sum(time for call, time in host if call["module_id"] == module["module_id"]),
+            "subtree_host_ns": sum(time for call, time in host if inside(call["module_id"], module)),
         }
 
 

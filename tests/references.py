@@ -27,7 +27,6 @@ _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 
 def tables() -> str:
-    """The promised tables with all columns."""
     report = (
         f"A dataset of several reports has one more column in every table except `{UNITED}`: "
         f"`{REPORT_COLUMN.name}`, {REPORT_COLUMN.doc[0].lower()}{REPORT_COLUMN.doc[1:]}"
@@ -41,7 +40,6 @@ def _table_reference(spec: TableSpec) -> str:
 
 
 def causes() -> str:
-    """The causes that a coverage table can name."""
     rows = []
     for name in NAMES:
         first, *others = forms = [cause for cause in CAUSES if cause.name == name]
@@ -51,14 +49,17 @@ def causes() -> str:
 
 
 def commands() -> str:
-    """The commands with all their arguments."""
     return "\n\n".join(map(_command_reference, COMMANDS))
 
 
 def _command_reference(command: Command) -> str:
     parser = argparse.ArgumentParser(add_help=False)
     command.arguments(parser)
-    rows = ([f"`{_spelling(action)}`", _help(parser, action)] for action in parser._actions)
+    rows = (
+        [f"`{_spelling(action)}`", _help(parser, action)]
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS
+    )
     title = f"### tracekit {command.NAME}\n\n{command.HELP[0].upper()}{command.HELP[1:]}."
     return f"{title}\n\n{markdown_table(['Argument', 'Meaning'], rows)}"
 
@@ -77,7 +78,6 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def questions() -> str:
-    """The analyses, each with the question that it answers."""
     rows = ([f"`{analysis.NAME}`", (analysis.__doc__ or "").partition("\n")[0]] for analysis in ANALYSES)
     return markdown_table(["Name", "Question"], rows)
 
@@ -98,7 +98,6 @@ def markdown_table(names: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def readmes() -> list[Path]:
-    """The README of the project and of every room."""
     return [
         ROOT / "README.md",
         *sorted(path for room in ("tracekit", "tests") for path in (ROOT / room).rglob("README.md")),
@@ -111,7 +110,6 @@ def updated(text: str) -> str:
 
 
 def main() -> None:
-    """Writes all generated blocks anew."""
     for path in readmes():
         path.write_text(updated(path.read_text("utf-8")), "utf-8")
 

@@ -33,7 +33,6 @@ def make_datasets(notebooks: Iterable[Path], root: Path) -> None:
 
 
 def run(path: Path, folder: Path) -> Any:
-    """The notebook with new outputs."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook, timeout=_TIMEOUT_S, record_timing=False, resources={"metadata": {"path": str(folder)}}

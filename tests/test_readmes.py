@@ -30,7 +30,6 @@ _COMMAND = re.compile(r"^(?:\.venv/bin/)?tracekit .*")
 
 
 def block(name: str, path: Path = FRONT) -> str:
-    """The fenced block under the comment of that name."""
     matched = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", path.read_text("utf-8"), re.DOTALL)
     assert matched, f"no block {name}"
     return matched.group(1)
@@ -60,7 +59,6 @@ def is_mention(line: str) -> bool:
 
 
 def exit_code(line: str) -> int:
-    """What reading the arguments of a command ends with."""
     options, _ = _split_at_dashes(shlex.split(line)[1:])
     try:
         _parser().parse_args(options)

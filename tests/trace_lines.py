@@ -84,7 +84,6 @@ def report(path: Path, lines: str, *, registered: bool = False) -> Path:
 
 
 def global_tid(thread: str) -> int:
-    """Nsight's id of a thread named ``process/thread``."""
     process, _, number = thread.rpartition("/")
     return (1 << 48) | (int(process or 1) << 24) | int(number)
 

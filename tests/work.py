@@ -87,7 +87,6 @@ def elements_of(function: Callable[[], object]) -> int:
 
 
 def lines_of(function: Callable[[], object]) -> int:
-    """How many lines of the package a call runs."""
     with Lines() as lines:
         function()
     return lines.number

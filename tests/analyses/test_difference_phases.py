@@ -18,7 +18,6 @@ CHANGES = [f"{phase}_change_ns" for phase in PHASES]
 
 
 def trained(folder: Path, name: str, forward: int, backward: int, optimizer: int = 30, steps: int = 6) -> Dataset:
-    """The dataset of a training."""
     return tracekit.parse(training(folder, name, forward, backward, optimizer, steps))
 
 

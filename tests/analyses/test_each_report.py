@@ -52,7 +52,6 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def at_once(dataset: Dataset) -> Iterator[Dataset]:
-    """All reports as if they were one."""
     yield dataset
 
 

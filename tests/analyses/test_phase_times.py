@@ -138,7 +138,6 @@ FORWARD = """
 
 
 def shown(name: str, dataset: Dataset, *args: str) -> list[str]:
-    """The lines that the command prints, with single blanks."""
     lines = command("show", name, dataset.folder, *args).out.splitlines()
     return [" ".join(line.split()) for line in lines if line.strip()]
 

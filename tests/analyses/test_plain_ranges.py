@@ -16,7 +16,7 @@ from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.trace_lines import report
 from tracekit.analyses import classes, layers, memory, modules, nodes, roofline, shapes, tree as module_tree
 from tracekit.views import answers, summary, tree
-from tracekit.views.formatting import nouns
+from tracekit.views.formatting import nouns, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +139,7 @@ def test_of_a_chrome_trace_they_are_annotations_and_no_advice_is_about_nsys(tmp_
         (
             "launch 1 1 2 #1\nkernel 1 3 9 #1 gemm",
             "auto",
-            "no module calls were recorded: record with tracekit capture",
+            "kernels, gaps, copies and launches can be asked for (tracekit show kernels)",
         ),
     ],
 )
@@ -262,3 +262,20 @@ def test_types_and_patterns_know_the_numbers_that_parts_of_layers_repeat(parsed:
     dataset = parsed("\n".join(lines))
     assert set(classes.frame(dataset).name) == {"h.*", "h.*.mlp"}
     assert list(module_tree.frame(dataset).label) == ["h.0 … h.2", "h.0.mlp … h.2.mlp"]
+
+
+def test_ranges_without_device_work_have_their_time_on_the_host(tmp_path: Path) -> None:
+    turns = (
+        f"range 1 {at} {at + 900} step {at}\nrange 1 {at + 10} {at + 400} load\nrange 1 {at + 20} {at + 100} disk"
+        for at in range(1000, 6000, 1000)
+    )
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", "\n".join(turns)))
+    for analysis in (module_tree, modules):
+        rows = {row["path"]: row for row in records(analysis.frame(dataset))}
+        times = {path: (row["host_ns"], row["subtree_host_ns"], row["subtree_ns"]) for path, row in rows.items()}
+        assert times == {"step *": (2550, 4500, 0), "step *.load": (1550, 1950, 0), "step *.load.disk": (400, 400, 0)}
+    shown = command("show", "tree", dataset.folder).out
+    assert "host share" in shown
+    assert "43.3 %" in shown
+    assert "subtree host" in command("show", "modules", dataset.folder).out
+    assert "Host time by range" in command("parse", tmp_path / "report.sqlite", "--force").out

@@ -60,7 +60,6 @@ def slow_parents(start: list[int], end: list[int]) -> list[int]:
 
 
 def chain(parent: list[int], row: int) -> list[int]:
-    """The row and what is above it."""
     return [] if row < 0 else [row, *chain(parent, int(parent[row]))]
 
 

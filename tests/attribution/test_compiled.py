@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.golden import Parse, check
-from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_REWRITTEN
+from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_REWRITTEN, RUN_CUT
 from tracekit.dataset.opening import Dataset
 from tracekit.markers.kernel_maps import unmapped_graph
 
@@ -35,7 +35,6 @@ MAP = kernel_map(
 
 
 def launches(*names: str, at: int = 20, number: int = 1, thread: str = "1") -> str:
-    """A launch for every name, and its kernel."""
     lines = []
     for offset, name in enumerate(names):
         start, each = at + 2 * offset, number + offset
@@ -47,6 +46,27 @@ def launches(*names: str, at: int = 20, number: int = 1, thread: str = "1") -> s
 
 
 FUSED = ("triton_poi_fused_norm_0", "gemm", "triton_poi_fused_gelu_1")
+
+
+def test_what_a_backward_graph_only_computes_anew_is_recomputation(parsed: Parse) -> None:
+    again = kernel_map(
+        "[['extern_kernels.addmm', 0, [[0, 1]], 'recompute'], ['triton_poi_fused_0', 1, [[0, 1]]]]", "up"
+    )
+    dataset = parsed(f"""
+        range 1  0 100 {{'Module': 'top'}}
+        range 1 10  10 {again}
+        range 1 12  90 {run("backward")}
+        {launches("gemm", "triton_poi_fused_0")}
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name                module  method    phase
+        gemm                top.up  compiled  recompute
+        triton_poi_fused_0  top.up  compiled  backward
+    """,
+    )
 
 
 def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(parsed: Parse) -> None:
@@ -199,6 +219,16 @@ def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
     assert [(row["what"], row["detail"], row["count"], row["time_ns"]) for row in rows] == [
         (f"compiled graph {ID}", reason, 1, 10)
     ]
+
+
+def test_work_of_a_run_without_an_end_has_no_module_and_coverage_says_so(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range 1  5 5 {kernel_map(ONE_KERNEL, "a")}
+        range 1 12 - {run()}
+        {launches("triton_poi_fused_a_0")}
+    """)
+    rows = [row for row in dataset.table("coverage").to_pylist() if row["what"].startswith("compiled graph")]
+    assert [(row["detail"], row["count"]) for row in rows] == [(RUN_CUT.detail, 1)]
 
 
 #: Between anchors: one library kernel, two, two again.

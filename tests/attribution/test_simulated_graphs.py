@@ -47,7 +47,6 @@ def wrong(it: Parsed) -> list[dict]:
 
 
 def missing(it: Parsed) -> list[dict]:
-    """Kernels without a module whose module the file holds."""
     return [
         row
         for row, truth in rows_with_truth(it)

@@ -63,7 +63,6 @@ def measure(megabytes: float, *, runs: int, folder: Path) -> None:
 
 
 def main() -> None:
-    """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=100)
     parser.add_argument("--runs", type=int, default=3)

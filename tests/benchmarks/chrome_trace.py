@@ -37,7 +37,6 @@ class _Trace:
         self.now = self.events = self.kernels = 0
 
     def step(self, number: int) -> list[str]:
-        """One pass through all layers."""
         begin, rows = self.now, []
         for layer in range(LAYERS):
             start = self.now

@@ -40,7 +40,6 @@ class Capturing(Program):
         self.rows = {table: [] for table in _COLUMNS}
 
     def launch(self, number: int, kernel: str) -> None:
-        """Launches into the graph that is being captured."""
         for _ in range(number):
             start = self.clock
             self.api("cudaLaunchKernel_v7000", 2_500)

@@ -79,7 +79,6 @@ def figures_of(command: Sequence[str | Path]) -> Figures:
 
 
 def subtree_seconds(out: Path) -> float:
-    """One layer's kernels, warm, out of the whole dataset."""
     import tracekit
 
     dataset = tracekit.load(out)

@@ -73,14 +73,12 @@ def counts(paths: Iterable[str | None]) -> Counts:
 
 
 def true_counts(truth: Truth) -> Counts:
-    """What truly happened in the modules that were called."""
     found = counts(work.module for work in truth.work if work.kind == "kernel")
     called = {call.path for call in truth.calls}
     return Counter({path: number for path, number in found.items() if path in called})
 
 
 def by_tracekit(report: Path) -> Counts:
-    """Kernels by module in the tables."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = tracekit.parse(report, Path(folder) / "out")
         kernels = dataset.kernels(["kind", "module"])
@@ -117,27 +115,22 @@ def by_nsys_ai(nsys_ai: Path) -> Callable[[Path], Counts]:
 
 
 def parse_command(report: Path) -> list[str | Path]:
-    """The command that writes the tables."""
     return [sys.executable, "-m", "tracekit", "parse", report, "-o", report.with_suffix(".tracekit"), "--force"]
 
 
 def nsys_stats(nsys: Path, report: Path) -> list[str | Path]:
-    """The command that sums kernels by range."""
     return [nsys, "stats", "-q", "-r", "nvtx_kern_sum", "--format", "json", report]
 
 
 def nsys_ai_map(nsys_ai: Path, report: Path) -> list[str | Path]:
-    """The command that lists kernels with their ranges."""
     return [nsys_ai, "skill", "run", "nvtx_kernel_map", report, "-p", "limit=1000000000", "--format", "json"]
 
 
 def output(arguments: list[str | Path]) -> str:
-    """What a tool prints."""
     return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
 
 
 def module_of(text: str) -> str | None:
-    """The module that a range's text names."""
     found = decode([text]).markers
     return found[0].path if found and isinstance(found[0], ModuleMarker) else None
 

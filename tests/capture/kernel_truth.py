@@ -105,7 +105,7 @@ def runs(listed: MemoryEmitter) -> list[Run]:
 
 def _absolute(kernel: MappedKernel, root: str) -> MappedKernel:
     modules = tuple((".".join(filter(None, (root, path))), weight) for path, weight in kernel.modules)
-    return MappedKernel(kernel.name, kernel.generated, modules, kernel.flops)
+    return MappedKernel(kernel.name, kernel.generated, modules, kernel.flops, kernel.recomputes)
 
 
 def products_of(run: Run, following: Run | None, products: Sequence[Product]) -> list[tuple[MappedKernel, Product]]:
@@ -119,7 +119,6 @@ def products_of(run: Run, following: Run | None, products: Sequence[Product]) ->
 
 
 def heaviest(kernel: MappedKernel) -> str | None:
-    """The module that a kernel serves most."""
     return max(kernel.modules, key=lambda item: item[1])[0] if kernel.modules else None
 
 

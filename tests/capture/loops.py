@@ -68,7 +68,6 @@ COUNT = Count()
 
 
 def recorded(place: Place, program: Callable[[], None], *args: object) -> Dataset:
-    """Records a program of a module of the tests."""
     COUNT.forget()
     report = place.folder / f"{program.__name__}.sqlite"
     outcome = place.capture("--force", "-o", report, *args, f"{program.__module__}:{program.__name__}")
@@ -84,7 +83,6 @@ def calls_by_step(dataset: Dataset, root: str) -> list[int]:
 
 
 def times_of(dataset: Dataset, root: str) -> int:
-    """How many forward calls of a root were recorded."""
     calls = dataset.calls(["module", "phase"])
     return int(((calls.module == root) & (calls.phase == "forward")).sum())
 
@@ -117,7 +115,6 @@ def _trained(net: nn.Module, step: Callable[[], object], calls: int = 1) -> None
 
 
 def by_hand_update() -> None:
-    """No optimizer at all."""
     net = COUNT.watch(Net())
 
     def step() -> None:
@@ -223,7 +220,6 @@ def generate() -> None:
 
 
 def assisted_alike() -> None:
-    """The draft has as many modules as its target."""
     model, draft = _language_model(4), _language_model(4)
     draft.generation_config.num_assistant_tokens = 4
     draft.generation_config.num_assistant_tokens_schedule = "constant"

@@ -121,7 +121,6 @@ def by_path(to: MemoryEmitter, *, result: bool = False) -> dict[str, ModuleMarke
 
 
 def counted(to: MemoryEmitter) -> dict[str, int]:
-    """How many calls of every module were marked."""
     counts: dict[str, int] = defaultdict(int)
     for marker in markers(to):
         counts[marker.path] += not marker.only_result

@@ -141,7 +141,6 @@ RECOMPUTED = ("llama", "t5", "mixtral", "unet")
 
 
 def recompute(model: Any, *, reentrant: bool) -> None:
-    """Switches gradient checkpointing on."""
     if reentrant:
         model.enable_input_require_grads()
     if hasattr(model, "gradient_checkpointing_enable"):

@@ -33,7 +33,6 @@ class Place(NamedTuple):
         return path
 
     def capture(self, *args: object, engine: str = "torch") -> Outcome:
-        """Runs it in this process."""
         return command("capture", "--engine", engine, *args)
 
     def left(self) -> set[str]:
@@ -67,7 +66,6 @@ def one_line(outcome: Outcome, code: int = 1) -> str:
 
 
 def last_line(outcome: Outcome, code: int = 1) -> str:
-    """The same where something was recorded and said before."""
     assert outcome.code == code, outcome
     assert "Traceback" not in outcome.err
     line = outcome.err.splitlines()[-1]

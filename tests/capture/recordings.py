@@ -47,7 +47,6 @@ def parsed(recorder: Recorder, folder: Path) -> Dataset:
 
 
 def spans(path: Path) -> tuple[list[Span], list[Span]]:
-    """The ranges and the operators of a file."""
     with closing(sqlite3.connect(path)) as db:
         texts: dict[int, Any] = dict(db.execute("SELECT id, value FROM StringIds"))
         ranges = db.execute('SELECT start, "end", globalTid, textId FROM NVTX_EVENTS').fetchall()

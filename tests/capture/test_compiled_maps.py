@@ -14,11 +14,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 from tests.capture.hollow_compiler import hollow_compiler
 from tests.capture.kernel_truth import Run, heaviest, owners, runs, true_products, wrong_owners
 from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
+from tracekit.capture.maps.owners import Kernel, Owners
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 
@@ -239,3 +241,55 @@ def test_libraries_that_generated_cpp_calls_have_the_names_that_they_have_in_pyt
     products = [kernel for kernel in one_run(cpp_wrapper=True).kernels if not kernel.generated]
     assert {kernel.name for kernel in products} <= {"extern_kernels.mm", "extern_kernels.addmm"}
     assert [heaviest(kernel) for kernel in products] == ["top.left", "top.right", "top.down"]
+
+
+def test_a_product_of_its_own_has_no_share_of_the_kernel_before_it_and_a_small_one_of_that_which_adds_its_bias() -> (
+    None
+):
+    """Inductor counts what is computed for an operator as the operator's work, too."""
+    aten, graph = torch.ops.aten, torch.fx.Graph()
+    x, weight = graph.placeholder("x"), graph.placeholder("weight")
+    nodes = {
+        "gate": (gate := graph.call_function(aten.sin.default, (x,))),
+        "down": (down := graph.call_function(aten.mm.default, (gate, weight))),
+        "conv": (conv := graph.call_function(aten.convolution.default, (down, weight))),
+        "act": (act := graph.call_function(aten.relu.default, (conv,))),
+    }
+    for name, node in nodes.items():
+        node.meta["nn_module_stack"] = {name: (name, nn.Module)}
+    kernels = [
+        Kernel("cpp_fused_mm_sin_0", True, (gate, down)),
+        Kernel("extern_kernels.mm", False, (down,)),
+        Kernel("cpp_fused_convolution_1", True, (conv,)),
+        Kernel("extern_kernels.convolution", False, (conv,)),
+        Kernel("cpp_fused_convolution_relu_2", True, (conv, act)),
+    ]
+    served = Owners(torch.fx.GraphModule(nn.Module(), graph)).served(kernels)
+    assert [kernel.modules for kernel in served] == [
+        {"gate": 1},
+        {"down": 1},
+        {"conv": 1},
+        {"conv": 1},
+        {"conv": 1, "act": 1},
+    ]
+
+
+class Checkpointed(Model):
+    """Layers that run again for their backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return self.head(x)
+
+
+def test_products_that_run_again_for_a_backward_pass_are_recomputation() -> None:
+    with compiled_maps():
+        whole(model := Checkpointed(2))
+        told, wrong, _ = steps(model)
+    assert wrong == []
+    again = {run.phase: [kernel for kernel in run.kernels if kernel.recomputes] for run in told}
+    products = {heaviest(kernel) for kernel in again["backward"] if not kernel.generated}
+    assert again["forward"] == []
+    assert {"top.layers.0.up", "top.layers.1.up"} <= products
+    assert "top.head" not in products

@@ -76,7 +76,6 @@ def recorded(place: Place, name: str, *options: object, whole: bool = False) -> 
 
 
 def multiplying(found: Recorded) -> pd.DataFrame:
-    """The kernels that are products."""
     return found.kernels[found.kernels.name.isin(_PRODUCTS)]
 
 
@@ -117,14 +116,12 @@ def shares(found: Recorded) -> list[tuple[str, dict[str, float]]]:
 
 
 def hits() -> int:
-    """How many graphs were loaded from Inductor's cache."""
     from torch._dynamo.utils import counters
 
     return int(counters["aot_autograd"]["autograd_cache_hit"])
 
 
 def loaded() -> int:
-    """How many pieces were loaded from our own."""
     from tracekit.capture.compile.counters import counters
 
     return int(counters.artifacts_loaded)

@@ -43,7 +43,6 @@ def test_the_tree_of_the_demo_has_the_lines_that_the_readme_shows(demo: tuple[Pa
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine without nsys."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRACEKIT_NSYS", raising=False)
     monkeypatch.setattr("tracekit.nsight.nsys._PLACES", ())

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.torch
 
 
 def run(model: nn.Module, *args: object, **kwargs: object) -> MemoryEmitter:
-    """One marked forward pass."""
     to = MemoryEmitter()
     options = {key: kwargs.pop(key) for key in ("skip", "depth", "prefix") if key in kwargs}
     with layer_markers(model, emitter=to, **options), torch.no_grad():

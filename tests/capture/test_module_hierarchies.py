@@ -100,7 +100,6 @@ def operators(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def path_of(hierarchy: str | None) -> str | None:
-    """The path below the root that a hierarchy names."""
     if hierarchy is None:
         return None
     frames = list(FRAME.finditer(hierarchy))
@@ -110,7 +109,6 @@ def path_of(hierarchy: str | None) -> str | None:
 
 
 def around(event: dict[str, Any], truth: list[dict[str, Any]]) -> str | None:
-    """What the hooks say about where it ran."""
     inside = [
         one
         for one in truth

@@ -50,7 +50,6 @@ call("after")
 
 
 def importable(number: str) -> str:
-    """A PYTHONPATH on which this release comes first."""
     if number == version("nvtx"):
         return str(ROOT)
     if (folder := nvtx_release(number)) is None:

@@ -32,7 +32,6 @@ x = torch.zeros(2, 4)
 
 
 def captured(place: Place, body: str, *args: object) -> Dataset:
-    """Records ``main`` with this body."""
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
     place.write(f"{TOP}\ndef main():\n{lines}")
     outcome = place.capture("--force", *args, "model.py:main")

@@ -71,7 +71,6 @@ for _ in range(4):
 
 
 def captured(place: Place, body: str, *args: object) -> Dataset:
-    """Records ``main`` with this body."""
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
     place.write(f"{TOP}\ndef main():\n{lines}")
     outcome = place.capture("--force", *args, "model.py:main")
@@ -80,7 +79,6 @@ def captured(place: Place, body: str, *args: object) -> Dataset:
 
 
 def calls_by_step(dataset: Dataset, root: str) -> list[int]:
-    """How many calls of a root each step has."""
     calls = dataset.calls(["module", "step_id", "phase"])
     own = calls[(calls.module == root) & (calls.phase != "backward")]
     return [int((own.step_id == step).sum()) for step in range(len(dataset.steps()))]

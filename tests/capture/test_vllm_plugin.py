@@ -42,7 +42,6 @@ def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def listed() -> Iterator[MemoryEmitter]:
-    """The markers of a recording that runs."""
     with routed_to(listed := MemoryEmitter()), on_step(lambda: None):
         yield listed
 

@@ -104,7 +104,6 @@ class Truth:
         call.numbers = call.numbers[0], _get_sequence_nr()
 
     def owner(self, number: int) -> str | None:
-        """The module in whose call a node was made."""
         around = [call for call in self.calls if call.numbers[0] <= number < call.numbers[1]]
         return max(around, key=lambda call: call.depth).module if around else None
 
@@ -136,7 +135,6 @@ class Flops(TorchDispatchMode):
 
 
 def flops_of(model: nn.Module, run: Callable[[], object]) -> Counter[str | None]:
-    """FLOPs by module, each without those inside it."""
     truth = Truth(model)
     truth.put_on_before()
     truth.put_on_after()
@@ -147,7 +145,6 @@ def flops_of(model: nn.Module, run: Callable[[], object]) -> Counter[str | None]
 
 
 def shapes_in(value: Any) -> Shapes:
-    """Shapes of the tensors in a structure, in order."""
     if isinstance(value, Tensor):
         return [list(value.shape)]
     if isinstance(value, Mapping):
@@ -159,7 +156,6 @@ def shapes_in(value: Any) -> Shapes:
 
 @contextmanager
 def true_calls(model: nn.Module, others: Callable[[], AbstractContextManager[object]]) -> Iterator[Truth]:
-    """Hooks around those that something else puts on."""
     truth = Truth(model)
     truth.put_on_before()
     with others():
@@ -273,7 +269,6 @@ class FlopsOf(NamedTuple):
 
 
 def flops(dataset: Dataset, own: Counter[str | None]) -> list[FlopsOf]:
-    """FLOPs of each module with all inside it."""
     return [
         FlopsOf(
             row["path"],

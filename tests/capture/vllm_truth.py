@@ -77,7 +77,6 @@ def _watch_scheduler() -> None:
 
 
 def register() -> None:
-    """Called by vLLM in each of its processes."""
     if "VLLM_TRUTH" not in os.environ:
         return
     calls = _Calls()

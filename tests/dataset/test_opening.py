@@ -26,7 +26,6 @@ SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """A dataset of thousands of rows per table."""
     folder = tmp_path_factory.mktemp("served")
     return tracekit.parse(write_report(folder / "report.sqlite", kernels=10_000))
 

@@ -28,7 +28,6 @@ kernel 1  40  440 #1 gemm
 
 @pytest.fixture
 def reports(tmp_path: Path) -> list[Path]:
-    """Two reports of unlike runs."""
     return [report(tmp_path / f"{name}.sqlite", lines) for name, lines in (("a", LINES), ("b", OTHER))]
 
 

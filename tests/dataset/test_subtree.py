@@ -41,7 +41,6 @@ kernel 1  430  440 #4
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """A dataset of several row groups per table."""
     folder = tmp_path_factory.mktemp("served")
     return tracekit.parse(write_report(folder / "report.sqlite", kernels=150_000))
 

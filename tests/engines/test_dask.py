@@ -28,7 +28,6 @@ from tracekit.progress import no_progress
 
 @pytest.fixture(scope="module")
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the workers put temporary files."""
     return tmp_path_factory.mktemp("temporary")
 
 

@@ -11,6 +11,8 @@ import tracekit
 from tests.command import command
 from tests.simulator import simulate, write_report
 from tests.simulator.strategies import plans
+from tracekit.exports.base import Target
+from tracekit.exports.stacks import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +52,9 @@ def test_a_stack_is_the_path_and_the_kernel_with_its_own_time(parsed: Parse, tmp
         "top;layers;1;gemm 3\n"
         "[no_launch];orphan 1\n"
     )
+    shares: list[tuple[str, float]] = []
+    write(dataset, Target(str(tmp_path / "again"), force=False), lambda *share: shares.append(share))
+    assert shares[-1] == ("exporting", 1.0)
 
 
 def test_what_would_break_a_stack_is_replaced(parsed: Parse, tmp_path: Path) -> None:

@@ -62,7 +62,6 @@ def named(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 
 
 def slices_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is drawn of steps, calls and work."""
     return [e for e in events if e["ph"] == "X" and e["cat"] not in {"user_annotation", "cuda_runtime"}]
 
 

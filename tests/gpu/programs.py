@@ -54,7 +54,6 @@ def seconds(run: Callable[[], object]) -> float:
 
 @torch.no_grad()
 def peaks() -> dict[str, Any]:
-    """The fastest product and copy."""
     model, x = product()
     multiplied = seconds(lambda: model(x))
     source = torch.empty(chosen(BYTES_ON_GPU, BYTES_ON_CPU), dtype=torch.uint8, device=device())

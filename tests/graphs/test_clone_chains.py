@@ -55,7 +55,6 @@ MAPPED = """
 
 
 def moved(lines: str, by: int) -> str:
-    """The lines, all times moved."""
     out = []
     for line in filter(str.strip, lines.splitlines()):
         kind, thread, start, end, *rest = line.split(maxsplit=4)

@@ -86,7 +86,8 @@ FLOPS = st.one_of(
 def kernels_of_maps(draw: st.DrawFn) -> MappedKernel:
     served = draw(st.lists(st.tuples(PATHS, st.integers(1, 99)), max_size=8, unique_by=lambda one: one[0]))
     flops = draw(st.lists(FLOPS, min_size=len(served), max_size=len(served))) if draw(st.booleans()) else ()
-    return MappedKernel(draw(st.text("kernl_0.é'", max_size=40)), draw(st.booleans()), tuple(served), tuple(flops))
+    name, generated, recomputes = draw(st.text("kernl_0.é'", max_size=40)), draw(st.booleans()), draw(st.booleans())
+    return MappedKernel(name, generated, tuple(served), tuple(flops), recomputes)
 
 
 KERNELS = kernels_of_maps()

@@ -32,7 +32,6 @@ def scheduler(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def bucket(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3FileSystem]:
-    """One named ``runs``."""
     from s3fs import S3FileSystem
 
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": address}.items():

@@ -43,7 +43,6 @@ def three(tmp_path: Path) -> list[Path]:
 
 
 def added(reports: Sequence[Path], folder: Path) -> Dataset:
-    """Reports added one by one."""
     for path in reports:
         tracekit.parse(path, folder, add=True)
     return tracekit.load(folder)

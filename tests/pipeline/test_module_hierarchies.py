@@ -21,7 +21,6 @@ TOP = "TOP(top)::forward."
 
 
 def written(path: Path, events: Sequence[dict[str, Any]]) -> Path:
-    """A trace as capture writes it."""
     lines = ",\n".join(json.dumps(one, separators=(",", ":")) for one in events)
     path.write_bytes(gzip.compress(f'{{"schemaVersion":1,"traceEvents":[\n{lines}\n]}}\n'.encode()))
     return path

@@ -53,13 +53,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def expected(reports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Parsed one after the other in this process."""
     return joined_here(reports, tmp_path_factory.mktemp("expected") / "run")
 
 
 @pytest.fixture(autouse=True)
 def uploaded(bucket: s3fs.S3FileSystem, reports: list[Path]) -> None:
-    """The reports are in the bucket, too."""
     for path in reports:
         bucket.put_file(str(path), f"runs/job/{path.name}")
 

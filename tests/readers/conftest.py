@@ -14,8 +14,6 @@ from tracekit.dataset.opening import Dataset
 
 @pytest.fixture
 def rewritten(tmp_path: Path) -> Rewrite:
-    """Parses a report that was changed by some SQL."""
-
     def parse(sql: str = "", lines: str = LINES, *, registered: bool = False) -> Dataset:
         path = tmp_path / "report.sqlite"
         path.unlink(missing_ok=True)

@@ -30,7 +30,6 @@ def as_folder(report: Path, folder: Path, suffix: str) -> Path:
 
 
 def write(table: pa.Table, path: Path, rows: int = 2) -> None:
-    """Writes a table in pieces of some rows."""
     with open_for_writing(path, table.schema) as out:
         for batch in table.to_batches(max_chunksize=rows):
             out.write_batch(batch)

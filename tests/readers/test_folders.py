@@ -32,7 +32,6 @@ def read(path: Path, suffix: str) -> pa.Table:
 
 
 def replaced(folder: Path, suffix: str, name: str, column: str, values: pa.Array) -> None:
-    """Writes a table again with another column."""
     path = folder / f"{name}{suffix}"
     table = read(path, suffix)
     write(table.set_column(table.column_names.index(column), column, values), path)

@@ -28,7 +28,6 @@ CREATE VIEW {table} AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 F
 
 
 def hostile(path: Path, sql: str) -> Path:
-    """A small report after some SQL."""
     report(path, LINES)
     db = sqlite3.connect(path)
     db.executescript(re.sub(r"\b[A-Z]+\b", lambda found: NAMES.get(found[0], found[0]), sql))

@@ -63,7 +63,6 @@ class Machine:
 
     @property
     def exports(self) -> int:
-        """How often nsys has exported."""
         noted = self.here / "exports"
         return len(noted.read_text().splitlines()) if noted.exists() else 0
 

@@ -45,7 +45,6 @@ def edit(folder: Path, statement: str, *values: object) -> None:
 
 
 def change_truth(folder: Path, **facts: Any) -> None:
-    """Changes what the program knew of itself."""
     for file in (folder / TRUTH).glob("*.json"):
         file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **facts}))
 

@@ -57,7 +57,6 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(proof: Path, tmp_path: Path):
-    """Copies the folder of a program, to be broken."""
     return lambda name: shutil.copytree(proof / name, tmp_path / name)
 
 

@@ -38,7 +38,6 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def names(cuda: Mock) -> list[str]:
-    """What was called, in order."""
     return [name for name, _, _ in cuda.mock_calls]
 
 

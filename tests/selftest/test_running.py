@@ -87,7 +87,6 @@ def test_a_program_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path
 
 
 def sleeping(folder: Path) -> list[int]:
-    """Processes that write into files below the folder."""
     found = []
     for process in Path("/proc").iterdir():
         with suppress(OSError):

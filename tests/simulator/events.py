@@ -34,7 +34,6 @@ class ThreadId(NamedTuple):
 
 
 def signed(number: int) -> int:
-    """An unsigned 64-bit number as SQLite keeps it."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
@@ -140,7 +139,6 @@ class Node:
 
     @property
     def root(self) -> Node:
-        """The node at the beginning of its lineage."""
         node = self
         while node.original is not None:
             node = node.original

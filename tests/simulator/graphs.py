@@ -47,7 +47,6 @@ class Graph:
     """No thread can use it earlier."""
 
     def add(self, launch: Launch, kinds: list[str]) -> None:
-        """Captures what ``launch`` would have put on a device."""
         assert self.capture is not None
         self.capture.launches.append(launch)
         for number, kind in enumerate(kinds, start=1):
@@ -67,7 +66,6 @@ class Graph:
 
     @property
     def first(self) -> Graph:
-        """The graph at the beginning of its lineage."""
         return self if self.source is None else self.source.first
 
     @property
@@ -87,7 +85,6 @@ def _record(thread: Thread, event_class: int, time_ns: int, graph: int, **others
 
 
 def begin_capture(thread: Thread, recipe: str) -> Graph:
-    """From now on what the thread launches becomes nodes."""
     capture = Capture(shape=Random(recipe))
     graph = _graph(thread, capture=capture, recipe=recipe)
     capture.begin = thread.api("cudaStreamBeginCapture_v10000", least=1)
@@ -184,7 +181,6 @@ def update(thread: Thread, executable: Graph, graph: Graph) -> None:
 
 
 def captured_earlier(thread: Thread) -> Graph:
-    """An executable graph whose capture no recording holds."""
     executable = _graph(thread, source=_graph(thread))
     kinds = ["kernel"] + [thread.rng.choice(("kernel", "memset", "memcpy")) for _ in range(thread.rng.randrange(4))]
     for kind in kinds:

@@ -90,7 +90,6 @@ class Loop:
         yield from self.calls("Discriminator", "Discriminator")
 
     def apart(self) -> Iterator[None]:
-        """Each thread has a model of its own."""
         yield from self.script.call(self.model)
 
     def replicas(self) -> Iterator[None]:

@@ -98,7 +98,6 @@ class Run:
     clocks: list[tuple[float, float]]
 
     def local(self, rank: int, time: float) -> int:
-        """A true time on a rank's clock."""
         offset, drift = self.clocks[rank]
         return round((time - offset) * (1 + drift))
 

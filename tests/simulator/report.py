@@ -203,7 +203,6 @@ class _Rows:
         return rows
 
     def _bystanders(self, row: Row) -> list[Row]:
-        """Calls just before a launch that start nothing."""
         before = row | {"start": row["start"] - 3, "end": row["start"] - 1}
         failed = {"nameId": self._string("cudaLaunchKernel_v7000"), "returnValue": 719}
         idle = {"nameId": self._string("cudaMalloc_v3020")}

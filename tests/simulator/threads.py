@@ -123,7 +123,6 @@ class Thread:
         return ended
 
     def leave_open(self) -> None:
-        """Leaves the innermost open range without a pop."""
         self.stack.pop()
 
     def _would_end_with_empty_one(self) -> bool:
@@ -133,7 +132,6 @@ class Thread:
         return self.stack[-1] if self.stack else None
 
     def begin_span(self, text: str | None, domain: str | None) -> None:
-        """Starts a start/end range, which knows no nesting."""
         self.pause()
         span = Range(thread=self.id, text=text, start_ns=self.clock, kind=START_END, domain=domain)
         self.process.spans.append(span)

@@ -128,7 +128,6 @@ class Truth:
 
 
 def truth_of(run: Run) -> Truth:
-    """The answers to ``run``'s file."""
     ranges = [pushed for pushed in run.ranges if not pushed.lost]
     projected = _projections(run)
     return Truth(

@@ -58,7 +58,6 @@ def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def file_server(folder: Path) -> Iterator[str]:
-    """The address of the files of a folder."""
     handler = functools.partial(_Silent, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

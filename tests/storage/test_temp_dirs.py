@@ -20,7 +20,6 @@ A_DAY_S = 90_000
 
 @pytest.fixture(scope="module")
 def ended() -> int:
-    """The number of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         return process.pid
 

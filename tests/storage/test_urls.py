@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 import tracekit
 from tests.command import command, contents, refusal, separately
@@ -66,7 +66,6 @@ def ranks(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def uploaded(store: Store, ranks: list[Path]) -> str:
-    """A pattern of reports in the bucket."""
     for path in ranks:
         store.files.put_file(str(path), f"runs/job/{path.name}")
     return "s3://runs/job/*.sqlite"
@@ -280,6 +279,7 @@ class AtUrl:
 
 
 @given(items=st.lists(st.integers(-3, 50), max_size=60), taken=st.integers(0, 60))
+@example(items=[*range(60)], taken=60)  # more than are asked for at once
 def test_answers_come_in_order_and_the_first_error_is_that_of_one_after_the_other(items: list[int], taken: int) -> None:
     def asked(item: int) -> int:
         if item < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.golden import Parse, check
+from tracekit.analyses import modules
 
 TRAINING = """
     range  1   0 1000 epoch 0
@@ -186,6 +187,7 @@ def repeated(texts: list[str], rounds: int = 1) -> str:
         (["Step 1: load", "Step 2: run", "Step 3: save"], 3, ["Step 1: load", "Step 2: run", "Step 3: save"]),
         (["Step 1", "Step 2", "Step 3"], 4, ["Step 1", "Step 2", "Step 3"]),
         ([f"batch {n}" for n in range(9)], 10, ["batch *"]),
+        ([f"epoch {n} of 4" for n in range(4)] + ["batch 0", "batch 1"] * 4, 1, ["epoch * of 4", "batch *"]),
         (["step 0 (first)", "step 1", "step 2"], 1, ["step * (first)", "step *"]),
         (["iter 1 loss=0.5", "iter 2 loss=0.4"], 1, ["iter * loss=*"]),
         (["step 7: load", "step 7: run"], 1, ["step *: load", "step *: run"]),
@@ -483,6 +485,7 @@ def loops(*threads: tuple[str, int, int]) -> str:
         ([("load batch {}", 0, 3), ("step {}", 20, 30)], ["step"]),
         ([("step {}", 0, 3), ("step {}", 130, 30), ("step {}", 260, 4), ("step {}", 390, 4)], ["step"]),
         ([("stage 0 batch {}", 0, 30), ("stage 1 batch {}", 130, 3)], ["stage 0 batch", "stage 1 batch"]),
+        ([("step {}", 0, 3), ("step {}", 395, 30)], ["step"]),
         ([("train step {}", 0, 3), ("eval step {}", 1000, 3)], ["train step", "eval step"]),
     ],
 )
@@ -498,3 +501,78 @@ def test_of_loops_that_run_at_the_same_time_one_leads(
     own = kernels.name.str.extract(r"(.*) (\d+)$")
     assert (number.notna() == own[0].isin(known)).all()
     assert (number.dropna() == own[1][number.notna()].astype(int)).all()
+
+
+SERVER = """
+    range  1    0 1000 serve
+    async  1   10  400 request 1
+    async  1   50  700 request 2
+    async  1  100  200 request 3
+    range  1  120  150 step 1
+    launch 1  130  140 #1
+    kernel 1  150  161 #1 in-three
+    range  1  220  250 step 2
+    launch 1  230  240 #2
+    kernel 1  250  262 #2 in-two
+    range  1  450  480 step 3
+    launch 1  460  470 #3
+    kernel 1  480  493 #3 in-one
+    async  1  690  950 request 4
+    range  1  720  740 step 4
+    launch 1  725  730 #4
+    kernel 1  740  754 #4 in-last
+    range  1  940  990 step 5
+    launch 1  960  970 #5
+    kernel 1  980  995 #5 in-none
+"""
+
+
+def test_requests_that_interleave_are_siblings_and_never_above_a_step_that_outlives_them(parsed: Parse) -> None:
+    dataset = parsed(SERVER)
+    check(
+        dataset,
+        "modules",
+        """
+        path                    name
+        serve                   serve
+        serve.request *         request *
+        serve.request *.step *  step *
+        serve.step *            step *
+        """,
+    )
+    found = modules.frame(dataset)
+    assert dict(zip(found.path, zip(found.calls, found.subtree_ns, strict=True), strict=True)) == {
+        "serve": (1, 65),
+        "serve.request *": (4, 50),
+        "serve.request *.step *": (4, 50),
+        "serve.step *": (1, 15),
+    }
+    check(
+        dataset,
+        "calls",
+        """
+        module                  parent_call_id  range_id  gpu_time_ns
+        serve                   -               0         65
+        serve.request *         0               1         0
+        serve.request *         0               2         25
+        serve.request *         0               3         11
+        serve.request *         0               7         14
+        serve.request *.step *  3               4         11
+        serve.request *.step *  2               5         12
+        serve.request *.step *  2               6         13
+        serve.request *.step *  4               8         14
+        serve.step *            0               9         15
+        """,
+    )
+
+
+def test_stages_of_interleaved_requests_are_their_siblings_where_any_overlaps_in_part(parsed: Parse) -> None:
+    """``tokenize`` lies inside ``request`` once, and across its end once; ``job`` contains both, always."""
+    dataset = parsed("""
+        async  1   0 900 job
+        async  1  10 300 request 1
+        async  1  20 100 tokenize
+        async  1 250 350 tokenize
+        async  1 260 600 request 2
+    """)
+    check(dataset, "modules", "path\njob\njob.request *\njob.tokenize")

@@ -67,8 +67,6 @@ class Paths(NamedTuple):
     """The paths of a dataset's modules. Names may hold dots, so a path alone does not show its root.
 
     Attributes:
-        whole: For each module its path.
-        root: The path of its root.
         below: What follows in its own path, with a dot in front; empty for a root.
     """
 

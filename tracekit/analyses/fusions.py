@@ -159,8 +159,6 @@ class _Key(NamedTuple):
 
 
 class _Borders:
-    """Which borders of modules kernels cross."""
-
     def __init__(self, modules: Hierarchy) -> None:
         self._modules, self._series, self._patterns = modules, series(modules), patterns(modules)
         self._parent, self._end = modules.parent.tolist(), modules.end.tolist()

@@ -109,7 +109,6 @@ def _times(totals: pd.DataFrame, times: Spread) -> dict[str, object]:
 
 
 def _users(times: pd.DataFrame, totals: pd.DataFrame, modules: Hierarchy) -> dict[str, object]:
-    """How many modules ran the kernels of each name, and which of them spent the most time on it."""
     main = times.sort_values("ns", ascending=False, kind="stable").drop_duplicates(_KEYS).set_index(_KEYS)
     users = times.groupby(_KEYS).agg(modules=("module", "size")).join(main).reindex(totals.index)
     spent = users["ns"].to_numpy("float64", na_value=float("nan"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tracekit.analyses.phase_times import add, by_phase, no_times
 from tracekit.analyses.spread import Spread, Values, share
 from tracekit.analyses.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs
 from tracekit.analyses.weighted_kernels import DEVICE_TIMES, axis, steps_of, weighted_kernels
+from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.slices import union_within
@@ -32,7 +34,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``range``, ``operator`` or ``region`` where the hierarchy holds these), ``busy_ns`` (time in which a device ran
         any work of its subtree, over all devices: a union, not a sum), ``steps`` (in which its subtree had work), and
         over these the time of its subtree: ``step_mean_ns``, ``step_median_ns``, ``step_p95_ns``; NaN where there are
-        no steps.
+        no steps. ``host_ns`` is the time that its calls took on the host, without those inside them, and
+        ``subtree_host_ns`` that of its subtree; where no device did any work, modules are sorted by this.
     """
     modules, by_step = hierarchy(dataset), Values()
     times, busy = Times(modules), np.zeros(len(modules.path), np.int64)
@@ -44,13 +47,18 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         pairs = _per_step(part, modules, work, owner)
         by_step.add(pairs.node, pairs.value)
     rows = pd.DataFrame({**times.columns(), "busy_ns": busy, **_of_steps(by_step.spread(busy.size))})
-    return rows.sort_values("subtree_ns", ascending=False, kind="stable", ignore_index=True)
+    return rows.sort_values(most_telling(times.columns()), ascending=False, kind="stable", ignore_index=True)
+
+
+def most_telling(columns: Mapping[str, Any] | pd.DataFrame) -> str:
+    """The name of the time to sort by: of devices if they did any work, else on the host."""
+    return "subtree_ns" if np.asarray(columns["subtree_ns"]).any() else "subtree_host_ns"
 
 
 def totals(dataset: Dataset, most: int) -> dict[str, np.ndarray[Any, Any]]:
     """The first rows of it, without pandas and only with the columns up to ``kind``: half the work."""
     columns = gathered(dataset, hierarchy(dataset)).columns()
-    first = np.argsort(-np.asarray(columns["subtree_ns"]), kind="stable")[:most]
+    first = np.argsort(-np.asarray(columns[most_telling(columns)]), kind="stable")[:most]
     return {
         name: np.asarray(values, dtype=object if isinstance(values, list) else None)[first]
         for name, values in columns.items()
@@ -62,14 +70,17 @@ class Times:
 
     def __init__(self, modules: Hierarchy) -> None:
         self._modules = modules
-        self._calls, self._kernels, self._own = np.zeros((3, len(modules.path)), np.int64)
+        self._calls, self._kernels, self._own, self._host = np.zeros((4, len(modules.path)), np.int64)
         self._by_phase = no_times(len(modules.path))
         self.whole_ns = 0
 
     def add(self, dataset: Dataset, work: pa.Table, owner: Rows) -> None:
         """Adds a report: its calls, and its device work with the module of each piece."""
         duration, count = integers(work, "dur_ns"), self._own.size
-        self._calls += counts(self._modules.rows(dataset.table("calls", ["module_id"])), count)
+        calls = dataset.table("calls", ["module_id", "call_id", "parent_call_id", "start_ns", "end_ns"])
+        called = self._modules.rows(calls)
+        self._calls += counts(called, count)
+        self._host += sums(called, _own_host_ns(calls), count)
         self._kernels += counts(owner, count)
         self._own += sums(owner, duration, count)
         add(self._by_phase, by_phase(owner, work, count))
@@ -90,7 +101,17 @@ class Times:
             **{name: modules.subtree_sums(time) for name, time in self._by_phase.items()},
             "share": share(subtree, self.whole_ns),
             "kind": modules.kind,
+            "host_ns": self._host,
+            "subtree_host_ns": modules.subtree_sums(self._host),
         }
+
+
+def _own_host_ns(calls: pa.Table) -> Ints:
+    """How long each call took on the host, without the calls inside it."""
+    around = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    spent = integers(calls, "end_ns") - integers(calls, "start_ns")
+    own: Ints = np.maximum(spent - sums(around, spent, spent.size), 0)
+    return own
 
 
 def gathered(dataset: Dataset, modules: Hierarchy) -> Times:

@@ -17,6 +17,10 @@ _NONE = {
     MODULES: f"no module calls were recorded: read its ranges with tracekit parse --rows auto, or {_MARK_MODULES}",
     OPERATORS: "no operators are marked: read it with tracekit parse --rows auto, or record with capture --ops",
 }
+_ONLY_WORK = (
+    "no module calls were recorded, nor ranges or operators: kernels, gaps, copies and launches can be asked for "
+    f"(tracekit show kernels). {_TO_SEE_MODULES}"
+)
 _WHY = {
     (RANGES, AUTO): "no module markers, so the rows are {ranges}. {remedy}",
     (OPERATORS, AUTO): "neither module markers nor other {annotations}, so the rows are operators. {remedy}",
@@ -69,13 +73,14 @@ def why(dataset: Dataset) -> list[str]:
 def none(dataset: Dataset) -> str:
     """Why a dataset without calls has none, and what to do about it."""
     asked = {_keys(entry)[1] for entry in dataset.manifest.get("reports", [dataset.manifest])}
-    ranges = dataset.manifest["rows"]["ranges"]
+    ranges, kernels = (dataset.manifest["rows"][name] for name in ("ranges", "kernels"))
+    if kernels and not ranges:
+        return _ONLY_WORK
     text = _NONE.get(next(iter(asked))) if ranges and len(asked) == 1 else None
     return text or f"no module calls were recorded: {_MARK_MODULES}"
 
 
 def _keys(entry: dict[str, dict[str, str]]) -> tuple[str, str]:
-    """What a report's hierarchy is keyed by, and what was asked for."""
     return entry["hierarchy"]["by"], entry["hierarchy"]["asked"]
 
 

@@ -73,8 +73,6 @@ def _what_was_called(modules: Hierarchy, owner: Rows, phases: list[str | None], 
 
 
 class _Gathered:
-    """Calls by module, phase and shapes, added up over reports."""
-
     def __init__(self, modules: int) -> None:
         # How much replayed work is known to be a module's, but not of which of its calls.
         self.shared = np.zeros(modules, np.int64)
@@ -168,7 +166,6 @@ def _by_phase(called: _Called) -> dict[str, Ints]:
 
 
 def _by_step(steps: pa.Table, called: _Called) -> tuple[Pairs, Flags]:
-    """The time of each call and those below it by step, and which of them were replayed."""
     parent, depth, work, call = called
     step, time = positions(integers(work, "step_id"), integers(steps, "step_id")), integers(work, "dur_ns")
     in_step = np.flatnonzero((call >= 0) & (step >= 0))

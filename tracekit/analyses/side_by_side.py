@@ -80,7 +80,6 @@ def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
 
 
 def _rank(part: Dataset) -> int | None:
-    """The only rank of a report; None if unknown."""
     entry = part.manifest["reports"][0] if part.reports else part.manifest
     ranks = sorted({claim["rank"] for claim in entry.get("ranks", ())})
     if len(ranks) > 1:

@@ -107,8 +107,6 @@ def in_blocks(before: KeyTimes, after: KeyTimes) -> Iterator[tuple[KeyTimes, Key
 
 
 class _ByKey:
-    """The rows of each thing."""
-
     def __init__(self, times: KeyTimes) -> None:
         self._times, self._order = times, np.argsort(times.key, kind="stable").astype(np.int32)
         ends = np.cumsum(np.bincount(times.key, minlength=len(times.keys))).tolist()

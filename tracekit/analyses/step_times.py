@@ -236,8 +236,6 @@ class _Words(NamedTuple):
 
 
 class _Gathered:
-    """The times of all reports so far."""
-
     def __init__(self, words: _Words, *, steps: bool) -> None:
         self._words, self._with_steps = words, steps
         self._times, self._between = KeyRows(), KeyRows()

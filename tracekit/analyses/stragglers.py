@@ -65,8 +65,6 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 
 class _Last(NamedTuple):
-    """For each collective its last rank."""
-
     row: Rows
     certain: Flags
     ranks: Ints

@@ -22,11 +22,11 @@ NAME = "tree"
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("sort",)
 
-_SUMMED = ("calls", "kernels", "self_ns", "subtree_ns", *COLUMNS, "share")
+_SUMMED = ("calls", "kernels", "self_ns", "subtree_ns", *COLUMNS, "share", "host_ns", "subtree_host_ns")
 #: What siblings can be sorted by, other than their order in the model.
 SORTED_BY = (
     *("subtree_ns", "self_ns", *COLUMNS, "share", "calls", "kernels", "median_ns", "spread", "min_ns", "max_ns"),
-    "label",
+    *("host_ns", "subtree_host_ns", "label"),
 )
 
 
@@ -55,8 +55,8 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
         (how many modules share the line, those below folded parents included). Summed over these modules: ``calls``,
         ``kernels``, ``self_ns``, ``subtree_ns``, that by phase (``forward_ns``, ``backward_ns``, ``recompute_ns``,
         ``optimizer_ns`` and ``other_ns``, in any other phase or an unknown one, add up to it) and ``share`` (of all
-        GPU time, attributed or not). Over the single modules, each with all below it: ``median_ns``, ``min_ns`` and
-        ``max_ns``.
+        GPU time, attributed or not), ``host_ns`` and ``subtree_host_ns`` (on the host). Over the single modules, each
+        with all below it: ``median_ns``, ``min_ns`` and ``max_ns``.
 
     Raises:
         UsageError: If siblings cannot be sorted by that.
@@ -114,7 +114,7 @@ def _figures(lines: list[_Line], times: dict[str, object]) -> dict[str, np.ndarr
 
 def largest(lines: pd.DataFrame, count: int) -> pd.DataFrame:
     """The lines of the most time, in their order; the line above a kept one is kept, too."""
-    return lines.iloc[of_most_time(lines["subtree_ns"].to_numpy(), count)]
+    return lines.iloc[of_most_time(lines[modules_by_time.most_telling(lines)].to_numpy(), count)]
 
 
 def of_most_time(subtree: Ints, count: int) -> Rows:

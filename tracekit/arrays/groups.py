@@ -19,12 +19,7 @@ _ONE_NUMBER = 2**62
 
 
 class Grouping(NamedTuple):
-    """The groups that rows form.
-
-    Attributes:
-        group: The group of every row.
-        first: The first row of every group.
-    """
+    """The groups that rows form."""
 
     group: Rows
     first: Rows

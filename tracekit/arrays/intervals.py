@@ -99,8 +99,6 @@ class _Runs(NamedTuple):
     """Rows of one level that follow each other in pre-order, and so have one parent: one look for all of them.
 
     Attributes:
-        begin: The first row of each run.
-        order: The runs by level.
         down: For each of these, in that order, whether it lies right inside the row before it. Any other has the parent
             of the one before it in this order.
     """

@@ -23,8 +23,6 @@ _PANDAS = "pandas"
 
 
 class _NoPandas(MetaPathFinder):
-    """Fails every import of pandas."""
-
     @override
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == _PANDAS:

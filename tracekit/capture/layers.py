@@ -256,6 +256,8 @@ def _inventory(modules: Iterable[_Looked]) -> Counter[str]:
 
 
 def _cause(module: _Looked, called: set[str]) -> str:
+    if module.unmarked == "not_called" and module.path in marked_models.compiled:
+        return "compiled"
     ran_around = module.unmarked != "fused" or not called.isdisjoint(_ancestors(module.path))
     return module.unmarked if ran_around else "not_called"
 

@@ -118,8 +118,6 @@ def _why_nothing(target: Target, begun: int, warmup: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A model and the arguments to call it with."""
-
     model: nn.Module
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -252,8 +252,6 @@ class _Begins(Protocol):
 
 
 class _OptimizerStep:
-    """An open range around a step of an optimizer."""
-
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
 

@@ -95,8 +95,6 @@ class Part:
 
     Attributes:
         name: The report's name among the others.
-        folder: Where its dataset lies.
-        first_id: The number from which its ids are counted.
     """
 
     name: str
@@ -110,9 +108,6 @@ class Kept:
 
     Attributes:
         name: The report's name from now on.
-        files: Those of the dataset.
-        manifest: Its manifest.
-        entry: What that says of the report.
     """
 
     name: str

@@ -343,7 +343,6 @@ def _without_id(table: pa.Table) -> pa.Table:
 
 
 def _with_report(table: pa.Table, report: str | None) -> pa.Table:
-    """The rows with a column ``report``, if the dataset has several reports."""
     if report is None:
         return table
     codes = pa.array(np.zeros(table.num_rows, np.int32))
@@ -387,7 +386,6 @@ def _flaw(error: Exception) -> str:
 
 
 def _other_reports(folders: set[str], expected: set[str]) -> str:
-    """What is wrong with the folder of a table that does not hold the reports of the manifest."""
     differing = sorted(folders ^ expected)
     named = ", ".join(differing[:_MOST_NAMED])
     more = f" and {len(differing) - _MOST_NAMED:,} more" if len(differing) > _MOST_NAMED else ""

@@ -7,7 +7,8 @@ reports does not change which modules there are.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -175,13 +176,14 @@ def united(tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset
     if all(table.equals(first) for table in tables[1:]):
         return Union(first, [own] * len(tables), [0] * len(tables))
     rows = [table.to_pylist() for table in tables]
-    joint = merge_hierarchies(
-        [
-            root
-            for source, own_rows in enumerate(rows)
-            for root in _roots(own_rows, source, CONTRADICTED if source in contradictory else None)
-        ]
-    )
+    roots = [
+        _roots(own_rows, source, CONTRADICTED if source in contradictory else None)
+        for source, own_rows in enumerate(rows)
+    ]
+    numbers = _Numbers()
+    for trees, own_rows in zip(roots, rows, strict=True):
+        numbers.raise_in(trees, own_rows)
+    joint = merge_hierarchies([root for trees in roots for root in trees])
     ids = [np.zeros(len(own_rows), dtype=np.int32) for own_rows in rows]
     differing = [0] * len(rows)
     for new_id, node in enumerate(joint):
@@ -191,6 +193,60 @@ def united(tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset
             ids[tree.source][tree.row] = new_id
     table = modules.table_of([_module(node, rows) for node in joint])
     return Union(table, ids, differing)
+
+
+class _Numbers:
+    """Numbers of modules that each trace counts anew, in the order of first calls: ``Linear_0``.
+
+    They are of the same modules where traces number alike all that a root module calls. Elsewhere those of later traces
+    are raised, so that two modules never share a row; the only root of its class is the same in all.
+    """
+
+    def __init__(self) -> None:
+        #: How much numbers are raised, by what is numbered together and how, and class; and the first that is free.
+        self._raised: dict[tuple[str, object], dict[str, int]] = {}
+        self._free: Counter[tuple[str, str]] = Counter()
+
+    def raise_in(self, roots: list[Tree], rows: list[dict[str, Any]]) -> None:
+        """Raises numbers of a report's modules, and in their aliases."""
+        before = {root.row: [path for path, _ in _with_paths(root)] for root in roots}
+        of_class: dict[str, list[Tree]] = {}
+        for root in roots:
+            if all(_class_and_number(tree) for _, tree in _with_paths(root)):
+                of_class.setdefault(root.facts.class_name or "", []).append(root)
+        for name, alike in of_class.items():
+            self._raise(name, 1 if len(alike) == 1 else repr([before[root.row] for root in alike]), alike)
+            for root in alike:
+                how = [path.partition(".")[2] for path in before[root.row]]
+                self._raise(f".{root.name}", repr(how), [tree for _, tree in _with_paths(root)][1:])
+        paths = {rows[tree.row]["path"]: path for root in roots for path, tree in _with_paths(root)}
+        for row in rows:
+            row["alias_of"] = paths.get(row["alias_of"], row["alias_of"])
+
+    def _raise(self, where: str, how: object, trees: list[Tree]) -> None:
+        numbered = [(tree, *known) for tree in trees if (known := _class_and_number(tree))]
+        if (where, how) not in self._raised:
+            by_class = self._raised[where, how] = {name: self._free[where, name] for _, name, _ in numbered}
+            for _, name, number in numbered:
+                self._free[where, name] = max(self._free[where, name], by_class[name] + number + 1)
+        for tree, name, number in numbered:
+            tree.name = f"{name}_{number + self._raised[where, how][name]}"
+
+
+def _class_and_number(tree: Tree) -> tuple[str, int] | None:
+    """Class and number of a module that is named by these."""
+    name, _, number = tree.name.rpartition("_")
+    is_one = number.isdecimal() and name == (tree.facts.class_name or "").replace(".", "_")
+    return (name, int(number)) if is_one else None
+
+
+def _with_paths(root: Tree) -> Iterator[tuple[str, Tree]]:
+    """The modules of a tree with their paths in it, in pre-order."""
+    pending = [(root.name, root)]
+    while pending:
+        path, tree = pending.pop()
+        yield path, tree
+        pending += [(f"{path}.{child.name}", child) for child in reversed(tree.below)]
 
 
 def _at_odds(joint: MergedModule) -> list[Tree]:

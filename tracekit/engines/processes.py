@@ -249,8 +249,6 @@ def _out_of_reach() -> Iterator[None]:
 
 
 class _State:
-    """What a signal has to know about this process."""
-
     telling: Connection | None = None
     busy: bool = False
 

@@ -84,11 +84,6 @@ class Judged(NamedTuple):
 
     Attributes:
         flops: Its FLOPs; None also where operators record them, since these differ from run to run.
-        bytes: The least that it must move.
-        param_bytes: Size of its parameters.
-        input_bytes: Size of its inputs.
-        output_bytes: Size of its results.
-        dtype: The dtype of its products.
         tf32_possible: Whether float32 may have been multiplied as TF32.
         source: Where its FLOPs are from: MODULE, KERNELS or OPERATORS.
         unknown: Why its FLOPs are not known.
@@ -171,7 +166,6 @@ def _contradicted(call: Call, formula: int, seen: Seen) -> Unknown | None:
 
 
 def _without_formula(call: Call, seen: Seen) -> int | Unknown:
-    """The FLOPs of a call of a class that no formula knows."""
     if not seen.recorded or seen.unseen:
         only_calls = call.class_name in _CONTAINERS and seen.around
         why = _UNSEEN if seen.unseen else "no work is recorded, and its class is not one of torch.nn"

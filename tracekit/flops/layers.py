@@ -52,7 +52,6 @@ def is_packed(call: Call) -> bool:
 
 
 def _weight(call: Call) -> Shape | None:
-    """The only parameter that can be its weight, or None."""
     large = [name for name in call.params if not any(word in name for word in _BESIDE)]
     return call.params[large[0]] if large == ["weight"] or set(large) & _PACKED else None
 
@@ -99,7 +98,6 @@ def _convolution(call: Call) -> int | Unknown | None:
 
 
 def _positions(call: Call, weight: Shape, given: Shape) -> Shape | None:
-    """The spatial part of the output, or None."""
     if not weight[1] or given[1] % weight[1]:
         return None
     if not call.outputs:
@@ -237,7 +235,6 @@ _WITHOUT_PRODUCTS = {*_EMBEDDINGS, *_OTHERS, *(f"{name}{n}d" for name in _EVERY_
 
 
 def _zero_flop_layer(call: Call) -> int | None:
-    """0 for these layers."""
     return 0 if call.class_name in _WITHOUT_PRODUCTS else None
 
 

@@ -70,7 +70,6 @@ def operator(text: str) -> Operator:
 
 
 def _types(text: str | None) -> list[str]:
-    """Dtypes of the arguments that are tensors."""
     try:
         types = json.loads(text or "[]")
     except ValueError:
@@ -79,7 +78,6 @@ def _types(text: str | None) -> list[str]:
 
 
 def _sizes(text: str | None) -> list[Shape] | None:
-    """Dimensions of every argument."""
     try:
         sizes = json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -159,7 +157,6 @@ def _unknown(*_sizes: Shape) -> int:
 
 
 def _not_counted(*_sizes: Shape) -> int:
-    """FLOPs that ``flop_counter`` does not count."""
     return 0
 
 

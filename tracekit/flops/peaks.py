@@ -21,7 +21,6 @@ class Gpu(NamedTuple):
         names: Its names as the driver reports them, without ``NVIDIA``; the first is shown.
         tflops: Peak TFLOP/s by dtype.
         gb_per_s: Peak GB/s of its memory.
-        source: Where the figures are from.
     """
 
     names: tuple[str, ...]

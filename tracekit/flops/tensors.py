@@ -69,10 +69,7 @@ class Tensors(NamedTuple):
     """Dtypes of the tensors of a call, in the order of their shapes.
 
     Attributes:
-        params: Dtypes of its parameters.
         inputs: Dtype and device of positional tensors, such as ``bfloat16 cuda:0``.
-        outputs: The same of results.
-        kwargs: The same of keyword tensors.
     """
 
     params: Sequence[str | None]
@@ -105,9 +102,6 @@ class Bytes(NamedTuple):
     """Bytes of the tensors of a call; None where a shape or a dtype is not known.
 
     Attributes:
-        params: Its own parameters.
-        inputs: Its inputs.
-        outputs: Its results.
         least: All that it must move if it reads and writes each tensor once.
     """
 

@@ -297,7 +297,6 @@ def _settled(known: GraphEvidence, sizes: dict[int, _Size]) -> set[int]:
 
 
 def _sizes(known: GraphEvidence) -> dict[int, _Size]:
-    """By window, how much was launched during graph captures that were alone on their thread."""
     windows, submissions = known.captures.windows, known.captures.submissions
     kind = kinds_of(submissions.role)
     bounds = windows.opened, windows.closed

@@ -14,15 +14,7 @@ import numpy as np
 
 from tracekit.arrays.groups import agreed, counts, maxima
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.graphs.api_calls import (
-    BEGINS_CAPTURE,
-    ENDS_CAPTURE,
-    GRAPH_LAUNCH,
-    is_batch,
-    kinds_of,
-    makes_node,
-    roles_of,
-)
+from tracekit.graphs import api_calls
 from tracekit.graphs.nodes import CloneChains
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import GRAPH_CLONED, GRAPH_CREATED, GRAPH_INSTANTIATED, NO_TIME, Recording
@@ -38,7 +30,6 @@ class Windows(NamedTuple):
         begin: Start of the call that began the graph capture, on the axis.
         opened: End of that call.
         closed: Start of the call that ended the graph capture.
-        end: End of that call.
         isolated: Whether no other graph capture can have been open on the thread meanwhile.
     """
 
@@ -71,9 +62,9 @@ class Edges(NamedTuple):
 def windows_of(axis: ThreadAxis, role: Ints, thread: Ints) -> tuple[Windows, Edges]:
     """Pairs each call that begins a graph capture with the call after it on its thread, if that ends one."""
     # The runtime's call lies around the driver's; both mean the same.
-    rows = outermost(axis, np.flatnonzero((role == BEGINS_CAPTURE) | (role == ENDS_CAPTURE)))
+    rows = outermost(axis, np.flatnonzero((role == api_calls.BEGINS_CAPTURE) | (role == api_calls.ENDS_CAPTURE)))
     start, end = axis.launch_start[rows], axis.launch_end[rows]
-    edges = Edges(start, thread[rows], role[rows] == BEGINS_CAPTURE)
+    edges = Edges(start, thread[rows], role[rows] == api_calls.BEGINS_CAPTURE)
     follows = np.zeros(rows.size + 1, dtype=bool)  # the edge before is on the same thread
     follows[1:-1] = edges.thread[1:] == edges.thread[:-1]
     pair = np.flatnonzero(edges.begins[:-1] & ~edges.begins[1:] & follows[1:-1])
@@ -112,9 +103,6 @@ class Submissions(NamedTuple):
 
     Attributes:
         row: Row of the recording's launches.
-        start: Start on the axis.
-        end: End on the axis.
-        process: Row of processes.
         role: What the call becomes when captured: ``api_calls.KERNEL_LAUNCH`` and others.
         worked: Whether it, or a call inside it, put work on the device.
         batch: Whether one call becomes several nodes.
@@ -131,7 +119,7 @@ class Submissions(NamedTuple):
     @property
     def without_work(self) -> Flags:
         """Which may have been captured: they can become nodes, and put no work on the device."""
-        return makes_node(self.role) & ~self.worked
+        return api_calls.makes_node(self.role) & ~self.worked
 
     def at(self, time: Ints) -> Rows:
         """The submission that was under way at each time, or -1."""
@@ -142,7 +130,7 @@ class Submissions(NamedTuple):
 
 def submissions_of(recording: Recording, axis: ThreadAxis, role: Ints, works: Flags) -> Submissions:
     """Finds the launches that hand over work; ``works`` are those that put work on the device."""
-    row = outermost(axis, np.flatnonzero(works | makes_node(role) | (role == GRAPH_LAUNCH)))
+    row = outermost(axis, np.flatnonzero(works | api_calls.makes_node(role) | (role == api_calls.GRAPH_LAUNCH)))
     worked = np.zeros(row.size, dtype=bool)
     worked[np.searchsorted(axis.launch_start[row], axis.launch_start[works], side="right") - 1] = True
     return Submissions(
@@ -152,7 +140,7 @@ def submissions_of(recording: Recording, axis: ThreadAxis, role: Ints, works: Fl
         process=recording.threads.process[recording.launches.thread[row]],
         role=role[row],
         worked=worked,
-        batch=is_batch(recording, row),
+        batch=api_calls.is_batch(recording, row),
     )
 
 
@@ -184,7 +172,7 @@ class GraphCaptures:
 
 def graph_captures_of(recording: Recording, axis: ThreadAxis, chains: CloneChains, works: Flags) -> GraphCaptures:
     """Finds what was captured into CUDA graphs; ``works`` are the launches that put work on the device."""
-    role = roles_of(recording)
+    role = api_calls.roles_of(recording)
     windows, edges = windows_of(axis, role, recording.launches.thread)
     if not edges.start.size and not len(recording.graph_nodes):
         return _nothing_captured(windows, edges, chains)
@@ -309,7 +297,6 @@ class Origins:
 
     Attributes:
         start: For every node the start of the captured launch, or ``NOWHERE``.
-        end: The end of that launch.
         by_order: Whether the place follows from the order of launches, not from the node's clone chain.
         shared: Whether several graph captures may have made the node, all of them in the same module.
     """
@@ -419,7 +406,7 @@ class CapturedLaunches(NamedTuple):
 def captured_launches(known: GraphEvidence) -> Iterator[CapturedLaunches]:
     """The graph captures with launches that no other graph capture can contain."""
     windows, submissions, recording = known.captures.windows, known.captures.submissions, known.recording
-    kind = kinds_of(submissions.role)
+    kind = api_calls.kinds_of(submissions.role)
     rows = np.flatnonzero(known.captures.captured & (kind >= 0))
     low, high = (np.searchsorted(submissions.start[rows], edge) for edge in (windows.opened, windows.closed))
     for window in np.flatnonzero(windows.isolated & (high > low)).tolist():

@@ -23,8 +23,6 @@ class CloneChains:
     """Nodes that are recorded or were replayed, sorted by (process, id), and their clone chains.
 
     Attributes:
-        process: Row of processes of every node.
-        node_id: Id of the node.
         root: Row of the node at the top of its chain, possibly itself; -1 where the chain is not believed.
         recorded: Whether the making of the node is recorded.
         cloned: Whether it is recorded as a clone of another node.

@@ -63,8 +63,6 @@ def whole_graphs(known: GraphEvidence, launch: Rows) -> WholeGraphs:
 
 
 class _Extents(NamedTuple):
-    """Of every window."""
-
     process: Rows
     begin_ns: Ints
     end_ns: Ints

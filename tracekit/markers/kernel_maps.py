@@ -4,7 +4,8 @@
 [["cpp_fused_0", 1, [[1, 5], [0, 1]]], ["extern_kernels.addmm", 0, [[0, 1]]]]}`` says, for each kernel that one run of a
 graph launches, in this order, its name, whether the compiler wrote it, and the modules that it serves, each with a
 weight. The FLOPs that the kernel computes for the module may follow, and their dtype: ``[0, 1, 4096, "float32"]``; or
-why they are not known: ``[0, 1, -1, "sizes"]``. A map too long for one text has several parts. ``{"CompiledGraph":
+why they are not known: ``[0, 1, -1, "sizes"]``. A kernel that only computes anew what the forward pass did ends with
+``"recompute"``. A map too long for one text has several parts. ``{"CompiledGraph":
 "9f…", "Pass": "forward"}`` is the range around one run. Where a graph has no map, ``{"CompiledGraph": "", "Pass":
 "forward", "Unmapped": "branches"}`` says why.
 """
@@ -44,11 +45,12 @@ UNSEEN, FAILED = "unseen", "failed"
 #: Why FLOPs are not known, if not for an operator that is named: sizes are symbols, or a product of several kernels or
 #: modules. :mod:`tracekit.flops.kernels` says it in words.
 SIZES, DIVIDED = "sizes", "divided"
+_RECOMPUTE = "recompute"
 #: The longest reason.
 MOST_NOTE_CHARACTERS = 128
 
-#: Name of a kernel, whether the compiler wrote it, and the modules that it serves with weights and FLOPs.
-_Row = tuple[str, bool, list[tuple[Any, ...]]]
+#: Name of a kernel, whether the compiler wrote it, the modules that it serves with weights and FLOPs, what it is.
+_Row = tuple[Any, ...]
 
 
 def kernel_map(root: str, kernels: Sequence[MappedKernel]) -> tuple[str, list[str]]:
@@ -56,7 +58,10 @@ def kernel_map(root: str, kernels: Sequence[MappedKernel]) -> tuple[str, list[st
 
     A kernel whose modules would be too long for a text is written without them.
     """
-    rows = [(kernel.name, kernel.generated, _served(kernel)) for kernel in kernels]
+    rows = [
+        (kernel.name, kernel.generated, _served(kernel), *([_RECOMPUTE] if kernel.recomputes else []))
+        for kernel in kernels
+    ]
     map_id = hashlib.sha256(literal_text([root, rows]).encode()).hexdigest()[:16]
     parts = list(_parts(rows, MOST_CHARACTERS - _FRAME - len(literal_text(root)))) or [[]]
     return map_id, [_part_text(map_id, root, number, len(parts), part) for number, part in enumerate(parts, start=1)]
@@ -65,8 +70,8 @@ def kernel_map(root: str, kernels: Sequence[MappedKernel]) -> tuple[str, list[st
 def _part_text(map_id: str, root: str, number: int, parts: int, rows: list[_Row]) -> str:
     modules: dict[str, int] = {}
     kernels = [
-        [name, int(generated), [[modules.setdefault(path, len(modules)), *more] for path, *more in served]]
-        for name, generated, served in rows
+        [name, int(generated), [[modules.setdefault(path, len(modules)), *more] for path, *more in served], *kind]
+        for name, generated, served, *kind in rows
     ]
     head = {"KernelMap": map_id, "Part": number, "Parts": parts, "Root": root}
     return literal_text(head | {"Modules": list(modules), "Kernels": kernels})
@@ -75,8 +80,8 @@ def _part_text(map_id: str, root: str, number: int, parts: int, rows: list[_Row]
 def _parts(rows: Sequence[_Row], space: int) -> Iterator[list[_Row]]:
     part: list[_Row] = []
     left = space
-    for name, generated, served in rows:
-        row = (name, generated, served if _cost(name, served) <= space else [])
+    for name, generated, served, *kind in rows:
+        row = (name, generated, served if _cost(name, served) <= space else [], *kind)
         cost = _cost(name, row[2])
         if cost > left and part:
             yield part
@@ -88,11 +93,10 @@ def _parts(rows: Sequence[_Row], space: int) -> Iterator[list[_Row]]:
 
 
 def _cost(name: str, served: Sequence[tuple[Any, ...]]) -> int:
-    return len(literal_text([name, served])) + 16 + 16 * len(served)
+    return len(literal_text([name, served])) + 32 + 16 * len(served)
 
 
 def _served(kernel: MappedKernel) -> list[tuple[Any, ...]]:
-    """The modules of a kernel, each with its weight and, where they are known, its FLOPs."""
     if not kernel.flops:
         return list(kernel.modules)
     return [
@@ -148,9 +152,9 @@ def _map(read: dict[str, object]) -> KernelMapMarker:
 
 def _kernel(item: object, modules: list[str]) -> MappedKernel:
     match item:
-        case [str(name), (0 | 1) as generated, list(weights)]:
+        case [str(name), (0 | 1) as generated, list(weights), *kind] if kind in ([], [_RECOMPUTE]):
             served, flops = zip(*(_weight(weight, modules) for weight in weights), strict=True) if weights else ((), ())
-            return MappedKernel(name, bool(generated), served, () if None in flops else flops)
+            return MappedKernel(name, bool(generated), served, () if None in flops else flops, bool(kind))
         case _:
             raise Refused(BROKEN)
 

@@ -48,17 +48,20 @@ _PLACES = frozenset(
 _IDENTIFIER = re.compile(
     r"\b0x[0-9a-fA-F]+\b"
     r"|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
-    r"|(?<![0-9A-Za-z])(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{12,}|[0-9A-F]{12,})(?![0-9A-Za-z])"
+    r"|(?<![0-9A-Za-z])(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{8,}|[0-9A-F]{8,})(?![0-9A-Za-z])"
 )
-#: What may be an identifier: it has a digit, or a capital behind another letter.
-_MAY_IDENTIFY = re.compile(r"(?<![0-9A-Za-z])(?=[A-Za-z]*\d|[0-9A-Za-z]*[a-z][A-Z])[0-9A-Za-z]{6,}(?![0-9A-Za-z])")
-_MIXED = re.compile(r"(?=[A-Za-z]*\d)\d*[A-Za-z]")
+#: What may be an identifier: a word that has a digit, or a capital behind another letter.
+_WORD = re.compile(r"(?<![0-9A-Za-z])(?=[A-Za-z]*\d|[0-9A-Za-z]*[a-z][A-Z])[0-9A-Za-z]{4,}(?![0-9A-Za-z])")
+#: The same with what base 64 has beside letters and digits.
+_LONG_WORD = re.compile(r"(?<![\w+/-])(?=[A-Za-z_+/-]*\d|[0-9A-Za-z_+/-]*[a-z][A-Z])[0-9A-Za-z_+/-]{16,}(?![\w+/-])")
+_MIXED = re.compile(r"(?=.*\d).*[A-Za-z]")
 _CLASSES = str.maketrans(string.digits + string.ascii_letters, "0" * 10 + "a" * 26 + "A" * 26)
 #: So many characters show whether values are random: three of eight characters, two of twelve.
 _ENOUGH = 24
-#: Of characters at the same place in two of them, so many are of different classes: digits, capitals, other letters.
-#: Of hexadecimal digits it is 47 %, of base 62 62 %; of names that programmers gave, few.
-_MOST_ALIKE = 0.7
+#: Of characters at the same place in two of them, so many at least are of different classes (digits, capitals, other
+#: letters), where characters differ at all; or of all. Of hexadecimal digits it is 47 %, of base 64 65 %; of names that
+#: programmers gave, few.
+_UNLIKE, _UNLIKE_OF_ALL = 0.3, 0.5
 _SHAPE = re.compile(r"\[ *\d+(?: *, *\d+)+ *,? *\]|\( *\d+(?: *, *\d+)+ *,? *\)|\b\d+(?:x\d+){2,}\b|\b\d{3,}x\d{3,}\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _GAP = string.punctuation + string.whitespace + string.digits
@@ -139,41 +142,43 @@ def without_identifiers(texts: Sequence[str]) -> list[str]:
     letter. ``conv2d1x1`` and ``conv3d3x3`` are not.
     """
     texts = [_cleaned(text) for text in texts]
-    parts = [_MAY_IDENTIFY.findall(text) for text in texts]
-    where = {row: _NUMBER.sub("0", _MAY_IDENTIFY.sub(UNDECIDED, texts[row])) for row, own in enumerate(parts) if own}
+    return _without(_without(texts, _LONG_WORD), _WORD)
+
+
+def _without(texts: list[str], words: re.Pattern[str]) -> list[str]:
+    parts = {row: own for row, text in enumerate(texts) if (own := words.findall(text))}
+    where = {row: _NUMBER.sub("0", words.sub(UNDECIDED, texts[row])) for row in parts}
     values: dict[tuple[str, int], dict[int, set[str]]] = {}
     for row, template in where.items():
         for at, value in enumerate(parts[row]):
             values.setdefault((template, at), {}).setdefault(len(value), set()).add(value)
-    random = {part: own for part, by_length in values.items() if (own := _random(by_length))}
+    random = {
+        part: fits for part, by_length in values.items() if (fits := _random(by_length, whole=words is _LONG_WORD))
+    }
+    answer = [*texts]
     for row, template in where.items():
-        kept = iter(
-            f"{begins}{COUNTER}" if (begins := random.get((template, at), {}).get(len(value))) is not None else value
-            for at, value in enumerate(parts[row])
-        )
-        texts[row] = _MAY_IDENTIFY.sub(lambda _, kept=kept: next(kept), texts[row])  # type: ignore[misc]
-    return texts
-
-
-def _random(by_length: dict[int, set[str]]) -> dict[int, str]:
-    """The lengths of values that are random, with the letters with which all of these begin."""
-    answer = {}
-    for length, values in by_length.items():
-        if _are_random([value for value in values if _MIXED.match(value)]):
-            begins = zip(*values, strict=True)
-            same = "".join(takewhile(str.isalpha, (column[0] if len(set(column)) == 1 else "0" for column in begins)))
-            answer[length] = same
+        begins = (random.get((template, at), {}).get(len(value)) for at, value in enumerate(parts[row]))
+        kept = iter(v if own is None else f"{own}{COUNTER}" for v, own in zip(parts[row], begins, strict=True))
+        answer[row] = words.sub(lambda _, kept=kept: next(kept), texts[row])  # type: ignore[misc]
     return answer
 
 
-def _are_random(values: list[str]) -> bool:
-    size = len(values)
-    columns = [column for column in zip(*values, strict=True) if len(set(column)) > 1]
-    if size * len(columns) < _ENOUGH:
-        return False
+def _random(by_length: dict[int, set[str]], *, whole: bool) -> dict[int, str]:
+    """The lengths of values that are random, with the letters with which all of these begin."""
+    answer = {}
+    for length, values in by_length.items():
+        if _are_random([value for value in values if _MIXED.match(value)], whole=whole):
+            same = (column[0] if len(set(column)) == 1 else "0" for column in zip(*values, strict=True))
+            answer[length] = "".join(takewhile(str.isalpha, same))
+    return answer
+
+
+def _are_random(values: list[str], *, whole: bool) -> bool:
+    size, columns = len(values), [column for column in zip(*values, strict=True) if whole or len(set(column)) > 1]
     classes = (Counter("".join(column).translate(_CLASSES)) for column in columns)
     alike = sum(count * (count - 1) for column in classes for count in column.values())
-    return alike < _MOST_ALIKE * size * (size - 1) * len(columns)
+    most = (1 - (_UNLIKE_OF_ALL if whole else _UNLIKE)) * size * (size - 1) * len(columns)
+    return size * len(columns) >= _ENOUGH and alike < most
 
 
 def _shortened(name: str) -> str:

@@ -9,7 +9,6 @@ class StoredTable:
     """A declared table; there is one object of each.
 
     Attributes:
-        name: Its name.
         columns: The type of every column that a file may have: ``int``, ``str``, ``float`` or ``bytes``.
     """
 

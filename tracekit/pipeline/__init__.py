@@ -115,7 +115,6 @@ def _parsed_here(report: Location, out: Path | None, options: ParseOptions, run:
 
 
 def _parsed_away(report: Location, out: Path | None, options: ParseOptions, run: Run) -> Dataset:
-    """One report parsed by an engine."""
     from tracekit.dataset.joining import Part  # noqa: PLC0415 - rarely asked for
     from tracekit.pipeline.several import parse_parts  # noqa: PLC0415 - as above
 

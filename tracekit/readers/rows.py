@@ -18,6 +18,14 @@ from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, NEVER_ENDED
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import Launches
 
+#: CUPTI's column → ours, for all work on a device and for kernels.
+WORK_COLUMNS = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
+KERNEL_COLUMNS = {f"{what}{axis}": f"{what}_{axis.lower()}" for what in ("grid", "block") for axis in "XYZ"} | {
+    "registersPerThread": "registers",
+    "staticSharedMemory": "static_smem_bytes",
+    "dynamicSharedMemory": "dynamic_smem_bytes",
+}
+
 
 def occurring(column: pa.ChunkedArray) -> Ints:
     """The distinct values of a dictionary-encoded column that occur in it."""
@@ -47,7 +55,6 @@ def _one(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def _indices(array: pa.DictionaryArray) -> Ints:
-    """Positions in the dictionary; -1 for null."""
     return np.asarray(array.indices.fill_null(-1))
 
 

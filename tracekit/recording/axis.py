@@ -15,9 +15,7 @@ class ThreadAxis:
 
     Attributes:
         range_start: Starts of ranges, in their order: sorted by (start, -end).
-        range_end: Their ends.
         launch_start: Starts of launches, in their order: sorted by (start, -end).
-        launch_end: Their ends.
         ends_here: Which ranges end on the thread on which they began; the others contain nothing.
         node_at: Times of the recording's graph nodes; rows without a time stand at 0.
         graph_at: Times of its graphs, in the same way.
@@ -37,9 +35,7 @@ class Nesting:
     """How ranges that are pushed and popped on one thread nest.
 
     Attributes:
-        rows: Their rows in the recording.
         parent: For each of them the range around it, as a position in ``rows``, or -1.
-        depth: Number of ranges around it.
     """
 
     rows: Rows

@@ -112,7 +112,6 @@ def shortened(problems: Sequence[str]) -> list[str]:
 def _differences(
     what: str, found: Counter[str], true: Counter[str], apart: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Where counts differ from the true ones by more than is allowed."""
     return shortened(
         [
             f"{key} has {found[key]} {what}, expected {true[key]}"
@@ -137,7 +136,6 @@ def _calls(case: Case) -> Evidence:
 
 
 def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int] | None = None) -> list[str]:
-    """Where recorded calls of a process's model, in some or all steps, differ from those that its hooks counted."""
     known = truth["calls"]
     if not known or any(calls != known[0] for calls in known):
         return ["the program's own hooks counted other calls each time, so there is no truth"]
@@ -149,7 +147,6 @@ def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int]
 
 
 def _trees(case: Case, pid: int) -> list[list[Row]]:
-    """The forward calls of a process, those of each outermost call together and in order."""
     calls = case.rows("calls", "call_id", "parent_call_id", "module", "phase", "inputs", "pid", "step_id", "start_ns")
     trees: dict[int, list[Row]] = {}
     for row in sorted(calls, key=lambda row: int(row["start_ns"])):

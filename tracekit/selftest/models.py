@@ -315,7 +315,6 @@ def run_pieces() -> None:
 
 
 def _script(calls: str) -> None:
-    """Calls the model in a loop of its own."""
     model, x = make()
     with torch.no_grad():
         if torch.cuda.is_available():
@@ -329,7 +328,6 @@ def _script(calls: str) -> None:
 
 
 def _workers() -> None:
-    """Two processes at once, each of which calls the model."""
     running = [subprocess.Popen([sys.executable, __file__, "script", str(calls)]) for calls in WORKERS]
     sys.exit(max(abs(process.wait()) for process in running))
 

@@ -78,8 +78,6 @@ def _check_free(place: Path, *, force: bool) -> None:
 
 
 class _SelfTest:
-    """A self-test while it runs."""
-
     def __init__(self, folder: Path, place: Path, say: Callable[[str], object]) -> None:
         self._folder, self._place, self._say = folder, place, say
         self._began, self._started = time.monotonic(), datetime.now(UTC)
@@ -162,7 +160,6 @@ class _SelfTest:
 
 
 def _tidy(folder: Path) -> None:
-    """Removes datasets, which can be made again, and empty files."""
     for dataset in [*folder.rglob("*.tracekit")]:
         shutil.rmtree(dataset)
     for path in [*folder.rglob("*")]:

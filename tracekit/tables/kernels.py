@@ -13,7 +13,7 @@ from tracekit.attribution import METHODS
 from tracekit.attribution.base import Trace
 from tracekit.causes import NAME_OF_CAUSE, NAMES
 from tracekit.markers.base import Shapes
-from tracekit.markers.phases import COMPILE, PHASES
+from tracekit.markers.phases import COMPILE, PHASES, RECOMPUTE
 from tracekit.recording.axis import range_around
 from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK_KINDS
 from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
@@ -233,6 +233,7 @@ def _phase(trace: Trace) -> Ints:
     phase[replayed] = evidence.phase_of_calls[call[replayed]]
     mapped = np.flatnonzero(evidence.compiled_work.of_work >= 0)
     phase[mapped] = lookup(evidence.phase, evidence.compiled_work.launch[mapped])
+    phase[mapped[evidence.compiled_work.shares.recomputes[evidence.compiled_work.of_work[mapped]]]] = RECOMPUTE
     return phase
 
 

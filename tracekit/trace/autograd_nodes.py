@@ -30,8 +30,6 @@ class AutogradNodes(NamedTuple):
 
     Attributes:
         row: Row of the recording's ranges.
-        start: Start on the axis.
-        end: End on it.
         parent: The one around each, or -1.
         maker: Row of the operator that made the node, among the recording's ranges, or -1.
         maker_start: Start of that operator on the axis, or -1.
@@ -179,8 +177,6 @@ class Made(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Nodes with operators that may have made them."""
-
     node: Rows
     operator: Rows
 
@@ -347,11 +343,6 @@ class Numbered(NamedTuple):
 
     Attributes:
         row: Row of the recording's ranges.
-        start: Start on the axis of all threads.
-        end: End on that axis.
-        start_ns: Start.
-        thread: Row of threads.
-        process: Row of processes.
         forward_thread: Row of threads on which a node was made; -1 if that is not recorded.
         number: Sequence number; -1 where the text has none.
         name: Code of the name: a node has that of its class.
@@ -377,8 +368,6 @@ class Counters(NamedTuple):
 
     Attributes:
         of_operator: For every operator the counter that it records.
-        process: For every counter its row of processes.
-        thread: Its row of threads.
         least: The least number that it records.
     """
 
@@ -450,7 +439,6 @@ class Plain(NamedTuple):
 
     Attributes:
         node: Of nodes; -1 for a name that torch gives to no node.
-        operator: Of operators.
         spreads: Which operators may make nodes of numbers that none records.
     """
 

@@ -45,7 +45,6 @@ class Decoded:
     What does not depend on tensors is asked of those few.
 
     Attributes:
-        markers: The distinct markers.
         of_text: For every text the row of its marker; -1 for plain text.
         bare: The first of all markers that differ only in tensors.
         canonical_marker: For every marker its row among those; a last -1 stands for row -1.

@@ -103,7 +103,6 @@ def _began_before(recording: Recording, launch: Rows) -> Flags:
 
 
 def _has_id_of_idle_call(recording: Recording, pending: Rows, starters: Flags) -> Flags:
-    """Which kernels have the id of a call that started nothing."""
     if not pending.size:
         return np.zeros(0, dtype=bool)
     idle = Launches.concat([recording.launches.filter(~starters), recording.failed])
@@ -115,8 +114,6 @@ def _has_id_of_idle_call(recording: Recording, pending: Rows, starters: Flags) -
 
 
 class _Extents(NamedTuple):
-    """Row of threads, start and end of every launch."""
-
     thread: Rows
     start_ns: Ints
     end_ns: Ints

@@ -129,9 +129,6 @@ class OperatorRanges:
     """Pushed and popped ranges of operators, by (start, -end) on the axis of all threads.
 
     Attributes:
-        text: Row of texts.
-        start: Start on the axis.
-        end: End on it.
         parent: The one around each, or -1.
     """
 

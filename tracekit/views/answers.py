@@ -44,6 +44,8 @@ _LEAST = 8
 _LINE_END = "\r\n"
 _TEXTS = (str, list, dict, bool)
 _GAP = 2
+#: Columns of times of modules that are empty where no device did any work, which then does not hide those of the host.
+_OF_DEVICES = ("kernels", "self_ns", "subtree_ns", "share", "busy_ns", "steps")
 _HEADINGS = {
     "copied_bytes": "copied bytes",
     "copied_ns": "copy time",
@@ -236,6 +238,8 @@ def _idle(frame: pd.DataFrame, choice: Choice) -> list[str]:
     idle = [name for name in COLUMNS if name in frame.columns]
     if any(frame[name].any() for name in idle if name in TRAINING):
         idle = []
+    if "subtree_host_ns" in frame.columns and not frame["subtree_ns"].any():
+        idle += [name for name in _OF_DEVICES if name in frame.columns]
     if "kind" in frame.columns and frame["kind"].nunique() == 1 and frame["kind"].isin(KINDS).all():
         idle.append("kind")
     return [name for name in idle if choice.sort is None or name != named("", frame, choice.sort)]

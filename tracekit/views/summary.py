@@ -186,11 +186,12 @@ def _hierarchy(dataset: Dataset, words: Nouns, width: int) -> list[RenderableTyp
     lines = records(columns)
     if not lines:
         return []
-    shown = [lines[row] for row in module_tree.of_most_time(columns["subtree_ns"], _MOST_LINES)]
+    by = modules_by_time.most_telling(columns)
+    shown = [lines[row] for row in module_tree.of_most_time(columns[by], _MOST_LINES)]
     command = f"tracekit show tree {shlex.quote(plain(str(dataset.folder)))}"
     hidden = len(lines) - len(shown)
     more = f"{count(hidden, 'more line')}: " if hidden else "Sort or filter it: "
-    title = Text(f"{words.device} time by {words.node}", style="bold")
+    title = Text(f"{'Host' if by == 'subtree_host_ns' else words.device} time by {words.node}", style="bold")
     why = [Text(plain(sentence), style="dim") for sentence in nodes.why(dataset)]
     return [title, *why, tree.table_of(shown, words, width), _whole_line((f" {more}", "dim"), (command, "")), Text()]
 

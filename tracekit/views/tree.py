@@ -39,6 +39,7 @@ _HEADINGS = {
     **_PHASES,
     "GPU share": "share",
     "CPU share": "share",
+    "host": "subtree_host_ns",
     "median": "median_ns",
     "min": "min_ns",
     "max": "max_ns",
@@ -101,6 +102,8 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: pd.D
     Where there was training, subtrees have columns for its phases, and work outside modules follows the tree. A wide
     terminal also gets the median of folded layers, and their spread: largest less smallest, as a share of it.
     """
+    if not any(row["subtree_ns"] for row in rows):
+        rows, words = _on_host(rows), words._replace(device="host")
     phases = _phases(rows)
     rows = rows + _outside(outside, always=bool(phases) or words.node != "module")
     columns = _fitting(_figures(rows, phases, words, wide=width >= _WIDE), width)
@@ -121,6 +124,21 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: pd.D
     for cells in zip(names, *(column.cells for column in columns), strict=True):
         table.add_row(*cells)
     return table
+
+
+def _on_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines with their times on the host, where no device did any work."""
+    whole = sum(row["subtree_host_ns"] for row in rows if not row["depth"])
+    return [
+        {
+            **row,
+            "self_ns": row["host_ns"],
+            "subtree_ns": row["subtree_host_ns"],
+            "median_ns": None,
+            "share": row["subtree_host_ns"] / whole if whole else 0.0,
+        }
+        for row in rows
+    ]
 
 
 def _phases(rows: list[dict[str, Any]]) -> list[str]:

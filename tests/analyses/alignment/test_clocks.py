@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.simulator.ranks import Job, Run, simulated
+from tracekit.analyses.alignment.matching import bounded
 from tracekit.analyses.alignment.reports import FEW_COLLECTIVES, NO_COLLECTIVES, NOT_CERTAIN, Clock, aligned, met
 
 
@@ -110,6 +111,14 @@ def test_streams_of_communicators_that_are_told_apart_are_never_taken_for_one() 
         [lane._replace(communicator=(rank, lane.communicator)) for lane in own] for rank, own in enumerate(run.lanes)
     ]
     assert {clock.why for clock in aligned(lanes)} == {NOT_CERTAIN}
+
+
+def test_a_line_that_leaves_its_bounds_at_both_ends_is_moved_into_them() -> None:
+    time = np.arange(9) * 1_000_000_000
+    bound = np.full(9, 100)
+    line = bounded(time, -bound, bound, (time - time[4]) // 1_000_000)
+    assert line is not None
+    assert np.abs(line.at(time) - time).max() == 100 + line.slack_ns
 
 
 @settings(max_examples=25, deadline=None)

@@ -12,7 +12,6 @@ from tests.capture.compile.bound import BoundGraphs
 
 @pytest.fixture
 def inference() -> Iterator[None]:
-    """A Dynamo that has seen nothing, and no gradients."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     with torch.no_grad():
@@ -22,5 +21,4 @@ def inference() -> Iterator[None]:
 
 @pytest.fixture
 def bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What CUDA graphs do, without a GPU."""
     monkeypatch.setattr("tracekit.capture.compile.backend.graphs_for", lambda _wanted: BoundGraphs())

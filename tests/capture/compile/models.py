@@ -171,12 +171,10 @@ def compiled(
 
 
 def ids(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and their positions."""
     return torch.arange(size) % 32, torch.arange(size)
 
 
 def traced(function: Callable[..., Any], *args: torch.Tensor) -> torch.fx.GraphModule:
-    """The graph that Dynamo hands to a backend."""
     found: list[torch.fx.GraphModule] = []
 
     def keep(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:

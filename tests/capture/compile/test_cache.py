@@ -54,7 +54,6 @@ PROGRAM = """
 
 
 def counted(folder: Path, *by: float) -> dict[str, int]:
-    """What a new process counts."""
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM), str(folder), *map(str, by)]
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False

@@ -13,6 +13,7 @@ import tracekit
 from tests.golden import check
 from tests.needs import TRACES
 from tests.readers.kineto.traces import PID, event, kernel, launch, trace
+from tracekit.causes import GRAPH_UNMATCHED
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import ReportError
 
@@ -130,6 +131,8 @@ def test_a_graph_capture_that_does_not_agree_gives_no_module(tmp_path: Path, nam
     capture = [module("top", late, 90), *captured(late + 10, "gemm", "gelu", "gemm")]
     dataset = parsed(tmp_path, replayed(1000, 1, *names, graph=2), capture)
     assert set(causes(dataset)) == {"graph_unmapped"}
+    details = [row["detail"] for row in dataset.manifest["coverage"] if row["cause"] == "graph_unmapped"]
+    assert details == [GRAPH_UNMATCHED.detail]
 
 
 def test_graphs_of_several_batch_sizes_have_modules_but_no_call(tmp_path: Path) -> None:

@@ -49,7 +49,6 @@ _SIZES = dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1) | {
 
 
 def activity(table: str) -> str:
-    """nvprof's name of a table of activities."""
     return f"CUPTI_ACTIVITY_KIND_{table}"
 
 
@@ -59,7 +58,6 @@ def object_id(tid: int, pid: int = PID) -> bytes:
 
 
 def placed(start: int, end: int, correlation: int) -> dict[str, int]:
-    """Where and when work ran."""
     return {
         "start": EPOCH + start,
         "end": EPOCH + end,

@@ -54,7 +54,6 @@ def counted(dataset: Dataset) -> dict[str, int]:
 
 
 def by_time(dataset: Dataset, *columns: str) -> list[tuple[object, ...]]:
-    """Columns of kernels in the order of their starts."""
     rows = sorted(dataset.table("kernels").to_pylist(), key=lambda row: row["start_ns"])
     return [tuple(row[name] for name in columns) for row in rows]
 

@@ -41,7 +41,6 @@ def decoded(path: Path, root: int) -> Columns:
 
 
 def as_rows(found: Columns) -> list[tuple[Value, ...]]:
-    """Rowid and the three columns that were asked for."""
     size = found.rowid.size
     asked = found.integers[0], found.texts[0], found.integers[1]
     values = [[None] * size if column is None else column.to_pylist() for column in asked]

@@ -88,7 +88,6 @@ class Shop:
     habits: dict[str, list[list[str]]] = field(default_factory=dict)
 
     def piece(self, root: str, *, depth: int = 0) -> Piece:
-        """A graph of a few kernels."""
         kernels = [self._kernel(root, depth) for _ in range(self.rng.randint(0 if depth else 1, 9 if not depth else 3))]
         map_id, texts = kernel_map(root, [kernel.told for kernel in kernels])
         return Piece(map_id, texts, root, kernels, inner=depth > 0)
@@ -220,18 +219,15 @@ class Features:
 
     @property
     def whole_report(self) -> bool:
-        """Whether the report holds everything."""
         if self.graphs and self.unrecorded_nodes:
             return False
         lost = self.lost_parts, self.lost_ranges, self.lost_launches, self.cut_start, self.cut_end
         return not any(lost)
 
     def without(self, name: str) -> Features:
-        """The same without one of them."""
         return replace(self, **{name: False})
 
     def names(self) -> list[str]:
-        """Those that it has."""
         return [field.name for field in fields(self) if getattr(self, field.name)]
 
 

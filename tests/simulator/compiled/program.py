@@ -250,7 +250,6 @@ class Process:
                 self.eager(thread, f"{place}{below}")
 
     def eager(self, thread: Thread, module: str | None) -> None:
-        """Work of a module outside of compiled graphs."""
         served = Served({module: 1.0} if module else {}, module or "", certain=module is not None)
         if self._has.cpu:
             self.recording.operator(thread, "aten::relu", served, 0)
@@ -309,7 +308,6 @@ class Capture:
             recording.made(thread, call.start, str(node.number), f"node!{copy.number}")
 
     def replay(self) -> None:
-        """Replays it once."""
         if self._recording.has.whole:
             self._recording.replay_whole(self._thread, self._copies, self._instance)
         else:
@@ -394,11 +392,9 @@ class Recording:
     _nodes: int = 0
 
     def range(self, thread: Thread, start: int, text: str) -> Event:
-        """A range that ends now."""
         return self._add(Event("range", thread.name, start, thread.later(rng=self.rng), text))
 
     def mark(self, thread: Thread, text: str) -> None:
-        """An empty range."""
         now = thread.later(rng=self.rng)
         self._add(Event("range", thread.name, now, now, text))
 
@@ -435,14 +431,12 @@ class Recording:
             self.made(thread, call.start + 1, "", f"node!{node.number}")
 
     def replay(self, thread: Thread, nodes: list[Node]) -> None:
-        """Replays a graph, node by node."""
         call = self.call(thread, "cudaGraphLaunch_v10000")
         for node in nodes:
             if not self._losses()[1]:
                 self._work(thread.process, call, node.name, node.served, f"!{node.number}")
 
     def replay_whole(self, thread: Thread, nodes: list[Node], graph: str) -> None:
-        """Replays a graph that is traced as a whole."""
         call = self.call(thread, "cudaGraphLaunch_v10000")
         if nodes:
             parts = dict.fromkeys((node.served.within for node in nodes), 0.0)
@@ -454,7 +448,6 @@ class Recording:
             self._add(Event(kind, thread.name, when, when, what))
 
     def new_node(self) -> int:
-        """The number of a new node."""
         self._nodes += 1
         return self._nodes
 
@@ -481,7 +474,6 @@ class Recording:
         return self.rng.choice(((True, False), (False, True)))
 
     def lines(self, first_id: int = 1) -> list[str]:
-        """The trace."""
         calls = sorted((event for event in self.events if event.kind == "launch"), key=lambda event: event.start)
         lost = [event.of for event in self.events if event.of and event.of not in set(calls)]
         for number, call in enumerate(sorted([*calls, *dict.fromkeys(lost)], key=lambda event: event.start), first_id):
@@ -515,7 +507,6 @@ class Answer(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether it names just those modules, with these weights."""
         true = self.served.modules
         return self.found.keys() == true.keys() and all(isclose(self.found[path], true[path]) for path in true)
 
@@ -529,7 +520,6 @@ class Answer(NamedTuple):
 
 
 def answers(made: Program, dataset: Dataset) -> Iterator[Answer]:
-    """Every kernel that the dataset holds."""
     kernels = dataset.table("kernels").to_pylist()
     paths = dataset.table("modules", ["path"]).column("path").to_pylist()
     found: dict[int, dict[str, float]] = defaultdict(dict)

@@ -33,13 +33,11 @@ _HUGE = 25.0**7
 
 
 def linear(colours: Iterable[str]) -> Floats:
-    """Linear RGB of colours as #rrggbb."""
     values = np.array([[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in colours]) / 255
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 
 def lab(rgb: Floats) -> Floats:
-    """CIELAB of linear RGB."""
     xyz = rgb @ _XYZ.T / _WHITE
     x, y, z = np.moveaxis(np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116), -1, 0)
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)

@@ -16,12 +16,10 @@ _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', 
 
 
 def shown(dataset: Dataset, before: Dataset | None = None) -> dict[str, Any]:
-    """The data of a dataset's page."""
     return data_of(page(dataset, before))
 
 
 def data_of(html: bytes) -> dict[str, Any]:
-    """The data of a page."""
     matches = _DATA.findall(html.decode())
     assert len(matches) == 1
     data: dict[str, Any] = json.loads(matches[0])
@@ -69,12 +67,10 @@ class Tables:
         self.kernels["named"] = self.kernels["name"].astype(object).where(self.kernels["name"].notna(), None)
 
     def below(self, path: str) -> pd.DataFrame:
-        """The work of a module and all below it."""
         (row,) = self.modules[self.modules["path"] == path].itertuples()
         return self.kernels[self.kernels["module_id"].between(row.module_id, row.subtree_end_id - 1)]
 
     def own(self, path: str) -> pd.DataFrame:
-        """The work of a module itself."""
         (row,) = self.modules[self.modules["path"] == path].itertuples()
         return self.kernels[self.kernels["module_id"] == row.module_id]
 
@@ -89,7 +85,6 @@ class Tables:
 
 
 def pieces(drawn: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The kernels of one drawing."""
     columns = drawn["pieces"]
     for at in range(len(columns["ns"])):
         yield {name: column[at] for name, column in columns.items()}

@@ -254,7 +254,6 @@ def test_numbers_read_as_in_the_terminal(look, llama) -> None:
 
 
 def formatted(shown: Page, values: dict[str, Any]) -> Any:
-    """What the page's own functions make of numbers."""
     source = (ROOT / "tracekit" / "views" / "page" / "assets" / "formatting.js").read_text("utf-8")
     call = "[values.times.map(duration), values.shares.map(percent)]"
     return shown.evaluate(f"(values) => {{ {source}\n return {call}; }}", values)

@@ -123,7 +123,6 @@ def check_pairs(data: dict[str, Any], name: str, tables: Tables) -> None:
 
 
 def of_lines(data: dict[str, Any], tables: Tables, lines: set[int]) -> pd.DataFrame:
-    """The work of the modules of some lines."""
     listed = data["nodes"]["modules"]
     assert len(listed["name"]) == len(tables.modules)
     inside = [row for row, line in enumerate(listed["line"]) if line in lines]

@@ -50,7 +50,6 @@ def drawn(dataset: Dataset, frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def data_with(dataset: Dataset, frame: pd.DataFrame) -> dict[str, Any]:
-    """A page's data with a roofline."""
     return shown(dataset) | {"roofline": drawn(dataset, frame)}
 
 

@@ -24,7 +24,6 @@ class Met(NamedTuple):
 
     Attributes:
         missing: Of each collective, how many GPUs are, or may be, of its communicator and have no record of it.
-        lanes: The streams that rows refer to.
         unmatched: How many collectives of streams belong to none that is certain.
     """
 

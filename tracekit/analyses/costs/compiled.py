@@ -92,7 +92,6 @@ def is_compiled(table: pa.Table) -> Flags:
 
 
 def _shares(dataset: Dataset, compiled: pa.Table) -> pa.Table:
-    """The rows of ``kernel_modules`` of compiled work."""
     table = dataset.table("kernel_modules", _NO_SHARES.column_names)
     return table.filter(pc.is_in(table.column("kernel_id"), compiled.column("kernel_id").combine_chunks()))
 

@@ -125,7 +125,6 @@ def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Operator
 
 
 def _operators(dataset: Dataset) -> pa.Table | None:
-    """The ranges that are operators; None if there are none."""
     text = dataset.table("ranges", ["text"]).column("text").combine_chunks()
     matches = np.asarray(pc.match_substring_regex(text.dictionary, COMPLETE).fill_null(fill_value=False))
     if not matches.any():
@@ -137,7 +136,6 @@ def _operators(dataset: Dataset) -> pa.Table | None:
 
 
 def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
-    """The distinct texts without their running numbers, and the place of each row's text."""
     column = text.combine_chunks()
     plain = pc.replace_substring_regex(column.dictionary, COUNTING_FIELDS, "").dictionary_encode()
     code = np.asarray(plain.indices)[np.asarray(column.indices)]
@@ -196,7 +194,6 @@ def _added_up(marked: Marked, table: pa.Table, work: OwnWork) -> OperatorFlops:
 
 
 def _dtypes(kinds: list[Operator | None]) -> Ints:
-    """The place in ``MULTIPLIED`` of each operator's dtype, or -1."""
     words = [kind.dtype if kind is not None else None for kind in kinds]
     return np.array([MULTIPLIED.index(word) if word in MULTIPLIED else -1 for word in words], dtype=np.int64)
 

@@ -122,7 +122,6 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def _memory_of(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements from a tensor's first one to its last one, in the order of their addresses."""
     return tensor.as_strided((_span(tensor),), (1,))
 
 

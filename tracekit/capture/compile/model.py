@@ -83,8 +83,6 @@ def compile_model(
 
 
 class _DynamicSizes:
-    """The dynamic dimensions of each argument."""
-
     def __init__(self, forward: Callable[..., object], dynamic_dims: Mapping[str, Sequence[int]] | None) -> None:
         parameters = inspect.signature(forward).parameters
         kinds = {parameter.kind for parameter in parameters.values()}
@@ -221,7 +219,6 @@ def _calling_model(code: types.CodeType) -> types.FunctionType:
 
 
 def _state(model: nn.Module) -> _State:
-    """The buffers of a model, and the tensors that are plain attributes of its modules."""
     return {
         (path, name): value
         for path, module in model.named_modules()

@@ -118,7 +118,6 @@ def facts_of(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFacts
 
 
 def _first_dimension(values: Sequence[object]) -> int | None:
-    """The first dimension of the first tensor that has one, if it is a fixed number."""
     tensor = next((value for value in values if isinstance(value, torch.Tensor) and value.dim()), None)
     size = None if tensor is None else tensor.shape[0]
     return size if isinstance(size, int) else None

@@ -306,7 +306,6 @@ def _is_composite(overload: OpOverload) -> bool:
 
 
 def _bodies(node: fx.Node) -> list[fx.GraphModule]:
-    """The graphs that a higher-order operator, such as a checkpoint, gets as arguments."""
     if not isinstance(node.target, HigherOrderOperator):
         return []
     attributes = (_attribute(item) for item in node.all_input_nodes if item.op == "get_attr")

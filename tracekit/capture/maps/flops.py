@@ -207,7 +207,6 @@ def _packet(target: Any) -> Any:  # noqa: ANN401 - anything that a node calls
 
 
 def _operator(target: Any) -> str:  # noqa: ANN401
-    """Its name as operators are called: ``aten::mm``."""
     packet = getattr(target, "overloadpacket", None)
     return str(packet).replace(".", "::", 1) if packet is not None else str(getattr(target, "__name__", target))
 

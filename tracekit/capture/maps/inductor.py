@@ -36,7 +36,7 @@ _LOG = logging.getLogger("tracekit.capture")
 COMPILER = "torch._inductor.compile_fx"
 KNOWN = ((2, 11), (2, 15))
 #: Part of the key of Inductor's caches while maps are on.
-CACHE_TAG = "tracekit kernel maps 8"
+CACHE_TAG = "tracekit kernel maps 10"
 _PROVENANCE = "set_kernel_post_grad_provenance_tracing"
 #: The parameters that the functions of known releases begin with.
 _PARAMETERS = {
@@ -309,11 +309,11 @@ def _kernel_map(
     traced: Traced, owners: Owners, kernels: Sequence[Kernel], flops: Sequence[Mapping[str | None, Cost]]
 ) -> tuple[object, ...]:
     rows = []
-    for at, (name, generated, weights) in enumerate(owners.served(kernels)):
+    for at, (name, generated, weights, recomputes) in enumerate(owners.served(kernels)):
         counted = flops[at] if flops else {}
         numbers = ((traced.numbers.get(text), text, weight) for text, weight in weights.items())
         served = ((number, weight, *counted.get(text, ())) for number, text, weight in numbers if number is not None)
-        rows.append((name, generated, tuple(served)))
+        rows.append((name, generated, tuple(served), recomputes))
     return traced.digest, tuple(rows), traced.kept
 
 

@@ -6,7 +6,7 @@ multiply, as it was before. It knows modules only as texts of the graph.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from torch import fx
@@ -53,11 +53,15 @@ class Kernel(NamedTuple):
 
 
 class KernelModules(NamedTuple):
-    """A kernel and the weights of the modules it serves, by text; None is the function's own work. Empty if unknown."""
+    """A kernel and the weights of the modules it serves, by text; None is the function's own work. Empty if unknown.
+
+    One of a backward graph ``recomputes`` if it does nothing but what a forward pass did before.
+    """
 
     name: str
     generated: bool
     modules: dict[str | None, int]
+    recomputes: bool
 
 
 class Owners:
@@ -68,6 +72,7 @@ class Owners:
         self._by_weight: dict[str, set[str | None]] = {}
         #: Nodes are known by identity: those that are removed must not make room for others.
         self._kept = list(graph.graph.nodes)
+        self._differentiates = any(node.meta.get("partitioner_tag") == "is_backward" for node in self._kept)
         for node in self._kept:
             factors = _factors(node)
             if factors and _is_known(node):
@@ -78,29 +83,36 @@ class Owners:
     def served(self, kernels: Iterable[Kernel]) -> Iterator[KernelModules]:
         """Whom each kernel serves."""
         kernels = list(kernels)
+        called = {node for kernel in kernels for node in _called(kernel)}
         for kernel, nodes in zip(kernels, self.computed(kernels), strict=True):
             busy = [node for node in nodes if _name(node) not in _FREE] or nodes
-            yield KernelModules(kernel.name, kernel.generated, self._weights(busy))
+            weights = self._weights(kernel, busy, called)
+            yield KernelModules(kernel.name, kernel.generated, weights, self._differentiates and _is_forward(busy))
 
     def computed(self, kernels: Sequence[Kernel]) -> list[list[fx.Node]]:
         """The nodes that each kernel computes."""
-        called = {id(node) for kernel in kernels for node in _called(kernel)}
+        called = [_called(kernel) for kernel in kernels]
         # An operator's own kernel passes for its inputs' work, too, and theirs for the operator's.
+        others = {node for nodes in called for node in nodes}
         found: list[list[fx.Node]] = []
         before: set[fx.Node] = set()
-        for kernel in kernels:
-            found.append(_called(kernel) or _without(called, before, kernel.nodes))
+        for kernel, own in zip(kernels, called, strict=True):
+            found.append(own or _without(others, before, kernel.nodes))
             before.update(found[-1])
+            if _is_product(kernel):
+                # The compiler's next kernel may finish it, as it adds the bias of a convolution.
+                others.difference_update(own)
         return found
 
-    def _weights(self, nodes: Sequence[fx.Node]) -> dict[str | None, int]:
-        """Weights by module: a node counts once, a product more than all other nodes of its kernel."""
+    def _weights(self, kernel: Kernel, nodes: Sequence[fx.Node], called: Container[fx.Node]) -> dict[str | None, int]:
+        """Weights by module: a node counts once, a product more than all other nodes of the kernel that multiplies."""
         weights: Counter[str | None] = Counter()
         for node in nodes:
             products = [self._of_product(node, factors) for factors in _products(node)]
+            multiplies = products and not (kernel.generated and node in called)
             for known, text in products or [self.owner(node)]:
                 if known:
-                    weights[text] += len(nodes) if products else 1
+                    weights[text] += len(nodes) if multiplies else 1
         return dict(weights) or dict.fromkeys(_around(nodes), 1)
 
     def owner(self, node: fx.Node) -> tuple[bool, str | None]:
@@ -121,22 +133,35 @@ class Owners:
         return (True, owners.pop()) if len(owners) == 1 else (False, None)
 
 
+def _is_forward(nodes: Sequence[fx.Node]) -> bool:
+    """Whether nodes compute what a forward pass computes."""
+    busy = [node for node in nodes if _name(node) not in _FREE]
+    return bool(busy) and all(node.meta.get("partitioner_tag") == "is_forward" for node in busy)
+
+
 def _called(kernel: Kernel) -> list[fx.Node]:
     """The nodes of the operator that a kernel is a call of; a node may leave open which overload it calls."""
     if kernel.generated:
         return []
+    if _is_product(kernel):
+        return list(kernel.nodes) if len(kernel.nodes) == 1 else list(filter(_products, kernel.nodes))
     overload = kernel.name.removeprefix("torch.ops.")
     return [node for node in kernel.nodes if str(node.target) in (overload, overload.rpartition(".")[0])]
 
 
-def _without(called: set[int], before: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:
-    """The nodes that compute, but for those that kernels of their own compute, if others are left.
+def _is_product(kernel: Kernel) -> bool:
+    return kernel.name.startswith("extern_kernels.")
+
+
+def _without(called: Container[fx.Node], before: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    """The nodes that compute, but for those that kernels of their own compute, if others that compute are left.
 
     Where only work of kernels before is left, which is input here, a kernel finishes what an operator began.
     """
     computing = [node for node in nodes if node.op == "call_function"]
-    left = [node for node in computing if id(node) not in called] or computing
-    finished = [node for node in computing if id(node) in called]
+    left = [node for node in computing if node not in called]
+    left = left if any(_name(node) not in _FREE for node in left) else computing
+    finished = [node for node in computing if node in called]
     return finished if finished and before.issuperset(left) else left
 
 

@@ -10,7 +10,8 @@ has a number, the module is left out.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -210,6 +211,8 @@ class MarkedModels:
         self._paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._tensors: dict[int, list[str]] = {}
         self._shared: set[int] | None = None
+        #: The paths of modules that ran in compiled code, and of those around them.
+        self.compiled: set[str] = set()
 
     def add(self, markers: object, model: nn.Module, prefix: str) -> None:
         """Markers were put on a model, whose own path is the prefix."""
@@ -220,6 +223,11 @@ class MarkedModels:
         """Markers were taken off."""
         if self._models.pop(id(markers), None) is not None:
             epoch.begin()
+
+    def ran_compiled(self, paths: Iterable[str]) -> None:
+        """Notes modules that a run of a compiled graph serves."""
+        for path in paths:
+            self.compiled.update(accumulate(path.split("."), "{}.{}".format))
 
     def path_of(self, module: nn.Module) -> str | None:
         """The path of a module; None if its model is not marked."""

@@ -18,7 +18,7 @@ from torch import fx
 
 from tracekit.capture.emit import Emitter, epoch, quiet_emitter
 from tracekit.capture.maps.flops import Cost, sizes_in
-from tracekit.capture.maps.paths import Place, modules_by_inputs, paths_of_forward
+from tracekit.capture.maps.paths import Place, marked_models, modules_by_inputs, paths_of_forward
 from tracekit.capture.maps.traced import Traced, module_text
 from tracekit.capture.marks import Switch
 from tracekit.markers.base import Flops, MappedKernel
@@ -237,8 +237,8 @@ class _State:
             places, witnesses = served.places, (served.witness,) if served.witness >= 0 else ()
         return Served(self.asked, tuple(paths), places), witnesses
 
-    def _mapped(self, served: Served, inputs: Sequence[Any]) -> _Opener:
-        _, paths, places = served
+    def _mapped(self, of: Served, inputs: Sequence[Any]) -> _Opener:
+        _, paths, places = of
         root = paths[0] if len(paths) == 1 else None
         prefixes = ("",) if root else paths
         sized = inputs if len(self.maps) < _MOST_SIZES or not self.sizes else None
@@ -247,9 +247,11 @@ class _State:
         if emitted is None:
             map_id, texts = kernel_map(root or "", list(self.kernel_map.mapped(places, prefixes, sized)))
             emitted = _EmittedMap(root or "", map_id, [self.emitter.opener(text) for text in texts])
+            served = [None if place is None else _joined(paths[place[0]], place[1]) for place in places]
+            marked_models.ran_compiled(filter(None, served))
             self.maps[places, prefixes, sizes] = emitted
         other = None if (root or "") == emitted.root else root
-        return _Opener(self.emitter.opener(compiled_graph(emitted.map_id, self.graph_pass, other)), emitted, served)
+        return _Opener(self.emitter.opener(compiled_graph(emitted.map_id, self.graph_pass, other)), emitted, of)
 
 
 def running_as(run: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
@@ -268,21 +270,21 @@ def running_as(run: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
 
 
 class KernelMap(NamedTuple):
-    """The kernels of code: name, whether it is generated, and modules: number, weight and fields of ``Cost``."""
+    """The kernels of code: name, if it is generated, modules (number, weight, fields of ``Cost``), if it recomputes."""
 
     digest: str
-    kernels: tuple[tuple[str, bool, tuple[tuple[Any, ...], ...]], ...]
+    kernels: tuple[tuple[str, bool, tuple[tuple[Any, ...], ...], bool], ...]
 
     def sizes(self) -> list[int]:
         """The inputs on which FLOPs depend."""
-        return sizes_in(Cost(*cost) for *_, served in self.kernels for _, _, *cost in served if cost)
+        return sizes_in(Cost(*cost) for _, _, served, _ in self.kernels for _, _, *cost in served if cost)
 
     def mapped(
         self, places: Sequence[Place | None], prefixes: Sequence[str | None], inputs: Sequence[Any] | None
     ) -> Iterator[MappedKernel]:
         """The kernels of a map in a run. Without its inputs, FLOPs that depend on sizes are not known."""
         found = [None if place is None else _joined(prefixes[place[0]], place[1]) for place in places]
-        for name, generated, modules in self.kernels:
+        for name, generated, modules, recomputes in self.kernels:
             weights: dict[str, int] = {}
             flops: dict[str, Flops] = {}
             for number, weight, *cost in modules:
@@ -290,7 +292,8 @@ class KernelMap(NamedTuple):
                     weights[path] = weights.get(path, 0) + weight
                     flops |= {path: flops.get(path, Flops(0)).plus(Cost(*cost).flops(inputs))} if cost else {}
             whole = len(flops) == len(weights)
-            yield MappedKernel(name, generated, tuple(weights.items()), tuple(flops.values()) if whole else ())
+            told = tuple(flops.values()) if whole else ()
+            yield MappedKernel(name, generated, tuple(weights.items()), told, recomputes)
 
 
 def _joined(prefix: str | None, path: str) -> str | None:
@@ -315,7 +318,7 @@ def _map_of_operators(graph: fx.GraphModule, traced: Traced) -> KernelMap:
     """Operators of one module that follow each other stand together, under the name of the first."""
     operators = (node for node in graph.graph.nodes if node.op.startswith("call_") and _name(node) != "getitem")
     texts = groupby(operators, module_text)
-    kernels = ((_name(next(nodes)), False, ((traced.numbers[text], 1),)) for text, nodes in texts)
+    kernels = ((_name(next(nodes)), False, ((traced.numbers[text], 1),), False) for text, nodes in texts)
     return KernelMap(traced.digest, tuple(kernels))
 
 

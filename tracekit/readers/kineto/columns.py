@@ -76,9 +76,7 @@ class Gathering:
     Attributes:
         threads: Row of every thread of the host, by ids of process and thread.
         names: Row of every name of a call, kernel or module.
-        texts: Row of every text of a range.
         hierarchies: Row of every module hierarchy of an operator.
-        process_names: Names of processes by id.
         thread_names: Names of threads by ids of process and thread.
     """
 
@@ -223,7 +221,6 @@ _EMPTY = np.empty(0, dtype=np.int64)
 
 
 def _rows(values: Sequence[str], known: dict[str, int]) -> Ints:
-    """Rows of texts among those known, to which new ones are added."""
     return np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
 
 

@@ -196,7 +196,6 @@ _NAMELESS = "GPU without a name"
 
 
 def _source_of(path: Path, metadata: Metadata, first_ns: int) -> Source:
-    """The file, and when the trace began."""
     version = metadata.schema_version
     started = _integer(metadata.base_time, 0) + first_ns
     return replace(
@@ -210,7 +209,6 @@ def _source_of(path: Path, metadata: Metadata, first_ns: int) -> Source:
 
 
 def _gpus_of(metadata: Metadata) -> dict[int, Gpu]:
-    """The GPUs by number."""
     properties = metadata.device_properties
     known = {}
     for gpu in properties[:_MOST_GPUS] if isinstance(properties, list) else ():
@@ -230,7 +228,6 @@ def _gpu(properties: dict[str, object]) -> Gpu:
 
 
 def _ranks_of(metadata: Metadata, threads: Threads) -> tuple[Rank, ...]:
-    """The rank of the only process."""
     rank = _distributed(metadata, "rank")
     if threads.process_pid.size != 1 or rank is None or rank > _LARGEST_RANK:
         return ()
@@ -244,7 +241,6 @@ def _process_names_of(named: Mapping[int, str], threads: Threads) -> dict[int, s
 
 
 def _thread_names_of(named: Mapping[tuple[int, int], str], threads: Threads) -> dict[int, str]:
-    """Names of threads by row."""
     ids = zip(threads.pid.tolist(), threads.tid.tolist(), strict=True)
     return {row: named[pair] for row, pair in enumerate(ids) if pair in named}
 
@@ -262,7 +258,6 @@ def _integer(value: object, missing: int) -> int:
 
 
 def _missing_data(recording: Recording, *, numbered: bool, without_modules: bool) -> Iterator[MissingData]:
-    """Everything that the trace could hold and does not."""
     if numbered:
         remedy = (
             "modules are named by class and number (Linear_3), as with_stack records them; for paths: tracekit capture"

@@ -53,8 +53,6 @@ class Loss(NamedTuple):
     """A loss that nsys reports.
 
     Attributes:
-        cause: The kind of loss.
-        messages: Number of messages about it.
         quote: The first message, or nothing if it cannot be shown.
         processes: Global ids of the processes that messages name.
         anywhere: Whether a message names no process.

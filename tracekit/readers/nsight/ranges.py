@@ -26,8 +26,6 @@ class _Rows(NamedTuple):
     """Rows of NVTX_EVENTS with what was looked up for each.
 
     Attributes:
-        events: The rows.
-        types: Their event types.
         text: Row of the distinct texts, or -1.
         domain: Row of the distinct domains, or -1.
     """

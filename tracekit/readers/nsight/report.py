@@ -127,7 +127,6 @@ def _check_essentials(source: TableSource) -> None:
 
 
 def _requests_of_report() -> dict[str, Request]:
-    """What to read of the large tables, by the names that :func:`recording_of` gives them."""
     return {
         "nvtx": Request(nsight.NVTX, _NVTX_COLUMNS | _RARE_NVTX_COLUMNS, rare=tuple(_RARE_NVTX_COLUMNS)),
         "runtime": Request(nsight.RUNTIME, _RUNTIME_COLUMNS, rare=("returnValue",)),
@@ -228,7 +227,6 @@ def _process_names(source: TableSource, threads: Threads) -> dict[int, str]:
 
 
 def _operators_of(rows: pa.Table, ids: GlobalIds, names: Names, counters: LossCounters) -> Operators:
-    """Operators as work that launched itself."""
     if not rows.num_rows:
         return no_operators()
     start, end = start_and_end(rows, nsight.OPERATORS.name, "kernels", counters)
@@ -240,7 +238,6 @@ def _operators_of(rows: pa.Table, ids: GlobalIds, names: Names, counters: LossCo
 
 
 def _thread_names(source: TableSource, strings: pa.Table, ids: GlobalIds) -> dict[int, str]:
-    """The names of threads that did something, by their rows."""
     named = typed(source, nsight.THREADS, "globalTid", "nameId")
     if not named:
         return {}

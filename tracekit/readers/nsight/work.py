@@ -18,7 +18,7 @@ from tracekit.causes import FAILED_CALL, NO_CORRELATION_ID
 from tracekit.nsight import tables as nsight
 from tracekit.nsight.tables import StoredTable
 from tracekit.readers.nsight.threads import GlobalIds
-from tracekit.readers.rows import Names, start_and_end
+from tracekit.readers.rows import KERNEL_COLUMNS, WORK_COLUMNS, Names, start_and_end
 from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import (
@@ -38,21 +38,8 @@ from tracekit.recording.tables import (
     names_starting,
 )
 
-#: Nsight's column → ours, for what every table of device work has.
-_COMMON = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
-_KERNEL_ONLY = {
-    "gridX": "grid_x",
-    "gridY": "grid_y",
-    "gridZ": "grid_z",
-    "blockX": "block_x",
-    "blockY": "block_y",
-    "blockZ": "block_z",
-    "registersPerThread": "registers",
-    "staticSharedMemory": "static_smem_bytes",
-    "dynamicSharedMemory": "dynamic_smem_bytes",
-    "graphId": "graph_id",
-    "graphNodeId": "graph_node_id",
-}
+#: Nsight's column → ours.
+_KERNEL_ONLY = KERNEL_COLUMNS | {"graphId": "graph_id", "graphNodeId": "graph_node_id"}
 WORK_TABLES: dict[str, tuple[StoredTable, int, dict[str, str]]] = {
     "kernel": (nsight.KERNEL, KERNEL, _KERNEL_ONLY),
     "memcpy": (nsight.MEMCPY, MEMCPY, {"bytes": "bytes", "copyKind": "copy_kind", "graphNodeId": "graph_node_id"}),
@@ -71,7 +58,7 @@ def work_requests() -> dict[str, Request]:
     requests = {}
     for name, (table, _, own) in WORK_TABLES.items():
         columns = {"start": pa.int64(), "end": pa.int64(), "globalPid": ENCODED}
-        columns |= {theirs: pa.from_numpy_dtype(Work.dtype(ours)) for theirs, ours in (_COMMON | own).items()}
+        columns |= {theirs: pa.from_numpy_dtype(Work.dtype(ours)) for theirs, ours in (WORK_COLUMNS | own).items()}
         columns |= {column: ENCODED for column in ("shortName", "demangledName") if column in table.columns}
         requests[name] = Request(table, columns)
     return requests
@@ -142,7 +129,7 @@ def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, counters: 
     start, end = start_and_end(rows, WORK_TABLES[name][0].name, "kernels", counters)
     columns = {"kind": np.full(rows.num_rows, kind, dtype=np.int8), "start_ns": start, "end_ns": end}
     columns["process"] = ids.processes(rows.column("globalPid"))
-    present = {theirs: ours for theirs, ours in (_COMMON | own).items() if theirs in rows.column_names}
+    present = {theirs: ours for theirs, ours in (WORK_COLUMNS | own).items() if theirs in rows.column_names}
     columns |= {ours: numbers(rows, theirs) for theirs, ours in present.items()}
     columns |= _name_columns(name, rows, names)
     if "copy_kind" in columns:

@@ -94,7 +94,6 @@ def _is_whole(place: Path) -> bool:
 
 
 def _contents(place: Path) -> str:
-    """The files of an export and their sizes, a line each."""
     files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != _CONTENTS)
     return "".join(f"{path.stat().st_size} {path.relative_to(place)}\n" for path in files)
 

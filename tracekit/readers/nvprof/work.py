@@ -17,7 +17,7 @@ from tracekit.causes import FAILED_CALL, NO_CORRELATION_ID
 from tracekit.nsight.tables import StoredTable, short_name
 from tracekit.readers.nvprof import tables as nvprof
 from tracekit.readers.nvprof.tables import call_keys, thread_rows
-from tracekit.readers.rows import Names, start_and_end
+from tracekit.readers.rows import KERNEL_COLUMNS, WORK_COLUMNS, Names, start_and_end
 from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import COPY_KINDS, KERNEL, MEMCPY, MEMSET, Launches, Work, names_starting
@@ -111,28 +111,16 @@ class _Source(NamedTuple):
     columns: dict[str, str]
 
 
-_PLACE = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
 _GRAPH = {"graphNodeId": "graph_node_id", "graphId": "graph_id"}
-_KERNEL = {
-    "gridX": "grid_x",
-    "gridY": "grid_y",
-    "gridZ": "grid_z",
-    "blockX": "block_x",
-    "blockY": "block_y",
-    "blockZ": "block_z",
-    "registersPerThread": "registers",
-    "staticSharedMemory": "static_smem_bytes",
-    "dynamicSharedMemory": "dynamic_smem_bytes",
-}
-_COPY = _PLACE | {"bytes": "bytes", "copyKind": "copy_kind"} | _GRAPH
+_COPY = WORK_COLUMNS | {"bytes": "bytes", "copyKind": "copy_kind"} | _GRAPH
 _SOURCES = {
-    "kernel": _Source(nvprof.KERNEL, KERNEL, _PLACE | _KERNEL | _GRAPH),
-    "concurrent_kernel": _Source(nvprof.CONCURRENT_KERNEL, KERNEL, _PLACE | _KERNEL | _GRAPH),
+    "kernel": _Source(nvprof.KERNEL, KERNEL, WORK_COLUMNS | KERNEL_COLUMNS | _GRAPH),
+    "concurrent_kernel": _Source(nvprof.CONCURRENT_KERNEL, KERNEL, WORK_COLUMNS | KERNEL_COLUMNS | _GRAPH),
     # Kernels that kernels launched: no API call started them.
-    "cdp_kernel": _Source(nvprof.CDP_KERNEL, KERNEL, _PLACE | _KERNEL),
+    "cdp_kernel": _Source(nvprof.CDP_KERNEL, KERNEL, WORK_COLUMNS | KERNEL_COLUMNS),
     "memcpy": _Source(nvprof.MEMCPY, MEMCPY, _COPY),
     "memcpy2": _Source(nvprof.MEMCPY2, MEMCPY, _COPY),
-    "memset": _Source(nvprof.MEMSET, MEMSET, _PLACE | {"bytes": "bytes"} | _GRAPH),
+    "memset": _Source(nvprof.MEMSET, MEMSET, WORK_COLUMNS | {"bytes": "bytes"} | _GRAPH),
 }
 WORK_TABLES = tuple(_SOURCES)
 

@@ -188,7 +188,6 @@ def _column(table: StoredTable, name: str, type_: pa.DataType) -> str:
 
 
 def _value_type(type_: pa.DataType) -> pa.DataType:
-    """The type of a column's values before they are stored as this type."""
     value = type_.value_type if pa.types.is_dictionary(type_) else type_
     return pa.int64() if pa.types.is_integer(value) else value
 
@@ -227,7 +226,6 @@ class Part:
 
     Attributes:
         arrays: Their columns; without those that are null throughout.
-        rows: How many there are.
         rowid: Their rowids; only the first and the last, unless some columns are elsewhere.
         elsewhere: Columns that are not empty but neither integers, texts nor bytes.
         beyond: Number of values that were too large for their column and became null.
@@ -360,7 +358,6 @@ def _watched(begun: Mapping[str, list[Future[Part]] | None], progress: Callable[
 
 
 def _how(type_: pa.DataType) -> str:
-    """How a column of this type is read from pages."""
     if type_ in {ENCODED_TEXT, ENCODED_BLOB}:
         return "texts" if type_ == ENCODED_TEXT else "blobs"
     return "integers" if type_ == ENCODED or pa.types.is_integer(type_) else "others"

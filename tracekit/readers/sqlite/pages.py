@@ -42,12 +42,9 @@ class Pages:
     """The pages of an open file, numbered from 0.
 
     Attributes:
-        file: The file.
         turn: Held while the file is read, so that threads can share it.
         count: How many pages it has.
-        size: Bytes of a page.
         usable: Bytes of a page that belong to SQLite.
-        utf8: Whether its texts are UTF-8.
     """
 
     file: FileIO
@@ -152,7 +149,6 @@ class Columns:
     """Some columns of some rows.
 
     Attributes:
-        rowid: Their rowids, increasing.
         integers: Integers, as narrow as their values allow; None if they are all null.
         texts: Texts; None if they are all null.
         others: Which of the other columns hold anything.
@@ -297,7 +293,6 @@ def _numbers(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, 
 
 
 def _word(kind: Bytes | Ints, most: int) -> type[np.int32 | np.int64]:
-    """The narrowest numbers that hold all integers of a column."""
     widest = most if most < _ZERO else int(kind[kind < _ZERO].max())
     return np.int32 if widest <= _FOUR_BYTES else np.int64
 

@@ -25,8 +25,9 @@ from tracekit.trace.calls.trees import (
     Forest,
     Trees,
     apart_from_parent,
-    below_operators,
+    below,
     evaluations,
+    outside_siblings,
     runs_again,
     trees_of,
 )
@@ -61,6 +62,7 @@ class Calls:
             pass that begins there, or evaluates a node of autograd that another call made.
         evaluates: Whether it evaluates a node of autograd whose operator is known, or is a plain range inside.
         unmarked: Whether it is a backward call of which the report has no range.
+        siblings: ``HierarchyKey.siblings``: groups of calls that are never part of each other, by rows of ranges.
         modules: The hierarchy, in pre-order.
         mapped_modules: Where the modules of kernel maps stand in it.
     """
@@ -79,13 +81,18 @@ class Calls:
     apart: Flags
     evaluates: Flags
     unmarked: Flags
+    siblings: dict[int, int]
     modules: list[Module]
     mapped_modules: MappedModules
 
     @property
     def trees(self) -> Trees:
         """Which calls are part of which."""
-        return trees_of(self.parent, self.depth, self.apart)
+        return trees_of(self.parent, self.depth, self.apart, self._above)
+
+    @property
+    def _above(self) -> Rows:
+        return outside_siblings(self.parent, self.range_row, self.siblings)
 
     @property
     def known(self) -> Flags:
@@ -95,7 +102,7 @@ class Calls:
     @property
     def known_parent(self) -> Rows:
         """The nearest call of a known module that each one is part of, or -1."""
-        parent = np.where(self.apart, -1, self.parent)
+        parent = np.where(self.apart, -1, self._above)
         if self.known.all():
             return parent
         above = np.append(parent, -1)
@@ -137,7 +144,8 @@ def calls_of(
     apart = apart_from_parent(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
     evaluated = evaluations(keyed.nodes, calls, forest, decoded.markers, recording.counters)
     apart |= (evaluated.forward >= 0) & (forest.parent >= 0)
-    trees = below_operators(trees_of(forest.parent, forest.depth, apart), evaluated.forward)
+    above = outside_siblings(forest.parent, calls.range_row, keyed.siblings)
+    trees = below(trees_of(forest.parent, forest.depth, apart, above), evaluated.forward)
     around = innermost(calls.start, calls.end, forest.parent, keyed.runs.start, keyed.runs.end)
     modules, module, unclear, places = _hierarchy(recording, keyed, calls, trees, (around, evaluated.forward))
     calls.cause[unclear] = causes.CAUSES.index(causes.MODULE_UNCLEAR)
@@ -155,6 +163,7 @@ def calls_of(
         apart=apart,
         evaluates=evaluated.within,
         unmarked=np.zeros(calls.start.size, dtype=bool),
+        siblings=keyed.siblings,
         captured=_during_graph_captures(captures, calls, forest) | _beside(recording, calls),
         modules=modules,
         mapped_modules=places,

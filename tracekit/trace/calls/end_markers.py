@@ -308,11 +308,6 @@ class Spans(NamedTuple):
 
     Attributes:
         range_row: Row of the recording's ranges.
-        start: Start on the axis.
-        end: End on the axis.
-        thread: Row of threads.
-        process: Row of processes.
-        marker: Row of the decoded markers.
         parent: The span around it, or -1.
         depth: How many spans are around it.
         encloses: Whether a call or the launch of some work lies inside.

@@ -39,7 +39,6 @@ class RangeEnds:
 
     Attributes:
         end: End of every range of the recording, on the axis.
-        end_ns: The same as a time.
         as_recorded: Whether all of these are the recorded ends.
         doubts: Stretches in which it is not known what was open on a thread, by time: starts and ends on the axis, and
             the row of some range of that thread.
@@ -107,14 +106,9 @@ class _Pushes(NamedTuple):
 
     Attributes:
         row: Row of the recording's ranges.
-        thread: Row of threads.
         kind: _UNPLACED, _MODULE or _STEP.
-        name: Number of the name.
-        above: Number of the name above.
         start: Start, on an axis of threads and domains.
-        end: Recorded end there.
         parent: The one around it as recorded, or -1.
-        ended: Whether that end is recorded.
     """
 
     row: Rows

@@ -95,14 +95,39 @@ def _is_elsewhere(inner: Marker, outer: Marker) -> bool:
     return bool(outer.path) and not inner.path.startswith(f"{outer.path}.")
 
 
-def trees_of(parent: Rows, depth: Ints, apart: Flags) -> Trees:
+def outside_siblings(parent: Rows, range_row: Rows, siblings: dict[int, int]) -> Rows:
+    """The nearest call around each that is not of its own group of siblings: by chance it lies inside these.
+
+    Args:
+        parent: Row of the enclosing call, or -1.
+        range_row: Row of the range of every call.
+        siblings: The group, for rows of ranges that are in one.
+    """
+    if not siblings:
+        return parent
+    last = max(siblings)
+    groups = np.full(max(last, int(range_row.max(initial=0))) + 1, -1, dtype=np.int64)
+    groups[[*siblings]] = [*siblings.values()]
+    group, outside = groups[range_row], parent
+    while (inside := (outside >= 0) & (group >= 0) & (lookup(group, outside) == group)).any():
+        outside = np.where(inside, lookup(parent, outside), outside)
+    return outside
+
+
+def trees_of(parent: Rows, depth: Ints, apart: Flags, above: Rows) -> Trees:
     """The trees of some calls.
 
     Args:
         parent: Row of the enclosing call, or -1.
         depth: How many calls enclose each one.
         apart: Which calls are no part of the call around them.
+        above: Row of the call that each of the others is part of, one of those around it, or -1.
     """
+    moved = (above != parent) & ~apart
+    return below(_nested(parent, depth, apart | moved), np.where(moved, above, -1))
+
+
+def _nested(parent: Rows, depth: Ints, apart: Flags) -> Trees:
     rows = np.arange(parent.size)
     if not apart.any():
         return Trees(rows, rows, parent, depth)
@@ -168,17 +193,18 @@ def _within(forward: Rows, calls: CallColumns, markers: list[Marker]) -> Flags:
     return np.asarray(lookup(forward[bounds], around) >= 0)
 
 
-def below_operators(trees: Trees, forward: Rows) -> Trees:
-    """The trees of calls, with evaluations below the operators that made their nodes; in pre-order.
+def below(trees: Trees, around: Rows) -> Trees:
+    """The trees of calls, with some roots below other calls; in pre-order.
 
     Args:
-        trees: The trees, in which evaluations are roots.
-        forward: For every call that of the operator which made the node that it evaluates, or -1.
+        trees: The trees.
+        around: For calls that are roots the call that they are to be below (for evaluations of nodes of autograd the
+            operators that made these), or -1.
     """
-    if not (forward >= 0).any():
+    if not (around >= 0).any():
         return trees
-    made = forward[trees.call]
-    parent = np.where(made >= 0, lookup(trees.node, made), trees.parent)
+    around = around[trees.call]
+    parent = np.where(around >= 0, lookup(trees.node, around), trees.parent)
     place = _pre_order(parent)
     order = np.argsort(place)
     depth = depths(parent)

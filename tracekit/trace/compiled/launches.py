@@ -45,12 +45,9 @@ class OwnLaunches(NamedTuple):
     """Launches that runs made themselves, by run and then by time.
 
     Attributes:
-        row: Row of launches.
-        run: Row of runs.
         unit: Launches of one number are one kernel's: inside one operator, or one inside the other.
         name: For every unit the number of its name in ``names``; -1 if it has none.
         first: For every unit its first launch, as a position in ``row``.
-        names: Names of kernels and operators.
     """
 
     row: Rows
@@ -219,12 +216,7 @@ class Runs:
 
     Attributes:
         range_row: Row of the recording's ranges.
-        start: Start on the axis.
-        end: End on it.
         parent: The run around each, or -1.
-        process: Row of processes.
-        start_ns: When it began.
-        graph: Row of graphs.
         cut: Whether its end is not recorded, so that it may not have launched all of its kernels.
         graphs: What distinguishes the graphs: the ids of their maps, and the modules that were compiled.
         maps: The maps of which all parts are known, by their ids.
@@ -307,7 +299,6 @@ class KernelMap(NamedTuple):
 
     Attributes:
         root: Path of the module that was compiled, or its class.
-        kernels: The kernels.
         paths: The distinct paths of modules below the root, in the order of the kernels.
     """
 

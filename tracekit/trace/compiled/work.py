@@ -51,8 +51,6 @@ class CompiledWork:
     """The work that runs of compiled graphs launched.
 
     Attributes:
-        runs: The runs.
-        shares: Modules with weights.
         of_work: For every kernel the row of its shares; ``NO_RUN``, or another code of :mod:`shares` for work
             of a run whose modules are not known.
         run: For every kernel the row of the run that launched it, or -1.
@@ -70,12 +68,9 @@ class CompiledContext(NamedTuple):
     """What a recording says besides its runs.
 
     Attributes:
-        recording: The recording.
         axis: Its ranges and launches on one axis.
-        operators: The operators that its texts name.
         calls: Its calls, with the modules of kernel maps.
         call_at_launch: For every launch the innermost call around it, or -1.
-        launched: The launch of every kernel.
     """
 
     recording: Recording
@@ -257,9 +252,6 @@ class Pattern(NamedTuple):
 
     Attributes:
         keys: For every kernel what launches of it are called.
-        generated: Which kernels the compiler wrote.
-        names: The name of each in the map.
-        known: The distinct keys.
     """
 
     keys: list[str]
@@ -272,9 +264,7 @@ class Gap(NamedTuple):
     """Launches of several kernels of a library, of which it is not known where each begins.
 
     Attributes:
-        first: The first of the launches.
         last: The launch after the last.
-        kernels: The kernels, in order.
     """
 
     first: int
@@ -441,11 +431,11 @@ class Shares:
     Attributes:
         first: For every set its first row, and the end of the last.
         module: Row of modules, ascending in each set.
-        weight: Its weight.
         flops: The FLOPs for it; -1 if they are not known.
         note: The place in ``notes`` of what is noted of them.
         notes: Dtypes of known FLOPs, and reasons why others are unknown.
         main: For every set the module of the greatest weight; of several, what all of them are part of.
+        recomputes: Of which sets the work only computes anew what the forward pass did.
     """
 
     first: Ints
@@ -455,10 +445,13 @@ class Shares:
     note: Rows
     notes: list[str]
     main: Rows
+    recomputes: Flags
 
 
 #: A module of a set: its row, its weight, and its FLOPs.
 _Share = tuple[int, int, Flops]
+#: Of a set, whether its work only computes anew what the forward pass did, and the modules.
+_Set = tuple[bool, tuple[_Share, ...]]
 _NOTHING = Flops(0)
 
 
@@ -467,7 +460,7 @@ class ShareTable:
 
     def __init__(self, modules: Sequence[Module]) -> None:
         self._modules = modules
-        self._rows: dict[tuple[_Share, ...], int] = {}
+        self._rows: dict[_Set, int] = {}
         self._of_target: dict[tuple[int, Target, bool], int] = {}
 
     def row(
@@ -512,18 +505,19 @@ class ShareTable:
             weights, flops = {around: 1}, {around: reduce(Flops.plus, flops.values())}
         if -1 in weights:
             return UNCLEAR
-        return self._numbered(tuple((place, weights[place], flops[place]) for place in sorted(weights)))
+        recomputes = all(kernel.recomputes for kernel in kernels)
+        return self._numbered((recomputes, tuple((place, weights[place], flops[place]) for place in sorted(weights))))
 
-    def _numbered(self, row: tuple[_Share, ...]) -> int:
+    def _numbered(self, row: _Set) -> int:
         return self._rows.setdefault(row, len(self._rows))
 
     def multiplies(self) -> Flags:
         """For every row whether it has FLOPs, or may have."""
-        return np.array([any(share[2].number for share in row) for row in self._rows], dtype=bool)
+        return np.array([any(share[2].number for share in row) for _, row in self._rows], dtype=bool)
 
     def uncounted(self) -> Rows:
         """For every row that of the same modules without FLOPs: of launches after the first that a kernel made."""
-        plain = [tuple((*share[:2], _NOTHING) for share in row) for row in self._rows]
+        plain = [(again, tuple((*share[:2], _NOTHING) for share in row)) for again, row in self._rows]
         return np.array([self._numbered(row) for row in plain], dtype=np.int32)
 
     def _around(self, modules: list[int]) -> int:
@@ -535,7 +529,7 @@ class ShareTable:
 
     def shares(self) -> Shares:
         """All of them."""
-        rows = list(self._rows)
+        rows = [row for _, row in self._rows]
         sizes = np.array([len(row) for row in rows], dtype=np.int64)
         flat = np.array([share[:2] for row in rows for share in row], dtype=np.int64).reshape(-1, 2)
         total = np.repeat([sum(share[1] for share in row) for row in rows], sizes)
@@ -549,6 +543,7 @@ class ShareTable:
             note=np.array([notes[number.note] for number in flops], dtype=np.int64),
             notes=list(notes),
             main=np.array([self._main(row) for row in rows], dtype=np.int32),
+            recomputes=np.array([recomputes for recomputes, _ in self._rows], dtype=bool),
         )
 
     def _main(self, row: tuple[_Share, ...]) -> int:

@@ -23,10 +23,6 @@ class MappedRuns(NamedTuple):
     """Runs of compiled graphs, by (start, -end).
 
     Attributes:
-        start: Start on the axis.
-        end: End on it.
-        process: Row of processes.
-        start_ns: When it began.
         graph: Row of the graphs; ``NO_MAP`` for one without a map.
         roots: For every graph the path of the module that was compiled, or its class.
         paths: For every graph the paths of modules below that.
@@ -77,7 +73,6 @@ class MappedTrees(NamedTuple):
     """The trees of mapped modules: as :class:`MappedModules`, before they have their rows.
 
     Attributes:
-        of_run: As there.
         trees: By the paths of a map its trees; None where it is not known which has that path.
     """
 
@@ -130,8 +125,6 @@ def add_mapped_modules(
 
 
 class _Position(NamedTuple):
-    """The call around a run."""
-
     tree: Tree | None
     above: tuple[str, str] | None
 

@@ -27,8 +27,6 @@ class Nested(NamedTuple):
         parent: Row of the enclosing call, or -1.
         depth: How many calls enclose each one.
         marker: Row of the markers, or -1; a call without a ModuleMarker is one of an unknown module.
-        process: Row of processes.
-        start_ns: When each began.
     """
 
     parent: Ints
@@ -42,7 +40,6 @@ class ModulePaths(NamedTuple):
     """The paths of calls.
 
     Attributes:
-        paths: The distinct paths of places.
         path: For every call the row of the path it is at; that of the call around it where its own is not known.
         placed: Whether the call has a place of its own.
         first: For every call of a numbered module that is at several paths the row of its first one, or -1.

@@ -33,11 +33,8 @@ class Nodes(NamedTuple):
     """The modules that were called, each in its process.
 
     Attributes:
-        process: Row of processes.
-        place: Row of the paths.
         which: Row of ``PathCollisions.numbers``, which distinguish it from other modules of that path.
         first_ns: When it was first called.
-        first_call: Row of its first call.
         facts: What all its calls say about it together, and whether they contradict each other.
     """
 
@@ -83,7 +80,6 @@ class ModuleTrees(NamedTuple):
 
     Attributes:
         roots: The roots of all processes, in the order of first calls.
-        of_node: The tree of every node.
         above: By the identity of each tree the one above it; None above a root.
     """
 
@@ -136,8 +132,6 @@ class MergedModule:
     """A module of the joint hierarchy.
 
     Attributes:
-        path: Its unique path.
-        name: The last part of its path.
         kind: What it is: one of ``markers.base.KINDS``.
         place: The path without the numbers that distinguish modules of one path.
         parent: Row of the module above, or -1.
@@ -291,7 +285,6 @@ class Tree:
 
     Attributes:
         name: Last part of its path, without a number that distinguishes it from others.
-        source: Number of the process or report.
         row: Row of the module there; -1 for a container that is never called.
         facts: What its markers say about it.
         differs: Whether its own calls contradict each other about it.
@@ -315,8 +308,6 @@ class Group:
     """Modules of several sources that are one and the same.
 
     Attributes:
-        name: Their name.
-        members: The modules.
         unclear: Whether some of them could also be other modules of that name.
     """
 

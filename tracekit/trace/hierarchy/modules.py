@@ -27,8 +27,6 @@ class Module:
     """One module of the hierarchy.
 
     Attributes:
-        path: Dotted path of its place.
-        name: The last part of its path.
         kind: What it is: one of ``markers.base.KINDS``.
         parent: Row of the module above, or -1.
         facts: What its markers say about it; nothing of a container that is never called itself.
@@ -49,7 +47,6 @@ class Hierarchy(NamedTuple):
     """The modules of all calls.
 
     Attributes:
-        modules: The modules in pre-order.
         module: For every call its row in them; -1 where it is not known.
         unclear: Calls whose path stands for several modules, so that theirs is not known.
         mapped_modules: Where the modules of kernel maps stand.
@@ -149,7 +146,6 @@ def _first_call(joint: MergedModule, nodes: Nodes) -> int:
 
 
 def _marker(markers: list[Marker], calls: Nested, call: int) -> ModuleMarker | None:
-    """The marker of a call, if there is one."""
     marker = markers[calls.marker[call]] if call >= 0 else None
     return marker if isinstance(marker, ModuleMarker) else None
 

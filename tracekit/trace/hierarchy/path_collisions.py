@@ -30,7 +30,6 @@ class Called(NamedTuple):
     Attributes:
         parent: Row of the call around it, or -1.
         depth: How many calls are around it.
-        process: Row of processes.
         place: Row of the path it is at; that of the call around it where its own is not known.
         placed: Whether its own place is known.
         marked_path: Number of the path in its marker; only modules whose markers agree on it are distinguished.
@@ -64,7 +63,6 @@ class _Tokens(NamedTuple):
     """Calls whose facts prove something.
 
     Attributes:
-        call: Row of the call.
         path: A number for its process, its path and the path in its marker together.
         cluster: Number of the facts, the same for facts that agree.
     """
@@ -249,9 +247,7 @@ class Facts(NamedTuple):
     """What markers state about a module.
 
     Attributes:
-        class_name: Its class, or None.
         params: Its parameters; empty also where markers do not record them.
-        static_params: Its settings as JSON, or None.
         some: Whether it may have further parameters, which could not be read.
     """
 

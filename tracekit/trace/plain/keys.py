@@ -62,21 +62,25 @@ class Extents(NamedTuple):
     end: Ints
 
 
-def extents_of(recording: Recording, axis: ThreadAxis, rows: Rows, place: Ints, calls: Extents) -> Extents:
-    """Where some ranges begin and end so that they nest."""
+def extents_of(
+    recording: Recording, axis: ThreadAxis, rows: Rows, place: Ints, calls: Extents
+) -> tuple[Extents, dict[int, int]]:
+    """Where some ranges begin and end so that they nest, and ``HierarchyKey.siblings``."""
     start, end = axis.range_start[rows], axis.range_end[rows].copy()
     never_ended = recording.ranges.open[rows]
     popped = (recording.ranges.kind[rows] == PUSH_POP) & ~never_ended
     if popped.all():
-        return Extents(rows, start, end)
+        return Extents(rows, start, end), {}
     loose = np.flatnonzero(~popped)
     end[loose] = np.minimum(end[loose], _next_of_its_place(start, place, never_ended)[loose])
     whole_start, whole_end = np.append(start[popped], calls.start), np.append(end[popped], calls.end)
     order = nesting_order(whole_start, whole_end)
     end[loose] = _nested_in(whole_start[order], whole_end[order], start[loose], end[loose])
-    end[loose] = _apart_from_each_other(start[loose], end[loose])
+    end[loose], group = _apart_from_each_other(start[loose], end[loose], place[loose].tolist())
     order = nesting_order(start, end)
-    return Extents(rows[order], start[order], end[order])
+    kind = recording.ranges.kind[rows[loose]]
+    siblings = {row: own for row, own, of in zip(rows[loose].tolist(), group, kind, strict=True) if of != PUSH_POP}
+    return Extents(rows[order], start[order], end[order]), siblings
 
 
 def _next_of_its_place(start: Ints, place: Ints, which: Flags) -> Ints:
@@ -105,18 +109,28 @@ def _nested_in(start: Ints, end: Ints, first: Ints, last: Ints) -> Ints:
     return np.where(across >= 0, np.minimum(lookup(start, across), last), last)
 
 
-def _apart_from_each_other(start: Ints, end: Ints) -> Ints:
-    """The ends of loose intervals, each cut where a later one begins that outlasts it."""
+def _apart_from_each_other(start: Ints, end: Ints, place: list[int]) -> tuple[Ints, list[int]]:
+    """The ends of loose intervals, each cut where a later one begins that outlasts it; and for each a group of places.
+
+    Places of which intervals overlap in part are siblings, in one group, also where one lies inside another by chance.
+    """
     end = end.copy()
     starts, ends = start.tolist(), end.tolist()
+    group = {number: number for number in place}
     pending: list[int] = []
     for row in nesting_order(start, end).tolist():
         while pending and ends[pending[-1]] < ends[row]:
             last = pending.pop()
             if ends[last] > starts[row]:
                 ends[last] = starts[row]
+                _unite(group, place[last], place[row])
         pending.append(row)
-    return np.array(ends, dtype=np.int64)
+    return np.array(ends, dtype=np.int64), [group[number] for number in place]
+
+
+def _unite(group: dict[int, int], first: int, second: int) -> None:
+    if (old := group[first]) != (new := group[second]):
+        group |= {number: new for number, own in group.items() if own == old}
 
 
 class HierarchyKey(NamedTuple):
@@ -128,6 +142,7 @@ class HierarchyKey(NamedTuple):
         extents: The plain ranges that are nodes.
         marker: For each of these the row of its marker.
         cut: Rows of start/end ranges that end, as nodes, before they ended.
+        siblings: For rows of start/end ranges a group, whose ranges are never part of each other.
         steps: The plain ranges that are iterations.
         step_markers: For each of these its marker.
         step_parts: Of ranges that count as steps do that are open meanwhile on other threads, the row of the range of
@@ -142,6 +157,7 @@ class HierarchyKey(NamedTuple):
     extents: Extents
     marker: Rows
     cut: Rows
+    siblings: dict[int, int]
     steps: Extents
     step_markers: list[StepMarker]
     step_parts: dict[int, int]
@@ -195,7 +211,7 @@ def choose_hierarchy(
     if by == AUTO:
         plain = ~(ranges.called | ranges.operator | ranges.library | ranges.mapping) & axis.ends_here
         by = RANGES if plain.any() or not ranges.operator.any() else OPERATORS
-    extents = _nesting(by, recording, axis, ends, ranges)
+    extents, siblings = _nesting(by, recording, axis, ends, ranges)
     cut = _cut(extents, axis, recording)
     recording.counters.add("ranges", RANGES_OVERLAP, cut.size)
     names, name = ranges.names, ranges.name[extents.row]
@@ -209,6 +225,7 @@ def choose_hierarchy(
         extents,
         node + len(decoded.markers),
         cut,
+        siblings,
         steps,
         [StepMarker(names.names[row].text, index=names.names[row].iteration) for row in ranges.name[steps.row]],
         parts,
@@ -245,14 +262,16 @@ def _ranges(recording: Recording, decoded: Decoded, marker: Ints, operators: Ope
     return _Ranges(names, name, operator, called, of_libraries(recording), mapping)
 
 
-def _nesting(by: str, recording: Recording, axis: ThreadAxis, ends: Ints, ranges: _Ranges) -> Extents:
-    """The plain ranges that are nodes, from when to when."""
+def _nesting(
+    by: str, recording: Recording, axis: ThreadAxis, ends: Ints, ranges: _Ranges
+) -> tuple[Extents, dict[int, int]]:
+    """The plain ranges that are nodes, from when to when, and ``HierarchyKey.siblings``."""
     wanted = (ranges.operator | (by == RANGES)) & ~(ranges.called | ranges.mapping)
     rows = np.flatnonzero(wanted & axis.ends_here)
     others = np.flatnonzero(ranges.called & axis.ends_here & (by == RANGES))
     calls = Extents(others, axis.range_start[others], ends[others])
-    extents = extents_of(recording, axis, rows, _numbers(ranges.names, recording)[rows], calls)
-    return _never_above_users(extents, ranges.library, calls)
+    extents, siblings = extents_of(recording, axis, rows, _numbers(ranges.names, recording)[rows], calls)
+    return _never_above_users(extents, ranges.library, calls), siblings
 
 
 def _cut(extents: Extents, axis: ThreadAxis, recording: Recording) -> Rows:
@@ -264,7 +283,7 @@ def _cut(extents: Extents, axis: ThreadAxis, recording: Recording) -> Rows:
 def _modules(decoded: Decoded) -> HierarchyKey:
     none = np.empty(0, dtype=np.int64)
     nothing = Extents(none, none, none)
-    return HierarchyKey(MODULES, decoded, nothing, none, none, nothing, [], {}, no_runs())
+    return HierarchyKey(MODULES, decoded, nothing, none, none, {}, nothing, [], {}, no_runs())
 
 
 def of_libraries(recording: Recording) -> Flags:
@@ -369,18 +388,9 @@ def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: W
 
 
 class _Counting(NamedTuple):
-    """Outermost ranges that count iterations, by thread and start.
+    """Outermost ranges that count iterations, by thread and start; of each how long the work took launched inside.
 
-    Attributes:
-        row: Row of the recording's ranges.
-        process: Row of processes.
-        thread: Row of threads.
-        name: Number of the name.
-        like: The same for names that differ only by numbers, as of stages of a pipeline.
-        number: Number of the iteration.
-        start_ns: When each began.
-        end_ns: When it ended.
-        work_ns: How long the work took that was launched inside.
+    ``like`` is the same for names that differ only by numbers, as of stages of a pipeline.
     """
 
     row: Rows
@@ -408,18 +418,23 @@ def _leading(counting: _Counting) -> Flags:
 
 
 def _one_loop(counting: _Counting) -> tuple[Rows, dict[int, int]]:
-    """The loops of each process of which no two run at the same time; and what belongs to the steps of these."""
-    loops = grouped((counting.process, counting.thread, counting.name))
-    size = loops.first.size
-    lasting = sums(loops.group, counting.end_ns - counting.start_ns, size)
-    order = np.lexsort((loops.first, -lasting, -sums(loops.group, counting.work_ns, size)))
+    """The loops of each process of which no two run at the same time; and what belongs to the steps of these.
+
+    Of threads that count the same iterations in turns (stages of a pipeline), one is such a loop.
+    """
+    threads = grouped((counting.process, counting.thread))
+    size = threads.first.size
+    lasting = sums(threads.group, counting.end_ns - counting.start_ns, size)
+    order = np.lexsort((threads.first, -lasting, -sums(threads.group, counting.work_ns, size)))
+    keys = [*zip(*(column.tolist() for column in (counting.process, counting.like, counting.number)), strict=True)]
     kept = np.zeros(counting.row.size, dtype=bool)
     for loop in order.tolist():
-        own = np.flatnonzero(loops.group == loop)
-        same_process = counting.process == counting.process[own[0]]
-        others = np.flatnonzero(kept & same_process & (counting.thread != counting.thread[own[0]]))
-        kept[own] = not _meet(counting, own, others)
-    keys = [*zip(*(column.tolist() for column in (counting.process, counting.like, counting.number)), strict=True)]
+        own = np.flatnonzero(threads.group == loop)
+        first, last = counting.start_ns[own].min(), counting.end_ns[own].max()
+        meanwhile = (counting.end_ns > first) & (counting.start_ns < last)
+        others = np.flatnonzero(kept & meanwhile & (counting.process == counting.process[own[0]]))
+        apart = {keys[row] for row in own.tolist()}.isdisjoint(keys[row] for row in others.tolist())
+        kept[own] = apart and not _meet(counting, own, others)
     times = Counter(keys[row] for row in np.flatnonzero(kept).tolist())
     step = {keys[at]: int(counting.row[at]) for at in np.flatnonzero(kept).tolist() if times[keys[at]] == 1}
     parts = {int(counting.row[at]): step.get(keys[at], -1) for at in np.flatnonzero(~kept).tolist()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -42,7 +42,6 @@ class Name(NamedTuple):
 
     Attributes:
         text: The text without what counts.
-        operator: Whether it is an operator.
         inputs: Shapes of its inputs; None if the text does not record it.
         iteration: The number of the iteration that it counts; None if it counts none.
         stack: The lines that called what runs inside, from the outside in.
@@ -64,7 +63,6 @@ class Names(NamedTuple):
 
     Attributes:
         of_text: For every text of the recording the row of its name; the last one is of ranges without a text.
-        names: The distinct names.
     """
 
     of_text: Rows
@@ -118,28 +116,23 @@ def _layers(recording: Recording) -> dict[int, Name]:
     return {row: Name(recording.texts[row][:LONGEST_NAME], module=module_of(recording.texts[row])) for row in used}
 
 
-class _Uses(NamedTuple):
-    """How often each text comes on each thread on which it does; those of text ``i`` begin at ``begin[i]``."""
-
-    begin: list[int]
-    thread: list[int]
-    times: list[int]
-
-    def most(self, texts: Iterable[int]) -> int:
-        """How often some texts come together on the thread on which they come most often."""
-        on_thread: Counter[int] = Counter()
-        for text in texts:
-            for at in range(self.begin[text], self.begin[text + 1]):
-                on_thread[self.thread[at]] += self.times[at]
-        return max(on_thread.values(), default=0)
+#: By rows of texts how often each comes, by thread.
+_Uses = Mapping[int, Counter[int]]
 
 
 def _uses(of_text: Rows, recording: Recording) -> _Uses:
     text, thread = recording.ranges.text, recording.ranges.thread
     used, threads = np.flatnonzero(text >= 0), int(thread.max(initial=0)) + 1
     pairs, pair = distinct(of_text[text[used]] * threads + thread[used])
-    begin = np.searchsorted(pairs // threads, np.arange(int(of_text.max(initial=-1)) + 2))
-    return _Uses(begin.tolist(), (pairs % threads).tolist(), counts(pair, pairs.size).tolist())
+    uses: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for code, times in zip(pairs.tolist(), counts(pair, pairs.size).tolist(), strict=True):
+        uses[code // threads][code % threads] = times
+    return uses
+
+
+def _most(uses: _Uses, rows: Iterable[int]) -> int:
+    """How often some texts come together on the thread on which they come most often."""
+    return max(sum((uses[row] for row in rows), Counter[int]()).values(), default=0)
 
 
 _Found = dict[int, Counted]
@@ -164,7 +157,7 @@ def _alike(found: _Found, kind: str, hidden: str = COUNTER + ITERATION) -> dict[
 
 
 def _once_each(texts: dict[str, list[int]], uses: _Uses) -> bool:
-    return len(texts) > 1 and 2 * sum(uses.most(rows) > 1 for rows in texts.values()) < len(texts)
+    return len(texts) > 1 and 2 * sum(_most(uses, rows) > 1 for rows in texts.values()) < len(texts)
 
 
 def _counters(found: _Found, uses: _Uses) -> _Found:
@@ -194,7 +187,7 @@ def _is_sparse(numbers: Sequence[Number]) -> bool:
     return len(values) >= _MANY_VALUES and max(values) - min(values) >= _GAPS * len(values)
 
 
-#: So many places may be numbered as iterations are.
+#: So many places may be numbered as iterations are. Iterations begin anew in every epoch.
 _MOST_PLACES = 6
 
 
@@ -203,26 +196,22 @@ def _places(found: _Found, uses: _Uses) -> _Found:
 
     In a list the text behind each number is another. Steps of a turn are few, and come again more often than that.
     """
+    befores = (number.before for item in found.values() for number in item.numbers)
+    epochs = sum(before.rstrip(" _-=:#").lower().endswith("epoch") for before in befores)
     lists: dict[str, list[dict[str, list[int]]]] = {}
     for template, texts in _alike(found, ITERATION).items():
         lists.setdefault(template.partition(ITERATION)[0], []).append(texts)
-    places = [
-        rows
-        for group in lists.values()
-        for texts in group
-        if _is_list(group, found) or _are_few_of_a_turn(texts, uses)
-        for rows in texts.values()
-    ]
-    return {row: found[row].as_(ITERATION, "")._replace(iteration=None) for rows in places for row in rows}
-
-
-def _is_list(group: list[dict[str, list[int]]], found: _Found) -> bool:
-    numbers = {found[row].iteration for texts in group for rows in texts.values() for row in rows}
-    return len(group) > 1 and all(len(texts) == 1 for texts in group) and len(numbers) == len(group)
-
-
-def _are_few_of_a_turn(texts: dict[str, list[int]], uses: _Uses) -> bool:
-    return 1 < len(texts) <= _MOST_PLACES and all(uses.most(rows) > len(texts) for rows in texts.values())
+    answer: _Found = {}
+    for group in lists.values():
+        numbers = {found[row].iteration for texts in group for rows in texts.values() for row in rows}
+        is_list = len(group) > 1 and len(numbers) == len(group) == sum(map(len, group))
+        for texts in group:
+            turns = max(len(texts), epochs)
+            few = 1 < len(texts) <= _MOST_PLACES and all(_most(uses, rows) > turns for rows in texts.values())
+            if is_list or few:
+                rows = [row for same in texts.values() for row in same]
+                answer |= {row: found[row].as_(ITERATION, "")._replace(iteration=None) for row in rows}
+    return answer
 
 
 #: Of a deeper stack the innermost lines count.

@@ -29,7 +29,6 @@ class LoopSteps(NamedTuple):
 
     Attributes:
         first: Row of the call that begins each step.
-        last: Row of the call that ends it.
         name: Name of each step: the path of the module, or of the container of layers.
         unclear: How many calls would be steps, or parts of steps, if it were certain which root leads.
         helping: Threads that work for the step of another thread, since they run replicas.
@@ -194,14 +193,7 @@ _MOST_THREADS = 64
 
 @dataclass(frozen=True, slots=True)
 class Outermost:
-    """Calls that no other encloses, of one process, by start.
-
-    Attributes:
-        thread: Row of threads.
-        start_ns: Start.
-        end_ns: End.
-        module: Row of modules.
-    """
+    """Calls that no other encloses, of one process, by start."""
 
     thread: Ints
     start_ns: Ints
@@ -214,10 +206,7 @@ class Root:
     """A root, or the numbered layers of a container.
 
     Attributes:
-        name: Path of the module or of the container.
-        calls: Rows of all its calls.
         first: Row of the call that begins each time it runs; nothing if that is not certain.
-        last: Row of the call that ends it.
         size: How many modules it has.
         in_parts: Whether parts of it are also called from outside.
         replicated: How many times all its replicas ran at once, on several threads; these calls count as one.
@@ -269,7 +258,6 @@ def roots_of(calls: Outermost, modules: list[Module], part: Flags) -> list[Root]
 
 
 def _root(calls: Outermost, rows: Rows, modules: list[Module], label: int, parts: Ints, *, only_one: bool) -> Root:
-    """The root with a label."""
     if label >= len(modules):
         return _layers(calls, rows, modules)
     if modules[label].parent >= 0:
@@ -297,7 +285,6 @@ def _labels(modules: list[Module], module: Ints) -> Ints:
 
 
 def _number(module: Module) -> int | None:
-    """The number in the name of a layer, or None."""
     name = module.name
     return int(name) if name.isascii() and name.isdecimal() and len(name) <= _LONGEST_NUMBER else None
 

@@ -35,10 +35,6 @@ class Steps:
     """Steps in the order of their starts; ``step_id`` is the row.
 
     Attributes:
-        start_ns: Start.
-        end_ns: End.
-        thread: Row of threads.
-        process: Row of processes.
         says: Marker of the step; a step made from calls of a root module has only a name.
         apart: Threads that never work for a step of another thread, but in its parts.
         parts: Ranges of other threads that are parts of steps.
@@ -217,13 +213,10 @@ def _one_on_all_threads(modules: list[Module], module: Ints, thread: Ints) -> In
 
 
 def _marked_path(module: Module) -> str:
-    """The path in the markers of an outermost module, even if it is one of several of that path."""
     return module.alias_of or module.path
 
 
 class _MarkedPaths(NamedTuple):
-    """The paths in the markers of calls."""
-
     names: list[str]
     process: Rows
     path: Ints
@@ -264,7 +257,6 @@ class MarkedSteps(NamedTuple):
 
     Attributes:
         row: Row of the recording's ranges.
-        says: What each says.
     """
 
     row: Rows
@@ -379,9 +371,6 @@ class Training(NamedTuple):
     """Steps of training, in any order.
 
     Attributes:
-        start_ns: When each begins.
-        end_ns: When it ends.
-        thread: Its row of threads.
         unclear: Threads of which it is known that they train, but not when a step ends.
     """
 

@@ -267,7 +267,6 @@ def _kind(kind: str | None) -> str:
 
 
 def _slowest(time: np.ndarray[Any, np.dtype[np.int64]], most: int) -> np.ndarray[Any, Any]:
-    """At most ``most`` rows in order, each the slowest of a group of neighbours."""
     if time.size <= most:
         return np.arange(time.size)
     group = np.arange(time.size) * most // time.size
