@@ -37,7 +37,6 @@ class Outcome(NamedTuple):
 
 
 def command(*args: object) -> Outcome:
-    """Runs it in this process."""
     out, err = io.StringIO(), io.StringIO()
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -38,7 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Runs tests that record with nsys one at a time."""
     with nsys.alone() if item.get_closest_marker("nsys") else nullcontext():
         return (yield)
 

@@ -71,7 +71,6 @@ def outcome(folder: Path, damaged: bytes) -> str:
 
 
 def outcomes(folder: Path, copies: Iterator[tuple[str, bytes]]) -> tuple[Counter[str], list[str]]:
-    """How often each good outcome was seen, and the bad ones."""
     seen: Counter[str] = Counter()
     bad = []
     for what, damaged in copies:

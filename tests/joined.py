@@ -91,7 +91,6 @@ def spelled(row: dict, paths: dict, first_id: int) -> tuple:
 
 
 def check_order(table: str, rows: list[dict]) -> None:
-    """The promised order, without that of ranges, which is per machine."""
     spec = next(one.SPEC for one in TABLES if one.SPEC.name == table)
     if table != "ranges":
         keys = [tuple((row[key] is None, row[key] or 0) for key in spec.sorted_by) for row in rows]

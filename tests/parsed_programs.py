@@ -85,7 +85,6 @@ def placed(key: RangeKey | None) -> tuple | None:
 
 
 def piece(row: dict) -> tuple:
-    """What tells one piece of device work from the others."""
     return tuple(row[name] for name in ("kind", "start_ns", "end_ns", "device", "stream", "pid", "correlation_id"))
 
 

@@ -54,7 +54,6 @@ def test_all_names_exist_and_are_what_they_say() -> None:
 
 
 def drawn_tree(text: str) -> dict[str, str | None]:
-    """Class → class above it, as drawn with └── and ├──."""
     above: dict[str, str | None] = {}
     stack: list[tuple[int, str]] = []
     for indent, name in re.findall(r"^(?: {4})([ │├└─]*)([A-Z]\w+Error)\b", text, flags=re.MULTILINE):

@@ -273,7 +273,6 @@ class _Writer:
 
 
 def _options(text: str) -> tuple[str, dict[str, int]]:
-    """What stands before the words of the form ``name=number``, and these."""
     plain, *words = re.split(r"(?:^|\s)(\w+)=(\d+)", text)
     return plain, dict(zip(words[::3], map(int, words[1::3]), strict=True))
 

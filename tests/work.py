@@ -80,7 +80,6 @@ def _plain(value: Any) -> Any:
 
 
 def elements_of(function: Callable[[], object]) -> int:
-    """How many elements of ``Counted`` arrays a call looks at."""
     before = Counted.elements
     function()
     return Counted.elements - before
@@ -93,7 +92,6 @@ def lines_of(function: Callable[[], object]) -> int:
 
 
 def peak_bytes_of(function: Callable[[], object]) -> int:
-    """How much memory a call takes at once, arrays included."""
     tracemalloc.start()
     try:
         function()

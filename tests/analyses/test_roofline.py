@@ -73,7 +73,6 @@ def on_gpu(tmp_path: Path) -> Parse:
 
 @pytest.fixture
 def parsed(on_gpu: Parse) -> Parse:
-    """Parses lines as of a machine of which nothing is told."""
     return on_gpu
 
 

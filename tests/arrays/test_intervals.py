@@ -101,7 +101,6 @@ def test_innermost_is_the_latest_interval_that_contains_the_query(case: Sorted, 
 
 @st.composite
 def forests(draw: st.DrawFn) -> Ints:
-    """The parent of every node of a forest in pre-order."""
     parent, stack = [], []
     for pops in draw(st.lists(st.integers(0, 3), min_size=1, max_size=12)):
         del stack[max(0, len(stack) - pops) :]

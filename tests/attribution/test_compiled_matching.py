@@ -13,7 +13,6 @@ MM, BMM, ADDMM, SORT = "extern_kernels.mm", "extern_kernels.bmm", "extern_kernel
 
 
 def named(*kernels: tuple[str, str]) -> str:
-    """What tells a map of kernels with one module each."""
     modules = list(dict.fromkeys(module for _, module in kernels))
     rows = [f"['{name}', {int('.' not in name)}, [[{modules.index(module)}, 1]]]" for name, module in kernels]
     texts = ", ".join(rows)

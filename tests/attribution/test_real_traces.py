@@ -69,7 +69,6 @@ class Trace:
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterable[Callable[[str], Trace]]:
-    """Parses a trace when it is first asked for."""
     folder, parsed = tmp_path_factory.mktemp("datasets"), {}
 
     def trace(name: str) -> Trace:

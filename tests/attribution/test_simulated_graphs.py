@@ -15,7 +15,6 @@ of_any_program = over_programs(ANY_PLAN, 60)
 
 
 def pieces(it: Parsed) -> dict[tuple, list[TrueWork]]:
-    """The truth by what tells one kernel from the others."""
     found = defaultdict(list)
     for work in it.truth.work:
         found[*true_piece(work), work.node].append(work)

@@ -95,7 +95,6 @@ def first_call(layers: int, folder: Path | None, *, plain: bool) -> dict[str, fl
 
 
 def _measured(name: str, layers: int, folder: Path, *, plain: bool = False) -> float:
-    """The same in a new process."""
     command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--layers", str(layers)]
     command += ["--first-call", str(folder), *(["--plain"] if plain else [])]
     places = {

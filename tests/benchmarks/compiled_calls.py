@@ -32,7 +32,6 @@ def nothing(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Call
 
 
 def forms(layers: int) -> dict[str, Callable[[torch.Tensor], object]]:
-    """The same model by form, each with code of its own."""
     config = CompileConfig(mode="eager")
     return {
         "torch.compile": torch.compile(_model(layers), fullgraph=True, dynamic=False, backend=nothing),

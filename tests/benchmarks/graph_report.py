@@ -89,7 +89,6 @@ class Capturing(Program):
         self.clock += 20_000
 
     def insert(self, db: sqlite3.Connection) -> None:
-        """Writes the rows so far, in the order of their starts."""
         for table, rows in self.rows.items():
             rows.sort(key=lambda row: row[0])
             marks = ",".join("?" * _COLUMNS[table])

@@ -37,7 +37,6 @@ class Figures(NamedTuple):
 
 
 def figures_of(command: list[str | Path]) -> Figures:
-    """Runs a command, and watches the memory of all its processes."""
     used = sum(psutil.Process().cpu_times()[2:4])
     begin = time.perf_counter()
     running = psutil.Popen(command, stdout=subprocess.DEVNULL)

@@ -156,7 +156,6 @@ def measure(kind: Callable[[int], Plan], tool: Callable[[Path], Counts], program
 
 
 def measure_speed(commands: dict[str, Callable[[Path], list[str | Path]]], kernels: int) -> None:
-    """Prints what each command takes for one report of that size."""
     with tempfile.TemporaryDirectory() as folder:
         report = write_serving_report(Path(folder) / "report.sqlite", kernels=kernels)
         for tool, command in commands.items():

@@ -36,7 +36,6 @@ calls = dataset.table("calls", ["module_id", "inputs", "kwargs", "gpu_time_ns"])
 
 
 def measured(body: str, folder: Path, out: Path, runs: int) -> tuple[float, float]:
-    """Median seconds and the highest memory in MB of some runs."""
     found = []
     for _ in range(runs):
         done = subprocess.run(

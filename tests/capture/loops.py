@@ -76,7 +76,6 @@ def recorded(place: Place, program: Callable[[], None], *args: object) -> Datase
 
 
 def calls_by_step(dataset: Dataset, root: str) -> list[int]:
-    """How many forward calls of a root each step has."""
     calls = dataset.calls(["module", "step_id", "phase"])
     own = calls[(calls.module == root) & (calls.phase == "forward")]
     return [int((own.step_id == step).sum()) for step in range(len(dataset.steps()))]
@@ -126,7 +125,6 @@ def by_hand_update() -> None:
 
 
 def scaled() -> None:
-    """The third and the fourth step are skipped."""
     net = COUNT.watch(Net())
     optimizer, scaler = SGD(net.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=4.0)
     for at in range(6):
@@ -181,7 +179,6 @@ def compiled_validated() -> None:
 
 
 def compiled_gan() -> None:
-    """Nobody can know which of the two updates ends a step."""
     torch._dynamo.reset()
     maker, judge = Net(), COUNT.watch(Net(1), "Net_2")
     makers, judges = (torch.compile(Adam(net.parameters()).step, backend="eager") for net in (maker, judge))

@@ -38,7 +38,6 @@ def language_model(model: nn.Module) -> Other:
 
 
 def loss_of(output: Any) -> Tensor:
-    """Its own loss, or the sum of all numbers in it."""
     if isinstance(loss := getattr(output, "loss", None), Tensor):
         return loss
     return sum((tensor.sum() for tensor in differentiable(output)), torch.zeros(()))

@@ -58,7 +58,6 @@ class Fake(NamedTuple):
         return command("capture", "-o", "out", *args)
 
     def exists(self) -> bool:
-        """Whether there is a report, and it can be read."""
         return len(tracekit.parse(self.place.folder / "out.sqlite").modules()) >= 1
 
 

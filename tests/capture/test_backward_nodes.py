@@ -310,7 +310,6 @@ def test_ranges_need_not_nest_while_torch_pushes_ranges_of_operators(monkeypatch
 
 
 def work_of_training(name: str, folder: Path, *, backward: bool) -> pd.DataFrame:
-    """All operators of two steps in the order of time."""
     make, run = TRAINED[name]
     torch.manual_seed(1)
     model, recorder = make(), Recorder(ops=True)

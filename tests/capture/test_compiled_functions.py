@@ -173,6 +173,34 @@ class Stack(Model):
         return layer.act(layer.down(x))
 
 
+class Unrolled(Stack):
+    """Layers in variables of their own, of which a graph has the end of one and the begin of the next."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third, fourth = self.layers
+        x = first.down(functional.silu(broken(first.up(x))))
+        x = second.down(broken(second.up(first.act(x))))
+        x = third.down(broken(third.up(second.act(x))))
+        return fourth.act(fourth.down(broken(fourth.up(third.act(x)))))
+
+
+@torch.compiler.disable
+def broken(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def test_graphs_from_one_graph_break_to_the_next_serve_the_modules_on_both_sides() -> None:
+    model, listed = Unrolled(), MemoryEmitter()
+    with compiled_maps(), routed_to(listed), torch.no_grad(), layer_markers(model):
+        torch.compile(model)(torch.ones(4, _WIDTH))
+    products = [kernel for run in runs(listed) for kernel in run.kernels if not kernel.generated]
+    assert [heaviest(kernel) for kernel in products] == [
+        f"top.layers.{layer}.{part}" for layer in range(4) for part in ("up", "down")
+    ]
+    acts = [kernel for run in runs(listed) for kernel in run.kernels if "sin" in kernel.name]
+    assert [heaviest(kernel) for kernel in acts] == [f"top.layers.{layer}.act" for layer in range(4)]
+
+
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("skip", [[], ["*.act"]])
 def test_equal_layers_behind_a_graph_break_keep_their_work(skip: list[str], *, trains: bool) -> None:

@@ -209,7 +209,6 @@ class Sum(nn.Module):
 
 
 def one_run(**options: object) -> Run:
-    """A run of the model compiled with some of Inductor's options."""
     from torch._inductor import config
 
     model, listed = Sum(), MemoryEmitter()
@@ -293,3 +292,11 @@ def test_products_that_run_again_for_a_backward_pass_are_recomputation() -> None
     assert again["forward"] == []
     assert {"top.layers.0.up", "top.layers.1.up"} <= products
     assert "top.head" not in products
+
+
+def test_modules_in_functions_that_an_engine_compiles_are_counted_as_inside_compiled_code() -> None:
+    model = Model(1)
+    model.layers[0].forward = torch.compile(model.layers[0].forward)  # type: ignore[method-assign]
+    with compiled_maps(), routed_to(MemoryEmitter()), layer_markers(model) as markers:
+        model(torch.ones(4, _WIDTH))
+    assert markers.inventory == {"marked": 3, "containers": 1, "compiled": 3}

@@ -80,7 +80,6 @@ def multiplying(found: Recorded) -> pd.DataFrame:
 
 
 def calling(found: Recorded, operator: str) -> list[str]:
-    """The modules that an operator is work of, in order."""
     modules: list[str] = found.kernels[found.kernels.name == operator].module.tolist()
     return modules
 

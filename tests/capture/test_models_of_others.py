@@ -53,7 +53,6 @@ def recordings() -> Iterator[dict[tuple[str, str], Recording]]:
 def recording(
     case: tuple[str, str], recordings: dict[tuple[str, str], Recording], tmp_path_factory: pytest.TempPathFactory
 ) -> Recording:
-    """What was recorded of the case, once for all tests."""
     if case not in recordings:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what others warn of

@@ -121,7 +121,6 @@ def around(event: dict[str, Any], truth: list[dict[str, Any]]) -> str | None:
 
 
 def checked_forward(events: list[dict[str, Any]]) -> int:
-    """How many operators hooks place, after comparing all of them."""
     truth = [event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith("truth")]
     placed = [(event, place) for event in operators(events) if (place := around(event, truth)) is not None]
     for event, place in placed:

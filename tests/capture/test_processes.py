@@ -254,7 +254,6 @@ HOOKED = "import sys; print('torch' in sys.modules, 'json' in sys.modules, len(s
 
 
 def python(*args: str, **variables: str) -> list[str]:
-    """What Python prints with the start-up hook on its path."""
     found = subprocess.run(
         [sys.executable, *args],
         capture_output=True,

@@ -152,7 +152,6 @@ def net() -> Net:
 
 @contextmanager
 def marked() -> Iterator[MemoryEmitter]:
-    """Marks what runs as a recording of a program does."""
     with routed_to(to := MemoryEmitter()), RootMarkers(lambda *_: None, partial(layer_markers, backward=True)):
         yield to
     assert to.lane.open == []

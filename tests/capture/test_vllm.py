@@ -159,7 +159,6 @@ class Run(NamedTuple):
 
 
 def finished(engine: Engine, process: subprocess.Popen[str], report: str, *, code: int = 0) -> Run:
-    """Waits until a program has ended, and reads its report."""
     try:
         output, _ = process.communicate(timeout=_LONGEST_S)
     except subprocess.TimeoutExpired:

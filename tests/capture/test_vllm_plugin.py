@@ -125,8 +125,6 @@ def test_code_with_kernel_maps_has_a_cache_key_of_its_own(release: ModuleType, m
 
 
 def _caching(monkeypatch: pytest.MonkeyPatch, version: str) -> Any:
-    """vLLM's module that says what its compile cache depends on."""
-
     def aot_compile_hash_factors(vllm_config: str) -> list[str]:
         return [vllm_config]
 

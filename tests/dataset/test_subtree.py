@@ -57,7 +57,6 @@ def below(dataset: Dataset, path: str) -> pa.Array:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Without dictionaries, whose codes mean nothing, and in one piece."""
     flat = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in table.columns]
     return pa.table(flat, names=table.column_names).combine_chunks()
 

@@ -39,7 +39,6 @@ def scheduler(temporary: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Different ones, of which one describes modules in its own way."""
     folder = tmp_path_factory.mktemp("reports")
     paths = [report(folder / f"rank{at}.sqlite", LINES) for at in range(3)]
     paths.append(report(folder / "other.sqlite", LINES.replace("top.a", "top.b")))

@@ -70,7 +70,6 @@ def rows(dataset: Dataset, name: str) -> list[dict[str, Any]]:
 
 
 def unpacked(dataset: Dataset, name: str, values: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of text, with lists and maps read from their JSON."""
     nested = {field.name for field in dataset.schema(name) if pa.types.is_nested(field.type)}
     return [
         {key: json.loads(value) if key in nested and value is not None else value for key, value in row.items()}

@@ -48,7 +48,6 @@ def exported(dataset: Dataset, out: Path, kind: str = "chrome") -> list[dict[str
 
 
 def named(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
-    """Process and thread of every track, with the names of both."""
     names = {
         (event["name"], event["pid"], event["tid"]): event["args"]["name"]
         for event in events

@@ -32,7 +32,6 @@ def counted(run: Any, *args: Any, **kwargs: Any) -> int:
 
 
 def marked_call(module: Any, *args: Any, out: bool = True, **kwargs: Any) -> Call:
-    """A call as markers of capture tell it."""
     from tracekit.capture.marks import settings_of
 
     returned = module(*args, **kwargs)

@@ -91,7 +91,6 @@ def test_the_command_from_bucket_to_bucket_by_a_cluster(scheduler: str, expected
 
 
 def in_groups(reports: Sequence[Path], seed: int) -> Iterator[list[Path]]:
-    """The reports in an order by chance, some of them together."""
     order = random.Random(seed)
     waiting = order.sample(reports, len(reports))
     while waiting:

@@ -47,7 +47,6 @@ def spoil(path: Path) -> None:
 
 
 def children(pid: int) -> set[int]:
-    """The processes that a process started and that still run."""
     pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

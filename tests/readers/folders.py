@@ -20,7 +20,6 @@ _SHORT_COLUMNS = {"eventType", "eventClass", "correlationId", "textId", "deviceI
 
 
 def as_folder(report: Path, folder: Path, suffix: str) -> Path:
-    """Writes all tables of a SQLite report into a new folder."""
     folder.mkdir()
     with closing(sqlite3.connect(report)) as db:
         names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

@@ -95,7 +95,6 @@ def _columns(listed: str) -> Columns:
 
 
 def _where(age: int) -> str:
-    """The columns that every kind of device work begins with."""
     green = "greenContextId, " if age >= GENERATIONS.index("3.7.2") else ""
     return f"start!, end!, deviceId!, contextId!, {green}streamId!, correlationId, globalPid"
 

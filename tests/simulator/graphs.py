@@ -288,7 +288,6 @@ class Capturing:
                 return
 
     def replay(self) -> Iterator[None]:
-        """Replays any executable of the process, whichever thread made it."""
         if self.thread.process.executables:
             yield from self.script.replay_of(self.script.rng.choice(self.thread.process.executables))
 

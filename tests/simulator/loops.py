@@ -44,7 +44,6 @@ class Loop:
         self.fresh_threads = count(self.thread.id.tid + REPLICA)
 
     def run(self) -> Iterator[None]:
-        """All turns, and a warm-up before them as some have it."""
         turns: list[str] = [self.plan.loop or ""] * self.plan.iterations
         if self.plan.loop == "serving" and self.script.chance(0.5):
             turns.insert(0, "warm_up")

@@ -50,7 +50,6 @@ class Module:
         return found + self.shared
 
     def tree(self) -> list[Module]:
-        """This module and all below, in the order of ``named_modules``."""
         return [self] + [below for child in self.children for below in child.tree()]
 
 
@@ -110,7 +109,6 @@ def _grow(rng: Random, parent: Module) -> list[Module]:
 
 
 def _numbers(rng: Random) -> list[int]:
-    """Layer numbers of which one is the beginning of another's text."""
     return rng.choice([[0, 1, 2], [0, 1, 10], [1, 11]])
 
 
@@ -184,7 +182,6 @@ def plain(rng: Random, sequence: int) -> str | None:
 
 
 def step(rng: Random, style: str, index: int) -> Step:
-    """A step's name and, where the name says it, its kind."""
     if style == "torch":
         return Step(f"ProfilerStep#{index}", None)
     if style == "sglang":

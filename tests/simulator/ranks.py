@@ -132,7 +132,6 @@ def simulated(job: Job) -> Run:
 
 
 def _meetings(job: Job, rng: Random) -> list[Meeting]:
-    """All collectives in the order of the program."""
     size = job.tensor_parallel
     tensor = [tuple(range(first, first + size)) for first in range(0, job.ranks, size)]
     data = [tuple(range(first, job.ranks, size)) for first in range(size)]

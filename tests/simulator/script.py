@@ -111,7 +111,6 @@ class Script:
         yield
 
     def inside_step(self) -> Iterator[None]:
-        """What a step does."""
         yield from self.between()
         if self.graph and self.chance(0.6):
             yield from self.replay()
@@ -126,7 +125,6 @@ class Script:
             yield from self.between()
 
     def trying(self, act: Callable[[], Iterator[None]]) -> Iterator[None]:
-        """Does something and catches, now and then, what it raises."""
         try:
             yield from act()
         except Raised:
@@ -192,7 +190,6 @@ class Script:
             raise Raised
 
     def wrapped(self, act: Callable[[], Iterator[None]]) -> Iterator[None]:
-        """``act``, now and then inside a plain range."""
         if not (self.plan.plain_ranges and self.chance(0.25)):
             yield from act()
             return
@@ -252,7 +249,6 @@ class Script:
         yield from self.done()
 
     def span(self) -> Iterator[None]:
-        """Begins a start/end range or ends one, perhaps another thread's."""
         spans = self.thread.process.spans
         rng = self.thread.rng
         if spans and rng.random() < 0.6:

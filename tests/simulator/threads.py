@@ -109,7 +109,6 @@ class Thread:
         return pushed
 
     def pop(self) -> Range:
-        """Ends the innermost open range."""
         ended = self.stack.pop()
         if not ended.empty:
             self.pause()
@@ -138,7 +137,6 @@ class Thread:
         self.process.recorded_ranges.append(span)
 
     def end_span(self, span: Range) -> None:
-        """Ends a start/end range of this process, whichever thread began it."""
         self.pause()
         self.clock = max(self.clock, span.start_ns)
         span.end_ns = self.clock
@@ -197,7 +195,6 @@ class Thread:
         return self.process.devices.run(kind, stream, launch, not_before=launch.start_ns, node=node)
 
     def forget(self) -> None:
-        """What this thread did until now was before the recording."""
         process = self.process
         for event in [*process.recorded_ranges, *process.recorded_launches]:
             event.lost |= event.thread == self.id

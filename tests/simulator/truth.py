@@ -164,7 +164,6 @@ def _enclosing_call(innermost: Range | None) -> Range | None:
 
 
 def _call_around_all(launches: list[Launch]) -> Range | None:
-    """The innermost call that all of them were made in."""
     chains = [list(_calls_around(launch.inside)) for launch in launches]
     shared = [call for call in chains[0] if all(call in chain for chain in chains)] if chains else []
     return shared[0] if shared else None

@@ -25,7 +25,6 @@ def ended() -> int:
 
 
 def left(folder: Path, *, machine: str, process: int, age_s: int = 0) -> Path:
-    """A folder with a file, as a process leaves it."""
     place = folder / f"tracekit-{machine}-{process}-0123abcd"
     place.mkdir()
     (place / "table").write_text("rows")

@@ -15,9 +15,6 @@ def json_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
     Returns:
         Strings; null where the value is null.
-
-    Raises:
-        TypeError: If no table has columns of that type.
     """
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     type_ = array.type

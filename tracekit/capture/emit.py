@@ -76,11 +76,7 @@ def nothing() -> None:
 
 
 def required_nvtx() -> Any:  # noqa: ANN401 - has no types
-    """The package nvtx.
-
-    Raises:
-        UsageError: If it is not installed.
-    """
+    """The package nvtx."""
     try:
         import nvtx  # noqa: PLC0415 - needed only to record
     except ImportError as error:
@@ -226,21 +222,13 @@ def new_lane() -> Lane:
 
 @cache
 def nvtx_emitter() -> Nvtx:
-    """The process's NVTX emitter.
-
-    Raises:
-        UsageError: If the nvtx package is missing or not supported.
-    """
+    """The process's NVTX emitter."""
     return Nvtx()
 
 
 @cache
 def itt_emitter() -> Itt:
-    """The process's ITT emitter.
-
-    Raises:
-        UsageError: If torch was built without ITT.
-    """
+    """The process's ITT emitter."""
     return Itt()
 
 

@@ -89,11 +89,7 @@ def add_only(parser: argparse.ArgumentParser) -> None:
 
 
 def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) -> Summary:
-    """Runs programs into a folder, as the options ``--only``, ``--force`` and ``--json`` say.
-
-    Raises:
-        UsageError: If there is no program of a name.
-    """
+    """Runs programs into a folder, as the options ``--only``, ``--force`` and ``--json`` say."""
     names = [program.name for program in programs]
     if unknown := [name for name in args.only if name not in names]:
         raise UsageError(f"--only {unknown[0]}: there is no such check; expected one of {', '.join(names)}")

@@ -15,11 +15,7 @@ INSTALL_TORCH = "pip install torch nvtx"
 
 
 def require_torch() -> None:
-    """Checks that torch can be imported.
-
-    Raises:
-        CaptureError: If it cannot.
-    """
+    """Checks that torch can be imported."""
     if importlib.util.find_spec("torch") is None:
         raise CaptureError(f"recording a model needs torch: {INSTALL_TORCH}")
     try:
@@ -48,22 +44,14 @@ def report_place(path: Path, *, force: bool) -> Path:
 
 
 def engine_with_trace(engine: str) -> str:
-    """The engine for a Chrome trace.
-
-    Raises:
-        UsageError: If the one that was chosen writes none.
-    """
+    """The engine for a Chrome trace."""
     if engine == "nsys":
         raise UsageError("--hierarchy needs --engine torch, because nsys writes no Chrome trace")
     return "torch" if engine == "auto" else engine
 
 
 def trace_place(report: Path, *, force: bool) -> Path:
-    """Where the Chrome trace next to a report can be written.
-
-    Raises:
-        CaptureError: If a file there must not be replaced.
-    """
+    """Where the Chrome trace next to a report can be written."""
     trace = report.with_suffix(".json.gz")
     _check_place(trace, force=force)
     return trace

@@ -91,11 +91,7 @@ Files: TypeAlias = FilesOnDisk | FilesAtUrl
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The dataset of one report, which is used up.
-
-    Attributes:
-        name: The report's name among the others.
-    """
+    """The dataset of one report, which is used up."""
 
     name: str
     folder: Path
@@ -104,11 +100,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A report that is in a dataset of several, whose files stay as they are.
-
-    Attributes:
-        name: The report's name from now on.
-    """
+    """A report that is in a dataset of several, whose files stay as they are."""
 
     name: str
     files: Files
@@ -137,9 +129,6 @@ def join(folder: Path, reports: Sequence[Part | Kept], left_out: list[dict[str, 
         reports: The reports in the order of their ids.
         left_out: Name and problem of each report that could not be read.
         progress: Called with the share that is done.
-
-    Raises:
-        DatasetError: If files of the previous dataset cannot be read.
     """
     shares = _shares(reports)
     hierarchies = [one for _, one in sorted({share.hierarchy.key: share.hierarchy for share in shares}.items())]

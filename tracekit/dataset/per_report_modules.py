@@ -59,8 +59,6 @@ class Hierarchy(NamedTuple):
     """The modules that one or more reports have.
 
     Attributes:
-        key: Equal for equal ones.
-        table: Their table ``modules``.
         ids: The id of each in the tables of these reports as they lie there.
         paths: Their paths there.
     """
@@ -103,9 +101,6 @@ def read(
         place: The dataset.
         listed: Its manifest.
         readable: Where the file of a table and a report, or of all, can be read on this machine.
-
-    Raises:
-        DatasetError: If they cannot be read.
     """
     try:
         with pq.ParquetFile(readable(_SPEC.name, None)) as file:
@@ -152,7 +147,6 @@ class Union:
     """The modules of several reports.
 
     Attributes:
-        table: The table ``modules`` of all.
         module_id: For every report, the new id of each of its modules by its old one.
         differing: For every report, how many of its modules are described differently by another report, or may be any
             of several modules of it.

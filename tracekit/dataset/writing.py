@@ -90,11 +90,7 @@ def tidy(place: Path) -> None:
 
 
 def check_free(folder: Path, *, force: bool) -> None:
-    """Checks that a dataset can be put there.
-
-    Raises:
-        DatasetError: If something is there that must not be replaced.
-    """
+    """Checks that a dataset can be put there."""
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir() or (any(folder.iterdir()) and not manifest.is_manifest(folder / manifest.MANIFEST)):
@@ -275,11 +271,7 @@ def published(
 
 
 def is_there(place: UPath) -> bool:
-    """Whether there is a dataset at a URL.
-
-    Raises:
-        DatasetError: If the place cannot be reached.
-    """
+    """Whether there is a dataset at a URL."""
     with reachable(place, DatasetError):
         return _manifest_there(place) is not None
 

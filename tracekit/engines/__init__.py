@@ -33,9 +33,6 @@ def opened(scheduler: str | None = None) -> Engine:
     Args:
         scheduler: Address of the scheduler of a Dask cluster, such as ``tcp://10.0.0.1:8786``; ``here`` for this
             process; None for processes of this machine.
-
-    Raises:
-        UsageError: If it is none of these.
     """
     for made in ENGINES:
         if (engine := made(scheduler)) is not None:

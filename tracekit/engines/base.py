@@ -64,9 +64,6 @@ class Engine(Protocol):
         Args:
             tasks: The tasks.
             progress: Called from any thread with the name of a task and the share of it that is done.
-
-        Raises:
-            Exception: What the function of a task raises.
         """
 
 

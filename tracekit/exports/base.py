@@ -85,9 +85,6 @@ def exported_folder(dataset: Dataset, target: Target, files: set[str]) -> Iterat
         dataset: The dataset that is exported.
         target: Where the folder shall be.
         files: Names of the files that an earlier export can have left; a folder with others is not replaced.
-
-    Raises:
-        ExportError: If something is there that must not be replaced, or the place cannot be written.
     """
 
     def check() -> Path:

@@ -18,11 +18,7 @@ _COLUMNS = ["module_id", "cause", "name", "kind", "dur_ns"]
 
 
 def write(dataset: Dataset, target: Target, progress: Progress) -> None:
-    """Writes the stacks by module in pre-order; kernels without a module come last.
-
-    Raises:
-        ExportError: If they cannot be written there.
-    """
+    """Writes the stacks by module in pre-order; kernels without a module come last."""
     with exported_file(dataset, target) as partial:
         totals = _totals(dataset, progress)
         modules = hierarchy(dataset)

@@ -27,9 +27,7 @@ class Operator(NamedTuple):
     Attributes:
         registered: Whether ``flop_counter`` counts it, or what it is fused from, with all operators that it calls.
         flops: Its FLOPs; -1 where its sizes do not give them, 0 where it has no formula.
-        harmless: Whether it certainly multiplies no matrices.
         saves_first: Whether it saves what its backward pass needs before it multiplies. Attention saves results, too.
-        of_torch: Whether it is one of torch's own.
         attention: FLOPs of the attention inside a fused encoder layer, which is left out where a CPU ran it.
         dtype: The dtype in which it multiplies; None where the text does not record it.
         never_stops: Whether it recomputes to the end, as the nodes of reentrant checkpoints do.

@@ -19,8 +19,6 @@ class Gpu(NamedTuple):
 
     Attributes:
         names: Its names as the driver reports them, without ``NVIDIA``; the first is shown.
-        tflops: Peak TFLOP/s by dtype.
-        gb_per_s: Peak GB/s of its memory.
     """
 
     names: tuple[str, ...]

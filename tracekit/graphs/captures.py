@@ -102,7 +102,6 @@ class Submissions(NamedTuple):
     """Launches that hand over work, to the device or to a graph, in the order of the axis; only the outermost calls.
 
     Attributes:
-        row: Row of the recording's launches.
         role: What the call becomes when captured: ``api_calls.KERNEL_LAUNCH`` and others.
         worked: Whether it, or a call inside it, put work on the device.
         batch: Whether one call becomes several nodes.

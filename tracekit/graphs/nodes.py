@@ -24,8 +24,6 @@ class CloneChains:
 
     Attributes:
         root: Row of the node at the top of its chain, possibly itself; -1 where the chain is not believed.
-        recorded: Whether the making of the node is recorded.
-        cloned: Whether it is recorded as a clone of another node.
         of_record: For every row of the recording's graph nodes the row of its node.
         of_work: For every kernel the row of the node it ran from, or -1.
     """

@@ -71,11 +71,7 @@ def pairs(text: str) -> Pairs:
 
 
 def value(text: str) -> object:
-    """The value of the literal in the text.
-
-    Raises:
-        Refused: As :func:`pairs`.
-    """
+    """The value of the literal in the text."""
     return pairs(f"{{0: {text}}}")[0][1]
 
 

@@ -29,9 +29,6 @@ def write(path: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None
         path: The file; an existing one is replaced.
         tables: Rows by the name of their table, each a mapping from column to value; all rows of a table have the
             same columns.
-
-    Raises:
-        CaptureError: If it cannot be written.
     """
     try:
         with whole_file(path) as partial:

@@ -175,11 +175,7 @@ def _write(
 
 
 def _parse(paths: list[Location], parts: list[Part], options: ParseOptions, run: Run) -> dict[str, ReportError]:
-    """Parses the new reports; a single one here if it may be, for another process would take as long to start.
-
-    Raises:
-        ReportError: If the only one cannot be read.
-    """
+    """Parses the new reports; a single one here if it may be, for another process would take as long to start."""
     if len(parts) == 1 and run.scheduler is None:
         [path], [part] = paths, parts
         parse_report(path, part.folder, run.progress, replace(options, first_id=part.first_id))

@@ -75,11 +75,7 @@ class Parsed(NamedTuple):
 def parse_report(
     report: Location, folder: Path, progress: Progress, options: ParseOptions, scratch: str | None = None
 ) -> None:
-    """As :func:`tables_of`; a copy of a report at a URL goes into the folder ``scratch`` meanwhile.
-
-    Raises:
-        ReportError: If the report cannot be reached or read.
-    """
+    """As :func:`tables_of`; a copy of a report at a URL goes into the folder ``scratch`` meanwhile."""
     with local_copy(report, progress, scratch) as path:
         reader = reader_for(path)
         folder.mkdir(exist_ok=True)
@@ -87,11 +83,7 @@ def parse_report(
 
 
 def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, options: ParseOptions) -> None:
-    """Reads one report and writes its tables and manifest into an empty folder.
-
-    Raises:
-        ReportError: If the report cannot be read.
-    """
+    """Reads one report and writes its tables and manifest into an empty folder."""
     recording = _read(reader, path, progress)
     if options.graph_captures:
         from tracekit.pipeline.graph_captures import with_graph_captures  # noqa: PLC0415 - few reports have such traces

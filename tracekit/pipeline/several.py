@@ -209,9 +209,6 @@ def parsed_into(folder: Path, report: Location, options: ParseOptions, share: Sh
 
     Returns:
         Why it could not be read, or None. What goes wrong with one report must not spoil the others.
-
-    Raises:
-        OSError: If the folder cannot be written.
     """
     try:
         parse_report(report, folder, _overall(share), options, scratch_folder())

@@ -22,11 +22,7 @@ _MOST_RATIO, _SURELY_HARMLESS = 200, 128 << 20
 
 
 class Chunks:
-    """The unpacked pieces of a file; one whose compression is cut off ends where it is.
-
-    Attributes:
-        bytes: How many were unpacked.
-    """
+    """The unpacked pieces of a file; one whose compression is cut off ends where it is."""
 
     def __init__(self, path: Path, raw: BinaryIO, remedy: str) -> None:
         packed = raw.read(len(_GZIP)) == _GZIP
@@ -41,11 +37,7 @@ class Chunks:
         return self._raw.tell()
 
     def next(self) -> bytes:
-        """The next piece; empty at the end.
-
-        Raises:
-            ReportError: If the file unpacks to too much.
-        """
+        """The next piece; empty at the end."""
         piece = self._read()
         self.bytes += len(piece)
         if self.bytes > _SURELY_HARMLESS and self.bytes > _MOST_RATIO * self.position:

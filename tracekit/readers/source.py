@@ -83,18 +83,10 @@ class TableSource(Protocol):
         """Number of values that were too large for their column and became null."""
 
     def values(self, table: str, columns: tuple[str, ...], /) -> list[Any]:
-        """Columns of a small table that has them, a tuple for each row.
-
-        Raises:
-            ReportError: If it is damaged.
-        """
+        """Columns of a small table that has them, a tuple for each row."""
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None], /) -> dict[str, pa.Table]:
-        """Reads large tables, by names of the caller's; one that the source lacks has no columns.
-
-        Raises:
-            ReportError: If one is damaged.
-        """
+        """Reads large tables, by names of the caller's; one that the source lacks has no columns."""
 
 
 def has(source: TableSource, table: StoredTable, *columns: str) -> bool:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.errors import ReportError
+from tracekit.readers.rows import decoded
 from tracekit.readers.source import ENCODED_TEXT, Request, as_type
 
 DAMAGED = "its files are damaged or truncated; export the report again"
@@ -30,11 +31,7 @@ def table_files(folder: Path) -> dict[str, Path]:
 
 
 def opened(folder: Path, path: Path) -> "_ParquetFile | _ArrowFile":
-    """Opens the file of a table.
-
-    Raises:
-        ReportError: If it is damaged.
-    """
+    """Opens the file of a table."""
     try:
         return _ParquetFile(path) if path.suffix == _PARQUET else _ArrowFile(path)
     except (pa.ArrowException, OSError) as error:
@@ -94,11 +91,7 @@ class FolderTables:
     """The tables of a folder."""
 
     def __init__(self, path: Path, wanted: Collection[str]) -> None:
-        """Opens those tables that may be asked for.
-
-        Raises:
-            ReportError: If one is damaged.
-        """
+        """Opens those tables that may be asked for."""
         self.path = path
         self.paths = {name: file for name, file in table_files(path).items() if name in wanted}
         self._files = {name: opened(path, file) for name, file in self.paths.items()}
@@ -117,11 +110,7 @@ class FolderTables:
         return list(zip(*plain, strict=True))
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
-        """Reads large tables side by side; one that the folder lacks has no columns.
-
-        Raises:
-            ReportError: If one is damaged.
-        """
+        """Reads large tables side by side; one that the folder lacks has no columns."""
         tables = {}
         with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
             try:
@@ -187,7 +176,4 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _python(column: pa.ChunkedArray) -> list[Any]:
     """The values; bytes of texts that are not UTF-8 are replaced."""
-    if not pa.types.is_string(column.type):
-        return list(column.to_pylist())
-    texts = column.cast(pa.binary()).to_pylist()
-    return [text if text is None else text.decode("utf-8", "replace") for text in texts]
+    return decoded(column) if pa.types.is_string(column.type) else list(column.to_pylist())

@@ -219,11 +219,7 @@ def _lost(program: Program, folder: Path, machine: Machine) -> bool:
 
 
 def record(program: Program, folder: Path, machine: Machine) -> None:
-    """Runs a program as its row says, as users do: its report and what its processes know are in the folder then.
-
-    Raises:
-        CaptureError: If it fails.
-    """
+    """Runs a program as its row says, as users do: its report and what its processes know are in the folder then."""
     if not program.target and not program.command:
         return
     engine = program.engine or machine.engine

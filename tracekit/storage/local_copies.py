@@ -41,9 +41,6 @@ def local_copy(report: Location, progress: Progress, scratch: str | None = None)
         report: The report.
         progress: Called with the share that is there.
         scratch: The folder that copies go into; by default that of temporary files.
-
-    Raises:
-        ReportError: If the report cannot be reached.
     """
     if isinstance(report, Path):
         yield report

@@ -29,7 +29,6 @@ class AutogradNodes(NamedTuple):
     """Evaluations of nodes of autograd, by (start, -end) on the axis of all threads.
 
     Attributes:
-        row: Row of the recording's ranges.
         parent: The one around each, or -1.
         maker: Row of the operator that made the node, among the recording's ranges, or -1.
         maker_start: Start of that operator on the axis, or -1.
@@ -342,10 +341,8 @@ class Numbered(NamedTuple):
     """Ranges of operators or of evaluations of nodes, in the order of their starts.
 
     Attributes:
-        row: Row of the recording's ranges.
         forward_thread: Row of threads on which a node was made; -1 if that is not recorded.
         number: Sequence number; -1 where the text has none.
-        name: Code of the name: a node has that of its class.
     """
 
     row: Rows

@@ -35,7 +35,6 @@ class Operators:
     """The operators that texts name.
 
     Attributes:
-        distinct: The distinct operators.
         of_text: For every text of the recording the row of its operator, or -1; a last -1 is of ranges without a text.
         number: For every text the sequence number of autograd in it, or -1, and a last -1.
         labels: Texts that torch numbered, but which are somebody's own, by their rows: without the number.
@@ -94,8 +93,6 @@ class _OfTorch(NamedTuple):
     """Texts that torch wrote.
 
     Attributes:
-        distinct: The distinct operators and labels.
-        of_text: The row of each text among them.
         called: Which texts are operators, not labels of a user that torch numbered.
         number: The sequence number of each, or -1.
     """

@@ -115,11 +115,7 @@ def _column(name: str, frame: pd.DataFrame, column: str) -> pd.Series:
 
 
 def named(name: str, frame: pd.DataFrame, column: str) -> str:
-    """A column by its name, or by its heading in the terminal: ``gpu time``.
-
-    Raises:
-        UsageError: If there is no such column.
-    """
+    """A column by its name, or by its heading in the terminal: ``gpu time``."""
     if column in frame.columns:
         return column
     for candidate in map(str, frame.columns):

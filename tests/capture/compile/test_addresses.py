@@ -155,7 +155,6 @@ class Writing(nn.Module):
 
 
 def pairs(kind: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Two tensors and the memory that they are views of."""
     base = torch.arange(24.0).reshape(6, 4)
     return (base, base[:4], base[2:]) if kind == "overlapping" else (base, base[:4, ::2], base[:4, 1::2])
 

@@ -19,7 +19,6 @@ X = torch.arange(12.0).reshape(4, 3) / 7
 
 
 def shown(made: Split) -> list[str]:
-    """Every piece as its operations, a * before those that split."""
     lines = []
     for part in made.parts:
         nodes = [node for node in part.graph.graph.nodes if node.op.startswith("call_")]

@@ -54,7 +54,6 @@ class Program:
 
     @property
     def whole(self) -> bool:
-        """Whether the traces hold the answer for every replayed kernel."""
         copies = any(kind != "kernel" for pieces in self.sizes for nodes in pieces for _, kind, _ in nodes)
         linear = not self.forks or (self.numbered and (self.copies_have_ids or not copies))
         return self.in_order and not self.loses and linear and self.ranges and (self.rocm or self.numbered)

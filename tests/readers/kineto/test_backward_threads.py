@@ -38,7 +38,6 @@ def parsed(path: Path, *events: Event) -> Dataset:
 
 
 def modules(dataset: Dataset) -> list[tuple[str | None, str | None]]:
-    """Module and cause of every evaluation of a node, by start."""
     rows = dataset.table("kernels", ["name", "module", "cause", "start_ns"]).to_pylist()
     return [
         (row["module"], row["cause"]) for row in sorted(rows, key=lambda row: row["start_ns"]) if row["name"] == NODE

@@ -50,7 +50,6 @@ def model() -> nn.Module:
 
 
 def marked(net: nn.Module) -> None:
-    """Hooks as serving engines have them."""
     from torch.profiler import record_function
 
     opened: list[record_function] = []

@@ -18,7 +18,6 @@ from tracekit.readers.sqlite.pages import NotPlain
 
 
 def optional_columns() -> list[tuple[str, str]]:
-    """The columns of small reports that are no essential ones."""
     db = sqlite3.connect(":memory:")
     db.executescript(SCHEMA)
     found = [

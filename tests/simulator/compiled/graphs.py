@@ -232,7 +232,6 @@ class Features:
 
 
 def features(rng: Random) -> Features:
-    """Some at random."""
     chosen = Features(**{field.name: rng.random() < _LIKELY for field in fields(Features)})
     return replace(
         chosen,

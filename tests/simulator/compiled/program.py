@@ -55,7 +55,6 @@ class Script:
     top: str
 
     def run(self, first_process: int) -> None:
-        """Each runs the same graphs."""
         rng, has = self.recording.rng, self.recording.has
         named = has.unmarked or has.class_root
         roots = ["Layer" if named else f"{self.top}.layers.{number}" for number in range(rng.randint(1, 3))]
@@ -111,7 +110,6 @@ class Script:
                 self._captured(process, run)
 
     def _captured(self, process: Process, run: tuple[Piece, str, str, str]) -> None:
-        """A graph capture around a run, or two, replayed later."""
         rng = self.recording.rng
         capture = self._capture(process)
         for _ in range(rng.randint(1, 2)):
@@ -121,7 +119,6 @@ class Script:
             capture.replay()
 
     def _captured_inside(self, process: Process, run: tuple[Piece, str, str, str]) -> None:
-        """Runs that capture and replay by themselves."""
         piece, root, place, graph_pass = run
         main = process.main
         text = compiled_graph(piece.map_id, graph_pass, None if root == piece.root else root)
@@ -212,7 +209,6 @@ class Process:
             self.kernels(thread, piece, root, place)
 
     def kernels(self, thread: Thread, piece: Piece, root: str, place: str) -> None:
-        """What a run of a graph launches."""
         chosen = [self._rng.choice(kernel.launches) for kernel in piece.kernels]
         certain = _certain(piece, chosen, operators=self._has.operators or self._has.cpu)
         for kernel, names, sure in zip(piece.kernels, chosen, certain, strict=True):
@@ -368,7 +364,6 @@ class Thread:
         return self.name.split("/")[0]
 
     def later(self, least: int = 2, most: int = 9, *, rng: Random) -> int:
-        """A time a little later, to which its clock goes on."""
         self.clock += rng.randint(least, most)
         return self.clock
 
@@ -399,12 +394,10 @@ class Recording:
         self._add(Event("range", thread.name, now, now, text))
 
     def call(self, thread: Thread, name: str) -> Event:
-        """A call of CUDA's that puts no work on the device."""
         start = thread.later(rng=self.rng)
         return self._add(Event("launch", thread.name, start, thread.later(rng=self.rng), name))
 
     def operator(self, thread: Thread, name: str, served: Served, inside: int) -> None:
-        """An operator of a CPU run, and some inside it."""
         start = thread.later(rng=self.rng)
         while (int(thread.process), start) in self.truth:
             start = thread.later(rng=self.rng)
@@ -547,7 +540,6 @@ def _right(answer: Answer) -> bool:
 
 
 def _around(paths: Iterable[str]) -> str:
-    """What all of some modules are part of, or are."""
     parts = zip(*(path.split(".") for path in paths))  # noqa: B905 - up to where the shortest ends
     return ".".join(part[0] for part in takewhile(lambda part: len({*part}) == 1, parts))
 

@@ -51,7 +51,6 @@ def least_differences(colours: Iterable[str]) -> Floats:
 
 
 def contrast(text: str, ground: str) -> float:
-    """The contrast of text and ground as WCAG defines it."""
     dark, light = sorted(float(luminance) + 0.05 for luminance in linear([text, ground]) @ _XYZ[1])
     return light / dark
 

@@ -36,7 +36,6 @@ class Node(NamedTuple):
 
 
 def nodes(columns: dict[str, list[Any]]) -> list[Node]:
-    """The nodes of a list, with their paths and children."""
     tree: list[Node] = []
     for at, name in enumerate(columns["name"]):
         parent = columns["parent"][at]
@@ -48,7 +47,6 @@ def nodes(columns: dict[str, list[Any]]) -> list[Node]:
 
 
 def reach(columns: dict[str, list[Any]]) -> list[set[int]]:
-    """The places of each node and of all below it."""
     places: list[set[int]] = [{at} for at in range(len(columns["name"]))]
     for at in reversed(range(len(places))):
         if columns["parent"][at] >= 0:

@@ -43,7 +43,6 @@ SMALL = {
 
 
 def check(dataset: Dataset) -> None:
-    """All that can be said of any dataset's page."""
     data, tables = shown(dataset), Tables(dataset)
     assert data["about"]["total_ns"] == tables.kernels["dur_ns"].sum()
     check_coverage(data, tables)
@@ -338,7 +337,6 @@ def counted(data: dict[str, Any], name: str, below: set[int] | None) -> dict[tup
 
 
 def serving(dataset: Dataset, paths: list[str]) -> dict[tuple[str, str], int]:
-    """Kernels by name and phase that serve any of some modules."""
     modules = dataset.table("modules", ["module_id", "path"]).to_pandas()
     served = dataset.table("kernel_modules").to_pandas().merge(modules[modules["path"].isin(paths)])
     work = dataset.table("kernels", ["kernel_id", "name", "phase"]).to_pandas().astype({"name": str, "phase": str})

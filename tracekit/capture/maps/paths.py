@@ -47,7 +47,8 @@ def paths_of_forward(traced: Traced, inputs: Sequence[Any], lane: Lane) -> Paths
 
 def _unmoved(traced: Traced, paths: Sequence[str | None]) -> bool:
     """Whether all roots that are known are what they were when the graph was traced."""
-    return all(path in (None, _marked(root)) for root, path in zip(traced.roots, paths, strict=True))
+    roots = zip(traced.roots, paths, strict=True)
+    return all(path in (None, _marked(root)) for root, path in roots if root is not CALLER)
 
 
 def _called(root: Root, lane: Lane) -> str | None:

@@ -75,9 +75,6 @@ class Gathering:
 
     Attributes:
         threads: Row of every thread of the host, by ids of process and thread.
-        names: Row of every name of a call, kernel or module.
-        hierarchies: Row of every module hierarchy of an operator.
-        thread_names: Names of threads by ids of process and thread.
     """
 
     def __init__(self, counters: LossCounters) -> None:

@@ -166,7 +166,6 @@ class Piece(NamedTuple):
     Attributes:
         events: The events; an empty one in the place of an entry that is none.
         exact: Reads their times again in full.
-        position: Where they end in the file as it is on disk.
     """
 
     events: list[Event]
@@ -182,7 +181,6 @@ class Trace:
     """A trace on disk. Its metadata are complete when all pieces have been read.
 
     Attributes:
-        metadata: What it holds besides its events.
         cut_at: The byte of its JSON, unpacked, after which the rest is missing; None of a whole trace.
     """
 
@@ -192,11 +190,7 @@ class Trace:
         self._path = path
 
     def pieces(self) -> Iterator[Piece]:
-        """The events, piece by piece.
-
-        Raises:
-            ReportError: If it cannot be read, or is not a trace.
-        """
+        """The events, piece by piece."""
         try:
             with chunks_of(self._path, damaged=RECORD_AGAIN, too_large=EXPECTED) as file:
                 yield from self._pieces(file)

@@ -54,7 +54,6 @@ class Loss(NamedTuple):
 
     Attributes:
         quote: The first message, or nothing if it cannot be shown.
-        processes: Global ids of the processes that messages name.
         anywhere: Whether a message names no process.
         inside: Whether the report may hold data of these processes.
     """

@@ -96,9 +96,6 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
         tables: Its tables.
         report: What is known of its file; called while tables are read, for a digest takes time.
         progress: Called with the share that is done.
-
-    Raises:
-        ReportError: If it is damaged, or a table lacks a column without which its rows mean nothing.
     """
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(report)

@@ -63,11 +63,7 @@ class SqliteFile:
     """A SQLite file, which is opened anew for every query."""
 
     def __init__(self, path: Path) -> None:
-        """Reads which tables the file has.
-
-        Raises:
-            ReportError: If SQLite cannot read it.
-        """
+        """Reads which tables the file has."""
         self.path = path
         self.uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         self._roots: dict[str, int] = {}
@@ -259,9 +255,6 @@ class BulkReader:
 
         Returns:
             A table for each name, rows in the order of their rowids; one that the file lacks has no columns.
-
-        Raises:
-            ReportError: If the file is damaged.
         """
         tables = {}
         with self._pool, ExitStack() as stack:

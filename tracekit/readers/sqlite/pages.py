@@ -43,7 +43,6 @@ class Pages:
 
     Attributes:
         turn: Held while the file is read, so that threads can share it.
-        count: How many pages it has.
         usable: Bytes of a page that belong to SQLite.
     """
 

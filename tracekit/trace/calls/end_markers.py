@@ -135,8 +135,6 @@ class _Runs(NamedTuple):
     """Runs of equal spans, each the sibling after the one before; most runs have one span.
 
     Attributes:
-        first: Row of the first span of the run.
-        length: How many spans the run has.
         odd: Whether an odd number of spans of the run come before this one.
     """
 
@@ -218,7 +216,6 @@ class MarkerTraits(NamedTuple):
     Attributes:
         path: A number, the same where the path is; -1 where the marker has none.
         only_result: Whether it records outputs and no inputs.
-        has_no_tensors: Whether it records no tensors at all.
         placed: Whether it belongs to a call of which more than the class is known.
     """
 
@@ -307,9 +304,7 @@ class Spans(NamedTuple):
     """Marked ranges that ended on their thread, by (start, -end), outer ones first.
 
     Attributes:
-        range_row: Row of the recording's ranges.
         parent: The span around it, or -1.
-        depth: How many spans are around it.
         encloses: Whether a call or the launch of some work lies inside.
         happened: When, of all before it began, the last launch of work or marked step began, on the axis.
         excused: Whether it was left open or never ended, so that a second range may be missing.

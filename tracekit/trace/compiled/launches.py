@@ -34,7 +34,6 @@ class Captured(NamedTuple):
 
     Attributes:
         launch: For every kernel the row of the captured launch that it is replayed from, or -1.
-        rows: Rows of all captured launches.
     """
 
     launch: Rows
@@ -47,7 +46,6 @@ class OwnLaunches(NamedTuple):
     Attributes:
         unit: Launches of one number are one kernel's: inside one operator, or one inside the other.
         name: For every unit the number of its name in ``names``; -1 if it has none.
-        first: For every unit its first launch, as a position in ``row``.
     """
 
     row: Rows
@@ -215,11 +213,9 @@ class Runs:
     """Runs of compiled graphs on all threads, by (start, -end) on the axis.
 
     Attributes:
-        range_row: Row of the recording's ranges.
         parent: The run around each, or -1.
         cut: Whether its end is not recorded, so that it may not have launched all of its kernels.
         graphs: What distinguishes the graphs: the ids of their maps, and the modules that were compiled.
-        maps: The maps of which all parts are known, by their ids.
     """
 
     range_row: Rows

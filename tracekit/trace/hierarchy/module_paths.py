@@ -25,7 +25,6 @@ class Nested(NamedTuple):
 
     Attributes:
         parent: Row of the enclosing call, or -1.
-        depth: How many calls enclose each one.
         marker: Row of the markers, or -1; a call without a ModuleMarker is one of an unknown module.
     """
 

@@ -34,7 +34,6 @@ class Nodes(NamedTuple):
 
     Attributes:
         which: Row of ``PathCollisions.numbers``, which distinguish it from other modules of that path.
-        first_ns: When it was first called.
         facts: What all its calls say about it together, and whether they contradict each other.
     """
 
@@ -79,7 +78,6 @@ class ModuleTrees(NamedTuple):
     """Trees of modules.
 
     Attributes:
-        roots: The roots of all processes, in the order of first calls.
         above: By the identity of each tree the one above it; None above a root.
     """
 
@@ -132,13 +130,10 @@ class MergedModule:
     """A module of the joint hierarchy.
 
     Attributes:
-        kind: What it is: one of ``markers.base.KINDS``.
         place: The path without the numbers that distinguish modules of one path.
         parent: Row of the module above, or -1.
         same: The modules of the sources that it joins.
-        facts: What they have in common.
         differs: Whether they contradict each other, or some of them may be another module of that path.
-        subtree_end: Row after its last descendant.
     """
 
     path: str
@@ -286,11 +281,8 @@ class Tree:
     Attributes:
         name: Last part of its path, without a number that distinguishes it from others.
         row: Row of the module there; -1 for a container that is never called.
-        facts: What its markers say about it.
         differs: Whether its own calls contradict each other about it.
         first: When it, or a module below it, was first called, by a clock that all sources share; None without one.
-        below: The modules below, in the order of their first calls.
-        kind: What it is: one of ``markers.base.KINDS``.
     """
 
     name: str

@@ -27,11 +27,8 @@ class Module:
     """One module of the hierarchy.
 
     Attributes:
-        kind: What it is: one of ``markers.base.KINDS``.
         parent: Row of the module above, or -1.
         facts: What its markers say about it; nothing of a container that is never called itself.
-        alias_of: The path in its marker, where that is another.
-        subtree_end: Row after its last descendant.
     """
 
     path: str

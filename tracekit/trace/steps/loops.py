@@ -28,7 +28,6 @@ class LoopSteps(NamedTuple):
     """Steps of one process, each from the start of one call to the end of another, mostly the same call.
 
     Attributes:
-        first: Row of the call that begins each step.
         name: Name of each step: the path of the module, or of the container of layers.
         unclear: How many calls would be steps, or parts of steps, if it were certain which root leads.
         helping: Threads that work for the step of another thread, since they run replicas.
@@ -207,7 +206,6 @@ class Root:
 
     Attributes:
         first: Row of the call that begins each time it runs; nothing if that is not certain.
-        size: How many modules it has.
         in_parts: Whether parts of it are also called from outside.
         replicated: How many times all its replicas ran at once, on several threads; these calls count as one.
     """

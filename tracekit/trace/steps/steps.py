@@ -253,11 +253,7 @@ def _parts(paths: _MarkedPaths, modules: list[Module], calls: Rows, candidates: 
 
 
 class MarkedSteps(NamedTuple):
-    """Steps that ranges record.
-
-    Attributes:
-        row: Row of the recording's ranges.
-    """
+    """Steps that ranges record."""
 
     row: Rows
     says: list[StepMarker]
