@@ -60,6 +60,14 @@ def test_threads_whose_names_are_not_in_the_report_have_none(tmp_path: Path, suf
         assert tracekit.parse(one).manifest["rows"]["calls"] > 0
 
 
+def test_a_thread_whose_name_is_not_utf_8_is_read(folder: Path, suffix: str) -> None:
+    rows = read(folder / f"{NVTX}{suffix}", suffix).num_rows
+    texts = pa.array([b"MPI Rank \xff"] * rows, pa.binary())
+    replaced(folder, suffix, NVTX, "text", pa.Array.from_buffers(pa.string(), rows, texts.buffers()))
+    replaced(folder, suffix, NVTX, "eventType", pa.array([39] * rows))
+    assert tracekit.parse(folder).manifest["ranks"] == []
+
+
 @pytest.mark.traces
 def test_a_real_report_gives_the_same_from_a_folder(tmp_path: Path, suffix: str) -> None:
     path = TRACES / "nsys" / "graph_mode_v2025.5.sqlite"

@@ -103,6 +103,12 @@ def texts_at(values: pa.Array, positions: Ints) -> list[str]:
     return [(text or b"").decode("utf-8", "replace") for text in raw]
 
 
+def decoded(texts: pa.ChunkedArray) -> list[str | None]:
+    """A column of texts; bytes that are not UTF-8 are replaced."""
+    raw = texts.cast(pa.string()).cast(pa.binary()).to_pylist()
+    return [text if text is None else text.decode("utf-8", "replace") for text in raw]
+
+
 def strings_of(strings: pa.Table, ids: Ints) -> dict[int, str]:
     """Some strings by their ids, without those that the report lacks."""
     known, values = sorted_strings(strings)

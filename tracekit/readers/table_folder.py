@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.errors import ReportError
+from tracekit.readers.rows import decoded
 from tracekit.readers.source import ENCODED_TEXT, Request, as_type
 
 DAMAGED = "its files are damaged or truncated; export the report again"
@@ -175,7 +176,4 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _python(column: pa.ChunkedArray) -> list[Any]:
     """The values; bytes of texts that are not UTF-8 are replaced."""
-    if not pa.types.is_string(column.type):
-        return list(column.to_pylist())
-    texts = column.cast(pa.binary()).to_pylist()
-    return [text if text is None else text.decode("utf-8", "replace") for text in texts]
+    return decoded(column) if pa.types.is_string(column.type) else list(column.to_pylist())

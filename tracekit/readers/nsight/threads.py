@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from tracekit.arrays.types import Ints, Rows
 from tracekit.nsight import tables as nsight
 from tracekit.readers.ranks import Claim
-from tracekit.readers.rows import occurring, rows_of, strings_of
+from tracekit.readers.rows import decoded, occurring, rows_of, strings_of
 from tracekit.readers.source import TableSource, typed
 from tracekit.recording.tables import Threads
 
@@ -79,7 +79,7 @@ def named_threads(events: pa.Table, strings: pa.Table, ids: GlobalIds) -> list[t
     rows = events.filter(pc.equal(events.column("eventType"), nsight.THREAD_NAMED))
     if not rows.num_rows:
         return []
-    inline = rows.column("text").to_pylist() if "text" in rows.column_names else []
+    inline = decoded(rows.column("text")) if "text" in rows.column_names else []
     by_id = rows.column("textId").to_pylist() if "textId" in rows.column_names else []
     known = strings_of(strings, np.array([one for one in by_id if one is not None], dtype=np.int64))
     names = []
