@@ -55,12 +55,12 @@ def test_every_range_that_counts_is_one_call(seed: int) -> None:
 
 
 def own_and_inside(tables: dict[str, Rows]) -> dict[int, Counter[str]]:
-    """For every range that is a call the kernels that it or any call inside launched itself."""
+    """For every range that is a call the kernels that it or any call inside launched on its thread, without replays."""
     calls = {row["call_id"]: row for row in tables["calls"]}
     kernels: dict[int, Counter[str]] = {row["range_id"]: Counter() for row in tables["calls"]}
     for row in tables["kernels"]:
-        at = None if row["method"] == "autograd_thread" else row["call_id"]
-        while at is not None:
+        at = row["call_id"] if row["graph_node_id"] is None else None
+        while at is not None and calls[at]["tid"] == row["tid"]:
             kernels[calls[at]["range_id"]][row["name"]] += 1
             at = calls[at]["parent_call_id"]
     return kernels

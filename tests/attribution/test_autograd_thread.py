@@ -24,10 +24,10 @@ def test_it_belongs_to_the_one_range_that_waits(parsed: Parse) -> None:
         parsed(NAMED + TRAINING),
         "kernels",
         """
-        name              module    method           cause
-        forward           Forward   range            -
-        backward          Backward  autograd_thread  -
-        behind the range  -         -                outside_ranges
+        name              module    method           cause     phase
+        forward           Forward   range            -         -
+        backward          Backward  autograd_thread  -         backward
+        behind the range  -         -                backward  backward
         """,
     )
 
@@ -65,23 +65,44 @@ def test_it_belongs_to_nobody_if_that_thread_launches_at_that_time(parsed: Parse
     )
 
 
-def test_ranges_of_the_backward_pass_tell_such_a_thread_too(parsed: Parse) -> None:
-    own = """
-        range  2 150 190 autograd::engine::evaluate_function: MmBackward0
-        launch 2 160 170 #8
-        kernel 1 175 180 #8 mm
-    """
+MM = "autograd::engine::evaluate_function: MmBackward0"
+OWN = f"""
+    range  2 150 190 {MM}
+    launch 2 160 170 #8
+    kernel 1 175 180 #8 mm
+"""
+
+
+def test_ranges_of_such_a_thread_are_part_of_the_range_that_waits(parsed: Parse) -> None:
+    """Ranges of the backward pass tell such a thread, too."""
+    dataset = parsed(TRAINING + OWN)
     check(
-        parsed(TRAINING + own),
+        dataset,
         "kernels",
-        """
-        name              module                                             method
-        forward           Forward                                            range
-        backward          Backward                                           autograd_thread
-        mm                autograd::engine::evaluate_function: MmBackward0   range
-        behind the range  -                                                  -
+        f"""
+        name              module         method           phase
+        forward           Forward        range            -
+        backward          Backward       autograd_thread  backward
+        mm                Backward.{MM}  autograd_thread  backward
+        behind the range  -              -                -
         """,
     )
+    check(
+        dataset,
+        "calls",
+        f"""
+        module         parent_call_id  gpu_time_ns
+        Forward        -               10
+        Backward       -               15
+        Backward.{MM}  1               5
+        """,
+    )
+
+
+def test_they_are_part_of_none_if_the_other_thread_does_something_meanwhile(parsed: Parse) -> None:
+    dataset = parsed(TRAINING + OWN + "range 1 155 157 log\n")
+    modules = [row["module"] for row in dataset.table("kernels").to_pylist() if row["name"] == "mm"]
+    assert modules == [MM]
 
 
 def test_a_marked_report_is_as_it_was(parsed: Parse) -> None:

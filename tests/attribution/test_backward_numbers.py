@@ -7,50 +7,79 @@ from tests.golden import Parse, check
 NODE = "autograd::engine::evaluate_function:"
 
 
-def test_where_ranges_are_nodes_an_evaluation_is_a_backward_call_of_the_operator_that_made_the_node(
+OF_RANGES = f"""
+    range  1    0 100 Forward pass
+    range  1   11  15 aten::linear, seq = 3, op_id = 1
+    range  1   12  14 aten::addmm, seq = 3, op_id = 2
+    launch 1   12  13 #1
+    kernel 1  902 903 #1 addmm
+    range  1   31  35 aten::mul, seq = 4, op_id = 3
+    range  1   41  45 aten::argmax, seq = 5, op_id = 4
+    launch 1   42  43 #5
+    kernel 1  912 913 #5 of-no-node
+    range  1  190 300 Backward pass
+    range  1  210 219 {NODE} MulBackward0, seq = 4, op_id = 7
+    launch 1  212 213 #2
+    kernel 1  904 905 #2 of-mul
+    range  2  220 229 {NODE} AddmmBackward0, seq = 3, op_id = 8
+    range  2  221 228 aten::mm, op_id = 9
+    launch 2  222 223 #3
+    kernel 1  906 908 #3 of-addmm
+    range  2  230 239 {NODE} LateBackward0, seq = 99, op_id = 10
+    launch 2  232 233 #4
+    kernel 1  910 911 #4 not-recorded
+"""
+
+
+def test_where_ranges_are_nodes_numbers_tell_phase_and_operator_in_the_range_that_is_open_or_waits(
     parsed: Parse,
 ) -> None:
-    dataset = parsed(f"""
-        range  1    0 100 Forward pass
-        range  1   11  15 aten::linear, seq = 3, op_id = 1
-        range  1   12  14 aten::addmm, seq = 3, op_id = 2
-        range  1   31  35 aten::mul, seq = 4, op_id = 3
-        range  1  190 300 Backward pass
-        range  1  210 219 {NODE} MulBackward0, seq = 4, op_id = 7
-        launch 1  212 213 #2
-        kernel 1  904 905 #2 of-mul
-        range  2  220 229 {NODE} AddmmBackward0, seq = 3, op_id = 8
-        range  2  221 228 aten::mm, op_id = 9
-        launch 2  222 223 #3
-        kernel 1  906 908 #3 of-addmm
-        range  2  230 239 {NODE} LateBackward0, seq = 99, op_id = 10
-        launch 2  232 233 #4
-        kernel 1  910 911 #4 not-recorded
-    """)
+    dataset = parsed(OF_RANGES)
     check(
         dataset,
         "kernels",
         f"""
-        name          module                                            method    phase
-        of-addmm      Forward pass.aten::linear.aten::addmm.aten::mm    backward  backward
-        of-mul        Forward pass.aten::mul                            backward  backward
-        not-recorded  {NODE} LateBackward0                              range     backward
+        name          module                                           method           phase
+        addmm         Forward pass.aten::linear.aten::addmm            range            forward
+        of-no-node    Forward pass.aten::argmax                        range            -
+        of-mul        Backward pass.aten::mul                          backward         backward
+        of-addmm      Backward pass.aten::linear.aten::addmm.aten::mm  backward         backward
+        not-recorded  Backward pass.{NODE} LateBackward0               autograd_thread  backward
     """,
     )
     check(
         dataset,
         "calls",
         f"""
-        module                                          phase     parent_call_id  gpu_time_ns
-        Forward pass                                    -         -               0
-        Forward pass.aten::linear                       -         0               0
-        Forward pass.aten::linear.aten::addmm           -         1               0
-        Forward pass.aten::linear.aten::addmm           backward  -               2
-        Forward pass.aten::linear.aten::addmm.aten::mm  backward  3               2
-        Forward pass.aten::mul                          -         0               0
-        Forward pass.aten::mul                          backward  -               1
-        Backward pass                                   -         -               0
-        {NODE} LateBackward0                            -         -               1
+        module                                           phase     parent_call_id  gpu_time_ns
+        Forward pass                                     -         -               2
+        Forward pass.aten::linear                        -         0               1
+        Forward pass.aten::linear.aten::addmm            -         1               1
+        Forward pass.aten::mul                           -         0               0
+        Forward pass.aten::argmax                        -         0               1
+        Backward pass                                    -         -               4
+        Backward pass.aten::mul                          backward  5               1
+        Backward pass.aten::linear.aten::addmm           backward  5               2
+        Backward pass.aten::linear.aten::addmm.aten::mm  backward  7               2
+        Backward pass.{NODE} LateBackward0               -         5               1
+    """,
+    )
+
+
+def test_where_operators_are_nodes_an_evaluation_is_a_backward_call_of_the_operator_that_made_the_node(
+    parsed: Parse,
+) -> None:
+    dataset = parsed(OF_RANGES, rows="operators")
+    check(
+        dataset,
+        "kernels",
+        f"""
+        name          module                           method    phase
+        addmm         aten::linear.aten::addmm         range     forward
+        of-addmm      aten::linear.aten::addmm.aten::mm  backward  backward
+        of-mul        aten::mul                        backward  backward
+        of-no-node    aten::argmax                     range     -
+        not-recorded  {NODE} LateBackward0             range     backward
     """,
     )
 

@@ -35,14 +35,12 @@ def keyed_by_ranges(report: Path, folder: Path) -> Dataset:
 
 
 def subtree_sums(dataset: Dataset) -> Iterator[tuple[Key, int]]:
-    """For every kernel and every call that it ran in, whatever is in between: the key and how long it ran."""
+    """For every kernel and every call on its thread that it was launched in: the key and how long it ran."""
     calls = {row["call_id"]: row for row in rows(dataset, "calls", "call_id", "parent_call_id", "range_id")}
     ranges = {row["range_id"]: row for row in rows(dataset, "ranges", "range_id", "domain", "text", "pid", "tid")}
-    for kernel in rows(dataset, "kernels", "kind", "full_name", "dur_ns", "call_id", "method"):
-        around_launch = kernel["kind"] == "kernel" and kernel["method"] in ("range", "backward")
-        at = kernel["call_id"] if around_launch else None
-        while at is not None:
-            around = ranges[calls[at]["range_id"]]
+    for kernel in rows(dataset, "kernels", "kind", "full_name", "dur_ns", "call_id", "tid"):
+        at = kernel["call_id"] if kernel["kind"] == "kernel" else None
+        while at is not None and (around := ranges[calls[at]["range_id"]])["tid"] == kernel["tid"]:
             text = nvidias_name(around["domain"], around["text"])
             yield (text, around["pid"], around["tid"], kernel["full_name"]), kernel["dur_ns"]
             at = calls[at]["parent_call_id"]

@@ -132,9 +132,8 @@ TWO_ROOTS = CAPTURE.replace("range     1   5 100  {'Module': 'top', 'Inputs': [[
         (CAPTURE + OUTSIDE.replace("  3   4", "100 101"), "graph_not_expanded"),
         (TWO_ROOTS, "graph_not_expanded"),
         (AGAIN, "graph_not_expanded"),
-        ("\n".join(line for line in CAPTURE.splitlines() if "range" not in line) + "\n", "outside_ranges"),
     ],
-    ids=["work before the call", "work at its end", "two outermost calls", "recomputation", "no call"],
+    ids=["work before the call", "work at its end", "two outermost calls", "recomputation"],
 )
 def test_a_graph_that_no_call_holds_says_so(parsed: Parse, capture: str, cause: str) -> None:
     check(parsed(capture + GRAPHS + REPLAY), "kernels", unknown(cause))

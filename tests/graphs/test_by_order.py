@@ -324,7 +324,7 @@ def test_a_graph_of_another_process_is_not_of_this_graph_capture(parsed: Parse) 
 
 
 def test_a_graph_captured_before_the_recording_is_unmapped_with_advice(parsed: Parse) -> None:
-    dataset = parsed(of_instance(2))
+    dataset = parsed(of_instance(2), rows="modules")
     check(dataset, "kernels", UNMAPPED)
     (row,) = [r for r in dataset.table("coverage").to_pylist() if r["what"] == "kernels"]
     assert "before the warm-up" in row["advice"]

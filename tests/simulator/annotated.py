@@ -5,7 +5,8 @@
     program.truth                                # what each kernel belongs to, by its name
 
 Threads take turns event by event, so nothing happens at the same time. The truth comes from the ranges that were open
-when a launch began and are still open when it returns, never from comparing times. Texts are made of a template and
+when a launch began and are still open when it returns, never from comparing times: of a replay those around it, and
+below these what opened inside the graph capture. Texts are made of a template and
 numbers, so what is folded is known as they are made, but for numbers that only the whole report decides.
 """
 
@@ -59,6 +60,10 @@ class Range:
     end: int | None = None
     with_users: bool = False
     """Contains ranges that are no library's."""
+    others: list[Other] = field(default_factory=list)
+    """Of an evaluation on an autograd thread, what the other threads did meanwhile."""
+    within: int | None = None
+    """The graph capture that it began in."""
 
     @property
     def library(self) -> bool:
@@ -74,28 +79,36 @@ class Thread:
     open: list[Range] = field(default_factory=list)
     launching: bool = False
     waits: bool = False
-    launched: int = 0
-    """How many launches it began."""
+    acted: int = 0
+    """How many launches and ranges it began."""
+    capture: int | None = None
+    """The graph capture that it has begun."""
 
     @property
     def id(self) -> str:
         return f"{self.process}/{self.number}"
 
 
+class Other(NamedTuple):
+    """What another thread was inside of as something began and as it ended, and whether it did something meanwhile."""
+
+    before: list[Range]
+    after: list[Range]
+    busy: bool
+
+
 class Launch(NamedTuple):
-    """What was open around a launch, or around the launch that was captured.
+    """What was open around a launch.
 
     Attributes:
         inside: The ranges around it, outermost first.
-        others: For an autograd thread what each other thread was inside of as the launch began and as it returned.
-        busy: Which of these launched something at that time.
-        method: How its kernel's node is known.
+        others: For an autograd thread what each other thread did meanwhile.
+        captured: For a replay the ranges that opened inside the graph capture around the captured launch.
     """
 
     inside: list[Range]
-    others: list[tuple[list[Range], list[Range]]]
-    busy: list[bool]
-    method: str
+    others: list[Other]
+    captured: list[Range]
 
 
 @dataclass(slots=True)
@@ -134,7 +147,7 @@ class Program:
         self.launches: dict[str, Launch] = {}
         self.counts: Counter[str] = Counter()
         self.events = events
-        self.graph_nodes: dict[int, list[tuple[int, Launch]]] = defaultdict(list)
+        self.graph_nodes: dict[int, list[list[tuple[int, list[Range]]]]] = defaultdict(list)
         self._domains()
         actors = [actor for process in range(1, processes + 1) for actor in self._process(process)]
         while actors:
@@ -196,7 +209,8 @@ class Program:
 
     def _begin(self, thread: Thread, text: Text) -> None:
         domain = self.rng.choice((None, None, *DOMAINS)) if self.features.domains and not text.path else None
-        begun = Range(text, thread, self.now(), domain)
+        begun = Range(text, thread, self.now(), domain, within=thread.capture)
+        thread.acted += 1
         for pushed in thread.open:
             pushed.with_users |= not begun.library
         thread.open.append(begun)
@@ -218,17 +232,22 @@ class Program:
         """One kernel. Others may do something between the begin and the return of the API call."""
         start, around = self.now(), [*thread.open]
         thread.launching = True
-        thread.launched += 1
-        before = [([*other.open], other.launched, other.launching) for other in others]
+        thread.acted += 1
+        before = self._watched(others)
         yield
         thread.launching = False
         end = self.now()
-        after = [[*other.open] for other in others]
-        busy = [was or other.launched > count for other, (_, count, was) in zip(others, before, strict=True)]
         number = len(self.launches) + 1
         self._work(thread, start, end, number)
-        pairs = [(begun[0], returned) for begun, returned in zip(before, after, strict=True)]
-        self.launches[f"kernel{number}"] = Launch([one for one in around if one.end is None], pairs, busy, "range")
+        inside = [one for one in around if one.end is None]
+        self.launches[f"kernel{number}"] = Launch(inside, self._seen(others, before), [])
+
+    def _watched(self, others: list[Thread]) -> list[tuple[list[Range], int, bool]]:
+        return [([*other.open], other.acted, other.launching) for other in others]
+
+    def _seen(self, others: list[Thread], before: list[tuple[list[Range], int, bool]]) -> list[Other]:
+        pairs = zip(others, before, strict=True)
+        return [Other(open_, [*other.open], was or other.acted > count) for other, (open_, count, was) in pairs]
 
     def _work(self, thread: Thread, start: int, end: int, number: int) -> None:
         self.lines.append(f"launch {thread.id} {start} {end} #{number}")
@@ -239,10 +258,11 @@ class Program:
         worker, others = threads[1], [other for other in threads if other is not threads[1]]
         meanwhile = self.chance(0.2)
         for _ in range(self.rng.randrange(1, 5)):
-            evaluating = self.features.autograd == "evaluating" and (worker.launched == 0 or self.chance(0.5))
+            evaluating = self.features.autograd == "evaluating" and (worker.acted == 0 or self.chance(0.5))
             if evaluating:
                 operator = EVALUATING.format(self.rng.choice(("Mm", "Add")))
                 self._begin(worker, Text(operator, operator, kind="operator"))
+                before = self._watched(others)
             if meanwhile and self.chance(0.5):
                 # The API calls of the two threads overlap.
                 pair = [self._launch(worker, others), self._launch(thread, [])]
@@ -254,6 +274,7 @@ class Program:
             else:
                 yield from self._launch(worker, others)
             if evaluating:
+                worker.open[-1].others = self._seen(others, before)
                 self._finish(worker.open[-1])
 
     # CUDA graphs.
@@ -263,12 +284,16 @@ class Program:
         process, first = thread.process, self.counts["node"] * 10 + 10
         self.counts["node"] += 1
         self.lines.append(self._api(thread, "cudaStreamBeginCapture_v10000"))
+        thread.capture = first
         nodes = []
         for node in (first, first + 1):
+            if self.chance(0.5):
+                yield from self._push(thread)
             self.lines.append(self._api(thread, "cudaLaunchKernel_v7000", node=node))
-            nodes.append((node + 5, Launch([*thread.open], [], [], "graph_node")))
+            nodes.append((node + 5, [one for one in thread.open if one.within == first]))
             if thread.open and self.chance(0.3):
                 self._finish(thread.open[-1])
+        thread.capture = None
         self.lines.append(self._api(thread, "cudaStreamEndCapture_v10000"))
         start, end = self.now(), self.now() + 9
         self.clock = end
@@ -280,7 +305,7 @@ class Program:
 
     def _api(self, thread: Thread, name: str, *, node: int | None = None) -> str:
         start = self.now()
-        thread.launched += 1
+        thread.acted += 1
         self.clock = end = start + 4
         if node is not None:
             self.lines.append(f"node!{node} {thread.id} {start + 2} {start + 2}")
@@ -295,12 +320,12 @@ class Program:
             return
         number = self._correlation()
         start = self.now()
-        thread.launched += 1
+        thread.acted += 1
         self.clock = end = start + 3
         self.lines.append(f"launch {thread.id} {start} {end} #{number} cudaGraphLaunch_v10000")
-        for at, (node, launch) in enumerate(self.rng.choice(graphs)):
+        for at, (node, captured) in enumerate(self.rng.choice(graphs)):
             name = f"kernel{len(self.launches) + 1}"
-            self.launches[name] = launch
+            self.launches[name] = Launch([*thread.open], [], captured)
             self.lines.append(f"kernel!{node} {thread.process}/1 {end + 9 + at} {end + 10 + at} #{number} {name}")
         yield
 
@@ -386,18 +411,23 @@ class Program:
         return [(f"{said}:{name}" if said else name, text.kind)]
 
     def _truth(self, launch: Launch) -> Truth:
-        if nodes := self._nodes(launch.inside):
-            return Truth(self._chain(nodes), launch.method)
-        others = [
-            (self._nodes(before), self._nodes(after), busy)
-            for (before, after), busy in zip(launch.others, launch.busy, strict=True)
-        ]
-        candidates = [(before, after, busy) for before, after, busy in others if before or after]
+        captured = self._nodes(launch.captured)
+        if nodes := self._nodes(launch.inside) + captured:
+            waiting = self._waiting(nodes[0].others)
+            method = "autograd_thread" if waiting else "graph_node" if captured else "range"
+            return Truth(self._chain(waiting + nodes), method)
+        waiting = self._waiting(launch.others)
+        return Truth(self._chain(waiting), "autograd_thread" if waiting else None)
+
+    def _waiting(self, others: list[Other]) -> list[Range]:
+        """What the only other thread that is inside of something waits in, if it does nothing."""
+        nodes = [(self._nodes(other.before), self._nodes(other.after), other.busy) for other in others]
+        candidates = [(before, after, busy) for before, after, busy in nodes if before or after]
         if len(candidates) == 1:
             [(before, after, busy)] = candidates
             if before and after and before[-1] is after[-1] and not busy and not before[-1].library:
-                return Truth(self._chain(before), "autograd_thread")
-        return Truth((), None)
+                return before
+        return []
 
     def _nodes(self, inside: list[Range]) -> list[Range]:
         return [one for one in inside if not (one.library and one.with_users)]

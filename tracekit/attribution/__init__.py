@@ -30,7 +30,7 @@ METHODS = (
     Method("graph_capture", methods.graph_capture),
     Method("autograd_thread", methods.autograd_thread),
 )
-_COMPILED, _BACKWARD = ([method.NAME for method in METHODS].index(name) for name in ("compiled", "backward"))
+_COMPILED, _BACKWARD, _, _BY_NODE, _BY_ORDER, _, _AUTOGRAD_THREAD = range(len(METHODS))
 
 
 def attribute(evidence: Evidence) -> Trace:
@@ -41,8 +41,10 @@ def attribute(evidence: Evidence) -> Trace:
     module = lookup(evidence.calls.module, owners.call)
     mapped = np.flatnonzero(owners.method == _COMPILED)
     module[mapped] = evidence.compiled_work.shares.main[evidence.compiled_work.of_work[mapped]]
+    replayed = np.flatnonzero((evidence.replayed_module >= 0) & (owners.method >= 0))
+    module[replayed] = evidence.replayed_module[replayed]
     linked = owners.method == _BACKWARD
-    owners.call[evidence.origin_shared] = -1
+    owners.call[evidence.origin_shared & evidence.by_capture] = -1
     if evidence.forward_call_of is not None:
         evidence, call = _with_backward_calls(evidence, evidence.forward_call_of, owners.call, linked)
         owners = replace(owners, call=call)
@@ -70,7 +72,8 @@ def _count_updated(evidence: Evidence) -> None:
     """Counts replayed work that may belong to another call than the captured one, since its graph may have changed."""
     recording = evidence.recording
     late = replayed_after_update(recording, evidence.launched.launch)
-    recording.counters.add("kernels", GRAPH_UPDATED, int(evidence.origin_known[late].sum()))
+    by_capture = (evidence.origin_known & evidence.by_capture) | (evidence.replayed_module >= 0)
+    recording.counters.add("kernels", GRAPH_UPDATED, int(by_capture[late].sum()))
 
 
 def _owners(evidence: Evidence) -> Owners:
@@ -93,7 +96,10 @@ def _owners(evidence: Evidence) -> Owners:
     mapped = evidence.compiled_work.of_work >= 0
     method[mapped] = _COMPILED
     call[np.isin(evidence.compiled_work.of_work, UNKNOWN)] = -1
-    unknown = (lookup(evidence.calls.module, call) < 0) & ~mapped
+    replayed = (evidence.replayed_module >= 0) & (method != _AUTOGRAD_THREAD)
+    by_order = lookup(evidence.origins.by_order, evidence.chains.of_work[replayed], missing=0)
+    method[replayed] = np.where(by_order, _BY_ORDER, _BY_NODE)
+    unknown = (lookup(evidence.calls.module, call) < 0) & ~mapped & (evidence.replayed_module < 0)
     cause = np.full(kernels, -1, dtype=np.int8)
     if unknown.any():
         cause[unknown] = causes_of(evidence, call)[unknown]

@@ -38,16 +38,16 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     launched, phase = evidence.launched, evidence.phase_of_work
     nowhere = causes.OUTSIDE_MODULES if evidence.keyed.by == MODULES else causes.OUTSIDE_RANGES
     outside, divided = _captured_outside(evidence)
-    of_run = evidence.compiled_work.of_work
+    of_run, captured = evidence.compiled_work.of_work, evidence.by_capture
     cases: list[tuple[Flags, causes.Cause]] = [
         (np.isin(of_run, _UNMATCHED), causes.COMPILED_UNMATCHED),
         (of_run == work.UNCLEAR, causes.MODULE_UNCLEAR),
-        (outside, nowhere),
-        (divided, causes.GRAPH_NOT_IN_ONE_CALL),
-        (is_whole_graph(evidence.recording), causes.GRAPH_NOT_EXPANDED),
-        (evidence.origin_known, nowhere),
-        (launched.replayed & _captured_too(evidence.recording), causes.GRAPH_UNMATCHED),
-        (launched.replayed, causes.GRAPH_UNMAPPED),
+        (captured & outside, nowhere),
+        (captured & divided, causes.GRAPH_NOT_IN_ONE_CALL),
+        (captured & is_whole_graph(evidence.recording), causes.GRAPH_NOT_EXPANDED),
+        (captured & evidence.origin_known, nowhere),
+        (captured & _captured_too(evidence.recording), causes.GRAPH_UNMATCHED),
+        (captured, causes.GRAPH_UNMAPPED),
         (_is_migration(evidence), causes.MANAGED_MEMORY),
         (launched.ambiguous, causes.AMBIGUOUS_LAUNCH),
         (launched.impossible, causes.IMPOSSIBLE_LAUNCH),

@@ -28,13 +28,15 @@ SPEC = TableSpec(
     "One row per call of a module (or plain range, or operator), sorted by (module_id, start_ns). The subtree of a "
     "call is the call and all calls inside it. Replaying a CUDA graph calls no module, so replays have no rows: "
     "their device work counts for the calls made during graph capture, whose host times are those of "
-    "the graph capture. For the time of a module in a step, sum kernels by step_id.",
+    "the graph capture (where plain ranges are the modules, for the range around the replay). For the time of a module "
+    "in a step, sum kernels by step_id.",
     (
         Column("call_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
         Nullable(
             "parent_call_id",
             pa.int64(),
-            "Call that it is part of; null for an outermost call. A recompute is no part of the backward call around "
+            "Call that it is part of, of threads of autograd one of the thread that waits; null for an outermost call. "
+            "A recompute is no part of the backward call around "
             "it, nor a backward pass of the forward call that begins it.",
         ),
         Column("module_id", pa.int32(), "Module that was called."),

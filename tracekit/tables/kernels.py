@@ -79,7 +79,8 @@ SPEC = TableSpec(
     "kernels",
     "One row per piece of device work, each exactly once, sorted by (module_id, start_ns); work "
     "without a module comes last. For work replayed from a CUDA graph, thread, launch, range and "
-    "step are those of the replay, module and call those of the graph capture.",
+    "step are those of the replay, module and call those of the graph capture; where plain ranges are the modules, "
+    "these are the range around the replay, and below it what opened inside the graph capture.",
     (
         Column(
             "kernel_id", pa.int64(), "Unique id: the position by start time in the report, plus the report's first_id."
@@ -125,8 +126,8 @@ SPEC = TableSpec(
         Nullable(
             "call_id",
             pa.int64(),
-            "Innermost call it belongs to; for graph work, the call that ran during graph capture. Null if unknown, "
-            "and where it is compiled and in no call.",
+            "Innermost call it belongs to; for graph work, the call that ran during graph capture (where plain ranges "
+            "are the modules, that of the range around the replay). Null if unknown, and if only the module is known.",
         ),
         Nullable(
             "method",
@@ -136,14 +137,14 @@ SPEC = TableSpec(
             "number of the autograd node that launched it), graph_node (by the graph capture of its node), graph_order "
             "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
             "that holds its graph capture, for everything in it) or autograd_thread (launched by a thread of autograd: "
-            "the range that waited for it); null if it was not found.",
+            "the range of another thread that waited for it, or what ran inside of that); null if it was not found.",
         ),
         Nullable("cause", CATEGORY, "Why its module was not found; null exactly where method is set."),
         Nullable(
             "phase",
             CATEGORY,
             "What the program did when it launched it: forward, backward, recompute, optimizer, data (loading) or "
-            "compile (torch.compile at work); of replayed work, the phase of its call. Null if unknown.",
+            "compile (torch.compile at work); of replayed work, the phase of its graph capture. Null if unknown.",
         ),
         *_OPERATOR,
         Nullable(
@@ -226,11 +227,14 @@ def _owner(trace: Trace, phase: Ints, rows: Rows) -> dict[str, object]:
 
 
 def _phase(trace: Trace) -> Ints:
-    """The phase of all work, as a position in ``PHASES``; the module of replayed work says more than its replay."""
+    """The phase of all work, as a position in ``PHASES``; a graph capture shows more than its replays."""
     evidence, call = trace.evidence, trace.owners.call
     phase = evidence.phase_of_work
-    replayed = np.flatnonzero(evidence.launched.replayed & (call >= 0))
+    replayed = np.flatnonzero(evidence.by_capture & (call >= 0))
     phase[replayed] = evidence.phase_of_calls[call[replayed]]
+    captured = lookup(evidence.phase, evidence.compiled_work.launch)
+    own = evidence.launched.replayed & ~evidence.by_capture & ~np.isin(captured, (-1, COMPILE))
+    phase[own] = captured[own]
     mapped = np.flatnonzero(evidence.compiled_work.of_work >= 0)
     phase[mapped] = lookup(evidence.phase, evidence.compiled_work.launch[mapped])
     phase[mapped[evidence.compiled_work.shares.recomputes[evidence.compiled_work.of_work[mapped]]]] = RECOMPUTE

@@ -10,14 +10,14 @@ import numpy as np
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import sums
-from tracekit.arrays.intervals import innermost
+from tracekit.arrays.intervals import firsts, innermost
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.by_order import match_by_order
 from tracekit.graphs.captures import GraphCaptures, GraphEvidence, Origins, by_clone_chains, graph_captures_of
 from tracekit.graphs.kernel_sequences import match_by_sequence, unnumbered_work
 from tracekit.graphs.nodes import CloneChains, clone_chains
 from tracekit.graphs.whole_graphs import WholeGraphs, whole_graphs
-from tracekit.markers.base import AUTO, MODULES
+from tracekit.markers.base import AUTO, MODULES, RANGES
 from tracekit.markers.phases import BACKWARD, COMPILE, FORWARD
 from tracekit.recording.axis import Nesting, ThreadAxis, nesting, thread_axis
 from tracekit.recording.provenance import LossCounters
@@ -26,13 +26,25 @@ from tracekit.trace.autograd_nodes import AutogradNodes, autograd_nodes
 from tracekit.trace.calls.backward_calls import ForwardCalls, forward_call_of
 from tracekit.trace.calls.calls import Calls, calls_of
 from tracekit.trace.calls.range_ends import RangeEnds, range_ends
+from tracekit.trace.calls.replays import replayed_modules
+from tracekit.trace.calls.waiting import waiting_calls
 from tracekit.trace.compiled.launches import Runs, runs_of
-from tracekit.trace.compiled.work import CompiledContext, CompiledWork, compiled_work
+from tracekit.trace.compiled.work import NO_RUN, CompiledContext, CompiledWork, compiled_work
 from tracekit.trace.decoding import Decoded
 from tracekit.trace.launching import Launched, launched
-from tracekit.trace.operators import Operators, operators_of
-from tracekit.trace.phases import Compiling, Phased, compiling, phase_of_calls, phase_of_launches, phased
+from tracekit.trace.operators import Operators, operator_ranges, operators_of
+from tracekit.trace.phases import (
+    Compiling,
+    Phased,
+    autograd_threads,
+    compiling,
+    named_autograd_threads,
+    phase_of_calls,
+    phase_of_launches,
+    phased,
+)
 from tracekit.trace.plain import HierarchyKey, Work, choose_hierarchy
+from tracekit.trace.plain.keys import Extents
 from tracekit.trace.steps.steps import Steps, steps_of
 
 
@@ -52,7 +64,9 @@ class Evidence:
         compiling: When its processes compiled models.
         steps: Iterations.
         launched: The launch of every kernel.
-        call_at_launch: For every launch the innermost call that contains it, or -1.
+        call_at_launch: For every launch the innermost call that contains it, of threads of autograd also the call of
+            another thread that waits; or -1.
+        waited_for: For every launch whether it is inferred that its call, or one around that, waits on another thread.
         forward_call_of: For every launch by a node of autograd the forward call that made that node; None if no
             sequence numbers show it, and where nodes of autograd are nodes of the hierarchy themselves.
         phase_of_calls: For every call its phase, as a position in ``PHASES``.
@@ -61,6 +75,8 @@ class Evidence:
         origins: Where each of these nodes was captured.
         whole_graphs: Graphs traced as a whole whose graph capture is certain.
         compiled_work: Work of runs of compiled graphs, and the modules that it serves.
+        replayed_module: Where ranges are nodes, for every kernel that was replayed below the range around its launch
+            the row of its module there; else -1.
     """
 
     recording: Recording
@@ -75,6 +91,7 @@ class Evidence:
     steps: Steps
     launched: Launched
     call_at_launch: Rows
+    waited_for: Flags
     forward_call_of: ForwardCalls | None
     phase_of_calls: Ints
     phase: Ints
@@ -82,6 +99,7 @@ class Evidence:
     origins: Origins
     whole_graphs: WholeGraphs
     compiled_work: CompiledWork
+    replayed_module: Rows
 
     @property
     def decoded(self) -> Decoded:
@@ -97,6 +115,11 @@ class Evidence:
     def origin_shared(self) -> Flags:
         """For every kernel whether it is known where its node was captured, but not in which of some calls."""
         return lookup(self.origins.shared, self.chains.of_work, missing=False)
+
+    @property
+    def by_capture(self) -> Flags:
+        """Which kernels belong to the call of their graph capture: replayed ones, but where ranges are nodes."""
+        return np.asarray(self.launched.replayed & (self.keyed.by != RANGES))
 
     @property
     def phase_of_work(self) -> Ints:
@@ -127,12 +150,19 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
         found = _Found(recording, axis, launches, graphs, ends, reading.result())
         hierarchy = _hierarchy_of(found, decoded, by)
         calls, models = _calls_of(found, hierarchy.keyed)
-        marks = phased(recording, hierarchy.keyed.decoded, axis, launches)
-        context = _launch_context(found, hierarchy, calls, marks)
+        context = _launch_context(found, hierarchy, calls)
         known = by_clone_chains(recording, axis, graphs.chains, graphs.captures)
         origins = _completed(known, launches.launch, lookup(calls.module, context.call))
+        call = np.where(context.call >= 0, context.call, context.waiting)
+        node = np.where((launches.launch >= 0) & (hierarchy.keyed.by == RANGES), graphs.chains.of_work, -1)
+        called = lookup(call, launches.launch)
+        calls, replayed_module = replayed_modules(calls, graphs.captures.windows, origins, node, called)
         around = CompiledContext(recording, axis, found.operators, calls, context.call, launches)
         captured = origins, graphs.chains.of_work, graphs.captures.captured_launches
+        work = compiled_work(around, hierarchy.runs, captured, np.flatnonzero(context.phase == COMPILE))
+        if hierarchy.keyed.by == RANGES:
+            # Replayed work follows its launch, whatever a map records of its graph capture.
+            work = replace(work, of_work=np.where(launches.replayed, NO_RUN, work.of_work))
         return Evidence(
             recording=recording,
             keyed=hierarchy.keyed,
@@ -141,18 +171,20 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
             nesting=nested.result(),
             ends=ends,
             calls=calls,
-            phased=marks,
-            compiling=compiling(marks, recording.threads.process),
-            steps=steps_of(recording, hierarchy.keyed, models, ends, marks),
+            phased=hierarchy.marks,
+            compiling=compiling(hierarchy.marks, recording.threads.process),
+            steps=steps_of(recording, hierarchy.keyed, models, ends, hierarchy.marks),
             launched=launches,
-            call_at_launch=context.call,
+            call_at_launch=call,
+            waited_for=context.waiting >= 0,
             forward_call_of=context.forward_call_of,
             phase_of_calls=context.phase_of_calls,
             phase=context.phase,
             chains=graphs.chains,
             origins=origins,
             whole_graphs=whole_graphs(known, launches.launch),
-            compiled_work=compiled_work(around, hierarchy.runs, captured, np.flatnonzero(context.phase == COMPILE)),
+            compiled_work=work,
+            replayed_module=replayed_module,
         )
 
 
@@ -168,9 +200,10 @@ class _Found(NamedTuple):
 
 
 class _Hierarchy(NamedTuple):
-    """What the hierarchy is keyed by, runs of compiled graphs, and nodes of autograd; None if nothing records them."""
+    """What the hierarchy is keyed by, what shows phases, runs of compiled graphs, and nodes of autograd, if any."""
 
     keyed: HierarchyKey
+    marks: Phased
     runs: Runs
     nodes: AutogradNodes | None
 
@@ -183,11 +216,14 @@ def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
     took = sums(launches + 1, recording.work.end_ns - recording.work.start_ns, len(recording.launches) + 1)[1:]
     keyed = choose_hierarchy(by, recording, decoded, Work(axis, took), ends.end, found.operators)
     nodes = autograd_nodes(recording, axis, found.operators, keyed.decoded)
+    marks = phased(recording, keyed.decoded, axis, found.launches)
+    operated = found.operators.by_torch[recording.ranges.text]
+    keyed = keyed._replace(autograd=autograd_threads(recording, axis, marks, operated, nodes))
     if keyed.by != MODULES:
         # Where ranges are nodes, work whose modules no map records is that of the range around it.
         runs = runs.with_a_map() if keyed.with_modules else runs.none()
         keyed = keyed._replace(nodes=nodes)
-    return _Hierarchy(keyed._replace(runs=runs.planting), runs, nodes)
+    return _Hierarchy(keyed._replace(runs=runs.planting), marks, runs, nodes)
 
 
 def _calls_of(found: _Found, keyed: HierarchyKey) -> tuple[Calls, Calls]:
@@ -201,24 +237,47 @@ def _calls_of(found: _Found, keyed: HierarchyKey) -> tuple[Calls, Calls]:
 
 
 class _LaunchContext(NamedTuple):
-    """The call, the phase and the forward call of every launch, and the phase of every call."""
+    """Of every launch the call, a call that waits, the phase and the forward call; and the phase of every call."""
 
     call: Rows
+    waiting: Rows
     phase: Ints
     forward_call_of: ForwardCalls | None
     phase_of_calls: Ints
 
 
-def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls, marks: Phased) -> _LaunchContext:
-    keyed, nodes = hierarchy.keyed, hierarchy.nodes
+def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls) -> _LaunchContext:
+    recording, keyed, nodes = found.recording, hierarchy.keyed, hierarchy.nodes
     call, of_calls = _call_at_launch(calls, found.axis), phase_of_calls(calls, keyed.decoded)
-    phase = phase_of_launches(marks, found.axis, calls, of_calls, call)
+    phase = phase_of_launches(hierarchy.marks, found.axis, calls, of_calls, call)
     # Where ranges are nodes, those of the backward pass are nodes of their own.
     made = forward_call_of(nodes, found.axis, calls, call) if nodes and keyed.by == MODULES else None
     if made:
         # Older releases of torch name no phase next to the number.
         phase[(made.call >= 0) & np.isin(phase, (-1, FORWARD))] = BACKWARD
-    return _LaunchContext(call, phase, made, of_calls)
+    waiting = lookup(calls.waiting[firsts(calls.parent)], call)
+    if keyed.by != MODULES and keyed.autograd.size:
+        rows = np.flatnonzero(call < 0)
+        extents = Extents(calls.range_row, calls.start, calls.end)
+        waiting[rows] = waiting_calls(recording, found.axis, keyed, extents, recording.launches.take(rows))
+    _complete_phases(found, nodes, waiting >= 0, phase)
+    return _LaunchContext(call, waiting, phase, made, of_calls)
+
+
+def _complete_phases(found: _Found, nodes: AutogradNodes | None, waited_for: Flags, phase: Ints) -> None:
+    """Where nothing shows a phase: threads of autograd run backward passes, and what made their nodes is forward."""
+    recording, axis = found.recording, found.axis
+    named = np.isin(recording.launches.thread, named_autograd_threads(recording))
+    phase[(phase < 0) & (waited_for | named)] = BACKWARD
+    if nodes is None:
+        return
+    operators = operator_ranges(recording, axis, found.operators)
+    made = np.flatnonzero((nodes.maker >= 0) & (nodes.inside < 0) & (nodes.until < 0))
+    at = innermost(operators.start, operators.end, operators.parent, nodes.maker_start[made], nodes.maker_end[made])
+    top = np.unique(firsts(operators.parent)[at[at >= 0]])
+    none = np.full(top.size, -1, dtype=np.int64)
+    around = innermost(operators.start[top], operators.end[top], none, axis.launch_start, axis.launch_end)
+    phase[(phase < 0) & (around >= 0)] = FORWARD
 
 
 class _Graphs(NamedTuple):

@@ -25,12 +25,13 @@ from tracekit.markers.frameworks import FRAMEWORKS
 from tracekit.markers.phases import BACKWARD, CANDIDATES, COMPILE, FORWARD, PHASES, RECOMPUTE, Phase, phase_of
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import CPU_OP, Recording
+from tracekit.trace.autograd_nodes import AutogradNodes
 from tracekit.trace.calls.calls import Calls
 from tracekit.trace.decoding import Decoded, decode
 from tracekit.trace.launching import Launched
 
 #: How torch names the threads that run backward passes: ``pt_autograd_0`` is that of the first device.
-AUTOGRAD_THREAD = re.compile(r"pt_autograd_\d+")
+_AUTOGRAD_THREAD = re.compile(r"pt_autograd_\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +111,44 @@ def _with_recomputation(marks: Phased, recording: Recording) -> Phased:
     forward, backward = marks.code == FORWARD, marks.code == BACKWARD
     if not forward.any():
         return marks
-    autograd = [row for row, name in recording.thread_names.items() if AUTOGRAD_THREAD.fullmatch(name)]
-    again = np.isin(marks.thread, autograd) | (marks.at(backward).around(marks.start, marks.end) >= 0)
+    again = np.isin(marks.thread, named_autograd_threads(recording)) | (
+        marks.at(backward).around(marks.start, marks.end) >= 0
+    )
     text = np.where(forward & again, len(marks.texts), marks.text)
     return replace(marks, text=text, texts=[*marks.texts, Phase(RECOMPUTE)])
+
+
+def named_autograd_threads(recording: Recording) -> Rows:
+    """Rows of the threads that torch named as those of autograd."""
+    named = [row for row, name in recording.thread_names.items() if _AUTOGRAD_THREAD.fullmatch(name)]
+    return np.array(named, dtype=np.int64)
+
+
+def autograd_threads(
+    recording: Recording, axis: ThreadAxis, marks: Phased, operated: Flags, nodes: AutogradNodes | None
+) -> Rows:
+    """Rows of threads that run backward passes for others: by name, or by their ranges.
+
+    Such a thread has only evaluations and operators, or evaluates nodes that other threads made; it makes none.
+
+    Args:
+        recording: The recording.
+        axis: Its ranges on one axis.
+        marks: What shows phases.
+        operated: Which ranges are operators.
+        nodes: The nodes of autograd that ran; None if nothing identifies who made them.
+    """
+    engine = np.array([phase.engine for phase in marks.texts], dtype=bool)
+    passes = marks.at(engine[marks.text])
+    backward = np.unique(passes.thread)
+    thread = recording.ranges.thread
+    others = np.flatnonzero(np.isin(thread, backward) & ~operated)
+    inside = passes.around(axis.range_start[others], axis.range_end[others]) >= 0
+    threads = np.union1d(named_autograd_threads(recording), np.setdiff1d(backward, thread[others[~inside]]))
+    if nodes is None:
+        return threads
+    made = (nodes.maker >= 0) & (nodes.inside < 0)
+    return np.setdiff1d(np.union1d(threads, thread[nodes.row[made]]), thread[nodes.maker[made]])
 
 
 def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> Rows:

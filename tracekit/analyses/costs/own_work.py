@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses.costs.compiled import is_compiled
+from tracekit.analyses.nodes import keyed_by
 from tracekit.analyses.subtrees import Hierarchy
 from tracekit.analyses.weighted_kernels import from_graph, kernels, report_codes
 from tracekit.arrays.codes import labels, lookup, positions
@@ -22,6 +23,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import GRAPH_UPDATED
 from tracekit.dataset.opening import Dataset
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
+from tracekit.markers.base import RANGES
 
 _WORK = ["call_id", "module_id", "method", "dur_ns", "range_id", "graph_id", "graph_node_id"]
 _UNATTRIBUTED = ["module_id", "range_id", "graph_id", "graph_node_id"]
@@ -33,7 +35,7 @@ class Together(NamedTuple):
     Attributes:
         recorded: Whether the whole dataset has any work.
         updated: Whether graphs were replayed after they had been updated.
-        replays_unplaced: Whether replayed work could not be attributed, or to no single call.
+        replays_unplaced: Whether replayed work could not be attributed, or to no single call, as where ranges are rows.
         loses_work: Which modules launched work that no call of them is known for; and a last one for no module.
         shared: Ids of the modules of replayed work of which the single call is not known.
         returned: Ids of the modules of which any call returned tensors.
@@ -57,7 +59,7 @@ def of_tables(
     return Together(
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
-        replays_unplaced=bool(from_graph(unattributed).any()) or shared.num_rows > 0,
+        replays_unplaced=bool(from_graph(unattributed).any()) or shared.num_rows > 0 or RANGES in keyed_by(dataset),
         loses_work=_loses_work(dataset, modules, unattributed, shared),
         shared=np.unique(integers(shared, "module_id")),
         returned=returned,

@@ -170,6 +170,7 @@ def _merged(calls: Calls, nodes: AutogradNodes, stretches: _Stretches, of_node: 
         module=calls.module[at],
         captured=calls.captured[at] & ~unmarked,
         apart=np.where(unmarked, begins, calls.apart[at]),
+        waiting=np.full(order.size, -1, dtype=np.int32),
         evaluates=calls.evaluates[at] | unmarked,
         unmarked=unmarked,
     )

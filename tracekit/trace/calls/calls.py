@@ -15,7 +15,7 @@ from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import depths, innermost, nesting_order, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.captures import GraphCaptures
-from tracekit.markers.base import ModuleMarker, Unreadable
+from tracekit.markers.base import OPERATORS, RANGES, ModuleMarker, Unreadable
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import Recording
 from tracekit.trace.calls.end_markers import EndMarkers, Spans, end_markers, spans_of
@@ -23,14 +23,17 @@ from tracekit.trace.calls.range_ends import RangeEnds
 from tracekit.trace.calls.trees import (
     CallColumns,
     Forest,
+    OperatorPlaces,
     Trees,
     apart_from_parent,
     below,
     evaluations,
+    operator_places,
     outside_siblings,
     runs_again,
     trees_of,
 )
+from tracekit.trace.calls.waiting import waiting_calls
 from tracekit.trace.decoding import Decoded, paths_of
 from tracekit.trace.hierarchy.mapped_modules import MappedModules
 from tracekit.trace.hierarchy.module_paths import Nested
@@ -59,7 +62,9 @@ class Calls:
         module: Row of modules, or -1.
         captured: Whether it ran during a graph capture of its thread, or around one that was recorded apart.
         apart: Whether it is no part of the enclosing call: it runs a module again for a backward pass, or is a backward
-            pass that begins there, or evaluates a node of autograd that another call made.
+            pass that begins there, or evaluates a node of autograd that another operator made.
+        waiting: For an outermost call on a thread of autograd the one on another thread that waits for it, of which it
+            is part; or -1.
         evaluates: Whether it evaluates a node of autograd whose operator is known, or is a plain range inside.
         unmarked: Whether it is a backward call of which the report has no range.
         siblings: ``HierarchyKey.siblings``: groups of calls that are never part of each other, by rows of ranges.
@@ -79,6 +84,7 @@ class Calls:
     module: Rows
     captured: Flags
     apart: Flags
+    waiting: Rows
     evaluates: Flags
     unmarked: Flags
     siblings: dict[int, int]
@@ -92,7 +98,8 @@ class Calls:
 
     @property
     def _above(self) -> Rows:
-        return outside_siblings(self.parent, self.range_row, self.siblings)
+        above = outside_siblings(self.parent, self.range_row, self.siblings)
+        return np.where(self.waiting >= 0, self.waiting, above)
 
     @property
     def known(self) -> Flags:
@@ -143,11 +150,19 @@ def calls_of(
     calls, forest = with_unknown(calls, forest, axis, ends, elsewhere, again)
     apart = apart_from_parent(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
     evaluated = evaluations(keyed.nodes, calls, forest, decoded.markers, recording.counters)
-    apart |= (evaluated.forward >= 0) & (forest.parent >= 0)
-    above = outside_siblings(forest.parent, calls.range_row, keyed.siblings)
-    trees = below(trees_of(forest.parent, forest.depth, apart, above), evaluated.forward)
+    waiting, linked = np.full(calls.start.size, -1, dtype=np.int64), evaluated.forward >= 0
+    if keyed.by == RANGES:
+        rows = np.flatnonzero(forest.parent < 0)
+        extents = Extents(calls.range_row, calls.start, calls.end)
+        waiting[rows] = waiting_calls(recording, axis, keyed, extents, recording.ranges.take(calls.range_row[rows]))
     around = innermost(calls.start, calls.end, forest.parent, keyed.runs.start, keyed.runs.end)
-    modules, module, unclear, places = _hierarchy(recording, keyed, calls, trees, (around, evaluated.forward))
+    above = np.where(waiting >= 0, waiting, outside_siblings(forest.parent, calls.range_row, keyed.siblings))
+    own = decoded.canonical_marker[calls.marker]
+    places = operator_places(above, evaluated.forward, own, decoded.bare, whole=keyed.by == OPERATORS)
+    trees = below(trees_of(forest.parent, forest.depth, apart | linked, above), np.where(linked, places.above, -1))
+    if keyed.by == OPERATORS:
+        apart |= linked & (forest.parent >= 0)
+    modules, module, unclear, mapped = _hierarchy(recording, keyed, calls, trees, (around, places))
     calls.cause[unclear] = causes.CAUSES.index(causes.MODULE_UNCLEAR)
     return Calls(
         range_row=calls.range_row.astype(np.int32),
@@ -161,33 +176,35 @@ def calls_of(
         cause=calls.cause.astype(np.int32),
         module=module.astype(np.int32),
         apart=apart,
+        waiting=waiting.astype(np.int32),
         evaluates=evaluated.within,
         unmarked=np.zeros(calls.start.size, dtype=bool),
         siblings=keyed.siblings,
         captured=_during_graph_captures(captures, calls, forest) | _beside(recording, calls),
         modules=modules,
-        mapped_modules=places,
+        mapped_modules=mapped,
     )
 
 
 def _hierarchy(
-    recording: Recording, keyed: HierarchyKey, calls: CallColumns, trees: Trees, related: tuple[Rows, Rows]
+    recording: Recording, keyed: HierarchyKey, calls: CallColumns, trees: Trees, related: tuple[Rows, OperatorPlaces]
 ) -> Hierarchy:
-    """The modules of all calls, and the module of every call: of an evaluation, that of its operator's call."""
-    around, forward = related
+    """The modules of all calls, and the module of every call: of an evaluation, that of its operator."""
+    around, places = related
     decoded = keyed.decoded
+    marker = decoded.canonical_marker[calls.marker]
+    marker = np.where(places.marker >= 0, len(decoded.bare) + places.marker, marker)
     range_row = calls.range_row[trees.call]
     nested = Nested(
         parent=trees.parent,
         depth=trees.depth,
-        marker=decoded.canonical_marker[np.where(forward >= 0, -1, calls.marker)[trees.call]],
+        marker=marker[trees.call],
         process=recording.threads.process[recording.ranges.thread[range_row]],
         start_ns=recording.ranges.start_ns[range_row],
     )
     above = np.append(trees.node, -1)[around]
-    found = hierarchy(nested, decoded.bare, recording.counters, keyed.runs, above)
-    node = trees.node[np.where(forward >= 0, forward, np.arange(forward.size))]
-    return found._replace(module=found.module[node], unclear=found.unclear[node])
+    found = hierarchy(nested, [*decoded.bare, *places.markers], recording.counters, keyed.runs, above)
+    return found._replace(module=found.module[trees.node], unclear=found.unclear[trees.node])
 
 
 def _beside(recording: Recording, calls: CallColumns) -> Flags:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import sums
+from tracekit.arrays.groups import distinct, sums
 from tracekit.arrays.intervals import by_level, depths, firsts, innermost, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import AMBIGUOUS_SEQ
-from tracekit.markers.base import MODULE, Marker, ModuleMarker
+from tracekit.markers.base import MODULE, OPERATOR, Marker, ModuleMarker
 from tracekit.recording.provenance import LossCounters
 from tracekit.trace.autograd_nodes import AutogradNodes
 
@@ -96,13 +96,7 @@ def _is_elsewhere(inner: Marker, outer: Marker) -> bool:
 
 
 def outside_siblings(parent: Rows, range_row: Rows, siblings: dict[int, int]) -> Rows:
-    """The nearest call around each that is not of its own group of siblings: by chance it lies inside these.
-
-    Args:
-        parent: Row of the enclosing call, or -1.
-        range_row: Row of the range of every call.
-        siblings: The group, for rows of ranges that are in one.
-    """
+    """The nearest call around each that is not of its own group of siblings (by rows of ranges)."""
     if not siblings:
         return parent
     last = max(siblings)
@@ -184,6 +178,47 @@ def evaluations(
     return Evaluations(forward, _within(forward, calls, markers))
 
 
+class OperatorPlaces(NamedTuple):
+    """Where evaluations of nodes of autograd stand: in the range that is open, as their operators do in theirs.
+
+    Attributes:
+        above: For every call the nearest one above that is no operator, or -1.
+        marker: For every evaluation whose operator is known the row of its marker, or -1.
+        markers: These markers: paths of operators.
+    """
+
+    above: Rows
+    marker: Rows
+    markers: list[Marker]
+
+
+def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Marker], *, whole: bool) -> OperatorPlaces:
+    """The places of evaluations.
+
+    Args:
+        parent: Row of the enclosing call, or of the one that waits on another thread, or -1.
+        forward: For every call that of the operator which made the node that it evaluates, or -1.
+        marker: Row of the marker of every call, or -1.
+        markers: The distinct markers.
+        whole: Whether there are no ranges around operators, but what belongs to their paths.
+    """
+    operator = np.array([*(getattr(item, "kind", "") == OPERATOR or whole for item in markers), whole])[marker]
+    link, linked = np.where(operator, parent, -1), forward >= 0
+    top, path, paths = firsts(link), np.zeros(parent.size, dtype=np.int64), [""]
+    for level in by_level(depths(link)) if linked.any() else []:
+        rows = level[operator[level]]
+        keys, key = distinct(lookup(path, link[rows], missing=0) * (len(markers) + 1) + marker[rows] + 1)
+        path[rows] = len(paths) + key
+        for outer, own in np.stack(np.divmod(keys, len(markers) + 1), axis=1).tolist():
+            names = paths[outer], getattr(markers[own - 1], "path", "") if own else ""
+            paths.append(".".join(filter(None, names)))
+    known, of_path = np.unique(path[forward[linked]], return_inverse=True)
+    place = np.full(parent.size, -1, dtype=np.int64)
+    place[linked] = of_path
+    placed: list[Marker] = [ModuleMarker(paths[row], kind=OPERATOR, phase="") for row in known.tolist()]
+    return OperatorPlaces(np.where(operator[top], -1, top), place, placed)
+
+
 def _within(forward: Rows, calls: CallColumns, markers: list[Marker]) -> Flags:
     """Which calls are evaluations or lie inside of one, in no call of a module inside."""
     of_module = [isinstance(marker, ModuleMarker) and marker.kind == MODULE for marker in markers]
@@ -194,13 +229,7 @@ def _within(forward: Rows, calls: CallColumns, markers: list[Marker]) -> Flags:
 
 
 def below(trees: Trees, around: Rows) -> Trees:
-    """The trees of calls, with some roots below other calls; in pre-order.
-
-    Args:
-        trees: The trees.
-        around: For calls that are roots the call that they are to be below (for evaluations of nodes of autograd the
-            operators that made these), or -1.
-    """
+    """The trees of calls, in pre-order, with roots below the calls that stand in ``around`` for them (else -1)."""
     if not (around >= 0).any():
         return trees
     around = around[trees.call]

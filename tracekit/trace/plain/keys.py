@@ -150,6 +150,7 @@ class HierarchyKey(NamedTuple):
         runs: Runs of compiled graphs, whose maps name modules that are nodes, too.
         nodes: The nodes of autograd that ran, where ranges or operators are the nodes of the hierarchy; None if nothing
             identifies who made them.
+        autograd: Rows of the threads that run backward passes for others.
     """
 
     by: str
@@ -163,6 +164,7 @@ class HierarchyKey(NamedTuple):
     step_parts: dict[int, int]
     runs: MappedRuns
     nodes: AutogradNodes | None = None
+    autograd: Rows = np.empty(0, dtype=np.int64)
 
     @property
     def modules_alone(self) -> HierarchyKey:
@@ -418,10 +420,7 @@ def _leading(counting: _Counting) -> Flags:
 
 
 def _one_loop(counting: _Counting) -> tuple[Rows, dict[int, int]]:
-    """The loops of each process of which no two run at the same time; and what belongs to the steps of these.
-
-    Of threads that count the same iterations in turns (stages of a pipeline), one is such a loop.
-    """
+    """The loops of each process that neither run at the same time nor count the same in turns; parts of their steps."""
     threads = grouped((counting.process, counting.thread))
     size = threads.first.size
     lasting = sums(threads.group, counting.end_ns - counting.start_ns, size)
