@@ -96,13 +96,7 @@ def _is_elsewhere(inner: Marker, outer: Marker) -> bool:
 
 
 def outside_siblings(parent: Rows, range_row: Rows, siblings: dict[int, int]) -> Rows:
-    """The nearest call around each that is not of its own group of siblings: by chance it lies inside these.
-
-    Args:
-        parent: Row of the enclosing call, or -1.
-        range_row: Row of the range of every call.
-        siblings: The group, for rows of ranges that are in one.
-    """
+    """The nearest call around each that is not of its own group of siblings (by rows of ranges)."""
     if not siblings:
         return parent
     last = max(siblings)
@@ -235,13 +229,7 @@ def _within(forward: Rows, calls: CallColumns, markers: list[Marker]) -> Flags:
 
 
 def below(trees: Trees, around: Rows) -> Trees:
-    """The trees of calls, with some roots below other calls; in pre-order.
-
-    Args:
-        trees: The trees.
-        around: For calls that are roots the call that they are to be below (for evaluations of nodes of autograd the
-            operators that made these), or -1.
-    """
+    """The trees of calls, in pre-order, with roots below the calls that stand in ``around`` for them (else -1)."""
     if not (around >= 0).any():
         return trees
     around = around[trees.call]

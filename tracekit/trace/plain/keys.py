@@ -420,10 +420,7 @@ def _leading(counting: _Counting) -> Flags:
 
 
 def _one_loop(counting: _Counting) -> tuple[Rows, dict[int, int]]:
-    """The loops of each process of which no two run at the same time; and what belongs to the steps of these.
-
-    Of threads that count the same iterations in turns (stages of a pipeline), one is such a loop.
-    """
+    """The loops of each process that neither run at the same time nor count the same in turns; parts of their steps."""
     threads = grouped((counting.process, counting.thread))
     size = threads.first.size
     lasting = sums(threads.group, counting.end_ns - counting.start_ns, size)
