@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 import tracekit
+from tests.benchmarks.difference_noise import rates
 from tests.benchmarks.serving_report import Program, write_program
 from tests.command import command
 from tests.trace_lines import report
@@ -88,7 +89,7 @@ def test_the_command_shows_it(tmp_path: Path) -> None:
             "gemm 100 ns 150 ns +50 ns (+50.0 %) 1",
             "gelu 0 ns 20 ns +20 ns 0 → 1",
             "relu 10 ns 0 ns -10 ns (-100.0 %) 1 → 0",
-            "top [] 110 ns 170 ns +60 ns (+54.5 %) slower 2",
+            "top [] by a 110 ns 170 ns +60 ns (+54.5 %) slower 2",
             "Modules: 2 slower (1 only in submodules)",
         )
     )
@@ -175,6 +176,37 @@ def test_layers_that_changed_alike_share_a_line(tmp_path: Path) -> None:
     console.print(view.as_text(compare(before, slow, Options()), 1))
     text = " ".join(console.file.getvalue().split())
     assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
+
+
+def test_changed_layers_are_numbered_and_what_grew_names_the_child_that_did_it() -> None:
+    paths = [f"net.layers.{at}.mlp" for at in (2, 10, 3)]
+    figures = dict.fromkeys(("before_ns", "after_ns", "before_kernels", "after_kernels"), 1.0)
+    row = {"what": "module", "shapes": None, "status": "slower", **figures}
+    changed = [row | {"path": path, "change_ns": 10.0, "own_change_ns": 10.0} for path in paths]
+    changed.append(row | {"path": "net", "change_ns": 30.0, "own_change_ns": 0.0})
+    patterns = {f"net.layers.{at}.mlp": "net.layers.*.mlp" for at in range(12)}
+    lines = view.by_own_change(changed, patterns)
+    assert [line["path"] for line in lines] == ["net.layers.{2,3,10}.mlp", "net"]
+    assert [view.grown_by(line, lines) for line in lines] == [None, "layers.{2,3,10}.mlp"]
+
+
+def test_a_part_and_modules_of_some_time_can_be_compared_alone(tmp_path: Path) -> None:
+    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 5))
+    after = parsed(tmp_path, "b", steps(*["gemm 150"] * 5))
+    outcome = command("diff", before.folder, after.folder, "--json", "--path", "top.a", "--fail-over", "5%")
+    assert [row["path"] for row in json.loads(outcome.out)["failed"]] == ["train", "top.a"]
+    outcome = command("diff", before.folder, after.folder, "--json", "--min-share", "100.1%")
+    assert [row["path"] for row in json.loads(outcome.out)["rows"]] == ["train"]
+    outcome = command("diff", before.folder, after.folder, "--path", "top.b")
+    assert outcome.code == 2
+    assert "neither dataset has a module top.b" in outcome.err
+
+
+def test_equal_runs_do_not_fail_and_small_changes_are_found() -> None:
+    found = rates(12, 20, 1)
+    assert found["fails at 5%"] == 0
+    assert found["finds the module"] >= 0.75
+    assert found["finds the step"] == 1
 
 
 def test_replayed_kernels_count_in_the_steps_of_their_replays(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_flops_of_every_module_are_those_that_torch_counts(name: str, place: Place) -> None:
-    check(*recorded(place, MODELS[name]))
+    # Without --ops, the fused operator of an encoder's layer is not known.
+    check(*recorded(place, MODELS[name]), unknown=("layers.0", "layers.1") if name == "encoder" else ())
 
 
 def test_a_backward_pass_without_marked_operators_is_not_known(place: Place) -> None:

@@ -11,20 +11,27 @@ import pandas as pd
 
 from tracekit.analyses.comparable import Run, measured, names_of, patterns_of, work_summary
 from tracekit.analyses.coverage import certainty_of_work
-from tracekit.analyses.medians import MatchedTimes, matched_times, medians
+from tracekit.analyses.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
 from tracekit.analyses.nodes import keyed_by, noun
 from tracekit.analyses.phase_times import PHASES
 from tracekit.analyses.step_metrics import KEYS, Mix, in_blocks, mix
 from tracekit.analyses.step_times import StepTimes
-from tracekit.arrays.types import Flags
+from tracekit.arrays.types import Flags, Floats
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import DatasetError
+from tracekit.errors import DatasetError, UsageError
 
 _FEW_STEPS = 5
+_SIDES = ("before", "after")
 #: How many kinds and sizes of steps a note names.
 _MOST_NAMED = 3
 #: Smaller changes than this share do not count by default.
 THRESHOLD = 0.01
+#: How large a share of the changes may be chance.
+_FALSE_DISCOVERIES = 0.05
+#: That of modules that take next to no time, as a share of the time in steps.
+_LEAST_WEIGHT = 1e-3
+#: Modules with a smaller share of the time in steps do not fail a comparison by default.
+MIN_SHARE = 0.01
 
 
 class Options(NamedTuple):
@@ -80,7 +87,9 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
         number of steps; of several sizes, as many of each as both sides have); the same with ``after``. If either run
         is a training, ``forward_change_ns``, ``backward_change_ns``, ``recompute_change_ns``, ``optimizer_change_ns``
         and ``other_change_ns`` are the changes of the medians of the work in each phase, null where it has none; these
-        medians need not add up.
+        medians need not add up. ``chance`` is how
+        likely equal runs differ as much in the mean without outliers (null for single steps): of the changes at most
+        one in twenty is chance (Benjamini and Hochberg), of whole steps and of modules.
 
     Raises:
         DatasetError: If one dataset is from a CPU run and the other from a GPU run, or if one is keyed by modules and
@@ -126,8 +135,8 @@ def _with_phases(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{f"{name}_change_ns": by_row[name].to_numpy() for name in PHASES})
 
 
-def slower_than(rows: pd.DataFrame, share: float) -> pd.DataFrame:
-    """The rows that became slower by more than a share and by more than the spread between steps.
+def slower_than(rows: pd.DataFrame, share: float, min_share: float = MIN_SHARE) -> pd.DataFrame:
+    """The rows that became slower by more than a share and by more than chance, without modules of little time.
 
     Kinds of steps that appeared or disappeared are included: there is nothing to compare them with. Things seen in one
     step of several have no spread and are ignored, except work between steps that slows all steps together by more
@@ -135,12 +144,48 @@ def slower_than(rows: pd.DataFrame, share: float) -> pd.DataFrame:
     """
     if not math.isfinite(share):
         return rows.iloc[:0]
-    slower = (rows["status"] == "slower") & ((rows["change"] > share) | (rows["before_ns"] == 0))
+    slower = (rows["status"] == "slower") & ((rows["change"] > share) | (rows["before_ns"] == 0)) & ~_alone(rows)
+    modules, time = rows["what"] == "module", share_of_time(rows)
     whole = (rows["what"] == "step") & rows["shapes"].isna()
+    slower &= ~modules | (time >= min_share)
+    if not slower[whole].any():
+        # All modules together become slower by less than steps may: that is the clocks' doing, and no module's.
+        common = max(rows["change"][modules & (time >= min_share)].median(), 0.0)
+        slower &= ~modules | (rows["change"] - common > share) | (rows["before_ns"] == 0)
     total = (rows["before_ns"] * rows["before_steps"])[whole].sum()
     once = (rows["what"] == "between") & (rows["change_ns"] > share * total)
     kinds = whole & rows["status"].isin(("added", "gone"))
-    return rows.loc[(slower & (~_alone(rows) | once)) | kinds]
+    return rows.loc[slower | (rows["status"] == "slower") & once | kinds]
+
+
+def share_of_time(rows: pd.DataFrame) -> pd.Series[float]:
+    """The share of each row in the time of steps, in the run where that is more; 1 if steps took no time."""
+    whole, most = (rows["what"] == "step") & ~rows["shapes"].astype(bool), pd.Series(0.0, rows.index)
+    for side in ("before", "after"):
+        spent = (rows[f"{side}_ns"] * rows[f"{side}_steps"]).fillna(0.0)
+        share = spent / spent[whole].sum() if spent[whole].any() else spent * 0 + 1
+        most = most.where(most > share, share)
+    return most
+
+
+def part_of(difference: Difference, path: str | None, min_share: float) -> Difference:
+    """The comparison of whole steps, and of the modules at or below a path that have some share of the time.
+
+    Raises:
+        UsageError: If there is no such module.
+    """
+    rows = difference.rows
+    inside = np.array([path is None or f"{one}.".startswith(f"{path}.") for one in rows["path"]], bool)
+    if not (inside & (rows["what"] == "module")).any() and path is not None:
+        raise UsageError(f"neither dataset has a module {path}")
+    kept = (rows["what"] != "module") | (share_of_time(rows) >= min_share)
+    rows = rows[kept & (inside | (rows["what"] == "step"))].reset_index(drop=True)
+    keys = pd.MultiIndex.from_frame(rows[KEYS].fillna(""))
+    kernels, phases = (
+        table[pd.MultiIndex.from_frame(table[KEYS].fillna("")).isin(keys)].reset_index(drop=True)
+        for table in (difference.kernels, difference.phases)
+    )
+    return difference._replace(rows=rows, kernels=kernels, phases=phases)
 
 
 def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
@@ -175,30 +220,29 @@ def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> 
 def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of :func:`judge`, and the kernels of each thing itself."""
     kernels = [side.kernels.set_index([*KEYS, "alike"]) for side in (before, after)]
-    blocks = [_block(matched_times(*times), kernels, threshold) for times in in_blocks(before.times, after.times)]
+    blocks = [_block(matched_times(*times), kernels) for times in in_blocks(before.times, after.times)]
     rows, own = (pd.concat(parts) for parts in zip(*blocks, strict=True))
     for name in ("before_steps", "after_steps"):
         rows[name] = rows[name].fillna(0).astype(np.int64)
     rows = rows.reset_index()
+    rows["chance"] = _chance(rows)
+    rows.insert(len(KEYS), "status", _status(rows, threshold, rows.pop("unlike").to_numpy(bool)))
     rows["shapes"] = rows["shapes"].where(rows["shapes"] != "", None)
     keys = pd.DataFrame({"whole": rows["what"] != "step", "size": -rows["change_ns"].abs()})
     order = np.lexsort((rows["path"], keys["size"], keys["whole"]))
     return rows.iloc[order].reset_index(drop=True), own
 
 
-def _block(pairs: MatchedTimes, kernels: list[pd.DataFrame], threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    sides = [
-        medians(times).add_prefix(f"{name}_") for name, times in zip(("before", "after"), pairs.times, strict=True)
-    ]
-    rows = sides[0].join(sides[1], how="outer").reindex(range(len(pairs.keys)))
+def _block(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    sides = [medians(times).reindex(range(len(pairs.keys))) for times in pairs.times]
+    rows = pd.concat([side.add_prefix(f"{name}_") for name, side in zip(_SIDES, sides, strict=True)], axis=1)
     rows = rows.set_index(pd.MultiIndex.from_frame(pairs.keys))
     rows["change_ns"] = rows["after_ns"].fillna(0) - rows["before_ns"].fillna(0)
     rows["change"] = (rows["change_ns"] / rows["before_ns"]).where(rows["before_ns"] > 0)
     own = _own(pairs, kernels)
     rows["own_change_ns"] = own["change_ns"].groupby(level=KEYS).sum()
     rows["own_change_ns"] = rows["own_change_ns"].fillna(0.0)
-    rows.insert(0, "status", _status(rows, threshold, pairs.unlike))
-    return rows, own
+    return rows.assign(unlike=pairs.unlike), own
 
 
 def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series[bool]:
@@ -206,16 +250,38 @@ def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series[bool]:
 
 
 def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
-    moved = _moved(rows, threshold)
+    real = _moved(rows, threshold) & _is_real(rows)
     conditions = [
         rows["before_ns"].isna(),
         rows["after_ns"].isna(),
         unlike,
-        moved & (rows["after_low_ns"] > rows["before_high_ns"]),
-        moved & (rows["after_high_ns"] < rows["before_low_ns"]),
+        real & (rows["change_ns"] > 0),
+        real & (rows["change_ns"] < 0),
     ]
     names = ["added", "gone", "unlike", "slower", "faster"]
     return [*np.select([np.asarray(condition) for condition in conditions], names, "same").tolist()]
+
+
+def _chance(rows: pd.DataFrame) -> Floats:
+    """How likely equal runs differ as much: by themselves, or beside what all modules have in common (clocks)."""
+    sides = [pd.DataFrame({name: rows.pop(f"{side}_{name}") for name in OF_MEANS}) for side in _SIDES]
+    modules = rows["what"] == "module"
+    common = (sides[1]["trimmed_ns"] / sides[0]["trimmed_ns"])[modules].replace([0.0, np.inf], np.nan).median()
+    alone, beside = chance_of(sides), chance_of(sides, 1.0 if math.isnan(common) else common)
+    return np.where(modules, np.minimum(1.0, 2 * np.minimum(alone, beside)), alone)
+
+
+def _is_real(rows: pd.DataFrame) -> Flags:
+    """Which rows changed by more than chance: whole steps are judged apart from the many modules."""
+    chance, modules = rows["chance"].to_numpy(np.float64), (rows["what"] == "module").to_numpy(bool)
+    # Single steps have no spread.
+    single = (rows[["before_steps", "after_steps"]] == 1).all(axis=1) & rows["before_low_ns"].notna()
+    found = np.array(single & rows["after_low_ns"].notna(), bool)
+    # What takes more time counts for more, else many small modules would hide a change of a large one.
+    weight = np.maximum(share_of_time(rows).to_numpy(np.float64), _LEAST_WEIGHT)
+    for family in (~modules, modules):
+        found[family] |= discoveries(chance[family], weight[family], _FALSE_DISCOVERIES)
+    return found
 
 
 def _own(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +20,10 @@ _MOST_ERRORS, _ERRORS_FROM = 4.0, 5
 #: Of a normal distribution: its standard deviation in median absolute deviations; and the standard error of its median
 #: in standard deviations divided by the square root of the number of values.
 _PER_MAD, _PER_DEVIATION = 1.4826, 1.2533
+#: One in so many of the values is left out at either end.
+_TRIMMED = 5
+#: The columns of medians that :func:`chance_of` takes.
+OF_MEANS = ("trimmed_ns", "variance", "free")
 
 
 class MatchedTimes(NamedTuple):
@@ -155,7 +161,58 @@ def medians(times: pd.DataFrame) -> pd.DataFrame:
     bounds = ["low_ns", "high_ns"]
     unknown = ((sizes > 0) & (free < _ERRORS_FROM)) | (rows.pop("partly") & (steps == 1))
     rows[bounds] = rows[bounds].mask(unknown)
+    rows[[*OF_MEANS]] = np.stack(_trimmed(times, rows["steps"].to_numpy()), axis=1)
+    rows["free"] = np.where(unknown, np.nan, rows["free"] - sizes / 2)
     return rows if unknown.any() else rows.astype(dict.fromkeys(bounds, np.int64))
+
+
+def _trimmed(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats, Floats]:
+    """Of every key the mean without the lowest and highest fifth, the variance of that (Yuen), and how many are left.
+
+    Steps that are outliers, such as those in which clocks change, move neither.
+    """
+    value, low = times.sort_values(["key", "ns"], kind="stable")["ns"].to_numpy(), np.cumsum(steps) - steps
+    cut = steps // _TRIMMED
+    left, last = steps - 2 * cut, max(value.size - 1, 0)
+    bounds = [np.minimum(at, last) for at in (low + cut, low + steps - cut - 1)]
+    key = np.repeat(np.arange(steps.size), steps)
+    winsorized = np.clip(value, value[bounds[0]][key], value[bounds[1]][key]) if value.size else value
+    inside = np.arange(value.size) - low[key]
+    mean = np.bincount(key, value * ((inside >= cut[key]) & (inside < (steps - cut)[key])), steps.size) / left
+    middle = np.bincount(key, winsorized, steps.size) / steps
+    squares = np.bincount(key, (winsorized - middle[key]) ** 2, steps.size)
+    return mean, squares / np.maximum(left * (left - 1), 1), left.astype(np.float64)
+
+
+def chance_of(sides: Sequence[pd.DataFrame], scale: float = 1.0) -> Floats:
+    """How likely two sides of equal distribution differ as much as they do (Yuen's test); NaN where that is unknown.
+
+    The first side is multiplied by the scale. A side with a single step has the spread of the other; of two such sides
+    it is unknown.
+    """
+    mean, variance, free = ([side[name].to_numpy(np.float64) for side in sides] for name in OF_MEANS)
+    mean[0], variance[0] = mean[0] * scale, variance[0] * scale**2
+    for one, other in ((0, 1), (1, 0)):
+        variance[one] = np.where(free[one] == 1, variance[other] * free[other], variance[one])
+    whole = variance[0] + variance[1]
+    apart = np.abs(mean[0] - mean[1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(apart > 0, apart / np.sqrt(whole), 0.0)
+        shares = (np.nan_to_num(part**2 / np.maximum(count - 1, 1)) for part, count in zip(variance, free, strict=True))
+        degrees = np.where(whole > 0, whole**2 / sum(shares), 1.0)
+        # Student's distribution as a normal one (Wallace 1959).
+        normal = (8 * degrees + 1) / (8 * degrees + 3) * np.sqrt(degrees * np.log1p(t**2 / degrees))
+    chance = np.array([math.erfc(one / math.sqrt(2)) for one in normal.tolist()])
+    return np.where(free[0] + free[1] > 2, chance, np.nan)  # noqa: PLR2004 - a step of either side
+
+
+def discoveries(chance: Floats, weight: Floats, rate: float) -> Flags:
+    """Which changes are real, so that at most a share of these is chance: Benjamini and Hochberg, with weights."""
+    is_known = ~np.isnan(chance)
+    weighed = chance / weight * (weight[is_known].sum() / max(int(is_known.sum()), 1))
+    known = np.sort(weighed[is_known])
+    below = np.flatnonzero(known <= rate * np.arange(1, known.size + 1) / max(known.size, 1))
+    return np.asarray(weighed <= (known[below[-1]] if below.size else -1.0))
 
 
 def _between_ranks(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats]:

@@ -9,6 +9,7 @@ The marks are in the module's ``__dict__``. A shallow copy, such as the replicas
 its original; a deep or pickled copy has none.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,10 +23,18 @@ from tracekit.capture.frames import around_calls, call_of_torch, never_compiled
 from tracekit.capture.marks import WRAPPED, Marks
 
 _MARKS = "_marks_of_calls"
-#: Called with every module that is about to run, before its marks are looked for.
-_watching: list[Callable[[nn.Module], object]] = []
+#: Called with every module that is about to run, before its marks are looked for; whether those inside matter.
+_watching: list[Callable[[nn.Module], bool]] = []
 #: One for each of the marks and watchers; threads may put on and take off at the same time.
 _users: list[object] = []
+
+
+class _Thread(threading.local):
+    #: Whether calls do not matter because of the one around them.
+    unwatched = False
+
+
+_thread = _Thread()
 
 
 class AnyMarks(Protocol):
@@ -51,7 +60,7 @@ class _ModuleMarks(list[AnyMarks]):
 
 @partial(never_compiled, calls_too=False)
 def _called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the module
-    if is_dynamo_compiling() or not (_watching or _MARKS in module.__dict__):
+    if is_dynamo_compiling() or _thread.unwatched or not (_watching or _MARKS in module.__dict__):
         return call_of_torch(module, *args, **kwargs)
     begun: list[AnyMarks] = []
     output = None
@@ -65,15 +74,20 @@ def _called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 @never_compiled
 def _begin(begun: list[AnyMarks], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for watch in _watching:
-        watch(module)
+    matters = [watch(module) for watch in _watching]
+    if matters and not any(matters):
+        _thread.unwatched = True
+        return
     begun += module.__dict__.get(_MARKS, ())
+    if begun and "_initialize_hook" in module.__dict__:  # a lazy module becomes what it is before all else
+        module._infer_parameters(module, args, kwargs)  # type: ignore[operator]
     for each in begun:
         each.before(module, args, kwargs)
 
 
 @never_compiled
 def _end(begun: list[AnyMarks], module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+    _thread.unwatched = False
     for each in begun:
         each.after(module, args, output)
 
@@ -98,8 +112,11 @@ def detach(module: nn.Module | None, marks: AnyMarks) -> None:
 
 
 @contextmanager
-def watched_calls(watch: Callable[[nn.Module], object]) -> Iterator[None]:
-    """While the block runs, announces every call of a module before its marks are looked for."""
+def watched_calls(watch: Callable[[nn.Module], bool]) -> Iterator[None]:
+    """While the block runs, announces every call of a module before its marks are looked for.
+
+    Once all that watch answer that it does not matter, calls inside it cost next to nothing.
+    """
     _watching.append(watch)
     _users.append(watch)
     around_calls(_called)

@@ -17,7 +17,6 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.compiler import is_dynamo_compiling
 
 from tracekit.capture.attach import marks_on, watched_calls
 from tracekit.capture.emit import Unmarked, default_emitter
@@ -182,11 +181,12 @@ class RootMarkers:
         for handle in self._handles:
             handle.enabled = on
 
-    def _before(self, module: nn.Module) -> None:
-        if not is_dynamo_compiling() and self._begins(module):
+    def _before(self, module: nn.Module) -> bool:
+        if self._begins(module) and self._on:
             with self._marking:  # several threads may call a new model at the same time
                 if module not in self._known:
                     self._mark(module)
+        return self._on
 
     def _begins(self, module: nn.Module) -> bool:
         """Notes a call, if it is from outside all modules. Returns whether it is the first of a new root."""
@@ -203,8 +203,7 @@ class RootMarkers:
     def _mark(self, module: nn.Module) -> None:
         root = generating_model(module)
         self._known.update(root.modules())
-        self._handles.append(handle := self._put_on(root, self._name(root)))
-        handle.enabled = self._on
+        self._handles.append(self._put_on(root, self._name(root)))
 
     def _name(self, module: nn.Module) -> str:
         """Its class, with a number for later roots of the class that hold anything: losses made anew are alike."""

@@ -22,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=share,
         metavar="SHARE",
         help=f"exit with code {SLOWER} if steps, a module or the work between steps became slower by more than this, "
-        "such as 5%% or 0.05, and by more than steps vary anyway, or if only one dataset has a kind of steps",
+        "such as 5%% or 0.05, and by more than chance, or if only one dataset has a kind of steps",
     )
     parser.add_argument(
         "--strip-root",
@@ -31,6 +31,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ignore-shapes", action="store_true", help="compare calls whatever the shapes of their inputs"
+    )
+    parser.add_argument("--path", metavar="PATH", help="only whole steps, and this module and those below it")
+    parser.add_argument(
+        "--min-share",
+        type=share,
+        metavar="SHARE",
+        help="leave out modules with less of the time in steps (default: none, and 1%% for --fail-over)",
     )
     parser.add_argument(
         "--limit",
@@ -44,7 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares, prints, and judges by ``--fail-over``."""
-    from tracekit.analyses.difference import Options, compare, slower_than
+    from tracekit.analyses.difference import MIN_SHARE, Options, compare, part_of, slower_than
     from tracekit.dataset.opening import load
     from tracekit.views import difference as view
     from tracekit.views.formatting import printed_json, records
@@ -53,9 +60,10 @@ def run(args: argparse.Namespace) -> int:
     before, after = load(args.before), load(args.after)
     with progress_bar(quiet=False) as progress:
         progress("comparing", 0.0)
-        difference = compare(before, after, options)
+        difference = part_of(compare(before, after, options), args.path, args.min_share or 0.0)
     limit = math.inf if args.fail_over is None else args.fail_over
-    failed = records(slower_than(difference.rows, limit))
+    least = MIN_SHARE if args.min_share is None else args.min_share
+    failed = records(slower_than(difference.rows, limit, least))
     if args.json:
         print(printed_json(view.as_json(difference, failed), indent=2))
     else:

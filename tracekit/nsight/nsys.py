@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -242,12 +242,13 @@ def _own_output(command: Sequence[str]) -> Iterator[tuple[list[str], tuple[int, 
         os.close(err)
 
 
-def finished(running: subprocess.Popen[bytes]) -> Recorded:
+def finished(running: subprocess.Popen[bytes], stopping: Callable[[], object] = lambda: None) -> Recorded:
     """Waits for nsys. If tracekit is interrupted, so is the program, and nsys writes what it has."""
     try:
         return Recorded(running.wait(), stopped=False)
     except (KeyboardInterrupt, SystemExit) as stop:
         code = stop.code if isinstance(stop, SystemExit) else None
+        stopping()
         for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(running.pid, sent)

@@ -56,10 +56,14 @@ def as_text(difference: Difference, most: int) -> RenderableType:
     lines = by_own_change(changed + only_in_phases, difference.patterns)
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in difference.notes]
     tally = Text(_tally(changed, len(only_in_phases), difference.node))
-    parts += [_table(_named(steps + lines[:most], difference.node), phases, by_module(difference)), tally]
+    parts += [_table(_named(steps + _explained(lines, most), difference.node), phases, by_module(difference)), tally]
     if len(lines) > most:
         parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit N", style="dim"))
     return Group(*parts)
+
+
+def _explained(lines: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    return [line | {"by": grown_by(line, lines)} for line in lines[:most]]
 
 
 def _only_in_phases(row: dict[str, Any], phases: _Rows) -> bool:
@@ -89,7 +93,9 @@ def _tally(changed: list[dict[str, Any]], only_in_phases: int, node: str) -> str
 
 def judged(failed: list[dict[str, Any]], limit: float) -> list[str]:
     """What failed the comparison, a line for each of the worst; first the kinds of steps that cannot be compared."""
-    worst = sorted(failed, key=lambda row: (row["status"] == "slower", -abs(row["own_change_ns"])))
+    worst = sorted(
+        failed, key=lambda row: (row["status"] == "slower", row["what"] != "step", -abs(row["own_change_ns"]))
+    )
     lines = [
         f"{_judgement(row, limit)}: " + " ".join(plain(str(row[key])) for key in KEYS if row[key])
         for row in worst[:_MOST_FAILED]
@@ -149,15 +155,39 @@ def folded(rows: list[dict[str, Any]], patterns: dict[str, str]) -> list[dict[st
     for row in rows:
         pattern = patterns.get(row["path"], row["path"])
         alike.setdefault((pattern, row["shapes"], row["status"]), []).append(row)
+    series = Counter(patterns.values())
     return [
         {
             **copies[0],
             **{name: _sum(copies, name) for name in _SUMMED},
-            "path": pattern if len(copies) > 1 else copies[0]["path"],
+            "path": _numbered(pattern, [row["path"] for row in copies], series[pattern]),
             "copies": copies,
         }
         for (pattern, _, _), copies in alike.items()
     ]
+
+
+def _numbered(pattern: str, paths: list[str], series: int) -> str:
+    """A pattern with the numbers of its layers, ``layers.{2,3}.mlp``; with stars where they are all, or many series."""
+    if len(paths) == 1:
+        return paths[0]
+    literal = pattern.split("*")
+    if len(paths) >= series or len(literal) != 2:  # noqa: PLR2004 - one star
+        return pattern
+    numbers = [path[len(literal[0]) : len(path) - len(literal[1])] for path in paths]
+    return f"{literal[0]}{{{','.join(sorted(numbers, key=lambda number: (len(number), number)))}}}{literal[1]}"
+
+
+def grown_by(line: dict[str, Any], lines: list[dict[str, Any]]) -> str | None:
+    """The line below a module that explains most of its change, if that is at least half, by its relative path."""
+    above = tuple(f"{copy['path']}." for copy in line["copies"])
+    most, name = abs(line["change_ns"]) / 2, None
+    for other in lines:
+        inside = [copy for copy in other["copies"] if copy["path"].startswith(above)]
+        change = sum(copy["own_change_ns"] for copy in inside)
+        if inside and change * line["change_ns"] > 0 and abs(change) >= most:
+            most, name = abs(change), other["path"].removeprefix(f"{line['path']}.")
+    return name
 
 
 def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
@@ -171,7 +201,8 @@ def _table(lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows) -> Table:
     for heading in ("before", "after", "change", "", "kernels"):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
-        name = _name(line).append(_single_phase(line, phases), style="dim")
+        by = f"  by {plain(line['by'])}" if line.get("by") else ""
+        name = _name(line).append(_single_phase(line, phases) + by, style="dim")
         table.add_row(WrappedText(name), *_figures(line), _status(line), _counts(line))
         for phase in _changed_phases(line, phases):
             name = Text(f"in {phase['phase']}", style="dim")

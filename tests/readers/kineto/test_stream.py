@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tracekit
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tracekit.causes import ABSURD_TIME, CUT_OFF, REPORT, UNKNOWN_EVENT
 from tracekit.errors import ReportError
@@ -178,3 +179,15 @@ def test_a_backslash_that_escapes_nothing_stands_for_itself(tmp_path: Path) -> N
     path = tmp_path / "trace.json"
     path.write_text('[{"ph": "X", "cat": "cpu_op", "name": "C:\\users\\\\me", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]')
     assert texts(read(path)) == ["C:\\users\\me"]
+
+
+def test_no_operator_behind_the_last_module_before_the_cut_belongs_to_an_outer_one(tmp_path: Path) -> None:
+    operators = [event("cpu_op", "aten::mm", ts, 5) for ts in (12, 45)]
+    calls = [("Net_0", 0, 100), ("Linear_0", 10, 20), ("ReLU_0", 32, 4), ("Linear_1", 40, 20)]
+    modules = [event("python_function", f"nn.Module: {name}", ts, dur) for name, ts, dur in calls]
+    path = trace(tmp_path / "trace.json", *operators, *modules)
+    path.write_bytes(
+        path.read_bytes().split(b', {"ph": "X", "cat": "python_function", "name": "nn.Module: Linear_1"')[0]
+    )
+    kernels = tracekit.parse(path).table("kernels").to_pylist()
+    assert [row["module"] for row in kernels] == ["Net_0.Linear_0", None]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tracekit.capture.engines.base import INTERRUPTED, Outcome, say_writing
+from tracekit.capture.engines.base import Outcome, say_writing
 from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
 from tracekit.capture.processes.recording import OPENED, Piece, Request, lives, pieces, problems, unfinished
 from tracekit.capture.program import Settings
@@ -39,8 +39,6 @@ def record(command: Sequence[str], settings: Settings, report: Path, chrome_trac
         _wait_for_pieces(folder)
         warnings += _losses(folder)
         recorded = pieces(folder)
-        if recorded and code == INTERRUPTED:
-            say_writing()
         if not recorded:
             reasons = f"nothing was recorded: {'; '.join(warnings)}" if warnings else _UNREACHED
             raise CaptureError(reasons, code or 1)
@@ -71,7 +69,7 @@ def _exit_code(command: Sequence[str], request: Request) -> int:
     except OSError as error:
         message = f"{command[0]}: cannot be run ({error.strerror}); check that it is a program for this machine"
         raise CaptureError(message) from None
-    code = finished(running).exit_code
+    code = finished(running, say_writing).exit_code
     return 128 - code if code < 0 else code
 
 

@@ -77,6 +77,8 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         where = "" if trace.cut_at is None else " before it is cut off"
         raise ReportError(path, f"holds no events of torch.profiler{where}", EXPECTED)
     first_ns = _from_the_first(events, counters)
+    if trace.cut_at is not None and not events[CALL]["start"].size:
+        _end_modules_at_the_cut(events)
     threads = _threads(events, list(gathering.threads))
     events[OPERATOR]["made_on"] = forward_threads(events[OPERATOR], events[FLOW], threads.process)
     numbered = _modules_are_numbered(events, gathering, counters)
@@ -109,6 +111,15 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     if trace.cut_at is not None:
         missing.insert(0, MissingData(f"its events after byte {trace.cut_at:,}, where it is cut off", CUT_OFF.advice))
     return replace(recording, missing=tuple(missing))
+
+
+def _end_modules_at_the_cut(events: dict[str, Columns]) -> None:
+    """Ends calls of modules where calls inside them may be missing.
+
+    Kineto writes them by their starts, after the operators, before all that has to do with a device.
+    """
+    starts = np.concatenate([events[kind]["start"] for kind in (MODULE, FORWARD)])
+    events[MODULE]["end"] = np.minimum(events[MODULE]["end"], starts.max(initial=0))
 
 
 def _device_work(
