@@ -210,7 +210,6 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a folder, also if the run is stopped just then."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except BaseException:

@@ -115,7 +115,6 @@ def _conforming(table: str, column: Column, values: object, zeros: pa.Buffer) ->
 
 
 def _nulls(type_: pa.DataType, zeros: pa.Buffer) -> pa.Array:
-    """Nothing but nulls, in memory that is not theirs alone."""
     rows = zeros.size // _WIDEST - 1
     if pa.types.is_dictionary(type_):
         return pa.DictionaryArray.from_arrays(_nulls(type_.index_type, zeros), pa.array([], type_.value_type))

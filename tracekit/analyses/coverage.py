@@ -99,7 +99,6 @@ def certainty_of_work(dataset: Dataset) -> dict[str, int]:
 
 
 def _kinds(dataset: Dataset, work: pa.Table) -> Rows:
-    """For every kernel its kind, or -1 if it has no module."""
     method = labels(work, "method")
     kind = np.where(integers(work, "module_id") >= 0, KINDS.index("exact"), -1)
     shared = np.isin(integers(work, "kernel_id"), integers(shared_kernels(dataset.whole), "kernel_id"))

@@ -218,7 +218,6 @@ def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> 
 
 
 def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of :func:`judge`, and the kernels of each thing itself."""
     kernels = [side.kernels.set_index([*KEYS, "alike"]) for side in (before, after)]
     blocks = [_block(matched_times(*times), kernels) for times in in_blocks(before.times, after.times)]
     rows, own = (pd.concat(parts) for parts in zip(*blocks, strict=True))

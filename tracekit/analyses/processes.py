@@ -61,7 +61,6 @@ def _of_one(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _order(keys: list[tuple[Any, ...]], reports: Sequence[str]) -> Rows:
-    """The rows by report, rank, process and device, null after all numbers."""
     place = {name: at for at, name in enumerate(reports)}
     by = [(place.get(report, 0), *((key is None, key or 0) for key in rest)) for report, *rest in keys]
     return np.array(sorted(range(len(by)), key=by.__getitem__), dtype=np.int64)

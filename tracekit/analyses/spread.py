@@ -56,7 +56,6 @@ class Spread(NamedTuple):
     Attributes:
         start: How many values are before the group.
         size: How many it has.
-        value: The values; each once, if ``until`` is given.
         until: How many there are up to each value of a group, if equal ones were counted.
     """
 

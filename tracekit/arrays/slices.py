@@ -46,7 +46,6 @@ def _rising(values: Ints) -> bool:
 
 
 def _chosen(values: Ints, at: Ints, some: Flags, empty: int) -> Ints:
-    """The value at one place of every slice that is not empty."""
     result = np.full(at.size, empty, dtype=np.int64)
     result[some] = values[at[some]]
     return result

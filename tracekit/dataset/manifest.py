@@ -120,7 +120,6 @@ def _as_written(fields: dict[str, Any]) -> bool:
 
 
 def _flaw_of_source(entry: Mapping[str, Any]) -> str | None:
-    """What is wrong with the one field that may be edited."""
     source = entry.get(_SOURCE)
     if not isinstance(source, dict):
         return f"{_SOURCE} is no object"
@@ -195,7 +194,6 @@ def of_same_processes(entries: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _are_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether reports are known to be of different times."""
     spans = [(entry[_SOURCE]["started_utc_ns"], entry.get(_LENGTH)) for entry in (one, other)]
     if any(None in span for span in spans):
         return False

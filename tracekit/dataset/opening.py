@@ -237,7 +237,6 @@ class Dataset:
         return _TableFile(rows, report, file)
 
     def _part(self, name: str, columns: Sequence[str] | None, file: _TableFile) -> pa.Table:
-        """The columns of one file, of the subtree if this is one."""
         rows, report, place = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:

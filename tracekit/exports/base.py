@@ -20,7 +20,6 @@ class Target(NamedTuple):
     """Where an export goes.
 
     Attributes:
-        place: A file or folder, or the URL of a database.
         force: Whether an existing export may be replaced.
     """
 

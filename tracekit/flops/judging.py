@@ -42,7 +42,6 @@ class Seen(NamedTuple):
         recorded: Whether the dataset holds any work at all.
         backward: Whether the call is part of a backward pass.
         unseen: Whether work of it lies in a CUDA graph traced as a whole; then it is neither idle nor harmless.
-        idle: Whether it ran no work.
         harmless: Whether it ran work, none of which multiplies matrices.
         product: Whether some work has the name of a matrix product.
         cpu_attention: Whether some work is the fused attention of CPUs.
@@ -86,7 +85,6 @@ class Judged(NamedTuple):
         flops: Its FLOPs; None also where operators record them, since these differ from run to run.
         tf32_possible: Whether float32 may have been multiplied as TF32.
         source: Where its FLOPs are from: MODULE, KERNELS or OPERATORS.
-        unknown: Why its FLOPs are not known.
     """
 
     flops: int | None
@@ -155,7 +153,6 @@ def _flops(call: Call, formula: int | Unknown | None, seen: Seen) -> tuple[int |
 
 
 def _contradicted(call: Call, formula: int, seen: Seen) -> Unknown | None:
-    """The reason why a formula is not believed, or None."""
     if formula and seen.recorded and seen.idle and not seen.never:
         return Unknown(_NOT_RECORDED)
     if formula and (seen.harmless or (call.class_name is None and seen.unlike_linear)):
@@ -174,7 +171,6 @@ def _without_formula(call: Call, seen: Seen) -> int | Unknown:
 
 
 def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
-    """0 if no work that the call ran itself multiplies matrices."""
     if seen.unseen:
         return Unknown(_UNSEEN)
     if seen.recorded and seen.idle:

@@ -60,9 +60,6 @@ class Kind(NamedTuple):
 
     Attributes:
         harmless: Whether it certainly multiplies no matrices.
-        product: Whether its name is that of a matrix product.
-        cpu_attention: Whether it is the fused attention of CPUs.
-        tensor_float: Whether it multiplies float32 as TF32.
         single: Whether it multiplies float32 in full precision.
         unlike_linear: Whether its name is that of another kind of layer than a Linear.
     """

@@ -169,7 +169,6 @@ def _is_left_out(call: Call) -> bool:
 
 
 def _sizes(call: Call) -> _Sizes | None:
-    """The sizes, if there are three tensors and they agree."""
     tensors = list(call.inputs or ())[:_BATCHED]
     for name in _NAMES[len(tensors) :]:
         tensors += call.kwargs.get(name, ())

@@ -114,7 +114,6 @@ def _attention(query: Shape, key: Shape, value: Shape, *_others: Shape) -> int:
 
 
 def _attention_backward(grad: Shape, query: Shape, key: Shape, value: Shape, *_others: Shape) -> int:
-    """The scores again, then the gradients of the two products."""
     batch, heads, queries, width = query
     keys, value_width = _keys(query, key, value)
     if list(grad) != [batch, heads, queries, value_width]:
@@ -133,7 +132,6 @@ def _keys(query: Shape, key: Shape, value: Shape) -> tuple[int, int]:
 
 
 def _layer(*sizes: Shape) -> int:
-    """Projections of queries, keys, values and the output, then the feed-forward network."""
     if len(sizes) <= max(_LAYER_TENSORS):
         raise ValueError
     source, into, out_of, up, down = (list(sizes[place]) for place in _LAYER_TENSORS)

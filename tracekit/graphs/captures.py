@@ -152,7 +152,6 @@ class GraphCaptures:
         edges: All calls that begin or end a graph capture.
         submissions: Launches that hand over work; none in a recording without graph captures and nodes.
         captured: Which submissions went into a graph, by a node that is believed or by their time.
-        by_node: Which of these did by a node that is believed.
         nodes: Starts and ends on the axis of the launches that became nodes; ``NOWHERE`` where that is not certain.
     """
 

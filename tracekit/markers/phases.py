@@ -43,7 +43,6 @@ class Phase(NamedTuple):
 
     Attributes:
         code: Position in ``PHASES``; -1 if nothing runs inside.
-        optimizer: Class of the optimizer that takes a step.
         number: Its number in its process, or that of the model that is trained, if the text records it.
         training: What a model that is now trained did before: ``AFTER_EVALUATION``, ``AFTER_NO_GRAD`` or
             ``AFTER_UPDATE``.

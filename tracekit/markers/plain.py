@@ -86,7 +86,6 @@ class Counted(NamedTuple):
 
     Attributes:
         numbers: The numbers, except those that are part of words.
-        rest: What stands behind them.
         iteration: The number of the iteration that it counts; None if it counts none.
     """
 

@@ -65,7 +65,6 @@ def chunks_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Chunks]:
 
 
 def _members(raw: BinaryIO) -> Iterator[bytes]:
-    """What the packed files in a file hold, one after the other."""
     rest = raw.read(_PACKED_BYTES)
     while rest:
         member = zlib.decompressobj(wbits=31)

@@ -83,7 +83,6 @@ def _batches(file: pa.MemoryMappedFile) -> pa.RecordBatchFileReader | pa.RecordB
 
 
 def _once(names: list[str]) -> frozenset[str]:
-    """Names that occur once: columns are asked for by name."""
     return frozenset(name for name in names if names.count(name) == 1)
 
 

@@ -18,7 +18,6 @@ class ThreadAxis:
         launch_start: Starts of launches, in their order: sorted by (start, -end).
         ends_here: Which ranges end on the thread on which they began; the others contain nothing.
         node_at: Times of the recording's graph nodes; rows without a time stand at 0.
-        graph_at: Times of its graphs, in the same way.
     """
 
     range_start: Ints

@@ -11,7 +11,6 @@ from tracekit.selftest.running import run_program
 
 
 def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
-    """Exits by an exception, so that what was started is stopped, too."""
     sys.exit(128 + number)
 
 

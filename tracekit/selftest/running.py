@@ -155,7 +155,6 @@ class _SelfTest:
         return summary.outcome(program, FAILED, why, problems=(why,))
 
     def _shown(self, text: str) -> str:
-        """A text with the place that its files will have."""
         return text.replace(str(self._folder), str(self._place))
 
 

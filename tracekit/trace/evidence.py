@@ -54,16 +54,13 @@ class Evidence:
 
     Attributes:
         keyed: What the hierarchy is keyed by, and which plain ranges are its nodes.
-        operators: The operators that texts of ranges name.
         nesting: How its push/pop ranges nest.
         phased: Ranges and operators that name a phase of the program.
-        compiling: When its processes compiled models.
         call_at_launch: For every launch the innermost call that contains it, of threads of autograd also the call of
             another thread that waits; or -1.
         waited_for: For every launch whether it is inferred that its call, or one around that, waits on another thread.
         forward_call_of: For every launch by a node of autograd the forward call that made that node; None if no
             sequence numbers show it, and where nodes of autograd are nodes of the hierarchy themselves.
-        phase_of_calls: For every call its phase, as a position in ``PHASES``.
         phase: For every launch the phase of the program, as a position in ``PHASES``, or -1.
         chains: Nodes of CUDA graphs, and their clone chains.
         origins: Where each of these nodes was captured.

@@ -36,11 +36,7 @@ _AUTOGRAD_THREAD = re.compile(r"pt_autograd_\d+")
 
 @dataclass(frozen=True, slots=True)
 class Phased:
-    """Ranges and operators that name a phase, by thread, start and end.
-
-    Attributes:
-        texts: What the distinct texts record.
-    """
+    """Ranges and operators that name a phase, by thread, start and end."""
 
     start: Ints
     end: Ints

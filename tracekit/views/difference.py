@@ -274,6 +274,5 @@ def _count(number: float | None) -> str:
 
 
 def _counts(row: dict[str, Any]) -> str:
-    """How many kernels ran per step, before and after if that changed."""
     before, after = (_count(row[f"{side}_kernels"]) for side in ("before", "after"))
     return before if before == after else f"{before} → {after}"

@@ -211,7 +211,6 @@ class Costs(NamedTuple):
     """The calls of a report, or of a subtree of one; rows are those of its table ``calls``.
 
     Attributes:
-        owner: The module of each call in the hierarchy of all reports.
         runs: How often it ran, -1 where unknown.
         flops: FLOPs of one run by itself, without the calls inside; -1 where unknown.
         kind: The kind of each call, among those of this report and of those before it.

@@ -130,9 +130,7 @@ class Hidden(NamedTuple):
     """What graphs traced as a whole hide of the calls of a dataset, or of a subtree of one.
 
     Attributes:
-        holds: Which calls hold such graphs.
         inside: Which calls ran in such graphs, holders included.
-        below: Which of those are not the holder itself.
         runs: How often each of these ran in graphs, -1 where unknown.
         holder: For each call inside, the call that holds its graphs; -1 for others, and where it is not in the subtree.
         holder_module: The ``module_id`` of that holder, in the subtree or not; -1 for other calls.

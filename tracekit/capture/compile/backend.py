@@ -343,7 +343,6 @@ class BoundMemory(NamedTuple):
     """The memory that the CUDA graphs of a graph's pieces are bound to.
 
     Attributes:
-        static: Checks the addresses of parameters and buffers.
         inputs: Static buffers to copy inputs into; None to pass inputs as they are.
         fresh: Indices of the results that lie elsewhere and need no copy; None to copy none.
         lock: Held while a call uses the memory.

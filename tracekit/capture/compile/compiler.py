@@ -234,7 +234,6 @@ class Layout(NamedTuple):
     """The layout of a traced result.
 
     Attributes:
-        order: Its dimensions, from the largest stride to the smallest.
         strides: Its strides in elements, if all of its sizes are fixed. Otherwise its elements lie side by side.
         ones: Whether each dimension has a fixed size of one.
     """

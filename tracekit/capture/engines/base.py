@@ -36,7 +36,6 @@ class Outcome:
     """The outcome of a job. If the target failed, the report holds what was recorded until then.
 
     Attributes:
-        exit_code: The target's exit code.
         problem: Why the target failed; None if it did not.
         figures: What recording cost and how much it recorded and lost, by name. Times are in nanoseconds.
         warnings: What went wrong without harming the run or the report, one line each.

@@ -116,7 +116,6 @@ def _switched(*, cpu_kernels: bool) -> Iterator[None]:
 
 
 def _profiled() -> AbstractContextManager[None]:
-    """Has Inductor's C++ kernels report their names to torch.profiler, where they can."""
     cpp: Any = sys.modules["torch._inductor.config"].cpp
     on = cpp.enable_kernel_profile or sys.platform in ("linux", "win32")
     return replaced(cpp, "enable_kernel_profile", on)

@@ -124,9 +124,7 @@ class Traced:
     Attributes:
         texts: How the graph names each module. The module without a text is the function's own work.
         digest: Equal for graphs of equal nodes whose modules have equal numbers.
-        roots: The roots, in the order of their first modules.
         places: Of each module, the number of its root and its path below it; None if it is none's.
-        given: The parameters and buffers that the graph is given.
         chosen_by_inputs: Whether an engine may run its code as any of several equal graphs, identified by its inputs.
     """
 

@@ -373,7 +373,6 @@ def kill_when_written(folder: Path, finish: Callable[[], object]) -> None:
 
 
 def _ends(number: int) -> bool:
-    """Whether a signal ends this process without notice."""
     return number == signal.SIGKILL or (number in _DEADLY and signal.getsignal(number) is signal.SIG_DFL)
 
 

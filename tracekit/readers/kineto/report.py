@@ -246,7 +246,6 @@ def _ranks_of(metadata: Metadata, threads: Threads) -> tuple[Rank, ...]:
 
 
 def _process_names_of(named: Mapping[int, str], threads: Threads) -> dict[int, str]:
-    """Names of processes by id, without folders, which may be private."""
     seen = set(threads.process_pid.tolist())
     return {pid: name.replace("\\", "/").rsplit("/", 1)[-1] for pid, name in named.items() if pid in seen}
 

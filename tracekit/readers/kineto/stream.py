@@ -165,7 +165,6 @@ class Piece(NamedTuple):
 
     Attributes:
         events: The events; an empty one in the place of an entry that is none.
-        exact: Reads their times again in full.
     """
 
     events: list[Event]
@@ -265,7 +264,6 @@ class Trace:
         return None
 
     def _last(self, rest: bytes, opening: bytes) -> tuple[list[Event], bytes]:
-        """The last events, with the metadata behind them, and their JSON."""
         text = opening + rest
         error: Exception | None = None
         for attempt in (text, repair_json(text)):

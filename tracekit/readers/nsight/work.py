@@ -202,7 +202,6 @@ def graph_tables(tables: dict[str, pa.Table], ids: GlobalIds) -> tuple[GraphNode
 
 
 def _nodes(rows: pa.Table, ids: GlobalIds) -> GraphNodes:
-    """Rows about nodes, without those that change an existing node."""
     if "eventClass" in rows.column_names:
         rows = rows.filter(pa.array(integers(rows, "eventClass") != nsight.NODE_CHANGED))
     return GraphNodes.of(
@@ -214,7 +213,6 @@ def _nodes(rows: pa.Table, ids: GlobalIds) -> GraphNodes:
 
 
 def _graphs(rows: pa.Table, ids: GlobalIds) -> Graphs:
-    """Rows about the creation of graphs, of the kinds that are understood."""
     if "eventClass" not in rows.column_names:
         return Graphs.empty()
     rows = rows.filter(pa.array(np.isin(integers(rows, "eventClass"), list(_EVENTS))))

@@ -45,7 +45,6 @@ class Layout:
 
     Attributes:
         root: Its root page, counted from 1.
-        positions: Where each column stands in a row.
         keys: Columns whose values are the numbers of the rows and so are not stored in them.
     """
 

@@ -43,7 +43,6 @@ class Pages:
 
     Attributes:
         turn: Held while the file is read, so that threads can share it.
-        usable: Bytes of a page that belong to SQLite.
     """
 
     file: FileIO
@@ -149,9 +148,6 @@ class Columns:
 
     Attributes:
         integers: Integers, as narrow as their values allow; None if they are all null.
-        texts: Texts; None if they are all null.
-        others: Which of the other columns hold anything.
-        blobs: Bytes; None if they are all null.
     """
 
     rowid: Ints

@@ -22,7 +22,6 @@ class WithBackward(NamedTuple):
     """Calls with those of backward passes.
 
     Attributes:
-        row: For every earlier call its row now.
         of_node: For every node of autograd the call that runs it, or -1.
     """
 

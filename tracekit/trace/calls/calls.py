@@ -52,7 +52,6 @@ class Calls:
     Attributes:
         range_row: Row of the recording's ranges; of a stretch some row of its thread.
         parent: Row of the enclosing call, or -1.
-        depth: How many calls enclose it.
         marker: Row of the decoded markers; -1 for what ended elsewhere and for stretches.
         outputs: Row of the marker that records its outputs, or -1.
         cause: Position in ``causes.CAUSES`` that holds if its module is not known.

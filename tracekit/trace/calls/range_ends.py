@@ -38,7 +38,6 @@ class RangeEnds:
     """When ranges ended.
 
     Attributes:
-        as_recorded: Whether all of these are the recorded ends.
         doubts: Stretches in which it is not known what was open on a thread, by time: starts and ends on the axis, and
             the row of some range of that thread.
     """
@@ -105,7 +104,6 @@ class _Pushes(NamedTuple):
 
     Attributes:
         kind: _UNPLACED, _MODULE or _STEP.
-        start: Start, on an axis of threads and domains.
         parent: The one around it as recorded, or -1.
     """
 

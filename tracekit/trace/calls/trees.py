@@ -36,7 +36,6 @@ class Forest(NamedTuple):
 
     Attributes:
         parent: Row of the enclosing call, or -1.
-        depth: How many calls enclose it.
     """
 
     parent: Rows
@@ -48,7 +47,6 @@ class Trees(NamedTuple):
 
     Attributes:
         parent: For every node the node above, or -1.
-        depth: How many nodes are above it.
     """
 
     call: Rows
@@ -182,7 +180,6 @@ class OperatorPlaces(NamedTuple):
     Attributes:
         above: For every call the nearest one above that is no operator, or -1.
         marker: For every evaluation whose operator is known the row of its marker, or -1.
-        markers: These markers: paths of operators.
     """
 
     above: Rows

@@ -68,8 +68,6 @@ class CompiledContext(NamedTuple):
     """What a recording says besides its runs.
 
     Attributes:
-        axis: Its ranges and launches on one axis.
-        calls: Its calls, with the modules of kernel maps.
         call_at_launch: For every launch the innermost call around it, or -1.
     """
 
@@ -248,11 +246,7 @@ _BUSY = re.compile(r"extern_kernels\..+|(torch\.ops\.)?aten\..+")
 
 
 class Pattern(NamedTuple):
-    """The kernels of a map, as names of launches show them.
-
-    Attributes:
-        keys: For every kernel what launches of it are called.
-    """
+    """The kernels of a map, as names of launches show them."""
 
     keys: list[str]
     generated: list[bool]
@@ -430,7 +424,6 @@ class Shares:
 
     Attributes:
         first: For every set its first row, and the end of the last.
-        module: Row of modules, ascending in each set.
         flops: The FLOPs for it; -1 if they are not known.
         note: The place in ``notes`` of what is noted of them.
         notes: Dtypes of known FLOPs, and reasons why others are unknown.

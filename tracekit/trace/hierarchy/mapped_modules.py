@@ -25,7 +25,6 @@ class MappedRuns(NamedTuple):
     Attributes:
         graph: Row of the graphs; ``NO_MAP`` for one without a map.
         roots: For every graph the path of the module that was compiled, or its class.
-        paths: For every graph the paths of modules below that.
     """
 
     start: Ints

@@ -30,7 +30,6 @@ class Called(NamedTuple):
     Attributes:
         parent: Row of the call around it, or -1.
         place: Row of the path it is at; that of the call around it where its own is not known.
-        placed: Whether its own place is known.
         marked_path: Number of the path in its marker; only modules whose markers agree on it are distinguished.
     """
 

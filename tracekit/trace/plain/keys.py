@@ -49,11 +49,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 class Extents(NamedTuple):
-    """Ranges that nest, by (start, -end).
-
-    Attributes:
-        row: Row of the recording's ranges.
-    """
+    """Ranges that nest, by (start, -end)."""
 
     row: Rows
     start: Ints
@@ -136,7 +132,6 @@ class HierarchyKey(NamedTuple):
 
     Attributes:
         by: What it is keyed by: one of ``HIERARCHIES`` but the first.
-        decoded: The markers, with one for every name of a node.
         cut: Rows of start/end ranges that end, as nodes, before they ended.
         siblings: For rows of start/end ranges a group, whose ranges are never part of each other.
         step_parts: Of ranges that count as steps do that are open meanwhile on other threads, the row of the range of

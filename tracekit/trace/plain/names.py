@@ -41,7 +41,6 @@ class Name(NamedTuple):
     """What a text says of its range.
 
     Attributes:
-        text: The text without what counts.
         inputs: Shapes of its inputs; None if the text does not record it.
         iteration: The number of the iteration that it counts; None if it counts none.
         stack: The lines that called what runs inside, from the outside in.

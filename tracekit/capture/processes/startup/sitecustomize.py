@@ -36,7 +36,6 @@ class _TorchWatch:
         return spec
 
     def _start_after(self, loader: Loader) -> None:
-        """Makes a loader start the recording after it has run its module."""
         exec_module = loader.exec_module
 
         def exec_module_and_start(module: ModuleType) -> None:
