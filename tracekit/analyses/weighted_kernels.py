@@ -35,11 +35,7 @@ def kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
 
 
 def axis(dataset: Dataset, table: pa.Table) -> Axis:
-    """All work of a table of kernels, which has the columns :data:`DEVICE_TIMES`, on one axis.
-
-    Raises:
-        DatasetError: If the times of all devices together span more than 64 bits.
-    """
+    """All work of a table of kernels, which has the columns :data:`DEVICE_TIMES`, on one axis."""
     device = integers(table, "device")
     devices = np.unique(device)
     line = report_codes(dataset, table) * devices.size + np.searchsorted(devices, device)

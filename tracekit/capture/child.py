@@ -29,11 +29,7 @@ class NvtxWindow:
         self._closed = False
 
     def open(self) -> None:
-        """Begins to record, unless recording has begun or ended already.
-
-        Raises:
-            CaptureError: If the nvtx package cannot start a range.
-        """
+        """Begins to record, unless recording has begun or ended already."""
         if self._end is None and not self._closed:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()

@@ -326,9 +326,6 @@ def trace_in(path: Path) -> Row:
 
     The events are read while they are iterated over, once. If quotes in the names of annotations make the JSON invalid,
     these names are empty.
-
-    Raises:
-        CaptureError: If it is invalid JSON for another reason; also while the events are read.
     """
     with path.open("rb") as file:
         head = file.read(_PIECE_BYTES)

@@ -26,11 +26,7 @@ def require_torch() -> None:
 
 
 def report_place(path: Path, *, force: bool) -> Path:
-    """Where a report can be written; its suffix is ``.sqlite``. Checked before anything runs.
-
-    Raises:
-        CaptureError: If nothing can be written there, or a file there must not be replaced.
-    """
+    """Where a report can be written; its suffix is ``.sqlite``. Checked before anything runs."""
     if path.name in {"", ".."}:
         raise CaptureError(f"{path}: is not a file name; {_ELSEWHERE}")
     report = path if path.suffix == ".sqlite" else path.with_name(f"{path.name}.sqlite")

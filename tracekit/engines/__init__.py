@@ -61,10 +61,6 @@ def mapped(
         stage: Name of the whole in progress.
         progress: Called with the stage and the share of the arguments that are done.
         needed_bytes: Estimate of the memory that one call takes.
-
-    Raises:
-        TracekitError: If the process that worked on a report was killed.
-        Exception: What the function raises.
     """
     done = 0
     spent_s = 0.0 if scheduler is None else _START_S

@@ -48,11 +48,7 @@ class Dask:
         self._client: Client | None = None
 
     def __enter__(self) -> Self:
-        """Connects.
-
-        Raises:
-            TracekitError: If Dask is not installed, no scheduler answers, or its workers have another tracekit.
-        """
+        """Connects."""
         try:
             from distributed import Client  # noqa: PLC0415 - an extra
         except ImportError:

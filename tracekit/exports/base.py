@@ -59,11 +59,7 @@ def plain_columns(piece: pa.Table) -> pa.Table:
 
 @contextmanager
 def exported_file(dataset: Dataset, target: Target) -> Iterator[Path]:
-    """A path to write to that replaces the target when the block ends, and is removed when the block raises.
-
-    Raises:
-        ExportError: If something is there that must not be replaced, or the place cannot be written.
-    """
+    """A path to write to that replaces the target when the block ends, and is removed when the block raises."""
 
     def check() -> Path:
         place = _free(dataset, target)

@@ -55,11 +55,7 @@ def _write_csv(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> Non
 
 
 def write_xlsx(dataset: Dataset, target: Target, progress: Progress) -> None:
-    """Writes a workbook with a sheet for every table.
-
-    Raises:
-        ExportError: If a table has too many rows, or openpyxl is missing.
-    """
+    """Writes a workbook with a sheet for every table."""
     try:
         # Only this format needs it.
         from openpyxl import Workbook  # noqa: PLC0415

@@ -31,12 +31,7 @@ _TYPES: dict[pa.DataType, type[sa.types.TypeEngine[Any]]] = {
 
 
 def write(dataset: Dataset, target: Target, progress: Progress) -> None:
-    """Writes the tables; with ``force``, those of the same names are dropped.
-
-    Raises:
-        ExportError: If the database cannot be reached or written, or has such tables.
-        UsageError: If the target is not the URL of a database.
-    """
+    """Writes the tables; with ``force``, those of the same names are dropped."""
     engine = _engine(target.place)
     with _disposed(engine):
         inspector = sa.inspect(engine)

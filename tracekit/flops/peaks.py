@@ -153,11 +153,7 @@ def gpu_named(name: str) -> Gpu | None:
 
 
 def stated(texts: Iterable[str]) -> Stated:
-    """Reads peaks from texts such as ``bfloat16=989`` (TFLOP/s), ``memory=3350`` (GB/s) or ``H100 PCIe``.
-
-    Raises:
-        UsageError: If a text has another form, or two texts state the same peak.
-    """
+    """Reads peaks from texts such as ``bfloat16=989`` (TFLOP/s), ``memory=3350`` (GB/s) or ``H100 PCIe``."""
     gpu: Gpu | None = None
     figures: dict[str, float] = {}
     for text in texts:
@@ -172,11 +168,7 @@ def stated(texts: Iterable[str]) -> Stated:
 
 
 def dtypes_stated(dtype: str | None) -> str | None:
-    """The dtype that the user states, by its usual name.
-
-    Raises:
-        UsageError: If GPUs do not multiply in it.
-    """
+    """The dtype that the user states, by its usual name."""
     if dtype is None:
         return None
     if (known := plain(dtype)) not in MULTIPLIED:

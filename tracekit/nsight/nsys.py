@@ -112,9 +112,6 @@ class Nsys:
             report: Where the SQLite export goes; nsys's own report goes next to it, and stays if it cannot be exported.
             windowed: Whether the program opens the range ``WINDOW`` around what is to be recorded.
             environment: The program's environment; None means this process's.
-
-        Raises:
-            CaptureError: If nsys recorded nothing.
         """
         warnings: list[str] = []
         with temp_dir(warnings, f".{report.name}.partial-", report.parent) as place:
@@ -192,11 +189,7 @@ class Nsys:
 
 
 def find() -> Nsys | None:
-    """The nsys of this machine: from ``TRACEKIT_NSYS``, else from the path, else the newest that is installed.
-
-    Raises:
-        CaptureError: If the variable names no program.
-    """
+    """The nsys of this machine: from ``TRACEKIT_NSYS``, else from the path, else the newest that is installed."""
     if named := os.environ.get(VARIABLE):
         if (path := shutil.which(named)) is None:
             raise CaptureError(f"{named}: is not an executable program; correct the variable {VARIABLE}, or unset it")

@@ -45,14 +45,7 @@ class _Numbered(NamedTuple):
 
 
 def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run: Run) -> Parsed:
-    """Adds reports to a dataset on this machine or at a URL.
-
-    Raises:
-        ReportError: If the only report cannot be read; nothing was changed.
-        ReportsError: If some cannot be read; if all, nothing was changed.
-        DatasetError: If the dataset cannot be read or written, or has a report whose file has changed.
-        UsageError: If a report is given twice.
-    """
+    """Adds reports to a dataset on this machine or at a URL."""
     check_given(paths)
     before = manifest.read(folder)
     there = _reports_of(before)

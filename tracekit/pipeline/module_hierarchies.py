@@ -36,10 +36,6 @@ def write_module_hierarchies(path: Path, progress: Progress = no_progress) -> No
     Args:
         path: The trace, as ``tracekit.capture.chrome_trace`` writes it: one event a line. It is replaced.
         progress: Called with the share that is done.
-
-    Raises:
-        ReportError: If it is no such trace.
-        OSError: If it cannot be written.
     """
     recording = kineto.read(path, progress, operators_as_work=True)
     trace = attribute(evidence_of(recording, decode(recording.texts), MODULES))

@@ -52,13 +52,7 @@ _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
 def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Parsed:
-    """Reads reports side by side and writes one dataset of all that can be read.
-
-    Raises:
-        ReportsError: If some cannot be read; if all, nothing was written.
-        DatasetError: If the dataset cannot be written.
-        UsageError: If there is no report, one is given twice, or the folder is missing.
-    """
+    """Reads reports side by side and writes one dataset of all that can be read."""
     check_given(paths)
     if out is None:
         raise UsageError("several reports become one dataset; name its folder with -o")
@@ -79,11 +73,7 @@ def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOpt
 
 
 def check_given(paths: Sequence[Location]) -> None:
-    """Every report must be given once.
-
-    Raises:
-        UsageError: If there is none, or one is given twice.
-    """
+    """Every report must be given once."""
     if not paths:
         raise UsageError("there is no report to parse")
     seen: dict[object, Location] = {}

@@ -18,10 +18,6 @@ def recognises(path: Path, _head: bytes) -> bool:
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the report.
-
-    Raises:
-        ReportError: If a table is damaged, or lacks a column without which its rows mean nothing.
-    """
+    """Reads the report."""
     tables = FolderTables(path, nsight.TABLES)
     return recording_of(tables, lambda: source_of_folder(path, table_files(path).values(), NAME), progress)

@@ -20,11 +20,7 @@ def recognises(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the report.
-
-    Raises:
-        ReportError: If it is damaged, or a table lacks a column without which its rows mean nothing.
-    """
+    """Reads the report."""
     file = SqliteFile(path)
     recording = recording_of(BulkReader(file), lambda: source_of_file(path, NAME), progress)
     return replace(recording, missing=(*recording.missing, *file.missing))

@@ -53,9 +53,6 @@ def chunks_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Chunks]:
         path: The file.
         damaged: What to do if its compression is damaged.
         too_large: What to do if it unpacks to too much.
-
-    Raises:
-        ReportError: If the block finds its compression damaged.
     """
     try:
         with path.open("rb") as raw:

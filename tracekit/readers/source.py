@@ -47,11 +47,7 @@ class Request:
 
 
 def as_type(array: _Values, type_: pa.DataType) -> tuple[_Values, int]:
-    """The values in their stored type, and how many were too large for it and became null.
-
-    Raises:
-        pa.ArrowInvalid: If they are of another kind.
-    """
+    """The values in their stored type, and how many were too large for it and became null."""
     if pa.types.is_dictionary(type_):
         narrower = pa.types.is_integer(array.type) and pa.types.is_integer(type_.value_type)
         if array.type != type_.value_type and not narrower:

@@ -58,11 +58,7 @@ class Columns:
     """Rows as columns of one length: NumPy arrays of a declared type, and Arrow arrays of payloads."""
 
     def __post_init__(self) -> None:
-        """Brings every column to its declared type; one of equal values takes no memory.
-
-        Raises:
-            TypeError: If columns differ in length.
-        """
+        """Brings every column to its declared type; one of equal values takes no memory."""
         for name, dtype in _dtypes(type(self)).items():
             values = getattr(self, name)
             if not _is_constant(values):

@@ -167,11 +167,7 @@ def _tidy(folder: Path) -> None:
 
 
 def examined(folder: Path) -> Machine:
-    """What the machine has, found out in processes of their own, because CUDA may crash and nsys may hang.
-
-    Raises:
-        CaptureError: If torch or the driver crashes. An nsys that does is one that cannot be used.
-    """
+    """What the machine has, found out in processes of their own, because CUDA may crash and nsys may hang."""
     about, nsys_ = folder / "about.json", folder / "nsys.json"
     if problem := _run_module(["tracekit.selftest.models", "about", about], folder, _ABOUT_LIMIT_S):
         raise CaptureError(f"the first use of torch {problem}")

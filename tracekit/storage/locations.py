@@ -115,11 +115,7 @@ def is_remote(place: Location) -> TypeIs[UPath]:
 
 
 def expanded(given: Iterable[Given], error: type[TracekitError]) -> list[Location]:
-    """The places that paths, URLs and patterns of such name, those of a pattern sorted.
-
-    Raises:
-        TracekitError: Of the kind ``error``, if a pattern matches nothing or its place cannot be reached.
-    """
+    """The places that paths, URLs and patterns of such name, those of a pattern sorted."""
     places: list[Location] = []
     for one in given:
         text = os.fspath(one) if isinstance(one, str | os.PathLike) else str(one)
@@ -165,9 +161,6 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], place: L
     """What a function that asks a place gives for each item, in their order; at a URL, several are asked for ahead.
 
     The first is asked for alone, for often nothing else is wanted.
-
-    Raises:
-        Exception: What the function raises for the first item for which it raises anything.
     """
     waiting = iter(items)
     for item in islice(waiting, 1):

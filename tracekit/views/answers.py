@@ -83,11 +83,7 @@ class Choice(NamedTuple):
 
 
 def chosen(name: str, frame: pd.DataFrame, choice: Choice, dataset: Dataset) -> pd.DataFrame:
-    """The rows of an analysis' answer about a dataset that a choice selects.
-
-    Raises:
-        UsageError: If the answer lacks a column that the choice needs.
-    """
+    """The rows of an analysis' answer about a dataset that a choice selects."""
     if choice.depth is not None:
         frame = frame[_depth(name, frame, dataset) <= choice.depth]
     if choice.min_share is not None:

@@ -21,12 +21,7 @@ AUTO = "auto"
 
 
 def chosen(name: str = AUTO) -> Engine:
-    """The engine of this name. ``auto`` means nsys if both nsys and a GPU are available, else torch.
-
-    Raises:
-        UsageError: If the name is unknown.
-        CaptureError: If the engine cannot record on this machine.
-    """
+    """The engine of this name. ``auto`` means nsys if both nsys and a GPU are available, else torch."""
     if name == AUTO:
         use_nsys = torch.cuda.is_available() and nsys_profile.unavailable() is None
         return nsys_profile if use_nsys else torch_profiler

@@ -64,9 +64,6 @@ def compiled_maps(*, cpu_kernels: bool = False) -> Iterator[None]:
     Args:
         cpu_kernels: Whether torch.profiler shall see Inductor's kernels on the CPU, which costs a fraction of a
             microsecond for each (``torch._inductor.config.cpp.enable_kernel_profile``).
-
-    Raises:
-        CaptureError: If this release of PyTorch is not known.
     """
     with _switched(cpu_kernels=cpu_kernels):
         if (reason := watch()) is not None:

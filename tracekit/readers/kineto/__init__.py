@@ -24,9 +24,6 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         path: The trace.
         progress: Called with the share that is read.
         operators_as_work: Whether operators are work also where a device did some; it comes first.
-
-    Raises:
-        ReportError: If it is not a trace of torch.profiler, or is damaged.
     """
     from tracekit.readers.kineto import report
 

@@ -18,11 +18,7 @@ def recognises(_path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the report.
-
-    Raises:
-        ReportError: If there is no nsys to export it with, or it cannot export this report.
-    """
+    """Reads the report."""
     from tracekit.readers.nsight_native import report
 
     return report.read(path, progress)

@@ -20,11 +20,7 @@ def recognises(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the file.
-
-    Raises:
-        ReportError: If it is damaged, or a table lacks a column without which its rows mean nothing.
-    """
+    """Reads the file."""
     from tracekit.readers.nvprof import report
 
     return report.read(path, progress)

@@ -163,9 +163,6 @@ def batches(file: SqliteFile, table: StoredTable, types: Mapping[str, pa.DataTyp
 
     Yields:
         An array for each column: 64-bit integers, floats or texts.
-
-    Raises:
-        ReportError: If the file is damaged, or a value is not of its column's type.
     """
     names = [f"{table.name}.{name}" for name in types]
     asked = [_column(table, *column) for column in types.items()]
@@ -356,11 +353,7 @@ def _how(type_: pa.DataType) -> str:
 
 
 def part_of(pages: Pages, leaf: Ints, request: Request, layout: Layout) -> Part:
-    """Decodes some leaf pages of a table.
-
-    Raises:
-        NotPlain: If they hold something that only SQLite itself should read.
-    """
+    """Decodes some leaf pages of a table."""
     present = [name for name in request.columns if name in layout.positions]
     integers, texts, others, blobs = (
         [name for name in present if _how(request.columns[name]) == how]

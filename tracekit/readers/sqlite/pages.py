@@ -69,11 +69,7 @@ class Pages:
 
 @contextmanager
 def open_pages(path: Path) -> Iterator[Pages]:
-    """Opens a file.
-
-    Raises:
-        NotPlain: If the header is not that of a complete, ordinary database.
-    """
+    """Opens a file."""
     with path.open("rb", buffering=0) as file:
         header = file.read(_HEADER_BYTES)
         if len(header) < _HEADER_BYTES:
@@ -88,11 +84,7 @@ def open_pages(path: Path) -> Iterator[Pages]:
 
 
 def leaves(pages: Pages, root: int) -> Ints:
-    """The leaf pages of a table in the order of its rows.
-
-    Raises:
-        NotPlain: If the tree is damaged.
-    """
+    """The leaf pages of a table in the order of its rows."""
     level = np.array([root - 1], dtype=np.int64)
     visited = 0
     for _ in range(_DEEPEST):
@@ -164,9 +156,6 @@ def columns(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
         pages: The file.
         leaf: Leaf pages, as :func:`leaves` lists them.
         asked: Positions of columns.
-
-    Raises:
-        NotPlain: If a row is damaged, partly elsewhere, shorter than the table, or of other types.
     """
     parts = [_chunk(pages, leaf[at : at + _CHUNK_PAGES], asked) for at in range(0, leaf.size, _CHUNK_PAGES)]
     rowid = np.concatenate([part.rowid for part in parts])

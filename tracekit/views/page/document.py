@@ -50,10 +50,6 @@ def page(
         before: An earlier dataset.
         progress: Called with the share that is done.
         options: Peaks of devices and dtypes: keyword arguments of the analysis ``roofline``.
-
-    Raises:
-        DatasetError: If a dataset cannot be read, or the two cannot be compared.
-        UsageError: If a peak or dtype is not understood.
     """
     return document(contents(dataset, before, progress, options or {}))
 

@@ -137,11 +137,7 @@ def launched(by_module: pd.DataFrame) -> dict[str, int]:
 
 
 def changes(before: Dataset, after: Dataset) -> dict[str, Any]:
-    """Whole steps, and the modules that changed, equal changes in one line, the largest own change first.
-
-    Raises:
-        DatasetError: If one dataset holds a run on a CPU and the other a run on a GPU.
-    """
+    """Whole steps, and the modules that changed, equal changes in one line, the largest own change first."""
     difference = compare(before, after, Options())
     rows = records(difference.rows)
     changed = changed_parts(rows)
