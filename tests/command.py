@@ -1,7 +1,5 @@
 """Runs the command as a user would: in this process where that will do, else in one of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import io

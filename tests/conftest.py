@@ -1,7 +1,5 @@
 """What all tests share: how examples are tried, what is skipped, small reports written as lines."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Generator

@@ -3,8 +3,6 @@
 Prints how often each good outcome was seen, a dataset or a TracekitError, and every other one.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Expected rows of a table written as text, so that they stand beside the trace that they come from."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Joined datasets against the datasets of their single reports, compared row by row, the slow and obvious way."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise

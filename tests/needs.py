@@ -4,8 +4,6 @@
 skipped: what is absent fails. Everywhere else, in CI too, a test without what it needs is skipped and says why.
 """
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the notebooks say of themselves: the commands that make their datasets, what they read, and what they gave."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

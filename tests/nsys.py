@@ -1,7 +1,5 @@
 """Records and exports a program with NVIDIA's own nsys, and with the release of nvtx that a test is about."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

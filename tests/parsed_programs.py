@@ -4,8 +4,6 @@ Tests that draw the same plans (one seed for all) share the parsed reports. A fa
 output: ``simulate(Plan(...))`` runs it again.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable

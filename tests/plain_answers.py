@@ -1,7 +1,5 @@
 """Answers to the questions of the analyses, worked out row by row from the tables: the slow and obvious way."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections import defaultdict

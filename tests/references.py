@@ -7,8 +7,6 @@ To add a block: write a function that returns its Markdown, add it to ``BLOCKS``
 README, and run the command.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable, Iterable

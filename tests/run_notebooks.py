@@ -4,8 +4,6 @@ In a copy of the project's data, after the commands that their first cells name.
 it gives other numbers than the outputs in the file; ``--write`` puts new ones there instead.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

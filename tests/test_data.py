@@ -1,7 +1,5 @@
 """The reports that come along are what the programs beside them make, and small."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from contextlib import closing

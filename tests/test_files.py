@@ -1,7 +1,5 @@
 """Files and folders appear whole at their place, or leave it as it was; stopping twice disturbs no cleanup."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """Nothing is skipped in CI beside ``../shared``; everywhere else what cannot run is skipped and says why."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The notebooks are those that the README names, and their instructions work; ``run_notebooks`` runs them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

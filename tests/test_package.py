@@ -1,7 +1,5 @@
 """The package as a whole: what importing it costs, its errors, its packages, its promises in words."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

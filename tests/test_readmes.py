@@ -1,7 +1,5 @@
 """The READMEs, of the project and its packages: their code runs, their commands parse, their links lead somewhere."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

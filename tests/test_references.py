@@ -1,7 +1,5 @@
 """The generated blocks of READMEs say what the code says."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.references import BLOCKS, ROOT, readmes, updated

@@ -1,7 +1,5 @@
 """Tables that conform to their declaration."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,7 +1,5 @@
 """Signals that come while something is put away wait until that is done."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 

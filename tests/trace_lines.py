@@ -21,8 +21,6 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
 (``memcpy!9``, ``memset!9``) is node 9 of a graph.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Golden tests of what modules inside compiled graphs cost: FLOPs of kernel maps, each once, or the reason why not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

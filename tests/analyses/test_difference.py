@@ -1,7 +1,5 @@
 """Two datasets compared: what changed beside the traces, what is noise, and what the command says of it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

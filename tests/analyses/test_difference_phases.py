@@ -1,7 +1,5 @@
 """Two trainings compared: what became slower in forward, backward or the optimizer, by the same rules as the whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Answers put together from single reports, against those from all rows at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

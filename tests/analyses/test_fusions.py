@@ -1,7 +1,5 @@
 """Golden tests of fused kernels in answers: which modules they serve, what they cross, and how sure that is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

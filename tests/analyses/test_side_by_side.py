@@ -1,7 +1,5 @@
 """A question asked of every report by itself."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

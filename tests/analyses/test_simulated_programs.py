@@ -1,7 +1,5 @@
 """Every figure of every analysis, of simulated programs, against the same worked out row by row."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

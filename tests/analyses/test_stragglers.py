@@ -1,7 +1,5 @@
 """Who the others waited for, against simulated jobs in which that is known."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path

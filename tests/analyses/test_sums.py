@@ -1,7 +1,5 @@
 """Numbers of different analyses, of the page and of exports add up to the same whole, and to each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures come from times, never from places on an axis: threads, devices and reports may be decades apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Columns of Arrow tables as NumPy arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

@@ -1,7 +1,5 @@
 """What groups of rows have in number, in sum, at most and in common, against plain Python."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, strategies as st
 

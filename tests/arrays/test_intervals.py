@@ -1,7 +1,5 @@
 """Properties of the arithmetic of intervals, against versions that are slow and obvious."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

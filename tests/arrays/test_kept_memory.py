@@ -1,7 +1,5 @@
 """Memory that was freed is used again, where the C library can be asked for that."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

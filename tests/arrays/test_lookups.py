@@ -1,7 +1,5 @@
 """Ids are found wherever they stand, and values are taken by position."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, strategies as st
 

@@ -1,7 +1,5 @@
 """Extremes and sums over slices, against Python's own min, max and sum."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st

@@ -1,7 +1,5 @@
 """Arrow values as JSON text against Python's json, value by value."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

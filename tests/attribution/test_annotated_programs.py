@@ -1,7 +1,5 @@
 """Simulated programs with plain ranges: the node of every kernel against what truly was open at its launch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Golden tests of the rules of attribution: a trace, and the rows that it must give."""
 
-from __future__ import annotations
-
 from tests.golden import Parse, check
 
 

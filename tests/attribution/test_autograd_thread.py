@@ -1,7 +1,5 @@
 """Work that autograd's threads launched, beside the range that waited for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden import Parse, check

@@ -1,7 +1,5 @@
 """Sequence numbers of autograd: whose node it is that runs, and where that is not certain."""
 
-from __future__ import annotations
-
 from tests.golden import Parse, check
 
 NODE = "autograd::engine::evaluate_function:"

@@ -1,7 +1,5 @@
 """Golden tests of compiled graphs: kernel maps, runs, and the rows that their work must give."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden import Parse, check

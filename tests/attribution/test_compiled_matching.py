@@ -1,7 +1,5 @@
 """Golden tests of what each launch of a run is: where names, numbers and operators tell it, and where they do not."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.attribution.test_compiled import ID, ONE_KERNEL, X, kernel_map, launches, library, modules_of, run

@@ -1,7 +1,5 @@
 """Simulated programs of compiled graphs: no kernel has a wrong module, and what a report tells for certain is known."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

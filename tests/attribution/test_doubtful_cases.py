@@ -1,7 +1,5 @@
 """Cases in which a plausible answer would be wrong: they stay unknown, or are counted."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

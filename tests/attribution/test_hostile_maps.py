@@ -1,7 +1,5 @@
 """Kernel maps that are wrong or meant to hurt cost neither time nor a wrong module."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """A real report of emit_nvtx: backward work stands below the operator whose sequence number its node has."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Real reports without module markers: the hierarchy of their ranges holds what NVIDIA's own reports say of them."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Real traces against plain queries of their files, and against what NVIDIA's own tool says of them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sqlite3

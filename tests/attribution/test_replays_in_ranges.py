@@ -1,7 +1,5 @@
 """Where ranges are nodes, work of CUDA graphs follows its launch, and below that what opened in the graph capture."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden import Parse, check

@@ -1,7 +1,5 @@
 """Programs that capture and replay CUDA graphs: the owner of every kernel, against what truly happened."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest

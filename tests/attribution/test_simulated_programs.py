@@ -1,7 +1,5 @@
 """Properties of the whole pipeline over simulated programs: what it says against what truly happened."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from itertools import pairwise

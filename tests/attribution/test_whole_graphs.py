@@ -1,7 +1,5 @@
 """Golden tests of CUDA graphs traced as a whole: their time is that of the call which holds their graph capture."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing

@@ -5,8 +5,6 @@ nothing else. Python's garbage collector walks over these again and again, so it
 is of a process of its own, in turn, so that a noisy machine slows all.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """Writes Chrome traces as torch.profiler does: modules, functions, operators, launches, kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 LAYERS, PARTS = 32, 6

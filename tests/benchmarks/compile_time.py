@@ -5,8 +5,6 @@ with the first call, so tracing is in it, and importing PyTorch is not. Plain ``
 its own, is measured beside.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

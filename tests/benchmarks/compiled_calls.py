@@ -5,8 +5,6 @@ ours take of what plain ``torch.compile`` takes. The graph itself is left out: i
 it takes longer than all that comes before it.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import time

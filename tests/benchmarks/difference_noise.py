@@ -7,8 +7,6 @@ which the two runs have another mix. In the second run either nothing changed, o
 5 % slower, or everything did.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np

@@ -5,8 +5,6 @@ then decode steps, each one ``cudaGraphLaunch``. Nodes are recorded as nsys does
 the instance's copies twice. Times are made up, but nest and follow each other as real ones do.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from itertools import count

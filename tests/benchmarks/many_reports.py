@@ -7,8 +7,6 @@ kernels by range, too, which is one of the questions that the tables answer. Pea
 pages that they share counted once.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import statistics

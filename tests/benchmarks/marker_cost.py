@@ -4,8 +4,6 @@
 is attached. The second form does what the layer-wise hooks of vLLM and SGLang do: a dict as text, before and after.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import time

@@ -5,8 +5,6 @@ is of a process of its own; the scan is measured in the same run, in turn with t
 both. With ``--captures`` all kernels are replayed from CUDA graphs.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import resource

@@ -4,8 +4,6 @@
 its own, imports included. The floor is what reading the columns takes that a page needs, once.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import subprocess

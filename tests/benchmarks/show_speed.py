@@ -4,8 +4,6 @@
 opens the dataset anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """A folder with targets, in which tests record, and a compiler that starts anew for each test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

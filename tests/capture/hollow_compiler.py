@@ -3,8 +3,6 @@
 Its kernels tell the profiler their names, if the generated code would, and compute nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ It is seen from the side: the functions that compiled code calls are replaced by
 here knows how maps are made.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Loops that run their steps themselves, as people write them and as pipelines and trainers of others run them."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from typing import Any

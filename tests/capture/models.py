@@ -1,7 +1,5 @@
 """Small models of the kinds that markers must get right, and what their markers said."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """Models of others, built from small configurations with random weights: nothing is downloaded."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A folder of targets, and ``tracekit capture`` run in it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path

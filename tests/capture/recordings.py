@@ -1,7 +1,5 @@
 """What the embedded recorder made of a block of code, as a report and a dataset."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

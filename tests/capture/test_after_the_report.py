@@ -1,7 +1,5 @@
 """What fails once a recording is safe is a warning: the exit code stays the program's, and nothing recorded is lost."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whose each node of a backward pass is, by hooks of this test's own and autograd's sequence numbers."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``tracekit capture --compile`` records a model in compiled pieces; compiling and warm-up stay outside."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

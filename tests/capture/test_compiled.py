@@ -1,7 +1,5 @@
 """Dynamo never traces a mark: compiled models stay whole, and what ran unmarked is known."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from weakref import ref

@@ -1,7 +1,5 @@
 """FLOPs that kernel maps tell are those that torch counts, module by module, of graphs of fixed and of other sizes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Kernel maps of compiled functions that are given modules: the code is the same whichever modules they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import cycle
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Kernel maps of compiled graphs: whole, in order, of the right modules, cold and cached, forward and backward."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 The truth is what libraries were really given: which parameter, by its place in memory, each product multiplies by.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

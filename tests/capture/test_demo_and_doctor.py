@@ -1,7 +1,5 @@
 """The README's first command, and what it says of a machine."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

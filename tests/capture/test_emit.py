@@ -1,7 +1,5 @@
 """Where markers go, and how one learns that nobody listens."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Both engines record the same of the same program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """FLOPs of recorded models are those that torch counts, module by module, or not known."""
 
-from __future__ import annotations
-
 import importlib.util
 import textwrap
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What was not marked is counted by cause; layers that torch fuses stay fused."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

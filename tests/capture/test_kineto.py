@@ -1,7 +1,5 @@
 """Torch's traces of real GPUs become reports in which nothing is missing, moved or twice."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Markers on whole models: nesting, sharing, failing, toggling, taking off."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """Loops that run their own steps, by hand and by trainers and pipelines of others: steps are those that hooks count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

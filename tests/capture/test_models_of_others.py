@@ -1,7 +1,5 @@
 """Models of others: calls, operators of training steps and FLOPs are those that independent hooks and torch count."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``tracekit capture --hierarchy``: operators of a Chrome trace name their modules, as the test's own hooks see."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

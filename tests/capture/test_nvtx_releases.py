@@ -1,7 +1,5 @@
 """Every release of the nvtx package that may be installed marks modules and windows; doctor says what else it does."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Commands whose processes record themselves: every way to start and to end one, and one report of all."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Programs that are recorded keep their output and exit code, and a stop leaves what was recorded."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

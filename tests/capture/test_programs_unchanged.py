@@ -1,7 +1,5 @@
 """Markers change no program: what libraries do with hooks, copies and compilers goes as it goes without them."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

@@ -1,7 +1,5 @@
 """A run on the CPU: every operator with its module and time, as torch's profiler counts them; windows and losses."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Programs that run their steps themselves: what is a root, what is a step, what lies in the window."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

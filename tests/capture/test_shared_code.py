@@ -1,7 +1,5 @@
 """Pieces of one graph that an engine compiles once and runs for all layers, as vLLM and SGLang do on GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any

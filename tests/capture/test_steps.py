@@ -1,7 +1,5 @@
 """Steps, marked operators, and the window in which both are recorded; graph captures and replays in it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Targets that are missing, raise, exit or return nonsense get one line that names them; nothing is half-written."""
 
-from __future__ import annotations
-
 import pytest
 
 import tracekit

@@ -1,7 +1,5 @@
 """Texts of markers: what they say of tensors and layers; big arguments and big traces stay affordable."""
 
-from __future__ import annotations
-
 import ast
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Programs that count their own iterations: as many steps are found, each with the calls of its iteration."""
 
-from __future__ import annotations
-
 import pytest
 from torch.utils.data import DataLoader
 

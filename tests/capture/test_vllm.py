@@ -1,7 +1,5 @@
 """vLLM on the CPU, recorded: every call and every iteration is what hooks of its own saw."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

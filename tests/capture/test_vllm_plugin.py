@@ -1,7 +1,5 @@
 """The plugin for vLLM, on workers that are stand-ins: what is an iteration, and what happens to unknown releases."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace

@@ -4,8 +4,6 @@ It knows nothing of tracekit, but for the last part, which compares a dataset wi
 ``truth:<number>`` of torch's profiler around each call.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import Counter

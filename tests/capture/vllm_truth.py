@@ -4,8 +4,6 @@ It is copied beside an entry point and loaded by vLLM. Each process writes a lin
 iteration that a scheduler hands out.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Full and locked disks: one line, exit code 1, nothing half-written, the report untouched."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What cannot be read or written ends in one line and exit code 1, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import sqlite3

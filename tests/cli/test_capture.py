@@ -1,7 +1,5 @@
 """``tracekit capture`` is called wrongly, or has no place or no tool: one line, and nothing half-written."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

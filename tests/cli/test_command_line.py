@@ -1,7 +1,5 @@
 """What the commands print, where, and with which exit code."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What each command imports: a short command takes hardly longer than its imports."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

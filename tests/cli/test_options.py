@@ -1,7 +1,5 @@
 """Options that several commands share: shares in every spelling, whole numbers, short names."""
 
-from __future__ import annotations
-
 import argparse
 
 import pytest

@@ -1,7 +1,5 @@
 """``tracekit show``: what is printed, which rows, and what a wrong call is told."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Where output goes: a terminal, a pipe, a full disk, nowhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

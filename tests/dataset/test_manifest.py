@@ -1,7 +1,5 @@
 """An edited or damaged manifest is answered in one line; nothing is missing in silence."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

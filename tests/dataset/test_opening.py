@@ -1,7 +1,5 @@
 """Reading a dataset: types, columns, and what is promised of the files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

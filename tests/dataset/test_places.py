@@ -1,7 +1,5 @@
 """Where a dataset may go: it replaces its like and an empty folder, when told, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

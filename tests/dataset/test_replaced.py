@@ -1,7 +1,5 @@
 """A dataset that is parsed again while somebody reads it: what is read is of one parse, or is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The code in the README of the room runs on a dataset of one report and, as far as it reads files, of several."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One module's part of a dataset: what it holds, and that little else is read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """A dataset is written whole or not at all, and takes no place that is not its own."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """A real Dask cluster whose workers are processes of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

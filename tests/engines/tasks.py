@@ -1,7 +1,5 @@
 """What tests let engines do, in other processes too."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Tasks on a real Dask cluster whose workers are processes: lost ones, stopped runs, and datasets made there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Tasks in processes of this machine: what a killed one costs, and that all end with the one that asked for them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A PostgreSQL server of our own, in a temporary folder, which listens on a socket in there alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Where exports go: whole or not at all, over nothing that is not theirs, refused in one line."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

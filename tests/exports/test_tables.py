@@ -1,7 +1,5 @@
 """Tables as CSV, as a workbook and in databases are the tables of the dataset."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Each formula against torch's own count of the same call, on layers of any size, and on what no layer could be."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from typing import Any

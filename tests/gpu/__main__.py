@@ -1,7 +1,5 @@
 """``python -m tests.gpu OUT``: shows whether tracekit works on this machine, measures, and keeps small reports."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

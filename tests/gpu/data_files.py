@@ -1,7 +1,5 @@
 """Small real reports for ``data/``: named after GPU and check, without what tells of the machine that made them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sqlite3

@@ -4,8 +4,6 @@ To add a measure: a function in ``programs.py``, a row in ``PROGRAMS`` and its r
 test that breaks it.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

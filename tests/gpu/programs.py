@@ -1,7 +1,5 @@
 """What measures run: ``python -m tests.gpu.programs NAME FILE`` writes the figures as JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

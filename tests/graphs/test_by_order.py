@@ -1,7 +1,5 @@
 """Golden tests of graphs whose nodes were not recorded in their capture: order tells, or nothing does."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Golden tests of work replayed from CUDA graphs: it belongs to the call that was open when its node was captured."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Descent of nodes, against a slow and obvious version; and a report as a real recording of nodes looks."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, strategies as st
 

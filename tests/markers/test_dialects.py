@@ -1,7 +1,5 @@
 """The dialects of markers: texts next to what they mean."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Our own markers are read back as they were written, and are literals of Python and of JSON alike."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

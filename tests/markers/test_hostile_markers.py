@@ -1,7 +1,5 @@
 """Hostile marker texts, and properties that hold for any text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernel maps of compiled graphs as texts: what capture writes is read back, in texts that fit a marker."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

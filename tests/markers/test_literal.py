@@ -1,7 +1,5 @@
 """The fast way of reading literals, against the slow one."""
 
-from __future__ import annotations
-
 from hypothesis import example, given, strategies as st
 
 from tracekit.markers import layer_hooks, literal

@@ -1,7 +1,5 @@
 """Counters in texts: what of a text counts, what is a part of the place, and what only a report can tell."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

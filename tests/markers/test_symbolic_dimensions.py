@@ -1,7 +1,5 @@
 """A dimension that a marker gives as a symbol is null, the others stay; no figure is made of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tests.command import command

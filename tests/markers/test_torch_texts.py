@@ -1,7 +1,5 @@
 """Texts of PyTorch's own tools: module hierarchies read back as written, and numbers of modules in several traces."""
 
-from __future__ import annotations
-
 from hypothesis import given, strategies as st
 
 from tracekit.markers.base import RANGE, ModuleMarker

@@ -1,7 +1,5 @@
 """Reports that we write: the shape of an nsys export, whole or not at all."""
 
-from __future__ import annotations
-
 import re
 import resource
 import sqlite3

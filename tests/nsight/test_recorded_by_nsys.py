@@ -1,7 +1,5 @@
 """What NVIDIA's own nsys records and exports is read right."""
 
-from __future__ import annotations
-
 import csv
 import io
 import subprocess

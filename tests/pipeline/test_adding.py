@@ -1,7 +1,5 @@
 """Reports added to a dataset: the rows are those of all reports parsed at once, and nothing is touched needlessly."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Hierarchies of modules in Chrome traces with GPU work: a real one, and one written here."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The same dataset, row by row, wherever its reports are worked on, wherever they and it lie, and however they came."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several reports as one dataset: what it holds, and that it holds what the single ones do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

@@ -1,7 +1,5 @@
 """Parsing several reports at once: what is refused, what a bad one spoils, and what a stopped run leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

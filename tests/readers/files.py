@@ -1,7 +1,5 @@
 """Small reports that are changed by some SQL, and what came of them."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from hashlib import sha256

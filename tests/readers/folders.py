@@ -1,7 +1,5 @@
 """A SQLite report as the folders of tables that nsys exports: the same rows in the types that NVIDIA uses there."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """Folders of tables, as ``nsys export --type parquetdir`` and ``arrowdir`` write them, read as the SQLite export is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """SQLite files made to look like reports: what they hold is counted or refused, never trusted."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reports in nsys's own format: exported once, into a cache, with the nsys at hand, and read. Input is left alone."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

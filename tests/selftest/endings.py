@@ -1,7 +1,5 @@
 """Programs that end in all ways, without recording anything."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Reports that tests break: recorded by a self-test, or written as lines."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``tracekit doctor --prove`` and ``python -m tests.gpu``: what they take, print and return."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Reports of one run are broken, then judged again. What only a GPU can show is judged on reports written as lines.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

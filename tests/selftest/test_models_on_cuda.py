@@ -3,8 +3,6 @@
 Stand-ins have the signatures of what they stand for, so a call that torch would refuse fails here, too.
 """
 
-from __future__ import annotations
-
 import json
 from unittest.mock import Mock, create_autospec
 

@@ -1,7 +1,5 @@
 """A self-test ends with a verdict on every program, however it ends, and leaves a whole folder or none."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

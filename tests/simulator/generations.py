@@ -4,8 +4,6 @@ Columns and their order are those of ``nsight-sqlite.md`` (B2 to B9): what was a
 its own and says none. Types are SQLite's; a ``!`` stands for NOT NULL.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 UNVERSIONED = "2020.3"

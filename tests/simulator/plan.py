@@ -4,8 +4,6 @@ A plan is a value: the same plan always gives the same program, the same report 
 can be copied from a test's output and run again. Hypothesis strategies build plans in ``strategies.py``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 

@@ -11,8 +11,6 @@ Each rank computes and then meets the others of its communicator: in every layer
 on stream 7.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Writes a run as Nsight Systems would export it: an SQLite file of the plan's schema generation."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Runs a plan: starts its processes, lets their threads take turns, and then loses what the plan says was lost."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Hypothesis strategies for plans. A failing plan shrinks to few features and sizes; the seed stays what it is."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from tests.simulator.generations import GENERATIONS

@@ -6,8 +6,6 @@ or step. Work replayed from a graph belongs to the call that was open when its n
 runs nodes of its first capture. A graph traced as a whole belongs to the innermost call that holds everything captured.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A server that speaks S3's language over HTTP, in a process of its own, and one that only gives files away."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import os

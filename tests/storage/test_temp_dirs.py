@@ -1,7 +1,5 @@
 """What killed processes left behind goes; what others still work on stays."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

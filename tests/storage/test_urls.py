@@ -1,7 +1,5 @@
 """Reports and datasets at URLs, over HTTP: a real server of S3's language, and one that only gives files away."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

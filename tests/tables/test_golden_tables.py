@@ -1,7 +1,5 @@
 """Golden tests of calls, steps, ranges and coverage: a trace, and the rows that it must give."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Real reports with torch's operators: how many kernels each launched equals a plain query of the report."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections import Counter

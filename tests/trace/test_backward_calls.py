@@ -1,7 +1,5 @@
 """Calls of a backward pass are calls of the same modules in another phase."""
 
-from __future__ import annotations
-
 from tests.golden import Parse, check
 
 LINES = """

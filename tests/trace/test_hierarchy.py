@@ -1,7 +1,5 @@
 """Golden tests of the hierarchy: where modules stand, whatever their markers say."""
 
-from __future__ import annotations
-
 from tests.golden import Parse, check
 
 

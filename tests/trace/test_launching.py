@@ -1,7 +1,5 @@
 """Which API calls can have started a kernel, and which cannot."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

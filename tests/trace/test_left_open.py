@@ -1,7 +1,5 @@
 """Ranges that raised forwards left open: when they ended, whose work is whose, and what nobody can know."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from tests.golden import Parse, check, losses

@@ -1,7 +1,5 @@
 """Golden tests of marked steps that lie inside each other: no time and no token is in two steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden import Parse, check

@@ -1,7 +1,5 @@
 """Programs in which every process runs two models that were hooked with one prefix."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Different modules under one path: told apart where their markers contradict each other, else counted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Golden tests of modules that are known by class and number: where they stand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.golden import Parse, check

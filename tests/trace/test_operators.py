@@ -1,7 +1,5 @@
 """Operators of torch and PyProf: what their texts tell, and which of them launched each kernel."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Golden tests of the second range of a call, which tells its outputs: whose they are, and whose not."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden import Parse, check

@@ -1,7 +1,5 @@
 """Golden tests of phases: ranges that torch writes around backward passes, optimizers, data and compilation."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

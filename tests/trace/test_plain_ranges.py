@@ -1,7 +1,5 @@
 """Golden tests of hierarchies of plain ranges: a trace of a few lines beside the rows that it becomes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden import Parse, check

@@ -1,7 +1,5 @@
 """Golden tests of the range that hooks write when a call has ended, and of calls that are marked more than once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden import Parse, check, losses

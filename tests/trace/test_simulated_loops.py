@@ -1,7 +1,5 @@
 """Steps of simulated loops whose turns nobody marks: what tracekit takes for steps beside the turns that there were."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from tests.parsed_programs import Parsed, over_programs, parsed, piece, true_piece

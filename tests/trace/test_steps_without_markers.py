@@ -1,7 +1,5 @@
 """Golden tests of steps that nobody marks: a program's calls, and which of them are its iterations."""
 
-from __future__ import annotations
-
 from textwrap import dedent
 
 import pytest

@@ -1,7 +1,5 @@
 """The summary that ``tracekit parse`` prints."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

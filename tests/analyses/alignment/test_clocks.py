@@ -1,7 +1,5 @@
 """Clocks of ranks that never agreed, aligned by what the ranks did together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

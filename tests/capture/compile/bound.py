@@ -1,7 +1,5 @@
 """What CUDA graphs do, without a GPU: a replay reads and writes the memory of its graph capture, whatever is passed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

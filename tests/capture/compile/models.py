@@ -1,7 +1,5 @@
 """Small models of the kinds that serve: attention is one operator, as in the engines, and splits them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Captured graphs and what changes between two calls: parameters, inputs in every form, threads; right results."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

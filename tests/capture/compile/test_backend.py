@@ -1,7 +1,5 @@
 """The numbers of pieces, compilations and captures, and results equal to eager's."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """torch's caches inside the cache folder: what a later process finds there, and which pieces share code."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

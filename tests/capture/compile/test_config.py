@@ -1,7 +1,5 @@
 """Settings that make no sense are refused where they are made, in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Counters are compared over a block, and what differs is named."""
 
-from __future__ import annotations
-
 import pytest
 
 from tracekit.capture.compile import Counters, CountersDiffer

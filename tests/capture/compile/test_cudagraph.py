@@ -1,7 +1,5 @@
 """Capture and replay: the stand-in in full, CUDA's own part in the order of its calls."""
 
-from __future__ import annotations
-
 import gc
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """A model is split at an operator, whatever function runs it; what runs in the pieces is the judge."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A compiled model that nobody holds any more is freed, with its parameters, its graphs and its code."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any

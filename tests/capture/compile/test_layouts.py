@@ -1,7 +1,5 @@
 """Results lie in memory as they were traced, whatever the compiler made of the piece."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """``compile_model``: right by torch's guards, or traced once and held to one sentence."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

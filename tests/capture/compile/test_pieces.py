@@ -1,7 +1,5 @@
 """Every piece that runs is marked: which, at what size, with what code, and how."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

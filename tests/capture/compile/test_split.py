@@ -1,7 +1,5 @@
 """Where graphs are split, and that the pieces together compute what the whole did."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

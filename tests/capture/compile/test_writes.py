@@ -1,7 +1,5 @@
 """Which inputs a graph writes to: through operators, methods, functions and views."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Chrome traces tell on which thread the forward pass made a node of autograd: it belongs to no other thread."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tracekit

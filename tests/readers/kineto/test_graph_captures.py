@@ -1,7 +1,5 @@
 """Chrome traces of replays beside traces of graph captures: events and the rows that they become."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Sequence
 from pathlib import Path

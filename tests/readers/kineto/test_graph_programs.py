@@ -1,7 +1,5 @@
 """Programs at random that capture and replay graphs, profiled apart: no kernel gets a module not its own."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables of real traces equal an independent walk over their JSON."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

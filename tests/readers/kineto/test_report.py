@@ -1,7 +1,5 @@
 """Rows of small traces."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

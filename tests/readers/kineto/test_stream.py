@@ -1,7 +1,5 @@
 """Traces in pieces, in odd layouts, and broken ones."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

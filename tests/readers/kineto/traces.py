@@ -1,7 +1,5 @@
 """Small traces as Kineto writes them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

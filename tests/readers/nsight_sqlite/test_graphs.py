@@ -1,7 +1,5 @@
 """The tables of graphs and their nodes, as files of all ages have them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What nsys says that it lost, and where a reader of the results meets it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which rank a process is, from every source that says it, and what contradicts itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Nsight's SQLite files of all versions and in odd states: what is read does not depend on their form."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A time that cannot be true costs its row, never the report."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden import check

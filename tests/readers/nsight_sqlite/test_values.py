@@ -1,7 +1,5 @@
 """Values that Nsight's SQLite files hold: ids, texts, domains, payloads, and what is none of our business."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

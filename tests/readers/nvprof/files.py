@@ -7,8 +7,6 @@ A line is a word for its table, then values:
     kernel START END #ID symbol      memcpy and memset likewise, without symbol
 """
 
-from __future__ import annotations
-
 import sqlite3
 import struct
 from contextlib import closing

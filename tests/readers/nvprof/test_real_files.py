@@ -1,7 +1,5 @@
 """Real files of nvprof: the same functions and kernels as PyTorch's own reader and plain SQL find."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What nvprof wrote becomes the same tables as a report of Nsight Systems."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Rows decoded from a file's pages are those that SQLite itself returns, or are left to it."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What cannot be read from pages comes out of a query, value by value the same."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -7,8 +7,6 @@
 The truth comes from the plan of each run, never from names or times.
 """
 
-from __future__ import annotations
-
 from tests.simulator.compiled.graphs import Features
 from tests.simulator.compiled.program import Program, determined, program, undetermined, wrong
 

@@ -1,7 +1,5 @@
 """Chromium without a window, opened on a page from disk."""
 
-from __future__ import annotations
-
 import shutil
 from importlib.util import find_spec
 from pathlib import Path

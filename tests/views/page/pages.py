@@ -1,7 +1,5 @@
 """What a page holds, read back from its HTML, and the same worked out from the tables with pandas."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page in a real browser: what it shows, what can be done with it, and that it loads and runs nothing else."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

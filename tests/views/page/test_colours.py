@@ -1,7 +1,5 @@
 """The colours of the page can be told apart, in both schemes and by people who see few colours."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

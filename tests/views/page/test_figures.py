@@ -1,7 +1,5 @@
 """Every figure on the page is the one that pandas finds in the tables, and figures add up."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

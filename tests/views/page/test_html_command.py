@@ -1,7 +1,5 @@
 """``tracekit html``: where the page goes, what it says, and how a wrong call is refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

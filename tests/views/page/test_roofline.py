@@ -1,7 +1,5 @@
 """The roofline on the page, from the answer of its analysis made by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd
