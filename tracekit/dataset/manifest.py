@@ -124,7 +124,7 @@ def _flaw_of_source(entry: Mapping[str, Any]) -> str | None:
     if not isinstance(source, dict):
         return f"{_SOURCE} is no object"
     for name, kind in get_type_hints(Source).items():
-        if not isinstance(source.get(name), kind):
+        if name not in source or not isinstance(source[name], kind):
             return f"{_SOURCE}.{name} is {reprlib.repr(source.get(name))}"
     started = source.get("started_utc_ns")
     return None if started is None or 0 <= started < LATEST_UTC_NS else f"started_utc_ns is {started}"
