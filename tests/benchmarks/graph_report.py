@@ -81,7 +81,7 @@ class Capturing(Program):
         for number, (node, kernel) in enumerate(nodes):
             begin = self.device_clock + 200
             self.device_clock = begin + self.duration(kernel, number)
-            self.kernel(begin, kernel, correlation, node)
+            self.kernel(begin, self.names_of(kernel), correlation, node)
         self.clock += 20_000
 
     def insert(self, db: sqlite3.Connection) -> None:

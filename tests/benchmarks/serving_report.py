@@ -157,7 +157,7 @@ class Program:
         return 2_000 + 37 * (number % 91)
 
     def launch(self, number: int, kernel: str) -> None:
-        api = self.strings["cudaLaunchKernel_v7000"]
+        names, api = self.names_of(kernel), self.strings["cudaLaunchKernel_v7000"]
         for _ in range(number):
             correlation = next(self.correlation)
             self.rows["CUPTI_ACTIVITY_KIND_RUNTIME"].append(
@@ -166,10 +166,13 @@ class Program:
             self.clock += 3_000
             begin = max(self.device_clock, self.clock + 1_000)
             self.device_clock = begin + self.duration(kernel, correlation)
-            self.kernel(begin, kernel, correlation, None)
+            self.kernel(begin, names, correlation, None)
 
-    def kernel(self, begin: int, kernel: str, correlation: int, node: int | None) -> None:
-        names = (self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"], self.strings[kernel])
+    def names_of(self, kernel: str) -> tuple[int, int]:
+        short = self.strings[kernel]
+        return self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"], short
+
+    def kernel(self, begin: int, names: tuple[int, int], correlation: int, node: int | None) -> None:
         sizes = (40, 108, 1, 1, 128, 1, 1, 0, 16384, 0, 0, 0, 16384)
         self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
             (begin, self.device_clock, 0, 1, 7, correlation, GLOBAL_PID, *names, None, None, None, *sizes, node, None)

@@ -73,7 +73,8 @@ def test_where_nothing_is_marked_it_says_how_to_mark_and_nothing_of_more_modules
     path = report(tmp_path / "report.sqlite", UNMARKED)
     outcome = command("parse", path)
     text = " ".join(outcome.out.split())
-    assert "no module calls were recorded: record with tracekit capture, or mark the model" in text
+    assert "no module calls were recorded, nor ranges or operators: kernels, gaps, copies and launches can be" in text
+    assert "Record with tracekit capture to see modules." in text
     assert "mark more modules" not in text
     assert text.count("--cuda-graph-trace=node") == 1
     advice = [row["cause"] for row in json.loads(command("parse", path, "--force", "--json").out)["coverage"]]

@@ -191,8 +191,9 @@ def united(tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset
 class _Numbers:
     """Numbers of modules that each trace counts anew, in the order of first calls: ``Linear_0``.
 
-    They are of the same modules where traces number alike all that a root module calls. Elsewhere those of later traces
-    are raised, so that two modules never share a row; the only root of its class is the same in all.
+    They are of the same modules where traces number alike all that a root module calls, with weights of equal shapes.
+    Elsewhere those of later traces are raised, so that two modules never share a row; the only root of its class is the
+    same in all, but for its weight.
     """
 
     def __init__(self) -> None:
@@ -202,15 +203,16 @@ class _Numbers:
 
     def raise_in(self, roots: list[Tree], rows: list[dict[str, Any]]) -> None:
         """Raises numbers of a report's modules, and in their aliases."""
-        before = {root.row: [path for path, _ in _with_paths(root)] for root in roots}
+        before = {root.row: [(path, tree.facts.params) for path, tree in _with_paths(root)] for root in roots}
         of_class: dict[str, list[Tree]] = {}
         for root in roots:
             if all(_class_and_number(tree) for _, tree in _with_paths(root)):
                 of_class.setdefault(root.facts.class_name or "", []).append(root)
         for name, alike in of_class.items():
-            self._raise(name, 1 if len(alike) == 1 else repr([before[root.row] for root in alike]), alike)
+            own = alike[0].facts.params if len(alike) == 1 else [before[root.row] for root in alike]
+            self._raise(name, repr(own), alike)
             for root in alike:
-                how = [path.partition(".")[2] for path in before[root.row]]
+                how = [(path.partition(".")[2], params) for path, params in before[root.row]]
                 self._raise(f".{root.name}", repr(how), [tree for _, tree in _with_paths(root)][1:])
         paths = {rows[tree.row]["path"]: path for root in roots for path, tree in _with_paths(root)}
         for row in rows:

@@ -7,12 +7,12 @@ no dialect, which reads one text at a time: here are the expressions (RE2) that 
 import json
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tracekit.causes import NO_NAME
 from tracekit.markers import literal
-from tracekit.markers.base import MODULE, Dialect, ModuleMarker, OperatorMarker, Shapes, StepMarker, Unreadable
+from tracekit.markers.base import MODULE, Dialect, ModuleMarker, OperatorMarker, Param, Shapes, StepMarker, Unreadable
 from tracekit.markers.literal import is_path, shapes_of
 
 #: What the text of a call begins with that torch.profiler's ``with_stack`` records.
@@ -21,7 +21,8 @@ PREFIX = "nn.Module: "
 AGAIN = ", recompute"
 
 _NUMBERED = re.compile(
-    rf"{re.escape(PREFIX)}(?P<name>(?P<class>.+?)_(?P<number>\d{{1,9}}))(?: \((?P<sign>.+)\))?(?P<again>{AGAIN})?",
+    rf"{re.escape(PREFIX)}(?P<name>(?P<class>.+?)_(?P<number>\d{{1,9}}))(?: \((?P<sign>.+)\))?"
+    rf"(?: weight (?P<weight>\[[\d, ]+\]))?(?P<again>{AGAIN})?",
     re.DOTALL,
 )
 
@@ -34,6 +35,7 @@ def _numbered_module(text: str) -> ModuleMarker | Unreadable:
         path=match["name"].replace(".", "_"),
         class_name=match["class"],
         static_params=json.dumps({"forward": match["sign"]}) if match["sign"] else None,
+        params=(Param("weight", tuple(json.loads(match["weight"]))),) if match["weight"] else (),
         class_only=True,
         numbered=True,
         phase="recompute" if match["again"] else "forward",
@@ -42,8 +44,8 @@ def _numbered_module(text: str) -> ModuleMarker | Unreadable:
 
 #: Calls of modules by class and number, ``nn.Module: Linear_3`` for the fourth Linear that was called: no path, since
 #: names of attributes are not recorded; it stands below the call around it. Where several modules have one name, the
-#: reader adds what distinguishes them, ``nn.Module: Block_0 (model.py(12))``; and where a module runs again for a
-#: backward pass, ``, recompute``.
+#: reader adds what distinguishes them, ``nn.Module: Block_0 (model.py(12))``; to a module of one weight the shape of
+#: that, ``nn.Module: Linear_3 weight [32, 16]``; and where it runs again for a backward pass, ``, recompute``.
 NUMBERED_MODULES = Dialect(rf"^{re.escape(PREFIX)}", _numbered_module)
 
 
@@ -59,12 +61,12 @@ class Numbering:
         self._known = _by_class(_numbered(texts))
         self._renamed: dict[frozenset[str], dict[str, str]] = {}
 
-    def renamed(self, texts: Iterable[str], same: Container[str] = ()) -> dict[str, str]:
+    def renamed(self, texts: Iterable[str], same: Iterable[str] = ()) -> dict[str, str]:
         """The texts of one more trace that need another number, with the text that has it.
 
         Texts in ``same`` mean the same module as in the first trace, if it is the only one of its class in both.
         """
-        numbered = _numbered(texts)
+        numbered, alike = _numbered(texts), {*_numbered(same).values()}
         key = frozenset(numbered)
         if key not in self._renamed:
             own = _by_class(numbered)
@@ -72,7 +74,7 @@ class Numbering:
                 name: max(self._known[name]) + 1
                 for name, numbers in own.items()
                 if numbers & self._known.get(name, set())
-                and not (numbers == self._known[name] and len(numbers) == 1 and _numbered_text(name, *numbers) in same)
+                and not (numbers == self._known[name] and len(numbers) == 1 and (name, *numbers) in alike)
             }
             self._renamed[key] = {
                 text: _numbered_text(name, number + raised[name]) + text.removeprefix(_numbered_text(name, number))

@@ -16,7 +16,7 @@ def test_no_replayed_kernel_gets_the_module_of_another(tmp_path_factory: pytest.
     program.run()
     folder = tmp_path_factory.mktemp("traces")
     report, captures = program.write(folder)
-    dataset = tracekit.parse(report, folder / "out", graph_captures=captures)
+    dataset = tracekit.parse(report, folder / "out", rows="modules", graph_captures=captures)
     rows = dataset.table("kernels", ["start_ns", "module", "cause"]).to_pylist()
     events = [*program.replay, *(row for rows in program.captures for row in rows if not captures)]
     first = min(int(row["ts"]) for row in events) * 1000

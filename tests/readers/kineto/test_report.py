@@ -63,6 +63,21 @@ def test_names_ids_and_devices(tmp_path: Path) -> None:
     assert (one["process"], one["graph_id"], one["graph_node_id"], copy["bytes"]) == (0, None, None, 9)
 
 
+def test_modules_whose_weights_differ_are_two_though_each_trace_calls_its_first_linear_0(tmp_path: Path) -> None:
+    paths = []
+    for number, widths in enumerate(([16, 32], [32, 16])):
+        rows = [event("python_function", "nn.Module: Net_0", 0, 100)]
+        for at, width in enumerate(widths):
+            rows.append(event("python_function", f"nn.Module: Linear_{at}", 10 + 20 * at, 15))
+            dims = {"Input Dims": [[3, 8], [width, 8], [width]]}
+            rows.append(event("cpu_op", "aten::linear", 12 + 20 * at, 10, **dims))
+        paths.append(trace(tmp_path / f"{number}.json", *rows))
+    dataset = tracekit.parse(paths, tmp_path / "run")
+    assert sorted(dataset.calls(["module"]).module) == ["Net_0"] * 2 + [f"Net_0.Linear_{at}" for at in range(4)]
+    shapes = [param["shape"] for row in dataset.table("modules").to_pylist() for param in row["params"]]
+    assert sorted(shapes) == [[16, 8], [16, 8], [32, 8], [32, 8]]
+
+
 def test_modules_of_with_stack_are_named_by_class_and_number(tmp_path: Path) -> None:
     calls = [("Net_0", 0, 100), ("Linear_0", 10, 20), ("Linear_1", 40, 20), ("Linear_0", 70, 20)]
     modules = [event("python_function", f"nn.Module: {name}", ts, dur) for name, ts, dur in calls]

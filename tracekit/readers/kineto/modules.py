@@ -20,12 +20,15 @@ import numpy as np
 from tracekit.arrays.groups import mixed
 from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
 from tracekit.arrays.types import Flags, Ints
-from tracekit.markers.torch_texts import AGAIN, EVALUATION, PREFIX, Frame, frames
+from tracekit.markers.torch_texts import AGAIN, EVALUATION, PREFIX, Frame, frames, shapes_in
 from tracekit.readers.kineto.columns import CALLED_FORWARD, Columns
 
 #: Functions of that name that are no module's: those of compilers and autograd.
 _OF_TORCH = re.compile(r"(?:^|.*[/\\])torch[/\\](?:_|fx[/\\]|autograd[/\\])")
 _PARAMETRIZED, _PARAMETRIZATION = f"{PREFIX}Parametrized", f"{PREFIX}ParametrizationList_"
+#: Operators that take a weight, and which of their inputs that is.
+_WEIGHT_OF = {"aten::linear": 1, "aten::convolution": 1, "aten::embedding": 0, "aten::layer_norm": 2}
+_SIZES = re.compile(r", sizes = (\[\[.*?\]\])")
 _MICROSECOND = 1000
 _NOTHING, _OF_FUNCTION, _OF_PARAMETER = range(3)
 
@@ -93,6 +96,40 @@ def _short(name: str) -> str:
     return name.removesuffix(CALLED_FORWARD).removeprefix(PREFIX).partition(" from ")[0]
 
 
+def names_with_weights(calls: Columns, operators: Columns, names: dict[str, int], texts: Sequence[str]) -> Ints:
+    """Rows of the names of all calls of modules; that of a module that takes one weight shows the weight's shape.
+
+    Numbers alone do not say which module is meant: another trace may count them in another order.
+
+    Args:
+        calls: The calls.
+        operators: All operators.
+        names: Rows of names, to which new ones are added.
+        texts: The texts of operators by row.
+    """
+    text, name = list(names), calls["name"].copy()
+    takes = np.array([one in _WEIGHT_OF for one in text], dtype=bool)[operators["name"]]
+    chosen = {column: operators[column][takes] for column in ("start", "end", "thread", "name", "text")}
+    around = _innermost_call(calls, chosen)
+    inside = around >= 0
+    used = np.stack((name[around[inside]], chosen["name"][inside], chosen["text"][inside]), axis=1)
+    shapes: dict[int, set[str]] = {}
+    for row, operator, of_text in np.unique(used, axis=0).tolist():
+        shapes.setdefault(row, set()).add(_weight_shape(texts[of_text], _WEIGHT_OF[text[operator]]))
+    for row, (shape, *others) in shapes.items():
+        if shape and not others:
+            name[name == row] = names.setdefault(f"{text[row]} weight {shape}", len(names))
+    return name
+
+
+def _weight_shape(text: str, at: int) -> str:
+    """The shape of one of an operator's inputs as ``[32, 16]``; empty if it is not recorded."""
+    sizes = _SIZES.search(text)
+    shapes = (shapes_in(sizes[1]) if sizes else None) or ()
+    shape = shapes[at] if at < len(shapes) else ()
+    return str(list(shape)) if shape and None not in shape else ""
+
+
 def names_with_phase(calls: Columns, operators: Columns, names: dict[str, int]) -> Ints:
     """Rows of the names of all calls of modules; those of calls that run again say so.
 
@@ -103,20 +140,22 @@ def names_with_phase(calls: Columns, operators: Columns, names: dict[str, int]) 
     """
     text, name = list(names), calls["name"].copy()
     evaluates = np.array([one.startswith(EVALUATION) for one in text], dtype=bool)[operators["name"]]
-    again = _inside(calls, {column: operators[column][evaluates] for column in ("start", "end", "thread")})
+    nodes = {column: operators[column][evaluates] for column in ("start", "end", "thread")}
+    again = _innermost_call(nodes, calls) >= 0
     distinct, which = np.unique(name[again], return_inverse=True)
     texts = [f"{text[row]}{AGAIN}" for row in distinct.tolist()]
     name[again] = np.array([names.setdefault(one, len(names)) for one in texts], dtype=np.int64)[which]
     return name
 
 
-def _inside(calls: Columns, nodes: Columns) -> Flags:
-    threads = [nodes["thread"], nodes["thread"], calls["thread"], calls["thread"]]
-    times = [nodes["start"], nodes["end"], calls["start"], calls["end"]]
+def _innermost_call(calls: Columns, inner: Columns) -> Ints:
+    """For each of some events the innermost of some calls around it, or -1."""
+    threads = [calls["thread"], calls["thread"], inner["thread"], inner["thread"]]
+    times = [calls["start"], calls["end"], inner["start"], inner["end"]]
     start, end, first, last = one_axis(threads, times)
     order = nesting_order(start, end)
     start, end = start[order], end[order]
-    return np.asarray(innermost(start, end, parents(start, end)[0], first, last) >= 0)
+    return np.append(order, -1)[innermost(start, end, parents(start, end)[0], first, last)]
 
 
 class _Calls:

@@ -33,7 +33,7 @@ from tracekit.readers.kineto.columns import (
     Columns,
     Gathering,
 )
-from tracekit.readers.kineto.modules import distinct_names, names_with_phase, scripted_calls
+from tracekit.readers.kineto.modules import distinct_names, names_with_phase, names_with_weights, scripted_calls
 from tracekit.readers.kineto.stream import EXPECTED, Metadata, Trace
 from tracekit.readers.kineto.tables import (
     allocations_table,
@@ -167,6 +167,7 @@ def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, coun
         hierarchies = [""] * len(hierarchies)
     events[SCRIPTED] = scripted_calls(events[OPERATOR], list(gathering.names), hierarchies, gathering.texts)
     calls["name"] = distinct_names(calls, events[FORWARD], gathering.names)
+    calls["name"] = names_with_weights(calls, events[OPERATOR], gathering.names, list(gathering.texts))
     calls["text"] = gathering.texts_of_names(names_with_phase(calls, events[OPERATOR], gathering.names))
     return bool(calls["start"].size)
 
