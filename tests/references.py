@@ -96,7 +96,7 @@ def markdown_table(names: list[str], rows: Iterable[list[str]]) -> str:
 def readmes() -> list[Path]:
     return [
         ROOT / "README.md",
-        *sorted(path for room in ("tracekit", "tests") for path in (ROOT / room).rglob("README.md")),
+        *sorted(path for top in ("tracekit", "tests") for path in (ROOT / top).rglob("README.md")),
     ]
 
 

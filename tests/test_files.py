@@ -2,6 +2,9 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +13,8 @@ import pytest
 
 from tests.command import contents
 from tests.test_package import loaded_by
-from tracekit.files import UNFINISHED, parents_made, remedy_of, whole_file, whole_folder
+from tracekit.files import UNFINISHED, parents_made, remedy_of, stops_held, whole_file, whole_folder
+from tracekit.nsight.nsys import run
 
 STOPS = [KeyboardInterrupt, SystemExit, ZeroDivisionError, OSError]
 
@@ -56,6 +60,32 @@ def test_the_place_is_looked_at_again_before_it_is_taken(whole: type, tmp_path: 
         if not partial.exists():
             partial.write_text("complete")
     assert contents(tmp_path) == {}
+
+
+def test_a_stop_that_comes_while_a_block_holds_it_is_answered_at_its_end() -> None:
+    done = []
+
+    def block() -> None:
+        with stops_held():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the block went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_program_that_is_stopped_while_it_starts_does_not_outlive_the_stop() -> None:
+    started = []
+
+    def start() -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    assert run(start).stopped
+    assert started[0].poll() is not None
 
 
 def test_folders_above_are_made_and_go_again_if_the_block_fails(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import tracekit
 from tests.command import environment
 from tracekit import analyses, attribution, causes as coverage, cli, errors, readers, tables
+from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.schema import Column, TableSpec
 
 HEAVY = {"numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch"}
@@ -91,8 +92,8 @@ def test_the_names_of_a_package_s_members_differ() -> None:
     for members in (readers.READERS, attribution.METHODS, analyses.ANALYSES, cli.COMMANDS):
         names = [member.NAME for member in members]
         assert len(names) == len(set(names))
-    for table in tables.TABLES:
-        assert table.SPEC.name == table.__name__.rpartition(".")[2]
+    for table, name in zip(tables.TABLES, TABLE_NAMES, strict=True):
+        assert table.SPEC.name == table.__name__.rpartition(".")[2] == name
 
 
 def test_every_cause_is_listed_named_and_explained() -> None:

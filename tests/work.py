@@ -1,7 +1,5 @@
 """How much work something is, counted: the same on every machine, however busy."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import tracemalloc
@@ -28,7 +26,7 @@ class Lines:
     def number(self) -> int:
         return self._counts.total()
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> "Lines":
         self._before = sys.gettrace(), threading.gettrace()
         sys.settrace(self._called)
         threading.settrace(self._called)
@@ -52,7 +50,7 @@ class Counted(np.ndarray):
     elements = 0
 
     @classmethod
-    def of(cls, array: np.ndarray) -> Counted:
+    def of(cls, array: np.ndarray) -> "Counted":
         return array.view(cls)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:

@@ -177,6 +177,25 @@ def stopped_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def stops_held() -> Iterator[None]:
+    """Answers signals that stop at the end of the block: amid Popen they would leave a process that nobody knows of."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    current = {number: signal.getsignal(number) for number in _STOPPING}
+    handlers = {number: handler for number, handler in current.items() if callable(handler)}
+    held: list[int] = []
+    _handle(handlers, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for number in held:
+        signal.raise_signal(number)
+
+
 def _sync(path: Path) -> None:
     with path.open("rb+") as file:
         os.fsync(file.fileno())

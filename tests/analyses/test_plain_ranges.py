@@ -59,7 +59,7 @@ def printed(renderable: object, width: int = 100) -> str:
 
 
 def said(dataset: Dataset, width: int = 100) -> str:
-    return printed(tree.of_dataset(dataset, module_tree.frame(dataset), width), width)
+    return printed(tree.of_dataset(dataset, module_tree.columns(dataset), width), width)
 
 
 def test_the_tree_says_what_its_rows_are_and_folds_ranges_of_a_series(parsed: Parse) -> None:
@@ -146,7 +146,7 @@ def test_of_a_chrome_trace_they_are_annotations_and_no_advice_is_about_nsys(tmp_
 def test_without_any_row_there_is_one_line_that_says_why(parsed: Parse, lines: str, by: str, advice: str) -> None:
     dataset = parsed(lines, rows=by)
     assert advice in " ".join(summary.advice(dataset))
-    assert advice in printed(answers.nothing("tree", module_tree.frame(dataset), dataset), 300)
+    assert advice in printed(answers.nothing("tree", module_tree.columns(dataset), dataset), 300)
 
 
 @pytest.mark.parametrize("analysis", [module_tree, modules], ids=["tree", "modules"])
@@ -157,7 +157,7 @@ def test_rows_say_of_what_kind_they_are_in_the_terminal_where_that_differs(
     dataset = parsed(MARKED, rows=by)
     rows = json.loads(command("show", analysis.NAME, dataset.folder, "--json").out)
     assert [row["kind"] for row in rows] == kinds
-    text = printed(answers.as_text(analysis.frame(dataset), nouns(dataset), 300, answers.Choice()), 300)
+    text = printed(answers.as_text(analysis.columns(dataset), nouns(dataset), 300, answers.Choice()), 300)
     assert ("kind" in text) == (len(kinds) > 1)
 
 
@@ -221,7 +221,7 @@ def test_what_ranges_do_not_tell_is_unknown_rather_than_zero(parsed: Parse) -> N
     costs = roofline.frame(dataset)
     assert costs.flops[costs.self_ns > 0].isna().all()
     assert shapes.frame(dataset).flops_per_call.isna().all()
-    assert "no steps are known" in printed(answers.nothing("steps", sizes.iloc[:0, :0], dataset), 300)
+    assert "no steps are known" in printed(answers.nothing("steps", {}, dataset), 300)
 
 
 #: How programs spell a layer, and what is inside by the depth of each line: ``k`` its number, ``t`` that of the step.

@@ -70,7 +70,7 @@ def check(dataset: Dataset, folder: Path) -> None:
 
 
 def _check_tables(dataset: Dataset, work: pd.DataFrame, total: int, owned: int) -> None:
-    rest, counted, by_process = outside(dataset), coverage.frame(dataset), processes.frame(dataset)
+    rest, counted, by_process = pd.DataFrame(outside(dataset)), coverage.frame(dataset), processes.frame(dataset)
     assert int(rest.self_ns.sum()) == total - owned
     assert phases_add_up(rest, "self_ns")
     counted = counted[counted.what == "kernels"]

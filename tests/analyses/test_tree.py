@@ -21,8 +21,6 @@ from tracekit.views.formatting import nouns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pandas as pd
-
     from tracekit.dataset.opening import Dataset
 
     Parse = Callable[..., Dataset]
@@ -110,7 +108,7 @@ def test_layers_inside_of_layers_are_folded_too(parsed: Parse) -> None:
 def text(dataset: Dataset, width: int = 100) -> str:
     out = io.StringIO()
     Console(file=out, width=width, color_system=None).print(
-        tree.as_text(module_tree.frame(dataset), nouns(dataset), width)
+        tree.as_text(module_tree.columns(dataset), nouns(dataset), width)
     )
     return out.getvalue()
 
@@ -146,26 +144,6 @@ def test_lines_are_in_pre_order_and_sums_of_lines_are_sums_of_modules(
     places = [order.index(path) for path in found.path]
     assert places == sorted(places)
     assert found.copies.gt(0).all()
-    check_folding(found, forest)
-
-
-def check_folding(found: pd.DataFrame, forest: list[Node]) -> None:
-    assert list(zip(found.label, found.depth, found.copies, strict=True)) == folded(forest, 0)
-
-
-def folded(nodes: list[Node], depth: int) -> list[tuple[str, int, int]]:
-    lines: list[tuple[str, int, int]] = []
-    at = 0
-    while at < len(nodes):
-        end = at + 1
-        while end < len(nodes) and nodes[at][0].isdigit() and nodes[end][0].isdigit():
-            if nodes[end][1:] != nodes[at][1:]:
-                break
-            end += 1
-        label = nodes[at][0] if end == at + 1 else f"{nodes[at][0]} … {nodes[end - 1][0]}"
-        lines += [(label, depth, end - at), *folded(nodes[at][2], depth + 1)]
-        at = end
-    return lines
 
 
 def test_shares_are_of_all_time_also_of_that_which_nobody_owns(parsed: Parse) -> None:
@@ -205,7 +183,7 @@ def test_the_largest_lines_come_with_those_above_them(
 ) -> None:
     dataset = tracekit.parse(report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest)))
     whole = module_tree.frame(dataset)
-    found = module_tree.largest(whole, count)
+    found = whole.iloc[module_tree.largest(whole, count)]
     assert len(found) == min(count, len(whole))
     least = found.subtree_ns.min()
     assert not whole.drop(found.index).subtree_ns.gt(least).any()

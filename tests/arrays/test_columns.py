@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays.columns import integers, taken
+from tracekit.arrays.columns import integers, numbers, taken
 
 
 def test_a_column_keeps_its_width_and_nulls_become_a_number() -> None:
@@ -11,6 +11,15 @@ def test_a_column_keeps_its_width_and_nulls_become_a_number() -> None:
     assert integers(table, "id").dtype == np.int32
     assert integers(table, "id").tolist() == [1, -1, 3]
     assert integers(table, "id", null=0).tolist() == [1, 0, 3]
+
+
+def test_a_column_of_one_value_is_stored_once_and_nulls_among_it_count() -> None:
+    table = pa.table({"one": [7, 7, 7], "none": pa.nulls(3, pa.int32()), "some": [7, None, 7]})
+    assert numbers(table, "one").tolist() == [7, 7, 7]
+    assert numbers(table, "none").tolist() == [-1, -1, -1]
+    assert numbers(table, "some").tolist() == [7, -1, 7]
+    assert numbers(table, "one").strides == numbers(table, "none").strides == (0,)
+    assert numbers(table.slice(0, 0), "one").tolist() == []
 
 
 def test_rows_are_taken_in_any_order_and_columns_without_values_stay_so() -> None:

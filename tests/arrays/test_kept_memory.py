@@ -1,8 +1,10 @@
 """Memory that was freed is used again, where the C library can be asked for that."""
 
+import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +31,19 @@ def test_an_array_gets_the_memory_of_the_one_before() -> None:
         int(subprocess.run([*run, how], check=True, capture_output=True, text=True).stdout) for how in ("new", "kept")
     )
     assert kept < anew / 10
+
+
+def test_parse_says_that_huge_pages_are_not_wanted_before_numpy_is_loaded(tmp_path: Path) -> None:
+    watched = """
+import os, sys
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            print(os.environ.get("NUMPY_MADVISE_HUGEPAGE"))
+sys.meta_path.insert(0, Watch())
+from tracekit.cli import main
+main(["parse", sys.argv[1]])
+"""
+    env = {name: value for name, value in os.environ.items() if name != "NUMPY_MADVISE_HUGEPAGE"}
+    command = [sys.executable, "-c", watched, str(tmp_path / "missing.sqlite")]
+    assert subprocess.run(command, capture_output=True, text=True, env=env, check=False).stdout.split() == ["0"]

@@ -13,14 +13,15 @@ import pyarrow as pa
 import pytest
 
 import tracekit
-from tests.needs import TRACES
+from tests.needs import REPORTS, TRACES
 from tracekit.dataset.opening import Dataset
 
 pytestmark = pytest.mark.traces
 
 NSYS = TRACES / "nsys"
-NAMES = sorted(path.stem for path in NSYS.glob("*.sqlite"))
-ORACLES = sorted(path.name.split(".nvtx_gpu")[0] for path in (TRACES / "oracle").glob("*.nvtx_gpu_proj_trace.csv"))
+NAMES = [path.stem for path in REPORTS]
+ANSWERS = (TRACES / "oracle").glob("*.nvtx_gpu_proj_trace.csv")
+ORACLES = sorted(path.name.split(".nvtx_gpu")[0] for path in ANSWERS) or ["absent"]
 BACKTRACES = "saxpy_mpi_backtraces_v2022.2"
 TABLES = ("modules", "calls", "kernels", "kernel_modules", "ranges", "steps", "coverage")
 WORK = {

@@ -2,7 +2,8 @@
 
 ``python -m tests.benchmarks.parse_speed [--kernels 1000000] [--runs 3] [--scaling] [--captures 67]``. Every figure
 is of a process of its own; the scan is measured in the same run, in turn with the parse, so that a noisy machine slows
-both. With ``--captures`` all kernels are replayed from CUDA graphs.
+both. With ``--captures`` all kernels are replayed from CUDA graphs. With ``--processes`` each of so many has as many
+kernels; then memory is that of all processes of the command together.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.benchmarks.graph_report import write_graph_report
-from tests.benchmarks.serving_report import write_report
+from tests.benchmarks.serving_report import multiply, write_report
 from tests.readers.folders import SUFFIXES, as_folder
 
 SCANS = {
@@ -106,6 +107,30 @@ def measure(report: Path, what: str, scanned: dict[str, str] = SCANS, *, runs: i
     shutil.rmtree(out)
 
 
+def measure_processes(report: Path, processes: int, *, runs: int) -> None:
+    """Prints a line for one core and one for all, in turn."""
+    from tests.benchmarks.many_reports import figures_of as figures_of_all
+
+    scans = []
+    cores = {"one core": [0], "all cores": [*range(os.cpu_count() or 1)]}
+    found: dict[str, list[Figures]] = {name: [] for name in cores}
+    for _ in range(runs):
+        scans.append(scan_seconds(report))
+        for name, chosen in cores.items():
+            parse = (
+                f"import os, runpy; os.sched_setaffinity(0, {chosen}); runpy.run_module('tracekit', None, '__main__')"
+            )
+            command = [sys.executable, "-c", parse, "parse", report, "-o", report.with_suffix(".tracekit"), "--force"]
+            found[name].append(Figures(*figures_of_all([*command, "--quiet"])))
+    for name, figures in found.items():
+        wall, cpu, megabytes = (statistics.median(column) for column in zip(*figures, strict=True))
+        print(
+            f"{processes} processes, {report.stat().st_size / 1e6:.0f} MB, {name}: {wall:.2f} s, {cpu:.2f} s of CPU = "
+            f"{cpu / statistics.median(scans):.1f} scans, peak of all processes {megabytes:.0f} MB",
+            flush=True,
+        )
+
+
 def removed(report: Path) -> Path:
     report.unlink(missing_ok=True)
     return report
@@ -134,10 +159,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--scaling", action="store_true", help="also 0.1, 0.3, 3 and 5 million kernels")
     parser.add_argument("--captures", type=int, default=0, help="all kernels are replayed, from so many graph captures")
+    parser.add_argument("--processes", type=int, default=0, help="so many processes, each with as many kernels")
     args = parser.parse_args()
     sizes = [100_000, 300_000, args.kernels, 3_000_000, 5_000_000] if args.scaling else [args.kernels]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "report.sqlite"
+        if args.processes:
+            report = multiply(write_report(place, kernels=args.kernels), args.processes)
+            measure_processes(report, args.processes, runs=args.runs)
+            return
         for kernels in sizes:
             if args.captures:
                 report = write_graph_report(removed(place), kernels=kernels, captures=args.captures)

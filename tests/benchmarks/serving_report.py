@@ -5,8 +5,6 @@ The shape is vLLM's: every decode step calls the model, its layers and their par
 nest and follow each other as real ones do.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +67,7 @@ def write_report(path: Path, *, kernels: int, inline_text: bool = False) -> Path
     return write_program(path, Program(inline_text=inline_text), steps)
 
 
-def write_program(path: Path, program: Program, steps: Sequence[tuple[str, int]]) -> Path:
+def write_program(path: Path, program: "Program", steps: Sequence[tuple[str, int]]) -> Path:
     """Writes what a program does in the given steps (kind and number of tokens)."""
     events = program.steps(steps)
     with closing(sqlite3.connect(path)) as db:
@@ -88,6 +86,32 @@ def write_program(path: Path, program: Program, steps: Sequence[tuple[str, int]]
         db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (GLOBAL_PID, 4711, "python3"))
         db.commit()
     return path
+
+
+def multiply(report: Path, processes: int, rows_in_turn: int = 20_000) -> Path:
+    """Lets so many processes, each with a GPU, do what the one of a report does; their rows take turns."""
+    with closing(sqlite3.connect(report)) as db:
+        db.execute("PRAGMA journal_mode=OFF")
+        db.execute("PRAGMA synchronous=OFF")
+        for table, key in (
+            ("NVTX_EVENTS", "globalTid"),
+            ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"),
+            ("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"),
+        ):
+            names = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+            moved = ", ".join(
+                {key: f"{key} + (:of << 24)", "deviceId": "deviceId + :of"}.get(one, one) for one in names
+            )
+            [[last]] = db.execute(f"SELECT max(rowid) FROM {table}")  # noqa: S608
+            db.execute(f"CREATE TABLE multiplied AS SELECT * FROM {table} WHERE 0")  # noqa: S608
+            copy = f"INSERT INTO multiplied SELECT {moved} FROM {table} WHERE rowid BETWEEN :first AND :last"  # noqa: S608
+            for first in range(1, last + 1, rows_in_turn):
+                places = [{"of": of, "first": first, "last": first + rows_in_turn - 1} for of in range(processes)]
+                db.executemany(copy, places)
+            db.execute(f"DROP TABLE {table}")
+            db.execute(f"ALTER TABLE multiplied RENAME TO {table}")
+        db.commit()
+    return report
 
 
 class Program:

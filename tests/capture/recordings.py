@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tracekit
 from tracekit.capture.emit import routed_to
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.rows import machine_tables
+from tracekit.capture.rows import describe_process, machine_tables
 from tracekit.dataset.opening import Dataset
 from tracekit.nsight import file as nsight_file
 
@@ -35,7 +35,7 @@ def recorded(recorder: Recorder) -> Iterator[Recorder]:
 
 def written(recorder: Recorder, path: Path) -> Path:
     rows = recorder.rows()
-    nsight_file.write(path, rows.tables() | machine_tables(rows))
+    nsight_file.write(path, rows.tables() | machine_tables(rows, [describe_process([], on_device=rows.on_device)]))
     return path
 
 

@@ -260,8 +260,8 @@ def test_a_product_of_its_own_has_no_share_of_the_kernel_before_it_and_a_small_o
         Kernel("extern_kernels.convolution", False, (conv,)),
         Kernel("cpp_fused_convolution_relu_2", True, (conv, act)),
     ]
-    served = Owners(torch.fx.GraphModule(nn.Module(), graph)).served(kernels)
-    assert [kernel.modules for kernel in served] == [
+    owned = Owners(torch.fx.GraphModule(nn.Module(), graph)).modules_of(kernels)
+    assert [kernel.modules for kernel in owned] == [
         {"gate": 1},
         {"down": 1},
         {"conv": 1},

@@ -225,6 +225,28 @@ def test_a_command_without_a_model_is_told_what_cannot_be_reached(place: Place) 
     assert place.left() == set()
 
 
+def test_a_command_that_is_stopped_before_it_records_gets_no_advice_on_paths(tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        arguments("capture", "-o", "run", "--engine", "torch", "--", "sh", "-c", "echo .; exec sleep 60"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == ".\n"
+    running.send_signal(signal.SIGINT)
+    lines = running.communicate(timeout=60)[1].splitlines()
+    assert running.returncode == 128 + signal.SIGINT
+    assert lines[0].startswith("tracekit: stopped; ")
+    assert lines[1:] == [
+        "tracekit: nothing was recorded: the command was stopped before a process of it had called a torch module and "
+        "begun to record"
+    ]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_stop_ends_all_processes_and_leaves_what_was_recorded(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     endless = "import os, time; from net import work; os.fork(); work(os.getpid(), 3); print('.', flush=True)\n"

@@ -1,14 +1,21 @@
 """Programs that run their steps themselves: what is a root, what is a step, what lies in the window."""
 
+import re
+import sys
 import time
 
 import pytest
+import torch
 
 import tracekit
 from tests.capture.places import Place, one_line
 from tests.command import separately
 from tracekit.capture import recorder
+from tracekit.capture.engines import torch_profiler
+from tracekit.capture.engines.base import Job
+from tracekit.capture.program import Settings
 from tracekit.dataset.opening import Dataset
+from tracekit.progress import Progress
 
 pytestmark = pytest.mark.torch
 
@@ -202,6 +209,44 @@ def test_a_stop_is_answered_before_all_is_written(place: Place) -> None:
     outcome = place.capture("model.py:main")
     assert outcome.code == 130
     assert outcome.err.startswith("tracekit: stopped; writing what was recorded"), outcome
+
+
+def test_a_stop_is_answered_before_the_profiler_ends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = recorder.profile.stop
+    monkeypatch.setattr(recorder.profile, "stop", lambda profiler: (sys.stderr.write("ends"), end(profiler)))
+    place.write(f"{TOP}\ndef main():\n    Net()(x)\n    raise KeyboardInterrupt\n")
+    said = place.capture("model.py:main").err
+    assert said.index("tracekit: stopped; writing what was recorded") < said.index("ends")
+
+
+@pytest.mark.parametrize("during", ["tracekit.capture.recorder.profile.stop", "tracekit.nsight.file._inserted"])
+def test_a_stop_while_a_recording_is_written_leaves_what_was_there(
+    place: Place, monkeypatch: pytest.MonkeyPatch, during: str
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    place.write(f"{TOP}\ndef main():\n    Net()(x)\n")
+    (place.folder / "main.sqlite").write_text("mine")
+    monkeypatch.setattr(during, stopped)
+    outcome = place.capture("--force", "model.py:main")
+    torch.autograd.profiler._disable_profiler() if during.endswith("stop") else None
+    assert "stopped while writing; no report was written" in one_line(outcome, 130)
+    assert place.left() == {"main.sqlite", "model.py"}
+    assert (place.folder / "main.sqlite").read_text() == "mine"
+
+
+def test_writing_says_how_much_and_advances_to_its_end(place: Place) -> None:
+    shares: dict[str, list[float]] = {}
+    place.write(f"{TOP}\ndef main():\n    Net()(x)\n")
+    places = place.folder / "run.sqlite", place.folder / "run.json.gz"
+    heard: Progress = lambda stage, share: shares.setdefault(stage, []).append(share)  # noqa: E731
+    torch_profiler.record(Job("model.py:main", (), Settings(), *places, heard))
+    exporting, writing = shares
+    assert shares[exporting] == [0, 1]
+    assert re.fullmatch(r"writing \d+ MB of events", writing)
+    assert shares[writing] == sorted(shares[writing])
+    assert shares[writing][-1] == pytest.approx(1)
 
 
 @pytest.mark.filterwarnings("ignore")

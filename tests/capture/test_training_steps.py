@@ -34,6 +34,13 @@ for _ in range(4):
     loss(net(x), x).backward()
     optimizer.step()
 """
+LAZY = """
+net = nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 4))
+for turn in range(4):
+    net(x).sum().backward()
+    optimizer = SGD(net.parameters(), lr=0.1) if turn == 0 else optimizer
+    optimizer.step()
+"""
 EVALUATED = """
 net = Net()
 optimizer = SGD(net.parameters(), lr=0.1)
@@ -84,8 +91,13 @@ def calls_by_step(dataset: Dataset, root: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("body", "root", "expected"),
-    [(PLAIN, "Net", [1] * 4), (EVALUATED, "Net", [1] * 6), (INTERRUPTED, "Net", [1] * 4)],
-    ids=["plain", "evaluated", "interrupted"],
+    [
+        (PLAIN, "Net", [1] * 4),
+        (LAZY, "Sequential", [1] * 4),
+        (EVALUATED, "Net", [1] * 6),
+        (INTERRUPTED, "Net", [1] * 4),
+    ],
+    ids=["plain", "lazy", "evaluated", "interrupted"],
 )
 def test_a_step_ends_where_an_iteration_of_the_program_ends(
     place: Place, body: str, root: str, expected: list[int]

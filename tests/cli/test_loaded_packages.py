@@ -12,10 +12,10 @@ from tests.test_data import DATA
 
 #: What takes longer to import than a small report takes to read. ``pandas.core`` is there where pandas is really used.
 HEAVY = {"cxxfilt", "msgspec", "numpy", "openpyxl", "pandas.core", "pyarrow", "rich", "sqlalchemy", "torch"}
-#: Rooms of formats and questions, of which a command needs one at most.
-ROOMS = {f"tracekit.{room}" for room in ("capture", "exports", "pipeline", "views.page")} | {
-    f"tracekit.readers.{name}.report" for name in ("exported", "kineto", "nsight", "nsight_native", "nvprof")
-}
+#: Packages of formats and questions, of which a command needs one at most.
+PACKAGES = {
+    f"tracekit.{name}" for name in ("analyses.roofline", "capture", "exports", "pipeline", "trace", "views.page")
+} | {f"tracekit.readers.{name}.report" for name in ("exported", "kineto", "nsight", "nsight_native", "nvprof")}
 REPORT = DATA / "small_llama.sqlite"
 RUN = """
 import json, sys
@@ -32,7 +32,7 @@ sys.exit(code)
 def loaded_by(*arguments: str | Path) -> set[str]:
     command = [sys.executable, "-c", RUN, *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return (HEAVY | ROOMS) & set(json.loads(done.stderr.splitlines()[-1]))
+    return (HEAVY | PACKAGES) & set(json.loads(done.stderr.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["parse", "--help"], ["show", "--help"]])
@@ -40,7 +40,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_by(*arguments) == set()
 
 
-READING = {"numpy", "pyarrow", "tracekit.pipeline", "tracekit.readers.nsight.report"}
+READING = {"numpy", "pyarrow", "tracekit.pipeline", "tracekit.readers.nsight.report", "tracekit.trace"}
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,11 @@ def test_parsing_a_chrome_trace_loads_what_reads_those(tmp_path: Path) -> None:
     report = trace(tmp_path / "trace.json", launch(0, 1), kernel(5, 1))
     done = loaded_by("parse", report, "-o", tmp_path / "out", "--quiet")
     kineto = {"msgspec", "tracekit.readers.kineto.report", "tracekit.readers.nsight.report"}
-    assert done == {"numpy", "pyarrow", "tracekit.pipeline"} | kineto
+    assert done == {"numpy", "pyarrow", "tracekit.pipeline", "tracekit.trace"} | kineto
 
 
-def test_showing_loads_nothing_that_reads_or_writes_reports(tmp_path: Path) -> None:
+def test_showing_loads_one_analysis_and_nothing_that_reads_or_writes_reports(tmp_path: Path) -> None:
     loaded_by("parse", REPORT, "-o", tmp_path / "out", "--quiet")
-    assert loaded_by("show", "tree", tmp_path / "out") == {"numpy", "pandas.core", "pyarrow", "rich"}
+    for question in ("tree", "modules", "processes"):  # which are answered without DataFrames
+        assert loaded_by("show", question, tmp_path / "out", "--sort", "kernels") == {"numpy", "pyarrow", "rich"}
+    assert loaded_by("show", "copies", tmp_path / "out") == {"numpy", "pandas.core", "pyarrow", "rich"}

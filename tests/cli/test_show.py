@@ -127,6 +127,8 @@ def test_where_no_module_was_marked_an_empty_answer_tells_so(tmp_path: Path) -> 
     for name in ("tree", "modules", "classes", "shapes"):
         assert "no matching rows: no module calls were recorded" in " ".join(show(name, folder).out.split())
     assert show("steps", folder).out.startswith("no matching rows: no steps are known; mark them")
+    assert "no copies or memory sets were recorded" in show("copies", folder).out
+    assert "no two ranks are known" in show("stragglers", folder).out
 
 
 WRONG = {

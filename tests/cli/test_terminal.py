@@ -105,7 +105,7 @@ def test_a_terminal_gets_colour_unless_it_is_refused(small: Path) -> None:
 def test_progress_is_drawn_on_a_terminal_only_and_wiped_away(tmp_path: Path) -> None:
     path = write_report(tmp_path / "report.sqlite", kernels=20_000)
     drawn, summary = on_a_terminal("parse", path, stream="stderr")
-    assert all(stage in drawn for stage in ("reading", "attributing", "writing"))
+    assert all(stage in drawn for stage in ("reading", "decoding", "attributing", "writing"))
     assert "Coverage of GPU time" in summary
     assert ESCAPE not in summary
     assert on_a_terminal("parse", path, "--force", "--quiet", stream="stderr") == ("", "")

@@ -16,6 +16,8 @@ import tracekit
 from tests.command import LINES, command, refusal
 from tests.joined import joined_here
 from tests.trace_lines import report
+from tracekit.causes import LOSSES, REPORT
+from tracekit.dataset.manifest import total_coverage
 from tracekit.views import summary
 
 Json = Any
@@ -204,3 +206,32 @@ def test_a_bad_file_in_the_middle_is_named_with_what_is_wrong_and_what_to_do(
     line = refusal(command("show", "kernels", folder), folder)
     assert f"its table kernels cannot be read (kernels.parquet/report=rank1/part-0.parquet {BAD[how]}" in line
     assert line.rstrip().endswith("); parse the reports again")
+
+
+def test_the_coverage_of_two_parts_has_shares_of_time_or_of_counts_and_counts_once_what_each_says() -> None:
+    rows = [
+        *(_counted(what, 3, 60) for what in ("kernels", "compiled graph 1")),
+        _counted("ranges", 3, 60),
+        *(_counted(f"{what}{LOSSES}", 3, 0) for what in ("launches", REPORT)),
+    ]
+    wholes = {"kernels": 6, "ranges": 12, "launches": 24, REPORT: 6}
+    found = total_coverage([*rows, *rows], wholes, counted_once=f"{REPORT}{LOSSES}")
+    assert [(row["what"], row["count"], row["time_ns"], row["share"]) for row in found] == [
+        ("kernels", 6, 120, 1.0),
+        ("compiled graph 1", 6, 120, 1.0),
+        ("ranges", 6, 120, 0.5),
+        (f"launches{LOSSES}", 6, 0, 0.25),
+        (f"{REPORT}{LOSSES}", 3, 0, 0.5),
+    ]
+
+
+def _counted(what: str, count: int, time_ns: int) -> dict[str, object]:
+    return {
+        "what": what,
+        "cause": "any",
+        "detail": "",
+        "known": False,
+        "count": count,
+        "time_ns": time_ns,
+        "share": 0.0,
+    }

@@ -13,7 +13,7 @@ from tracekit.selftest import PROGRAMS
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder for verdicts, reports and a page")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder for verdicts and reports")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_only(parser)
     add_force(parser, "the folder of an earlier self-test")

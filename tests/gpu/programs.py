@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tracekit.capture.compile import counters
-from tracekit.selftest.models import CudaGraph, device, pieces, same, synchronize, tokens
+from tracekit.selftest.models import CudaGraph, device, pieces, same, synchronize
 
 #: Rows, columns and depth of the product; bytes of the copy; calls in a round of replays.
 SIZE_ON_GPU, SIZE_ON_CPU = 8_192, 256
@@ -75,7 +75,7 @@ def nanoseconds(run: Callable[[], object]) -> float:
 @torch.no_grad()
 def replay_speed() -> dict[str, Any]:
     (plain, copying), (_, bound) = pieces(copy_inputs=True), pieces(copy_inputs=False)
-    x = tokens()
+    x = plain.example()
     right = all(same(model(x), plain(x)) for model in (copying, bound, copying, bound))
     figures = {
         "eager_ns": nanoseconds(lambda: plain(x)),

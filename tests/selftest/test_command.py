@@ -21,11 +21,11 @@ def two_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "PROGRAMS", (passing, failing))
 
 
-def test_it_exits_with_1_if_something_failed_and_says_where_the_page_is(tmp_path: Path) -> None:
+def test_it_exits_with_1_if_something_failed_and_says_where_the_summary_is(tmp_path: Path) -> None:
     outcome = command("doctor", "--prove", tmp_path / "out")
     assert outcome.code == 1
     assert "1 passed, 1 failed, 0 missing" in outcome.out
-    assert str(tmp_path / "out" / "summary.md") in outcome.out
+    assert str(tmp_path / "out" / "summary.json") in outcome.out
     assert "failed   failing" in outcome.err
 
 

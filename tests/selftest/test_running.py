@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.command import ROOT, environment
-from tests.selftest.endings import crashing, failing, hanging, lacking, passing, raising, refusing, unproved
+from tests.selftest.endings import crashing, failing, hanging, lacking, leaving, passing, raising, refusing, unproved
 from tests.trace_lines import report
 from tracekit.errors import CaptureError
 from tracekit.nsight.nsys import NATIVE, NOTHING
@@ -55,24 +55,20 @@ def test_a_program_that_passes_leaves_its_report_and_its_figures(tmp_path: Path)
 def test_every_other_end_is_a_verdict_with_its_reason_in_one_line(tmp_path: Path) -> None:
     """One failure does not keep the others from running."""
     lines: list[str] = []
-    programs = [failing, refusing, crashing, raising, lacking, unproved]
+    programs = [failing, refusing, crashing, raising, leaving, lacking, unproved]
     found = prove(tmp_path / "out", programs, lines.append)
     assert [(one.verdict, one.why) for one in found.outcomes] == [
         ("failed", "one is wrong and wide"),
         ("failed", "nothing was recorded; try again"),
         ("failed", "was ended by SIGSEGV: it printed nothing"),
         ("failed", "ended with exit code 1: ZeroDivisionError: a mistake"),
+        ("failed", "ended without a verdict"),
         ("missing", "no GPU that torch can use"),
         ("missing", "the other part: no GPU"),
     ]
     assert found.exit_code == 1
     assert [line.split()[:2] for line in lines[:2]] == [["examining", "the"], ["failed", "failing"]]
-    page = (tmp_path / "out" / "summary.md").read_text("utf-8")
-    assert "0 passed, 4 failed, 2 missing" in page
-    assert "| failing | ❌ failed | one is wrong and wide |" in page
-    assert "* two are wrong" in page
-    assert "| torch | 2.13.0 |" in page
-    assert "Without a GPU" in page
+    assert found.counts == {"passed": 0, "failed": 5, "missing": 2}
 
 
 def test_a_program_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path, monkeypatch) -> None:
@@ -125,7 +121,6 @@ def test_a_machine_that_cannot_be_examined_fails_every_program_and_says_why(tmp_
     assert {one["why"] for one in found["checks"]} == {
         "the first use of torch was ended by SIGSEGV: it printed nothing"
     }
-    assert "could not be examined" in (tmp_path / "out" / "summary.md").read_text("utf-8")
 
 
 def test_the_fields_of_the_summary_are_those_that_the_readme_lists(tmp_path: Path) -> None:
@@ -199,7 +194,6 @@ def test_a_signal_keeps_what_had_ended_and_stops_the_rest(number: signal.Signals
         ("missing", "stopped before it had ended"),
         ("missing", "stopped before it had ended"),
     ]
-    assert "stopped before all checks had run" in (tmp_path / "out" / "summary.md").read_text("utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert not (tmp_path / "out" / "hanging").exists()
     assert ended(tmp_path)

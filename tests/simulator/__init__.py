@@ -11,9 +11,8 @@ The truth comes from links that the simulation made as things happened (``events
 ``strategies.plans()`` and ``strategies.capturing_plans()`` give plans to Hypothesis; ``eventful(seed)`` is one plan
 with everything in it but captures of CUDA graphs, ``capturing(seed)`` one with these, too.
 
-``annotated.annotated(seed)`` is a simulator of its own: programs with plain ranges, and the node of every kernel.
-
-``compiled.program(seed)`` is one, too: compiled graphs with kernel maps, and the modules that each kernel serves.
+``compiled.program(seed)`` is a simulator of its own: compiled graphs with kernel maps, and the modules
+that each kernel serves.
 
 ``ranks.simulated(ranks.Job(seed=7))`` is one, too: ranks that meet in collectives, each with a clock of its own.
 

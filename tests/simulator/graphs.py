@@ -102,11 +102,11 @@ def end_capture(thread: Thread, *, crossed: bool = False) -> Graph:
         ids = thread.rng.sample([node.id for node in graph.nodes], len(graph.nodes))
         for node, number in zip(graph.nodes, ids, strict=True):
             node.id = number
-    room = len(graph.nodes) + 1
-    graph.capture.end = thread.api("cudaStreamEndCapture_v10000", least=room)
+    least = len(graph.nodes) + 1
+    graph.capture.end = thread.api("cudaStreamEndCapture_v10000", least=least)
     graph.capture.end.kept = True
     thread.capturing = None
-    thread.clock += room
+    thread.clock += least
     graph.ready_ns = thread.clock
     thread.process.captured.append(graph)
     return graph
@@ -132,8 +132,8 @@ def instantiate(thread: Thread, graph: Graph, *, idle_nodes: int = 0, busy_nodes
         busy_nodes: How many such nodes it gets that do run something.
     """
     thread.clock = max(thread.clock, graph.ready_ns)
-    room = 2 * (len(graph.nodes) + idle_nodes + busy_nodes) + 4
-    launch = thread.api("cudaGraphInstantiate_v12000", least=room)
+    least = 2 * (len(graph.nodes) + idle_nodes + busy_nodes) + 4
+    launch = thread.api("cudaGraphInstantiate_v12000", least=least)
     executable = _graph(thread, recipe=graph.recipe, source=graph)
     beside = next(thread.process.graphs)
     _record(thread, GRAPH_CREATED, launch.start_ns + 1, executable.id)

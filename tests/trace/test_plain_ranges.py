@@ -197,6 +197,11 @@ def test_what_comes_again_is_a_place_and_what_comes_once_is_counted(
     assert modules.name.tolist() == ["round", *names]
 
 
+def test_what_each_of_two_threads_does_once_is_counted(parsed: Parse) -> None:
+    lines = [f"range {thread} {at} {at + 5} chunk {at // 10}" for thread in (1, 2) for at in (10, 20)]
+    assert parsed("\n".join(lines), rows="ranges").modules().name.tolist() == ["chunk *"]
+
+
 def test_paths_stay_distinct_where_names_hold_dots(parsed: Parse) -> None:
     dataset = parsed("""
         range 1  0 10 a.b
@@ -573,3 +578,8 @@ def test_stages_of_interleaved_requests_are_their_siblings_where_any_overlaps_in
         async  1 260 600 request 2
     """)
     check(dataset, "modules", "path\njob\njob.request *\njob.tokenize")
+
+
+def test_requests_are_siblings_also_where_a_report_begins_with_them(parsed: Parse) -> None:
+    dataset = parsed("async 1 0 90 request 1\nasync 1 20 60 request 2\nasync 1 40 99 request 3")
+    check(dataset, "modules", "path\nrequest *")

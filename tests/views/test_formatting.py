@@ -15,7 +15,18 @@ from rich.text import Text
 from tracekit.dataset.opening import Dataset
 from tracekit.views import answers, summary
 from tracekit.views.answers import Choice
-from tracekit.views.formatting import ON_GPU, WrappedText, duration, flops, percent, plain, rounded, size, truncate
+from tracekit.views.formatting import (
+    ON_GPU,
+    WrappedText,
+    columns_of,
+    duration,
+    flops,
+    percent,
+    plain,
+    rounded,
+    size,
+    truncate,
+)
 
 TIMES = {
     0: "0 ns",
@@ -68,8 +79,8 @@ def test_csv_says_what_json_says() -> None:
             "name": ["a,b", None],
         }
     )
-    rows = list(csv.DictReader(io.StringIO(answers.as_csv(frame))))
-    for row, expected in zip(rows, json.loads(answers.as_json(frame)), strict=True):
+    rows = list(csv.DictReader(io.StringIO(answers.as_csv(columns_of(frame)))))
+    for row, expected in zip(rows, json.loads(answers.as_json(columns_of(frame))), strict=True):
         for name, value in expected.items():
             text = value if isinstance(value, str) else json.dumps(value)
             assert row[name] == ("" if value is None else text)
@@ -92,7 +103,7 @@ def test_figures_are_shown_whole_or_not_at_all_at_every_width(width: int) -> Non
         }
     )
     console = Console(width=width, file=io.StringIO())
-    console.print(answers.as_text(frame, ON_GPU, width, Choice()))
+    console.print(answers.as_text(columns_of(frame), ON_GPU, width, Choice()))
     (line,) = [line for line in console.file.getvalue().splitlines() if "rank0" in line]
     whole = ["rank0", "0", "4711", "0", "207", "61 ms", "85.2 %", "17.6 ms", "16.6 ms"]
     shown = line.split()

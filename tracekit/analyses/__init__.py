@@ -1,7 +1,7 @@
 """Stage 6: questions asked of a dataset, answered with DataFrames. They see only the dataset.
 
 To add an analysis, write ``analyses/<name>.py``, named as its command, with ``NAME`` and ``frame`` as
-:class:`~tracekit.analyses.base.Analysis` has them; add the module to ``ANALYSES``, and a report with the expected
+:class:`~tracekit.analyses.base.Analysis` has them; add the name to ``QUESTIONS``, and a report with the expected
 answer to the tests. ``OPTIONS`` names the keywords of ``frame`` that the command line passes on.
 
 Several analyses share ``nodes`` (what the hierarchy holds, and why), ``subtrees`` (sums along it, numbered siblings),
@@ -14,53 +14,26 @@ and which collectives they share). ``difference`` compares two datasets, with ``
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from tracekit.analyses import (
-    classes,
-    clocks,
-    communication,
-    copies,
-    coverage,
-    fusions,
-    gaps,
-    kernels,
-    launches,
-    layers,
-    memory,
-    module_kernels,
-    modules,
-    phases,
-    processes,
-    roofline,
-    shapes,
-    steps,
-    stragglers,
-    tree,
-)
 
 if TYPE_CHECKING:
     from tracekit.analyses.base import Analysis
 
-ANALYSES: tuple[Analysis, ...] = (
-    tree,
-    modules,
-    classes,
-    shapes,
-    layers,
-    roofline,
-    memory,
-    kernels,
-    module_kernels,
-    fusions,
-    launches,
-    gaps,
-    steps,
-    phases,
-    copies,
-    communication,
-    stragglers,
-    clocks,
-    processes,
-    coverage,
+    ANALYSES: tuple[Analysis, ...]
+
+#: The names of the analyses and of their modules, in the order in which they are listed.
+QUESTIONS = (
+    *("tree", "modules", "classes", "shapes", "layers", "roofline", "memory"),
+    *("kernels", "module_kernels", "fusions", "launches", "gaps", "steps", "phases"),
+    *("copies", "communication", "stragglers", "clocks", "processes", "coverage"),
 )
+
+
+def __getattr__(name: str) -> object:
+    """Loads an analysis when it is asked for: importing all of them takes longer than a small dataset's answer."""
+    if name == "ANALYSES":
+        return tuple(import_module(f"{__name__}.{question}") for question in QUESTIONS)
+    if name not in QUESTIONS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

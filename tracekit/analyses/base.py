@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
 
+from tracekit.arrays.types import Flags, Rows
 from tracekit.dataset.opening import Dataset
+
+#: An answer by the names of its columns, as an analysis gives it without pandas.
+Columns = dict[str, np.ndarray[Any, Any]]
 
 
 class Analysis(Protocol):
@@ -17,7 +22,13 @@ class Analysis(Protocol):
     NAME: str
 
     # ``COMPARES_REPORTS``, where a module has it and it is true, says that it cannot be asked of one report only.
+    # ``columns``, where a module has it, gives the columns of ``frame`` without loading pandas, in half the time.
     # ``OPTIONS``, where a module has it, names the keywords of ``frame`` that the command line passes on.
 
     def frame(self, dataset: Dataset, /) -> pd.DataFrame:
         """The answer, with units in the names of its columns."""
+
+
+def taken(columns: Columns, rows: Rows | Flags | slice) -> Columns:
+    """Some rows of an answer."""
+    return {name: values[rows] for name, values in columns.items()}

@@ -11,9 +11,10 @@ import pyarrow as pa
 from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
-from tracekit.analyses.weighted_kernels import DEVICE_TIMES, Axis, axis, covered, kernels
+from tracekit.analyses.weighted_kernels import DEVICE_TIMES, Axis, axis, kernels
 from tracekit.arrays.codes import Labels, labels
 from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import covered
 from tracekit.arrays.types import Flags, Ints
 from tracekit.dataset.opening import Dataset
 

@@ -64,11 +64,7 @@ class Run(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """The paths of a dataset's modules. Names may hold dots, so a path alone does not show its root.
-
-    Attributes:
-        below: What follows in its own path, with a dot in front; empty for a root.
-    """
+    """The paths of modules; ``below`` is what follows the root, with a dot in front, as names may hold dots, too."""
 
     whole: list[str]
     root: list[str]

@@ -59,12 +59,9 @@ class Words:
 
 
 class Totals:
-    """Figures by key, added up over reports: what is kept is a row for each key.
+    """Figures by key, added up over reports (``sum`` or ``max``): what is kept is a row for each key, all integers.
 
-    Args:
-        keys: Columns of integers that name a row.
-        figures: How each of the other columns is put together: ``sum`` or ``max``.
-        sort: Whether rows are sorted by their keys, else they are in the order in which keys were met.
+    Rows are sorted by their keys if ``sort``, else in the order in which keys were met.
     """
 
     def __init__(self, keys: list[str], figures: Mapping[str, str], *, sort: bool = True) -> None:

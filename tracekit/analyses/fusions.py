@@ -62,14 +62,14 @@ def _of_report(dataset: Dataset, shared: pa.Table, modules: Hierarchy) -> list[F
     _, example, group = np.unique(alike, return_index=True, return_inverse=True)
     number = counts(group, example.size)
     size = np.diff(np.append(first, kernel.size))
-    (of, served), (time,) = sums_by((np.repeat(group, size), module), (integers(work, "dur_ns"),))
+    (of, inner), (time,) = sums_by((np.repeat(group, size), module), (integers(work, "dur_ns"),))
     ends = np.searchsorted(of, np.arange(example.size + 1))
     named = zip(names.named(names.code[first[example]]), kinds.named(kinds.code[first[example]]), strict=True)
     return [
         Fused(
             kernel,
             int(phase[example[at]]),
-            tuple(served[low:high].tolist()),
+            tuple(inner[low:high].tolist()),
             tuple(time[low:high].tolist()),
             int(number[at]),
         )

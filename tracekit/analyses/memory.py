@@ -66,7 +66,7 @@ class _Gathered:
     def __init__(self, modules: int) -> None:
         self._sums = dict.fromkeys(("runs", *_FIGURES, "copied_bytes"), Sum.zero(modules))
         self._own_ns, self._copied_ns = np.zeros((2, modules), np.int64)
-        self._called, self._served, self._mixed = np.zeros((3, modules), bool)
+        self._called, self._compiled, self._mixed = np.zeros((3, modules), bool)
         self.param_bytes = np.full(modules, np.iinfo(np.int64).min)
 
     def add(self, calls: Costs) -> None:
@@ -81,7 +81,7 @@ class _Gathered:
         self._own_ns += sums(compiled.module, compiled.ns, count)
         self._copied_ns += copied_ns
         self._called |= counts(calls.owner, count) > 0
-        self._served |= compiled.served(count)
+        self._compiled |= compiled.ran(count)
         self._mixed |= calls.work.hidden.mixed(calls.modules, calls.owner)[0]
         of_calls = maxima(calls.owner, calls.column("param_bytes"), count)
         self.param_bytes = np.maximum(self.param_bytes, of_calls)
@@ -89,10 +89,10 @@ class _Gathered:
     def columns(self, params: Sum, subtree_params: Sum) -> dict[str, object]:
         """The columns after path and class."""
         # Kernel maps record no tensors, and not how often a module ran.
-        untold = self._served & ~self._called
-        moved = {name: self._sums[name].unless(untold) for name in _FIGURES}
+        only_compiled = self._compiled & ~self._called
+        moved = {name: self._sums[name].unless(only_compiled) for name in _FIGURES}
         return {
-            "runs": self._sums["runs"].unless(untold).column(),
+            "runs": self._sums["runs"].unless(only_compiled).column(),
             "self_ns": self._own_ns,
             "param_bytes": params.column(),
             "subtree_param_bytes": subtree_params.column(),

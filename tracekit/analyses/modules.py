@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from tracekit.analyses.base import Columns, taken
 from tracekit.analyses.phase_times import add, by_phase, no_times
 from tracekit.analyses.spread import Spread, Values, share
 from tracekit.analyses.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs
@@ -37,6 +35,13 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         no steps. ``host_ns`` is the time that its calls took on the host, without those inside them, and
         ``subtree_host_ns`` that of its subtree; where no device did any work, modules are sorted by this.
     """
+    # Texts are those of pandas.
+    found = columns(dataset).items()
+    return pd.DataFrame({name: values.tolist() if values.dtype == object else values for name, values in found})
+
+
+def columns(dataset: Dataset) -> Columns:
+    """The columns of :func:`frame`, made without pandas."""
     modules, by_step = hierarchy(dataset), Values()
     times, busy = Times(modules), np.zeros(len(modules.path), np.int64)
     for part in dataset.by_report():
@@ -46,23 +51,24 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         busy += _busy(part, modules, work, owner)
         pairs = _per_step(part, modules, work, owner)
         by_step.add(pairs.node, pairs.value)
-    rows = pd.DataFrame({**times.columns(), "busy_ns": busy, **_of_steps(by_step.spread(busy.size))})
-    return rows.sort_values(most_telling(times.columns()), ascending=False, kind="stable", ignore_index=True)
+    rows = {**times.columns(), "busy_ns": busy, **_of_steps(by_step.spread(busy.size))}
+    return taken(rows, by_time(rows))
 
 
-def most_telling(columns: Mapping[str, Any] | pd.DataFrame) -> str:
+def most_telling(rows: Columns | pd.DataFrame) -> str:
     """The name of the time to sort by: of devices if they did any work, else on the host."""
-    return "subtree_ns" if np.asarray(columns["subtree_ns"]).any() else "subtree_host_ns"
+    return "subtree_ns" if np.asarray(rows["subtree_ns"]).any() else "subtree_host_ns"
 
 
-def totals(dataset: Dataset, most: int) -> dict[str, np.ndarray[Any, Any]]:
-    """The first rows of it, without pandas and only with the columns up to ``kind``: half the work."""
-    columns = gathered(dataset, hierarchy(dataset)).columns()
-    first = np.argsort(-np.asarray(columns[most_telling(columns)]), kind="stable")[:most]
-    return {
-        name: np.asarray(values, dtype=object if isinstance(values, list) else None)[first]
-        for name, values in columns.items()
-    }
+def by_time(rows: Columns | pd.DataFrame) -> Rows:
+    """The order of rows by that time, the most first."""
+    return np.argsort(-np.asarray(rows[most_telling(rows)]), kind="stable")
+
+
+def totals(dataset: Dataset, most: int) -> Columns:
+    """The first rows of it, only with the columns up to ``kind``: half the work."""
+    rows = gathered(dataset, hierarchy(dataset)).columns()
+    return taken(rows, by_time(rows)[:most])
 
 
 class Times:
@@ -86,13 +92,13 @@ class Times:
         add(self._by_phase, by_phase(owner, work, count))
         self.whole_ns += int(duration.sum())
 
-    def columns(self) -> dict[str, object]:
+    def columns(self) -> Columns:
         """The columns of :func:`frame` up to ``kind``, a row per module in pre-order."""
         modules = self._modules
         subtree = modules.subtree_sums(self._own)
         return {
-            "path": modules.path,
-            "class_name": modules.class_name,
+            "path": np.array(modules.path, object),
+            "class_name": np.array(modules.class_name, object),
             "depth": modules.depth,
             "calls": self._calls,
             "kernels": self._kernels,
@@ -100,7 +106,7 @@ class Times:
             "subtree_ns": subtree,
             **{name: modules.subtree_sums(time) for name, time in self._by_phase.items()},
             "share": share(subtree, self.whole_ns),
-            "kind": modules.kind,
+            "kind": np.array(modules.kind, object),
             "host_ns": self._host,
             "subtree_host_ns": modules.subtree_sums(self._host),
         }
@@ -138,7 +144,7 @@ def _per_step(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows)
     return subtree_pairs(modules.parent, modules.depth, own)
 
 
-def _of_steps(by_step: Spread) -> dict[str, object]:
+def _of_steps(by_step: Spread) -> Columns:
     return {
         "steps": by_step.size,
         "step_mean_ns": by_step.mean(),

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
-from tracekit.analyses.each_report import Totals, Words
+from tracekit.analyses.base import Columns, taken
+from tracekit.analyses.each_report import Words
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.analyses.weighted_kernels import kernels, weighted_kernels
@@ -81,15 +81,15 @@ def trains(dataset: Dataset) -> bool:
     return any(bool(np.isin(phase.code, phase.of(*training)).any()) for phase in phases)
 
 
-def outside(dataset: Dataset) -> pd.DataFrame:
+def outside(dataset: Dataset) -> Columns:
     """Work outside modules by its cause, the most time first.
 
     Returns:
-        A row per cause: ``cause``, ``kernels``, ``self_ns``, its time by phase (:data:`COLUMNS`), and ``share`` (of all
-        GPU time). A subtree has none.
+        Columns with a row per cause: ``cause``, ``kernels``, ``self_ns``, its time by phase (:data:`COLUMNS`), and
+        ``share`` (of all GPU time). A subtree has none.
     """
     causes, whole_ns = Words(), 0
-    totals = Totals(["cause"], dict.fromkeys(("kernels", "self_ns", *COLUMNS), "sum"))
+    parts = [{name: np.empty(0, np.int64) for name in ("cause", "kernels", "self_ns", *COLUMNS)}]
     for part in dataset.by_report():
         work = kernels(part, ["module_id", "dur_ns", "phase", "cause"])
         cause, unattributed, time = labels(work, "cause"), integers(work, "module_id") < 0, integers(work, "dur_ns")
@@ -97,10 +97,11 @@ def outside(dataset: Dataset) -> pd.DataFrame:
         used = np.flatnonzero(counts(group, count))
         figures = {"kernels": counts(group, count), "self_ns": sums(group, time, count), **by_phase(group, work, count)}
         of_words = causes.codes(Labels(used, cause.words))
-        totals.add({"cause": of_words, **{name: values[used] for name, values in figures.items()}})
+        parts.append({"cause": of_words, **{name: values[used] for name, values in figures.items()}})
         whole_ns += int(time.sum())
-    rows = totals.frame()
-    own = rows["self_ns"].to_numpy("int64")
-    named = pd.array(causes.named(rows["cause"]), dtype=object)
-    rows = rows.assign(cause=named, share=share(own, whole_ns))
-    return rows.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
+    listed = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    known, row = np.unique(listed.pop("cause"), return_inverse=True)
+    rows = {name: sums(row, values, known.size) for name, values in listed.items()}
+    named = np.array(causes.named(known), object)
+    answer = {"cause": named, **rows, "share": share(rows["self_ns"], whole_ns)}
+    return taken(answer, np.argsort(-rows["self_ns"], kind="stable"))

@@ -37,7 +37,7 @@ class _Steps:
 
     def __init__(self) -> None:
         self._kinds, self._number = Words(), dict[tuple[int, int | None], int]()
-        self._totals = Totals(["group"], dict.fromkeys(("steps", "gpu_time_ns", "tokens", "untold"), "sum"))
+        self._totals = Totals(["group"], dict.fromkeys(("steps", "gpu_time_ns", "tokens", "unknown"), "sum"))
         self._times = {name: Values() for name in ("gpu_time_ns", "busy_ns", "host_ns")}
 
     def add(self, dataset: Dataset) -> None:
@@ -53,7 +53,7 @@ class _Steps:
                 "steps": np.ones(group.size, np.int64),
                 "gpu_time_ns": figures["gpu_time_ns"],
                 "tokens": integers(steps, "tokens", null=0),
-                "untold": np.asarray(steps["tokens"].is_null()).astype(np.int64),
+                "unknown": np.asarray(steps["tokens"].is_null()).astype(np.int64),
             }
         )
 
@@ -67,16 +67,16 @@ class _Steps:
         answer = sorted_.size().reset_index()[_KEYS]
         place, count = np.asarray(sorted_.ngroup(), np.int64), len(answer)
         totals = self._totals.frame().iloc[np.argsort(place)]
-        total, tokens, untold = (totals[name].to_numpy("int64") for name in ("gpu_time_ns", "tokens", "untold"))
+        total, tokens, unknown = (totals[name].to_numpy("int64") for name in ("gpu_time_ns", "tokens", "unknown"))
         gpu, busy, host = (values.spread(count, place) for values in self._times.values())
         return pd.DataFrame(
             {
                 **{name: answer[name] for name in _KEYS},
                 "steps": totals["steps"].to_numpy("int64"),
-                "tokens": pd.arrays.IntegerArray(tokens, untold > 0),
+                "tokens": pd.arrays.IntegerArray(tokens, unknown > 0),
                 "gpu_time_ns": total,
                 "share": share(total, int(total.sum())),
-                "gpu_ns_per_token": ratio(total, np.where(untold > 0, 0, tokens)),
+                "gpu_ns_per_token": ratio(total, np.where(unknown > 0, 0, tokens)),
                 "gpu_median_ns": gpu.quantile(0.5),
                 "gpu_mean_ns": gpu.mean(),
                 "gpu_p95_ns": gpu.quantile(0.95),

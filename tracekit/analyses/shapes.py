@@ -54,10 +54,10 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     owner, phases, shapes = gathered.what_was_called()
     answer = pd.DataFrame({**_what_was_called(modules, owner, phases, shapes), **gathered.figures()})
     in_graph_capture = np.array([phase == "capture" for phase in phases], bool)
-    untold = (modules.subtree_sums(gathered.shared) > 0)[owner] & in_graph_capture
-    if untold.any():
+    unclear = (modules.subtree_sums(gathered.shared) > 0)[owner] & in_graph_capture
+    if unclear.any():
         answer[_COUNTED] = answer[_COUNTED].astype("Int64")
-        answer.loc[untold, _COUNTED + _RATES] = pd.NA
+        answer.loc[unclear, _COUNTED + _RATES] = pd.NA
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 

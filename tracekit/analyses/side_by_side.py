@@ -101,14 +101,11 @@ def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:
 
 def _together(answer: pd.DataFrame) -> Rows:
     """The rows in an order in which those about the same thing follow one another: that of their first occurrence."""
-    about = [name for name in answer.columns if name not in BY and _is_text(answer[name])]
+    is_number = pd.api.types.is_numeric_dtype
+    about = [name for name in answer.columns if name not in BY and not is_number(answer[name])]
     numbers: dict[str, int] = {}
     keys = [
         numbers.setdefault(json.dumps(row, default=str), len(numbers))
         for row in answer[about].itertuples(index=False, name=None)
     ]
     return np.argsort(np.array(keys, np.int64), kind="stable")
-
-
-def _is_text(column: pd.Series) -> bool:
-    return not pd.api.types.is_numeric_dtype(column)

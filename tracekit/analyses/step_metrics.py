@@ -161,17 +161,16 @@ def step_kinds(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
     steps = dataset.table("steps", ["step_id", "kind", *_SIZES]).to_pydict()
     kinds = [kind or STEP for kind in steps["kind"]]
     names = [name for name in _SIZES if name in properties]
-    sizes = [_size(names, [steps[name][row] for name in names]) for row in range(len(kinds))]
+    sizes = [
+        json.dumps({name: number for name in names if (number := steps[name][row]) is not None})
+        for row in range(len(kinds))
+    ]
     rows = {
         "kind": kinds,
         "size": [None if size == _NO_SIZE else size for size in sizes],
         "alike": [f"{kind if 'kind' in properties else STEP} {size}" for kind, size in zip(kinds, sizes, strict=True)],
     }
     return pd.DataFrame(rows, index=pd.Index(steps["step_id"], dtype="int64"), dtype=object)
-
-
-def _size(names: list[str], numbers: list[int | None]) -> str:
-    return json.dumps({name: number for name, number in zip(names, numbers, strict=True) if number is not None})
 
 
 def step_before(dataset: Dataset, work: pd.DataFrame) -> pd.Series[int]:

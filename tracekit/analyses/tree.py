@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import modules as modules_by_time
+from tracekit.analyses.base import Columns, taken
 from tracekit.analyses.phase_times import COLUMNS
 from tracekit.analyses.spread import spread
 from tracekit.analyses.subtrees import Hierarchy, hierarchy, is_numbered, series
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Floats, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.markers.base import RANGE
@@ -61,22 +62,23 @@ def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
     Raises:
         UsageError: If siblings cannot be sorted by that.
     """
+    # Texts stay objects.
+    found = columns(dataset, sort=sort)
+    return pd.DataFrame({name: pd.array(values, dtype=values.dtype) for name, values in found.items()})
+
+
+def columns(dataset: Dataset, *, sort: str | None = None) -> Columns:
+    """The columns of :func:`frame`, made without pandas."""
     if sort not in (None, *SORTED_BY):
         raise UsageError(f"{NAME} cannot be sorted by {sort}; use one of {', '.join(SORTED_BY)}")
-    # Texts stay objects.
-    answer = pd.DataFrame({name: pd.array(values, dtype=values.dtype) for name, values in columns(dataset).items()})
-    return answer if sort is None else _siblings_by(answer, sort)
-
-
-def columns(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
-    """The columns of :func:`frame`, siblings in their order, made without pandas."""
     modules = hierarchy(dataset)
     lines = list(_Folding(modules).lines())
     times = modules_by_time.gathered(dataset, modules).columns()
-    return {**_names(lines, modules), **_figures(lines, times)}
+    answer = {**_names(lines, modules), **_figures(lines, times)}
+    return answer if sort is None else _siblings_by(answer, sort)
 
 
-def _names(lines: list[_Line], modules: Hierarchy) -> dict[str, np.ndarray[Any, Any]]:
+def _names(lines: list[_Line], modules: Hierarchy) -> Columns:
     first = [line.rows[0] for line in lines]
     texts: dict[str, list[Any]] = {
         "label": [line.label for line in lines],
@@ -96,7 +98,7 @@ def _names(lines: list[_Line], modules: Hierarchy) -> dict[str, np.ndarray[Any, 
     }
 
 
-def _figures(lines: list[_Line], times: dict[str, object]) -> dict[str, np.ndarray[Any, Any]]:
+def _figures(lines: list[_Line], times: Columns) -> Columns:
     size = np.array([len(line.rows) for line in lines], dtype=np.int64)
     rows = np.array([row for line in lines for row in line.rows], dtype=np.int64)
     line = np.repeat(np.arange(size.size), size)
@@ -112,20 +114,16 @@ def _figures(lines: list[_Line], times: dict[str, object]) -> dict[str, np.ndarr
     }
 
 
-def largest(lines: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The lines of the most time, in their order; the line above a kept one is kept, too."""
-    return lines.iloc[of_most_time(lines[modules_by_time.most_telling(lines)].to_numpy(), count)]
+def largest(lines: Columns | pd.DataFrame, count: int) -> Rows:
+    """The rows of the lines of the most time, in their order; the line above a kept one is kept, too."""
+    return np.sort(modules_by_time.by_time(lines)[:count])
 
 
-def of_most_time(subtree: Ints, count: int) -> Rows:
-    """The rows of the largest times, in their order."""
-    return np.sort(np.argsort(-subtree, kind="stable")[:count])
-
-
-def spread_of(lines: pd.DataFrame) -> pd.Series:
+def spread_of(lines: Columns | pd.DataFrame) -> Floats:
     """How much the modules of each line differ: largest minus smallest, divided by the median; NaN if that is 0."""
-    reach: pd.Series = lines["max_ns"] - lines["min_ns"]
-    return reach / lines["median_ns"].where(lines["median_ns"] > 0)
+    most, least, median = (np.asarray(lines[name]) for name in ("max_ns", "min_ns", "median_ns"))
+    spread: Floats = (most - least) / np.where(median > 0, median, np.nan)
+    return spread
 
 
 def members(modules: Hierarchy) -> list[list[int]]:
@@ -133,7 +131,7 @@ def members(modules: Hierarchy) -> list[list[int]]:
     return [line.rows for line in _Folding(modules).lines()]
 
 
-def _siblings_by(lines: pd.DataFrame, sort: str) -> pd.DataFrame:
+def _siblings_by(lines: Columns, sort: str) -> Columns:
     """The lines with siblings sorted, the largest first, each followed by what is below it."""
     key, depth = _sort_key(lines, sort), lines["depth"].tolist()
     parents: list[int] = []
@@ -148,14 +146,15 @@ def _siblings_by(lines: pd.DataFrame, sort: str) -> pd.DataFrame:
         order.append(row := ahead.pop())
         # The first of equals stays the first.
         ahead += sorted(children[row], key=key.__getitem__, reverse=True)[::-1]
-    return lines.iloc[order[1:]].reset_index(drop=True)
+    return taken(lines, np.array(order[1:], np.int64))
 
 
-def _sort_key(lines: pd.DataFrame, sort: str) -> list[float]:
+def _sort_key(lines: Columns, sort: str) -> list[float]:
     if sort == "label":
-        return [-float(rank) for rank in lines[sort].rank(method="dense")]
+        rank = {label: -float(at) for at, label in enumerate(sorted(set(lines[sort])))}
+        return [rank[label] for label in lines[sort]]
     by = spread_of(lines) if sort == "spread" else lines[sort]
-    return [float(value) for value in by.fillna(-1)]
+    return [float(value) for value in np.where(np.isnan(by), -1, by)]
 
 
 _DIGITS = re.compile(r"\d+")

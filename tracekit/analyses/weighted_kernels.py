@@ -88,40 +88,10 @@ def union(group: Rows, start: Ints, end: Ints, groups: int) -> Ints:
     return union_within(group[kept], flat, start[kept], end[kept])
 
 
-class Covered(NamedTuple):
-    """Disjoint intervals in order, and how much lies before each."""
-
-    start: Ints
-    end: Ints
-    before: Ints
-
-    def until(self, time: Ints) -> Ints:
-        """How much of them lies before a time."""
-        if not self.start.size:
-            return np.zeros(time.size, dtype=np.int64)
-        at = np.maximum(np.searchsorted(self.start, time, side="right") - 1, 0)
-        partly = np.clip(time - self.start[at], 0, self.end[at] - self.start[at])
-        until: Ints = self.before[at] + partly
-        return until
-
-
-def covered(start: Ints, end: Ints) -> Covered:
-    """What intervals cover, each moment once."""
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    fresh = np.concatenate((np.ones(min(start.size, 1), bool), start[1:] > end[:-1]))
-    first = np.flatnonzero(fresh)
-    last = np.append(first[1:], start.size) - 1 if first.size else first
-    start, end = start[first], end[last]
-    return Covered(start, end, np.cumsum(end - start) - (end - start))
-
-
 def weighted_kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
     """Columns of the device work, a row per kernel and module that it serves; ``module_id`` and ``dur_ns`` are theirs.
 
-    Args:
-        dataset: The dataset, or a subtree of one, which holds the portions of its own modules alone.
-        columns: Names of columns, ``module_id`` and ``dur_ns`` among them.
+    Of a subtree, they are the portions of its own modules alone. The columns include these two.
     """
     shared = shared_kernels(dataset.whole)
     if not shared.num_rows:

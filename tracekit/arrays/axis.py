@@ -13,12 +13,8 @@ _ROOM = 2.0**64 - 2.0**16
 def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] | None:
     """Lays groups end to end, so that they never touch, and keeps the distances within each.
 
-    Args:
-        groups: For each array of times, the group (0, 1, …) of every entry.
-        times: Arrays of times in any unit.
-
-    Returns:
-        The arrays on the common axis, in the order given; None if all groups together span more than 64 bits.
+    ``groups`` holds the group (0, 1, …) of every entry of each array. Returns the arrays on the common axis, in the
+    order given; None if all groups together span more than 64 bits.
     """
     filled = [(g, t) for g, t in zip(groups, times, strict=True) if t.size]
     if not filled:

@@ -42,11 +42,9 @@ _MOST_LEFT_OUT = 2
 
 
 def positions(wanted: Ints, ids: Ints) -> Rows:
-    """The position of each wanted id in ``ids``, -1 for those that are not there.
+    """The position of each wanted id among distinct ``ids`` in any order, -1 for those that are not there.
 
-    Args:
-        wanted: Any ids.
-        ids: Distinct ids, in any order; ascending ones, and those that leave few numbers out, are looked up faster.
+    Ids that ascend, or that leave few numbers out, are looked up faster.
     """
     if not ids.size:
         return np.full(wanted.size, -1, dtype=np.int64)
@@ -67,7 +65,7 @@ def positions(wanted: Ints, ids: Ints) -> Rows:
 
 def lookup(values: NDArray[Any], rows: Rows, missing: int = -1) -> NDArray[Any]:
     """``values[rows]``, with ``missing`` where the row is -1."""
-    return np.append(values, missing).take(rows)
+    return np.append(values, values.dtype.type(missing)).take(rows)
 
 
 #: Lists longer than any real shape are compared one by one.
@@ -75,11 +73,7 @@ _LONG = 64
 
 
 def codes(values: pa.Array) -> Rows:
-    """A number from 0 on for each entry of an array of numbers, strings, lists or maps; equal entries share it.
-
-    Args:
-        values: The array. Null is a value of its own.
-    """
+    """A number from 0 on for each entry of numbers, strings, lists or maps; equal entries share it, and so do nulls."""
     if pa.types.is_list(values.type) or pa.types.is_map(values.type):
         return _of_lists(values)
     if pa.types.is_struct(values.type):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.arrays.types import Ints, Rows
 
@@ -15,10 +16,12 @@ def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
 
 
 def numbers(table: pa.Table, column: str) -> Ints:
-    """As :func:`integers`; a column of nothing but nulls takes no memory."""
+    """As :func:`integers`; a column of equal values, or of nothing but nulls, takes no memory."""
     values = table.column(column)
-    if values.null_count == len(values):
-        return np.broadcast_to(np.array(-1, values.type.to_pandas_dtype()), len(values))
+    least, most = pc.min_max(values).values()
+    if values.null_count == len(values) or (least == most and not values.null_count):
+        one = least.as_py() if least.is_valid else -1
+        return np.broadcast_to(np.array(one, values.type.to_pandas_dtype()), len(values))
     return integers(table, column)
 
 

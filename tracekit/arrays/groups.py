@@ -26,11 +26,7 @@ class Grouping(NamedTuple):
 
 
 def distinct(codes: Ints) -> tuple[Ints, Rows]:
-    """The distinct codes in ascending order, and for each entry its place among them.
-
-    Args:
-        codes: Numbers from 0 on.
-    """
+    """The distinct codes, numbers from 0 on, in ascending order, and for each entry its place among them."""
     size = int(codes.max(initial=0)) + 1
     if size > codes.size + _SPARE_CODES:
         # Hashing all codes and sorting the distinct ones takes a fraction of the time of sorting all.
@@ -46,11 +42,7 @@ def distinct(codes: Ints) -> tuple[Ints, Rows]:
 
 
 def grouped(columns: Sequence[Ints]) -> Grouping:
-    """Groups of rows that are equal in every column, in ascending order of the columns' values.
-
-    Args:
-        columns: At least one column of any integers.
-    """
+    """Groups of rows that are equal in every column of integers, in ascending order of the columns' values."""
     group = np.zeros(columns[0].size, dtype=np.int64)
     for column in columns:
         _, code = np.unique(column, return_inverse=True)
@@ -68,21 +60,21 @@ def counts(group: Rows, groups: int) -> Ints:
 def sums(group: Rows, values: Ints, groups: int) -> Ints:
     """The sum of the values of each group."""
     total = np.zeros(groups + 1, dtype=np.int64)
-    np.add.at(total, group, values)
+    np.add.at(total, group, values.astype(np.int64, copy=False))  # other types are added thirty times slower
     return total[:groups]
 
 
 def minima(group: Rows, values: Ints, groups: int) -> Ints:
     """The least value of each group; the largest int64 of an empty one."""
     value = np.full(groups + 1, np.iinfo(np.int64).max)
-    np.minimum.at(value, group, values)
+    np.minimum.at(value, group, values.astype(np.int64, copy=False))
     return value[:groups]
 
 
 def maxima(group: Rows, values: Ints, groups: int) -> Ints:
     """The greatest value of each group; the smallest int64 of an empty one."""
     value = np.full(groups + 1, np.iinfo(np.int64).min)
-    np.maximum.at(value, group, values)
+    np.maximum.at(value, group, values.astype(np.int64, copy=False))
     return value[:groups]
 
 
@@ -99,12 +91,7 @@ def mixed(group: Rows, values: Ints, groups: int) -> Flags:
 
 
 def sums_by(keys: Sequence[Ints], values: Sequence[Ints]) -> tuple[list[Ints], list[Ints]]:
-    """The distinct combinations of keys in ascending order, and the sums of each value over their rows.
-
-    Args:
-        keys: Columns that name the group of each row together.
-        values: Columns to add up.
-    """
+    """The distinct combinations of keys in ascending order, and the sums of each value over their rows."""
     if not keys[0].size:
         return [np.empty(0, np.int64)] * len(keys), [np.empty(0, np.int64)] * len(values)
     order, fresh = _ordered(_as_one(keys))

@@ -1,4 +1,4 @@
-"""Arithmetic of nested intervals, and lanes to draw them in, NumPy in and NumPy out. It knows no traces.
+"""Arithmetic of intervals: how they nest, what they cover, and lanes to draw them in. It knows no traces.
 
 Intervals of many lines (threads, say) are first laid end to end on one axis (:func:`one_axis`), so that everything
 after it deals with a single sequence sorted by ``(start, -end)``. An interval contains another that starts after it
@@ -25,12 +25,7 @@ def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
     Only the order and equality of the results have a meaning, not their distances; for lengths, use
     :func:`tracekit.arrays.axis.measured_axis` or subtract the times themselves.
 
-    Args:
-        groups: For each array of times, the group (0, 1, …) of every entry.
-        times: Arrays of times in any unit.
-
-    Returns:
-        The arrays on the common axis, in the order given.
+    ``groups`` holds the group (0, 1, …) of every entry of each array. The arrays come back in the order given.
     """
     placed = measured_axis(groups, times)
     return ranked_axis(groups, times) if placed is None else placed
@@ -55,9 +50,7 @@ def parents(start: Ints, end: Ints) -> tuple[Rows, Ints]:
     An interval that starts where another ends lies outside of it, unless it is empty: an empty one lies inside
     whatever touches it, as NVIDIA has it. Empty ones contain nothing.
 
-    Args:
-        start: Starts, sorted by ``(start, -end)``.
-        end: Ends.
+    Intervals are sorted by ``(start, -end)``.
     """
     lasts = end > start
     if lasts.all():
@@ -65,8 +58,8 @@ def parents(start: Ints, end: Ints) -> tuple[Rows, Ints]:
     lasting = np.flatnonzero(lasts)
     s, e = start[lasting], end[lasting]
     around, level = _parents_of_lasting(s, e)
-    parent = np.full(start.size, -1, dtype=np.int64)
-    depth = np.zeros(start.size, dtype=np.int64)
+    parent = np.full(start.size, -1, dtype=np.int32)
+    depth = np.zeros(start.size, dtype=np.int32)
     parent[lasting], depth[lasting] = np.append(lasting, -1)[around], level
     empty = np.flatnonzero(end == start)
     touched = innermost(s, e, around, start[empty], end[empty])
@@ -87,7 +80,7 @@ def _parents_if_nested(end: Ints, level: Ints) -> Rows | None:
     """The parents, if intervals nest or are apart; None if some overlap in part."""
     runs = _runs(level)
     # A run one level down lies in the interval right before it; any other goes on where the one before it left off.
-    above = np.empty(runs.begin.size, dtype=np.int64)
+    above = np.empty(runs.begin.size, dtype=np.int32)
     down = np.flatnonzero(runs.down)
     above[runs.order] = np.repeat(runs.begin[runs.order[down]] - 1, np.diff(down, append=runs.order.size))
     reach = np.maximum.reduceat(end, runs.begin)
@@ -98,9 +91,7 @@ def _parents_if_nested(end: Ints, level: Ints) -> Rows | None:
 class _Runs(NamedTuple):
     """Rows of one level that follow each other in pre-order, and so have one parent: one look for all of them.
 
-    Attributes:
-        down: For each of these, in that order, whether it lies right inside the row before it. Any other has the parent
-            of the one before it in this order.
+    ``down`` says whether each lies right inside the row before it; any other has the parent of the one before it here.
     """
 
     begin: Rows
@@ -116,7 +107,7 @@ def _runs(level: Ints) -> _Runs:
 
 def siblings_before(depth: Ints) -> Rows:
     """For every row of a forest in pre-order the row before it that has the same parent, or -1. Roots are siblings."""
-    before = np.arange(-1, depth.size - 1)
+    before = np.arange(-1, depth.size - 1, dtype=np.int32)
     runs = _runs(depth)
     last = np.append(runs.begin[1:], depth.size) - 1
     before[runs.begin[runs.order]] = np.where(runs.down, -1, np.roll(last[runs.order], 1))
@@ -127,14 +118,14 @@ def _open_count(start: Ints, end: Ints) -> Ints:
     """How many lasting intervals before each one are still open at its start; for nested ones, its depth."""
     # Most end before the next one starts. Where the others do has to be searched for.
     open_at_next = np.flatnonzero(end[:-1] > start[1:])
-    change = -np.bincount(np.searchsorted(start, end[open_at_next]), minlength=start.size + 1)[:-1]
-    change[open_at_next + 1] += 1
-    return np.cumsum(change)
+    change = np.bincount(np.searchsorted(start, end[open_at_next]), minlength=start.size + 1)[:-1]
+    change[open_at_next + 1] -= 1
+    return -np.cumsum(change, dtype=np.int32)
 
 
 def _parents_of_any(start: Ints, end: Ints) -> Rows:
     """The parents of intervals that may overlap in part, by the stack of those that still matter."""
-    parent = np.full(start.size, -1, dtype=np.int64)
+    parent = np.full(start.size, -1, dtype=np.int32)
     stack: list[tuple[int, int]] = []
     for row, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         while stack and (stack[-1][0] < stop or stack[-1][0] <= begin):
@@ -147,7 +138,7 @@ def _parents_of_any(start: Ints, end: Ints) -> Rows:
 
 def depths(parent: Rows) -> Ints:
     """How many intervals contain each one, following ``parent``."""
-    depth = (parent >= 0).astype(np.int64)
+    depth = (parent >= 0).astype(np.int32)
     above = parent.copy()
     # Pointer doubling: depth[i] is the way from i to above[i], which doubles every round.
     while (reached := np.flatnonzero(above >= 0)).size:
@@ -158,7 +149,7 @@ def depths(parent: Rows) -> Ints:
 
 def firsts(parent: Rows) -> Rows:
     """For every interval the outermost one above it, following ``parent``; itself if there is none."""
-    first = np.where(parent >= 0, parent, np.arange(parent.size))
+    first = np.where(parent >= 0, parent, np.arange(parent.size, dtype=parent.dtype))
     while not np.array_equal(further := first[first], first):
         first = further
     return first
@@ -186,12 +177,7 @@ def subtree_ends(parent: Rows, depth: Ints) -> Rows:
 def innermost(start: Ints, end: Ints, parent: Rows, first: Ints, last: Ints) -> Rows:
     """For every query ``[first, last]`` the latest interval that contains it, or -1. Both ends are inclusive.
 
-    Args:
-        start: Starts, sorted by ``(start, -end)``.
-        end: Ends.
-        parent: What :func:`parents` says of them.
-        first: Starts of the queries.
-        last: Ends of the queries.
+    Intervals are sorted by ``(start, -end)``, and ``parent`` is what :func:`parents` says of them.
     """
     if not start.size:
         return np.full(first.size, -1, dtype=np.int64)
@@ -234,11 +220,8 @@ def ancestors(parent: Rows) -> list[Rows]:
 def highest(leaps: list[Rows], at: Rows, holds: Callable[[Rows, Rows], Flags]) -> Rows:
     """For every query the highest row, from ``at`` upwards, up to which a condition holds; -1 if there is none.
 
-    Args:
-        leaps: What :func:`ancestors` says of the rows.
-        at: For every query a row, or -1.
-        holds: Whether the condition holds for some rows, given with the numbers of their queries. Above a row for
-            which it does not hold, it holds for none.
+    ``leaps`` is what :func:`ancestors` says of the rows. ``holds`` is given some rows and the numbers of their queries;
+    above a row for which the condition does not hold, it holds for none.
     """
     at = at.copy()
     active = np.flatnonzero(at >= 0)
@@ -256,14 +239,36 @@ def highest(leaps: list[Rows], at: Rows, holds: Callable[[Rows, Rows], Flags]) -
 MOST_LANES = 128
 
 
-def lanes(stream: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """The lane of every interval, so that none overlap on a lane of a stream: 0 unless an earlier one still runs.
+class Covered(NamedTuple):
+    """Disjoint intervals in order, and how much lies before each."""
 
-    Args:
-        stream: The stream of each.
-        start_ns: Its start.
-        end_ns: Its end.
-    """
+    start: Ints
+    end: Ints
+    before: Ints
+
+    def until(self, time: Ints) -> Ints:
+        """How much of them lies before a time."""
+        if not self.start.size:
+            return np.zeros(time.size, dtype=np.int64)
+        at = np.maximum(np.searchsorted(self.start, time, side="right") - 1, 0)
+        partly = np.clip(time - self.start[at], 0, self.end[at] - self.start[at])
+        until: Ints = self.before[at] + partly
+        return until
+
+
+def covered(start: Ints, end: Ints) -> Covered:
+    """What intervals cover, each moment once."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    fresh = np.concatenate((np.ones(min(start.size, 1), bool), start[1:] > end[:-1]))
+    first = np.flatnonzero(fresh)
+    last = np.append(first[1:], start.size) - 1 if first.size else first
+    start, end = start[first], end[last]
+    return Covered(start, end, np.cumsum(end - start) - (end - start))
+
+
+def lanes(stream: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """The lane of every interval, so that none overlap on a lane of a stream: 0 unless an earlier one still runs."""
     lane = np.zeros(stream.size, np.int64)
     order = np.lexsort((end_ns, start_ns, stream))
     same = stream[order][1:] == stream[order][:-1]
@@ -291,11 +296,7 @@ def nested_lanes(track: Ints, start: Ints, end: Ints, parent: Rows) -> Ints:
 
     An interval with a parent on its track is on the parent's lane if it fits there, and never below any other interval.
 
-    Args:
-        track: The track of each: 0, 1, ….
-        start: Its start.
-        end: Its end.
-        parent: The row of the interval that contains it, or -1.
+    ``parent`` is the row of the interval that contains each, or -1.
     """
     lane = np.zeros(track.size, np.int64)
     begin, stop = one_axis([track, track], [start, end])

@@ -30,3 +30,10 @@ def keep_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _ALL)
         mallopt(_MMAP_THRESHOLD, _ALL) or mallopt(_MMAP_THRESHOLD, 1 << 25)  # older glibc takes no more than this
         mallopt(_ARENA_MAX, 1)
+
+
+def give_back() -> None:
+    """Gives kept memory back, before work that needs less."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -118,11 +118,7 @@ def _from_table(better: np.ufunc, table: list[Ints], first: Ints, last: Ints, ne
 def union_within(owner: Rows, forest: tuple[Rows, Ints, Rows], start: Ints, end: Ints) -> Ints:
     """For every node of a forest, the length of the union of the intervals that it and its descendants own.
 
-    Args:
-        owner: The node that owns each interval.
-        forest: The node above each node, or -1; its depth; and the end of its subtree. Nodes are in pre-order.
-        start: Starts of the intervals.
-        end: Ends of the intervals.
+    ``forest`` holds for each node, in pre-order, the node above it, or -1; its depth; and the end of its subtree.
     """
     parent, _, subtree_end = forest
     total = np.zeros(parent.size, dtype=np.int64)
@@ -153,6 +149,8 @@ def _overlaps(start: Ints, end: Ints) -> tuple[Flags, Flags]:
     A chain of intervals that overlap is one cluster: all of its members are equal, or none counts as equal.
     """
     touches = start[1:] < np.maximum.accumulate(end)[:-1]
+    if not touches.any():
+        return np.zeros(start.size, dtype=bool), np.zeros(start.size, dtype=bool)
     equal = touches & (start[1:] == start[:-1]) & (end[1:] == end[:-1])
     cluster = np.concatenate(([0], np.cumsum(~touches)))[: start.size]
     uneven = np.zeros(start.size, dtype=bool)
@@ -173,14 +171,7 @@ def _around(node: Rows, later: Rows, parent: Rows, subtree_end: Rows) -> Rows:
 
 
 def _merge(total: Ints, owned: tuple[Rows, Ints, Ints], order: Rows, forest: tuple[Rows, Ints, Rows]) -> None:
-    """Adds the unions of intervals that overlap others, which are merged anew at every node above them.
-
-    Args:
-        total: What it adds to.
-        owned: Owners, starts and ends of all intervals.
-        order: Those to add, ordered by start.
-        forest: The nodes.
-    """
+    """Adds the unions of intervals that overlap others, which are merged anew at every node above them."""
     parent, depth, _ = forest
     at, start, end = (column[order] for column in owned)
     ends = np.sort(end)

@@ -8,14 +8,7 @@ import pyarrow.compute as pc
 
 
 def json_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Every value as JSON text, such as ``[[8,4096],[8]]``.
-
-    Args:
-        values: Integers, flags, strings, or lists, structs and maps of them, of any depth.
-
-    Returns:
-        Strings; null where the value is null.
-    """
+    """Every value as JSON text, such as ``[[8,4096],[8]]``, nested to any depth; null stays null."""
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     type_ = array.type
     if pa.types.is_map(type_):

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 #: Times, counts and ids.
 Ints: TypeAlias = NDArray[np.signedinteger[Any]]
-#: Positions in a table, 32 bits wide where many are kept: a report has fewer than 2^31 rows.
+#: Positions in a table, of which -1 is none; 32 bits wide where many are kept: a report has fewer than 2^31 rows.
 Rows: TypeAlias = NDArray[np.signedinteger[Any]]
 Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]

@@ -9,8 +9,6 @@ Modules of ours that make DataFrames import pandas when they are loaded. For the
 (``importlib.util.LazyLoader`` loads at the second ``import``, since that looks at ``__spec__``.)
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from importlib.abc import MetaPathFinder

@@ -10,11 +10,9 @@ from tracekit.trace.evidence import Evidence
 
 
 class Method(NamedTuple):
-    """A way to find the calls of kernels.
+    """A way to find the calls of kernels, by the name that it has in ``kernels.method``.
 
-    Attributes:
-        NAME: Its name in ``kernels.method``.
-        owners: Gives the row of calls of each of some kernels, or -1 where this method does not know it.
+    ``owners`` gives the row of calls of each of some kernels, or -1 where this method does not know it.
     """
 
     NAME: str
@@ -59,9 +57,6 @@ class Trace:
     """A recording in which every kernel has an owner or a cause.
 
     Attributes:
-        evidence: What is known about the recording.
-        owners: The call or the cause of every kernel.
-        ids: Keys and orders of tables.
         module: For every kernel the row of its module, or -1; of several that it serves the one with the
             greatest weight, or what they are all part of.
         own_ns: How long every kernel ran, without what ran inside it, in nanoseconds.

@@ -29,12 +29,7 @@ _UNIFIED = [kind for kind, label in enumerate(COPY_KINDS) if label.startswith("U
 
 
 def causes_of(evidence: Evidence, call: Ints) -> Ints:
-    """For each kernel the cause that holds if it has no module, as a position in ``causes.CAUSES``.
-
-    Args:
-        evidence: What is known about the recording.
-        call: The call of each, whether its module is known or not; -1 for none.
-    """
+    """For each kernel the cause that holds if it has no module, as a position in ``causes.CAUSES``; call -1 is none."""
     launched, phase = evidence.launched, evidence.phase_of_work
     nowhere = causes.OUTSIDE_MODULES if evidence.keyed.by == MODULES else causes.OUTSIDE_RANGES
     outside, divided = _captured_outside(evidence)

@@ -11,8 +11,6 @@ This code runs inside the user's job. It does not import pandas, pyarrow or SQLA
 the model runs.
 """
 
-from __future__ import annotations
-
 from tracekit.capture.emit import Emitter, Itt, MemoryEmitter, Nvtx, itt_emitter, nvtx_emitter, unheard
 from tracekit.capture.layers import SKIPPED, LayerMarkers, MarkedCall, layer_marker, layer_markers
 from tracekit.capture.maps import compiled_maps

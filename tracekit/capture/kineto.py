@@ -15,6 +15,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -53,7 +54,7 @@ _END, _LAST = b"\n  },\n", b"\n  ]"
 _BASE = re.compile(rb'"baseTimeNanoseconds": (\d+)')
 #: An annotation's name in Kineto's trace. Kineto does not escape quotes in it.
 _QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid": )')
-_ENCODER = msgspec.json.Encoder()
+_ENCODER, _DECODER = msgspec.json.Encoder(), msgspec.json.Decoder(list[Row])
 #: Events that are written at once: many small pieces take long to compress.
 _BATCH = 10_000
 #: Fast enough not to delay the end of the program.
@@ -321,16 +322,16 @@ def _next(times: Sequence[int], start: int) -> int:
     return times[at] if at < len(times) else _NEVER
 
 
-def trace_in(path: Path) -> Row:
+def trace_in(path: Path, progress: Callable[[int], object] = bool) -> Row:
     """The trace in a file: what stands before its events, and ``traceEvents``.
 
-    The events are read while they are iterated over, once. If quotes in the names of annotations make the JSON invalid,
-    these names are empty.
+    The events are read while they are iterated over, once, and ``progress`` is called with each number of bytes read.
+    If quotes in the names of annotations make the JSON invalid, these names are empty.
     """
     with path.open("rb") as file:
         head = file.read(_PIECE_BYTES)
     base = _BASE.search(head)
-    about = {"baseTimeNanoseconds": int(base[1]) if base else 0, "traceEvents": _events(path)}
+    about = {"baseTimeNanoseconds": int(base[1]) if base else 0, "traceEvents": _events(path, progress)}
     return _metadata(head.partition(_EVENTS)[0]) | about
 
 
@@ -342,21 +343,22 @@ def _metadata(head: bytes) -> Row:
     return metadata
 
 
-def _events(path: Path) -> Iterator[Row]:
+def _events(path: Path, progress: Callable[[int], object]) -> Iterator[Row]:
     with path.open("rb") as file:
-        rest = file.read(_PIECE_BYTES)
-        _, start, events = rest.partition(_EVENTS)
+        first = file.read(_PIECE_BYTES)
+        _, start, events = first.partition(_EVENTS)
         if not start:
-            yield from _whole(rest + file.read())
+            yield from _whole(first + file.read())
             return
-        rest = yield from _all_but_last(file, events)
+        progress(len(first))
+        rest = yield from _all_but_last(file, events, progress)
     last = rest.rpartition(_LAST)[0]
     if (parsed := _parsed(last)) is None:
         raise _invalid()
     yield from parsed
 
 
-def _all_but_last(file: BinaryIO, rest: bytes) -> Generator[Row, None, bytes]:
+def _all_but_last(file: BinaryIO, rest: bytes, progress: Callable[[int], object]) -> Generator[Row, None, bytes]:
     while piece := file.read(_PIECE_BYTES):
         rest += piece
         events, end, after = rest.rpartition(_END)
@@ -364,6 +366,7 @@ def _all_but_last(file: BinaryIO, rest: bytes) -> Generator[Row, None, bytes]:
         if end and (parsed := _parsed(events + _END.rstrip(b",\n"))) is not None:
             yield from parsed
             rest = after
+        progress(len(piece))
     return rest
 
 
@@ -376,12 +379,12 @@ def _whole(content: bytes) -> list[Row]:
 
 
 def _parsed(events: bytes) -> list[Row] | None:
+    with suppress(ValueError):
+        return _DECODER.decode(b"[%b]" % events)
     for text in (events, _QUOTED.sub(rb"\1\2", events)):
-        try:
-            rows: list[Row] = json.loads(b"[" + text + b"]")
-        except ValueError:
-            continue
-        return rows
+        with suppress(ValueError):  # the standard library also reads half pairs of UTF-16 and NaN
+            rows: list[Row] = json.loads(b"[%b]" % text)
+            return rows
     return None
 
 

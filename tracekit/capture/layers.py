@@ -4,8 +4,6 @@ They also count how many modules ran marked, and why the others did not. They ch
 an ``nn.TransformerEncoderLayer`` that torch runs as one fused operator, as it does in eval, stay uncalled.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
@@ -54,7 +52,7 @@ class LayerMarkers:
     """
 
     def __init__(
-        self, model: nn.Module, prefix: str, selection: _Selection, switch: Switch, track: BackwardTrack | None
+        self, model: nn.Module, prefix: str, selection: "_Selection", switch: Switch, track: BackwardTrack | None
     ) -> None:
         self.paths: list[str] = []
         #: Modules by what became of them (:data:`UNMARKED`), counted when the markers are taken off.

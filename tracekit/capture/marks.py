@@ -8,8 +8,6 @@ show wrong times. To Dynamo both are empty, by a constant that costs neither a g
 :class:`~tracekit.capture.layers.LayerMarkers` lists the modules that ran unmarked because of that.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass

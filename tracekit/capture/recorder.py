@@ -23,8 +23,10 @@ from tracekit.capture.emit import epoch, new_lane
 from tracekit.capture.kineto import NUMBERED, ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
 from tracekit.capture.rows import Rows, Span
 from tracekit.capture.schedule import wait_for_gpu
+from tracekit.capture.writing import INTERRUPTED, STOPPED, Writing
 from tracekit.errors import CaptureError
 from tracekit.nsight.nsys import temp_dir
+from tracekit.progress import no_progress
 
 _PROFILER_IN_USE = (
     "nothing was recorded, because the program uses torch.profiler itself and only one profiler can run at a time; "
@@ -156,10 +158,17 @@ class Recorder:
             with self._timed("stop_ns"):
                 if self._gpu is None or self._with_gpu:
                     wait_for_gpu(self.warnings)
-                self._profile.stop()
+                self._stop(self._profile)
             self.emitter.end_ranges()
             # Markers from here on are outside the window, not lost.
             self.opened = next(self.emitter.opened)
+
+    def _stop(self, profiler: profile) -> None:
+        try:
+            profiler.stop()
+        except KeyboardInterrupt:  # it may or may not have ended
+            self._profile = None
+            raise CaptureError(STOPPED, INTERRUPTED) from None
 
     @property
     def records_gpu(self) -> bool:
@@ -190,18 +199,22 @@ class Recorder:
         if self._profile is not None:
             self._profile.export_chrome_trace(str(path))
 
-    def rows(self, chrome_trace: Path | None = None) -> Rows:
+    def rows(self, chrome_trace: Path | None = None, writing: Writing | None = None) -> Rows:
         """The recording, as rows of Nsight's tables."""
+        writing = writing or Writing(no_progress, chrome_trace=False)
         self.close()
         with self._timed("convert_ns"), temp_dir(self.warnings) as folder:
             path = folder / "trace.json"
+            writing.exporting()
             self.write_trace(path)
-            trace = trace_in(path)
+            writing.begin([path])
+            trace = trace_in(path, writing.converted)
             names = cache(partial(self.annotation_names, trace["baseTimeNanoseconds"]))
             process = ProcessTrace(trace, self.emitter.texts, os.getpid(), names)
             rows = rows_of_processes([process], ops=self._ops)
             if chrome_trace is not None:
-                keep_chrome_trace([process._replace(trace=trace_in(path))], rows, chrome_trace, self.warnings)
+                again = process._replace(trace=trace_in(path, writing.rewritten))
+                keep_chrome_trace([again], rows, chrome_trace, self.warnings)
         self.figures |= {
             "markers": rows.numbered,
             "markers_lost": max(0, self.opened - rows.numbered),

@@ -3,7 +3,7 @@
 import os
 import platform
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +40,7 @@ _NONE = -(1 << 63)
 _TIMES = ("start", "end")
 
 
-class IntegerRows(Sequence[Row]):
+class IntegerRows(Collection[Row]):
     """Rows of integers, some of them None, kept by column: millions of them take 8 bytes a value, not a dict a row."""
 
     def __init__(self) -> None:
@@ -68,23 +68,17 @@ class IntegerRows(Sequence[Row]):
         return len(next(iter(self._columns.values()), ()))
 
     @override
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        return self._row([column[index] for column in self._columns.values()])
+    def __contains__(self, row: object) -> bool:
+        return any(each == row for each in self)
 
     @override
     def __iter__(self) -> Iterator[Row]:
-        return map(self._row, zip(*self._columns.values(), strict=True))
+        rows = zip(*map(self._shown, self._columns), strict=True)
+        return (dict(zip(self._columns, row, strict=True)) for row in rows)
 
-    def _row(self, values: Sequence[int]) -> Row:
-        row: Row = dict(zip(self._columns, values, strict=True))
-        for name, value in row.items():
-            if value == _NONE:
-                row[name] = None
-            elif name in _TIMES:
-                row[name] = value - self.zero_ns
-        return row
+    def _shown(self, name: str) -> Iterator[int | None]:
+        zero_ns = self.zero_ns if name in _TIMES else 0
+        return (None if value == _NONE else value - zero_ns for value in self._columns[name])
 
 
 @dataclass
@@ -115,7 +109,7 @@ class Rows:
             rows.zero_ns = zero_ns
         return zero_ns
 
-    def tables(self) -> dict[str, Sequence[Row]]:
+    def tables(self) -> dict[str, Collection[Row]]:
         """The rows by name of table.
 
         Operators are work only where no GPU did any; else those that mark a phase are ranges.
@@ -151,15 +145,11 @@ def empty_description() -> Description:
     return {"system": {}, "process": {}, "gpus": [], "gpu_identities": []}
 
 
-def machine_tables(
-    rows: Rows, warnings: list[str] | None = None, processes: Sequence[Description] | None = None
-) -> dict[str, list[Row]]:
-    """Everything in a report that is not an event, by name of table. By default, this process was recorded."""
-    if processes is None:
-        processes = [describe_process([] if warnings is None else warnings, on_device=rows.on_device)]
+def machine_tables(rows: Rows, processes: Sequence[Description]) -> dict[str, list[Row]]:
+    """Everything in a report that is not an event, by name of table, given the processes that were recorded."""
     tables = {
         "META_DATA_EXPORT": _pairs(_exporter()),
-        "TARGET_INFO_SYSTEM_ENV": _pairs(processes[0]["system"] if processes else _system()),
+        "TARGET_INFO_SYSTEM_ENV": _pairs(processes[0]["system"]),
         "TARGET_INFO_SESSION_START_TIME": [_session(rows.started_utc_ns)],
         "PROCESSES": list({process["process"]["pid"]: process["process"] for process in processes}.values()),
     }

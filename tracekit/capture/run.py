@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from tracekit.capture.attach import marks_on
+from tracekit.capture.emit import nothing
 from tracekit.capture.frames import failed_call
 from tracekit.capture.marks import Tensors, all_tensors, call_key, marker_tensors, unwrapped
 from tracekit.capture.program import Compiling, Marking, Settings, marked_program
@@ -54,6 +55,7 @@ def run(
     window: Window,
     operators: AbstractContextManager[object],
     figures: dict[str, int],
+    stopped: Callable[[], object] = nothing,
 ) -> None:
     """Runs a target to its end.
 
@@ -65,6 +67,7 @@ def run(
         figures: Receives the figures as they become known, so that it holds them even if the target fails or exits:
             modules marked and unmarked, by cause, and, where the target returned a model, the median time of an
             iteration before and during the recording, in nanoseconds.
+        stopped: Called when Ctrl-C ends the target, before the window closes: that may take long.
 
     Raises:
         CaptureError: If the target fails, or nothing in it could be recorded.
@@ -76,6 +79,9 @@ def run(
                 figures |= _run_compiled_steps(job, settings.compiling)
             elif (result := _called_with_root_markers(job)) is not None:
                 figures |= _run_steps(job, _program(target.spec, result))
+    except KeyboardInterrupt:
+        stopped()
+        raise
     finally:
         window.close()
         figures |= job.marking.figures()

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 from torch.compiler import is_dynamo_compiling
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -32,7 +33,8 @@ from tracekit.capture.steps import step
 from tracekit.markers import formatting
 from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE
 
-#: As at reading: the size of a root that leads another, and how often a loop may call others before its leader.
+#: As where reports are read (``trace.steps.loops``): how many times larger a root is that leads another, and how many
+#: calls a loop may make before its leader.
 _MUCH, _LONGEST_CYCLE = 2, 8
 #: Figures in a report: graph captures outside the recording, and replays inside it.
 BEFORE, REPLAYS = "graphs_before", "graph_replays"
@@ -434,5 +436,7 @@ def _mark(text: str) -> None:
 
 
 def _versions(root: nn.Module) -> list[int]:
-    trained = (parameter for parameter in root.parameters() if parameter.requires_grad)
-    return [parameter._version for parameter in islice(trained, _SOME) if not parameter.is_inference()]
+    trained = [*islice((parameter for parameter in root.parameters() if parameter.requires_grad), _SOME)]
+    # Until its first call, a lazy module does not have its parameters.
+    known = not any(map(is_lazy, trained))
+    return [parameter._version for parameter in trained if known and not parameter.is_inference()]

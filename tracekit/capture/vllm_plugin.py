@@ -239,7 +239,8 @@ def _marked(layer: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
         marks = next(marks_on(layer), None)
         if marks is None or (marks.lane.open and marks.lane.open[-1] is marks):
             return method(*args, **kwargs)
-        marks.before(layer, tuple(_tensors(args))[:_DESCRIBED], None)
+        tensors = [item for item in args if isinstance(item, torch.Tensor)]
+        marks.before(layer, tuple(tensors[:_DESCRIBED]), None)
         try:
             return method(*args, **kwargs)
         finally:
@@ -247,7 +248,3 @@ def _marked(layer: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(marked, _MARKED, True)
     return marked
-
-
-def _tensors(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
-    return (item for item in args if isinstance(item, torch.Tensor))

@@ -5,8 +5,6 @@ Every loss has a name here. A stage that has to leave something out counts it in
 more detail what happened.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 
@@ -28,7 +26,7 @@ class Cause:
     loss: bool = True
     detail: str = ""
 
-    def form(self, detail: str, advice: str | None = None) -> Cause:
+    def form(self, detail: str, advice: str | None = None) -> "Cause":
         """One of the forms of this cause, whose advice may be another."""
         return replace(self, detail=detail, advice=self.advice if advice is None else advice)
 

@@ -93,6 +93,8 @@ def _prepare_signals() -> None:
 def _prepare_memory() -> None:
     # Buffers of tens of megabytes come and go; the system's allocator faults their pages in at a third of the cost.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    # NumPy's BLAS, which nothing here uses, starts a thread for each core when it is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Imports make objects that all stay; looking through them again and again takes a sixth of a short command's time.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     # At its end Python looks for cycles again, though all memory is given back then: another fifth.

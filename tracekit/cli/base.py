@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from typing_extensions import override
 
 from tracekit.errors import plain
+from tracekit.progress import no_progress
 from tracekit.storage.locations import is_url
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from tracekit.progress import Progress
 #: Options that describe the device, by the keyword of the analyses that take them.
 DEVICE_OPTIONS = {"peaks": "--peak", "dtype": "--dtype"}
+#: What takes longer is announced also where no bar is shown.
+_LONG_S = 10
 _SHARE = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})( ?%)?", re.ASCII)
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 
@@ -82,27 +86,43 @@ def say(lines: Iterable[str]) -> None:
 
 
 @contextmanager
-def progress_bar(*, quiet: bool) -> Iterator[Progress]:
-    """A bar on stderr while the block runs, if that is a terminal."""
-    from tracekit.progress import no_progress
-
+def progress_bar(*, quiet: bool, elsewhere: Progress = no_progress) -> Iterator[Progress]:
+    """A bar on stderr while the block runs, from its first stage on; ``elsewhere`` if that is no terminal."""
     if quiet or not sys.stderr.isatty():
-        yield no_progress
+        yield no_progress if quiet else elsewhere
         return
     from rich.console import Console
     from rich.progress import Progress as Bars
 
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-        lock = threading.Lock()
+    bars = Bars(console=Console(stderr=True), transient=True)
+    tasks: dict[str, TaskID] = {}
+    lock = threading.Lock()
 
-        def show(stage: str, share: float) -> None:
-            with lock:  # reports parsed side by side call this at once
-                if stage not in tasks:
-                    tasks[stage] = bars.add_task(stage, total=1.0)
-            bars.update(tasks[stage], completed=share)
+    def show(stage: str, share: float) -> None:
+        with lock:  # reports parsed side by side call this at once
+            bars.start()
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=1.0)
+        bars.update(tasks[stage], completed=share)
 
+    try:
         yield show
+    finally:
+        bars.stop()
+
+
+def line_if_long() -> Progress:
+    """Prints one line on stderr where a stage will take longer than most people wait."""
+    begun: dict[str, float] = {}
+    said: set[str] = set()
+
+    def show(stage: str, share: float) -> None:
+        passed_s = time.monotonic() - begun.setdefault(stage, time.monotonic())
+        if 0 < share < 1 and stage not in said and passed_s > max(1, share * _LONG_S):
+            said.add(stage)
+            say([f"tracekit: {stage}, about {passed_s / share - passed_s:.0f} s left"])
+
+    return show
 
 
 def add_force(parser: argparse.ArgumentParser, existing: str) -> None:

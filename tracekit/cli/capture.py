@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.cli.base import add_force, add_quiet, count, say
+from tracekit.cli.base import add_force, add_quiet, count, line_if_long, progress_bar, say
 from tracekit.cli.recording import engine_with_trace, report_place, require_torch, trace_place, with_hierarchies
 from tracekit.errors import CaptureError, UsageError
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from tracekit.capture.engines.base import Outcome
     from tracekit.capture.program import Compiling, Settings
+    from tracekit.progress import Progress
 
 NAME = "capture"
 HELP = "run a model, a script or a command and record it"
@@ -124,8 +124,10 @@ def run(args: argparse.Namespace) -> int:
     # Absolute, because the target may change the working directory.
     trace = trace_place(report, force=args.force).absolute() if args.hierarchy else None
     record = _record_command if args.target is None else _record_target
-    recorded = record(args, report.absolute(), trace)
-    warnings = [*recorded.warnings, *_marker_warnings(recorded.figures), *with_hierarchies(trace)]
+    with progress_bar(quiet=args.quiet, elsewhere=line_if_long()) as progress:
+        recorded = record(args, (report.absolute(), trace), progress)
+        failed = with_hierarchies(trace, progress)
+    warnings = [*recorded.warnings, *_marker_warnings(recorded.figures), *failed]
     say(f"tracekit: warning: {warning}" for warning in warnings)
     if not args.quiet:
         say(_summary(recorded.figures, report, trace))
@@ -143,12 +145,12 @@ def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
     return report_place(Path(f"{name}.sqlite"), force=args.force)
 
 
-def _record_target(args: argparse.Namespace, report: Path, trace: Path | None) -> Outcome:
+def _record_target(args: argparse.Namespace, places: tuple[Path, Path | None], progress: Progress) -> Outcome:
     require_torch()
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
 
-    job = Job(args.target, tuple(args.trailing), _settings(args), report, trace)
+    job = Job(args.target, tuple(args.trailing), _settings(args), *places, progress)
     return chosen(args.engine).record(job)
 
 
@@ -185,13 +187,12 @@ def _compiling(args: argparse.Namespace) -> Compiling | None:
 
 
 def _given(args: argparse.Namespace, names: tuple[str, ...]) -> str | None:
-    values = {name: getattr(args, name) for name in names}
-    given = (name for name, value in values.items() if value is not None and value is not False and value != [])
-    name = next(given, None)
-    return None if name is None else f"--{name.replace('_', '-')}"
+    values = ((name, getattr(args, name)) for name in names)
+    given = (name for name, value in values if value is not None and value is not False and value != [])
+    return next((f"--{name.replace('_', '-')}" for name in given), None)
 
 
-def _record_command(args: argparse.Namespace, report: Path, trace: Path | None) -> Outcome:
+def _record_command(args: argparse.Namespace, places: tuple[Path, Path | None], progress: Progress) -> Outcome:
     if given := _given(args, ("compile", *_COMPILE_OPTIONS)):
         raise UsageError(f"{given} is for a function that returns (model, inputs), not for a command after --")
     require_torch()
@@ -204,8 +205,10 @@ def _record_command(args: argparse.Namespace, report: Path, trace: Path | None) 
         raise UsageError(f"{given} of a command needs --engine torch, because nsys records its processes as a whole")
     from tracekit.capture.processes import command
 
-    record = command.record_with_nsys if engine == "nsys" else partial(command.record, chrome_trace=trace)
-    return record(args.trailing, _settings(args), report)
+    report, trace = places
+    if engine == "nsys":
+        return command.record_with_nsys(args.trailing, _settings(args), report)
+    return command.record(args.trailing, _settings(args), report, trace, progress)
 
 
 def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Iterator[str]:

@@ -50,6 +50,6 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.views.formatting import nouns
 
     terminal = console()
-    terminal.print(tree.as_text(module_tree.frame(dataset), nouns(dataset), terminal.width))
+    terminal.print(tree.as_text(module_tree.columns(dataset), nouns(dataset), terminal.width))
     print(f"report: {report}, dataset: {dataset.folder}")
     return outcome.exit_code

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import os
 import platform
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit.cli.base import add_force, console, progress_bar, say
-from tracekit.cli.recording import INSTALL_TORCH, require_torch
-from tracekit.errors import CaptureError, TracekitError, UsageError
+from tracekit.cli.recording import require_torch, unusable
+from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -103,7 +100,7 @@ def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) ->
         print(found.as_json())
     else:
         counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
-        print(f"{counts} in {found.seconds:.0f} s: {place / summary.PAGE}, {place / summary.FILE}")
+        print(f"{counts} in {found.seconds:.0f} s: {place / summary.FILE}")
     return found
 
 
@@ -127,15 +124,10 @@ def _checks() -> list[Check]:
 
 
 def _package(name: str) -> Check:
-    if importlib.util.find_spec(name) is None:
-        return Check(name, ok=False, detail="not installed", advice=INSTALL_TORCH)
-    try:
-        importlib.import_module(name)
-    except (ImportError, OSError) as error:
-        detail = f"installed but cannot be imported ({' '.join(str(error).split())})"
-        return Check(name, ok=False, detail=detail, advice="reinstall it")
     from importlib.metadata import version
 
+    if problem := unusable(name):
+        return Check(name, ok=False, detail=problem[0], advice=problem[1])
     return Check(name, ok=True, detail=version(name))
 
 
@@ -184,28 +176,18 @@ def _native_reports(tool: Nsys | None) -> Check:
 
 def _marker_checks(tool: Nsys, nvtx: str) -> list[Check]:
     from tracekit.capture.emit import KNOWN_NVTX
+    from tracekit.selftest.machine import recorded_texts
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         problem = Path(folder) / "problem"
         try:
-            checks = _compare_texts(tool, nvtx, _recorded_texts(tool, problem))
+            checks = _compare_texts(tool, nvtx, recorded_texts(tool, problem))
         except TracekitError as error:
             checks = [Check(_MARKERS, ok=False, detail=str(error), advice="run nsys yourself to see why")]
         if problem.exists():
             detail = f"changed: nvtx {nvtx} rejects a call that tracekit needs ({problem.read_text('utf-8')})"
             checks = [Check(_MARKERS, ok=False, detail=detail, advice=KNOWN_NVTX)]
     return checks
-
-
-def _recorded_texts(tool: Nsys, problem: Path) -> set[str]:
-    from tracekit.pipeline import parse
-
-    report = problem.with_name("probe.sqlite")
-    recorded = tool.record([sys.executable, "-m", "tracekit.capture.probe", str(problem)], report)
-    if not report.exists():
-        raise CaptureError("; ".join(recorded.warnings))
-    ranges = parse(report).table("ranges", ["text", "open"]).to_pylist()
-    return {row["text"] for row in ranges if not row["open"]}
 
 
 def _compare_texts(tool: Nsys, nvtx: str, texts: set[str]) -> list[Check]:

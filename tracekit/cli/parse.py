@@ -74,13 +74,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Parses the reports and prints the summary, also if only some of them can be read."""
     from tracekit.arrays.kept_memory import keep_memory
+
+    keep_memory()  # before NumPy is loaded
     from tracekit.arrays.without_pandas import without_pandas
     from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
     from tracekit.pipeline import parse_new
     from tracekit.pipeline.one import ParseOptions, Run
 
-    keep_memory()
     without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
     options = ParseOptions(rows=args.rows, graph_captures=tuple(args.graph_captures))

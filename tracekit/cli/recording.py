@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tracekit.errors import CaptureError, ReportError, UsageError
 from tracekit.files import reason_of
+from tracekit.progress import Progress, no_progress
 
 #: Suffixes of what nsys itself writes next to the report.
 _NATIVE = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -14,15 +15,21 @@ _ELSEWHERE = "choose another place with -o"
 INSTALL_TORCH = "pip install torch nvtx"
 
 
+def unusable(name: str) -> tuple[str, str] | None:
+    """Why a package cannot be imported, and what to do; None if it can be."""
+    if importlib.util.find_spec(name) is None:
+        return "not installed", INSTALL_TORCH
+    try:
+        importlib.import_module(name)
+    except (ImportError, OSError) as error:
+        return f"installed but cannot be imported ({' '.join(str(error).split())})", "reinstall it"
+    return None
+
+
 def require_torch() -> None:
     """Checks that torch can be imported."""
-    if importlib.util.find_spec("torch") is None:
-        raise CaptureError(f"recording a model needs torch: {INSTALL_TORCH}")
-    try:
-        importlib.import_module("torch")
-    except (ImportError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise CaptureError(f"torch is installed but cannot be imported ({reason}); reinstall it") from None
+    if problem := unusable("torch"):
+        raise CaptureError(f"torch is {problem[0]}; {problem[1]}")
 
 
 def report_place(path: Path, *, force: bool) -> Path:
@@ -53,14 +60,14 @@ def trace_place(report: Path, *, force: bool) -> Path:
     return trace
 
 
-def with_hierarchies(trace: Path | None) -> list[str]:
+def with_hierarchies(trace: Path | None, progress: Progress = no_progress) -> list[str]:
     """Writes the hierarchies of modules into a Chrome trace. Returns why they are not there, if so."""
     if trace is None or not trace.exists():
         return []
     from tracekit.pipeline.module_hierarchies import write_module_hierarchies
 
     try:
-        write_module_hierarchies(trace)
+        write_module_hierarchies(trace, progress)
     except ReportError as error:
         problem = error.problem
     except OSError as error:

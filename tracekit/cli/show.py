@@ -51,14 +51,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the answer."""
-    from tracekit.analyses import ANALYSES
+    from tracekit.arrays.without_pandas import without_pandas
+
+    without_pandas()
+    from tracekit import analyses
     from tracekit.dataset.opening import load
     from tracekit.errors import UsageError
     from tracekit.views.answers import Choice
 
-    analysis = {known.NAME: known for known in ANALYSES}.get(args.name)
-    if analysis is None:
+    if args.name not in analyses.QUESTIONS:
         raise UsageError(f"there is no question {args.name}; {_hint(args)}")
+    analysis = getattr(analyses, args.name)
     options = _options(analysis, args)
     dataset = load(args.dataset)
     if args.path is not None:
@@ -73,13 +76,12 @@ def run(args: argparse.Namespace) -> int:
 def _hint(args: argparse.Namespace) -> str:
     from difflib import get_close_matches
 
-    from tracekit.analyses import ANALYSES
+    from tracekit.analyses import QUESTIONS
 
-    names = [analysis.NAME for analysis in ANALYSES]
-    if str(args.dataset) in names:
+    if str(args.dataset) in QUESTIONS:
         return f"did you mean tracekit show {args.dataset} {args.name}?"
-    close = get_close_matches(args.name, names, 1)
-    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(names)}"
+    close = get_close_matches(args.name, QUESTIONS, 1)
+    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(QUESTIONS)}"
 
 
 def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
@@ -100,35 +102,36 @@ def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
 def _print(
     dataset: Dataset, analysis: Analysis, options: dict[str, Any], choice: Choice, args: argparse.Namespace
 ) -> None:
-    from tracekit.analyses import side_by_side, tree
+    from tracekit.analyses import tree
+    from tracekit.analyses.base import taken
     from tracekit.views import answers
 
-    answer = frame = side_by_side.frame(dataset, analysis, args.by, **options)
+    answer = rows = answers.columns(dataset, analysis, args.by, **options)
     is_tree = analysis is tree and args.by is None
     if is_tree:
-        frame = answers.chosen(analysis.NAME, frame, choice._replace(top=None), dataset)
+        rows = answers.chosen(analysis.NAME, answer, choice._replace(top=None), dataset)
         # Keeps what is above the largest rows, so that the tree stays connected.
-        frame = frame if choice.top is None else tree.largest(frame, choice.top)
+        rows = rows if choice.top is None else taken(rows, tree.largest(rows, choice.top))
     else:
-        frame = answers.chosen(analysis.NAME, frame, choice, dataset)
+        rows = answers.chosen(analysis.NAME, answer, choice, dataset)
     if args.json:
-        print(answers.as_json(frame))
+        print(answers.as_json(rows))
         return
     if args.csv:
-        print(answers.as_csv(frame), end="")
+        print(answers.as_csv(rows), end="")
         return
 
     from tracekit.views import tree as tree_view
     from tracekit.views.formatting import nouns
 
     terminal, words = console(), nouns(dataset)
-    if is_tree and len(frame):
-        lines = tree_view.of_dataset(dataset, frame, terminal.width, top=choice.top, min_share=choice.min_share)
+    if is_tree and answers.rows_of(rows):
+        lines = tree_view.of_dataset(dataset, rows, terminal.width, top=choice.top, min_share=choice.min_share)
         terminal.print(lines)
-    elif answer.empty:
+    elif not answers.rows_of(answer):
         terminal.print(answers.nothing(analysis.NAME, answer, dataset))
     else:
-        shown = frame if args.by is None else answers.side_by_side(frame)
+        shown = rows if args.by is None else answers.side_by_side(rows)
         terminal.print(answers.as_text(shown, words, terminal.width, choice))
 
 

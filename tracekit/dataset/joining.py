@@ -143,9 +143,9 @@ def join(folder: Path, reports: Sequence[Part | Kept], left_out: list[dict[str, 
     moves: list[Callable[[threading.Event], None]] = []
     for share in shares:
         at = place[share.hierarchy.key]
-        counted = manifest.count_differing(share.entry, union.differing[at])
+        counted = _count_differing(share.entry, union.differing[at])
         share.entry["per_report_modules"] = at if share.hierarchy.table.num_rows else None
-        new = _renumbering(share.hierarchy, union.module_id[at], paths)
+        new = renumbering(share.hierarchy, union.module_id[at], paths)
         moves += [partial(_move, folder, share, spec, new, counted) for spec in _PARTED]
     _move_all(moves, progress)
     for report in reports:
@@ -173,7 +173,7 @@ def _shares(reports: Sequence[Part | Kept]) -> list[_Share]:
 
 def _share_of_part(report: Part, known: dict[Key, Hierarchy]) -> _Share:
     own = manifest.read(report.folder)
-    key = Key(own[manifest.TABLE_IDS]["modules"], manifest.differing_by_itself(own) > 0)
+    key = Key(own[manifest.TABLE_IDS]["modules"], manifest.differing_in(own["coverage"]) > 0)
     if key not in known:
         known[key] = per_report_modules.of_one_report(report.folder, key)
     entry = manifest.entry_of(report.name, report.first_id, own)
@@ -200,8 +200,20 @@ def _move_all(moves: list[Callable[[threading.Event], None]], progress: Progress
             raise
 
 
+def _count_differing(entry: dict[str, Any], others: int) -> pa.Table | None:
+    """Notes in a report's entry how many of its modules others describe differently; its new coverage, if any."""
+    differing = entry[manifest.DIFFERING]
+    if others == differing["others"]:
+        return None
+    entry[manifest.DIFFERING] = {**differing, "others": others}
+    # The same module may differ between processes of one report and between reports.
+    table = coverage.with_differing(entry["coverage"], others + differing["itself"], entry["rows"]["modules"])
+    entry["coverage"], entry["rows"] = table.to_pylist(), {**entry["rows"], "coverage": table.num_rows}
+    return table
+
+
 def _move(
-    folder: Path, share: _Share, spec: TableSpec, new: _Renumbering, counted: pa.Table | None, stop: threading.Event
+    folder: Path, share: _Share, spec: TableSpec, new: Renumbering, counted: pa.Table | None, stop: threading.Event
 ) -> None:
     """Makes a table of one report a partition, with the modules' new ids and paths; its new id goes into the entry."""
     if stop.is_set():
@@ -231,7 +243,7 @@ def _readable(table: str, place: Location) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Renumbering:
+class Renumbering:
     """The new ids and paths of one report's modules, by the old ones; only of paths that changed."""
 
     ids: Ints
@@ -240,15 +252,16 @@ class _Renumbering:
     keeps_order: bool
 
 
-def _renumbering(held: Hierarchy, new: Ints, all_paths: list[str]) -> _Renumbering:
+def renumbering(held: Hierarchy, new: Ints, all_paths: list[str]) -> Renumbering:
+    """What changes in the tables of a report whose modules are joined with those of others."""
     ids = np.zeros(int(held.ids.max(initial=-1)) + 1, dtype=np.int32)
     ids[held.ids] = new
     paths = {old: all_paths[at] for old, at in zip(held.paths, new.tolist(), strict=True) if old != all_paths[at]}
     same = not paths and bool((held.ids == new).all())
-    return _Renumbering(ids, paths, same, bool((np.diff(new[np.argsort(held.ids)]) > 0).all()))
+    return Renumbering(ids, paths, same, bool((np.diff(new[np.argsort(held.ids)]) > 0).all()))
 
 
-def _rewrite(source: Path, target: Path, spec: TableSpec, new: _Renumbering, stop: threading.Event) -> None:
+def _rewrite(source: Path, target: Path, spec: TableSpec, new: Renumbering, stop: threading.Event) -> None:
     """Writes a table again; at once if the new ids change the order of its rows."""
     in_order = "module_id" not in spec.sorted_by or new.keeps_order
     with pq.ParquetFile(source) as file, table_writer(target, spec) as writer:
@@ -256,13 +269,13 @@ def _rewrite(source: Path, target: Path, spec: TableSpec, new: _Renumbering, sto
         for batch in groups if in_order else [[*range(file.num_row_groups)]]:
             if stop.is_set():
                 break
-            table = _with_new_ids(file.read_row_groups(batch), new)
+            table = with_new_ids(file.read_row_groups(batch), new)
             writer.write_table(table if in_order else _sorted(table, spec), row_group_size=ROW_GROUP)
         if not groups:
             writer.write_table(spec.empty())
 
 
-def _with_new_ids(table: pa.Table, new: _Renumbering) -> pa.Table:
+def with_new_ids(table: pa.Table, new: Renumbering) -> pa.Table:
     """The table with the new ids and paths of modules; each distinct path is looked up once."""
     at = table.schema.get_field_index("module_id")
     ids = pa.array(new.ids).take(table.column(at).combine_chunks())

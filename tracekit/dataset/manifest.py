@@ -14,13 +14,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
-import pyarrow as pa
-
 from tracekit.causes import LEFT_OUT, LOSSES, MODULES_DIFFER, REPORT
 from tracekit.errors import DatasetError
 from tracekit.recording.provenance import LATEST_UTC_NS, Source
 from tracekit.storage.locations import Location, is_remote, reachable, text_of
-from tracekit.tables.coverage import Row, table_of
 from tracekit.version import __version__
 
 #: The field that says how files are named, if not all by their tables alone.
@@ -37,12 +34,14 @@ PER_REPORT_MODULES = "modules_of_reports"
 #: Fields of a single report's manifest that are the same for all reports of a dataset.
 _COMMON = ("format", "format_version", "tracekit", ID)
 #: How many modules of a report differ, each by whom they are described: by itself and by other reports.
-_DIFFERING = "modules_differ"
+DIFFERING = "modules_differ"
 _SOURCE = "source"
 _ID_BYTES = 16
 #: How long a report lasts, from its start.
 _LENGTH = "length_ns"
 _AGAIN = "parse the report again"
+#: What is known of these is counted; of all else it is the share of time.
+_SHARES_OF_COUNTS = {"ranges", "processes"}
 #: How often a dataset is looked for that other parses keep replacing.
 _ATTEMPTS = 10
 
@@ -201,38 +200,17 @@ def _are_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(start + length <= next_start)
 
 
-def differing_by_itself(own: Mapping[str, Any]) -> int:
-    """How many modules one report describes in different ways."""
-    return sum(row["count"] for row in own["coverage"] if row["cause"] == MODULES_DIFFER.name)
+def differing_in(coverage: Sequence[Mapping[str, Any]]) -> int:
+    """How many modules are described in different ways, as the rows of ``coverage`` say."""
+    return sum(row["count"] for row in coverage if row["cause"] == MODULES_DIFFER.name)
 
 
 def entry_of(name: str, first_id: int, own: Mapping[str, Any]) -> dict[str, Any]:
     """One report's entry, made of its own manifest, without the ids of the files that become those of all."""
     about = {field: value for field, value in own.items() if field not in _COMMON}
     ids = {table: id_ for table, id_ in own[TABLE_IDS].items() if table != "modules"}
-    differing = {"itself": differing_by_itself(own), "others": 0}
-    return {"name": name, "first_id": first_id, **about, TABLE_IDS: ids, _DIFFERING: differing}
-
-
-def count_differing(entry: dict[str, Any], others: int) -> pa.Table | None:
-    """Notes in a report's entry how many of its modules others describe differently; its new coverage, if any."""
-    differing = entry[_DIFFERING]
-    if others == differing["others"]:
-        return None
-    entry[_DIFFERING] = {**differing, "others": others}
-    known = entry["rows"]["modules"]
-    rows = [
-        Row(**{("number" if key == "count" else key): value for key, value in row.items()})
-        for row in entry["coverage"]
-        if row["cause"] != MODULES_DIFFER.name
-    ]
-    # The same module may differ between processes of one report and between reports.
-    if number := min(others + differing["itself"], known):
-        row = Row(f"modules{LOSSES}", MODULES_DIFFER.name, False, number, 0, number / known)  # noqa: FBT003
-        rows.append(row._replace(advice=MODULES_DIFFER.advice))
-    table = table_of(rows)
-    entry["coverage"], entry["rows"] = table.to_pylist(), {**entry["rows"], "coverage": table.num_rows}
-    return table
+    differing = {"itself": differing_in(own["coverage"]), "others": 0}
+    return {"name": name, "first_id": first_id, **about, TABLE_IDS: ids, DIFFERING: differing}
 
 
 def of_several(
@@ -247,7 +225,7 @@ def of_several(
         "left_out": left_out,
         "rows": rows,
         TABLE_IDS: ids,
-        "coverage": _total_coverage(entries, rows),
+        "coverage": _coverage_of_several(entries, rows),
     }
 
 
@@ -255,29 +233,43 @@ def of_some(whole: Mapping[str, Any], entries: list[dict[str, Any]], modules: in
     """The manifest of a dataset as if it had only some of its reports; ``modules`` are those of all."""
     [first, *others] = entries
     rows = {name: sum(entry["rows"][name] for entry in entries) for name in first["rows"]} | {"modules": modules}
-    coverage = _total_coverage(entries, rows) if others else first["coverage"]
+    coverage = _coverage_of_several(entries, rows) if others else first["coverage"]
     return {**whole, "reports": entries, "rows": rows, "coverage": coverage}
 
 
-def _total_coverage(entries: list[dict[str, Any]], rows: dict[str, int]) -> list[dict[str, Any]]:
-    totals: dict[tuple[str, str, str, bool], dict[str, Any]] = {}
-    for row in (row for entry in entries for row in entry["coverage"]):
-        key = (row["what"], row["cause"], row["detail"], row["known"])
-        total = totals.setdefault(key, {**row, "count": 0, "time_ns": 0})
-        total["count"] += row["count"]
-        total["time_ns"] += row["time_ns"]
-    time_ns = sum(row["time_ns"] for row in totals.values() if row["what"] == "kernels")
+def _coverage_of_several(entries: list[dict[str, Any]], rows: dict[str, int]) -> list[dict[str, Any]]:
     wholes = rows | {
         "launches": sum(entry["launches"] for entry in entries),
         "modules": sum(entry["rows"]["modules"] for entry in entries),
         "processes": sum(len(entry["processes"]) for entry in entries),
-        "events": rows["ranges"],
         REPORT: len(entries),
     }
-    for row in totals.values():
-        if row["what"] == "kernels":
-            row["share"] = row["time_ns"] / time_ns if time_ns else 0.0
+    return total_coverage([row for entry in entries for row in entry["coverage"]], wholes)
+
+
+def total_coverage(
+    rows: Sequence[Mapping[str, Any]], wholes: Mapping[str, int], counted_once: str | None = None
+) -> list[dict[str, Any]]:
+    """The rows of ``coverage`` of several parts as those of a whole.
+
+    Args:
+        rows: Those of all parts.
+        wholes: How many rows each table has, and how many launches, processes and reports there are.
+        counted_once: Of what every part says the same.
+    """
+    totals: dict[tuple[str, str, str, bool], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["what"], row["cause"], row["detail"], row["known"])
+        total = totals.setdefault(key, {**row, "count": 0, "time_ns": 0})
+        if not total["count"] or row["what"] != counted_once:
+            total["count"] += row["count"]
+            total["time_ns"] += row["time_ns"]
+    time_ns = sum(total["time_ns"] for total in totals.values() if total["what"] == "kernels")
+    wholes = {**wholes, "events": wholes["ranges"]}
+    for total in totals.values():
+        what = total["what"].removesuffix(LOSSES).removesuffix(LEFT_OUT)
+        if what == total["what"] and what not in _SHARES_OF_COUNTS:
+            total["share"] = total["time_ns"] / max(1, time_ns)
         else:
-            kind = row["what"].removesuffix(LOSSES).removesuffix(LEFT_OUT)
-            row["share"] = min(1.0, row["count"] / max(1, wholes.get(kind, rows["kernels"])))
+            total["share"] = min(1.0, total["count"] / max(1, wholes.get(what, wholes["kernels"])))
     return list(totals.values())

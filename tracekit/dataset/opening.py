@@ -19,7 +19,6 @@ from tracekit.dataset import manifest
 from tracekit.errors import DatasetError, UsageError
 from tracekit.schema import CATEGORY, Column
 from tracekit.storage.locations import Given, Location, in_order, is_remote, listed, location, reachable
-from tracekit.tables import TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 SUFFIX = ".tracekit"
 #: The table that is one for all reports.
 UNITED = "modules"
-_SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
-TABLE_NAMES = tuple(_SPECS)
+#: Of :data:`tracekit.tables.TABLES`, which are not loaded here, since with them comes all that builds them.
+TABLE_NAMES = ("ranges", "calls", "kernels", "kernel_modules", "modules", "steps", "coverage")
 #: Tables whose rows are counted where a dataset is shown.
 _SHOWN = ("kernels", "calls", "modules", "steps")
 _FEW_ROWS = 1 << 15  # of which reading costs less than starting threads for it
@@ -88,8 +87,8 @@ class Dataset:
             name: Its name; see ``tracekit schema``.
             columns: The columns to read, by default all.
         """
-        if name not in _SPECS:
-            raise UsageError(f"there is no table {name}; expected one of {', '.join(_SPECS)}")
+        if name not in TABLE_NAMES:
+            raise UsageError(f"there is no table {name}; expected one of {', '.join(TABLE_NAMES)}")
         with self._reading(name):
             _ = name == "steps" and self._module_ids and self._steps_seen  # looked at once, not by each thread
             parts = [*in_order(partial(self._part, name, columns), self._files(name), self.folder)]

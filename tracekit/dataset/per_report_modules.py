@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from tracekit.dataset import manifest
 from tracekit.dataset.opening import id_of
 from tracekit.dataset.writing import ROW_GROUP, table_writer
 from tracekit.errors import DatasetError
-from tracekit.markers.base import Param
+from tracekit.markers.base import MODULE, Param
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.storage.locations import Location
 from tracekit.tables import modules
@@ -56,11 +56,7 @@ class Key(NamedTuple):
 
 
 class Hierarchy(NamedTuple):
-    """The modules that one or more reports have.
-
-    Attributes:
-        ids: The id of each in the tables of these reports as they lie there.
-    """
+    """The modules that one or more reports have, with their ids in the tables of these reports as they lie there."""
 
     key: Key
     table: pa.Table
@@ -79,7 +75,12 @@ def nothing() -> Hierarchy:
 
 def of_one_report(folder: Path, key: Key) -> Hierarchy:
     """The modules of a dataset of one report."""
-    table = _alike(pq.read_table(folder / "modules.parquet"))
+    return of_table(pq.read_table(folder / "modules.parquet"), key)
+
+
+def of_table(rows: pa.Table, key: Key) -> Hierarchy:
+    """The modules of a table ``modules``."""
+    table = _alike(rows)
     if not table.num_rows:
         return nothing()
     return Hierarchy(key, table, np.arange(table.num_rows, dtype=np.int32), table.column("path").to_pylist())
@@ -96,10 +97,7 @@ def read(
 ) -> dict[int, Hierarchy]:
     """The hierarchies of a dataset of several reports, by their numbers.
 
-    Args:
-        place: The dataset.
-        listed: Its manifest.
-        readable: Where the file of a table and a report, or of all, can be read on this machine.
+    ``readable`` is where the file of a table and a report, or of all, can be read on this machine.
     """
     try:
         with pq.ParquetFile(readable(_SPEC.name, None)) as file:
@@ -138,6 +136,10 @@ def write(folder: Path, hierarchies: Sequence[Hierarchy], united: Sequence[Ints]
             writer.write_table(_SPEC.table(columns), row_group_size=ROW_GROUP)
 
 
+def _first(tree: Tree) -> tuple[bool, tuple[int, int]]:
+    return tree.first is None, tree.first or (0, 0)
+
+
 _NUMBERED = re.compile(r"(.*)~\d+", re.DOTALL)
 
 
@@ -149,20 +151,27 @@ class Union:
         module_id: For every report, the new id of each of its modules by its old one.
         differing: For every report, how many of its modules are described differently by another report, or may be any
             of several modules of it.
+        differing_modules: How many modules that are.
     """
 
     table: pa.Table
     module_id: list[Ints]
     differing: list[int]
+    differing_modules: int = 0
 
 
-def united(tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset()) -> Union:
+#: When modules were first called, by their ids.
+FirstCalls: TypeAlias = Mapping[int, int]
+
+
+def united(
+    tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset(), called: Sequence[FirstCalls] = ()
+) -> Union:
     """The tables ``modules`` of several reports as one, in pre-order, siblings as they stand in the reports.
 
-    Args:
-        tables: The tables.
-        contradictory: Which of them describe a module in different ways; what such a report does not record may be
-            missing because of that, so no other report may fill it in.
+    What a ``contradictory`` table, which describes a module in different ways, does not record may be missing because
+    of that, so no other report may fill it in.
+    If they are of processes of one report, which share a clock and the numbers of modules, ``called`` has first calls.
     """
     first = tables[0]
     own = np.arange(first.num_rows, dtype=np.int32)
@@ -170,13 +179,14 @@ def united(tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset
         return Union(first, [own] * len(tables), [0] * len(tables))
     rows = [table.to_pylist() for table in tables]
     roots = [
-        _roots(own_rows, source, CONTRADICTED if source in contradictory else None)
+        _roots(own_rows, source, CONTRADICTED if source in contradictory else None, called[source] if called else {})
         for source, own_rows in enumerate(rows)
     ]
     numbers = _Numbers()
-    for trees, own_rows in zip(roots, rows, strict=True):
+    for trees, own_rows in () if called else zip(roots, rows, strict=True):
         numbers.raise_in(trees, own_rows)
-    joint = merge_hierarchies([root for trees in roots for root in trees])
+    every = [root for trees in roots for root in trees]
+    joint = merge_hierarchies(sorted(every, key=_first) if called else every)
     ids = [np.zeros(len(own_rows), dtype=np.int32) for own_rows in rows]
     differing = [0] * len(rows)
     for new_id, node in enumerate(joint):
@@ -184,8 +194,8 @@ def united(tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset
             differing[tree.source] += 1
         for tree in node.same:
             ids[tree.source][tree.row] = new_id
-    table = modules.table_of([_module(node, rows) for node in joint])
-    return Union(table, ids, differing)
+    table = modules.table_of([_module(node, rows, timed=bool(called)) for node in joint])
+    return Union(table, ids, differing, sum(node.differs for node in joint))
 
 
 class _Numbers:
@@ -251,15 +261,18 @@ def _at_odds(joint: MergedModule) -> list[Tree]:
     return [tree for tree in joint.same if tree.facts in odd] or joint.same
 
 
-def _roots(rows: list[dict[str, Any]], source: int, missing: str | None) -> list[Tree]:
+def _roots(rows: list[dict[str, Any]], source: int, missing: str | None, called: FirstCalls) -> list[Tree]:
     """The modules of one report as trees; a class or settings that it does not record become ``missing``."""
     trees: list[Tree] = []
     roots: list[Tree] = []
     for number, row in enumerate(rows):
         name = _own_name(row["name"], row["alias_of"])
-        tree = Tree(name, source, number, facts_in(row, missing), kind=row["kind"])
+        first = (called[number], number) if number in called else None
+        tree = Tree(name, source, number, facts_in(row, missing), first=first, kind=row["kind"])
         trees.append(tree)
         (roots if row["parent_id"] is None else trees[row["parent_id"]].below).append(tree)
+    for tree in reversed(trees) if called else ():
+        tree.first = min((one.first for one in (tree, *tree.below) if one.first), default=None)
     return roots
 
 
@@ -279,9 +292,13 @@ def facts_in(row: dict[str, Any], missing: str | None) -> Facts:
     return Facts(row["class_name"] or missing, tuple(params), row["static_params"] or missing)
 
 
-def _module(joint: MergedModule, rows: list[list[dict[str, Any]]]) -> Module:
-    """A module as all reports describe it; of several aliases the first in alphabetical order."""
+def _module(joint: MergedModule, rows: list[list[dict[str, Any]]], *, timed: bool) -> Module:
+    """A module as all reports describe it; of several aliases the first in alphabetical order, or by first calls."""
     path, place = (path.removeprefix(f"{NAMELESS_ROOT}.") for path in (joint.path, joint.place))
-    aliases = {rows[tree.source][tree.row]["alias_of"] for tree in joint.same} - {None, path}
+    same = [rows[tree.source][tree.row] for tree in sorted(joint.same, key=_first)]
+    aliases = {row["alias_of"] for row in same} - {None, path}
     alias = min(aliases, default=None if path == place else place)
+    if timed and joint.kind == MODULE:
+        marked = same[0]["alias_of"] or same[0]["path"]
+        alias = None if marked == path else marked
     return Module(joint.path, joint.name, joint.kind, joint.parent, joint.facts, alias, joint.subtree_end)

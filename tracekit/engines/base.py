@@ -1,7 +1,5 @@
 """What a task is, how it ended, what does tasks, and the simplest that does. Knows nothing of reports and datasets."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -87,7 +85,7 @@ class ThrottledShare:
 IN_PROCESS = "here"
 
 
-def in_process(scheduler: str | None) -> InProcess | None:
+def in_process(scheduler: str | None) -> "InProcess | None":
     """This process, where it is asked for by name."""
     return InProcess() if scheduler == IN_PROCESS else None
 

@@ -258,6 +258,8 @@ def _prepare(alive: Connection, telling: Connection, collections: tuple[int, int
 
     ``telling`` takes its id, then of each task the beginning, the shares that are done, and the end.
     """
+    from loky import process_executor  # noqa: PLC0415 - loaded here anyway
+
     # Ctrl-C in a terminal, and its end, reach only the process that gives the tasks, which then ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stopped)
@@ -268,6 +270,8 @@ def _prepare(alive: Connection, telling: Connection, collections: tuple[int, int
     threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
     telling.send(("pid", os.getpid()))
     gc.set_threshold(*collections)
+    # loky would start a process anew that keeps memory for its next task.
+    process_executor._USE_PSUTIL = False  # it has no other switch
     # Nothing but tasks runs here, so memory is theirs alone.
     keep_memory()
     without_pandas()

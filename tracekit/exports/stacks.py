@@ -6,15 +6,13 @@ a line break or other control character becomes U+FFFD. Kernels without a module
 
 from collections import Counter
 
-import pyarrow as pa
-
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.analyses.weighted_kernels import divided, shared_kernels
 from tracekit.dataset.opening import Dataset
 from tracekit.exports.base import Target, exported_file
 from tracekit.progress import Progress
 
-_COLUMNS = ["module_id", "cause", "name", "kind", "dur_ns"]
+_KEYS = ["module_id", "cause", "name", "kind"]
 
 
 def write(dataset: Dataset, target: Target, progress: Progress) -> None:
@@ -36,19 +34,14 @@ def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
     totals: Counter[_Stack] = Counter()
     rows, done = max(dataset.manifest["rows"]["kernels"], 1), 0
     shared = shared_kernels(dataset)
-    for piece in dataset.pieces("kernels", ["kernel_id", *_COLUMNS]):
-        for module, cause, name, kind, time_ns in _sums(divided(piece, shared) if shared.num_rows else piece):
+    for piece in dataset.pieces("kernels", ["kernel_id", *_KEYS, "dur_ns"]):
+        whole = (divided(piece, shared) if shared.num_rows else piece).unify_dictionaries()
+        sums = whole.group_by(_KEYS).aggregate([("dur_ns", "sum")]).select([*_KEYS, "dur_ns_sum"])
+        for module, cause, name, kind, time_ns in zip(*(column.to_pylist() for column in sums.columns), strict=True):
             totals[module, cause, name or kind] += time_ns
         done += piece.num_rows
         progress("exporting", done / rows)
     return totals
-
-
-def _sums(piece: pa.Table) -> list[tuple[int | None, str | None, str | None, str, int]]:
-    keys = _COLUMNS[:-1]
-    sums = piece.unify_dictionaries().group_by(keys).aggregate([("dur_ns", "sum")])
-    columns = [sums.column(name).to_pylist() for name in [*keys, "dur_ns_sum"]]
-    return list(zip(*columns, strict=True))
 
 
 def _order(item: tuple[_Stack, int]) -> tuple[bool, int, str, str]:

@@ -108,12 +108,12 @@ def _write(file: BufferedWriter | gzip.GzipFile, dataset: Dataset, progress: Pro
 
 
 def _about(dataset: Dataset, moved_by_ns: int) -> bytes:
-    started = [start_ns for start_ns in _started(dataset) if start_ns is not None]
+    started = _started(dataset)
     fields = {
         "tracekit": dataset.manifest.get("tracekit"),
         "dataset": dataset.folder.name,
         "times_moved_by_ns": moved_by_ns,
-        "started_utc_ns": min(started) if len(started) == len(_started(dataset)) else None,
+        "started_utc_ns": min(started, default=None),
     }
     # Perfetto's JSON has no surrogates, which ASCII would need for some letters.
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
@@ -298,17 +298,16 @@ def _short(name: str, parent: int, names: list[str]) -> str:
     return f"{names[parent]}.{name}" if name.isdecimal() and parent >= 0 else name
 
 
-def _started(dataset: Dataset) -> list[int | None]:
-    """The time from which the times of each report count, in nanoseconds since 1970; None if that is not known."""
+def _started(dataset: Dataset) -> list[int]:
+    """The time from which the times of each report count, in ns since 1970; none if that of one is not known."""
     entries = dataset.manifest.get("reports") or [dataset.manifest]
-    return [entry["source"].get("started_utc_ns") for entry in entries]
+    started = [entry["source"].get("started_utc_ns") for entry in entries]
+    return [] if None in started else started
 
 
 def _offsets(dataset: Dataset) -> dict[str, int]:
     """What to add to the times of each report to put all on one clock; 0 if the start of some report is unknown."""
-    started = [start_ns for start_ns in _started(dataset) if start_ns is not None]
-    if len(started) < len(dataset.reports):
-        return dict.fromkeys(dataset.reports, 0)
+    started = _started(dataset) or [0] * len(dataset.reports)
     return {name: start_ns - min(started) for name, start_ns in zip(dataset.reports, started, strict=False)}
 
 

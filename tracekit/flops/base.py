@@ -1,7 +1,5 @@
 """The description of a call from which its FLOPs are counted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,7 +32,7 @@ class Call(NamedTuple):
         """Shapes of all input tensors, positional ones first."""
         return [*(self.inputs or ()), *(shape for shapes in self.kwargs.values() for shape in shapes)]
 
-    def without_unknown_dimensions(self) -> Call:
+    def without_unknown_dimensions(self) -> "Call":
         """The same call without its inputs, outputs or parameters if a dimension of any of them is not known.
 
         All inputs are dropped, not just one: the rest might be taken for all of them.

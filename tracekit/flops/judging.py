@@ -99,19 +99,12 @@ class Judged(NamedTuple):
 
 
 def judged(call: Call, tensors: Tensors, seen: Seen, dtype: str | None = None) -> Judged:
-    """What is known about a call.
-
-    Args:
-        call: The call, as its markers describe it.
-        tensors: Dtypes of its tensors.
-        seen: The work that it ran.
-        dtype: The dtype to assume for its tensors where markers record none and it multiplies.
-    """
+    """What is known about a call. ``dtype`` is assumed for its tensors where markers record none and it multiplies."""
     call = call._replace(cpu_attention=seen.cpu_attention)
     formula = flops_of(call)
     flops, source, unknown = _flops(call, formula, seen)
     believed = isinstance(formula, int) and unknown is None
-    if dtype is not None and tensors.untold and believed and formula:
+    if dtype is not None and tensors.has_no_dtypes and believed and formula:
         tensors = tensors.all_of(dtype, call)
     size = bytes_of(call, tensors)
     multiplied = tensors.computed_in(call) or seen.multiplied

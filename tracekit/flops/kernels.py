@@ -56,12 +56,9 @@ _SINGLE = re.compile(r"sgemm|simt|ffma|gemv|gemmk1|gemmSN", re.IGNORECASE)
 
 
 class Kind(NamedTuple):
-    """What the name of a kernel says about it.
+    """What the name of a kernel says about it: ``harmless`` if it certainly multiplies no matrices.
 
-    Attributes:
-        harmless: Whether it certainly multiplies no matrices.
-        single: Whether it multiplies float32 in full precision.
-        unlike_linear: Whether its name is that of another kind of layer than a Linear.
+    ``single`` multiplies float32 in full precision; ``unlike_linear`` is named as another kind of layer than a Linear.
     """
 
     harmless: bool

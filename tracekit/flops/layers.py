@@ -254,11 +254,7 @@ _LARGEST = 2**63 - 1
 
 
 def flops_of(call: Call) -> int | Unknown | None:
-    """The FLOPs of one run of a call itself, without the modules that it calls.
-
-    Returns:
-        The number; the reason why it is not known; or None if no formula knows the class.
-    """
+    """The FLOPs of one run of a call itself, or why they are not known; None if no formula knows the class."""
     call = call.without_unknown_dimensions()
     for formula in FORMULAS:
         flops = formula(call)

@@ -152,10 +152,6 @@ def _unknown(*_sizes: Shape) -> int:
     return -1
 
 
-def _not_counted(*_sizes: Shape) -> int:
-    return 0
-
-
 #: What ``nn.TransformerEncoderLayer`` runs in place of all others in inference, and the places of its tensors:
 #: the source, the weights into and out of its attention, the weights of its feed-forward network.
 _FUSED_LAYER, _LAYER_TENSORS = "aten::_transformer_encoder_layer_fwd", (0, 3, 5, 14, 16)
@@ -164,7 +160,7 @@ _FUSED_LAYER, _LAYER_TENSORS = "aten::_transformer_encoder_layer_fwd", (0, 3, 5,
 _FUSED: dict[str, Callable[..., int]] = {FUSED_ATTENTION: _unknown, _FUSED_LAYER: _layer}
 _ATTENTIONS = ("efficient", "flash", "cudnn")
 _REGISTRY: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(CPU_ATTENTIONS, _not_counted),
+    **dict.fromkeys(CPU_ATTENTIONS, lambda *_: 0),
     "aten::mm": _product,
     "aten::bmm": _product,
     "aten::_scaled_mm": _product,

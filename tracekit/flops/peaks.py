@@ -15,11 +15,7 @@ from tracekit.flops.tensors import MULTIPLIED, plain
 
 
 class Gpu(NamedTuple):
-    """A model of GPU.
-
-    Attributes:
-        names: Its names as the driver reports them, without ``NVIDIA``; the first is shown.
-    """
+    """A model of GPU, with its names as the driver reports them, without ``NVIDIA``; the first is shown."""
 
     names: tuple[str, ...]
     tflops: Mapping[str, float]
@@ -42,12 +38,7 @@ class Stated(NamedTuple):
     gb_per_s: float | None = None
 
     def of(self, name: str | None, bytes_per_s: int | None) -> Peaks:
-        """Peaks of a device of a report.
-
-        Args:
-            name: Name of the device.
-            bytes_per_s: Bandwidth of its memory, as the report has it.
-        """
+        """Peaks of a device, given its name and the bandwidth of its memory as the report has it."""
         gpu = self.gpu or gpu_named(name or "")
         reported = None if self.gpu or not bytes_per_s else bytes_per_s / 1e9
         listed = gpu.gb_per_s if gpu else None

@@ -1,7 +1,5 @@
 """Dtypes and bytes of the tensors of a call: the least that it must read and write, each tensor once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import NamedTuple
@@ -32,14 +30,10 @@ def plain(dtype: str) -> str:
 
 
 def computed_in(given: Iterable[str], returned: Iterable[str]) -> str | None:
-    """The dtype of the products; None where the dtypes leave a doubt.
+    """The dtype of the products, from those of inputs and parameters, and of results; None where these leave a doubt.
 
     Under autocast, float32 goes in and half precision comes out: the product had the dtype of the result. A layer whose
     weights and inputs differ otherwise may convert either.
-
-    Args:
-        given: Dtypes of inputs and parameters.
-        returned: Dtypes of results.
     """
     before = {plain(dtype) for dtype in given} & {*MULTIPLIED, "uint8"}
     after = {plain(dtype) for dtype in returned} & {*MULTIPLIED}
@@ -66,11 +60,7 @@ _BYTES = {
 
 
 class Tensors(NamedTuple):
-    """Dtypes of the tensors of a call, in the order of their shapes.
-
-    Attributes:
-        inputs: Dtype and device of positional tensors, such as ``bfloat16 cuda:0``.
-    """
+    """Dtypes of a call's tensors, in the order of their shapes; of inputs with the device: ``bfloat16 cuda:0``."""
 
     params: Sequence[str | None]
     inputs: Sequence[str] | None
@@ -78,11 +68,11 @@ class Tensors(NamedTuple):
     kwargs: Sequence[str]
 
     @property
-    def untold(self) -> bool:
+    def has_no_dtypes(self) -> bool:
         """Whether markers record no dtype at all."""
         return not (any(self.params) or self.inputs or self.outputs or any(self.kwargs))
 
-    def all_of(self, dtype: str, call: Call) -> Tensors:
+    def all_of(self, dtype: str, call: Call) -> "Tensors":
         """The tensors of a call, all of one dtype."""
         kwargs = sum(map(len, call.kwargs.values()))
         counts = len(call.params), len(call.inputs or ()), len(call.outputs or ()), kwargs
@@ -99,11 +89,7 @@ class Tensors(NamedTuple):
 
 
 class Bytes(NamedTuple):
-    """Bytes of the tensors of a call; None where a shape or a dtype is not known.
-
-    Attributes:
-        least: All that it must move if it reads and writes each tensor once.
-    """
+    """Bytes of a call's tensors, and the least that it must move; None where a shape or a dtype is not known."""
 
     params: int | None
     inputs: int | None

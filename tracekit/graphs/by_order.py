@@ -67,12 +67,7 @@ Pair = tuple[_Instance, CapturedLaunches]
 
 
 def match_by_order(known: GraphEvidence, launch: Rows) -> Origins:
-    """The places where nodes were captured, with those that follow from the order of launches.
-
-    Args:
-        known: What is known about the recording's graphs.
-        launch: Row of the launch of every kernel, or -1.
-    """
+    """The places where nodes were captured, with those that follow from the order of launches."""
     origins = known.origins
     pending = known.chains.replayed & ~origins.known
     if not pending.any() or not known.captures.windows.isolated.any():

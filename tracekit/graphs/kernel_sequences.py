@@ -81,12 +81,7 @@ class _Captured(NamedTuple):
 
 
 def unnumbered_work(recording: Recording, launch: Rows) -> Rows | None:
-    """Rows of replayed kernels that name no node; None if no graph capture can show where they come from.
-
-    Args:
-        recording: The recording.
-        launch: Row of the launch of every kernel, or -1.
-    """
+    """Rows of replayed kernels that name no node; None if no graph capture can show where they come from."""
     if recording.records_graphs:
         return None
     role = roles_of(recording)
@@ -96,13 +91,7 @@ def unnumbered_work(recording: Recording, launch: Rows) -> Rows | None:
 
 
 def match_by_sequence(known: GraphEvidence, launch: Rows, label: Ints) -> Origins:
-    """The places where nodes were captured, where that is certain.
-
-    Args:
-        known: What is known about the recording's graphs.
-        launch: Row of the launch of every kernel, or -1.
-        label: For every launch a number, the same for launches in the same module.
-    """
+    """The places where nodes were captured, where that is certain; launches in one module have the same ``label``."""
     origins = known.origins
     captures = kernel_sequences(known, label) if known.captures.windows.isolated.any() else []
     if not captures:

@@ -49,12 +49,7 @@ class CloneChains:
 
 
 def clone_chains(recording: Recording, unnumbered: Rows | None = None) -> CloneChains:
-    """Finds the clone chain of every node.
-
-    Args:
-        recording: The recording.
-        unnumbered: Rows of replayed kernels that name no node: each has a node of its own.
-    """
+    """Finds the clone chain of every node; each ``unnumbered`` kernel, which names no node, has one of its own."""
     records = recording.graph_nodes
     process = recording.threads.process[records.thread]
     node, original = records.node_id, records.original_node_id

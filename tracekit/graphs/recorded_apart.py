@@ -51,12 +51,7 @@ class Captured(NamedTuple):
 
 
 def captured_in(recording: Recording, launch: Rows) -> Captured | None:
-    """Finds what went on during graph captures; None if there is none.
-
-    Args:
-        recording: A recording.
-        launch: Row of the launch of every kernel, or -1.
-    """
+    """Finds what went on during graph captures; None if there is none."""
     axis = thread_axis(recording)
     works = np.zeros(len(recording.launches) + 1, dtype=bool)
     works[launch] = True
@@ -131,11 +126,8 @@ def texts_around_replays(recording: Recording) -> Rows:
 def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence[str | None]) -> Recording:
     """The report's recording with what went on during graph captures.
 
-    Args:
-        report: The report's recording.
-        captured: What went on during graph captures.
-        process: For every process of the other recording its row in the report, or -1; nothing of others is taken.
-        texts: For every text of the other recording the one that stands for it; None where its ranges are left out.
+    ``process`` is the row in the report of every process of the other recording; nothing is taken of those with -1.
+    ``texts`` are what stands for the other's texts; ranges of those with None are left out.
     """
     other = captured.recording
     threads, thread = _threads(report.threads, other.threads, process[other.threads.process])
@@ -201,16 +193,13 @@ def _shift(report: Recording, other: Recording) -> int:
     tables = (other.launches, other.ranges)
     first = min(int(table.start_ns.min(initial=0)) for table in tables)
     last = max(int(table.end_ns.max(initial=0)) for table in tables)
+    end = max(int(report.launches.end_ns.max(initial=0)), int(report.work.end_ns.max(initial=0)))
     ours, theirs = report.source.started_utc_ns, other.source.started_utc_ns
     if ours is not None and theirs is not None:
         shift = theirs - ours
-        if last + shift <= 0 or first + shift >= _end(report):
+        if last + shift <= 0 or first + shift >= end:
             return shift
     return -1 - last
-
-
-def _end(recording: Recording) -> int:
-    return max(int(table.end_ns.max(initial=0)) for table in (recording.launches, recording.work))
 
 
 def infer_capture_bounds(recording: Recording, launch: Rows) -> Recording:
@@ -218,10 +207,6 @@ def infer_capture_bounds(recording: Recording, launch: Rows) -> Recording:
 
     In a trace that is known to be one of a graph capture, launches that put no work on the device were captured: those
     on one thread, up to a launch that did work or to the call that makes the graph executable, are one graph.
-
-    Args:
-        recording: The recording.
-        launch: Row of the launch of every kernel, or -1.
     """
     role = roles_of(recording)
     if ((role == BEGINS_CAPTURE) | (role == ENDS_CAPTURE)).any():

@@ -42,12 +42,7 @@ def no_whole_graphs() -> WholeGraphs:
 
 
 def whole_graphs(known: GraphEvidence, launch: Rows) -> WholeGraphs:
-    """Finds the graph captures of graphs that were traced as a whole.
-
-    Args:
-        known: What is known about the recording's graphs.
-        launch: Row of the launch of every kernel, or -1.
-    """
+    """Finds the graph captures of graphs that were traced as a whole."""
     recording, captures = known.recording, known.captures
     work = np.flatnonzero(recording.work.kind == GRAPH)
     if not work.size or not captures.windows.isolated.any():

@@ -1,10 +1,8 @@
 """Markers, what a dialect is, and what nodes of a hierarchy can be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from tracekit.causes import Cause
 
@@ -19,6 +17,7 @@ CALL_PHASES = ("forward", "backward", "recompute", "capture")
 Shape = tuple[int | None, ...]
 #: The dimensions of some tensors.
 Shapes = tuple[Shape, ...]
+NO_KWARGS: Mapping[str, Any] = {}
 #: FLOPs of a kernel are less.
 MOST_FLOPS = 2**62
 #: Why they are not known, if the reason has no name.
@@ -34,9 +33,10 @@ class Param:
     dtype: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleMarker:
+class ModuleMarker(NamedTuple):
     """A range that is a call of a module, or the second range of a call, which records its outputs.
+
+    A tuple, because a report may hold a hundred thousand, and a frozen dataclass takes four times as long to make.
 
     Attributes:
         path: Dotted path in the marker, such as ``top.model.layers.3.mlp``.
@@ -56,12 +56,12 @@ class ModuleMarker:
     params: tuple[Param, ...] = ()
     inputs: Shapes | None = None
     outputs: Shapes | None = None
-    kwargs: Mapping[str, Shapes] = field(default_factory=dict)
+    kwargs: Mapping[str, Shapes] = NO_KWARGS
     static_params: str | None = None
     class_only: bool = False
     numbered: bool = False
     types: tuple[str, ...] = ()
-    kwarg_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kwarg_types: Mapping[str, tuple[str, ...]] = NO_KWARGS
     only_result: bool = False
     phase: str = "forward"
     cause: Cause | None = None
@@ -128,7 +128,7 @@ class Flops(NamedTuple):
     number: int
     note: str = ""
 
-    def plus(self, other: Flops) -> Flops:
+    def plus(self, other: "Flops") -> "Flops":
         """Both together: unknown if one is, and without a dtype if they have several."""
         if self.number < 0 or other.number < 0:
             return self if self.number < 0 else other

@@ -59,7 +59,7 @@ def kernel_map(root: str, kernels: Sequence[MappedKernel]) -> tuple[str, list[st
     A kernel whose modules would be too long for a text is written without them.
     """
     rows = [
-        (kernel.name, kernel.generated, _served(kernel), *([_RECOMPUTE] if kernel.recomputes else []))
+        (kernel.name, kernel.generated, _weights(kernel), *([_RECOMPUTE] if kernel.recomputes else []))
         for kernel in kernels
     ]
     map_id = hashlib.sha256(literal_text([root, rows]).encode()).hexdigest()[:16]
@@ -70,8 +70,8 @@ def kernel_map(root: str, kernels: Sequence[MappedKernel]) -> tuple[str, list[st
 def _part_text(map_id: str, root: str, number: int, parts: int, rows: list[_Row]) -> str:
     modules: dict[str, int] = {}
     kernels = [
-        [name, int(generated), [[modules.setdefault(path, len(modules)), *more] for path, *more in served], *kind]
-        for name, generated, served, *kind in rows
+        [name, int(generated), [[modules.setdefault(path, len(modules)), *more] for path, *more in weights], *kind]
+        for name, generated, weights, *kind in rows
     ]
     head = {"KernelMap": map_id, "Part": number, "Parts": parts, "Root": root}
     return literal_text(head | {"Modules": list(modules), "Kernels": kernels})
@@ -80,8 +80,8 @@ def _part_text(map_id: str, root: str, number: int, parts: int, rows: list[_Row]
 def _parts(rows: Sequence[_Row], space: int) -> Iterator[list[_Row]]:
     part: list[_Row] = []
     left = space
-    for name, generated, served, *kind in rows:
-        row = (name, generated, served if _cost(name, served) <= space else [], *kind)
+    for name, generated, weights, *kind in rows:
+        row = (name, generated, weights if _cost(name, weights) <= space else [], *kind)
         cost = _cost(name, row[2])
         if cost > left and part:
             yield part
@@ -92,11 +92,11 @@ def _parts(rows: Sequence[_Row], space: int) -> Iterator[list[_Row]]:
         yield part
 
 
-def _cost(name: str, served: Sequence[tuple[Any, ...]]) -> int:
-    return len(literal_text([name, served])) + 32 + 16 * len(served)
+def _cost(name: str, weights: Sequence[tuple[Any, ...]]) -> int:
+    return len(literal_text([name, weights])) + 32 + 16 * len(weights)
 
 
-def _served(kernel: MappedKernel) -> list[tuple[Any, ...]]:
+def _weights(kernel: MappedKernel) -> list[tuple[Any, ...]]:
     if not kernel.flops:
         return list(kernel.modules)
     return [
@@ -153,8 +153,10 @@ def _map(read: dict[str, object]) -> KernelMapMarker:
 def _kernel(item: object, modules: list[str]) -> MappedKernel:
     match item:
         case [str(name), (0 | 1) as generated, list(weights), *kind] if kind in ([], [_RECOMPUTE]):
-            served, flops = zip(*(_weight(weight, modules) for weight in weights), strict=True) if weights else ((), ())
-            return MappedKernel(name, bool(generated), served, () if None in flops else flops, bool(kind))
+            read = [_weight(weight, modules) for weight in weights]
+            flops = [counted for _, counted in read if counted is not None]
+            known = tuple(flops) if len(flops) == len(read) else ()
+            return MappedKernel(name, bool(generated), tuple(weight for weight, _ in read), known, bool(kind))
         case _:
             raise Refused(BROKEN)
 

@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +22,7 @@ from tracekit.markers.literal import cause_of, is_path, shapes_of
 _KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticParams"}
 _BEGINNING = re.compile(r"""\s*\{\s*['"]Module['"]\s*:""")
 _LEADING_NAME = re.compile(r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]""")
+_NAME_ALONE = re.compile(r"\{'Module': '([\w.]+)'")
 #: The module stands before these and the tensors after them. Each repeats often, so both are cached separately.
 _INPUTS, _OUTPUTS = ", 'Inputs': ", ", 'Outputs': "
 _MOST_CACHED_CHARACTERS = 2_048
@@ -34,12 +34,11 @@ def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
         module, split, tensors = text.rpartition(_INPUTS)
         if not split:
             module, split, tensors = text.rpartition(_OUTPUTS)
-        if split and (marker := _module(module)) is not None and (read := _shapes(tensors)) is not None:
-            shapes, cause = read
-            cause = marker.cause or cause
-            if split == _OUTPUTS:
-                return replace(marker, inputs=None, outputs=shapes, only_result=True, cause=cause)
-            return replace(marker, inputs=shapes, cause=cause)
+        if split and (named := _module(module)) is not None and (read := _shapes(tensors)) is not None:
+            (path, class_name, params, cause), (shapes, of_shapes) = named, read
+            inputs, outputs = (None, shapes) if split == _OUTPUTS else (shapes, None)
+            what = path, class_name, params, inputs, outputs
+            return ModuleMarker(*what, only_result=split == _OUTPUTS, cause=cause or of_shapes)
     return _whole(text)
 
 
@@ -52,7 +51,10 @@ def _whole(text: str) -> ModuleMarker | Unreadable | None:
 
 
 @lru_cache(maxsize=4_096)
-def _module(text: str) -> ModuleMarker | None:
+def _module(text: str) -> tuple[str, str | None, tuple[Param, ...], Cause | None] | None:
+    """Path, class, parameters and what cannot be read; None if the text does not begin with just these."""
+    if name := _NAME_ALONE.fullmatch(text):
+        return (name[1], None, (), None) if is_path(name[1]) else None
     try:
         items = literal.pairs(f"{text}}}")
     except literal.Refused:
@@ -60,7 +62,7 @@ def _module(text: str) -> ModuleMarker | None:
     if not items or not {key for key, _ in items} <= {"Module", "Class", "TrainableParams"}:
         return None
     marker = _module_marker(items)
-    return marker if isinstance(marker, ModuleMarker) else None
+    return (marker.path, marker.class_name, marker.params, marker.cause) if isinstance(marker, ModuleMarker) else None
 
 
 @lru_cache(maxsize=4_096)
@@ -219,7 +221,7 @@ def _region(marker: ModuleMarker, side: str, class_name: str) -> ModuleMarker | 
     name = class_name.strip().rsplit(".", 1)[-1]
     if not name or not is_path(name):
         return None
-    return replace(marker, path=name, class_name=name, class_only=True, only_result=side == "output")
+    return marker._replace(path=name, class_name=name, class_only=True, only_result=side == "output")
 
 
 LAYER_DICTS = Dialect(r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:""", _layer_dict)

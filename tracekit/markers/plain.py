@@ -10,8 +10,6 @@
   counted by it; by an attached one only if it takes many values with gaps.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter
@@ -46,9 +44,8 @@ _PLACES = frozenset(
     }
 )
 _IDENTIFIER = re.compile(
-    r"\b0x[0-9a-fA-F]+\b"
-    r"|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
-    r"|(?<![0-9A-Za-z])(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{8,}|[0-9A-F]{8,})(?![0-9A-Za-z])"
+    r"(?<![0-9A-Za-z])(?:0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    r"|(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{8,}|[0-9A-F]{8,}))(?![0-9A-Za-z])"
 )
 #: What may be an identifier: a word that has a digit, or a capital behind another letter.
 _WORD = re.compile(r"(?<![0-9A-Za-z])(?=[A-Za-z]*\d|[0-9A-Za-z]*[a-z][A-Z])[0-9A-Za-z]{4,}(?![0-9A-Za-z])")
@@ -82,12 +79,7 @@ class Number(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """A text by its numbers.
-
-    Attributes:
-        numbers: The numbers, except those that are part of words.
-        iteration: The number of the iteration that it counts; None if it counts none.
-    """
+    """A text by its numbers, but for those inside words, and the number of the iteration that it counts, if any."""
 
     numbers: tuple[Number, ...]
     rest: str
@@ -99,7 +91,7 @@ class Counted(NamedTuple):
         before = (number.before for number in self.numbers)
         return _shortened("".join(chain.from_iterable(zip(before, shown, strict=True))) + self.rest)
 
-    def as_(self, kind: str, other: str, where: Container[int] | None = None) -> Counted:
+    def as_(self, kind: str, other: str, where: Container[int] | None = None) -> "Counted":
         """The same with another kind for all numbers of one kind, or for those at some places."""
         numbers = (
             number._replace(kind=other) if number.kind == kind and (where is None or at in where) else number

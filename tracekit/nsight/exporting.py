@@ -56,12 +56,6 @@ def export_type(tool: Nsys) -> str | None:
 def export(tool: Nsys, report: Path, place: Path, progress: Callable[[float], None]) -> None:
     """Exports a report into an empty folder, where ``exported`` finds it. Nothing is written elsewhere.
 
-    Args:
-        tool: The nsys.
-        report: The report in nsys's own format, or raw data.
-        place: The folder.
-        progress: Called with the share that is done.
-
     Raises:
         ExportFailed: If nsys cannot do it.
         OSError: If the raw data cannot be copied.

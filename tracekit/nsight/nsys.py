@@ -9,10 +9,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from tracekit.errors import CaptureError
+from tracekit.files import stops_held
 
 #: Environment variable with the path of the ``nsys`` to use; it comes before all other places.
 VARIABLE = "TRACEKIT_NSYS"
@@ -55,13 +57,7 @@ _MESSAGE = re.compile(r"\btag_message\*?\] = (.+?)(?:\\n|\"?\n|$)")
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The outcome of running a program under nsys.
-
-    Attributes:
-        exit_code: Exit code of the program.
-        stopped: Whether it was interrupted from outside.
-        warnings: Problems after the recording was safe, a line each.
-    """
+    """The outcome of running a program under nsys: whether it was stopped from outside, and what went wrong later."""
 
     exit_code: int
     stopped: bool
@@ -130,7 +126,8 @@ class Nsys:
         chosen = [f"{name}={value}" for name, value in wanted.items() if name in self.options]
         nsys = [str(self.path), "profile", "--trace=cuda,nvtx", *chosen, "-o", str(place / "run")]
         with (place / _LOG).open("wb") as log, _own_output(command) as (program, descriptors):
-            running = subprocess.Popen(
+            start = partial(
+                subprocess.Popen,
                 [*nsys, *program],
                 stdout=log,
                 stderr=log,
@@ -138,7 +135,7 @@ class Nsys:
                 env=environment,
                 start_new_session=True,  # so that an interrupt reaches it once: from here
             )
-            return finished(running)
+            return run(start)
 
     def _native(self, place: Path, recorded: Recorded) -> Path:
         """The report in nsys's own format, or the raw data if no importer can convert it."""
@@ -235,11 +232,16 @@ def _own_output(command: Sequence[str]) -> Iterator[tuple[list[str], tuple[int, 
         os.close(err)
 
 
-def finished(running: subprocess.Popen[bytes], stopping: Callable[[], object] = lambda: None) -> Recorded:
-    """Waits for nsys. If tracekit is interrupted, so is the program, and nsys writes what it has."""
+def run(start: Callable[[], subprocess.Popen[Any]], stopping: Callable[[], object] = lambda: None) -> Recorded:
+    """Runs nsys to its end. If tracekit is interrupted, so is the program, and nsys writes what it has."""
+    running: subprocess.Popen[Any] | None = None
     try:
+        with stops_held():
+            running = start()
         return Recorded(running.wait(), stopped=False)
     except (KeyboardInterrupt, SystemExit) as stop:
+        if running is None:
+            raise
         code = stop.code if isinstance(stop, SystemExit) else None
         stopping()
         for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):

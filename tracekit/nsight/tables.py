@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredTable:
-    """A declared table; there is one object of each.
-
-    Attributes:
-        columns: The type of every column that a file may have: ``int``, ``str``, ``float`` or ``bytes``.
-    """
+    """A declared table, with the types of all columns that a file may have: ``int``, ``str``, ``float``, ``bytes``."""
 
     name: str
     columns: Mapping[str, type]

@@ -14,7 +14,8 @@ from tracekit.dataset.opening import Dataset, load
 from tracekit.dataset.writing import default_folder, is_there, published, writing
 from tracekit.errors import ReportError, UsageError
 from tracekit.markers.base import AUTO, HIERARCHIES
-from tracekit.pipeline.one import Parsed, ParseOptions, Run, tables_of
+from tracekit.pipeline.one import Parsed, ParseOptions, Run
+from tracekit.pipeline.report import write_tables
 from tracekit.progress import Progress, no_progress
 from tracekit.readers import reader_for
 from tracekit.storage.local_copies import local_copy
@@ -110,7 +111,7 @@ def _parsed_here(report: Location, out: Path | None, options: ParseOptions, run:
         reader = reader_for(path)
         folder = out or default_folder(path)
         with writing(folder, force=run.force) as (partial, place):
-            tables_of(path, reader, partial, run.progress, options)
+            write_tables(path, reader, partial, run.progress, options, run.scheduler)
     return _loaded(folder, place)
 
 

@@ -17,7 +17,8 @@ from tracekit.dataset.opening import load, name_of
 from tracekit.dataset.writing import published, tidy, writing
 from tracekit.errors import DatasetError, ReportError, ReportsError
 from tracekit.files import linked
-from tracekit.pipeline.one import Parsed, ParseOptions, Run, parse_report
+from tracekit.pipeline.one import Parsed, ParseOptions, Run
+from tracekit.pipeline.report import parse_report
 from tracekit.pipeline.several import IDS_PER_REPORT, check_given, parse_parts, report_names
 from tracekit.progress import Progress
 from tracekit.readers.base import sha256_of
@@ -171,7 +172,7 @@ def _parse(paths: list[Location], parts: list[Part], options: ParseOptions, run:
     """Parses the new reports; a single one here if it may be, for another process would take as long to start."""
     if len(parts) == 1 and run.scheduler is None:
         [path], [part] = paths, parts
-        parse_report(path, part.folder, run.progress, replace(options, first_id=part.first_id))
+        parse_report(path, part.folder, run.progress, replace(options, first_id=part.first_id), scheduler=None)
         return {}
     errors = parse_parts(paths, parts, options, run)
     if len(parts) == 1 and errors:

@@ -2,7 +2,7 @@
 
 import gzip
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import msgspec
@@ -35,7 +35,7 @@ def write_module_hierarchies(path: Path, progress: Progress = no_progress) -> No
 
     Args:
         path: The trace, as ``tracekit.capture.chrome_trace`` writes it: one event a line. It is replaced.
-        progress: Called with the share that is done.
+        progress: Called with each stage and the share of it that is done.
     """
     recording = kineto.read(path, progress, operators_as_work=True)
     trace = attribute(evidence_of(recording, decode(recording.texts), MODULES))
@@ -44,9 +44,12 @@ def write_module_hierarchies(path: Path, progress: Progress = no_progress) -> No
     kind, texts = recording.work.kind, hierarchy_texts(nodes)
     expected = {number: _texts_of(trace.module[kind == number], texts) for number in _BEGINNINGS.values()}
     with whole_file(path) as partial, gzip.open(path, "rb") as lines, gzip.open(partial, "wb", _LEVEL) as file:
-        written = _with_hierarchies(lines, expected, path)
-        while batch := b"".join(islice(written, _BATCH)):
+        written, events = _with_hierarchies(lines, expected, path), len(recording.work) + len(recording.ranges)
+        for done in count(_BATCH, _BATCH):
+            if not (batch := b"".join(islice(written, _BATCH))):
+                break
             file.write(batch)
+            progress("adding modules", min(1.0, done / events))
 
 
 def _texts_of(module: Ints, texts: list[str | None]) -> Iterator[str | None]:

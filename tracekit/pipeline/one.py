@@ -1,7 +1,9 @@
 """One report through the stages: read, decode, evidence, attribute, write."""
 
+import gc
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -9,22 +11,21 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tracekit.attribution import attribute
+from tracekit.attribution.base import Trace
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.writing import write
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.markers.base import AUTO
 from tracekit.progress import Progress, no_progress
-from tracekit.readers import reader_for
 from tracekit.readers.base import Reader
 from tracekit.recording.tables import Recording
-from tracekit.storage.local_copies import local_copy
 from tracekit.storage.locations import Location, is_remote, reachable
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
 from tracekit.version import __version__
 
-#: Parsing 185 MB took 0.8 GB at its peak, 963 MB took 3.2 GB.
+#: Parsing 185 MB took 0.54 GB at its peak; 963 MB took 3.2 GB, before calls were found and written in less.
 _BASE_BYTES, _BYTES_PER_BYTE = 200_000_000, 4
 #: How much larger a report would be as SQLite, if it is stored more densely. Of a Chrome trace, 49 MB as .gz, 525 MB
 #: unpacked, took 1.0 GB; others are packed twice as densely.
@@ -72,16 +73,19 @@ class Parsed(NamedTuple):
     skipped: list[Location]
 
 
-def parse_report(
-    report: Location, folder: Path, progress: Progress, options: ParseOptions, scratch: str | None = None
-) -> None:
-    """As :func:`tables_of`; a copy of a report at a URL goes into the folder ``scratch`` meanwhile."""
-    with local_copy(report, progress, scratch) as path:
-        reader = reader_for(path)
-        folder.mkdir(exist_ok=True)
-        tables_of(path, reader, folder, progress, options)
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Of texts, markers and modules none holds itself, and Python's collector would walk over all again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
+@without_collector()
 def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, options: ParseOptions) -> None:
     """Reads one report and writes its tables and manifest into an empty folder."""
     recording = _read(reader, path, progress)
@@ -89,20 +93,31 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, opti
         from tracekit.pipeline.graph_captures import with_graph_captures  # noqa: PLC0415 - few reports have such traces
 
         recording = with_graph_captures(path, recording, options.graph_captures, required=options.required)
+    trace = traced(recording, options.rows, progress)
+    write(folder, trace, described(path, trace, options), progress, options.first_id)
+
+
+def traced(recording: Recording, rows: str, progress: Progress) -> Trace:
+    """Finds the evidence, and gives every kernel its module; ``rows`` is one of ``markers.base.HIERARCHIES``."""
     pa.default_memory_pool().release_unused()
     progress("attributing", 0.0)
-    evidence = evidence_of(recording, decode(recording.texts), options.rows)
-    progress("attributing", 0.9)  # of its time, on reports of a million kernels
+    decoded = decode(recording.texts)
+    # The rest of the time is that of ``attribute``, on reports of a million kernels.
+    evidence = evidence_of(recording, decoded, rows, lambda share: progress("attributing", 0.9 * share))
     trace = attribute(evidence)
     progress("attributing", 1.0)
     pa.default_memory_pool().release_unused()
-    described = {
+    return trace
+
+
+def described(path: Path, trace: Trace, options: ParseOptions) -> dict[str, object]:
+    """The fields of the manifest that describe the report."""
+    return {
         "hierarchy": {"by": trace.evidence.keyed.by, "asked": options.rows},
         # Reports of equal names are distinguished by it.
         "folder": os.fsencode(path.absolute().parent.name).decode("utf-8", "replace"),
-        **_about(recording),
+        **_about(trace.evidence.recording),
     }
-    write(folder, trace, described, progress, options.first_id)
 
 
 def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
@@ -129,12 +144,17 @@ def _about(recording: Recording) -> dict[str, object]:
     }
 
 
-def needed_bytes(report: Location) -> int:
-    """Estimate of the memory that parsing a report takes; 0 where reading it will show what is wrong."""
+def needed_bytes(report: Location, share: float = 1) -> int:
+    """Estimate of the memory that parsing a share of a report takes; 0 where reading it will show what is wrong."""
+    size = sqlite_bytes(report)
+    return _BASE_BYTES + int(_BYTES_PER_BYTE * size * share) if size else 0
+
+
+def sqlite_bytes(report: Location) -> int:
+    """Estimate of the size of a report as SQLite; 0 where reading it will show what is wrong."""
     try:
         with reachable(report, ReportError) if is_remote(report) else nullcontext():
             files = [report, *report.iterdir()] if report.is_dir() else [report]
-            size = sum(file.stat().st_size * _DENSITY.get(file.suffix, 1) for file in files)
+            return sum(file.stat().st_size * _DENSITY.get(file.suffix, 1) for file in files)
     except (OSError, ReportError):
         return 0
-    return _BASE_BYTES + _BYTES_PER_BYTE * size

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import socket
-import threading
 import traceback
 import unicodedata
 from collections import Counter
@@ -24,8 +23,9 @@ from tracekit.engines.base import Share
 from tracekit.engines.dask import scratch_folder
 from tracekit.errors import ReportError, ReportsError, UsageError
 from tracekit.files import reason_of
-from tracekit.pipeline.one import Parsed, ParseOptions, Run, needed_bytes, parse_report
-from tracekit.progress import Progress
+from tracekit.pipeline.one import Parsed, ParseOptions, Run, needed_bytes
+from tracekit.pipeline.report import parse_report
+from tracekit.progress import Progress, of_all
 from tracekit.storage.local_copies import temp_dir
 from tracekit.storage.locations import Location, is_remote
 
@@ -41,7 +41,8 @@ _ASKED_AT_ONCE = 16
 _STAGES = {
     "bringing": (0.0, 0.2),
     "exporting": (0.0, 0.3),
-    "reading": (0.0, 0.4),
+    "reading": (0.0, 0.3),
+    "decoding": (0.3, 0.4),
     "attributing": (0.4, 0.6),
     "writing": (0.6, 1.0),
 }
@@ -103,7 +104,7 @@ def parse_parts(
         _Work(part.name, path, part.folder, replace(options, first_id=part.first_id))
         for path, part in zip(paths, parts, strict=True)
     ]
-    progress = _of_all(len(work), run.progress) if len(work) > _MOST_NAMED else run.progress
+    progress = of_all(f"{len(work)} reports", len(work), run.progress) if len(work) > _MOST_NAMED else run.progress
     errors: dict[int, ReportError] = {}
     with opened(run.scheduler) as engine:
         outcomes = _here(engine, work, progress) if engine.shares_files else _away(engine, work, progress)
@@ -152,21 +153,6 @@ def _safe(text: str) -> str:
     kept = [letter if letter.isalnum() or letter in ".-_" else "_" for letter in unicodedata.normalize("NFC", text)]
     name = "".join(kept).encode()[:_LONGEST_NAME].decode("utf-8", "ignore").lstrip("._")
     return f"report_{name}" if _NOT_TEXT.fullmatch(name) else name
-
-
-def _of_all(count: int, progress: Progress) -> Progress:
-    shares: dict[str, float] = {}
-    lock = threading.Lock()
-    total = 0.0
-
-    def tell(name: str, share: float) -> None:
-        nonlocal total
-        with lock:
-            total += share - shares.get(name, 0.0)
-            shares[name] = share
-        progress(f"{count} reports", total / count)
-
-    return tell
 
 
 def _here(engine: Engine, reports: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:

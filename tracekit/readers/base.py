@@ -2,13 +2,15 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tracekit.progress import Progress, no_progress
 from tracekit.readers.table_folder import table_files
-from tracekit.recording.provenance import Source
+from tracekit.recording.provenance import MissingData, Source
 from tracekit.recording.tables import Recording
 from tracekit.storage.local_copies import local_copy
 from tracekit.storage.locations import Location
@@ -34,6 +36,31 @@ class Reader(Protocol):
         Raises:
             ReportError: If it is damaged or lacks something essential.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A report of Nsight Systems whose tables can be read by several processes.
+
+    Attributes:
+        tables: A SQLite file, or a folder of tables.
+        source: Computes what is known of the report's file.
+        missing: What its tables lack, beside what they show themselves.
+        exporter: Version of the program that wrote the report, if its tables name another.
+    """
+
+    tables: Path
+    source: Callable[[], Source]
+    missing: tuple[MissingData, ...] = ()
+    exporter: str | None = None
+
+
+@runtime_checkable
+class StoredReader(Reader, Protocol):
+    """A reader whose reports are large tables, of which several processes can read pieces."""
+
+    def stored(self, path: Path, progress: Progress, /) -> AbstractContextManager[Stored]:
+        """Where the tables of a report are while the block runs."""
 
 
 def source_of_file(path: Path, format_: str) -> Source:

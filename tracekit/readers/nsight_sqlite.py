@@ -1,10 +1,12 @@
 """SQLite exports of Nsight Systems, 2020.3 to 2026, and reports of tracekit's own recorder."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from tracekit.progress import Progress
-from tracekit.readers.base import source_of_file
+from tracekit.readers.base import Stored, source_of_file
 from tracekit.readers.nsight.report import of_nsight, recording_of
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, BulkReader, SqliteFile
 from tracekit.recording.tables import Recording
@@ -24,3 +26,9 @@ def read(path: Path, progress: Progress) -> Recording:
     file = SqliteFile(path)
     recording = recording_of(BulkReader(file), lambda: source_of_file(path, NAME), progress)
     return replace(recording, missing=(*recording.missing, *file.missing))
+
+
+@contextmanager
+def stored(path: Path, _progress: Progress) -> Iterator[Stored]:
+    """Where the tables of the report are."""
+    yield Stored(path, lambda: source_of_file(path, NAME), SqliteFile(path).missing)

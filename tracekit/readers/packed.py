@@ -47,13 +47,7 @@ class Chunks:
 
 @contextmanager
 def chunks_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Chunks]:
-    """Opens a trace.
-
-    Args:
-        path: The file.
-        damaged: What to do if its compression is damaged.
-        too_large: What to do if it unpacks to too much.
-    """
+    """Opens a trace, with what to do if its compression is damaged, and if it unpacks to too much."""
     try:
         with path.open("rb") as raw:
             yield Chunks(path, raw, too_large)
@@ -75,12 +69,7 @@ def _members(raw: BinaryIO) -> Iterator[bytes]:
 
 
 def beginning(head: bytes, most: int) -> bytes:
-    """What a file begins with.
-
-    Args:
-        head: The first bytes of the file.
-        most: How many bytes to unpack at most. If it is not packed, all are given.
-    """
+    """What a file begins with: at most ``most`` unpacked bytes, or ``head`` if it is not packed."""
     if not head.startswith(_GZIP):
         return head
     return _unpacked(head, most) or b""

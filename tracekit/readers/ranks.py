@@ -33,13 +33,7 @@ _Claims = dict[str, set[int]]
 
 
 def ranks(recording: Recording, file_name: str, by_mpi: Iterable[Claim] = ()) -> tuple[Rank, ...]:
-    """The ranks of processes whose sources agree; contradictions are counted.
-
-    Args:
-        recording: The recording so far.
-        file_name: Name of the report.
-        by_mpi: Ranks of processes that the report holds.
-    """
+    """The ranks of processes whose sources agree, MPI's in the report among them; contradictions are counted."""
     by_source = {
         MPI: by_mpi,
         PROCESS_NAME: _of_process_names(recording),

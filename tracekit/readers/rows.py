@@ -36,7 +36,8 @@ def occurring(column: pa.ChunkedArray) -> Ints:
 def used_rows(rows: Ints, size: int) -> Ints:
     """The distinct rows of a table of ``size`` rows, without -1, in order."""
     used = np.zeros(size + 1, dtype=bool)
-    used[rows] = True
+    one = rows.size and rows.min() == rows.max()  # as of most ids of threads and processes
+    used[rows[:1] if one else rows] = True
     return np.flatnonzero(used[:-1])
 
 
@@ -73,9 +74,7 @@ class Names:
     def rows(self, column: pa.ChunkedArray, spelled: Callable[[str], str] = str) -> Ints:
         """Row in ``used`` for every string id; -1 where it is null or the report has no such string.
 
-        Args:
-            column: String ids, dictionary-encoded.
-            spelled: Changes a text before it is kept.
+        ``spelled`` changes a text before it is kept.
         """
         positions = rows_of(column, self._ids)
         wanted = used_rows(positions, self._ids.size)
@@ -121,14 +120,7 @@ class DamagedRows(Exception):  # noqa: N818
 
 
 def start_and_end(rows: pa.Table, table: str, subject: str, counters: LossCounters) -> tuple[Ints, Ints]:
-    """The times of a table's rows; a row that ends before it starts gets duration 0 and is counted.
-
-    Args:
-        rows: Rows of the table.
-        table: Its name, for errors.
-        subject: What its rows are, for the counters.
-        counters: Where losses are counted.
-    """
+    """The times of a table's rows; a row that ends before it starts gets duration 0 and is counted."""
     for column in ("start", "end"):
         if missing := rows.column(column).null_count:
             raise DamagedRows(f"{missing} rows of {table} have no {column}")
@@ -142,12 +134,7 @@ def start_and_end(rows: pa.Table, table: str, subject: str, counters: LossCounte
 def ends_of_ranges(end: Ints, never_ended: Flags, thread: Ints, launches: Launches, counters: LossCounters) -> Ints:
     """The ends of ranges, of which those that never ended are closed at the last time seen on their threads.
 
-    Args:
-        end: Their ends; the start of one that never ended.
-        never_ended: Which never ended.
-        thread: Their threads.
-        launches: The finished launches, which may outlast them.
-        counters: Where losses are counted.
+    ``end`` is the start of one that never ended; the finished launches may outlast it.
     """
     if not never_ended.any():
         return end
@@ -189,18 +176,13 @@ def drop_implausible_times(
 ) -> dict[str, pa.Table]:
     """The tables without rows whose time is absurd, which are counted.
 
-    Args:
-        tables: Rows by the reader's name for their table.
-        names: The report's name of each table.
-        subjects: What the rows of some tables are, for the counters; those of all others are device work.
-        counters: Where losses are counted.
-        timed: Which rows of a table are events of the run; the others may have any time.
+    ``subjects`` says what the rows of some tables are; those of all others are device work. ``timed`` chooses the rows
+    of a table that are events of the run: the others may have any time.
 
     Raises:
         DamagedRows: If it holds for all rows of a table that has several.
     """
-    bounds = [bound for table in tables.values() for bound in _bounds(table)]
-    if not bounds or (max(bounds) - min(bounds) <= FARTHEST_NS and max(map(abs, bounds)) < LAST_NS):
+    if are_plausible([bound for table in tables.values() for bound in bounds_of(table)]):
         return tables
     middle = _middle([_starts(table, timed(name, table)) for name, table in tables.items()])
     kept = {}
@@ -252,6 +234,12 @@ def _columns(table: pa.Table) -> list[str]:
     return [column for column in ("start", "end") if column in table.column_names]
 
 
-def _bounds(table: pa.Table) -> Iterator[int]:
+def are_plausible(bounds: list[int]) -> bool:
+    """Whether times may all be true that lie between these."""
+    return not bounds or (max(bounds) - min(bounds) <= FARTHEST_NS and max(map(abs, bounds)) < LAST_NS)
+
+
+def bounds_of(table: pa.Table) -> Iterator[int]:
+    """The earliest and the latest time of each column of times."""
     for column in _columns(table):
         yield from (bound for bound in pc.min_max(table.column(column)).as_py().values() if bound is not None)

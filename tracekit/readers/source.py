@@ -7,7 +7,7 @@ our own, whatever the file stores.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,12 +47,17 @@ class Request:
 
 
 def as_type(array: _Values, type_: pa.DataType) -> tuple[_Values, int]:
-    """The values in their stored type, and how many were too large for it and became null."""
+    """The values in their stored type, and how many were too large for it and became null.
+
+    Those of 32 bits may be stored in fewer; :func:`pyarrow.concat_tables` widens them where others are larger.
+    """
     if pa.types.is_dictionary(type_):
         narrower = pa.types.is_integer(array.type) and pa.types.is_integer(type_.value_type)
         if array.type != type_.value_type and not narrower:
             raise pa.ArrowInvalid(f"found {array.type}")
         return array.dictionary_encode().cast(type_), 0
+    if type_ == pa.int32() and array.type in {pa.int8(), pa.int16()}:
+        return array, 0
     try:
         return array.cast(type_), 0
     except pa.ArrowInvalid:
@@ -83,6 +88,29 @@ class TableSource(Protocol):
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None], /) -> dict[str, pa.Table]:
         """Reads large tables, by names of the caller's; one that the source lacks has no columns."""
+
+
+class Piece(NamedTuple):
+    """Some rows of a large table.
+
+    Attributes:
+        place: The first and last place of the rows in their table, by any numbers that grow from row to row.
+        beyond: Number of values that were too large for their column and became null.
+    """
+
+    rows: pa.Table
+    place: tuple[int, int]
+    beyond: int
+
+
+class PiecewiseSource(TableSource, Protocol):
+    """A source that gives large tables also piece by piece, so that several processes can share the work."""
+
+    def pieces(self, request: Request, /) -> list[Any] | None:
+        """What to ask :meth:`piece` for, in the order of the rows; None if the table can only be read whole."""
+
+    def piece(self, request: Request, which: Any, /) -> Piece | None:  # noqa: ANN401 - the source's own
+        """A piece of a table; None if its table can only be read whole."""
 
 
 def has(source: TableSource, table: StoredTable, *columns: str) -> bool:

@@ -8,6 +8,7 @@ what is too large for its column becomes null and is counted.
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ import pyarrow.parquet as pq
 
 from tracekit.errors import ReportError
 from tracekit.readers.rows import decoded
-from tracekit.readers.source import ENCODED_TEXT, Request, as_type
+from tracekit.readers.source import ENCODED_TEXT, Piece, Request, as_type
 
 DAMAGED = "its files are damaged or truncated; export the report again"
 _PARQUET, _ARROW = ".parquet", ".arrow"
+#: So many rows at least make a piece, the work of one task.
+PIECE_ROWS = 500_000
 #: How an Arrow file begins that is no stream, and how a stream ends; without its end a stream counts as complete.
 _ARROW_FILE = b"ARROW1"
 _END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -50,11 +53,16 @@ class _ParquetFile:
         with pq.ParquetFile(path) as file:
             self.columns = _once(file.schema_arrow.names)
 
-    def read(self, columns: Sequence[str], texts: Sequence[str] = ()) -> pa.Table:
+    def groups(self) -> list[int]:
+        """The number of rows of each part of the file that can be read alone."""
+        with pq.ParquetFile(self._path) as file:
+            return [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
+
+    def read(self, columns: Sequence[str], texts: Sequence[str] = (), groups: range | None = None) -> pa.Table:
         with pq.ParquetFile(self._path, read_dictionary=[*texts], memory_map=True) as file:
             if not file.num_row_groups:  # pyarrow 19 cannot read columns of none
                 return file.schema_arrow.empty_table().select([*columns])
-            return file.read([*columns])
+            return file.read([*columns]) if groups is None else file.read_row_groups([*groups], [*columns])
 
 
 class _ArrowFile:
@@ -63,9 +71,16 @@ class _ArrowFile:
         with pa.memory_map(str(path)) as file:
             self.columns = _once(_batches(file).schema.names)
 
-    def read(self, columns: Sequence[str], _texts: Sequence[str] = ()) -> pa.Table:
+    def groups(self) -> list[int]:
+        with pa.memory_map(str(self._path)) as file:
+            return [batch.num_rows for batch in _batches(file).read_all().to_batches()]
+
+    def read(self, columns: Sequence[str], _texts: Sequence[str] = (), groups: range | None = None) -> pa.Table:
         with pa.memory_map(str(self._path)) as file:
             table = _batches(file).read_all().select([*columns])
+        if groups is not None:
+            batches = table.to_batches()
+            table = pa.Table.from_batches([batches[at] for at in groups], table.schema)
         for column in table.columns:
             # Arrow trusts offsets in a file; texts that are not UTF-8 are dealt with later.
             (column.cast(pa.binary()) if pa.types.is_string(column.type) else column).validate(full=True)
@@ -123,7 +138,29 @@ class FolderTables:
                 raise
         return tables
 
-    def _table(self, request: Request) -> tuple[pa.Table, int]:
+    def pieces(self, request: Request) -> list[range] | None:
+        """The row groups or record batches of a table, some hundred thousand rows at a time."""
+        name = request.table.name
+        if name not in self._files:
+            return None
+        try:
+            sizes = self._files[name].groups()
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(self.path, self.paths[name], error) from None
+        bounds, rows = [0], 0
+        for at, size in enumerate(sizes, 1):
+            rows += size
+            if rows >= PIECE_ROWS or at == len(sizes):
+                bounds.append(at)
+                rows = 0
+        return [range(*ends) for ends in pairwise(bounds)]
+
+    def piece(self, request: Request, groups: range) -> Piece:
+        """The rows of some row groups or record batches."""
+        table, beyond = self._table(request, groups)
+        return Piece(table, (groups.start, groups.stop - 1), beyond)
+
+    def _table(self, request: Request, groups: range | None = None) -> tuple[pa.Table, int]:
         """The columns of a request, and how many values were too large for them."""
         name = request.table.name
         if name not in self._files:
@@ -132,7 +169,7 @@ class FolderTables:
         texts = [column for column in present if request.columns[column] == ENCODED_TEXT]
         arrays, beyond = {}, 0
         try:
-            rows = self._files[name].read(present, texts)
+            rows = self._files[name].read(present, texts, groups)
             for column in present:
                 arrays[column], too_large = _stored(rows.column(column), request.columns[column])
                 beyond += too_large

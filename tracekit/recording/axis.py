@@ -31,11 +31,7 @@ class ThreadAxis:
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """How ranges that are pushed and popped on one thread nest.
-
-    Attributes:
-        parent: For each of them the range around it, as a position in ``rows``, or -1.
-    """
+    """How ranges that are pushed and popped on one thread nest: the one around each, as a place in ``rows``, or -1."""
 
     rows: Rows
     parent: Rows

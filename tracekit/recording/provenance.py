@@ -74,14 +74,9 @@ class MissingData:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Which rank of its job a process is.
+    """Which rank of its job a process (a row, and its pid) is.
 
-    Attributes:
-        process: Row of processes.
-        pid: Its process id.
-        rank: The rank.
-        source: Where the rank was found: ``mpi``, ``process_name``, ``range``, ``file_name`` or
-            ``distributed_info``.
+    ``source`` is where that was found: ``mpi``, ``process_name``, ``range``, ``file_name`` or ``distributed_info``.
     """
 
     process: int

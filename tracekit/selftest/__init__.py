@@ -1,6 +1,6 @@
 """Shows on a machine that tracekit works there: records small models and compares the reports with what is true.
 
-:func:`prove` runs ``PROGRAMS`` and leaves reports, a summary as JSON and a page.
+:func:`prove` runs ``PROGRAMS`` and leaves reports and a summary as JSON.
 """
 
 from tracekit.selftest.programs import PROGRAMS, Program

@@ -3,19 +3,12 @@
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from tracekit.selftest.machine import hear
 from tracekit.selftest.running import run_program
 
-
-def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if sys.argv[1] == "hear":
         hear(Path(sys.argv[2]))
     else:

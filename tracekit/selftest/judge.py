@@ -7,19 +7,21 @@ with eager work. ``RULES`` are what a program names; a further rule is a functio
 
 import gzip
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tracekit.dataset.opening import Dataset
 from tracekit.errors import CaptureError
-from tracekit.pipeline import parse
 from tracekit.selftest.machine import NO_GPU, Machine
 from tracekit.selftest.programs import CAPTURE, EAGER, LAYERS, REPLAY, WORKERS, Program
+
+if TYPE_CHECKING:
+    from tracekit.dataset.opening import Dataset
 
 #: The report, torch.profiler's own trace next to it, and the folder with what processes knew of themselves.
 REPORT, TRACE, TRUTH = "run.sqlite", "run.json.gz", "truth"
@@ -31,6 +33,7 @@ _MOST = 3
 _PREFIX = "truth:"
 
 Row = dict[str, Any]
+_Work = Counter[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,10 @@ class Case:
         self.program, self.folder, self.machine = program, folder, machine
 
     @cached_property
-    def dataset(self) -> Dataset:
+    def dataset(self) -> "Dataset":
         """The report's tables."""
+        from tracekit.pipeline import parse  # noqa: PLC0415 - takes half a second, and models would import it
+
         return parse(self.folder / REPORT, force=True)
 
     def rows(self, table: str, *columns: str) -> list[Row]:
@@ -65,7 +70,7 @@ class Case:
         return found
 
     @cached_property
-    def truths(self) -> list[dict[str, Any]]:
+    def truths(self) -> list[Row]:
         """What the processes of the program knew of themselves."""
         files = sorted((self.folder / TRUTH).glob("*.json"))
         if not files:
@@ -73,7 +78,7 @@ class Case:
         return [json.loads(file.read_text("utf-8")) for file in files]
 
     @property
-    def truth(self) -> dict[str, Any]:
+    def truth(self) -> Row:
         """What the one process knew."""
         if len(self.truths) > 1:
             raise CaptureError(f"{len(self.truths)} processes left their truth; expected one")
@@ -83,7 +88,7 @@ class Case:
         """The steps of a name, or all, in order."""
         return sorted(row["step_id"] for row in self.rows("steps", "step_id", "name") if name in {None, row["name"]})
 
-    def work_in(self, steps: Collection[int], *, replayed: bool = True) -> Counter[tuple[str, str]]:
+    def work_in(self, steps: Collection[int], *, replayed: bool = True) -> _Work:
         """How much work there is in steps, with or without what a CUDA graph replayed, by module and name."""
         work = self.rows("kernels", "module", "kind", "name", "step_id", "graph_node_id")
         found = (row for row in work if row["step_id"] in steps and (replayed or not row["graph_node_id"]))
@@ -95,12 +100,14 @@ Rule = Callable[[Case], Evidence]
 
 def judged(case: Case, rules: Mapping[str, Rule]) -> Evidence:
     """Everything that a program's rules find."""
-    found = [rules[name](case) for name in case.program.rules]
-    figures = {name: value for one in found for name, value in one.figures.items()}
-    unproved = [one.unproved for one in found if one.unproved]
+    problems, figures, unproved = list[str](), dict[str, int | float | str | None](), None
     if case.program.engine == "nsys" and case.machine.nsys_problem is not None:
-        unproved.append(f"markers under nsys: {case.machine.nsys_problem}; torch's engine recorded")
-    return Evidence([problem for one in found for problem in one.problems], figures, next(iter(unproved), None))
+        unproved = f"markers under nsys: {case.machine.nsys_problem}; torch's engine recorded"
+    for found in (rules[name](case) for name in case.program.rules):
+        problems += found.problems
+        figures |= found.figures
+        unproved = found.unproved or unproved
+    return Evidence(problems, figures, unproved)
 
 
 def shortened(problems: Sequence[str]) -> list[str]:
@@ -131,8 +138,8 @@ def _right(case: Case) -> Evidence:
 
 
 def _calls(case: Case) -> Evidence:
-    figures = {"calls": len(case.rows("calls", "call_id"))}
-    return Evidence(_call_problems(case, case.truth, case.program.calls), figures)
+    problems = _call_problems(case, case.truth, case.program.calls)
+    return Evidence(problems, {"calls": len(case.rows("calls", "call_id"))})
 
 
 def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int] | None = None) -> list[str]:
@@ -140,30 +147,27 @@ def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int]
     if not known or any(calls != known[0] for calls in known):
         return ["the program's own hooks counted other calls each time, so there is no truth"]
     trees = [tree for tree in _trees(case, truth["pid"]) if steps is None or tree[0]["step_id"] in steps]
-    problems = [problem for number, tree in enumerate(trees) if (problem := _difference(number, tree, known[0]))]
+    problems = []
     if len(trees) != expected:
-        problems.insert(0, f"{len(trees)} calls of the model are in the report, expected {expected}")
+        problems.append(f"{len(trees)} calls of the model are in the report, expected {expected}")
+    for number, tree in enumerate(trees):
+        recorded = [[row["module"], row["inputs"][0] if row["inputs"] else None] for row in tree]
+        if len(recorded) != len(known[0]):
+            problems.append(f"call {number} of the model holds {len(recorded)} calls, expected {len(known[0])}")
+        elif wrong := [pair for pair in zip(recorded, known[0], strict=True) if pair[0] != pair[1]]:
+            problems.append(f"call {number} of the model has {wrong[0][0]}, expected {wrong[0][1]}")
     return shortened(problems)
 
 
 def _trees(case: Case, pid: int) -> list[list[Row]]:
-    calls = case.rows("calls", "call_id", "parent_call_id", "module", "phase", "inputs", "pid", "step_id", "start_ns")
-    trees: dict[int, list[Row]] = {}
+    """The calls of a process in order, those of each call of the model together, itself first."""
+    calls = case.rows("calls", "parent_call_id", "module", "phase", "inputs", "pid", "step_id", "start_ns")
+    trees: list[list[Row]] = []
     for row in sorted(calls, key=lambda row: int(row["start_ns"])):
         if row["pid"] == pid and row["phase"] != "backward":
-            tree = trees.setdefault(row["call_id"], trees.get(row["parent_call_id"], []))
-            tree.append(row)
-    return [tree for number, tree in trees.items() if tree[0]["call_id"] == number]
-
-
-def _difference(number: int, tree: Sequence[Row], known: Sequence[Sequence[Any]]) -> str | None:
-    if len(tree) != len(known):
-        return f"call {number} of the model holds {len(tree)} calls, expected {len(known)}"
-    for row, true in zip(tree, known, strict=True):
-        recorded = [row["module"], row["inputs"][0] if row["inputs"] else None]
-        if recorded != list(true):
-            return f"call {number} of the model has {recorded}, expected {true}"
-    return None
+            trees += [[]] if row["parent_call_id"] is None else []
+            trees[-1].append(row)
+    return trees
 
 
 def _linear_calls(case: Case) -> Counter[str]:
@@ -174,39 +178,28 @@ def _linear_calls(case: Case) -> Counter[str]:
 
 
 def _products(case: Case) -> Evidence:
-    """A backward call has two products: the gradients of the input and of the weight."""
-    least = {(path, "forward"): number for path, number in _linear_calls(case).items()}
-    if "--backward" in case.program.options:
-        least |= {(path, "backward"): 2 * number for path, number in _linear_calls(case).items()}
-    return _product_evidence(case, case.steps(), least)
-
-
-def _product_evidence(case: Case, steps: Collection[int], least: Mapping[tuple[str, str], int]) -> Evidence:
     """Whose the products are, by the shapes of what they multiply. A library may launch several kernels for one."""
-    owners = {tuple(sizes): path for path, sizes in case.truth["linears"].items()}
+    owners = {frozenset(sizes): path for path, sizes in case.truth["linears"].items()}
     counts: Counter[tuple[str, str]] = Counter()
     wrong = []
     for row in case.rows("kernels", "op", "op_shapes", "module", "phase", "step_id", "cause"):
-        if row["op"] not in _PRODUCTS or not row["op_shapes"] or row["step_id"] not in steps:
+        if row["op"] not in _PRODUCTS or not row["op_shapes"] or row["step_id"] is None:
             continue
-        if (owner := owners.get(_weight(json.loads(row["op_shapes"]), case.truth["rows"]))) is None:
-            continue  # no weight: attention multiplies, too
-        counts[owner, row["phase"] or "forward"] += 1
-        if row["module"] != owner:
-            wrong.append(f"{row['op']} {row['op_shapes']} is of {row['module'] or row['cause']}, expected {owner}")
+        # Of its matrices, what is not the rows of the input is the weight; attention multiplies without one.
+        matrices = [shape for shape in json.loads(row["op_shapes"]) if len(shape) == 2]  # noqa: PLR2004 - matrices
+        if owner := owners.get(frozenset(size for shape in matrices for size in shape) - {case.truth["rows"]}):
+            counts[owner, row["phase"] or "forward"] += 1
+            if row["module"] != owner:
+                wrong.append(f"{row['op']} {row['op_shapes']} is of {row['module'] or row['cause']}, expected {owner}")
+    # A backward call has two: the gradients of the input and of the weight.
+    times = {"forward": 1, "backward": 2} if "--backward" in case.program.options else {"forward": 1}
     few = [
-        f"{path} has {counts[path, phase]} products ({phase}), expected at least {number}"
-        for (path, phase), number in least.items()
-        if counts[path, phase] < number
+        f"{path} has {counts[path, phase]} products ({phase}), expected at least {number * each}"
+        for path, number in _linear_calls(case).items()
+        for phase, each in times.items()
+        if counts[path, phase] < number * each
     ]
     return Evidence([*shortened(wrong), *shortened(few)], {"products": counts.total()})
-
-
-def _weight(shapes: Sequence[Sequence[int]], rows: int) -> tuple[int, ...]:
-    """The sizes of the weight in a product: of its matrices, what is not the rows of the input."""
-    matrix = 2
-    sizes = sorted({size for shape in shapes if len(shape) == matrix for size in shape} - {rows})
-    return (sizes[0], sizes[0]) if len(sizes) == 1 else tuple(sizes)
 
 
 def _backward(case: Case) -> Evidence:
@@ -225,46 +218,47 @@ def _compiled(case: Case) -> Evidence:
 
 
 def _processes(case: Case) -> Evidence:
-    made = sorted(len(truth["calls"]) for truth in case.truths)
-    problems = [] if made == sorted(WORKERS) else [f"the processes made {made} calls, expected {sorted(WORKERS)}"]
-    for truth in case.truths:
-        problems += _call_problems(case, truth, len(truth["calls"]))
+    calls = [len(truth["calls"]) for truth in case.truths]
+    problems = [] if sorted(calls) == sorted(WORKERS) else [f"the processes made {calls} calls, expected {WORKERS}"]
+    for truth, made in zip(case.truths, calls, strict=True):
+        problems += _call_problems(case, truth, made)
     work = Counter((row["pid"], row["module"]) for row in case.rows("kernels", "pid", "module"))
-    first, *others = case.truths
-    uneven = []
-    for other in others:
-        for path in first["linears"]:
-            one, two = work[first["pid"], path], work[other["pid"], path]
-            if not one or one * len(other["calls"]) != two * len(first["calls"]):
-                uneven.append(f"{path} has {one} and {two} kernels in the processes, not as their calls")
-    return Evidence([*problems, *shortened(uneven)], {"processes": len({pid for pid, _ in work})})
+    for path in case.truths[0]["linears"]:
+        counts = [work[truth["pid"], path] for truth in case.truths]
+        if 0 in counts or len({Fraction(*pair) for pair in zip(counts, calls, strict=True)}) > 1:
+            problems.append(f"{path} has {counts} kernels in the processes, not as their calls")
+    return Evidence(problems, {"processes": len({pid for pid, _ in work})})
 
 
 def _replays(case: Case) -> Evidence:
     """Steps that replay a CUDA graph have the kernels of eager ones, each of the same module."""
     program, eager, replays = case.program, case.steps(EAGER), case.steps(REPLAY)
-    problems = [
-        f"{len(steps)} steps {name!r} are in the report, expected {program.steps.count(name)}"
-        for name, steps in ((EAGER, eager), (REPLAY, replays))
-        if len(steps) != program.steps.count(name)
-    ]
+    found = Counter({EAGER: len(eager), REPLAY: len(replays)})
+    problems = _differences("steps", found, Counter({kind: program.steps.count(kind) for kind in found}))
     problems += _call_problems(case, case.truth, program.steps.count(EAGER), eager)
     replayed = case.work_in(replays)
     # nsys records from a graph capture in the warm-up on; torch's engine begins after it.
     capture_recorded = CAPTURE in program.steps or case.machine.engine == "nsys"
     unknown = _nodes_unknown(case, replays) if capture_recorded else None
     if capture_recorded and unknown is None:
-        true = _of_modules(case.work_in(eager))
-        problems += [] if true else ["the eager step has no kernels with a module, so there is nothing to compare with"]
-        for number in replays:
-            problems += _differences(f"kernels in replay {number}", _of_modules(case.work_in([number])), true)
+        problems += _replay_problems(case, replays, case.work_in(eager), _of_modules)
     else:
         problems += shortened([f"{one} is of a graph without known nodes" for one in _of_modules(replayed)])
         problems += [] if replayed else ["no replayed work is in the report"]
     return Evidence(problems, {"replayed_work": replayed.total()}, unknown)
 
 
-def _of_modules(work: Counter[tuple[str, str]]) -> Counter[str]:
+def _replay_problems(
+    case: Case, replays: Collection[int], eager: _Work, compared: Callable[[_Work], Counter[str]]
+) -> list[str]:
+    true = compared(eager)
+    problems = [] if true else ["the eager step has no kernels with a module, so there is nothing to compare with"]
+    for number in replays:
+        problems += _differences(f"kernels in replay {number}", compared(case.work_in([number])), true)
+    return problems
+
+
+def _of_modules(work: _Work) -> Counter[str]:
     return Counter({f"{path}: {name}": number for (path, name), number in work.items() if path != NONE})
 
 
@@ -281,41 +275,28 @@ def _nodes_unknown(case: Case, replays: Collection[int]) -> str | None:
 
 
 def _pieces(case: Case) -> Evidence:
-    """Counters, runs and products follow from the layers: a piece before, between and after the attentions."""
-    attentions, between, again = LAYERS, LAYERS + 1, len(case.program.steps) - 1
+    """Counters and runs follow from the layers: a piece before, between and after the splits."""
+    splits, between, (first, *replays) = LAYERS, LAYERS + 1, case.steps()
     expected = Counter(
-        graphs_seen=1, pieces_seen=attentions + between, capturable_pieces_seen=between, graphs_captured=between
+        graphs_seen=1, pieces_seen=splits + between, capturable_pieces_seen=between, graphs_captured=between
     )
     counted = Counter({name: case.truth["counters"].get(name, 0) for name in expected})
     problems = _differences("counted", counted, expected)
     pieces = [row["text"] for row in case.rows("ranges", "text", "marker") if row["marker"] == "piece"]
-    runs = Counter(captured=between, replayed=between * again, eager=attentions * (again + 1))
+    again = len(case.program.steps) - 1
+    runs = Counter(captured=between, replayed=between * again, eager=splits * (again + 1))
     problems += _differences("runs of pieces", Counter(json.loads(text)["How"] for text in pieces), runs)
-    steps = case.steps()
-    # Replayed work was launched by no operator: on a GPU only the run before the graph capture has shapes.
-    shaped = steps[:1] if case.machine.gpus else steps
-    products = _product_evidence(case, shaped, {(path, "forward"): len(shaped) for path in case.truth["linears"]})
-    unproved = _nodes_unknown(case, steps[1:]) if case.machine.gpus else f"{NO_GPU}: graphs were counted, not replayed"
-    if unproved is None:
-        problems += _replayed_pieces_problems(case, steps)
-    return Evidence([*problems, *products.problems], {**counted, **products.figures}, unproved)
 
+    def of_linears(work: _Work) -> Counter[str]:
+        """Which kernels there are, of whatever number."""
+        return Counter({f"{path}: {name}" for path, name in work if path in case.truth["linears"]})
 
-def _replayed_pieces_problems(case: Case, steps: Sequence[int]) -> list[str]:
-    """Kernels of Linears in replays are those of the run before the graph capture, of whatever number."""
-
-    def of_linears(step: int, *, replayed: bool) -> set[str]:
-        work = case.work_in([step], replayed=replayed)
-        return {f"{path}: {name}" for path, name in work if path in case.truth["linears"]}
-
-    # The step that captures replays at its end, too; what is no graph's is the run before.
-    true = of_linears(steps[0], replayed=False)
-    problems = [] if true else ["the step that captures has no kernels of Linears, so there is nothing to compare with"]
-    for number in steps[1:]:
-        replayed = of_linears(number, replayed=True)
-        problems += [f"replay {number} lacks {one}" for one in sorted(true - replayed)]
-        problems += [f"replay {number} has {one} of no eager run" for one in sorted(replayed - true)]
-    return shortened(problems)
+    unknown = _nodes_unknown(case, replays)
+    if unknown is None:
+        # The step that captures replays at its end, too; what is no graph's is the run before.
+        problems += _replay_problems(case, replays, case.work_in([first], replayed=False), of_linears)
+    without_gpu = None if case.machine.gpus else f"{NO_GPU}: graphs were counted, not replayed"
+    return Evidence(problems, counted, unknown or without_gpu)
 
 
 def _times(case: Case) -> Evidence:
@@ -332,15 +313,6 @@ def _times(case: Case) -> Evidence:
     return Evidence(problems, {"work": counts.total(), "time_ns": times_ns.total(), "modules": len(counts)})
 
 
-class _Span(NamedTuple):  # in nanoseconds
-    start: int
-    end: int
-    thread: tuple[int, int]
-    name: str
-    category: str
-    correlation: int | None
-
-
 def profiled_work(trace: Path) -> tuple[Counter[str], Counter[str]]:
     """Numbers and nanoseconds of work by module in torch.profiler's own trace, without tracekit's readers and markers.
 
@@ -350,37 +322,34 @@ def profiled_work(trace: Path) -> tuple[Counter[str], Counter[str]]:
     # Microseconds since the epoch with nanoseconds after the point do not fit into a float.
     with gzip.open(trace, "rt", encoding="utf-8") as file:
         events = json.load(file, parse_float=Decimal)["traceEvents"]
-    spans = [_span(event) for event in events if event.get("ph") == "X" and "cat" in event]
-    ranges = [span for span in spans if span.category == "user_annotation" and span.name.startswith(_PREFIX)]
-    launches = {span.correlation: span for span in spans if span.category in {"cuda_runtime", "cuda_driver"}}
-    work = [span for span in spans if span.category in {"kernel", "gpu_memcpy", "gpu_memset"}]
-    operators = [] if work else [span for span in spans if span.category == "cpu_op"]
+    spans = defaultdict[str, list[Row]](list)
+    for event in events:
+        if event.get("ph") == "X" and "cat" in event:
+            start, end = event["ts"], event["ts"] + event["dur"]
+            spans[event["cat"]].append({**event, "start": int(start * 1000), "end": int(end * 1000)})
+    ranges = [span for span in spans["user_annotation"] if span["name"].startswith(_PREFIX)]
+    launches = {span["args"]["correlation"]: span for span in spans["cuda_runtime"] + spans["cuda_driver"]}
+    work = spans["kernel"] + spans["gpu_memcpy"] + spans["gpu_memset"]
+    operators = [] if work else spans["cpu_op"]
     counts, times_ns = Counter[str](), Counter[str]()
 
-    def module_around(span: _Span) -> str:
+    def module_around(span: Row) -> str:
         around = _innermost(span, ranges)
-        return around.name.removeprefix(_PREFIX) if around else NONE
+        return around["name"].removeprefix(_PREFIX) if around else NONE
 
     for span in work or operators:
-        path = module_around(launches[span.correlation] if work else span)
+        path = module_around(launches[span["args"]["correlation"]] if work else span)
         counts[path] += 1
-        times_ns[path] += span.end - span.start
+        times_ns[path] += span["end"] - span["start"]
         if around := _innermost(span, operators):
-            times_ns[module_around(around)] -= span.end - span.start
+            times_ns[module_around(around)] -= span["end"] - span["start"]
     return counts, times_ns
 
 
-def _innermost(span: _Span, others: Iterable[_Span]) -> _Span | None:
-    on_thread = (one for one in others if one.thread == span.thread and one is not span)
-    around = (one for one in on_thread if one.start <= span.start and span.end <= one.end)
-    return min(around, key=lambda one: one.end - one.start, default=None)
-
-
-def _span(event: Row) -> _Span:
-    start, end = Decimal(event["ts"]), Decimal(event["ts"]) + Decimal(event["dur"])
-    correlation = event.get("args", {}).get("correlation")
-    ids = event["pid"], event["tid"]
-    return _Span(int(start * 1000), int(end * 1000), ids, event["name"], event["cat"], correlation)
+def _innermost(span: Row, others: Iterable[Row]) -> Row | None:
+    on_thread = (one for one in others if (one["pid"], one["tid"]) == (span["pid"], span["tid"]) and one is not span)
+    around = (one for one in on_thread if one["start"] <= span["start"] and span["end"] <= one["end"])
+    return min(around, key=lambda one: int(one["end"] - one["start"]), default=None)
 
 
 RULES: dict[str, Rule] = {

@@ -2,16 +2,13 @@
 
 import json
 import platform
-import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
-from tracekit.errors import TracekitError
+from tracekit.errors import CaptureError, TracekitError
 from tracekit.nsight import nsys
 from tracekit.version import __version__
 
@@ -35,7 +32,7 @@ class Machine:
     nvtx: str | None = None
     nccl: str | None = None
     driver: str | None = None
-    gpus: tuple[str, ...] = ()
+    gpus: Sequence[str] = ()
     nsys: str | None = None
     nsys_problem: str | None = "not tried"
 
@@ -45,45 +42,36 @@ class Machine:
         return "nsys" if self.gpus and self.nsys_problem is None else "torch"
 
 
-def machine_from(values: Mapping[str, Any]) -> Machine:
-    """A machine from JSON."""
-    return Machine(**{**values, "gpus": tuple(values["gpus"])})
-
-
-def driver() -> str | None:
-    """The version of NVIDIA's driver."""
-    if (tool := shutil.which("nvidia-smi")) is None:
-        return None
-    query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
-    with suppress(OSError, subprocess.TimeoutExpired):
-        asked = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
-        return asked.stdout.split("\n")[0].strip() or None if asked.returncode == 0 else None
-    return None
-
-
 def hear(place: Path) -> None:
     """Writes as JSON the version of nsys, and why it cannot be used: a marker is recorded, exported and read back."""
-    version = None
+    version: str | None = None
+    problem: str | None = f"nsys was not found; {nsys.INSTALL}"
     try:
-        if (tool := nsys.find()) is None:
-            problem: str | None = f"nsys was not found; {nsys.INSTALL}"
-        else:
+        if tool := nsys.find():
             version = tool.version
-            problem = _not_heard(tool, place)
+            with TemporaryDirectory(dir=place.parent) as folder:
+                problem = _not_heard(tool, Path(folder) / "problem")
     except TracekitError as error:
         problem = str(error)
     place.write_text(json.dumps({"nsys": version, "nsys_problem": problem}), "utf-8")
 
 
-def _not_heard(tool: nsys.Nsys, place: Path) -> str | None:
+def _not_heard(tool: nsys.Nsys, problem: Path) -> str | None:
     from tracekit.capture.probe import MARKER  # noqa: PLC0415 - imports torch
-    from tracekit.pipeline import parse  # noqa: PLC0415 - takes half a second
 
-    report, problem = place.with_name("probe.sqlite"), place.with_name("probe.txt")
-    recorded = tool.record([sys.executable, "-m", "tracekit.capture.probe", str(problem)], report)
-    if not report.exists():
-        return "; ".join(recorded.warnings) or f"{tool.path} exported no report"
+    texts = recorded_texts(tool, problem)
     if problem.exists():
         return f"the nvtx package refuses what markers need ({problem.read_text('utf-8')})"
-    texts = parse(report, force=True).table("ranges", ["text"]).column("text").to_pylist()
     return None if MARKER in texts else f"nsys {tool.version} does not record tracekit's markers; run tracekit doctor"
+
+
+def recorded_texts(tool: nsys.Nsys, problem: Path) -> set[str]:
+    """Texts of the ranges that nsys records of ``capture/probe.py``, which writes why nvtx refuses one to a file."""
+    from tracekit.pipeline import parse  # noqa: PLC0415 - takes half a second
+
+    report = problem.with_name("probe.sqlite")
+    recorded = tool.record([sys.executable, "-m", "tracekit.capture.probe", str(problem)], report)
+    if not report.exists():
+        raise CaptureError("; ".join(recorded.warnings) or f"{tool.path} exported no report")
+    ranges = parse(report, force=True).table("ranges", ["text", "open"]).to_pylist()
+    return {row["text"] for row in ranges if not row["open"]}

@@ -1,7 +1,7 @@
 """The models that are recorded, whose calls, products and replays are known beforehand, and what they know themselves.
 
 Hooks that know nothing of tracekit's markers are put on before tracekit marks a model. When the process ends, what it
-knows is in the folder that ``TRACEKIT_SELFTEST_TRUTH`` names. Everything runs on a GPU if there is one. Functions
+knows is in the folder ``truth`` of where it began, if there is one. Everything runs on a GPU if there is one. Functions
 without arguments are targets of ``tracekit capture``; run as a program, the first argument names what is done.
 """
 
@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
@@ -20,20 +21,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
+from torch.utils import collect_env
 from typing_extensions import override
 
-from tracekit.selftest.programs import CAPTURE, LAYERS, PROGRAMS, REPLAY, WORKERS
+from tracekit.selftest.programs import CAPTURE, PROGRAMS, REPLAY, WORKERS
 
-#: The variables that name the folder for what processes know, and, set to 1, let calls be ranges of torch's profiler.
-FOLDER, RANGES = "TRACEKIT_SELFTEST_TRUTH", "TRACEKIT_SELFTEST_RANGES"
-#: How such a range begins; a path follows.
+#: The folder for what processes know.
+_FOLDER = Path("truth").absolute()
+#: How the ranges of torch's profiler begin that hooks open around calls; a path follows.
 PREFIX = "truth:"
 #: Sizes of the features between the Linears; more on a GPU, so that kernels take longer than their launches.
 _WIDTHS, _TIMES_ON_GPU, _TIMES_ON_CPU = (4, 5, 6, 7, 8), 64, 2
 #: Rows of the input: no width is as large, so that products show which of their dimensions are the weight's.
 _ROWS_ON_GPU, _ROWS_ON_CPU = 192, 3
-_ATTENTION = "aten::scaled_dot_product_attention"
-_TOKENS, _WIDTH, _INNER = 48, 64, (96, 128)
 
 _truth: dict[str, Any] = {}
 
@@ -57,20 +57,39 @@ def record_truth(**facts: object) -> None:
 
 
 def _write() -> None:
-    if folder := os.environ.get(FOLDER):
-        place = Path(folder) / f"{os.getpid()}.json"
-        partial = place.with_suffix(".partial")
-        partial.write_text(json.dumps({"pid": os.getpid(), **_truth}), "utf-8")
-        partial.replace(place)
+    if _FOLDER.is_dir():
+        (_FOLDER / f"{os.getpid()}.json").write_text(json.dumps({"pid": os.getpid(), **_truth}), "utf-8")
 
 
 def observe(model: nn.Module) -> nn.Module:
-    """Puts hooks on a model that note its calls. Returns the model."""
-    hooks = _Hooks(model)
-    record_truth(calls=hooks.calls, linears=linears(model))
+    """Puts hooks on a model that note its calls: path by the calls around it, and the shape of its first input.
+
+    Returns the model.
+    """
+    #: One list for each call of the model: all calls in it, in order, itself first.
+    calls: list[list[tuple[str, list[int] | None]]] = []
+    opened: list[tuple[str, nn.Module, ExitStack]] = []
+
+    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if opened:
+            path, around, _ = opened[-1]
+            names = {id(part): name for name, part in around.named_modules(remove_duplicate=False)}
+            path = f"{path}.{names[id(module)]}"
+        else:
+            path = type(module).__name__
+            calls.append([])
+        calls[-1].append((path, list(args[0].shape) if args and isinstance(args[0], Tensor) else None))
+        span = ExitStack()
+        span.enter_context(record_function(f"{PREFIX}{path}"))
+        opened.append((path, module, span))
+
+    def after(*_: object) -> None:
+        opened.pop()[2].close()
+
+    record_truth(calls=calls, linears=linears(model))
     for module in model.modules():
-        module.register_forward_pre_hook(hooks.before)
-        module.register_forward_hook(hooks.after, always_call=True)
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after, always_call=True)
     return model
 
 
@@ -86,48 +105,10 @@ def linears(model: nn.Module) -> dict[str, list[int]]:
     return sizes
 
 
-class _Hooks:
-    """Notes every call: path by the calls around it, and the shape of its first input."""
-
-    def __init__(self, model: nn.Module) -> None:
-        #: One list for each call of the model: the paths of all calls in it, in order, itself first.
-        self.calls: list[list[list[Any]]] = []
-        self._top = type(model).__name__
-        self._open: list[tuple[str, nn.Module, ExitStack]] = []
-
-    def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        path, ranges = self._path(module), ExitStack()
-        if not self._open:
-            self.calls.append([])
-        self.calls[-1].append([path, list(args[0].shape) if args and isinstance(args[0], Tensor) else None])
-        if os.environ.get(RANGES) == "1":
-            ranges.enter_context(record_function(f"{PREFIX}{path}"))
-        self._open.append((path, module, ranges))
-
-    def after(self, _module: nn.Module, _args: tuple[Any, ...], _output: object) -> None:
-        self._open.pop()[2].close()
-
-    def _path(self, module: nn.Module) -> str:
-        if not self._open:
-            return self._top
-        path, around, _ = self._open[-1]
-        names = {id(part): name for name, part in around.named_modules(remove_duplicate=False)}
-        return f"{path}.{names[id(module)]}"
-
-
-class Layer(nn.Module):
+def layer(widths: tuple[int, int, int], act: nn.Module) -> nn.Module:
     """Two Linears around an activation."""
-
-    def __init__(self, widths: tuple[int, int, int], act: nn.Module) -> None:
-        super().__init__()
-        self.up = nn.Linear(widths[0], widths[1])
-        self.act = act
-        self.down = nn.Linear(widths[1], widths[2])
-
-    @override
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(self.act(self.up(x)))
-        return y
+    up, down = nn.Linear(widths[0], widths[1]), nn.Linear(widths[1], widths[2])
+    return nn.Sequential(OrderedDict(up=up, act=act, down=down))
 
 
 class Chain(nn.Module):
@@ -136,7 +117,7 @@ class Chain(nn.Module):
     def __init__(self, act: nn.Module) -> None:
         super().__init__()
         a, b, c, d, e = (width * (_TIMES_ON_GPU if device().type == "cuda" else _TIMES_ON_CPU) for width in _WIDTHS)
-        self.layers = nn.ModuleList([Layer((a, b, c), act), Layer((c, d, e), act)])
+        self.layers = nn.ModuleList([layer((a, b, c), act), layer((c, d, e), act)])
         self.again = nn.Linear(e, e)
         self.features, self.rows = a, _ROWS_ON_GPU if device().type == "cuda" else _ROWS_ON_CPU
 
@@ -240,55 +221,22 @@ def replay_in_window() -> None:
     _replay(chain(), "graph_in_window")
 
 
-class Attention(nn.Module):
-    """Attention with a Linear before and behind it."""
+def pieces(*, copy_inputs: bool = True) -> tuple[Chain, nn.Module]:
+    """The model as it is, and in compiled pieces that are captured as CUDA graphs; without a GPU, graphs are counted.
 
-    def __init__(self, inner: int) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(_WIDTH, 3 * inner)
-        self.out = nn.Linear(inner, _WIDTH)
-
-    @override
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x)[None, None].chunk(3, -1)
-        y: Tensor = self.out(nn.functional.scaled_dot_product_attention(q, k, v)[0, 0])
-        # Without a GPU, Inductor gets no more than products and views: a compiler of C++ would take half a minute.
-        return x + y if x.is_cuda else y
-
-
-def pieces(*, copy_inputs: bool = True) -> tuple[nn.Module, nn.Module]:
-    """A model as it is, and in compiled pieces that are captured as CUDA graphs; without a GPU, graphs are counted."""
+    Between them its activation runs by itself, as attention does in models that are served.
+    """
     from tracekit.capture.compile import CompileConfig, compile_model  # noqa: PLC0415 - takes a second
 
-    torch.manual_seed(0)
-    model = Attentive().to(device()).eval()
+    model = chain().eval()
     config = CompileConfig(
-        splitting_ops=(_ATTENTION,),
-        cudagraph_sizes=(_TOKENS,),
+        splitting_ops=("aten::relu",),
+        cudagraph_sizes=(model.rows,),
         copy_inputs=copy_inputs,
         graph_capture="cuda" if device().type == "cuda" else "record",
         use_cache=False,
     )
     return model, compile_model(model, config)
-
-
-class Attentive(nn.Module):
-    """Layers with attention, at which the model is split."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([Attention(inner) for inner in _INNER[:LAYERS]])
-
-    @override
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-def tokens() -> Tensor:
-    """An input of that model."""
-    return torch.randn(_TOKENS, _WIDTH, device=device())
 
 
 @torch.no_grad()
@@ -299,7 +247,7 @@ def run_pieces() -> None:
     from tracekit.capture.run import without_graph_captures  # noqa: PLC0415 - as above
 
     plain, model = pieces()
-    inputs = [tokens() for _ in range(4)]
+    inputs = [plain.example() for _ in range(4)]
     before = counters.snapshot()
     with step("compile"), without_graph_captures():
         model(inputs[0])  # before the plain model, which would take its name
@@ -311,7 +259,7 @@ def run_pieces() -> None:
             right &= same(model(x), result)
             synchronize()
     counts = {name: number - before[name] for name, number in counters.snapshot().items()}
-    record_truth(counters=counts, linears=linears(plain), rows=_TOKENS, right=right)
+    record_truth(counters=counts, linears=linears(plain), right=right)
 
 
 def _script(calls: str) -> None:
@@ -347,8 +295,9 @@ def about(place: str) -> None:
     nccl = None
     if gpus and dist.is_available() and dist.is_nccl_available():
         nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    said = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "nvtx": nvtx, "nccl": nccl, "gpus": gpus}
-    Path(place).write_text(json.dumps(said), "utf-8")
+    driver = collect_env.get_nvidia_driver_version(collect_env.run)  # type: ignore[no-untyped-call]
+    versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "nvtx": nvtx, "nccl": nccl}
+    Path(place).write_text(json.dumps({**versions, "driver": driver, "gpus": gpus}), "utf-8")
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {"about": about, "script": _script, "workers": _workers}

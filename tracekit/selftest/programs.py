@@ -12,7 +12,7 @@ from pathlib import Path
 EAGER, CAPTURE, REPLAY = "eager", "capture", "replay"
 #: Calls of the model in a step of each kind. Before a graph capture the model runs once on the same stream.
 CALLS_IN = {EAGER: 1, CAPTURE: 2, REPLAY: 0}
-#: Layers with attention of the model in compiled pieces.
+#: Layers of the model. Each has an activation, at which compiled pieces are split.
 LAYERS = 2
 #: Calls of the model in each of two processes.
 WORKERS = (2, 3)
@@ -40,7 +40,7 @@ class Program:
     name: str
     about: str
     rules: tuple[str, ...]
-    limit_s: int = 180
+    limit_s: int = 300
     needs_gpu: bool = False
     target: str = ""
     options: tuple[str, ...] = ()
@@ -55,12 +55,6 @@ class Program:
         """How often the model is called in the recording."""
         return sum(CALLS_IN[step] for step in self.steps)
 
-    @property
-    def arguments(self) -> list[str]:
-        """Of ``tracekit capture``, but for the engine, the report and the command."""
-        window = ["--warmup", str(len(self.warmup)), "--steps", str(len(self.steps))] if ":" in self.target else []
-        return [*([self.target] if self.target else []), *window, *self.options]
-
 
 #: In the order in which they run.
 PROGRAMS = (
@@ -68,7 +62,6 @@ PROGRAMS = (
         name="markers",
         about="markers under nsys are the calls that hooks counted",
         rules=("calls",),
-        limit_s=240,
         target=f"{_MODELS}:make",
         engine="nsys",
     ),
@@ -111,19 +104,17 @@ PROGRAMS = (
         name="pieces",
         about="compiled pieces: as many graphs as follow from the layers, right results, products of the modules of "
         "the weights",
-        rules=("right", "pieces"),
-        limit_s=300,
+        rules=("right", "products", "pieces"),
         target=f"{_MODELS}:run_pieces",
         options=("--ops",),
         warmup=(EAGER,),
-        steps=(EAGER,) * 4,
+        steps=(EAGER, REPLAY, REPLAY, REPLAY),
     ),
     Program(
         name="compiled",
         about="under torch.compile, every product is of the module whose weight has its shape, and all work has a "
         "module",
         rules=("products", "compiled"),
-        limit_s=300,
         target=f"{_MODELS}:make_compiled",
         options=("--ops",),
     ),
@@ -132,7 +123,6 @@ PROGRAMS = (
         about="tracekit capture -- COMMAND: two processes at once are in one report; the calls of each are those that "
         "its hooks counted, its work is its own",
         rules=("processes",),
-        limit_s=300,
         command=(sys.executable, "-m", _MODELS, "workers"),
     ),
     Program(

@@ -21,10 +21,10 @@ import psutil
 from tracekit.errors import CaptureError, TracekitError
 from tracekit.files import parents_made, reason_of, remedy_of, stopped_once, whole_folder
 from tracekit.nsight import nsys
-from tracekit.selftest import summary
-from tracekit.selftest.machine import NO_GPU, Machine, driver, machine_from
+from tracekit.selftest import judge, summary
+from tracekit.selftest.machine import NO_GPU, Machine
 from tracekit.selftest.programs import Program
-from tracekit.selftest.summary import FAILED, MISSING, Outcome, Summary
+from tracekit.selftest.summary import Outcome, Summary
 
 #: How long a program may take to end once it was asked to.
 PATIENCE_S = 10.0
@@ -37,7 +37,7 @@ _NO_REASON = ("CUDA kernel errors might", "For debugging", "Compile with", "Devi
 
 
 def prove(place: Path, programs: Sequence[Program], say: Callable[[str], object], *, force: bool = False) -> Summary:
-    """Runs programs. Reports, ``summary.json`` and ``summary.md`` are in the folder when it returns.
+    """Runs programs. Reports and ``summary.json`` are in the folder when it returns.
 
     If it is stopped after a program has ended, the folder holds what was found until then, and the summary says so.
 
@@ -55,11 +55,7 @@ def prove(place: Path, programs: Sequence[Program], say: Callable[[str], object]
     try:
         taken = whole_folder(place, lambda: _check_free(place, force=force))
         with stopped_once(), parents_made(place), taken as folder:
-            test = _SelfTest(folder, place, say)
-            stop = test.run(programs)
-            if stop is not None and not test.outcomes:
-                raise stop
-            found = test.finished(programs, complete=stop is None)
+            found, stop = _prove(programs, folder, place, say)
     except OSError as error:
         remedy = remedy_of(error, _ELSEWHERE)
         raise CaptureError(f"{place}: cannot be written ({reason_of(error)}); {remedy}") from None
@@ -77,162 +73,114 @@ def _check_free(place: Path, *, force: bool) -> None:
         raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
 
 
-class _SelfTest:
-    def __init__(self, folder: Path, place: Path, say: Callable[[str], object]) -> None:
-        self._folder, self._place, self._say = folder, place, say
-        self._began, self._started = time.monotonic(), datetime.now(UTC)
-        self._machine: Machine | None = None
-        self.outcomes: list[Outcome] = []
-
-    def run(self, programs: Sequence[Program]) -> BaseException | None:
-        """Runs all programs. Returns what stopped it; None if nothing did."""
+def _prove(
+    programs: Sequence[Program], folder: Path, place: Path, say: Callable[[str], object]
+) -> tuple[Summary, BaseException | None]:
+    """Runs all programs and writes what came of them. Returns what stopped it, too; None if nothing did."""
+    began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+    outcomes: list[Outcome] = []
+    machine, problem, stop = None, "", None
+    try:
+        say("examining the machine")
         try:
-            failure = self._examine()
-            for program in programs:
-                found = self._outcome(program) if failure is None else self._failed(program, failure)
-                self.outcomes.append(found)
-                took = "" if found.seconds is None else f" ({found.seconds:.1f} s)"
-                self._say(f"{found.verdict:8} {found.name}{took}{': ' if found.why else ''}{found.why}")
-        except (KeyboardInterrupt, SystemExit) as error:
-            return error
-        return None
-
-    def finished(self, programs: Sequence[Program], *, complete: bool) -> Summary:
-        """Writes the summary and the page, also of programs that have not run."""
-        for program in programs[len(self.outcomes) :]:
-            shutil.rmtree(self._folder / program.name, ignore_errors=True)
-            self.outcomes.append(summary.outcome(program, MISSING, "stopped before it had ended"))
-        if not complete:
-            self._say(f"stopped; {self._place} holds what had ended")
-        seconds = time.monotonic() - self._began
-        started = self._started.isoformat(timespec="seconds")
-        found = Summary(complete, started, seconds, self._machine, tuple(self.outcomes))
-        (self._folder / summary.FILE).write_text(found.as_json() + "\n", "utf-8")
-        (self._folder / summary.PAGE).write_text(summary.page(found), "utf-8")
-        return found
-
-    def _examine(self) -> str | None:
-        """Finds out what the machine has. Returns why no program can run, where torch or the driver crashes."""
-        folder = self._folder / "machine"
-        folder.mkdir()
-        self._say("examining the machine")
-        try:
-            self._machine = examined(folder)
+            machine = examined(folder / "machine")
         except TracekitError as error:
-            return self._shown(str(error))
-        finally:
-            _tidy(folder)
-        return None
-
-    def _outcome(self, program: Program) -> Outcome:
-        assert self._machine is not None
-        if program.needs_gpu and not self._machine.gpus:
-            return summary.outcome(program, MISSING, NO_GPU)
-        folder = self._folder / program.name
-        folder.mkdir()
-        (folder / _MACHINE).write_text(json.dumps(asdict(self._machine)), "utf-8")
-        began = time.monotonic()
-        problem = _run_module(
-            ["tracekit.selftest", "run", program.table, program.name, folder], folder, program.limit_s
-        )
-        found, seconds = self._judged(program, folder, problem), round(time.monotonic() - began, 3)
-        _tidy(folder)
-        files = sorted(str(path.relative_to(self._folder)) for path in folder.rglob("*") if path.is_file())
-        return replace(found, seconds=seconds, files=tuple(files))
-
-    def _judged(self, program: Program, folder: Path, problem: str | None) -> Outcome:
-        if problem is None and not (folder / _EVIDENCE).exists():
-            problem = "ended without a verdict"
-        if problem is not None:
-            return self._failed(program, self._shown(problem))
-        found: dict[str, Any] = json.loads((folder / _EVIDENCE).read_text("utf-8"))
-        problems = tuple(map(self._shown, found["problems"]))
-        verdict = FAILED if problems else MISSING if found["unproved"] else summary.PASSED
-        why = problems[0] if problems else found["unproved"] or ""
-        return summary.outcome(program, verdict, why, problems=problems, figures=found["figures"])
-
-    def _failed(self, program: Program, why: str) -> Outcome:
-        return summary.outcome(program, FAILED, why, problems=(why,))
-
-    def _shown(self, text: str) -> str:
-        return text.replace(str(self._folder), str(self._place))
+            problem = str(error)
+        for program in programs:
+            found = _outcome(program, machine, folder) if machine else summary.outcome(program, [problem])
+            # The folder is renamed when all have ended.
+            problems = tuple(text.replace(str(folder), str(place)) for text in found.problems)
+            outcomes.append(replace(found, problems=problems, why=found.why.replace(str(folder), str(place))))
+            took = "" if found.seconds is None else f" ({found.seconds:.1f} s)"
+            say(f"{found.verdict:8} {found.name}{took}{': ' if found.why else ''}{outcomes[-1].why}")
+    except (KeyboardInterrupt, SystemExit) as error:
+        if not outcomes:
+            raise
+        stop = error
+        say(f"stopped; {place} holds what had ended")
+    for program in programs[len(outcomes) :]:
+        shutil.rmtree(folder / program.name, ignore_errors=True)
+        outcomes.append(summary.outcome(program, unproved="stopped before it had ended"))
+    proved = Summary(stop is None, started, round(time.monotonic() - began, 3), machine, tuple(outcomes))
+    (folder / summary.FILE).write_text(proved.as_json() + "\n", "utf-8")
+    return proved, stop
 
 
-def _tidy(folder: Path) -> None:
-    for dataset in [*folder.rglob("*.tracekit")]:
-        shutil.rmtree(dataset)
-    for path in [*folder.rglob("*")]:
-        if path.is_file() and not path.stat().st_size:
-            path.unlink()
+def _outcome(program: Program, machine: Machine, above: Path) -> Outcome:
+    if program.needs_gpu and not machine.gpus:
+        return summary.outcome(program, unproved=NO_GPU)
+    folder = above / program.name
+    folder.mkdir()
+    (folder / _MACHINE).write_text(json.dumps(asdict(machine)), "utf-8")
+    began = time.monotonic()
+    arguments = ["tracekit.selftest", "run", program.table, program.name, str(folder)]
+    problem = _run_module(arguments, folder / _LOG, program.limit_s)
+    if problem is None and not (folder / _EVIDENCE).exists():
+        problem = "ended without a verdict"
+    shutil.rmtree((folder / judge.REPORT).with_suffix(".tracekit"), ignore_errors=True)
+    found = {"problems": [problem]} if problem else json.loads((folder / _EVIDENCE).read_text("utf-8"))
+    seconds = round(time.monotonic() - began, 3)
+    files = sorted(str(path.relative_to(above)) for path in folder.rglob("*") if path.is_file())
+    return summary.outcome(program, **found, seconds=seconds, files=tuple(files))
 
 
 def examined(folder: Path) -> Machine:
     """What the machine has, found out in processes of their own, because CUDA may crash and nsys may hang."""
     about, nsys_ = folder / "about.json", folder / "nsys.json"
-    if problem := _run_module(["tracekit.selftest.models", "about", about], folder, _ABOUT_LIMIT_S):
+    folder.mkdir(exist_ok=True)
+    if problem := _run_module(["tracekit.selftest.models", "about", about], folder / _LOG, _ABOUT_LIMIT_S):
         raise CaptureError(f"the first use of torch {problem}")
-    if problem := _run_module(["tracekit.selftest", "hear", nsys_], folder, NSYS_LIMIT_S):
-        heard = {"nsys": None, "nsys_problem": f"the first recording with nsys {problem}"}
+    if problem := _run_module(["tracekit.selftest", "hear", nsys_], folder / _LOG, NSYS_LIMIT_S):
+        heard: dict[str, Any] = {"nsys": None, "nsys_problem": f"the first recording with nsys {problem}"}
     else:
         heard = json.loads(nsys_.read_text("utf-8"))
-    return machine_from({**json.loads(about.read_text("utf-8")), **heard, "driver": driver()})
+    return Machine(**json.loads(about.read_text("utf-8")), **heard)
 
 
 def run_program(table: str, name: str, folder: Path) -> None:
     """Records a program and writes what its rules find; an error of tracekit's is a problem like others."""
-    from tracekit.selftest import judge  # noqa: PLC0415 - takes half a second, which only a program's own process needs
-
     module = importlib.import_module(table)
     program = next(program for program in module.PROGRAMS if program.name == name)
-    machine = machine_from(json.loads((folder / _MACHINE).read_text("utf-8")))
+    machine = Machine(**json.loads((folder / _MACHINE).read_text("utf-8")))
     try:
-        again: dict[str, int] = {}
-        if _lost(program, folder, machine):
+        again = _lost(judge.Case(program, folder, machine))
+        if again:
             for path in (*folder.glob("run.*"), folder / judge.TRUTH):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             record(program, folder, machine)
-            again = {"recordings_lost_by_nsys": 1}
         found = judge.judged(judge.Case(program, folder, machine), {**judge.RULES, **getattr(module, "RULES", {})})
-        found = replace(found, figures={**found.figures, **again})
+        found = replace(found, figures={**found.figures, **({"recordings_lost_by_nsys": 1} if again else {})})
     except TracekitError as error:
         found = judge.Evidence(str(error).splitlines())
     (folder / _EVIDENCE).write_text(json.dumps(asdict(found)), "utf-8")
 
 
-def _lost(program: Program, folder: Path, machine: Machine) -> bool:
+def _lost(case: judge.Case) -> bool:
     """Records. Returns whether nsys lost it, as one in thirty on a busy machine: it failed, or has no range."""
-    from tracekit.selftest import judge  # noqa: PLC0415 - as above
-
     try:
-        record(program, folder, machine)
+        record(case.program, case.folder, case.machine)
     except CaptureError as error:
-        if machine.nsys_problem is not None or nsys.NOTHING not in str(error):
+        if case.machine.nsys_problem is not None or nsys.NOTHING not in str(error):
             raise
         return True
-    native = (folder / judge.REPORT).with_suffix(nsys.NATIVE)
-    return native.exists() and not judge.Case(program, folder, machine).rows("ranges", "range_id")
+    return any(case.folder.glob(f"run{nsys.NATIVE}")) and not case.rows("ranges", "range_id")
 
 
 def record(program: Program, folder: Path, machine: Machine) -> None:
     """Runs a program as its row says, as users do: its report and what its processes know are in the folder then."""
     if not program.target and not program.command:
         return
-    engine = program.engine or machine.engine
-    if machine.nsys_problem is not None:
-        engine = "torch"
-    truth = folder / "truth"
-    truth.mkdir(exist_ok=True)
-    # ``models.py`` reads these.
-    ranges = str(int("times" in program.rules))
-    variables = {"TRACEKIT_SELFTEST_TRUTH": str(truth.absolute()), "TRACEKIT_SELFTEST_RANGES": ranges}
-    trailing = ["--", *program.command] if program.command else []
-    options = [*program.arguments, "--engine", engine, "-o", str(folder / "run.sqlite"), *trailing]
-    command = [sys.executable, "-m", "tracekit", "capture", *options]
-    with (folder / _RECORDING_LOG).open("ab") as log:
-        environment = {**_environment(), **variables}
-        code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment)
-    if code:
-        raise CaptureError(f"tracekit capture ended with exit code {code}: {last_line(folder / _RECORDING_LOG)}")
+    engine = program.engine or machine.engine if machine.nsys_problem is None else "torch"
+    (folder / judge.TRUTH).mkdir(exist_ok=True)
+    arguments = ["--engine", engine, "-o", str(folder / judge.REPORT), *program.options]
+    if program.target:
+        arguments.append(program.target)
+    if ":" in program.target:
+        arguments += ["--warmup", str(len(program.warmup)), "--steps", str(len(program.steps))]
+    if program.command:
+        arguments += ["--", *program.command]
+    if problem := _run_module(["tracekit", "capture", *arguments], folder / _RECORDING_LOG):
+        raise CaptureError(f"tracekit capture {problem}")
 
 
 def _environment() -> dict[str, str]:
@@ -250,15 +198,15 @@ def last_line(log: Path) -> str:
     return next((" ".join(line.split())[:300] for line in reasons), "it printed nothing")
 
 
-def _run_module(arguments: Sequence[str | Path], folder: Path, limit_s: float) -> str | None:
-    """Runs a module to its end, or to the end of its time; its output goes to a file. Returns why it failed."""
-    with (folder / _LOG).open("ab") as output:
+def _run_module(arguments: Sequence[str | Path], log: Path, limit_s: float | None = None) -> str | None:
+    """Runs a module in the log's folder, to its end or to the end of its time. Returns why it failed."""
+    with log.open("ab") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            cwd=folder,
+            cwd=log.parent,
             env=_environment(),
             start_new_session=True,
         )
@@ -271,7 +219,7 @@ def _run_module(arguments: Sequence[str | Path], folder: Path, limit_s: float) -
         except BaseException:
             _stop(child)
             raise
-    return f"{problem}: {last_line(folder / _LOG)}" if code else None
+    return f"{problem}: {last_line(log)}" if code else None
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
@@ -279,22 +227,18 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
     nsys, and commands that are recorded, run in groups of their own.
     """
-    started = _descendants(child.pid)
-    child.send_signal(signal.SIGTERM)
+    if child.poll() is not None:
+        return
+    process = psutil.Process(child.pid)
+    started = process.children(recursive=True)
+    child.terminate()
     try:
         child.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
-        started |= _descendants(child.pid)
+        started += process.children(recursive=True)
         child.kill()
     finally:
         child.wait()
-        for process in started:
+        for one in started:
             with suppress(psutil.NoSuchProcess):
-                process.kill()
-
-
-def _descendants(pid: int) -> set[psutil.Process]:
-    try:
-        return set(psutil.Process(pid).children(recursive=True))
-    except psutil.NoSuchProcess:
-        return set()
+                one.kill()

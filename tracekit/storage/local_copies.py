@@ -37,10 +37,7 @@ def local_copy(report: Location, progress: Progress, scratch: str | None = None)
     The copy has the report's name, and its folder the name of the report's folder, for ranks and names are read from
     them. It is removed at the end of the block, and errors about it name the URL.
 
-    Args:
-        report: The report.
-        progress: Called with the share that is there.
-        scratch: The folder that copies go into; by default that of temporary files.
+    Copies go into ``scratch``, by default the folder of temporary files.
     """
     if isinstance(report, Path):
         yield report

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tracekit.attribution.base import Trace
 from tracekit.schema import CATEGORY, TableSpec
 
-_PIECE_ROWS = 131_072
+_PIECE_ROWS = 65_536
 
 
 class Table(Protocol):

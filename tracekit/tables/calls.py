@@ -208,20 +208,20 @@ def _device(trace: Trace) -> dict[str, Ints]:
     work, owner = trace.evidence.recording.work, trace.owners.call
     owned = np.flatnonzero(owner >= 0)
     trees = trace.evidence.calls.trees
-    owner = trees.node[owner[owned]]
+    owner = trees.node[owner[owned]].astype(np.intp)
     start, end = work.start_ns[owned], work.end_ns[owned]
     number = trees.parent.size
     low, high = np.arange(number), subtree_ends(trees.parent, trees.depth)
-    self_time, self_count = groups.sums(owner, trace.own_ns[owned], number), groups.counts(owner, number)
-    first = groups.minima(owner, start, number)
-    last = groups.maxima(owner, end, number)
+    # What needs the most memory while it is computed comes first.
+    busy = union_within(owner, (trees.parent, trees.depth, high), start, end)
     launch_time = _launch_time(trace, owned[~trace.evidence.launched.replayed[owned]])[trees.call]
+    self_time, self_count = groups.sums(owner, trace.own_ns[owned], number), groups.counts(owner, number)
     return {
-        "gpu_start_ns": slices.minima(first, low, high, _NEVER),
-        "gpu_end_ns": slices.maxima(last, low, high, _NEVER),
+        "gpu_start_ns": slices.minima(groups.minima(owner, start, number), low, high, _NEVER),
+        "gpu_end_ns": slices.maxima(groups.maxima(owner, end, number), low, high, _NEVER),
         "gpu_time_ns": slices.sums(self_time, low, high),
         "gpu_self_time_ns": self_time,
-        "gpu_busy_ns": union_within(owner, (trees.parent, trees.depth, high), start, end),
+        "gpu_busy_ns": busy,
         "kernel_count": slices.sums(self_count, low, high).astype(np.int32),
         "kernel_self_count": self_count.astype(np.int32),
         "launch_time_ns": slices.sums(launch_time, low, high),
@@ -246,7 +246,10 @@ class Shaped:
 
     def __init__(self, evidence: Evidence) -> None:
         self._calls = evidence.calls
-        markers = evidence.decoded.markers
+        tensors = [_tensors(marker) for marker in evidence.decoded.markers]
+        distinct = dict(zip(tensors, evidence.decoded.markers, strict=True))
+        number = {key: row for row, key in enumerate(distinct)}
+        self._row, markers = np.array([*map(number.__getitem__, tensors), -1], dtype=np.int64), [*distinct.values()]
         self._inputs = _by_marker(markers, lambda marker: marker.inputs, SHAPES)
         self._outputs = _by_marker(markers, lambda marker: marker.outputs, SHAPES)
         self._kwargs = _by_marker(markers, lambda marker: tuple(marker.kwargs.items()), _KWARGS)
@@ -255,7 +258,7 @@ class Shaped:
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The shapes and types of some calls."""
-        marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
+        marker, outputs = (self._row[column[rows]] for column in (self._calls.marker, self._calls.outputs))
         result = np.where(outputs >= 0, outputs, marker)
         return {
             "inputs": _said(self._inputs, marker),
@@ -265,6 +268,13 @@ class Shaped:
             "output_types": _said(self._types, outputs),
             "kwarg_types": _said(self._kwarg_types, marker),
         }
+
+
+def _tensors(marker: Marker) -> tuple[int, ...]:
+    """Equal ones are equal tensors, which mostly are one object, however many modules there are."""
+    if not isinstance(marker, ModuleMarker):
+        return ()
+    return (*map(id, (marker.inputs, marker.outputs, marker.kwargs, marker.types, marker.kwarg_types)),)
 
 
 def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], Hashable], type_: pa.DataType) -> pa.Array:

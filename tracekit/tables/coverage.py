@@ -1,7 +1,7 @@
 """``coverage``: counts of what is known and what is not, with causes and advice."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -95,6 +95,19 @@ def table_of(rows: list[Row]) -> pa.Table:
     )
 
 
+def with_differing(rows: Iterable[Mapping[str, Any]], differing: int, modules: int) -> pa.Table:
+    """The rows as a table, in which so many of the modules are described in different ways."""
+    cause = causes.MODULES_DIFFER
+    others = [
+        Row(**{("number" if key == "count" else key): value for key, value in row.items()})
+        for row in rows
+        if row["cause"] != cause.name
+    ]
+    number = min(differing, modules)
+    row = _unknown(f"modules{causes.LOSSES}", cause, number, 0, number / max(1, modules))
+    return table_of([*others, row] if number else others)
+
+
 def _unknown(what: str, cause: causes.Cause, number: int, time_ns: int, share: float) -> Row:
     return Row(what, cause.name, False, number, time_ns, share, cause.advice, cause.detail)  # noqa: FBT003
 
@@ -102,8 +115,8 @@ def _unknown(what: str, cause: causes.Cause, number: int, time_ns: int, share: f
 def _advice_on(trace: Trace) -> dict[causes.Cause, str]:
     evidence = trace.evidence
     marked = (evidence.phase_of_calls == phases.BACKWARD) & ~evidence.calls.unmarked
-    followed = _WITH_BACKWARD if marked.any() else {}
-    return followed | (_BY_OPERATORS if evidence.keyed.by == OPERATORS else {})
+    of_backward = _WITH_BACKWARD if marked.any() else {}
+    return of_backward | (_BY_OPERATORS if evidence.keyed.by == OPERATORS else {})
 
 
 def _kernels(trace: Trace) -> list[Row]:
@@ -165,6 +178,7 @@ def _losses(trace: Trace) -> list[Row]:
         "ranges": len(recording.ranges),
         "launches": len(recording.launches),
         "calls": trace.ids.call_order.size,
+        "modules": len(trace.evidence.calls.modules),
         "processes": recording.threads.process_pid.size,
         "events": len(recording.ranges),
         causes.REPORT: 1,

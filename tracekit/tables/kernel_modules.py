@@ -53,14 +53,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 
 def _columns(shares: Shares, kernel: Rows, module: Rows, of_kernel: Rows) -> dict[str, object]:
-    """Rows of some kernels, of which those without shares serve one module.
-
-    Args:
-        shares: Modules with weights.
-        kernel: Ids of kernels.
-        module: The module of each.
-        of_kernel: The row of the shares of each, or negative.
-    """
+    """Rows of some kernels, of which those without shares, whose row of these is negative, serve one module."""
     shared = of_kernel >= 0
     if not shared.any():
         nothing = dict.fromkeys(_FLOPS, np.full(kernel.size, -1))
@@ -71,12 +64,12 @@ def _columns(shares: Shares, kernel: Rows, module: Rows, of_kernel: Rows) -> dic
     place = np.arange(at.size) - np.repeat(np.cumsum(number) - number, number)
     rows = np.flatnonzero(shared[at])
     source = shares.first[of_kernel[at[rows]]] + place[rows]
-    served, weight = module[at], np.ones(at.size)
-    served[rows], weight[rows] = shares.module[source], shares.weight[source]
+    of_row, weight = module[at], np.ones(at.size)
+    of_row[rows], weight[rows] = shares.module[source], shares.weight[source]
     flops = {name: np.full(at.size, -1) for name in _FLOPS}
     for name, column in flops.items():
         column[rows] = getattr(shares, name)[source]
-    return {"kernel_id": kernel[at], "module_id": served, "weight": weight, **_flops(shares, flops)}
+    return {"kernel_id": kernel[at], "module_id": of_row, "weight": weight, **_flops(shares, flops)}
 
 
 def _flops(shares: Shares, columns: dict[str, Ints]) -> dict[str, object]:

@@ -62,12 +62,6 @@ def autograd_nodes(
     """The nodes of autograd that ran, and who made them; None if nothing records it.
 
     Processes with markers of the backward pass are left out: these record more.
-
-    Args:
-        recording: The recording.
-        axis: Its ranges on one axis.
-        operators: The operators that its texts name.
-        decoded: Its markers.
     """
     evaluations = [operator.name.startswith(EVALUATION) for operator in operators.distinct]
     if not any(evaluations) and not any(ALONE.fullmatch(operator.name) for operator in operators.distinct):
@@ -193,15 +187,9 @@ class _Known(NamedTuple):
 
 
 def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str]) -> Made:
-    """For every node the operator that made it.
+    """For every node the operator with a number that made it; ``around`` is the evaluation around each operator.
 
     Of several operators it is the one that ran in an evaluation around the node, else the only one of its name.
-
-    Args:
-        nodes: Evaluations of nodes.
-        operators: The operators with a number.
-        around: For each operator the row of the evaluation around it, or -1.
-        names: Names by their codes.
     """
     size = nodes.number.size
     known = _Known(counters := counters_of(operators), reach_of(nodes, counters), plain_names(names))

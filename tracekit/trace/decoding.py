@@ -1,7 +1,5 @@
 """Decodes marker texts: every distinct text is parsed once, however many ranges carry it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,18 +46,24 @@ class Decoded:
         of_text: For every text the row of its marker; -1 for plain text.
         bare: The first of all markers that differ only in tensors.
         canonical_marker: For every marker its row among those; a last -1 stands for row -1.
+        kind: For every bare marker its row in ``kinds``, the types that occur; a last -1 stands for row -1.
+        path: For every marker the row of its path in ``paths``, -1 for those without; a last -1 stands for row -1.
     """
 
     markers: list[Marker]
     of_text: Ints
     bare: list[Marker]
     canonical_marker: Rows
+    kinds: list[type]
+    kind: Rows
+    paths: list[str]
+    path: Ints
 
     def rows(self, *kinds: type) -> Flags:
         """For every marker whether it is of one of these kinds; a last False stands for row -1."""
-        return np.array([isinstance(marker, kinds) for marker in self.bare] + [False])[self.canonical_marker]
+        return np.array([*(issubclass(kind, kinds) for kind in self.kinds), False])[self.kind][self.canonical_marker]
 
-    def with_more(self, markers: list[Marker]) -> Decoded:
+    def with_more(self, markers: list[Marker]) -> "Decoded":
         """The same, and behind them further markers, which no text is."""
         return _decoded([*self.markers, *markers], self.of_text)
 
@@ -70,7 +74,7 @@ class Decoded:
 
 def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Decoded:
     """Parses distinct texts; the first dialect that understands a text wins."""
-    of_text = np.full(len(texts), -1, dtype=np.int64)
+    of_text = np.full(len(texts), -1, dtype=np.int32)
     markers: list[Marker] = []
     column = pa.array(texts, pa.large_string())
     # Most texts are of none, which one expression for all finds faster than one for each.
@@ -99,7 +103,12 @@ def _decoded(markers: list[Marker], of_text: Ints) -> Decoded:
         if row == len(first):
             first.append(marker)
         rows.append(row)
-    return Decoded(markers, of_text, first, np.array([*rows, -1], dtype=np.int32))
+    kinds: dict[type, int] = {}
+    kind = np.array([*(kinds.setdefault(type(marker), len(kinds)) for marker in first), -1], dtype=np.int32)
+    paths: dict[str, int] = {}
+    path = [paths.setdefault(item.path, len(paths)) if isinstance(item, ModuleMarker) else -1 for item in first]
+    row_of = np.array([*rows, -1], dtype=np.int32)
+    return Decoded(markers, of_text, first, row_of, [*kinds], kind, [*paths], np.array([*path, -1], np.int32)[row_of])
 
 
 def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:
@@ -107,13 +116,6 @@ def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:
     flags = (marker.class_only, marker.numbered, marker.only_result)
     words = (marker.path, marker.class_name, marker.static_params, marker.phase, marker.kind)
     return *words, *flags, id(marker.params), id(marker.cause)
-
-
-def paths_of(decoded: Decoded) -> Ints:
-    """A number for every marker, the same for markers of the same path; -1 for those without, and a last for no row."""
-    numbers: dict[str, int] = {}
-    paths = [numbers.setdefault(m.path, len(numbers)) if isinstance(m, ModuleMarker) else -1 for m in decoded.bare]
-    return np.array([*paths, -1], dtype=np.int64)[decoded.canonical_marker]
 
 
 def _matching(texts: pa.Array, pattern: str) -> Rows:

@@ -1,7 +1,6 @@
 """Evidence: everything known about a recording before its work is given to calls, found in the order of the stage."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -123,13 +122,12 @@ class Evidence:
         return np.asarray((self.phase_of_work == COMPILE) & ~self.launched.replayed)
 
 
-def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evidence:
-    """Finds calls, steps, launches and the places of graph nodes.
+def evidence_of(
+    recording: Recording, decoded: Decoded, by: str = AUTO, progress: Callable[[float], object] = bool
+) -> Evidence:
+    """Finds calls, steps, launches and the places of graph nodes; ``by`` is one of ``markers.base.HIERARCHIES``.
 
-    Args:
-        recording: The recording.
-        decoded: Its markers.
-        by: What the hierarchy shall be keyed by: one of ``markers.base.HIERARCHIES``.
+    ``progress`` is called with the share that is done, as these steps take for a million kernels.
     """
     axis = thread_axis(recording)
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -139,9 +137,13 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
         graphs = _graphs_of(recording, axis, launches)
         ends = range_ends(recording, decoded, axis)
         found = _Found(recording, axis, launches, graphs, ends, reading.result())
+        progress(0.15)
         hierarchy = _hierarchy_of(found, decoded, by)
+        progress(0.2)
         calls, models = _calls_of(found, hierarchy.keyed)
+        progress(0.85)
         context = _launch_context(found, hierarchy, calls)
+        progress(0.9)
         known = by_clone_chains(recording, axis, graphs.chains, graphs.captures)
         origins = _completed(known, launches.launch, lookup(calls.module, context.call))
         call = np.where(context.call >= 0, context.call, context.waiting)
@@ -150,10 +152,12 @@ def evidence_of(recording: Recording, decoded: Decoded, by: str = AUTO) -> Evide
         calls, replayed_module = replayed_modules(calls, graphs.captures.windows, origins, node, called)
         around = CompiledContext(recording, axis, found.operators, calls, context.call, launches)
         captured = origins, graphs.chains.of_work, graphs.captures.captured_launches
+        progress(0.95)
         work = compiled_work(around, hierarchy.runs, captured, np.flatnonzero(context.phase == COMPILE))
         if hierarchy.keyed.by == RANGES:
             # Replayed work follows its launch, whatever a map records of its graph capture.
             work = replace(work, of_work=np.where(launches.replayed, NO_RUN, work.of_work))
+        progress(1.0)
         return Evidence(
             recording=recording,
             keyed=hierarchy.keyed,
@@ -185,7 +189,7 @@ class _Found(NamedTuple):
     recording: Recording
     axis: ThreadAxis
     launches: Launched
-    graphs: _Graphs
+    graphs: "_Graphs"
     ends: RangeEnds
     operators: Operators
 

@@ -123,11 +123,7 @@ def _of_torch(texts: pa.Array, fields: torch_texts.Fields) -> _OfTorch:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRanges:
-    """Pushed and popped ranges of operators, by (start, -end) on the axis of all threads.
-
-    Attributes:
-        parent: The one around each, or -1.
-    """
+    """Pushed and popped ranges of operators, by (start, -end) on the axis of all threads; the one around, or -1."""
 
     text: Rows
     start: Ints

@@ -6,8 +6,6 @@ model is compiled is compilation, whatever stands around or inside. What a frame
 is inside a backward pass, and shows nothing that calls of modules do not know better.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.intervals import innermost, nesting_order, parents
+from tracekit.arrays.intervals import covered, innermost, nesting_order, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import CAUSES, RECOMPUTED
 from tracekit.markers.base import CompiledGraphMarker, ModuleMarker, RangeMarker
@@ -51,7 +49,7 @@ class Phased:
         """Position in ``PHASES`` of each; -1 for those that only mark a point in time."""
         return np.array([phase.code for phase in self.texts], dtype=np.int64)[self.text]
 
-    def at(self, rows: Rows | Flags) -> Phased:
+    def at(self, rows: Rows | Flags) -> "Phased":
         """Some of them."""
         names = ("start", "end", "start_ns", "end_ns", "thread", "text")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
@@ -120,13 +118,6 @@ def autograd_threads(
     """Rows of threads that run backward passes for others: by name, or by their ranges.
 
     Such a thread has only evaluations and operators, or evaluates nodes that other threads made; it makes none.
-
-    Args:
-        recording: The recording.
-        axis: Its ranges on one axis.
-        marks: What shows phases.
-        operated: Which ranges are operators.
-        nodes: The nodes of autograd that ran; None if nothing identifies who made them.
     """
     engine = np.array([phase.engine for phase in marks.texts], dtype=bool)
     passes = marks.at(engine[marks.text])
@@ -168,7 +159,7 @@ def phase_of_calls(calls: Calls, decoded: Decoded) -> Ints:
     """
     names = [marker.phase if isinstance(marker, ModuleMarker) else "" for marker in decoded.bare]
     code = [PHASES.index(name) if name in PHASES else FORWARD if name else -1 for name in names]
-    phase = np.array([*code, FORWARD], dtype=np.int64)[decoded.canonical_marker[calls.marker]]
+    phase = np.array([*code, FORWARD], dtype=np.int8)[decoded.canonical_marker[calls.marker]]
     phase[calls.evaluates & (phase < 0)] = BACKWARD
     return np.where(calls.cause == CAUSES.index(RECOMPUTED), RECOMPUTE, phase)
 
@@ -176,12 +167,7 @@ def phase_of_calls(calls: Calls, decoded: Decoded) -> Ints:
 def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase: Ints, call: Rows) -> Ints:
     """For every launch its phase, as a position in ``PHASES``; -1 if nothing records it.
 
-    Args:
-        marks: What names phases.
-        axis: Launches on the axis of all threads.
-        calls: The calls.
-        call_phase: Their phases.
-        call: For every launch the innermost call around it that may name a phase, or -1.
+    ``call`` is the innermost call around each launch that may name a phase, or -1.
     """
     call = _innermost_with_phase(axis, calls, call_phase, call)
     phase = lookup(call_phase, call)
@@ -221,36 +207,18 @@ class Compiling:
         spent = np.zeros(start_ns.size, dtype=np.int64)
         for number in np.unique(self.process).tolist():
             own, asked = self.process == number, process == number
-            begin, end = self.start_ns[own], self.end_ns[own]
-            until = [_spent_until(begin, end, at[asked]) for at in (start_ns, end_ns)]
-            spent[asked] = until[1] - until[0]
+            times = covered(self.start_ns[own], self.end_ns[own])
+            spent[asked] = times.until(end_ns[asked]) - times.until(start_ns[asked])
         return spent
 
 
-def _spent_until(begin: Ints, end: Ints, at: Ints) -> Ints:
-    whole = np.append(0, np.cumsum(end - begin))
-    before = np.searchsorted(begin, at)
-    over = np.append(0, end)[before] - at
-    return np.asarray(whole[before] - np.maximum(over, 0) * (before > 0))
-
-
 def compiling(phased: Phased, process: Rows) -> Compiling:
-    """When processes compiled.
-
-    Args:
-        phased: Ranges and operators that name a phase.
-        process: Row of processes of every thread.
-    """
+    """When processes compiled."""
     marks = phased.at(phased.code == COMPILE)
     number = process[marks.thread]
-    start, end, code = [], [], np.unique(number)
-    for each in code.tolist():
-        rows = np.flatnonzero(number == each)
-        rows = rows[np.argsort(marks.start_ns[rows], kind="stable")]
-        reach = np.maximum.accumulate(marks.end_ns[rows])
-        fresh = np.append(True, marks.start_ns[rows[1:]] > reach[:-1])
-        start.append(marks.start_ns[rows[fresh]])
-        end.append(reach[np.append(np.flatnonzero(fresh)[1:] - 1, rows.size - 1)])
-    sizes = [part.size for part in start]
+    code = np.unique(number)
+    times = [covered(*(column[number == each] for column in (marks.start_ns, marks.end_ns))) for each in code.tolist()]
     nothing = np.empty(0, np.int64)
-    return Compiling(np.repeat(code, sizes), np.concatenate([nothing, *start]), np.concatenate([nothing, *end]))
+    start, end = ([nothing, *(getattr(one, name) for one in times)] for name in ("start", "end"))
+    process = np.repeat(code, [one.start.size for one in times])
+    return Compiling(process, np.concatenate(start), np.concatenate(end))

@@ -5,22 +5,25 @@ from __future__ import annotations
 import csv
 import json
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import pandas as pd
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tracekit.analyses import nodes
+from tracekit.analyses.base import Analysis, Columns, taken
 from tracekit.analyses.phase_times import COLUMNS, TRAINING
+from tracekit.analyses.side_by_side import frame as side_by_side_frame
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.text import safe_in_a_sheet
+from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, plain
 from tracekit.markers.base import KINDS
-from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, printed_json, records
+from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, columns_of, printed_json, records
 
 _ROWS = 30
 #: Texts wider than this are folded.
@@ -82,52 +85,62 @@ class Choice(NamedTuple):
     top: int | None = None
 
 
-def chosen(name: str, frame: pd.DataFrame, choice: Choice, dataset: Dataset) -> pd.DataFrame:
+def columns(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) -> Columns:  # noqa: ANN401
+    """The answer of an analysis, also report by report; see :func:`tracekit.analyses.side_by_side.frame`."""
+    if by is None and (light := getattr(analysis, "columns", None)) is not None:
+        found: Columns = light(dataset, **options)
+        return found
+    return columns_of(side_by_side_frame(dataset, analysis, by, **options))
+
+
+def chosen(name: str, answer: Columns, choice: Choice, dataset: Dataset) -> Columns:
     """The rows of an analysis' answer about a dataset that a choice selects."""
     if choice.depth is not None:
-        frame = frame[_depth(name, frame, dataset) <= choice.depth]
+        answer = taken(answer, _depth(name, answer, dataset) <= choice.depth)
     if choice.min_share is not None:
-        frame = frame[_column(name, frame, "share") >= choice.min_share]
+        answer = taken(answer, answer[named(name, answer, "share")] >= choice.min_share)
     if choice.sort is not None:
-        by = _column(name, frame, choice.sort)
-        if any(isinstance(value, list | dict) for value in by):
-            raise UsageError(f"{name} cannot be sorted by {choice.sort}: it holds lists")
-        descending = pd.api.types.is_numeric_dtype(by)
-        frame = frame.sort_values(str(by.name), ascending=not descending, kind="stable")
-    return frame.head(choice.top) if choice.top is not None else frame
+        answer = taken(answer, _order(name, answer, choice.sort))
+    return answer if choice.top is None else taken(answer, slice(choice.top))
 
 
-def _depth(name: str, frame: pd.DataFrame, dataset: Dataset) -> pd.Series:
+def _order(name: str, answer: Columns, column: str) -> Rows:
+    by: list[Any] = answer[named(name, answer, column)].tolist()
+    if any(isinstance(value, list | dict) for value in by):
+        raise UsageError(f"{name} cannot be sorted by {column}: it holds lists")
+    known = [row for row, value in enumerate(by) if value is not None and value == value]
+    descending = not any(isinstance(by[row], str) for row in known)
+    missing = sorted(set(range(len(by))).difference(known))
+    return np.array([*sorted(known, key=by.__getitem__, reverse=descending), *missing], np.int64)
+
+
+def _depth(name: str, answer: Columns, dataset: Dataset) -> Ints:
     """How many levels below the top the module of each row is; 0 for work outside modules."""
-    if "depth" in frame.columns or "path" not in frame.columns:
-        return _column(name, frame, "depth")
+    if "depth" in answer or "path" not in answer:
+        return answer[named(name, answer, "depth")]
     modules = hierarchy(dataset)
     depth = dict(zip(modules.path, modules.depth.tolist(), strict=True))
-    return pd.Series([depth.get(path, 0) for path in frame["path"]], frame.index, dtype="int64")
+    return np.array([depth.get(path, 0) for path in answer["path"]], np.int64)
 
 
-def _column(name: str, frame: pd.DataFrame, column: str) -> pd.Series:
-    return frame[named(name, frame, column)]
-
-
-def named(name: str, frame: pd.DataFrame, column: str) -> str:
+def named(name: str, answer: Columns, column: str) -> str:
     """A column by its name, or by its heading in the terminal: ``gpu time``."""
-    if column in frame.columns:
+    if column in answer:
         return column
-    for candidate in map(str, frame.columns):
+    for candidate in answer:
         if column in (_heading(candidate, words) for words in (ON_GPU, ON_CPU)):
             return candidate
-    matches = get_close_matches(column.replace(" ", "_"), frame.columns, 1)
+    matches = get_close_matches(column.replace(" ", "_"), answer, 1)
     hint = f"did you mean {matches[0]}? It has" if matches else "it has"
-    raise UsageError(f"{name} has no column {column}; {hint} {', '.join(frame.columns)}")
+    raise UsageError(f"{name} has no column {column}; {hint} {', '.join(answer)}")
 
 
-def as_json(frame: pd.DataFrame) -> str:
+def as_json(answer: Columns) -> str:
     """A list of rows; missing values are null."""
-    return printed_json(records(frame), indent=1)
+    return printed_json(records(answer), indent=1)
 
 
-def as_csv(frame: pd.DataFrame) -> str:
+def as_csv(answer: Columns) -> str:
     """A header and a line per row. Missing values are empty; all values but texts are written as in JSON.
 
     Texts that a spreadsheet would take for a formula get an apostrophe in front: see :func:`safe_in_a_sheet`.
@@ -135,8 +148,8 @@ def as_csv(frame: pd.DataFrame) -> str:
     lines = _Lines()
     # The writer quotes cells that hold a character of its line end. Carriage returns must be quoted, so it gets CRLF.
     writer = csv.writer(lines, lineterminator=_LINE_END)
-    writer.writerow(frame.columns)
-    writer.writerows([_csv_cell(value) for value in row.values()] for row in records(frame))
+    writer.writerow(answer)
+    writer.writerows([_csv_cell(value) for value in row.values()] for row in records(answer))
     return plain("".join(lines), keep="\t\r\n")
 
 
@@ -155,15 +168,16 @@ def _csv_cell(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> RenderableType:
+def as_text(answer: Columns, words: Nouns, width: int, choice: Choice) -> RenderableType:
     """The first rows, or as many as are asked for, with as many columns from the left as fit.
 
     The column that the rows are sorted by is always shown, after the first one.
     """
-    if frame.empty:
+    if not (rows := rows_of(answer)):
         return Text("no matching rows")
-    frame = frame.drop(columns=_idle(frame, choice))
-    shown = frame if choice.top is not None else frame.head(_ROWS)
+    idle = _idle(answer, choice)
+    answer = {name: values for name, values in answer.items() if name not in idle}
+    shown = answer if choice.top is not None else taken(answer, slice(_ROWS))
     columns = _columns(_sorted_column_second(shown, choice), words)
     fitting = _fitting(columns, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -171,31 +185,37 @@ def as_text(frame: pd.DataFrame, words: Nouns, width: int, choice: Choice) -> Re
         column.add_to(table)
     for cells in zip(*(column.cells for column in fitting), strict=True):
         table.add_row(*(column.shown(cell) for column, cell in zip(fitting, cells, strict=True)))
-    table.caption = _caption(len(frame) - len(shown), columns[len(fitting) :])
+    table.caption = _caption(rows - rows_of(shown), columns[len(fitting) :])
     table.caption_justify = "left"
     return table
 
 
-def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
+def rows_of(answer: Columns) -> int:
+    """How many rows an answer has."""
+    return len(next(iter(answer.values()), ()))
+
+
+def side_by_side(answer: Columns) -> Columns:
     """Answers about several reports, with what is compared in the columns that a narrow terminal shows.
 
     The rank distinguishes reports where it is known. Of modules, the path says what their names and depths say.
     """
     first, last = ["host", "rank"], []
-    if "rank" in frame.columns and frame["rank"].notna().all():
+    if "rank" in answer and None not in answer["rank"].tolist():
         last.append("report")
     else:
         first.append("report")
-    if "path" in frame.columns:
+    if "path" in answer:
         first += ["path", "share", "subtree_ns", "self_ns"]
         last += _TOLD_BY_PATH
-    between = [name for name in frame.columns if name not in last]
-    return frame[[name for name in dict.fromkeys([*first, *between, *last]) if name in frame.columns]]
+    between = [name for name in answer if name not in last]
+    return {name: answer[name] for name in dict.fromkeys([*first, *between, *last]) if name in answer}
 
 
-def nothing(name: str, frame: pd.DataFrame, dataset: Dataset) -> Text:
+def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     """What to show in place of an empty answer of an analysis, and why it is empty."""
-    about_modules = not {"path", "module", "class_name"}.isdisjoint(frame.columns)
+    others = name in _EMPTY and name != "layers"
+    about_modules = not others and not {"path", "module", "class_name"}.isdisjoint(answer)
     if about_modules and not dataset.manifest["rows"]["calls"]:
         return Text(f"no matching rows: {nodes.none(dataset)}")
     return Text(f"no matching rows: {_EMPTY[name]}" if name in _EMPTY else "no matching rows")
@@ -225,32 +245,31 @@ class _Column(NamedTuple):
         return WrappedText(Text(cell)) if self.is_text else Text(cell)
 
 
-def _idle(frame: pd.DataFrame, choice: Choice) -> list[str]:
+def _idle(answer: Columns, choice: Choice) -> list[str]:
     """Columns without content, unless rows are sorted by one: phases without training, and the kind of nodes alike."""
-    idle = [name for name in COLUMNS if name in frame.columns]
-    if any(frame[name].any() for name in idle if name in TRAINING):
+    idle = [name for name in COLUMNS if name in answer]
+    if any(answer[name].any() for name in idle if name in TRAINING):
         idle = []
-    if "subtree_host_ns" in frame.columns and not frame["subtree_ns"].any():
-        idle += [name for name in _OF_DEVICES if name in frame.columns]
-    if "kind" in frame.columns and frame["kind"].nunique() == 1 and frame["kind"].isin(KINDS).all():
+    if "subtree_host_ns" in answer and not answer["subtree_ns"].any():
+        idle += [name for name in _OF_DEVICES if name in answer]
+    if "kind" in answer and len(kinds := set(answer["kind"])) == 1 and kinds <= set(KINDS):
         idle.append("kind")
-    return [name for name in idle if choice.sort is None or name != named("", frame, choice.sort)]
+    return [name for name in idle if choice.sort is None or name != named("", answer, choice.sort)]
 
 
-def _sorted_column_second(frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
+def _sorted_column_second(answer: Columns, choice: Choice) -> Columns:
     if choice.sort is None:
-        return frame
-    first, by = str(frame.columns[0]), named("", frame, choice.sort)
-    return frame[list(dict.fromkeys([first, by, *frame.columns]))]
+        return answer
+    return {name: answer[name] for name in (next(iter(answer)), named("", answer, choice.sort), *answer)}
 
 
-def _columns(frame: pd.DataFrame, words: Nouns) -> list[_Column]:
-    rows = records(frame)
+def _columns(answer: Columns, words: Nouns) -> list[_Column]:
+    rows = records(answer)
     columns = []
-    for name in map(str, frame.columns):
+    for name in answer:
         values = [row[name] for row in rows]
         is_text = any(isinstance(value, _TEXTS) for value in values)
-        special = (_HEADINGS_BESIDE.get((name, str(beside))) for beside in frame.columns)
+        special = (_HEADINGS_BESIDE.get((name, beside)) for beside in answer)
         heading = next(filter(None, special), None) or _heading(name, words)
         columns.append(_Column(name, heading, [cell(name, value) for value in values], is_text))
     return [column for column in columns if any(column.cells)]

@@ -56,14 +56,11 @@ def as_text(difference: Difference, most: int) -> RenderableType:
     lines = by_own_change(changed + only_in_phases, difference.patterns)
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in difference.notes]
     tally = Text(_tally(changed, len(only_in_phases), difference.node))
-    parts += [_table(_named(steps + _explained(lines, most), difference.node), phases, by_module(difference)), tally]
+    shown = steps + [line | {"by": grown_by(line, lines)} for line in lines[:most]]
+    parts += [_table(_named(shown, difference.node), phases, by_module(difference)), tally]
     if len(lines) > most:
         parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit N", style="dim"))
     return Group(*parts)
-
-
-def _explained(lines: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    return [line | {"by": grown_by(line, lines)} for line in lines[:most]]
 
 
 def _only_in_phases(row: dict[str, Any], phases: _Rows) -> bool:

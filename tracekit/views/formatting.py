@@ -16,6 +16,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from tracekit.analyses import nodes
+from tracekit.analyses.base import Columns
 from tracekit.analyses.phase_times import COLUMNS
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
@@ -72,13 +73,20 @@ def nouns(dataset: Dataset) -> Nouns:
     return (ON_CPU if kinds == {"cpu_op"} else ON_GPU)._replace(node=nodes.noun(dataset))
 
 
-def records(frame: pd.DataFrame | dict[str, np.ndarray[Any, Any]]) -> list[dict[str, Any]]:
+def columns_of(frame: pd.DataFrame) -> Columns:
+    """The columns of a DataFrame; where these are not plain numbers, missing values are None."""
+    plain = {name: isinstance(dtype, np.dtype) and dtype.kind != "O" for name, dtype in frame.dtypes.items()}
+    return {
+        str(name): (column if plain[name] else column.astype(object).where(column.notna(), None)).to_numpy()
+        for name, column in frame.items()
+    }
+
+
+def records(answer: pd.DataFrame | Columns) -> list[dict[str, Any]]:
     """The rows of a DataFrame, or of columns by their names; missing values are None."""
-    if isinstance(frame, dict):
-        columns = [[None if value != value else value for value in column.tolist()] for column in frame.values()]
-        return [dict(zip(frame, row, strict=True)) for row in zip(*columns, strict=True)]
-    values = frame.astype(object).where(frame.notna(), None)
-    return [dict(zip(frame.columns, row, strict=True)) for row in values.itertuples(index=False)]
+    columns = answer if isinstance(answer, dict) else columns_of(answer)
+    values = [[None if value != value else value for value in column.tolist()] for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 def duration(ns: float) -> str:

@@ -187,7 +187,7 @@ def _hierarchy(dataset: Dataset, words: Nouns, width: int) -> list[RenderableTyp
     if not lines:
         return []
     by = modules_by_time.most_telling(columns)
-    shown = [lines[row] for row in module_tree.of_most_time(columns[by], _MOST_LINES)]
+    shown = [lines[row] for row in module_tree.largest(columns, _MOST_LINES)]
     command = f"tracekit show tree {shlex.quote(plain(str(dataset.folder)))}"
     hidden = len(lines) - len(shown)
     more = f"{count(hidden, 'more line')}: " if hidden else "Sort or filter it: "
@@ -266,13 +266,10 @@ def advice(dataset: Dataset) -> list[str]:
     for row in dataset.manifest["coverage"]:
         if not row["known"] and row["advice"] and row["cause"] not in covered and not _repeated(row):
             text, question, hint = row["advice"].partition("Training?")
-            sentences.append(f"{row['what']}, {_cause_of(row)} ({row['count']:,}): {text.strip()}")
+            detail = f" ({row['detail']})" if row.get("detail") else ""
+            sentences.append(f"{row['what']}, {row['cause']}{detail} ({row['count']:,}): {text.strip()}")
             sentences += [f"{question}{hint}"] if hint else []
     return sentences
-
-
-def _cause_of(row: dict[str, Any]) -> str:
-    return f"{row['cause']} ({row['detail']})" if row.get("detail") else str(row["cause"])
 
 
 def _repeated(row: dict[str, Any]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.analyses import nodes, phase_times, tree as module_tree
+from tracekit.analyses.base import Columns, taken
 from tracekit.analyses.phase_times import COLUMNS, TRAINING
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
@@ -62,7 +62,7 @@ def column_of(heading: str) -> str:
 
 
 def of_dataset(
-    dataset: Dataset, lines: pd.DataFrame, width: int, *, top: int | None = None, min_share: float | None = None
+    dataset: Dataset, lines: Columns, width: int, *, top: int | None = None, min_share: float | None = None
 ) -> RenderableType:
     """Chosen lines of a dataset's tree; unless only so many are asked for, with work outside modules.
 
@@ -72,31 +72,31 @@ def of_dataset(
     if top is not None:
         return Group(*why, as_text(lines, words, width, top))
     outside = phase_times.outside(dataset)
-    return Group(*why, as_text(lines, words, width, outside=outside[outside["share"] >= (min_share or 0)]))
+    return Group(*why, as_text(lines, words, width, outside=taken(outside, outside["share"] >= (min_share or 0))))
 
 
 def as_text(
-    lines: pd.DataFrame, words: Nouns, width: int = _WIDE, most: int = _LINES, outside: pd.DataFrame | None = None
+    lines: Columns, words: Nouns, width: int = _WIDE, most: int = _LINES, outside: Columns | None = None
 ) -> RenderableType:
     """The tree as a table; layers that are alike share one line with the sum of their times.
 
     Args:
-        lines: Rows of the analysis ``tree``.
+        lines: Columns of the analysis ``tree``.
         words: What work and device are called.
         width: Of the terminal, in characters.
         most: The most lines to show: those with the most time. A caption says how many are hidden.
         outside: Work outside modules, as :func:`tracekit.analyses.phase_times.outside` returns it. Of a training it
             follows the tree, as where lines are not modules: without it, optimizers and losses would be missing.
     """
-    shown = module_tree.largest(lines, most)
-    table = table_of(records(shown), words, width, outside)
-    if hidden := len(lines) - len(shown):
-        table.caption = f"{hidden:,} more lines: --top {len(lines)} or --json shows all"
+    shown = records(taken(lines, module_tree.largest(lines, most)))
+    table = table_of(shown, words, width, outside)
+    if hidden := len(lines["label"]) - len(shown):
+        table.caption = f"{hidden:,} more lines: --top {len(lines['label'])} or --json shows all"
         table.caption_justify = "left"
     return table
 
 
-def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: pd.DataFrame | None = None) -> Table:
+def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: Columns | None = None) -> Table:
     """A table with a row for each line of the tree; no row takes more than one line of the terminal.
 
     Where there was training, subtrees have columns for its phases, and work outside modules follows the tree. A wide
@@ -147,7 +147,7 @@ def _phases(rows: list[dict[str, Any]]) -> list[str]:
     return [phase for phase, name in _PHASES.items() if any(row[name] for row in rows)]
 
 
-def _outside(outside: pd.DataFrame | None, *, always: bool) -> list[dict[str, Any]]:
+def _outside(outside: Columns | None, *, always: bool) -> list[dict[str, Any]]:
     rows = [] if outside is None else records(outside)
     if not always and not any(row[name] for row in rows for name in TRAINING):
         return []

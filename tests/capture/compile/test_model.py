@@ -1,10 +1,8 @@
 """``compile_model``: right by torch's guards, or traced once and held to one sentence."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -346,21 +344,3 @@ def test_threads_trace_once_and_get_their_own_results() -> None:
 def test_what_cannot_be_compiled_is_refused(made: Callable[[], Any], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         compile_model(made(), EAGER)
-
-
-def test_the_code_is_written_if_depyf_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    depyf = SimpleNamespace(decompile=lambda code: f"# {code.co_name}")
-    monkeypatch.setattr("tracekit.capture.compile.model.depyf", depyf)
-    for _ in range(2):
-        compiled(Doubling(), CompileConfig(debug_dir=tmp_path / "d"))[0](torch.ones(4))
-    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["transformed_code.py", "transformed_code_2.py"]
-
-
-def test_a_file_that_cannot_be_written_is_only_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("tracekit.capture.compile.model.depyf", SimpleNamespace())
-    with caplog.at_level(logging.INFO, "tracekit.capture"):
-        run, _ = compiled(Doubling(), CompileConfig(mode="eager", debug_dir=tmp_path))
-        assert run(torch.ones(4)).unique().item() == 2
-    assert "transformed_code.py: cannot be written" in caplog.text

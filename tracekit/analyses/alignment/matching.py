@@ -1,7 +1,5 @@
 """Collectives matched over ranks, and the line that maps one clock to another."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -61,13 +59,6 @@ def bounded(time: Ints, lower: Ints, upper: Ints, near: Ints) -> Line | None:
             offset, drift = _within(_fitted(after_s, about), corners, (after_s, low - slack, high + slack))
             return Line(middle, base, offset, drift / _NS_PER_S, corners, slack)
     return None
-
-
-def fitted(time: Ints, offset: Ints) -> tuple[int, float, float]:
-    """A robust line through offsets: the time from which it counts, the offset then, and its drift."""
-    middle, base = int(time[time.size // 2]), int(np.median(offset))
-    own, drift = _fitted((time - middle) / _NS_PER_S, np.asarray(offset - base, np.float64))
-    return middle, base + own, drift / _NS_PER_S
 
 
 def _fitted(x: Floats, y: Floats) -> tuple[float, float]:
@@ -163,8 +154,6 @@ Alike: TypeAlias = tuple[float, ...]
 
 def line_between(one: Lane, other: Lane, alike: Alike) -> tuple[Line, Match] | None:
     """How the clock of the second stream becomes that of the first, given how alike either is; None if uncertain."""
-    if not _comparable(one, other):
-        return None
     for apart, share in zip(ENDS_APART_NS, alike, strict=True):
         best = _best_shift(one, other, apart, share) if share + _MORE <= 1 else None
         line = None if best is None else _bounded(one, other, best.match)
@@ -196,7 +185,7 @@ def _together_elsewhere(apart: Ints, width: int) -> int:
     return int(count.max(initial=0))
 
 
-def _best_shift(one: Lane, other: Lane, apart: int, share: float) -> _Answer | None:
+def _best_shift(one: Lane, other: Lane, apart: int, share: float) -> "_Answer | None":
     """The shift under which most ends fall together, if all others are refuted."""
     least = max(LEAST, int(_OF_SHORTER * min(one.end.size, other.end.size)))
     for starts in _starts(one, other, apart):
@@ -207,7 +196,8 @@ def _best_shift(one: Lane, other: Lane, apart: int, share: float) -> _Answer | N
     return None
 
 
-def _comparable(one: Lane, other: Lane) -> bool:
+def comparable(one: Lane, other: Lane) -> bool:
+    """Whether two streams may be of one communicator and have enough collectives to prove it."""
     if one.communicator is not None and other.communicator is not None and one.communicator != other.communicator:
         return False
     return min(one.end.size, other.end.size) >= LEAST and bool(np.isin(other.name, one.name).any())
@@ -251,6 +241,12 @@ class _Shift(NamedTuple):
     offset: float
     drift: float
 
+    @classmethod
+    def through(cls, time: Ints, offset: Ints) -> "_Shift":
+        middle, base = int(time[time.size // 2]), int(np.median(offset))
+        own, drift = _fitted((time - middle) / _NS_PER_S, np.asarray(offset - base, np.float64))
+        return cls(middle, base + own, drift / _NS_PER_S)
+
     def of(self, time: Ints) -> Ints:
         return np.asarray(time + np.rint(self.offset + self.drift * (time - self.middle)).astype(np.int64))
 
@@ -268,7 +264,7 @@ class _Answer(NamedTuple):
         enough = self.match.one.size >= least and self.match.matched_share >= max(_MOST_MATCHED, needed)
         return enough and not self.match.contradicts_itself
 
-    def refutes(self, other: _Answer, apart: int) -> bool:
+    def refutes(self, other: "_Answer", apart: int) -> bool:
         """Whether another shift is certainly wrong if this one is right, or about the same."""
         time = np.array([self.shift.middle], np.int64)
         if abs(int(self.shift.of(time)[0] - other.shift.of(time)[0])) <= 2 * apart:
@@ -290,7 +286,7 @@ def _followed(one: Lane, other: Lane, start: tuple[int, int], apart: int) -> _An
         if match.one.size < LEAST // 2:
             return None
         at = other.end[match.other]
-        line = _Shift(*fitted(at, one.end[match.one] - at))
+        line = _Shift.through(at, one.end[match.one] - at)
         if reach >= max(last - time, time - first):
             break
         reach, doubt = _FURTHER * reach, _FURTHER * apart

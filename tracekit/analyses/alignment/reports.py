@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tracekit.analyses.alignment.collectives import Lane, same
-from tracekit.analyses.alignment.matching import LEAST, Alike, Line, alike, line_between
+from tracekit.analyses.alignment.matching import LEAST, Alike, Line, alike, comparable, line_between
 from tracekit.arrays.types import Flags, Ints, Rows
 
 #: The share of the collectives of two streams at one place that must end together for these to be of one communicator;
@@ -160,29 +160,26 @@ class _Absent:
 
 
 def _rows(groups: list[_Group], flat: list[Lane], absent: _Absent) -> Met:
-    columns: list[list[Ints]] = [[] for _ in range(6)]
-    missing: list[Ints] = []
+    nothing = np.empty(0, np.int64)
+    columns: list[tuple[Ints, ...]] = [(nothing,) * 6]
+    missing = [nothing]
     first = 0
     for group in groups:
         ranks = np.bincount(np.concatenate([meeting for _, meeting in group.members]), minlength=group.lane.end.size)
         shared = ranks > 1
         number = np.where(shared, first + np.cumsum(shared) - 1, -1)
-        for part, meeting in group.members:
-            _append(columns, part, number[meeting])
+        columns += [_columns(part, number[meeting]) for part, meeting in group.members]
         missing.append((len(group.members) - ranks + absent.from_group(group))[shared])
         first += int(shared.sum())
-    empty = [np.zeros(0, np.int64)]
-    joined = [np.concatenate(column or empty) for column in columns]
+    joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
     alone = sum(lane.end.size for lane in flat) - joined[0].size
-    return _possible(Met(np.concatenate(missing or empty), flat, alone, *joined))
+    return _possible(Met(np.concatenate(missing), flat, alone, *joined))
 
 
-def _append(columns: list[list[Ints]], part: _Part, meeting: Rows) -> None:
+def _columns(part: _Part, meeting: Rows) -> tuple[Ints, ...]:
     rows = np.flatnonzero(meeting >= 0)
     own, lane = part.lane, np.full(rows.size, part.at, np.int64)
-    values = (meeting[rows], lane, part.rows[rows], own.start[rows], own.end[rows], part.error[rows])
-    for column, value in zip(columns, values, strict=True):
-        column.append(value)
+    return meeting[rows], lane, part.rows[rows], own.start[rows], own.end[rows], part.error[rows]
 
 
 def _possible(rows: Met) -> Met:
@@ -321,15 +318,10 @@ def _measured(
 
 def _pairs(one: Sequence[_Stream], other: Sequence[_Stream]) -> list[tuple[_Stream, _Stream]]:
     """Streams of two reports that may be of one communicator: those with equal ids, then the longest."""
-    pairs = [(a, b) for a in one for b in other if min(a.lane.end.size, b.lane.end.size) >= LEAST and _agree(a, b)]
+    pairs = [(a, b) for a in one for b in other if comparable(a.lane, b.lane)]
 
     def unlikely(pair: tuple[_Stream, _Stream]) -> tuple[bool, int]:
         a, b = pair[0].lane, pair[1].lane
         return a.communicator is None or b.communicator is None, -min(a.end.size, b.end.size)
 
     return sorted(pairs, key=unlikely)[:_PAIRS]
-
-
-def _agree(one: _Stream, other: _Stream) -> bool:
-    ids = one.lane.communicator, other.lane.communicator
-    return None in ids or ids[0] == ids[1]

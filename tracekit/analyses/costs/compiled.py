@@ -46,7 +46,7 @@ class Compiled(NamedTuple):
     flops_of_call: Ints
     held: Flags
 
-    def served(self, modules: int) -> Flags:
+    def ran(self, modules: int) -> Flags:
         """Which modules it serves."""
         return np.asarray(counts(self.module, modules) > 0)
 

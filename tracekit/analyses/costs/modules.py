@@ -115,7 +115,7 @@ class Gathered:
         self._modules = modules
         self._ns, self._known_ns = np.zeros((2, count), np.int64)
         self._runs = self._flops = self._bytes = self._known_flops = Sum.zero(count)
-        self._called, self._served, self._reached, self._doubtful = np.zeros((4, count), bool)
+        self._called, self._compiled, self._reached, self._doubtful = np.zeros((4, count), bool)
         self._mixed, self._subtree_mixed = np.zeros((2, count), bool)
         self._dtypes: dict[str | None, int] = {word: at for at, word in enumerate((*MULTIPLIED, None))}
         # The least and the largest number of a dtype.
@@ -156,7 +156,7 @@ class Gathered:
         self._runs = self._runs.plus(totals(calls.owner, np.ones_like(calls.runs), calls.runs, modules))
         self._bytes = self._bytes.plus(totals(calls.owner, calls.column("bytes"), calls.runs, modules))
         self._called |= counts(calls.owner, modules) > 0
-        self._served |= compiled.served(modules)
+        self._compiled |= compiled.ran(modules)
         self._reached |= compiled.reached(calls.modules)
 
     def _add_dtypes(self, calls: Costs) -> None:
@@ -180,7 +180,7 @@ class Gathered:
             ns=self._ns,
             runs=self._runs.unless(self._reached & ~self._called),
             flops=self._flops,
-            bytes=self._bytes.unless(self._served),
+            bytes=self._bytes.unless(self._compiled),
             known_flops=self._known_flops,
             known_ns=self._known_ns,
             dtype=[words[word] for word in np.where(self._least == self._most, self._most, -1).tolist()],
@@ -195,7 +195,7 @@ class Gathered:
         words_of: list[set[str]] = [set() for _ in own.dtype]
         for module, word in self._sources:
             words_of[module].add(word)
-        for module in np.flatnonzero(self._served).tolist():
+        for module in np.flatnonzero(self._compiled).tolist():
             words_of[module].add(KERNEL_MAP)
         known = own.flops.known.tolist()
         return [
@@ -240,10 +240,6 @@ def _dtypes_of_compiled(compiled: Compiled) -> tuple[Rows, Rows, Flags]:
     return compiled.module[rows], dtype, is_float32 & ~tensor_float & ~single
 
 
-def _pairs(owner: Rows, code: Rows, words: int) -> list[list[int]]:
-    return [*np.stack(np.divmod(np.unique(owner * words + code), words), axis=1).tolist()]
-
-
 def subtree_flops(calls: Costs) -> tuple[Ints, Floats]:
     """FLOPs of each call with all calls inside: of one run, -1 where unknown, and of all its runs, NaN where unknown.
 
@@ -271,7 +267,8 @@ def subtree_flops(calls: Costs) -> tuple[Ints, Floats]:
 
 def _sources(calls: Costs) -> set[tuple[int, str]]:
     code, words = calls.words("source")
-    found = ((module, words[at]) for module, at in _pairs(calls.owner, code, len(words)))
+    pairs = zip(*np.divmod(np.unique(calls.owner * len(words) + code), len(words)), strict=True)
+    found = ((int(module), words[at]) for module, at in pairs)
     return {(module, word) for module, word in found if word is not None}
 
 

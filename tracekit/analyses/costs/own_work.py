@@ -1,7 +1,5 @@
 """FLOPs and bytes of the calls that do work of their own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import reduce

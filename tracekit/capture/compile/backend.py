@@ -1,9 +1,6 @@
 """``torch.compile(model, backend=PiecewiseBackend(config))``: splits a graph, compiles the pieces and joins them."""
 
-from __future__ import annotations
-
 import logging
-import operator
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,7 +15,7 @@ from tracekit.capture.compile.compiler import Compiler, laid_out, real_forward
 from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters, progress_bar
 from tracekit.capture.compile.cudagraph import Graphs, graphs_for
-from tracekit.capture.compile.inputs import StaticInputs, memory, written_inputs
+from tracekit.capture.compile.inputs import StaticInputs, written_inputs
 from tracekit.capture.compile.piece import Codes, GraphCapturePlan, Piece, Place, RangeCode
 from tracekit.capture.compile.sizes import (
     GraphFacts,
@@ -71,7 +68,7 @@ class PiecewiseBackend:
         self._around: Scope | None = None
         self._ranges: list[RangeSize] = []
 
-    def __deepcopy__(self, memo: dict[int, object]) -> PiecewiseBackend:
+    def __deepcopy__(self, memo: dict[int, object]) -> "PiecewiseBackend":
         """Itself: Lightning copies the arguments of torch.compile, and a model's pieces share one backend."""
         return self
 
@@ -135,13 +132,12 @@ class PiecewiseBackend:
         self, split_graph: Split, pieces: dict[str, Piece], facts: GraphFacts, inputs: StaticInputs | None
     ) -> Callable[..., Any]:
         """Joins the pieces and, where they are bound to memory, copies inputs and outputs around them."""
-        fresh = fresh_results(split_graph)
         run = stitched(split_graph, pieces)
         if self.graphs is None:
             return run
         copied = self.config.copy_outputs and (inputs is not None or self.graphs.bound)
         static = StaticAddresses(facts.static_at, tuple(pieces.values()))
-        memory = BoundMemory(static, inputs, fresh if copied else None, self._lock)
+        memory = BoundMemory(static, inputs, copied, self._lock)
         always = any(None in piece.graph_capture_sizes for piece in pieces.values())
         return BoundGraph(run, self._is_bound(facts), memory, always=always)
 
@@ -296,29 +292,6 @@ def stitched(split_graph: Split, pieces: Mapping[str, Piece]) -> Callable[..., A
     return real_forward(split_graph.graph)
 
 
-def fresh_results(split_graph: Split) -> frozenset[int]:
-    """Indices of the results in memory of their own: splitting operators made them, and not as views of inputs."""
-    (output,) = split_graph.graph.graph.find_nodes(op="output")
-    results = output.args[0]
-    if not isinstance(results, tuple | list):
-        return frozenset()
-    splitting = {part.name: part.graph for part in split_graph.parts if part.splitting}
-    return frozenset(index for index, node in enumerate(results) if _is_fresh(node, splitting))
-
-
-def _is_fresh(node: object, splitting: Mapping[str, fx.GraphModule]) -> bool:
-    """Whether a result is taken from one of these pieces and shares no memory with what the piece was given."""
-    args = getattr(node, "args", ())
-    if getattr(node, "target", None) is not operator.getitem or not args or str(args[0].target) not in splitting:
-        return False
-    graph = splitting[str(args[0].target)].graph
-    (output,) = graph.find_nodes(op="output")
-    made = value_of(output.args[0][args[1]])
-    inputs = (value_of(item) for item in graph.find_nodes(op="placeholder"))
-    given = {memory(value) for value in inputs if isinstance(value, torch.Tensor)}
-    return isinstance(made, torch.Tensor) and memory(made) not in given
-
-
 class StaticAddresses:
     """Notices when parameters or buffers have moved, as by ``p.data = …`` or ``load_state_dict(assign=True)``."""
 
@@ -344,13 +317,13 @@ class BoundMemory(NamedTuple):
 
     Attributes:
         inputs: Static buffers to copy inputs into; None to pass inputs as they are.
-        fresh: Indices of the results that lie elsewhere and need no copy; None to copy none.
+        copied: Whether to copy results out of it.
         lock: Held while a call uses the memory.
     """
 
     static: StaticAddresses
     inputs: StaticInputs | None
-    fresh: frozenset[int] | None
+    copied: bool
     lock: AbstractContextManager[object]
 
 
@@ -360,11 +333,7 @@ class BoundGraph:
     At these sizes it copies the inputs into static buffers, if there are any, and copies the results out of the memory
     that the next call overwrites.
 
-    Args:
-        run: Runs the pieces.
-        bound: Whether a call with these arguments has such a size.
-        memory: What the pieces are bound to.
-        always: Whether some piece is bound at every size, so that results are always copied.
+    If ``always``, some piece is bound at every size, so that results are always copied.
     """
 
     def __init__(
@@ -372,7 +341,7 @@ class BoundGraph:
     ) -> None:
         self._run = run
         self._bound = bound
-        self._static, self._inputs, self._fresh, self._lock = memory
+        self._static, self._inputs, self._copies, self._lock = memory
         self._always = always
 
     def __call__(self, *args: Any) -> Any:  # noqa: ANN401 - whatever the model takes and returns
@@ -392,10 +361,6 @@ class BoundGraph:
             return self._copied(results)
 
     def _copied(self, results: Any) -> Any:  # noqa: ANN401
-        fresh = self._fresh
-        if fresh is None or not isinstance(results, tuple | list):
+        if not self._copies or not isinstance(results, tuple | list):
             return results
-        return tuple(
-            item.clone() if isinstance(item, torch.Tensor) and index not in fresh else item
-            for index, item in enumerate(results)
-        )
+        return tuple(item.clone() if isinstance(item, torch.Tensor) else item for item in results)

@@ -12,8 +12,6 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from tracekit.capture.compile.sizes import value_of
 
 _MOST_VIEWS = 4_096
-#: Memory of a group of inputs begins at a multiple of this, so that every dtype is aligned in it.
-_ALIGNMENT = 16
 
 
 class _Buffer(NamedTuple):
@@ -34,8 +32,8 @@ class _Buffer(NamedTuple):
 class StaticInputs:
     """Buffers for the inputs of one graph, with one view per size. One thread at a time may use them.
 
-    Inputs that share memory, of which the graph writes to some, share memory in the buffers too. ``mutated`` has all
-    inputs that the graph writes to; those that are moving are copied back.
+    ``mutated`` has all inputs that the graph writes to; those that are moving are copied back. If there are any, inputs
+    that share memory stay where they are.
     """
 
     def __init__(self, moving: Collection[int], mutated: Collection[int]) -> None:
@@ -48,14 +46,9 @@ class StaticInputs:
     def filled(self, args: Sequence[Any]) -> list[Any]:
         """The arguments, with moving inputs replaced by buffers that hold copies."""
         filled = list(args)
-        shared = _shared(args) if self._any_written and len(self._moving) > 1 else ()
-        for group in shared:
-            if all(index in self._moving for index in group):
-                for index, buffer in self._together(group, args):
-                    filled[index] = buffer.copied_from(args[index])
-        together = {index for group in shared for index in group}
+        shared = _sharing(args) if self._any_written else ()
         for index in self._moving:
-            if _is_plain(tensor := args[index]) and index not in together:
+            if _is_plain(tensor := args[index]) and index not in shared:
                 filled[index] = self._buffer(index, tensor).copied_from(tensor)
         return filled
 
@@ -65,15 +58,12 @@ class StaticInputs:
             if filled[index] is not args[index]:
                 _Buffer(args[index], _overlaps(args[index])).copied_from(filled[index])
 
-    def _kept(self, key: Hashable) -> _Buffer | None:
-        if (buffer := self._views.get(key)) is None and len(self._views) >= _MOST_VIEWS:
-            # Graphs captured with a view whose replacement has another address are no longer replayed.
-            self._views.clear()
-        return buffer
-
     def _buffer(self, index: int, tensor: torch.Tensor) -> _Buffer:
-        key = (index, *_layout(tensor))
-        if (buffer := self._kept(key)) is None:
+        key = (index, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        if (buffer := self._views.get(key)) is None:
+            if len(self._views) >= _MOST_VIEWS:
+                # Graphs captured with a view whose replacement has another address are no longer replayed.
+                self._views.clear()
             view = self._new_memory(index, tensor).as_strided(tensor.shape, tensor.stride())
             buffer = self._views[key] = _Buffer(view, _overlaps(tensor))
         return buffer
@@ -82,38 +72,15 @@ class StaticInputs:
         needed, memory = _span(tensor), self._memory.get(index)
         if memory is None or memory.numel() < needed or memory.dtype != tensor.dtype:
             # Views of other sizes keep the old memory alive.
-            memory = self._memory[index] = _empty(needed, tensor.dtype, tensor.device)
+            # What is made in inference mode could not be written to outside of it.
+            with torch.inference_mode(mode=False):
+                memory = torch.empty(needed, dtype=tensor.dtype, device=tensor.device)
+            self._memory[index] = memory
         return memory
-
-    def _together(self, group: Sequence[int], args: Sequence[Any]) -> Iterator[tuple[int, _Buffer]]:
-        start = min(args[index].data_ptr() for index in group)
-        start -= start % _ALIGNMENT
-        offsets = {index: args[index].data_ptr() - start for index in group}
-        layout = tuple((index, offsets[index], *_layout(args[index])) for index in group)
-        if any(self._kept((layout, index)) is None for index in group):
-            end = max(offset + _span(args[index]) * args[index].element_size() for index, offset in offsets.items())
-            memory = _empty(end + (-end % _ALIGNMENT), torch.uint8, args[group[0]].device)
-            for index, offset in offsets.items():
-                tensor = args[index]
-                typed = memory.view(tensor.dtype)
-                view = typed.as_strided(tensor.shape, tensor.stride(), offset // tensor.element_size())
-                self._views[layout, index] = _Buffer(view, _overlaps(tensor))
-        for index in group:
-            yield index, self._views[layout, index]
 
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
-
-
-def _empty(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """New memory. Memory that was made in inference mode could not be written to outside of it."""
-    with torch.inference_mode(mode=False):
-        return torch.empty(count, dtype=dtype, device=device)
-
-
-def _layout(tensor: torch.Tensor) -> tuple[Hashable, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 def _span(tensor: torch.Tensor) -> int:
@@ -136,21 +103,21 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     return False
 
 
-def _shared(args: Sequence[Any]) -> list[list[int]]:
+def _sharing(args: Sequence[Any]) -> set[int]:
+    """Indices of the tensors whose memory overlaps that of another."""
     spans = sorted(
         (value.data_ptr(), value.data_ptr() + _span(value) * value.element_size(), index)
         for index, value in enumerate(args)
         if _is_plain(value) and value.numel()
     )
-    groups: list[list[int]] = []
-    reach = 0
+    sharing: set[int] = set()
+    reach, last = 0, -1
     for start, end, index in spans:
         if start < reach:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-        reach = max(reach, end)
-    return [group for group in groups if len(group) > 1]
+            sharing |= {last, index}
+        if end > reach:
+            reach, last = end, index
+    return sharing
 
 
 #: Functions of the operator module that write to their first argument.

@@ -5,7 +5,6 @@ definition. Serving engines skip these checks: what the model was traced with mu
 """
 
 import inspect
-import logging
 import threading
 import types
 import weakref
@@ -27,13 +26,7 @@ from tracekit.capture.compile.backend import PiecewiseBackend
 from tracekit.capture.compile.config import CompileConfig
 from tracekit.errors import CaptureError, TracekitError, UsageError
 
-try:
-    import depyf  # type: ignore[import-not-found]
-except ImportError:
-    depyf = None
-
 Backend = Callable[..., Callable[..., object]]
-_LOG = logging.getLogger("tracekit.capture")
 #: How Dynamo marks tensors whose sizes are dynamic.
 _MARKS = (
     *("_dynamo_dynamic_indices", "_dynamo_dynamic_range", "_dynamo_hint_overrides", "_dynamo_static_indices"),
@@ -175,8 +168,6 @@ class _Unguarded:
         finally:
             hook.remove()
         _refuse_reassigned(self._model, before)
-        if self._config.debug_dir is not None and depyf is not None:
-            _write_source(codes[-1], self._config)
         without_dynamo = types.MethodType(_calling_model(codes[-1]), self._model)
         self._run = self._checked if self._config.debug else without_dynamo
         return result
@@ -193,7 +184,7 @@ class _Unguarded:
 
 
 def _weakly(backend: Backend) -> Backend:
-    """The backend for Dynamo, which keeps every backend until it is reset, and with it all CUDA graphs."""
+    """A backend that Dynamo can keep until it is reset, as it does, without keeping the CUDA graphs of this one."""
     reference = weakref.ref(backend)
 
     def call(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
@@ -242,18 +233,6 @@ def _refuse_reassigned(model: nn.Module, before: _State) -> None:
         f"{type(model).__name__} reassigns {names} in its forward, which code without guards does not support; "
         "write in place instead (copy_), or compile it with guards"
     )
-
-
-def _write_source(code: types.CodeType, config: CompileConfig) -> None:
-    folder = config.debug_dir
-    assert folder is not None
-    number = len(list(folder.glob("transformed_code*.py")))
-    path = folder / f"transformed_code{f'_{number + 1}' if number else ''}.py"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(depyf.decompile(code), "utf-8")
-    except Exception as error:  # noqa: BLE001 - depyf may raise anything
-        _LOG.info("%s: cannot be written: %s", path, error)
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,7 +1,5 @@
 """One piece at run time: chooses the code for a size, captures it as a CUDA graph, replays it, and marks how it ran."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -115,7 +113,7 @@ class Piece:
         """Drops its CUDA graphs: each size is warmed up and captured again."""
         self._runs = {size: run for size, run in self._runs.items() if run.graph_capture is None}
 
-    def _run(self, size: int | None) -> _Run:
+    def _run(self, size: int | None) -> "_Run":
         if len(self._runs) >= _MOST_RUNS:
             self._runs = {size: run for size, run in self._runs.items() if run.replay is not None}
         plan = self.graph_capture

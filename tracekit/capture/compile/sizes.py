@@ -1,7 +1,5 @@
 """The dynamic size of a graph and its pieces, and which of a graph's inputs stay where they are."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -140,7 +138,7 @@ class RangeSize(NamedTuple):
     mode: FakeTensorMode
 
     @classmethod
-    def of(cls, sizes: SizeRange) -> RangeSize:
+    def of(cls, sizes: SizeRange) -> "RangeSize":
         """A new size in a range."""
         shapes = ShapeEnv()
         limits = StrictMinMaxConstraint(vr=ValueRanges(sizes.start, max(2, sizes.end)), warn_only=False)

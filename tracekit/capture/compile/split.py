@@ -1,7 +1,5 @@
 """Splits a traced graph at chosen operators into pieces that run one after the other. It compiles nothing."""
 
-from __future__ import annotations
-
 import logging
 import operator
 import re
@@ -36,7 +34,7 @@ class Part(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A graph that calls its pieces in order, the operators it lacks to be split at and, if any, those it calls."""
+    """A graph that calls its pieces in order, the operators it lacks to be split at and, if any, those it runs."""
 
     graph: fx.GraphModule
     parts: tuple[Part, ...]
@@ -51,9 +49,9 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
     """
     _decompose_sizes(graph)
     known = NodeOperators(operators)
-    runs = {node: known.of(node).all.intersection(operators) for node in graph.graph.nodes}
+    runs = {node: known.of(node).intersection(operators) for node in graph.graph.nodes}
     missing = tuple(name for name in operators if not any(name in names for names in runs.values()))
-    held = called_operators(graph) if missing else ()
+    held = run_operators(graph) if missing else ()
     piece_of, splitting = _assigned(graph, {node for node, names in runs.items() if names})
     _merge_allocations(piece_of, splitting)
     numbers = {piece: number for number, piece in enumerate(sorted(set(piece_of.values())))}
@@ -155,37 +153,19 @@ def _size(tensor: fx.Node, dim: int, size: int | torch.SymInt, symbols: dict[str
 def _give_sizes(user: fx.Node, size: fx.Node, sizes: tuple[int | fx.Node, ...]) -> None:
     """Makes a node use single sizes in place of a ``torch.Size``."""
     if user.target is operator.getitem and isinstance(user.args[1], int | slice):
-        _replace_item(user, sizes[user.args[1]])
-    elif user.op == "call_method" and user.args[0] is size:
-        return  # it calls a method of torch.Size, so it still needs the size
-    else:
-        user.args = cast("tuple[fx.node.Argument, ...]", _exchanged(user.args, size, sizes))
-        user.kwargs = cast(
-            "dict[str, fx.node.Argument]", {name: _exchanged(item, size, sizes) for name, item in user.kwargs.items()}
-        )
+        for later in list(user.users):
+            _exchange(later, user, sizes[user.args[1]])
+        user.graph.erase_node(user)
+    elif user.op != "call_method" or user.args[0] is not size:  # else it calls a method of torch.Size
+        _exchange(user, size, sizes)
 
 
-def _replace_item(item: fx.Node, new: int | fx.Node | tuple[int | fx.Node, ...]) -> None:
-    if isinstance(new, fx.Node):
-        item.replace_all_uses_with(new)
-    else:
-        for user in list(item.users):
-            user.args = cast("tuple[fx.node.Argument, ...]", _exchanged(user.args, item, new))
-            user.kwargs = {name: _exchanged(value, item, new) for name, value in user.kwargs.items()}  # type: ignore[misc]
-    item.graph.erase_node(item)
+def _exchange(user: fx.Node, old: fx.Node, new: int | fx.Node | tuple[int | fx.Node, ...]) -> None:
+    def exchanged(item: fx.node.Argument) -> fx.node.Argument:
+        return new if item is old else item
 
-
-def _exchanged(argument: object, old: fx.Node, new: object) -> object:
-    if argument is old:
-        return new
-    if isinstance(argument, tuple | list):
-        return type(argument)([_exchanged(item, old, new) for item in argument])
-    if isinstance(argument, slice):
-        ends = (argument.start, argument.stop, argument.step)
-        return slice(*(_exchanged(end, old, new) for end in ends))
-    if isinstance(argument, dict):
-        return {key: _exchanged(item, old, new) for key, item in argument.items()}
-    return argument
+    user.args = fx.node.map_aggregate(user.args, exchanged)
+    user.kwargs = fx.node.map_aggregate(user.kwargs, exchanged)
 
 
 def _return_tuple(whole: fx.GraphModule, name: str, part: fx.GraphModule) -> None:
@@ -206,22 +186,6 @@ def _return_tuple(whole: fx.GraphModule, name: str, part: fx.GraphModule) -> Non
 NAMESPACES = frozenset({"aten", "prims", "prim", "inductor", "_c10d_functional", "c10d"})
 
 
-class Operators(NamedTuple):
-    """What one node calls, and what is left once that is decomposed: as ``ns::op`` and as ``ns::op.overload``."""
-
-    called: frozenset[str] = frozenset()
-    decomposed: frozenset[str] = frozenset()
-
-    @property
-    def all(self) -> frozenset[str]:
-        """The operators before and after decomposition."""
-        return self.called | self.decomposed
-
-    def and_those_of(self, other: Operators) -> Operators:
-        """The operators of both."""
-        return Operators(self.called | other.called, self.decomposed | other.decomposed)
-
-
 class NodeOperators:
     """Tells the operators of nodes. Nodes with the same function and the same inputs are traced once.
 
@@ -230,24 +194,24 @@ class NodeOperators:
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
         self._builtins = names is None or any(name.partition("::")[0] in NAMESPACES for name in names)
-        self._traced: dict[tuple[object, str], Operators] = {}
+        self._traced: dict[tuple[object, str], frozenset[str]] = {}
 
-    def of(self, node: fx.Node) -> Operators:
-        """The operators that a node runs; if it cannot be traced, those that its function is named after."""
+    def of(self, node: fx.Node) -> frozenset[str]:
+        """The operators that a node runs, as ``ns::op`` and ``ns::op.overload``, before and after decomposition.
+
+        If it cannot be traced, they are those that its function is named after.
+        """
         if node.op not in ("call_function", "call_method", "call_module"):
-            return Operators()
-        named = Operators(frozenset(_names(node)))
-        for body in _bodies(node):
-            for inner in body.graph.nodes:
-                named = named.and_those_of(self.of(inner))
+            return frozenset()
+        named = frozenset(_names(node)).union(*(self.of(inner) for body in _bodies(node) for inner in body.graph.nodes))
         if not self._is_traced(node):
             return named
         try:
-            return named.and_those_of(self._alone(node))
+            return named | self._alone(node)
         except Exception:  # noqa: BLE001 - a function that needs more than its inputs may raise anything
             name = node.target if node.op == "call_method" else getattr(node.target, "__name__", None)
             known = isinstance(name, str) and hasattr(torch.ops.aten, name)
-            return Operators(frozenset({f"aten::{name}"})) if known and not named.called else named
+            return frozenset({f"aten::{name}"}) if known and not named else named
 
     def _is_traced(self, node: fx.Node) -> bool:
         target = node.target
@@ -258,7 +222,7 @@ class NodeOperators:
         own = isinstance(target, OpOverload | OpOverloadPacket) and _namespace(target) not in NAMESPACES
         return any(map(_is_composite, _overloads(target))) if own else self._builtins
 
-    def _alone(self, node: fx.Node) -> Operators:
+    def _alone(self, node: fx.Node) -> frozenset[str]:
         """Traces a node with fake tensors of its own, so that nothing of the graph's own trace changes."""
         with ExitStack() as stack:
             for context in (tracing(None), _disable_current_modes(), torch.inference_mode(mode=False), torch.no_grad()):
@@ -269,8 +233,8 @@ class NodeOperators:
             function = _function(node)
             key = (function if node.op == "call_module" else node.target, _text((args, kwargs)))
             if key not in self._traced:
-                called = _runs(function, args, kwargs, pre_dispatch=True)
-                self._traced[key] = Operators(called, _runs(function, args, kwargs, pre_dispatch=False))
+                before, after = (_runs(function, args, kwargs, pre_dispatch=early) for early in (True, False))
+                self._traced[key] = before | after
             return self._traced[key]
 
 
@@ -371,10 +335,10 @@ def _runs(function: Callable[..., Any], args: object, kwargs: object, *, pre_dis
     return frozenset().union(*(_names(node) for node in graph.nodes if node.op == "call_function"))
 
 
-def called_operators(graph: fx.GraphModule) -> tuple[str, ...]:
-    """The operators that a graph calls, without their overloads, in alphabetical order."""
+def run_operators(graph: fx.GraphModule) -> tuple[str, ...]:
+    """The operators that a graph runs, without their overloads, in alphabetical order."""
     known = NodeOperators()
-    names = frozenset().union(*(known.of(node).called for node in graph.graph.nodes))
+    names = frozenset().union(*(known.of(node) for node in graph.graph.nodes))
     return tuple(sorted({name.partition(".")[0] for name in names}))
 
 

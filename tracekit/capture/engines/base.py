@@ -1,34 +1,24 @@
 """The interface of an engine."""
 
-import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from tracekit.capture.program import Settings
 from tracekit.errors import TracekitError
-
-#: Exit code of what Ctrl-C stopped.
-INTERRUPTED = 130
-
-
-def say_writing() -> None:
-    """Tells who pressed Ctrl-C why the program has not ended yet."""
-    line = "tracekit: stopped; writing what was recorded, about a minute for 2 million operators (Ctrl-C: drop it)"
-    with suppress(OSError, ValueError):  # the program may have closed it
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
+from tracekit.progress import Progress, no_progress
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to record, and where to write the report. Only the engine ``torch`` has a Chrome trace."""
+    """What to record, and where to write the report. Only ``torch`` has a Chrome trace and tells its progress."""
 
     target: str
     arguments: tuple[str, ...]
     settings: Settings
     report: Path
     chrome_trace: Path | None = None
+    progress: Progress = no_progress
 
 
 @dataclass(frozen=True, slots=True)

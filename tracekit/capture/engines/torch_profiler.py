@@ -7,12 +7,13 @@ from contextlib import nullcontext
 from typing import NoReturn
 
 from tracekit.capture.emit import routed_to
-from tracekit.capture.engines.base import INTERRUPTED, Job, Outcome, say_writing
+from tracekit.capture.engines.base import Job, Outcome
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.rows import machine_tables
+from tracekit.capture.rows import describe_process, machine_tables
 from tracekit.capture.run import exit_code, load, run
 from tracekit.capture.schedule import counted_graphs
+from tracekit.capture.writing import INTERRUPTED, say_stopped, writing
 from tracekit.errors import CaptureError
 
 NAME = "torch"
@@ -33,7 +34,7 @@ def record(job: Job) -> Outcome:
     with routed_to(recorder.emitter), maps, counted_graphs(lambda: recorder.window) as graphs:
         try:
             loaded = load(job.target, job.arguments)
-            run(loaded, job.settings, recorder, nullcontext(), figures)
+            run(loaded, job.settings, recorder, nullcontext(), figures, lambda: _say_stopped(recorder))
         except CaptureError as error:
             code, problem = error.exit_code, error
         except KeyboardInterrupt:
@@ -45,11 +46,14 @@ def record(job: Job) -> Outcome:
     if not recorder.recorded:
         message = f"{job.target}: exited with code {code} before anything was recorded"
         raise problem or CaptureError(message, code or 1)
-    if code == INTERRUPTED:
-        say_writing()
     counts = {name: value for name, value in figures.items() if name.startswith("modules_")}
     _write(job, recorder, graphs.figures(recorder.windows) | counts)
     return Outcome(code, problem, recorder.figures | figures, tuple(recorder.warnings))
+
+
+def _say_stopped(recorder: Recorder) -> None:
+    if recorder.recorded:
+        say_stopped()
 
 
 def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
@@ -64,7 +68,9 @@ def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
 def _write(job: Job, recorder: Recorder, graphs: Mapping[str, int]) -> None:
     from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
 
-    rows = recorder.rows(job.chrome_trace)
-    figures = [{"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()]
-    tables = rows.tables() | machine_tables(rows, recorder.warnings) | {"TRACEKIT_RECORDER": figures}
-    nsight_file.write(job.report, tables)
+    with writing(job.progress, chrome_trace=job.chrome_trace is not None) as steps:
+        rows = recorder.rows(job.chrome_trace, steps)
+        figures = [{"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()]
+        process = describe_process(recorder.warnings, on_device=rows.on_device)
+        tables = rows.tables() | machine_tables(rows, [process]) | {"TRACEKIT_RECORDER": figures}
+        nsight_file.write(job.report, tables, steps.inserted)

@@ -5,8 +5,6 @@ costs what it was before. What may multiply and has no formula is unknown and na
 Where sizes are symbols, FLOPs are a polynomial of the numbers that a run is given.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -33,7 +31,7 @@ class Cost(NamedTuple):
     terms: tuple[Term, ...] | None
     note: str = ""
 
-    def plus(self, other: Cost) -> Cost:
+    def plus(self, other: "Cost") -> "Cost":
         """Both together: unknown if one is, and without a dtype if they have several."""
         if self.terms is None or other.terms is None:
             return self if self.terms is None else other
@@ -70,13 +68,13 @@ def flops_of(graph: fx.GraphModule, kernels: Sequence[Kernel], owners: Owners) -
     costs = {node: cost for node, cost in distinct.items() if cost is not _NOTHING}
     if any(counting.is_product(node) for node in graph.graph.nodes if node.users and node not in costs):
         # No kernel is known to compute it.
-        return [dict.fromkeys(served.modules, Cost(None, UNCLEAR)) for served in owners.served(kernels)]
+        return [dict.fromkeys(kernel.modules, Cost(None, UNCLEAR)) for kernel in owners.modules_of(kernels)]
     holders = _holders(costs, kernels, computed)
     found = []
-    for at, served in enumerate(owners.served(kernels)):
+    for at, kernel in enumerate(owners.modules_of(kernels)):
         here = [node for node in computed[at] if at in holders.get(node, ())]
         divided = {node: costs[node] if len(holders[node]) == 1 else Cost(None, DIVIDED) for node in here}
-        found.append(_by_module(divided, served.modules, owners))
+        found.append(_by_module(divided, kernel.modules, owners))
     return found
 
 

@@ -80,7 +80,7 @@ class Owners:
                 for weight in filter(None, map(_input, factors)):
                     self._by_weight.setdefault(weight.name, set()).add(module_text(node))
 
-    def served(self, kernels: Iterable[Kernel]) -> Iterator[KernelModules]:
+    def modules_of(self, kernels: Iterable[Kernel]) -> Iterator[KernelModules]:
         """Whom each kernel serves."""
         kernels = list(kernels)
         called = {node for kernel in kernels for node in _called(kernel)}

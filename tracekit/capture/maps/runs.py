@@ -4,8 +4,6 @@ The map is emitted again at the first run after a recording began, and where a s
 that begin unseen. What runs here is in the user's path: a call costs a microsecond, and nothing is raised.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -47,28 +45,28 @@ _running = _Running()
 switch = Switch(on=False)
 
 
-class Served(NamedTuple):
-    """The modules that a run serves: paths of the roots, and places of the modules below these."""
+class CompiledModules(NamedTuple):
+    """The modules of a compiled run: paths of the roots, and places of the modules below these."""
 
     traced: Traced
     paths: tuple[str | None, ...]
     places: tuple[Place | None, ...]
 
 
-#: What forward runs served, by the markers that were on, the digest of their graph, and the number of the autograd node
-#: that runs backward; None if it is that of several nodes, because each thread counts by itself.
-_forward: dict[tuple[int, str, int], Served | None] = {}
+#: The modules of forward runs, by the markers that were on, the digest of their graph, and the number of the autograd
+#: node that runs backward; None if it is that of several nodes, because each thread counts by itself.
+_forward: dict[tuple[int, str, int], CompiledModules | None] = {}
 
 
-def _note_forward(digest: str, served: Served | None) -> None:
+def _note_forward(digest: str, compiled: CompiledModules | None) -> None:
     # The node was made just before.
     key = epoch.number, digest, torch._C._autograd._get_sequence_nr() - 1
     while len(_forward) >= _MOST_FORWARD:
         _forward.pop(next(iter(_forward)), None)
-    _forward[key] = served if _forward.setdefault(key, served) == served else None
+    _forward[key] = compiled if _forward.setdefault(key, compiled) == compiled else None
 
 
-def _forward_of_node(digest: str) -> Served | None:
+def _forward_of_node(digest: str) -> CompiledModules | None:
     node: Any = torch._C._current_autograd_node()
     return None if node is None else _forward.get((epoch.number, digest, node._sequence_nr()))
 
@@ -79,7 +77,7 @@ class Runs:
     __slots__ = ("_states", "graph_pass", "kernel_map", "run", "state", "traced")
 
     def __init__(
-        self, run: Callable[[Sequence[Any]], Any], kernel_map: KernelMap, graph_pass: str, traced: Traced
+        self, run: Callable[[Sequence[Any]], Any], kernel_map: "KernelMap", graph_pass: str, traced: Traced
     ) -> None:
         self.run = run
         self.kernel_map = kernel_map
@@ -105,7 +103,7 @@ class Runs:
         finally:
             emitter.close()
 
-    def _state(self, traced: Traced, emitter: Emitter) -> _State:
+    def _state(self, traced: Traced, emitter: Emitter) -> "_State":
         state = self._states.get(id(traced))
         if state is None or state.emitter is not emitter or state.epoch != epoch.number:
             if len(self._states) >= _MOST_ROOTS:
@@ -156,7 +154,7 @@ class _Opener(NamedTuple):
 
     open: Callable[[], object]
     emitted: _EmittedMap | None = None
-    served: Served | None = None
+    modules: CompiledModules | None = None
 
 
 class _State:
@@ -184,7 +182,7 @@ class _State:
         self.maps: dict[tuple[object, ...], _EmittedMap] = {}
         self.openers: dict[object, _Opener] = {}
 
-    def opener(self, inputs: Sequence[Any], forward: Served | None) -> Callable[[], object]:
+    def opener(self, inputs: Sequence[Any], forward: CompiledModules | None) -> Callable[[], object]:
         """What opens the range of a run with these inputs, or of the backward pass of a forward run.
 
         Emits the map first, if it is time.
@@ -195,10 +193,10 @@ class _State:
         if emitted is not None and time.monotonic_ns() - emitted.emitted_ns > _EMITTED_AGAIN_NS:
             emitted.emit(self.emitter)
         if self.graph_pass == "forward":
-            _note_forward(self.kernel_map.digest, opener.served)
+            _note_forward(self.kernel_map.digest, opener.modules)
         return opener.open
 
-    def _key(self, inputs: Sequence[Any], forward: Served | None) -> object:
+    def _key(self, inputs: Sequence[Any], forward: CompiledModules | None) -> object:
         sizes = [inputs[at] for at in self.sizes]
         if self.graph_pass == "backward":
             return (forward and forward[1:], *sizes)
@@ -206,10 +204,10 @@ class _State:
         call = getattr(opened[-1], "path", None) if opened else None
         return (call, *[inputs[witness].data_ptr() for witness in self.witnesses], *sizes)
 
-    def _new_opener(self, key: object, inputs: Sequence[Any], forward: Served | None) -> _Opener:
+    def _new_opener(self, key: object, inputs: Sequence[Any], forward: CompiledModules | None) -> _Opener:
         try:
-            served, witnesses = (forward, ()) if self.graph_pass == "backward" else self._served(inputs)
-            opener = self._unmapped(SEVERAL_MODULES) if served is None else self._mapped(served, inputs)
+            compiled, witnesses = (forward, ()) if self.graph_pass == "backward" else self._compiled_modules(inputs)
+            opener = self._unmapped(SEVERAL_MODULES) if compiled is None else self._mapped(compiled, inputs)
             if witnesses and witnesses != self.witnesses and (self.by_inputs or not self.witnesses):
                 self.openers.clear()
                 self.witnesses = witnesses
@@ -225,19 +223,19 @@ class _State:
     def _unmapped(self, reason: str) -> _Opener:
         return _Opener(self.emitter.opener(unmapped_graph(reason, self.graph_pass)))
 
-    def _served(self, inputs: Sequence[Any]) -> tuple[Served | None, tuple[int, ...]]:
+    def _compiled_modules(self, inputs: Sequence[Any]) -> tuple[CompiledModules | None, tuple[int, ...]]:
         paths, witnesses = paths_of_forward(self.traced, inputs, self.emitter.lane)
         if paths is None:
             return None, witnesses
         places = tuple(self.traced.places)
         if self.by_inputs:
-            served = modules_by_inputs(self.traced, paths, inputs)
-            if served is None:
+            compiled = modules_by_inputs(self.traced, paths, inputs)
+            if compiled is None:
                 return None, ()
-            places, witnesses = served.places, (served.witness,) if served.witness >= 0 else ()
-        return Served(self.asked, tuple(paths), places), witnesses
+            places, witnesses = compiled.places, (compiled.witness,) if compiled.witness >= 0 else ()
+        return CompiledModules(self.asked, tuple(paths), places), witnesses
 
-    def _mapped(self, of: Served, inputs: Sequence[Any]) -> _Opener:
+    def _mapped(self, of: CompiledModules, inputs: Sequence[Any]) -> _Opener:
         _, paths, places = of
         root = paths[0] if len(paths) == 1 else None
         prefixes = ("",) if root else paths
@@ -247,8 +245,8 @@ class _State:
         if emitted is None:
             map_id, texts = kernel_map(root or "", list(self.kernel_map.mapped(places, prefixes, sized)))
             emitted = _EmittedMap(root or "", map_id, [self.emitter.opener(text) for text in texts])
-            served = [None if place is None else _joined(paths[place[0]], place[1]) for place in places]
-            marked_models.ran_compiled(filter(None, served))
+            compiled = [None if place is None else _joined(paths[place[0]], place[1]) for place in places]
+            marked_models.ran_compiled(filter(None, compiled))
             self.maps[places, prefixes, sizes] = emitted
         other = None if (root or "") == emitted.root else root
         return _Opener(self.emitter.opener(compiled_graph(emitted.map_id, self.graph_pass, other)), emitted, of)
@@ -277,7 +275,7 @@ class KernelMap(NamedTuple):
 
     def sizes(self) -> list[int]:
         """The inputs on which FLOPs depend."""
-        return sizes_in(Cost(*cost) for _, _, served, _ in self.kernels for _, _, *cost in served if cost)
+        return sizes_in(Cost(*cost) for _, _, compiled, _ in self.kernels for _, _, *cost in compiled if cost)
 
     def mapped(
         self, places: Sequence[Place | None], prefixes: Sequence[str | None], inputs: Sequence[Any] | None

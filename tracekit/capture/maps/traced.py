@@ -8,8 +8,6 @@ holds the layers by their names. Which module it was, Dynamo says, too. A module
 holds it first, as markers do; where this is not below the module that calls it, its place is below that one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys
@@ -148,7 +146,7 @@ class Traced:
         return self.digest, roots, tuple(self.places), tuple(self.given)
 
     @classmethod
-    def restored(cls, kept: Kept, *, chosen_by_inputs: bool) -> Traced:
+    def restored(cls, kept: Kept, *, chosen_by_inputs: bool) -> "Traced":
         """The graph of code that is loaded where no graph is at hand; its modules themselves are not known."""
         traced = cls.__new__(cls)
         traced.digest, roots, places, given = kept

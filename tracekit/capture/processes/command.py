@@ -1,52 +1,65 @@
 """Runs a command whose processes record themselves, and joins their pieces to one report."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tracekit.capture.engines.base import Outcome, say_writing
+from tracekit.capture.engines.base import Outcome
 from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
 from tracekit.capture.processes.recording import OPENED, Piece, Request, lives, pieces, problems, unfinished
 from tracekit.capture.program import Settings
 from tracekit.capture.rows import Description, Rows, machine_tables
+from tracekit.capture.writing import Writing, say_stopped, writing
 from tracekit.errors import CaptureError
 from tracekit.nsight import nsys
-from tracekit.nsight.nsys import finished, temp_dir
+from tracekit.nsight.nsys import Recorded, run, temp_dir
+from tracekit.progress import Progress, no_progress
 
 #: How long processes that outlive the command may take to end.
 _OUTLIVE_TIMEOUT_S = 10
 #: Options of vLLM and SGLang that put their own markers on every module.
 _OWN_MARKERS = "--enable-layerwise-nvtx-"
 _UNREACHED = (
-    "no process of the command called a torch module, so nothing was recorded; tracekit reaches processes through "
-    "PYTHONPATH, which python -I, -E and -S ignore and containers do not inherit"
+    "no process of the command called a torch module; tracekit reaches processes through PYTHONPATH, which python -I, "
+    "-E and -S ignore and containers do not inherit"
 )
+_STOPPED_EARLY = "the command was stopped before a process of it had called a torch module and begun to record"
 
 
-def record(command: Sequence[str], settings: Settings, report: Path, chrome_trace: Path | None = None) -> Outcome:
+def record(
+    command: Sequence[str],
+    settings: Settings,
+    report: Path,
+    chrome_trace: Path | None = None,
+    progress: Progress = no_progress,
+) -> Outcome:
     """Runs a command and writes what torch.profiler and the markers recorded in its processes."""
     warnings: list[str] = []
     with temp_dir(warnings, f".{report.name}.partial-", report.parent) as folder:
         request = Request(folder.absolute(), "torch", settings)
-        code = _exit_code(command, request)
+        ended = _ended(command, request)
         _wait_for_pieces(folder)
         warnings += _losses(folder)
         recorded = pieces(folder)
         if not recorded:
-            reasons = f"nothing was recorded: {'; '.join(warnings)}" if warnings else _UNREACHED
-            raise CaptureError(reasons, code or 1)
+            reasons = "; ".join(warnings) or (_STOPPED_EARLY if ended.stopped else _UNREACHED)
+            raise CaptureError(f"nothing was recorded: {reasons}", ended.exit_code or 1)
         warnings += [f"process {piece.pid}: {warning}" for piece in recorded for warning in piece.warnings]
-        rows, figures = _write(folder, recorded, report, ops=settings.ops)
-        if chrome_trace is not None:
-            keep_chrome_trace(_traces(folder, recorded, _Gpus()), rows, chrome_trace, warnings)
-    return Outcome(code, None, figures, tuple(warnings))
+        with writing(progress, chrome_trace=chrome_trace is not None) as steps:
+            steps.begin([folder / piece.trace for piece in recorded])
+            gpus = _Gpus()
+            rows, figures = _rows(_traces(folder, recorded, gpus, steps.converted), recorded, ops=settings.ops)
+            if chrome_trace is not None:
+                keep_chrome_trace(_traces(folder, recorded, _Gpus(), steps.rewritten), rows, chrome_trace, warnings)
+            _write(report, rows, figures, [gpus.numbered(piece.about) for piece in recorded], steps)
+    figures["processes"] = len({piece.pid for piece in recorded})
+    return Outcome(ended.exit_code, None, figures, tuple(warnings))
 
 
 def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -> Outcome:
@@ -63,14 +76,14 @@ def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -
     return Outcome(recorded.exit_code, None, {}, (*warnings, *recorded.warnings))
 
 
-def _exit_code(command: Sequence[str], request: Request) -> int:
+def _ended(command: Sequence[str], request: Request) -> Recorded:
+    start = partial(subprocess.Popen, command, env=request.environment(os.environ), start_new_session=True)
     try:
-        running = subprocess.Popen(command, env=request.environment(os.environ), start_new_session=True)
+        ended = run(start, partial(say_stopped, "the command's processes end and write what they recorded"))
     except OSError as error:
         message = f"{command[0]}: cannot be run ({error.strerror}); check that it is a program for this machine"
         raise CaptureError(message) from None
-    code = finished(running, say_writing).exit_code
-    return 128 - code if code < 0 else code
+    return replace(ended, exit_code=128 - ended.exit_code) if ended.exit_code < 0 else ended
 
 
 def _wait_for_pieces(folder: Path) -> None:
@@ -97,28 +110,32 @@ def _losses(folder: Path) -> Iterator[str]:
         yield f"process {pid} was not recorded: {problem}"
 
 
-def _write(folder: Path, recorded: Sequence[Piece], report: Path, *, ops: bool) -> tuple[Rows, dict[str, int]]:
-    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
-
+def _rows(traces: Sequence[ProcessTrace], recorded: Sequence[Piece], *, ops: bool) -> tuple[Rows, dict[str, int]]:
     before = time.perf_counter_ns()
-    gpus = _Gpus()
-    rows = rows_of_processes(_traces(folder, recorded, gpus), ops=ops)
+    rows = rows_of_processes(traces, ops=ops)
     sums: Counter[str] = Counter()
     for piece in recorded:
         sums.update(piece.figures)
     figures = dict(sums) | {"markers": rows.numbered, "operators": len(rows.operators)}
     figures["markers_lost"] = max(0, figures.pop(OPENED) - rows.numbered)
     figures["convert_ns"] = time.perf_counter_ns() - before
-    about = machine_tables(rows, None, [gpus.numbered(piece.about) for piece in recorded])
+    return rows, figures
+
+
+def _write(report: Path, rows: Rows, figures: dict[str, int], about: Sequence[Description], steps: Writing) -> None:
+    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
+
     counts = [{"name": name, "value": value} for name, value in figures.items()]
-    nsight_file.write(report, rows.tables() | about | {"TRACEKIT_RECORDER": counts})
-    return rows, figures | {"processes": len({piece.pid for piece in recorded})}
+    tables = rows.tables() | machine_tables(rows, about) | {"TRACEKIT_RECORDER": counts}
+    nsight_file.write(report, tables, steps.inserted)
 
 
-def _traces(folder: Path, recorded: Iterable[Piece], gpus: _Gpus) -> list[ProcessTrace]:
+def _traces(
+    folder: Path, recorded: Iterable[Piece], gpus: "_Gpus", progress: Callable[[int], object]
+) -> list[ProcessTrace]:
     return [
         ProcessTrace(
-            trace_in(folder / piece.trace),
+            trace_in(folder / piece.trace, progress),
             piece.texts,
             piece.pid,
             partial(dict, piece.names),

@@ -18,13 +18,7 @@ def recognises(_path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:
-    """Reads the trace, piece by piece.
-
-    Args:
-        path: The trace.
-        progress: Called with the share that is read.
-        operators_as_work: Whether operators are work also where a device did some; it comes first.
-    """
+    """Reads the trace, piece by piece; with ``operators_as_work``, operators are work also where a device did some."""
     from tracekit.readers.kineto import report
 
     return report.read(path, progress, operators_as_work=operators_as_work)

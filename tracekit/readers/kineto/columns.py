@@ -49,13 +49,13 @@ _CATEGORIES = {
 }
 _KIND = {spelled: kind for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())}
 #: Kinds that are neither ranges nor launches nor work.
-BESIDE = (FORWARD, ALLOCATION, FLOW)
+AUXILIARY = (FORWARD, ALLOCATION, FLOW)
 #: Categories of events that are not needed: frames, ranges drawn again on the GPU, waits, the profiler's own.
 _NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_sync", "cuda_event"}
 #: Events without a duration: names, points, flows, counters.
 _POINTS = frozenset("MiIstfC")
 #: What events are for the counters; all others are ranges.
-SUBJECTS = {CALL: "launches", **dict.fromkeys(DEVICE_WORK, "kernels"), **dict.fromkeys(BESIDE, "events")}
+SUBJECTS = {CALL: "launches", **dict.fromkeys(DEVICE_WORK, "kernels"), **dict.fromkeys(AUXILIARY, "events")}
 #: Points that are needed: what allocators do, and both ends of flows from operators to the nodes of autograd they made.
 _POINT_KINDS: dict[tuple[object, object], str] = {
     ("i", "[memory]"): ALLOCATION,
@@ -71,11 +71,7 @@ Columns = dict[str, "Ints"]
 
 
 class Gathering:
-    """The columns of all pieces so far.
-
-    Attributes:
-        threads: Row of every thread of the host, by ids of process and thread.
-    """
+    """The columns of all pieces so far, and the row of every thread of the host, by ids of process and thread."""
 
     def __init__(self, counters: LossCounters) -> None:
         self.threads: dict[tuple[int, int], int] = {}

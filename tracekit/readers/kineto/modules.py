@@ -36,10 +36,7 @@ _NOTHING, _OF_FUNCTION, _OF_PARAMETER = range(3)
 def distinct_names(calls: Columns, functions: Columns, names: dict[str, int]) -> Ints:
     """Rows of the names of all calls of modules; those of different modules differ.
 
-    Args:
-        calls: The calls.
-        functions: Calls of functions called forward.
-        names: Rows of names, to which new ones are added.
+    ``functions`` are those called forward; new names are added to ``names``, by row.
     """
     text = list(names)
     sign = _signs(calls, functions, text)
@@ -97,15 +94,9 @@ def _short(name: str) -> str:
 
 
 def names_with_weights(calls: Columns, operators: Columns, names: dict[str, int], texts: Sequence[str]) -> Ints:
-    """Rows of the names of all calls of modules; that of a module that takes one weight shows the weight's shape.
+    """Rows of the names of all calls of modules, added to ``names``; that of one that takes one weight shows its shape.
 
     Numbers alone do not say which module is meant: another trace may count them in another order.
-
-    Args:
-        calls: The calls.
-        operators: All operators.
-        names: Rows of names, to which new ones are added.
-        texts: The texts of operators by row.
     """
     text, name = list(names), calls["name"].copy()
     takes = np.array([one in _WEIGHT_OF for one in text], dtype=bool)[operators["name"]]
@@ -131,13 +122,7 @@ def _weight_shape(text: str, at: int) -> str:
 
 
 def names_with_phase(calls: Columns, operators: Columns, names: dict[str, int]) -> Ints:
-    """Rows of the names of all calls of modules; those of calls that run again say so.
-
-    Args:
-        calls: The calls.
-        operators: All operators.
-        names: Rows of names, to which new ones are added.
-    """
+    """Rows of the names of all calls of modules, added to ``names``; those of calls that run again say so."""
     text, name = list(names), calls["name"].copy()
     evaluates = np.array([one.startswith(EVALUATION) for one in text], dtype=bool)[operators["name"]]
     nodes = {column: operators[column][evaluates] for column in ("start", "end", "thread")}
@@ -183,14 +168,7 @@ class _Calls:
 
 
 def scripted_calls(operators: Columns, names: list[str], hierarchies: list[str], texts: dict[str, int]) -> Columns:
-    """Ranges of the calls of modules, and of the methods and functions that these call.
-
-    Args:
-        operators: All operators.
-        names: Their names by row.
-        hierarchies: Their hierarchies by row.
-        texts: Rows of texts, to which those of calls are added.
-    """
+    """Ranges of the calls of modules, and of the methods and functions that these call; adds their texts."""
     known = [frames(hierarchy) for hierarchy in hierarchies]
     rows: list[tuple[int, int, int, int]] = []
     if any(known):

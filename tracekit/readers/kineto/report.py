@@ -21,7 +21,7 @@ from tracekit.readers.kineto import NAME
 from tracekit.readers.kineto.columns import (
     ALLOCATION,
     ANNOTATION,
-    BESIDE,
+    AUXILIARY,
     CALL,
     DEVICE_WORK,
     FLOW,
@@ -73,7 +73,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         progress("reading", piece.position / size)
     events = {kind: gathering.table(kind) for kind in KINDS}
     counters.add(REPORT, CUT_OFF, int(trace.cut_at is not None))
-    if not any(events[kind]["start"].size for kind in KINDS if kind not in BESIDE):
+    if not any(events[kind]["start"].size for kind in KINDS if kind not in AUXILIARY):
         where = "" if trace.cut_at is None else " before it is cut off"
         raise ReportError(path, f"holds no events of torch.profiler{where}", EXPECTED)
     first_ns = _from_the_first(events, counters)
@@ -139,7 +139,7 @@ def _threads(events: dict[str, Columns], ids: list[tuple[int, int]]) -> Threads:
     used = np.zeros(len(ids), dtype=bool)
     on_threads = [(kind, columns) for kind, columns in events.items() if "thread" in columns]
     for kind, columns in on_threads:
-        used[columns["thread"]] |= kind not in BESIDE
+        used[columns["thread"]] |= kind not in AUXILIARY
     threads, places = threads_of([one for one, is_used in zip(ids, used.tolist(), strict=True) if is_used])
     row = np.full(used.size, -1, dtype=np.int64)
     row[used] = places
@@ -190,7 +190,7 @@ def _from_the_first(events: dict[str, Columns], counters: LossCounters) -> int:
         if far.any():
             counters.add(SUBJECTS.get(kind, "ranges"), ABSURD_TIME, int(far.sum()))
             columns |= {name: column[~far] for name, column in columns.items()}
-    counted = (columns["start"] for kind, columns in events.items() if kind not in BESIDE)
+    counted = (columns["start"] for kind, columns in events.items() if kind not in AUXILIARY)
     first_ns = min(int(start.min()) for start in counted if start.size)
     for columns in events.values():
         columns["start"] = columns["start"] - first_ns

@@ -4,8 +4,6 @@ Only the fields that are read are decoded. Some releases of Kineto write invalid
 NaN); it is repaired.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Generator, Iterator
@@ -98,7 +96,7 @@ class Metadata(Struct):
     #: The events after the last whole piece, which are decoded together with what follows them.
     last_events: list[Event] | None = None
 
-    def filled(self, later: Metadata) -> Metadata:
+    def filled(self, later: "Metadata") -> "Metadata":
         """Both parts of a trace's metadata: what stands before the events, and after them."""
         for name in ("schema_version", "base_time", "device_properties", "distributed", "trace_id", "with_modules"):
             if getattr(self, name) is None:
@@ -161,11 +159,7 @@ _DECODE_LAST_ENTRIES = msgspec.json.Decoder(LastEntries).decode
 
 
 class Piece(NamedTuple):
-    """Some events.
-
-    Attributes:
-        events: The events; an empty one in the place of an entry that is none.
-    """
+    """Some events; an empty one stands in the place of an entry that is none."""
 
     events: list[Event]
     exact: Callable[[], list[ExactTimes]]
@@ -177,11 +171,7 @@ class _CutOffError(Exception):
 
 
 class Trace:
-    """A trace on disk. Its metadata are complete when all pieces have been read.
-
-    Attributes:
-        cut_at: The byte of its JSON, unpacked, after which the rest is missing; None of a whole trace.
-    """
+    """A trace on disk, and the byte of its JSON where it is cut off, if it is; metadata are known after all pieces."""
 
     def __init__(self, path: Path) -> None:
         self.metadata = Metadata()

@@ -87,15 +87,7 @@ _INT32 = 2**31
 
 
 def work_table(kind: str, rows: Columns, process: Ints, names: dict[str, int], counters: LossCounters) -> Work:
-    """GPU activities of one kind.
-
-    Args:
-        kind: The kind.
-        rows: The events.
-        process: Rows of their processes, or -1.
-        names: Rows of names, to which short ones are added.
-        counters: Where losses are counted.
-    """
+    """GPU activities of one kind; short names are added to ``names``, by row, and an unknown process is -1."""
     size = rows["start"].size
     columns = {"kind": np.full(size, _KINDS[kind], dtype=np.int8), "start_ns": rows["start"], "end_ns": rows["end"]}
     columns |= {"process": process, "full_name": rows["name"]}
@@ -142,14 +134,7 @@ def _direction(name: str) -> int:
 
 
 def processes_of(correlation: Ints, launches: Launches, thread_process: Ints, processes: int) -> Ints:
-    """The process of every kernel: the only one, or the only one with an API call of its correlation id; or -1.
-
-    Args:
-        correlation: Correlation ids of work.
-        launches: All API calls.
-        thread_process: Process of every thread.
-        processes: How many there are.
-    """
+    """The process of every kernel: the only one, or the only one with an API call of its correlation id; or -1."""
     if processes <= 1:
         return np.full(correlation.size, processes - 1, dtype=np.int64)
     ids = launches.correlation_id
@@ -161,14 +146,11 @@ def processes_of(correlation: Ints, launches: Launches, thread_process: Ints, pr
 
 
 def forward_threads(operators: Columns, flows: Columns, process: Rows) -> Ints:
-    """For every operator the row of threads that made it; -1 if it is no node, or the trace does not record it.
+    """For every operator the row of the thread that made it; -1 if it is no node, or the trace does not record it.
 
     Where one number is all that a process has, and no flow, the trace shows no more than the sequence numbers do.
 
-    Args:
-        operators: The operators.
-        flows: The ends of flows from the forward to the backward pass.
-        process: Row of processes of every thread.
+    ``flows`` are the ends of flows from the forward to the backward pass.
     """
     made_on = np.full(operators["start"].size, -1, dtype=np.int64)
     nodes = np.flatnonzero(operators["forward_thread"] > 0)

@@ -2,8 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -167,28 +167,56 @@ _WANTED_COLUMNS = {
 }
 
 
-def missing_data(source: TableSource, recording: Recording) -> tuple[MissingData, ...]:
+class Held(NamedTuple):
+    """What some processes of a report have, as far as it shows what the report lacks."""
+
+    ranges: int
+    work: int
+    launches: int
+    on_device: bool
+    whole_graphs: bool
+    replays_without_work: bool
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        """What a recording holds."""
+        return cls(
+            ranges=len(recording.ranges),
+            work=len(recording.work),
+            launches=len(recording.launches),
+            on_device=bool(recording.on_device.any()),
+            whole_graphs=bool((recording.work.kind == GRAPH).any()),
+            replays_without_work=_replays_without_work(recording),
+        )
+
+    @classmethod
+    def together(cls, parts: Iterable[Self]) -> Self:
+        """What all parts of a report hold."""
+        return cls(*(type(column[0])(sum(column)) for column in zip(*parts, strict=True)))
+
+
+def missing_data(source: TableSource, held: Held) -> tuple[MissingData, ...]:
     """Everything that the report could hold and does not."""
-    return (*_missing_events(recording), *_missing_graphs(recording), *_missing_columns(source))
+    return (*_missing_events(held), *_missing_graphs(held), *_missing_columns(source))
 
 
-def _missing_events(recording: Recording) -> Iterator[MissingData]:
-    if not len(recording.ranges):
+def _missing_events(held: Held) -> Iterator[MissingData]:
+    if not held.ranges:
         yield MissingData("NVTX ranges", "record with: nsys profile --trace=cuda,nvtx")
-    if not len(recording.work):
+    if not held.work:
         remedy = "record with: nsys profile --trace=cuda,nvtx, on a machine whose driver permits it"
         yield MissingData("GPU work", remedy)
-    elif not recording.on_device.any():
+    elif not held.on_device:
         yield MissingData("GPU work", "CPU operators are shown instead; record on a machine with a GPU")
-    elif not len(recording.launches):
+    elif not held.launches:
         remedy = "without them no kernel can be given a module; export CUPTI_ACTIVITY_KIND_RUNTIME as well"
         yield MissingData("CUDA API calls", remedy)
 
 
-def _missing_graphs(recording: Recording) -> Iterator[MissingData]:
-    if bool((recording.work.kind == GRAPH).any()):
+def _missing_graphs(held: Held) -> Iterator[MissingData]:
+    if held.whole_graphs:
         yield MissingData("the kernels inside CUDA graphs", "record with: nsys profile --cuda-graph-trace=node")
-    elif _replays_without_work(recording):
+    elif held.replays_without_work:
         remedy = "record with nsys 2024 or newer, or: nsys profile --cuda-graph-trace=node"
         yield MissingData("the GPU time of CUDA graphs", remedy)
 

@@ -1,7 +1,5 @@
 """NVTX rows of a report as ranges, nested or not, with texts and domains stored once."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -23,19 +21,14 @@ _EVENTS = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREA
 
 
 class _Rows(NamedTuple):
-    """Rows of NVTX_EVENTS with what was looked up for each.
-
-    Attributes:
-        text: Row of the distinct texts, or -1.
-        domain: Row of the distinct domains, or -1.
-    """
+    """Rows of NVTX_EVENTS, with the rows of their distinct texts and domains, or -1."""
 
     events: pa.Table
     types: Ints
     text: Ints
     domain: Ints
 
-    def filter(self, keep: Flags) -> _Rows:
+    def filter(self, keep: Flags) -> "_Rows":
         """Some of the rows."""
         return _Rows(self.events.filter(pa.array(keep)), self.types[keep], self.text[keep], self.domain[keep])
 
@@ -43,17 +36,9 @@ class _Rows(NamedTuple):
 def ranges_table(
     events: pa.Table, strings: pa.Table, ids: GlobalIds, launches: Launches, counters: LossCounters
 ) -> tuple[Ranges, list[str], list[str]]:
-    """Ranges out of NVTX rows.
+    """The ranges in rows of NVTX_EVENTS, the distinct texts and the distinct names of domains.
 
-    Args:
-        events: Rows of NVTX_EVENTS.
-        strings: Rows of StringIds.
-        ids: The report's threads.
-        launches: The finished launches, which may outlast a range that never ends.
-        counters: Where losses are counted.
-
-    Returns:
-        The ranges, the distinct texts and the distinct domain names.
+    Finished launches may outlast a range that never ends.
     """
     if not events.num_rows:
         return Ranges.empty(), [], []

@@ -15,6 +15,7 @@ from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
 from tracekit.progress import Progress
 from tracekit.readers.nsight.losses import (
+    Held,
     lacking,
     missing_data,
     processes_from_the_start,
@@ -90,18 +91,13 @@ def of_nsight(tables: Iterable[str]) -> bool:
 
 
 def recording_of(tables: TableSource, report: Callable[[], Source], progress: Progress) -> Recording:
-    """Reads the report.
-
-    Args:
-        tables: Its tables.
-        report: What is known of its file; called while tables are read, for a digest takes time.
-        progress: Called with the share that is done.
-    """
+    """Reads the report; what is known of its file is asked for while tables are read, for a digest takes time."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(report)
         _check_essentials(tables)
-        requests = _requests_of_report()
+        requests = requests_of_report()
         rows = tables.read(requests, lambda share: progress("reading", share))
+        progress("decoding", 0.0)
         pa.default_memory_pool().release_unused()
         counters = LossCounters()
         counters.add("values", TOO_LARGE, tables.beyond)
@@ -111,9 +107,11 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
         names = {name: request.table.name for name, request in requests.items()}
         try:
             plausible = drop_implausible_times(rows, names, _SUBJECTS, counters, _timed)
-            return _recording(tables, plausible, _described(tables, source.result()), counters, pool)
+            recording = _recording(tables, plausible, _described(tables, source.result()), counters, pool)
         except DamagedRows as damage:
             raise ReportError(tables.path, str(damage), DAMAGED) from None
+        progress("decoding", 1.0)
+        return recording
 
 
 def _check_essentials(source: TableSource) -> None:
@@ -123,7 +121,8 @@ def _check_essentials(source: TableSource) -> None:
             raise ReportError(source.path, problem, "expected an unmodified nsys export; export the report again")
 
 
-def _requests_of_report() -> dict[str, Request]:
+def requests_of_report() -> dict[str, Request]:
+    """What to read of the large tables, by our names for them."""
     return {
         "nvtx": Request(nsight.NVTX, _NVTX_COLUMNS | _RARE_NVTX_COLUMNS, rare=tuple(_RARE_NVTX_COLUMNS)),
         "runtime": Request(nsight.RUNTIME, _RUNTIME_COLUMNS, rare=("returnValue",)),
@@ -186,7 +185,7 @@ def _recording(
     return replace(
         recording,
         ranks=ranks(recording, report.name, ranks_by_mpi(source, named, ids)),
-        missing=(*missing_data(source, recording), *lacking(losses)),
+        missing=(*missing_data(source, Held.of(recording)), *lacking(losses)),
     )
 
 

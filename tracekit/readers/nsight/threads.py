@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Ints, Rows
 from tracekit.nsight import tables as nsight
 from tracekit.readers.ranks import Claim
@@ -76,9 +76,10 @@ def named_threads(events: pa.Table, strings: pa.Table, ids: GlobalIds) -> list[t
     """The names that NVTX gave to threads: row of the process and name."""
     if "eventType" not in events.column_names:
         return []
-    rows = events.filter(pc.equal(events.column("eventType"), nsight.THREAD_NAMED))
-    if not rows.num_rows:
+    naming = np.flatnonzero(integers(events, "eventType") == nsight.THREAD_NAMED)
+    if not naming.size:
         return []
+    rows = events.take(pa.array(naming))
     inline = decoded(rows.column("text")) if "text" in rows.column_names else []
     by_id = rows.column("textId").to_pylist() if "textId" in rows.column_names else []
     known = strings_of(strings, np.array([one for one in by_id if one is not None], dtype=np.int64))

@@ -65,11 +65,7 @@ def work_requests() -> dict[str, Request]:
 
 
 def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, counters: LossCounters) -> tuple[Launches, Launches]:
-    """API calls that may have launched work.
-
-    Returns:
-        The calls, and those that failed and so launched nothing.
-    """
+    """API calls that may have launched work, and those that failed and so launched nothing."""
     calls = _linked_calls(calls, counters)
     if not calls.num_rows:
         return Launches.empty(), Launches.empty()

@@ -52,9 +52,7 @@ def forget(key: str) -> None:
 def made(key: str, make: Callable[[Path], None]) -> Iterator[Path]:
     """The folder of a new export while the block runs; it is kept if that is possible.
 
-    Args:
-        key: Equal for equal exports.
-        make: Fills an empty folder. If it raises, nothing is left.
+    Equal exports have equal keys. ``make`` fills an empty folder; if it raises, nothing is left.
     """
     parent, partial = _empty_folder()
     try:

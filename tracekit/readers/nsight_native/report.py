@@ -2,8 +2,11 @@
 
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tracekit.errors import CaptureError, ReportError
 from tracekit.files import reason_of
@@ -11,7 +14,7 @@ from tracekit.nsight import nsys, tables as nsight
 from tracekit.nsight.exporting import REPORT_END, ExportFailed, export, exported, is_raw
 from tracekit.nsight.nsys import Nsys
 from tracekit.progress import Progress
-from tracekit.readers.base import source_of_file
+from tracekit.readers.base import Stored, source_of_file
 from tracekit.readers.nsight.report import recording_of
 from tracekit.readers.nsight_native import NAME
 from tracekit.readers.nsight_native.cache import cache_folder, forget, kept, made
@@ -26,20 +29,53 @@ _FULL_BYTES = 1 << 20
 
 def read(path: Path, progress: Progress) -> Recording:
     """Reads the report, as the package's ``read`` says."""
+    found = _found(path)
+    recording = _kept_recording(found.key, found.source, progress)
+    if recording is None:
+        with _exported(path, found, progress) as export:
+            recording = _recording(export, found.source, progress, path)
+    if found.writer:  # its tables hold the version that exported them
+        recording = replace(recording, source=replace(recording.source, exporter=found.writer))
+    return replace(recording, missing=(*recording.missing, *found.missing))
+
+
+@contextmanager
+def stored(path: Path, progress: Progress) -> Iterator[Stored]:
+    """Where the tables of the report are while the block runs."""
+    found = _found(path)
+    place = kept(found.key)
+    with _exported(path, found, progress) if place is None else nullcontext(exported(place)) as export:
+        yield Stored(export, lambda: found.source, found.missing, found.writer)
+
+
+class _Found(NamedTuple):
+    """A report, which nsys wrote it and which can export it, and the name of its export."""
+
+    writer: str | None
+    tool: Nsys
+    source: Source
+    key: str
+
+    @property
+    def missing(self) -> tuple[MissingData, ...]:
+        """What the export may lack."""
+        if not _is_newer(self.writer, self.tool.version):
+            return ()
+        remedy = f"export it with nsys {self.writer} or newer"
+        return (MissingData(f"possibly events that only nsys {self.writer} knows", remedy),)
+
+
+def _found(path: Path) -> _Found:
     writer = _written_by(path)
     tool = _tool(path, writer)
     source = source_of_file(path, NAME)
-    key = re.sub(r"[^\w.]+", "-", f"{source.sha256[:32]}-{tool.version}")
-    recording = _kept_recording(key, source, progress)
-    if recording is None:
-        with made(key, lambda place: _export(tool, path, writer, place, progress)) as place:
-            recording = _recording(exported(place), source, progress, path)
-    if writer:  # its tables hold the version that exported them
-        recording = replace(recording, source=replace(recording.source, exporter=writer))
-    if not _is_newer(writer, tool.version):
-        return recording
-    newer = MissingData(f"possibly events that only nsys {writer} knows", f"export it with nsys {writer} or newer")
-    return replace(recording, missing=(*recording.missing, newer))
+    return _Found(writer, tool, source, re.sub(r"[^\w.]+", "-", f"{source.sha256[:32]}-{tool.version}"))
+
+
+@contextmanager
+def _exported(path: Path, found: _Found, progress: Progress) -> Iterator[Path]:
+    with made(found.key, lambda place: _export(found.tool, path, found.writer, place, progress)) as place:
+        yield exported(place)
 
 
 def _tool(path: Path, writer: str | None) -> Nsys:

@@ -77,16 +77,7 @@ def _kinds(markers: pa.Table, begin: Ints) -> Ints:
 def ranges_table(
     ranges: pa.Table, texts: Names, domains: Names, known: Ints, launches: Launches, counters: LossCounters
 ) -> Ranges:
-    """The ranges, sorted.
-
-    Args:
-        ranges: As :func:`paired` gives them.
-        texts: Where texts are kept.
-        domains: Where names of domains are kept.
-        known: Keys of the report's threads.
-        launches: The finished launches, which may outlast a range that never ends.
-        counters: Where losses are counted.
-    """
+    """The ranges of :func:`paired`, sorted; finished launches may outlast a range that never ends."""
     if not ranges.num_rows:
         return Ranges.empty()
     thread, end_thread = (thread_rows(integers(ranges, name), known) for name in ("thread_key", "end_key"))

@@ -47,17 +47,7 @@ def call_requests() -> dict[str, Request]:
 def launches_table(
     tables: dict[str, pa.Table], known: Ints, names: Names, counters: LossCounters
 ) -> tuple[Launches, Launches]:
-    """API calls that may have launched work.
-
-    Args:
-        tables: Rows of the tables of calls, which are taken out of the dict.
-        known: Keys of the report's threads.
-        names: Where names are kept.
-        counters: Where losses are counted.
-
-    Returns:
-        The calls, and those that failed and so launched nothing.
-    """
+    """API calls that may have launched work, and those that failed; takes their tables out of the dict."""
     parts = [_calls(name, tables.pop(name), known, names, counters) for name in CALL_TABLES]
     launches = Launches.concat([part for part, _ in parts])
     failed = np.concatenate([part for _, part in parts])
@@ -136,14 +126,7 @@ def work_requests() -> dict[str, Request]:
 
 
 def work_table(tables: dict[str, pa.Table], symbols: Names, names: Names, counters: LossCounters) -> Work:
-    """All GPU activities, without their process, which nvprof does not record; their rows are taken out of the dict.
-
-    Args:
-        tables: The report's tables.
-        symbols: Its strings.
-        names: Where names are kept.
-        counters: Where losses are counted.
-    """
+    """All GPU activities, without their process, which nvprof does not record; takes their tables out of the dict."""
     parts = ((source, tables.pop(name)) for name, source in _SOURCES.items())
     return Work.concat([_work_of(source, rows, symbols, names, counters) for source, rows in parts if rows.num_rows])
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tracekit.arrays.types import Ints
 from tracekit.errors import ReportError
 from tracekit.nsight.tables import StoredTable
-from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request, as_type
+from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Piece, Request, as_type
 from tracekit.readers.sqlite.pages import Asked, NotPlain, Pages, columns, leaves, open_pages
 from tracekit.recording.provenance import MissingData
 
@@ -208,8 +208,9 @@ def _array(file: SqliteFile, name: str, values: Sequence[Any], type_: pa.DataTyp
         raise ReportError(file.path, problem, DAMAGED) from None
 
 
-#: So many pages of rows are decoded at a time.
+#: So many pages of rows are decoded at a time; so many make a piece, the work of one task.
 PART_PAGES = 2_048
+PIECE_PAGES = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +266,41 @@ class BulkReader:
                 raise
         return tables
 
-    def _begun(self, request: Request, stack: ExitStack) -> list[Future[Part]] | None:
-        """Starts to read a table from its pages; None if that is not possible."""
+    def pieces(self, request: Request) -> list[Ints] | None:
+        """The leaf pages of a table, some thousand at a time; None if it can only be read whole."""
+        if (layout := self._plain_layout(request)) is None:
+            return None
+        try:
+            with open_pages(self.file.path) as pages:
+                leaf = leaves(pages, layout.root)
+        except NotPlain:
+            return None
+        return [leaf[at : at + PIECE_PAGES] for at in range(0, leaf.size, PIECE_PAGES)]
+
+    def piece(self, request: Request, leaf: Ints) -> Piece | None:
+        """The rows on some leaf pages; None if the table can only be read whole."""
+        if (layout := self._plain_layout(request)) is None:
+            return None
+        try:
+            with open_pages(self.file.path) as pages:
+                part = part_of(pages, leaf, request, layout)
+        except NotPlain:
+            return None
+        if part.elsewhere:
+            return None
+        present = [name for name in request.columns if name in layout.positions]
+        kept = [name for name in present if name in part.arrays or name not in request.rare]
+        place = (int(part.rowid[0]), int(part.rowid[-1])) if part.rows else (0, -1)
+        return Piece(with_nulls(part, kept, request.columns), place, part.beyond)
+
+    def _plain_layout(self, request: Request) -> Layout | None:
         name = request.table.name
         layout = self.file.layout(name) if name in self.file.tables else None
-        if layout is None or not layout.keys.isdisjoint(request.columns):
+        return None if layout is None or not layout.keys.isdisjoint(request.columns) else layout
+
+    def _begun(self, request: Request, stack: ExitStack) -> list[Future[Part]] | None:
+        """Starts to read a table from its pages; None if that is not possible."""
+        if (layout := self._plain_layout(request)) is None:
             return None
         try:
             pages = stack.enter_context(open_pages(self.file.path))
@@ -305,7 +336,8 @@ class BulkReader:
             raise NotPlain
         filled = [name for name in present if any(name in part.arrays for part in parts)]
         kept = [name for name in present if name in filled or name not in (*elsewhere, *request.rare)]
-        table = _joined([with_nulls(part, kept, request.columns) for part in parts])
+        arrays = [with_nulls(part, kept, request.columns) for part in parts]
+        table = pa.concat_tables(arrays, promote_options="permissive").unify_dictionaries()
         if elsewhere:
             rest, same_rowid = self._queried(request, elsewhere)
             if not np.array_equal(rowid, same_rowid):
@@ -378,7 +410,3 @@ def with_nulls(part: Part, names: list[str], types: Mapping[str, pa.DataType]) -
     """A part with nulls for the columns that only other parts fill."""
     nulls = {name: pa.nulls(part.rows, types[name]) for name in names if name not in part.arrays}
     return pa.table({name: part.arrays.get(name, nulls.get(name)) for name in names})
-
-
-def _joined(parts: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables(parts).unify_dictionaries()

@@ -117,7 +117,7 @@ _CHUNK_PAGES = 256
 _TWO_BYTES = 0x80
 #: Serial types (2.1): NULL; integers of 1, 2, 3, 4, 6, 8 bytes; a float; the constants 0 and 1; from 13 on, odd
 #: numbers are texts, and from 12 on, even ones are bytes.
-_NULL, _FOUR_BYTES, _FLOAT, _ZERO, _ONE, _FIRST_BLOB, _FIRST_TEXT = 0, 4, 7, 8, 9, 12, 13
+_NULL, _FLOAT, _ZERO, _ONE, _FIRST_BLOB, _FIRST_TEXT = 0, 7, 8, 9, 12, 13
 _BYTES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((n - 12) // 2 for n in range(12, 256))])
 _SHIFT = np.array([0, 56, 48, 40, 32, 16, 0, 0, 0, 0])
 _INLINE_BYTES = 12
@@ -136,11 +136,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Some columns of some rows.
-
-    Attributes:
-        integers: Integers, as narrow as their values allow; None if they are all null.
-    """
+    """Some columns of some rows; integers are as narrow as their values allow, and None if they are all null."""
 
     rowid: Ints
     integers: list[pa.ChunkedArray | None]
@@ -150,13 +146,7 @@ class Columns:
 
 
 def columns(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
-    """Decodes columns of the rows on some leaf pages.
-
-    Args:
-        pages: The file.
-        leaf: Leaf pages, as :func:`leaves` lists them.
-        asked: Positions of columns.
-    """
+    """Decodes the columns at the asked positions, of the rows on some leaf pages."""
     parts = [_chunk(pages, leaf[at : at + _CHUNK_PAGES], asked) for at in range(0, leaf.size, _CHUNK_PAGES)]
     rowid = np.concatenate([part.rowid for part in parts])
     if rowid.size > 1 and not bool((rowid[1:] > rowid[:-1]).all()):
@@ -173,7 +163,7 @@ def _joined(pieces: list[pa.ChunkedArray | None], parts: list[Columns]) -> pa.Ch
     types = [piece.type for piece in pieces if piece is not None]
     if not types:
         return None
-    widest = pa.int64() if pa.int64() in types else types[0]
+    widest = max(types, key=lambda type_: type_.bit_width if pa.types.is_integer(type_) else 0)
     chunks: list[Any] = []
     for piece, part in zip(pieces, parts, strict=True):
         chunks += [pa.nulls(part.rowid.size, widest)] if piece is None else piece.cast(widest).chunks
@@ -258,14 +248,15 @@ def _numbers(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, 
     if most > _ONE or (most >= _FLOAT and bool((kind == _FLOAT).any())):
         raise NotPlain
     if least >= _ZERO:
-        return (kind == _ONE).astype(np.int32), None
+        return (kind == _ONE).astype(np.int8), None
     word = _word(kind, most)
     value = np.ndarray((data.size - 7,), dtype=word, buffer=data, strides=(1,))[body]
-    if sys.byteorder == "little":
+    if sys.byteorder == "little" and value.itemsize > 1:
         value.byteswap(inplace=True)
     # Mostly all rows store the column in as many bytes.
     shift = (_SHIFT - (64 - 8 * value.itemsize)).astype(word)
-    value >>= shift[least] if least == most else shift[kind]
+    if least < most or shift[least]:
+        value >>= shift[least] if least == most else shift[kind]
     if most >= _ZERO:
         value[kind == _ZERO] = 0
         value[kind == _ONE] = 1
@@ -276,9 +267,9 @@ def _numbers(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, 
     return value, null
 
 
-def _word(kind: Bytes | Ints, most: int) -> type[np.int32 | np.int64]:
+def _word(kind: Bytes | Ints, most: int) -> type[np.signedinteger[Any]]:
     widest = most if most < _ZERO else int(kind[kind < _ZERO].max())
-    return np.int32 if widest <= _FOUR_BYTES else np.int64
+    return (np.int8, np.int8, np.int16, np.int32, np.int32, np.int64, np.int64)[widest]
 
 
 def _values(

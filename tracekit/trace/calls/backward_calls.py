@@ -19,11 +19,7 @@ _DEEPEST = 64
 
 
 class WithBackward(NamedTuple):
-    """Calls with those of backward passes.
-
-    Attributes:
-        of_node: For every node of autograd the call that runs it, or -1.
-    """
+    """Calls with those of backward passes, and for every node of autograd the call that runs it, or -1."""
 
     calls: Calls
     row: Rows
@@ -41,15 +37,7 @@ class _Stretches(NamedTuple):
 def with_backward(
     recording: Recording, axis: ThreadAxis, calls: Calls, nodes: AutogradNodes, owner: Rows
 ) -> WithBackward:
-    """Adds the backward calls to some calls.
-
-    Args:
-        recording: The recording.
-        axis: Its ranges on one axis.
-        calls: The calls that were found.
-        nodes: The nodes that ran.
-        owner: For every node the call that made it, or -1.
-    """
+    """Adds the backward calls to some calls; the owner of a node is the call that made it, or -1."""
     owner = np.where(lookup(calls.known, owner, missing=0), owner, -1)
     runs = _runs(nodes, owner)
     if not runs.size:
@@ -193,14 +181,7 @@ class ForwardCalls(NamedTuple):
 
 
 def forward_call_of(nodes: AutogradNodes, axis: ThreadAxis, calls: Calls, call_at_launch: Rows) -> ForwardCalls:
-    """For every launch who made the node of autograd around it.
-
-    Args:
-        nodes: The nodes that ran.
-        axis: Launches on the axis of all threads.
-        calls: The calls of modules.
-        call_at_launch: For every launch the innermost call around it, or -1.
-    """
+    """For every launch the forward call that made the node of autograd around it, or -1."""
     owner, doubtful = _owners(nodes, calls)
     launcher = nodes.around(axis.launch_start, axis.launch_end)
     own = (launcher >= 0) & (lookup(nodes.start, launcher) >= lookup(calls.start, call_at_launch))

@@ -34,7 +34,7 @@ from tracekit.trace.calls.trees import (
     trees_of,
 )
 from tracekit.trace.calls.waiting import waiting_calls
-from tracekit.trace.decoding import Decoded, paths_of
+from tracekit.trace.decoding import Decoded
 from tracekit.trace.hierarchy.mapped_modules import MappedModules
 from tracekit.trace.hierarchy.module_paths import Nested
 from tracekit.trace.hierarchy.modules import Hierarchy, Module, hierarchy
@@ -120,24 +120,13 @@ class Calls:
 def calls_of(
     recording: Recording, keyed: HierarchyKey, axis: ThreadAxis, ends: RangeEnds, works: Flags, captures: GraphCaptures
 ) -> Calls:
-    """Finds the calls among a recording's ranges.
-
-    Args:
-        recording: The recording.
-        keyed: Which ranges are nodes of the hierarchy, and the markers.
-        axis: Its ranges and launches on one axis.
-        ends: When its ranges ended.
-        works: Which launches put work on the device, or into a graph.
-        captures: What was captured into CUDA graphs.
-    """
+    """Finds the calls among a recording's ranges; ``works`` are launches that put work on a device or into a graph."""
     decoded = keyed.decoded
     marker = lookup(decoded.of_text, recording.ranges.text)
     if not keyed.with_modules:
         marker[decoded.rows(ModuleMarker, Unreadable)[marker]] = -1
-    spans = spans_of(recording, decoded, axis, ends, marker, works)
-    seconds = end_markers(spans, decoded)
-    recording.counters.add("ranges", causes.ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
-    calls, forest = once_each(with_outputs(spans, seconds, decoded), spans, seconds.second, decoded)
+    # None of the spans' columns is kept.
+    calls, forest = _calls_of_spans(recording, decoded, spans_of(recording, decoded, axis, ends, marker, works))
     calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
     elsewhere = np.flatnonzero(~axis.ends_here)
     elsewhere = elsewhere[decoded.rows(ModuleMarker, Unreadable)[marker[elsewhere]]]
@@ -145,7 +134,7 @@ def calls_of(
     calls, forest = with_unknown(calls, forest, axis, ends, elsewhere, again)
     apart = apart_from_parent(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
     evaluated = evaluations(keyed.nodes, calls, forest, decoded.markers, recording.counters)
-    waiting, linked = np.full(calls.start.size, -1, dtype=np.int64), evaluated.forward >= 0
+    waiting, linked = np.full(calls.start.size, -1, dtype=np.int32), evaluated.forward >= 0
     if keyed.by == RANGES:
         rows = np.flatnonzero(forest.parent < 0)
         extents = Extents(calls.range_row, calls.start, calls.end)
@@ -158,20 +147,21 @@ def calls_of(
     if keyed.by == OPERATORS:
         apart |= linked & (forest.parent >= 0)
     modules, module, unclear, mapped = _hierarchy(recording, keyed, calls, trees, (around, places))
+    range_row = calls.range_row.astype(np.int32, copy=False)
     calls.cause[unclear] = causes.CAUSES.index(causes.MODULE_UNCLEAR)
     return Calls(
-        range_row=calls.range_row.astype(np.int32),
-        last_range=calls.range_row.astype(np.int32),
+        range_row=range_row,
+        last_range=range_row,
         start=calls.start,
         end=calls.end,
-        parent=forest.parent.astype(np.int32),
-        depth=forest.depth.astype(np.int32),
-        marker=calls.marker.astype(np.int32),
-        outputs=calls.outputs.astype(np.int32),
-        cause=calls.cause.astype(np.int32),
+        parent=forest.parent.astype(np.int32, copy=False),
+        depth=forest.depth.astype(np.int32, copy=False),
+        marker=calls.marker.astype(np.int32, copy=False),
+        outputs=calls.outputs.astype(np.int32, copy=False),
+        cause=calls.cause.astype(np.int32, copy=False),
         module=module.astype(np.int32),
         apart=apart,
-        waiting=waiting.astype(np.int32),
+        waiting=waiting.astype(np.int32, copy=False),
         evaluates=evaluated.within,
         unmarked=np.zeros(calls.start.size, dtype=bool),
         siblings=keyed.siblings,
@@ -179,6 +169,12 @@ def calls_of(
         modules=modules,
         mapped_modules=mapped,
     )
+
+
+def _calls_of_spans(recording: Recording, decoded: Decoded, spans: Spans) -> tuple[CallColumns, Forest]:
+    seconds = end_markers(spans, decoded)
+    recording.counters.add("ranges", causes.ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
+    return once_each(with_outputs(spans, seconds, decoded), spans, seconds.second, decoded)
 
 
 def _hierarchy(
@@ -194,10 +190,10 @@ def _hierarchy(
         parent=trees.parent,
         depth=trees.depth,
         marker=marker[trees.call],
-        process=recording.threads.process[recording.ranges.thread[range_row]],
+        process=recording.threads.process.astype(np.int32)[recording.ranges.thread[range_row]],
         start_ns=recording.ranges.start_ns[range_row],
     )
-    above = np.append(trees.node, -1)[around]
+    above = lookup(trees.node, around)
     found = hierarchy(nested, [*decoded.bare, *places.markers], recording.counters, keyed.runs, above)
     return found._replace(module=found.module[trees.node], unclear=found.unclear[trees.node])
 
@@ -236,36 +232,28 @@ def _count_between(times: Ints, start: Ints, end: Ints) -> Ints:
 
 def with_outputs(spans: Spans, seconds: EndMarkers, decoded: Decoded) -> CallColumns:
     """Every span that is no second range as a call, with the marker of the second range that records its outputs."""
-    outputs = np.full(spans.start.size, -1, dtype=np.int64)
+    outputs = np.full(spans.start.size, -1, dtype=np.int32)
     closing = np.flatnonzero(seconds.call >= 0)
     outputs[seconds.call[closing]] = seconds.marker[closing]
     again = [isinstance(marker, Unreadable) and marker.cause is causes.RECOMPUTED for marker in decoded.bare]
     cause = np.where(
         [*again, False], causes.CAUSES.index(causes.RECOMPUTED), causes.CAUSES.index(causes.MODULE_UNREADABLE)
     )
-    unreadable = cause[decoded.canonical_marker[spans.marker]]
+    unreadable = cause.astype(np.int32)[decoded.canonical_marker[spans.marker]]
     columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, unreadable)
     return columns.chosen(np.flatnonzero(~seconds.second))
 
 
 def once_each(calls: CallColumns, spans: Spans, second: Flags, decoded: Decoded) -> tuple[CallColumns, Forest]:
     """How calls nest, without second ranges; and the calls without the inner ranges of those that are marked twice."""
-    row = np.append(np.cumsum(~second) - 1, -1)
+    row = np.append(np.cumsum(~second, dtype=np.int32) - 1, np.int32(-1))
     rows = np.flatnonzero(~second)
     forest = Forest(row[spans.parent[rows]], spans.depth[rows])
-    process = spans.process[rows]
-    path = paths_of(decoded)[calls.marker]
-    inner = inner_of_duplicates(
-        MarkedCalls(
-            start=calls.start,
-            end=calls.end,
-            parent=forest.parent,
-            marker=calls.marker,
-            process=process,
-            path=np.where(path < 0, -1, path + process * (path.max(initial=0) + 1)),
-            worked=spans.worked,
-        )
-    )
+    process = spans.process[rows].astype(np.int64)
+    path = decoded.path[calls.marker]
+    path = np.where(path < 0, -1, path + process * (path.max(initial=0) + 1))
+    marked = MarkedCalls(calls.start, calls.end, forest.parent, calls.marker, path, process, spans.worked)
+    inner = inner_of_duplicates(marked)
     return _without(inner, calls, forest) if inner.any() else (calls, forest)
 
 
@@ -283,7 +271,7 @@ def with_plain(calls: CallColumns, forest: Forest, extents: Extents, marker: Row
     """Adds plain ranges that are nodes of the hierarchy."""
     if not extents.row.size:
         return calls, forest
-    none = np.full(extents.row.size, -1, dtype=np.int64)
+    none = np.full(extents.row.size, -1, dtype=np.int32)
     plain = CallColumns(extents.row, extents.start, extents.end, marker, none, none)
     # Of a range and a call of one extent the range is the outer one.
     calls = CallColumns(*(np.concatenate(columns) for columns in zip(plain, calls, strict=True)))
@@ -309,10 +297,8 @@ def with_unknown(
 
 
 def _of_no_module(cause: causes.Cause, start: Ints, end: Ints, range_row: Rows) -> CallColumns:
-    none = np.full(start.size, -1, dtype=np.int64)
-    return CallColumns(
-        range_row, start, end, none, none, np.full(start.size, causes.CAUSES.index(cause), dtype=np.int64)
-    )
+    none = np.full(start.size, -1, dtype=np.int32)
+    return CallColumns(range_row, start, end, none, none, np.full_like(none, causes.CAUSES.index(cause)))
 
 
 def _recomputed_stretches(calls: CallColumns, forest: Forest, apart: Flags) -> tuple[Ints, Ints, Rows]:
@@ -416,7 +402,7 @@ def _always_duplicated(calls: MarkedCalls, inner: Flags) -> Flags:
 def _every_call_duplicated(calls: MarkedCalls, inner: Flags, outer: Flags) -> Flags:
     paths = int(calls.path.max()) + 1
     known = calls.path >= 0
-    times = np.zeros(paths, dtype=np.int64)
+    times = np.zeros(paths, dtype=np.int32)
     chain = depths(np.where(inner, calls.parent, -1))
     np.maximum.at(times, calls.path[known], chain[known] + 1)
     outers, inners = (np.bincount(calls.path[chosen], minlength=paths) for chosen in (outer, inner))

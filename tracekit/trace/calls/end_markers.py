@@ -12,7 +12,7 @@ from tracekit.markers.base import Marker, ModuleMarker, StepMarker, Unreadable
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import Recording
 from tracekit.trace.calls.range_ends import RangeEnds
-from tracekit.trace.decoding import Decoded, paths_of
+from tracekit.trace.decoding import Decoded
 
 
 class EndMarkers(NamedTuple):
@@ -30,12 +30,7 @@ class EndMarkers(NamedTuple):
 
 
 def end_markers(spans: Spans, decoded: Decoded) -> EndMarkers:
-    """Tells the spans that only end a call from the calls themselves.
-
-    Args:
-        spans: The spans.
-        decoded: The markers.
-    """
+    """Tells the spans that only end a call from the calls themselves."""
     traits = MarkerTraits.of(spans, decoded)
     before = previous_sibling(spans)
     unreadable = decoded.rows(Unreadable)[spans.marker]
@@ -52,7 +47,7 @@ def end_markers(spans: Spans, decoded: Decoded) -> EndMarkers:
 def _with_outputs(spans: Spans, traits: MarkerTraits, before: Rows, unreadable: Flags) -> tuple[Flags, Rows]:
     """Second ranges that record outputs, and for each the call that it closes, or -1."""
     second = traits.only_result & ~spans.encloses
-    call = np.full(before.size, -1, dtype=np.int64)
+    call = np.full(before.size, -1, dtype=np.int32)
     rows = np.flatnonzero(second)
     at = before[rows]
     fits = (at >= 0) & ~second[at] & ((traits.path[at] == traits.path[rows]) | unreadable[at])
@@ -68,7 +63,7 @@ def _first_claims(call: Rows) -> Rows:
     rows = np.flatnonzero(call >= 0)
     if int(np.bincount(call[rows]).max(initial=0)) <= 1:
         return call
-    kept = np.full(call.size, -1, dtype=np.int64)
+    kept = np.full(call.size, -1, dtype=np.int32)
     first = rows[np.unique(call[rows], return_index=True)[1]]
     kept[first] = call[first]
     return kept
@@ -77,15 +72,7 @@ def _first_claims(call: Rows) -> Rows:
 def match_end_markers_without_outputs(
     spans: Spans, traits: MarkerTraits, before: Rows, seconds: tuple[Flags, Rows], markers: list[Marker]
 ) -> tuple[Flags, Rows]:
-    """Adds second ranges that record no outputs.
-
-    Args:
-        spans: The spans.
-        traits: What their markers say.
-        before: For every span the sibling before it, or -1.
-        seconds: Which spans are second ranges by their outputs, and for each the call that it closes, or -1.
-        markers: The decoded markers.
-    """
+    """Adds second ranges that record no outputs to those by outputs, given the sibling before each span, or -1."""
     second, call = seconds
     closed = np.zeros(call.size + 1, dtype=bool)
     closed[call] = True
@@ -106,7 +93,7 @@ def match_end_markers_without_outputs(
 
 def _candidates(spans: Spans, traits: MarkerTraits, before: Rows, second: Flags, tensorless: Rows) -> Rows:
     """For every tensorless span the call of the same path right before it, or -1; -1 for all others."""
-    candidate = np.full(before.size, -1, dtype=np.int64)
+    candidate = np.full(before.size, -1, dtype=np.int32)
     candidate[tensorless] = before[tensorless]
     fits = (candidate >= 0) & ~second[candidate] & (traits.path[candidate] == traits.path)
     candidate[~fits] = -1
@@ -132,11 +119,7 @@ _SELDOM = 5
 
 
 class _Runs(NamedTuple):
-    """Runs of equal spans, each the sibling after the one before; most runs have one span.
-
-    Attributes:
-        odd: Whether an odd number of spans of the run come before this one.
-    """
+    """Runs of equal spans, each the sibling after the one before; ``odd`` if an odd number of them is before a span."""
 
     first: Rows
     length: Ints
@@ -150,14 +133,7 @@ class _Runs(NamedTuple):
 def match_identical_pairs(
     spans: Spans, traits: MarkerTraits, before: Rows, seconds: tuple[Flags, Rows]
 ) -> tuple[Flags, Rows]:
-    """Adds second ranges that are equal to their calls.
-
-    Args:
-        spans: The spans.
-        traits: What their markers say.
-        before: For spans that record no tensors the last call of the same path, or -1.
-        seconds: Which spans are second ranges so far, and for each the call that it closes, or -1.
-    """
+    """Adds second ranges that are equal to their calls, given the last call of its path before each span, or -1."""
     second, call = seconds
     ended = _ended(call)
     pending = traits.has_no_tensors & ~second & ~ended
@@ -232,7 +208,7 @@ class MarkerTraits(NamedTuple):
             if isinstance(marker, ModuleMarker):
                 placed = not (marker.class_only or marker.only_result)
                 columns[row] = marker.only_result, marker.has_no_tensors, placed
-        return MarkerTraits(paths_of(decoded)[spans.marker], *(column[spans.marker] for column in np.array(columns).T))
+        return MarkerTraits(decoded.path[spans.marker], *(column[spans.marker] for column in np.array(columns).T))
 
 
 def says_less(less: Rows, more: Rows, markers: list[Marker]) -> Flags:
@@ -265,16 +241,10 @@ def previous_sibling(spans: Spans) -> Rows:
 
 
 def last_call_of_path(spans: Spans, second: Flags, path: Ints, rows: Rows) -> Rows:
-    """For some spans the call of the same path on their thread that ended last before them, or -1.
+    """For some spans the call of the same path (a number) on their thread that ended last before them, or -1.
 
     That is the sibling before in all but coarse time, where a call, its second range and that of its caller share a
     tick.
-
-    Args:
-        spans: The spans.
-        second: Which of them are no calls.
-        path: A number for every path; -1 for none.
-        rows: The spans that are asked about.
     """
     calls = np.flatnonzero(~second & (path >= 0))
     if not rows.size or not calls.size:
@@ -290,12 +260,7 @@ def last_call_of_path(spans: Spans, second: Flags, path: Ints, rows: Rows) -> Ro
 
 
 def after_other_work(spans: Spans, call: Rows) -> Rows:
-    """Spans before which work was launched, or a step began, since their call had ended.
-
-    Args:
-        spans: The spans.
-        call: For every span the call that it may be the second range of, or -1.
-    """
+    """Spans before which work was launched, or a step began, since the call had ended that they may close."""
     rows = np.flatnonzero(call >= 0)
     return rows[spans.happened[rows] >= spans.end[call[rows]]]
 
@@ -328,37 +293,29 @@ class Spans(NamedTuple):
 def spans_of(
     recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: RangeEnds, marker: Ints, works: Flags
 ) -> Spans:
-    """Finds the marked ranges.
-
-    Args:
-        recording: The recording.
-        decoded: Its markers.
-        axis: Its ranges and launches on one axis.
-        ends: When its ranges ended.
-        marker: Row of the marker of every range.
-        works: Which launches put work on the device, or into a graph.
-    """
+    """Finds the marked ranges; ``works`` are the launches that put work on a device or into a graph."""
     marked = decoded.rows(ModuleMarker, Unreadable)[marker] & axis.ends_here
-    rows, start, end = _outer_first(np.flatnonzero(marked), axis, ends, marker, decoded.markers)
+    rows, start, end = _outer_first(np.flatnonzero(marked).astype(np.int32), axis, ends, marker, decoded.markers)
     parent, depth = parents(start, end)
     thread = recording.ranges.thread[rows]
     worked = axis.launch_start[works]
     step_start = np.sort(axis.range_start[decoded.ranges(recording, StepMarker) & axis.ends_here])
-    last_worked, next_worked = _around(start, worked)
-    last_step, _ = _around(start, step_start)
-    never_ended = recording.ranges.open[rows]
+    never, began = np.iinfo(np.int64), _starts_between(start, worked)
+    happened = np.repeat(np.append(never.min, worked), began)
+    last_step = np.repeat(np.append(never.min, step_start), _starts_between(start, step_start))
+    encloses = np.repeat(np.append(worked, never.max), began) < end
     return Spans(
         range_row=rows,
         start=start,
         end=end,
         thread=thread,
-        process=recording.threads.process.take(thread),
+        process=recording.threads.process.astype(np.int32).take(thread),
         marker=marker[rows],
         parent=parent,
         depth=depth,
-        encloses=(next_worked < end) | _with_a_call_inside(start, end, parent),
-        happened=np.maximum(last_worked, last_step),
-        excused=never_ended | ends.in_doubt(end),
+        encloses=encloses | _with_a_call_inside(start, end, parent),
+        happened=np.maximum(happened, last_step, out=happened),
+        excused=recording.ranges.open[rows] | ends.in_doubt(end),
         worked=worked,
     )
 
@@ -366,11 +323,7 @@ def spans_of(
 def _outer_first(
     rows: Ints, axis: ThreadAxis, ends: RangeEnds, marker: Ints, markers: list[Marker]
 ) -> tuple[Rows, Ints, Ints]:
-    """Orders ranges of the very same extent by their paths: the shorter path is the outer call.
-
-    Returns:
-        The rows in order, their starts and their ends.
-    """
+    """Rows, starts and ends of ranges; of those of equal extent, the one with the shorter path is the outer call."""
     if not ends.as_recorded:
         rows = rows[nesting_order(axis.range_start[rows], ends.end[rows])]
     start, end = axis.range_start[rows], ends.end[rows]
@@ -381,12 +334,10 @@ def _outer_first(
     return rows[order], start[order], end[order]
 
 
-def _around(start: Ints, times: Ints) -> tuple[Ints, Ints]:
-    """For every start the last of some times before it, and the next one from it on; all ascending."""
-    never = np.iinfo(np.int64)
+def _starts_between(start: Ints, times: Ints) -> Ints:
+    """How many starts lie before each of some times, but not before the one before it, and after all; all ascending."""
     # Times are fewer than spans, so each is looked for among the starts, not the other way round.
-    began = np.diff(np.searchsorted(start, times, side="right"), prepend=0, append=start.size)
-    return np.repeat(np.append(never.min, times), began), np.repeat(np.append(times, never.max), began)
+    return np.diff(np.searchsorted(start, times, side="right"), prepend=0, append=start.size)
 
 
 def _with_a_call_inside(start: Ints, end: Ints, parent: Rows) -> Flags:

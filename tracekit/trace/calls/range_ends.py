@@ -29,17 +29,17 @@ _PLAIN, _UNPLACED, _MODULE, _STEP = range(4)
 _OUTERMOST = -1
 #: A module that was called this often has called everything that it ever calls.
 _OFTEN = 3
+#: Where more calls than nest in any model would have ended with one push, none is taken to have.
+_MOST_LEFT_OPEN = 512
 _BEFORE_ALL = np.iinfo(np.int64).min
 _NUMBERS = re.compile(r"[\d\[].*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeEnds:
-    """When ranges ended.
+    """When ranges ended, and stretches in which it is not known what was open on a thread (``doubts``).
 
-    Attributes:
-        doubts: Stretches in which it is not known what was open on a thread, by time: starts and ends on the axis, and
-            the row of some range of that thread.
+    These are given by starts and ends on the axis, in order, and the row of some range of that thread.
     """
 
     end: Ints
@@ -311,22 +311,26 @@ def _ended_by_calls_from_outside(
 ) -> Rows:
     """For every call and step the push by which it had ended, also that of a call that only an outer one makes."""
     seen, proven = known
-    cut, outer, proof = killed.copy(), parent.copy(), _last_called(pushes, pushes.parent)
+    # Lists, because a loop asks arrays for single numbers slowly.
+    cut, outer, proof = killed.tolist(), parent.tolist(), _last_called(pushes, pushes.parent).tolist()
+    kinds, names, aboves = pushes.kind.tolist(), pushes.name.tolist(), pushes.above.tolist()
     for push in foreign.tolist():
-        name, above = int(pushes.name[push]), int(pushes.above[push])
-        callers = seen.callers.get(name, set()) | {above}
-        at, left = int(parent[push]), []
-        while at >= 0 and pushes.kind[at] < _STEP and proof[at] <= push:
-            if pushes.kind[at] == _MODULE and int(pushes.name[at]) in callers:
+        callers = seen.callers.get(names[push], set()) | {aboves[push]}
+        at = outer[push]
+        left: list[int] = []
+        while at >= 0 and kinds[at] < _STEP and proof[at] <= push and len(left) < _MOST_LEFT_OPEN:
+            if kinds[at] == _MODULE and names[at] in callers:
                 break
             if not 0 <= cut[at] <= push:
                 left.append(at)
-            at = int(outer[at])
-        if not left or (_OUTERMOST not in callers and (at < 0 or pushes.kind[at] == _STEP)):
+            at = outer[at]
+        unclear = len(left) in {0, _MOST_LEFT_OPEN}
+        if unclear or (_OUTERMOST not in callers and (at < 0 or kinds[at] == _STEP)):
             continue
-        if (proven[push] and len(callers) == 1) or int(pushes.name[left[0]]) in seen.often:
-            cut[left], outer[left] = push, at
-    return cut
+        if (proven[push] and len(callers) == 1) or names[left[0]] in seen.often:
+            for inner in left:
+                cut[inner], outer[inner] = push, at
+    return np.array(cut, dtype=np.int64)
 
 
 def _last_called(pushes: _Pushes, parent: Rows) -> Rows:
@@ -340,7 +344,7 @@ def _last_called(pushes: _Pushes, parent: Rows) -> Rows:
 def _followed(pushes: _Pushes, parent: Rows, sure: Flags) -> Flags:
     """Which are followed by a call that the same caller certainly made, with as much recorded as open around it."""
     rows = np.flatnonzero(~sure)
-    _, group = distinct((pushes.parent[rows] + 1) * (sure.size + 1) + parent[rows] + 1)
+    _, group = distinct((pushes.parent[rows].astype(np.int64) + 1) * (sure.size + 1) + parent[rows] + 1)
     last = np.full(rows.size, -1, dtype=np.int64)
     called = pushes.of_caller(parent)[rows]
     np.maximum.at(last, group[called], rows[called])

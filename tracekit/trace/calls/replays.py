@@ -20,12 +20,7 @@ from tracekit.trace.hierarchy.modules import Module
 def replayed_modules(calls: Calls, windows: Windows, origins: Origins, node: Rows, call: Rows) -> tuple[Calls, Rows]:
     """The calls with the modules of replays, and for every kernel its module, or -1 for that of its launch.
 
-    Args:
-        calls: The calls.
-        windows: The graph captures of which begin and end are known.
-        origins: Where each node was captured.
-        node: For every kernel that a known launch replayed the row of its node; else -1.
-        call: For every kernel the call around its launch, or -1.
+    ``node`` is the row of the node of every kernel that a known launch replayed, else -1.
     """
     window, captured_in = windows.at(calls.start, calls.start), windows.at(origins.start, origins.start)
     inner = np.where(captured_in >= 0, calls.innermost(origins.start, origins.end), -1)
@@ -35,7 +30,7 @@ def replayed_modules(calls: Calls, windows: Windows, origins: Origins, node: Row
     related = call, captured, lookup(calls.parent[outermost], captured)
     known = [(of < 0) | (lookup(calls.module, of) >= 0) for of in related]
     rows = np.flatnonzero((captured >= 0) & np.all(known, axis=0))
-    module = np.full(node.size, -1, dtype=np.int64)
+    module = np.full(node.size, -1, dtype=np.int32)
     if not rows.size:
         return calls, module
     columns = [lookup(calls.module, of[rows]).astype(np.int64) for of in related]

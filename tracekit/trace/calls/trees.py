@@ -1,7 +1,5 @@
 """Trees of calls: what is part of what."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -26,28 +24,20 @@ class CallColumns(NamedTuple):
     outputs: Rows
     cause: Rows
 
-    def chosen(self, rows: Flags | Rows) -> CallColumns:
+    def chosen(self, rows: Flags | Rows) -> "CallColumns":
         """Some of the calls."""
         return CallColumns(*(column[rows] for column in self))
 
 
 class Forest(NamedTuple):
-    """How calls nest.
-
-    Attributes:
-        parent: Row of the enclosing call, or -1.
-    """
+    """How calls nest: the row of the call around each, or -1."""
 
     parent: Rows
     depth: Rows
 
 
 class Trees(NamedTuple):
-    """Calls in an order in which every tree lies together, in pre-order.
-
-    Attributes:
-        parent: For every node the node above, or -1.
-    """
+    """Calls in an order in which every tree lies together, in pre-order, with the node above each, or -1."""
 
     call: Rows
     node: Rows
@@ -56,13 +46,7 @@ class Trees(NamedTuple):
 
 
 def runs_again(markers: list[Marker], marker: Rows, parent: Rows) -> Flags:
-    """Which calls run a module again and are no part of the call around them.
-
-    Args:
-        markers: The distinct markers.
-        marker: Row of the marker of every call, or -1.
-        parent: Row of the enclosing call, or -1.
-    """
+    """Which calls run a module again and are no part of the call around them."""
     again = _in_phase(markers, "recompute")[marker]
     return np.asarray(again & (parent >= 0) & ~again[parent])
 
@@ -105,20 +89,16 @@ def outside_siblings(parent: Rows, range_row: Rows, siblings: dict[int, int]) ->
 
 
 def trees_of(parent: Rows, depth: Ints, apart: Flags, above: Rows) -> Trees:
-    """The trees of some calls.
+    """The trees of some calls, by the call around each and how many there are; -1 is none.
 
-    Args:
-        parent: Row of the enclosing call, or -1.
-        depth: How many calls enclose each one.
-        apart: Which calls are no part of the call around them.
-        above: Row of the call that each of the others is part of, one of those around it, or -1.
+    Calls that are ``apart`` are no part of the call around them; ``above`` is the call that each of the others is in.
     """
     moved = (above != parent) & ~apart
     return below(_nested(parent, depth, apart | moved), np.where(moved, above, -1))
 
 
 def _nested(parent: Rows, depth: Ints, apart: Flags) -> Trees:
-    rows = np.arange(parent.size)
+    rows = np.arange(parent.size, dtype=np.int32)
     if not apart.any():
         return Trees(rows, rows, parent, depth)
     root = np.where(apart, rows, -1)
@@ -147,18 +127,10 @@ class Evaluations(NamedTuple):
 def evaluations(
     nodes: AutogradNodes | None, calls: CallColumns, forest: Forest, markers: list[Marker], counters: LossCounters
 ) -> Evaluations:
-    """Finds the calls that evaluate nodes of autograd.
-
-    Args:
-        nodes: The nodes that ran; None if nothing identifies who made them.
-        calls: The calls.
-        forest: How they nest.
-        markers: The distinct markers.
-        counters: Where those are counted that several operators may have made.
-    """
+    """Finds the calls that evaluate nodes of autograd; counts those whose node several operators may have made."""
     size = calls.start.size
     if nodes is None or not nodes.row.size:
-        return Evaluations(np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=bool))
+        return Evaluations(np.full(size, -1, dtype=np.int32), np.zeros(size, dtype=bool))
     counters.add("ranges", AMBIGUOUS_SEQ, int(nodes.ambiguous.sum()))
     call_of_range = np.full(int(max(nodes.row.max(), calls.range_row.max(initial=0))) + 1, -1, dtype=np.int64)
     marked = np.flatnonzero(calls.marker >= 0)
@@ -178,7 +150,7 @@ class OperatorPlaces(NamedTuple):
     """Where evaluations of nodes of autograd stand: in the range that is open, as their operators do in theirs.
 
     Attributes:
-        above: For every call the nearest one above that is no operator, or -1.
+        above: For every call the nearest one above that is no operator, or -1; without evaluations the one above it.
         marker: For every evaluation whose operator is known the row of its marker, or -1.
     """
 
@@ -188,19 +160,18 @@ class OperatorPlaces(NamedTuple):
 
 
 def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Marker], *, whole: bool) -> OperatorPlaces:
-    """The places of evaluations.
+    """The places of evaluations; ``whole`` if there are no ranges around operators, but what belongs to their paths.
 
-    Args:
-        parent: Row of the enclosing call, or of the one that waits on another thread, or -1.
-        forward: For every call that of the operator which made the node that it evaluates, or -1.
-        marker: Row of the marker of every call, or -1.
-        markers: The distinct markers.
-        whole: Whether there are no ranges around operators, but what belongs to their paths.
+    ``parent`` is the call around each, or the one that waits on another thread; ``forward`` the call of the operator
+    that made the node that it evaluates; -1 is none.
     """
+    linked = forward >= 0
+    if not linked.any():
+        return OperatorPlaces(parent, np.full(parent.size, -1, dtype=np.int32), [])
     operator = np.array([*(getattr(item, "kind", "") == OPERATOR or whole for item in markers), whole])[marker]
-    link, linked = np.where(operator, parent, -1), forward >= 0
+    link = np.where(operator, parent, -1)
     top, path, paths = firsts(link), np.zeros(parent.size, dtype=np.int64), [""]
-    for level in by_level(depths(link)) if linked.any() else []:
+    for level in by_level(depths(link)):
         rows = level[operator[level]]
         keys, key = distinct(lookup(path, link[rows], missing=0) * (len(markers) + 1) + marker[rows] + 1)
         path[rows] = len(paths) + key
@@ -208,7 +179,7 @@ def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Mar
             names = paths[outer], getattr(markers[own - 1], "path", "") if own else ""
             paths.append(".".join(filter(None, names)))
     known, of_path = np.unique(path[forward[linked]], return_inverse=True)
-    place = np.full(parent.size, -1, dtype=np.int64)
+    place = np.full(parent.size, -1, dtype=np.int32)
     place[linked] = of_path
     placed: list[Marker] = [ModuleMarker(paths[row], kind=OPERATOR, phase="") for row in known.tolist()]
     return OperatorPlaces(np.where(operator[top], -1, top), place, placed)

@@ -23,12 +23,7 @@ def waiting_calls(
 ) -> Rows:
     """For what threads of autograd did the innermost call on the one other thread of the process that waits, or -1.
 
-    Args:
-        recording: The recording.
-        axis: Its ranges and launches on one axis.
-        keyed: Which threads are autograd's, and the nodes that ran.
-        calls: The calls.
-        asked: Some of its ranges or launches, on any threads.
+    ``keyed`` knows the threads of autograd; ``asked`` are ranges or launches on any threads.
     """
     process = np.where(np.isin(asked.thread, keyed.autograd), recording.threads.process[asked.thread], -1)
     candidates = np.zeros(process.size, dtype=np.int64)

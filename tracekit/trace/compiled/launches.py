@@ -30,11 +30,7 @@ _COPIES = re.compile(r"(cuda|cu|hip)Mem(cpy|set)")
 
 
 class Captured(NamedTuple):
-    """Launches that went into CUDA graphs.
-
-    Attributes:
-        launch: For every kernel the row of the captured launch that it is replayed from, or -1.
-    """
+    """Launches that went into CUDA graphs, and for every kernel the one that it is replayed from, or -1."""
 
     launch: Rows
     rows: Rows
@@ -57,14 +53,7 @@ class OwnLaunches(NamedTuple):
 
 
 def captured(origins: Origins, of_work: Rows, axis: ThreadAxis, rows: Rows) -> Captured:
-    """What was captured.
-
-    Args:
-        origins: Where each node was captured.
-        of_work: For every kernel the row of its node, or -1.
-        axis: Launches on one axis.
-        rows: Rows of all captured launches.
-    """
+    """What was captured, given the node of every kernel, or -1, and the rows of all captured launches."""
     launch = np.full(origins.start.size, -1, dtype=np.int64)
     # Of launches of one module it may be any: which kernel of a map it was is not known.
     known = np.flatnonzero(origins.known & ~origins.shared)
@@ -87,16 +76,7 @@ def run_around(runs: Runs, axis: ThreadAxis, calls: Calls, call_at_launch: Rows)
 def own_launches(
     recording: Recording, axis: ThreadAxis, operators: Operators, runs: Runs, run: Rows, works: tuple[Ints, Flags]
 ) -> OwnLaunches:
-    """Finds the launches of runs.
-
-    Args:
-        recording: The recording.
-        axis: Its ranges and launches on one axis.
-        operators: The operators that its texts name.
-        runs: The runs.
-        run: For every launch the row of its run, or -1.
-        works: What :func:`names_of_launches` says of every launch.
-    """
+    """Finds the launches of runs, given the run of every launch, or -1, and its :func:`names_of_launches`."""
     name, useful = works
     rows = np.flatnonzero((run >= 0) & useful)
     rows = rows[np.argsort(run[rows], kind="stable")]
@@ -155,13 +135,7 @@ def with_losses(recording: Recording, launched: Launched, captures: Captured, ow
 
 
 def with_copies_lost(recording: Recording, run: Rows, works: Flags) -> Rows:
-    """The runs that copied or set memory, of which the report holds no work: how many launches they made is not known.
-
-    Args:
-        recording: The recording.
-        run: For every launch the row of its run, or -1.
-        works: Which launches put work on the device or into a graph.
-    """
+    """The runs that copied or set memory, of which the report holds no work: their launches cannot be counted."""
     copying = [row for row, text in enumerate(recording.names) if _COPIES.match(text)]
     return np.unique(run[(run >= 0) & ~works & np.isin(recording.launches.name, copying)])
 
@@ -260,14 +234,7 @@ class Runs:
 
 
 def runs_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints) -> Runs:
-    """Finds the runs. Of a range that ended on another thread it is not known what ran inside.
-
-    Args:
-        recording: The recording.
-        decoded: Its markers.
-        axis: Its ranges on one axis.
-        ends: When these ended, on that axis.
-    """
+    """Finds the runs. Of a range that ended on another thread it is not known what ran inside."""
     numbers: dict[CompiledGraphMarker, int] = {}
     graph = [
         numbers.setdefault(item, len(numbers)) if isinstance(item, CompiledGraphMarker) else -1

@@ -65,11 +65,7 @@ class CompiledWork:
 
 
 class CompiledContext(NamedTuple):
-    """What a recording says besides its runs.
-
-    Attributes:
-        call_at_launch: For every launch the innermost call around it, or -1.
-    """
+    """What a recording says besides its runs, such as the innermost call around every launch, or -1."""
 
     recording: Recording
     axis: ThreadAxis
@@ -82,18 +78,11 @@ class CompiledContext(NamedTuple):
 def compiled_work(
     around: CompiledContext, runs: Runs, graphs: tuple[Origins, Rows, Rows], left_out: Rows
 ) -> CompiledWork:
-    """Finds the work of runs, and which module it is of.
-
-    Args:
-        around: What else the recording says.
-        runs: The runs.
-        graphs: Where nodes of CUDA graphs were captured, the node of every kernel, and all captured launches.
-        left_out: Launches that only compiled something.
-    """
+    """Finds the work of runs, and which module it is of; ``left_out`` are launches that only compiled something."""
     table = ShareTable(around.calls.modules)
     recording, launched = around.recording, around.launched
     captures = captured(graphs[0], graphs[1], around.axis, graphs[2])
-    launch = np.where(launched.replayed, captures.launch, launched.launch)
+    launch = np.where(launched.replayed, captures.launch, launched.launch).astype(np.int32)
     if not runs.start.size:
         nothing = np.full(launch.size, NO_RUN, dtype=np.int32)
         return CompiledWork(runs, table.shares(), nothing, nothing, launch)
@@ -255,11 +244,7 @@ class Pattern(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Launches of several kernels of a library, of which it is not known where each begins.
-
-    Attributes:
-        last: The launch after the last.
-    """
+    """Launches of several kernels of a library, up to the one before ``last``; where each begins is not known."""
 
     first: int
     last: int
@@ -315,12 +300,9 @@ def nothing_matched(launches: int) -> Match:
 
 
 def matched(pattern: Pattern, keys: Sequence[str], *, complete: bool) -> Match | None:
-    """What each launch of a run is; None if the run cannot be one of this map.
+    """What each launch of a run, by its :func:`key_of_launch`, is; None if the run cannot be one of this map.
 
-    Args:
-        pattern: The kernels of the map.
-        keys: What :func:`key_of_launch` says of each launch.
-        complete: Whether the report seems to hold all launches, so that their number proves something.
+    ``complete`` is whether the report seems to hold all launches, so that their number proves something.
     """
     anchored = _anchors(pattern, keys)
     if anchored is None:
@@ -464,13 +446,10 @@ class ShareTable:
         *,
         complete: bool = True,
     ) -> int:
-        """The row of the shares of some kernels of a map, or why it has none.
+        """The row of the shares of some kernels of a map, of which one launched the work, or why it has none.
 
-        Args:
-            kernel_map: The map.
-            target: Kernels of which one launched the work.
-            mapped_modules: Where the modules of the map stand: a number, and the row of modules of every path, or -1.
-            complete: Whether the report seems to hold all that they launched.
+        ``mapped_modules`` is where the modules of the map stand: a number, and the row of modules of every path, or -1.
+        ``complete`` is whether the report seems to hold all that the kernels launched.
         """
         number, places = mapped_modules
         key = number, target, complete

@@ -69,11 +69,7 @@ class MappedModules(NamedTuple):
 
 
 class MappedTrees(NamedTuple):
-    """The trees of mapped modules: as :class:`MappedModules`, before they have their rows.
-
-    Attributes:
-        trees: By the paths of a map its trees; None where it is not known which has that path.
-    """
+    """As :class:`MappedModules`, before they have rows: the tree of each path, None where that is not known."""
 
     of_run: Rows
     trees: list[dict[str, Tree | None]]
@@ -96,15 +92,7 @@ def add_mapped_modules(
     markers: Sequence[Marker],
     paths: Sequence[str],
 ) -> MappedTrees:
-    """MappedTrees the modules of the maps of some runs, each once for every place and map.
-
-    Args:
-        runs: The runs.
-        enclosing: The calls around them.
-        trees_of_processes: The trees of modules that are called, to which modules are added.
-        markers: The distinct markers.
-        paths: The paths of places.
-    """
+    """The modules of the maps of some runs, each once for every place and map, added to the trees of processes."""
     of_run = np.where(runs.graph < 0, NO_MAP, np.where(enclosing.node == UNPLACED, UNPLACED, 0))
     rows = np.flatnonzero(of_run == 0)
     groups = grouped((runs.process[rows], enclosing.node[rows], enclosing.marker[rows], runs.graph[rows]))
@@ -143,13 +131,11 @@ class TreeBuilder:
     def add(
         self, position: _Position, root: str, paths: Iterable[str], where: tuple[int, int]
     ) -> dict[str, Tree | None]:
-        """The trees of the modules of a map; None where several may be meant.
+        """The trees of the modules of a map, by paths below ``root``; None where several may be meant.
 
-        Args:
-            position: The call around the run.
-            root: Path of the module that was compiled, or its class. Empty where several were: then paths are whole.
-            paths: The paths below it.
-            where: Row of the process, and when the run began.
+        The root is the path of the module that was compiled, or its class; empty where several were, whose paths are
+        whole.
+        ``where`` is the row of the process, and when the run began.
         """
         whole = not root and (position.above is None or position.above[1] != "")
         below = None if whole else self._root(position, root, where)

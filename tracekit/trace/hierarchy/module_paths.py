@@ -21,12 +21,7 @@ MOST_CHARACTERS = 1 << 26
 
 
 class Nested(NamedTuple):
-    """Calls, in the order of their starts on each thread.
-
-    Attributes:
-        parent: Row of the enclosing call, or -1.
-        marker: Row of the markers, or -1; a call without a ModuleMarker is one of an unknown module.
-    """
+    """Calls, in the order of their starts on each thread; one without a ModuleMarker is of an unknown module."""
 
     parent: Ints
     depth: Ints
@@ -51,38 +46,26 @@ class ModulePaths(NamedTuple):
 
 
 def place(above: tuple[str, str] | None, path: str) -> str:
-    """The place of a call.
-
-    Args:
-        above: Place of the enclosing call and the path in its marker; None outside of every call.
-        path: The path in the call's own marker.
-    """
+    """The place of a call by the path in its marker, and by place and path of the call around it, if there is one."""
     if above is None:
         return path or NAMELESS_ROOT
     enclosing, enclosing_path = above
     below = f"{enclosing_path}." if enclosing_path else ""
     if path.startswith(below) and path != enclosing_path:
-        return f"{enclosing}.{path[len(below) :]}"
+        return path if enclosing == enclosing_path else f"{enclosing}.{path[len(below) :]}"
     return f"{enclosing}.{path.rsplit('.', 1)[-1] or NAMELESS_ROOT}"
 
 
 def module_paths_of(calls: Nested, markers: list[Marker], counters: LossCounters) -> ModulePaths:
-    """Finds the place of every call.
-
-    Args:
-        calls: The calls.
-        markers: The distinct markers.
-        counters: Where calls that nest too deeply are counted.
-    """
+    """Finds the place of every call; calls that nest too deeply are counted."""
     table = _PlaceTable(markers, counters)
     callers = Callers(calls.parent, calls.marker, calls.process, markers)
     at = _placed(calls, len(markers), table, _outermost(calls, callers, table))
-    paths = list(dict.fromkeys(path for path, _ in table.pairs))
-    number = {path: row for row, path in enumerate(paths)}
-    path = np.array([number[path] for path, _ in table.pairs] + [-1], dtype=np.int64)[at]
+    number: dict[str, int] = {}
+    path = np.array([*(number.setdefault(path, len(number)) for path, _ in table.pairs), -1], dtype=np.int64)[at]
     known = np.array([isinstance(marker, ModuleMarker) for marker in markers] + [False])[calls.marker]
     placed = known & (at != np.append(at, -1)[calls.parent])
-    return ModulePaths(paths, path, placed, first_places(callers, path, calls.start_ns))
+    return ModulePaths([*number], path, placed, first_places(callers, path, calls.start_ns))
 
 
 def _outermost(calls: Nested, callers: Callers, table: _PlaceTable) -> Rows:

@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -48,15 +50,7 @@ class Nodes(NamedTuple):
 def nodes_of(
     calls: Called, namesakes: PathCollisions, rows: Rows, start_ns: Ints, facts: Sequence[Facts]
 ) -> tuple[Nodes, Ints]:
-    """The modules of some calls, and for each of these calls the row of its module.
-
-    Args:
-        calls: All calls.
-        namesakes: Which module of its path each call is of.
-        rows: The calls to look at.
-        start_ns: When each call began.
-        facts: The distinct facts.
-    """
+    """The modules of the calls in ``rows``, and for each of these calls the row of its module."""
     places, ways = int(calls.place.max(initial=0)) + 1, len(namesakes.numbers)
     code = (calls.process[rows].astype(np.int64) * places + calls.place[rows]) * ways
     keys, node = distinct(code + namesakes.which[rows])
@@ -75,11 +69,7 @@ def nodes_of(
 
 
 class ModuleTrees(NamedTuple):
-    """Trees of modules.
-
-    Attributes:
-        above: By the identity of each tree the one above it; None above a root.
-    """
+    """Trees of modules, and by the identity of each tree the one above it; None above a root."""
 
     roots: list[Tree]
     of_node: list[Tree]
@@ -87,38 +77,36 @@ class ModuleTrees(NamedTuple):
 
 
 def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> ModuleTrees:
-    """The roots of all processes with everything below them, containers included, in the order of first calls.
-
-    Args:
-        nodes: The modules that were called.
-        paths: The paths of places.
-        numbers: What distinguishes the modules of one path.
-    """
-    trees_of_processes = ModuleTrees([], [], {})
+    """The roots of all processes with everything below them, containers included, in the order of first calls."""
+    woods = ModuleTrees([], [], {})
     by_row: dict[int, Tree] = {}
-    known: dict[tuple[int, str, int], Tree] = {}
+    known: dict[tuple[int, str, Numbers], Tree] = {}
     process, place, which = (column.tolist() for column in nodes[:3])
     first_ns, first_call = nodes.first_ns.tolist(), nodes.first_call.tolist()
     for row in np.lexsort((nodes.first_call, nodes.first_ns)).tolist():
-        number_at = dict(numbers[which[row]])
-        above, siblings = -1 - process[row], trees_of_processes.roots
-        tree: Tree | None = None
+        path, own, unknown = paths[place[row]], numbers[which[row]], []
         outer: Tree | None = None
-        for parts, part in enumerate(paths[place[row]].split("."), 1):
-            key = (above, part, number_at.get(parts, 0))
-            if (tree := known.get(key)) is None:
-                first = first_ns[row], first_call[row]
-                name, kind = name_and_kind(part)
-                tree = known[key] = Tree(name, process[row], -1, NOTHING, first=first, kind=kind)
-                siblings.append(tree)
-            trees_of_processes.above[id(tree)] = outer
-            above, siblings, outer = id(tree), tree.below, tree
-        assert tree is not None
-        tree.row = row
-        tree.facts, tree.differs = nodes.facts[row]
-        by_row[row] = tree
-    trees_of_processes.of_node.extend(by_row[row] for row in range(len(by_row)))
-    return trees_of_processes
+        # From the module up to the innermost tree that is known.
+        while (key := (process[row], path, own)) not in known:
+            path, dot, part = path.rpartition(".")
+            unknown.append((key, part))
+            if not dot:
+                break
+            own = own and tuple(number for number in own if number[0] <= path.count(".") + 1)
+        else:
+            outer = known[key]
+        for key, part in reversed(unknown):
+            name, kind = name_and_kind(part)
+            tree = known[key] = Tree(name, key[0], -1, NOTHING, first=(first_ns[row], first_call[row]), kind=kind)
+            (woods.roots if outer is None else outer.below).append(tree)
+            woods.above[id(tree)] = outer
+            outer = tree
+        assert outer is not None
+        outer.row = row
+        outer.facts, outer.differs = nodes.facts[row]
+        by_row[row] = outer
+    woods.of_node.extend(by_row[row] for row in range(len(by_row)))
+    return woods
 
 
 #: More modules than these under one path are not compared: each process keeps its own.
@@ -160,9 +148,11 @@ def merge_hierarchies(roots: list[Tree]) -> list[MergedModule]:
         parent, name, group = entry
         row = len(joints)
         joints.append(_joint(name, group, joints[parent] if parent >= 0 else None, parent, taken))
-        below = [tree for member in group.members for tree in member.below]
-        pending.append(row)
-        pending += _reversed_siblings(below, row)
+        if below := [tree for member in group.members for tree in member.below]:
+            pending.append(row)
+            pending += _reversed_siblings(below, row)
+        else:
+            joints[row].subtree_end = len(joints)
     return joints
 
 
@@ -174,9 +164,12 @@ def _joint(name: str, group: Group, above: MergedModule | None, parent: int, tak
     while (path := f"{around}{name}" if number == 1 else f"{around}{name}~{number}") in taken:
         number += 1
     taken.add(path)
-    facts, differs = common(dict.fromkeys(tree.facts for tree in group.members))
-    differs |= group.unclear or any(tree.differs for tree in group.members)
-    return MergedModule(path, path[len(around) :], group.members[0].kind, place, parent, group.members, facts, differs)
+    members = group.members
+    facts, differs = members[0].facts, members[0].differs or group.unclear
+    if len(members) > 1:
+        facts, differ = common(dict.fromkeys(tree.facts for tree in members))
+        differs |= differ or any(tree.differs for tree in members)
+    return MergedModule(path, path[len(around) :], members[0].kind, place, parent, members, facts, differs)
 
 
 def _reversed_siblings(trees: list[Tree], parent: int) -> Iterator[tuple[int, str, Group]]:
@@ -186,14 +179,17 @@ def _reversed_siblings(trees: list[Tree], parent: int) -> Iterator[tuple[int, st
         by_name.setdefault((tree.name, tree.kind), []).append(tree)
     groups: list[Group] = []
     for (name, _), members in by_name.items():
-        one_per_source = len({tree.source for tree in members}) == len(members)
+        one_per_source = len(members) == 1 or len({tree.source for tree in members}) == len(members)
         groups += [Group(name, members)] if one_per_source else _groups_of_name(name, members)
     groups = in_order(groups, _spelled)
     return ((parent, name, group) for name, group in reversed([*zip(_names(groups), groups, strict=True)]))
 
 
 def _names(groups: list[Group]) -> list[str]:
-    taken = {group.name for group in groups}
+    names = [group.name for group in groups]
+    taken = set(names)
+    if len(taken) == len(names):
+        return names
     count: Counter[str] = Counter()
     names = []
     for group in groups:
@@ -297,11 +293,7 @@ class Tree:
 
 @dataclass(slots=True)
 class Group:
-    """Modules of several sources that are one and the same.
-
-    Attributes:
-        unclear: Whether some of them could also be other modules of that name.
-    """
+    """Modules of several sources that are one; ``unclear`` if some of them could also be other modules of that name."""
 
     name: str
     members: list[Tree]
@@ -310,33 +302,32 @@ class Group:
     @property
     def first(self) -> tuple[int, int]:
         """When it was first called."""
-        return min(tree.first for tree in self.members if tree.first is not None)
+        firsts = [tree.first for tree in self.members if tree.first is not None]
+        return firsts[0] if len(firsts) == 1 else min(firsts)
 
 
 def in_order(groups: list[Group], spelled: Callable[[Group], str]) -> list[Group]:
     """Siblings by their first calls if one clock times them all, else in the order of the sources.
 
-    Args:
-        groups: The siblings.
-        spelled: A text that distinguishes siblings of one name.
+    A ``spelled`` text distinguishes siblings of one name.
     """
     timed = all(tree.first is not None for group in groups for tree in group.members)
-    return _by_number(_by_time(groups)) if timed else _as_in_sources(groups, _keys(groups, spelled))
-
-
-def _by_time(groups: list[Group]) -> list[Group]:
-    return sorted(groups, key=lambda group: group.first)
+    return (
+        _by_number(sorted(groups, key=lambda group: group.first))
+        if timed
+        else _as_in_sources(groups, _keys(groups, spelled))
+    )
 
 
 def _by_number(groups: list[Group]) -> list[Group]:
     """Numbered siblings by their numbers, unless a process called them in another order, as pipeline stages are."""
-    numbered = [place for place, group in enumerate(groups) if _is_number(group.name)]
-    by_source: dict[int, list[tuple[tuple[int, int] | None, int]]] = {}
+    numbered = [place for place, group in enumerate(groups) if group.name.isascii() and group.name.isdigit()]
+    by_source: dict[int, list[tuple[tuple[int, int], int]]] = {}
     for place in numbered:
         for tree in groups[place].members:
-            by_source.setdefault(tree.source, []).append((tree.first, int(tree.name)))
+            by_source.setdefault(tree.source, []).append((tree.first or (0, 0), int(tree.name)))
     for calls in by_source.values():
-        numbers = [number for _, number in sorted(calls, key=lambda call: call[0] or (0, 0))]
+        numbers = [number for _, number in sorted(calls, key=itemgetter(0))]
         if numbers != sorted(numbers):
             return groups
     ordered = list(groups)
@@ -346,32 +337,26 @@ def _by_number(groups: list[Group]) -> list[Group]:
     return ordered
 
 
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit()
-
-
 def _as_in_sources(groups: list[Group], keys: list[tuple[object, ...]]) -> list[Group]:
-    """Merges the orders of all sources; siblings that no source orders go by name, numbers by their size."""
-    after: list[set[int]] = [set() for _ in groups]
-    waits = [0] * len(groups)
-    for earlier, later in _neighbours(groups):
-        if later not in after[earlier]:
-            after[earlier].add(later)
-            waits[later] += 1
+    """Merges the orders of all sources; siblings that no source orders, and all if sources contradict, go by name."""
     by_name = sorted(range(len(groups)), key=keys.__getitem__)
     rank = {place: number for number, place in enumerate(by_name)}
-    free = [rank[place] for place in by_name if not waits[place]]
-    ordered: dict[int, Group] = {}
-    for first in by_name:
-        while free or first not in ordered:
-            # Where nothing is free any more, sources contradict each other: continue with the first by name.
-            place = by_name[heapq.heappop(free)] if free else first
-            ordered[place] = groups[place]
-            for later in after[place]:
-                waits[later] -= 1
-            for later in (next_ for next_ in after[place] if not waits[next_] and next_ not in ordered):
-                heapq.heappush(free, rank[later])
-    return [*ordered.values()]
+    sorter = TopologicalSorter(dict.fromkeys(by_name, ()))
+    for earlier, later in _neighbours(groups):
+        sorter.add(later, earlier)
+    try:
+        sorter.prepare()
+    except CycleError:
+        return [groups[place] for place in by_name]
+    free: list[int] = []
+    ordered: list[Group] = []
+    while sorter.is_active():
+        for place in sorter.get_ready():
+            heapq.heappush(free, rank[place])
+        place = by_name[heapq.heappop(free)]
+        ordered.append(groups[place])
+        sorter.done(place)
+    return ordered
 
 
 def _neighbours(groups: list[Group]) -> Iterable[tuple[int, int]]:

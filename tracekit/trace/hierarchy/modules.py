@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.groups import mixed
-from tracekit.arrays.types import Flags, Ints
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import MODULE_UNCLEAR, MODULES_DIFFER, SHARED_PLACE
 from tracekit.markers.base import MODULE, Marker, ModuleMarker
 from tracekit.recording.provenance import LossCounters
@@ -17,19 +17,14 @@ from tracekit.trace.hierarchy.mapped_modules import (
     MappedRuns,
     add_mapped_modules,
 )
-from tracekit.trace.hierarchy.module_paths import NAMELESS_ROOT, ModulePaths, Nested, module_paths_of
+from tracekit.trace.hierarchy.module_paths import NAMELESS_ROOT, Nested, module_paths_of
 from tracekit.trace.hierarchy.module_trees import MergedModule, Nodes, merge_hierarchies, nodes_of, trees
 from tracekit.trace.hierarchy.path_collisions import NOTHING, Called, Facts, facts_of, path_collisions_of
 
 
 @dataclass(slots=True)
 class Module:
-    """One module of the hierarchy.
-
-    Attributes:
-        parent: Row of the module above, or -1.
-        facts: What its markers say about it; nothing of a container that is never called itself.
-    """
+    """One module of the hierarchy; no marker states facts of a container that is never called itself."""
 
     path: str
     name: str
@@ -60,16 +55,12 @@ def hierarchy(
 ) -> Hierarchy:
     """The modules of all calls in pre-order, and the module of every call.
 
-    Args:
-        calls: The calls.
-        markers: The distinct markers.
-        counters: Where losses are counted.
-        runs: Runs of compiled graphs, whose maps name further modules.
-        around: For every run the row of the call around it, or -1.
+    Maps of compiled graphs name further modules; the call around each of their runs may be -1.
     """
     places = module_paths_of(calls, markers, counters)
     marker_facts, facts = _facts(markers)
-    called = _called(calls, places, _path_numbers(markers)[calls.marker], marker_facts[calls.marker])
+    of_calls = places.path, places.placed, _path_numbers(markers)[calls.marker], marker_facts[calls.marker]
+    called = Called(calls.parent, calls.depth, calls.process, *of_calls)
     collisions = path_collisions_of(called, places.paths, facts)
     known = np.array([isinstance(marker, ModuleMarker) for marker in markers] + [False])[calls.marker]
     clear = np.flatnonzero(known & ~collisions.unclear)
@@ -83,32 +74,20 @@ def hierarchy(
     mapped = add_mapped_modules(runs, enclosing, trees_of_processes, markers, places.paths)
     joints = merge_hierarchies(trees_of_processes.roots)
     module = np.full(known.size, -1, dtype=np.int64)
-    module[clear] = _rows_of_nodes(joints, nodes)[node]
+    of_node, first_call = _rows_of_nodes(joints, nodes)
+    module[clear] = of_node[node]
     unclear = known & collisions.unclear
     counters.add("calls", MODULE_UNCLEAR, int(unclear.sum()))
     counters.add("modules", MODULES_DIFFER, sum(joint.differs for joint in joints))
-    counters.add(
-        "calls", SHARED_PLACE, _sharing(called.marked_path, calls.start_ns, np.where(called.placed, module, -1))
-    )
-    first_calls = [_first_call(joint, nodes) for joint in joints]
-    modules = [
-        _module(joint, _marker(markers, calls, call), _elsewhere(places, call))
-        for joint, call in zip(joints, first_calls, strict=True)
-    ]
-    row_of_tree = {id(tree): number for number, joint in enumerate(joints) for tree in joint.same}
+    # A process has marked its modules alone.
+    own = np.where(called.placed, node_of_call[:-1], -1)
+    counters.add("calls", SHARED_PLACE, _sharing(called.marked_path, calls.start_ns, own))
+    firsts = (np.append(column, -1)[first_call].tolist() for column in (calls.marker, places.first))
+    columns, elsewhere = zip(joints, *firsts, strict=True), [*places.paths, None]
+    modules = [_module(joint, _marked(markers, marker) or elsewhere[first]) for joint, marker, first in columns]
+    with_maps = enumerate(joints) if mapped.trees else ()
+    row_of_tree = {id(tree): number for number, joint in with_maps for tree in joint.same}
     return Hierarchy(modules, module, unclear, mapped.at(row_of_tree))
-
-
-def _called(calls: Nested, places: ModulePaths, marked_path: Ints, facts: Ints) -> Called:
-    return Called(
-        parent=calls.parent,
-        depth=calls.depth,
-        process=calls.process,
-        place=places.path,
-        placed=places.placed,
-        marked_path=marked_path,
-        facts=facts,
-    )
 
 
 def _path_numbers(markers: list[Marker]) -> Ints:
@@ -127,35 +106,31 @@ def _facts(markers: list[Marker]) -> tuple[Ints, list[Facts]]:
     return np.array([*rows, 0], dtype=np.int64), list(numbers)
 
 
-def _rows_of_nodes(joints: list[MergedModule], nodes: Nodes) -> Ints:
-    row = np.full(nodes.place.size, -1, dtype=np.int64)
-    for number, joint in enumerate(joints):
-        row[[tree.row for tree in joint.same if tree.row >= 0]] = number
-    return row
+def _rows_of_nodes(joints: list[MergedModule], nodes: Nodes) -> tuple[Ints, Rows]:
+    """The row of the module of each node, and for each module its first call; -1 for a container never called."""
+    members = np.array([tree.row for joint in joints for tree in joint.same], dtype=np.int64)
+    joint = np.repeat(np.arange(len(joints)), [len(joint.same) for joint in joints])
+    joint, members = joint[members >= 0], members[members >= 0]
+    row, first_call = (np.full(size, -1, dtype=np.int64) for size in (nodes.place.size, len(joints)))
+    row[members] = joint
+    # The earliest is written last, and of those of one time the first.
+    latest = np.argsort(nodes.first_ns[members], kind="stable")[::-1]
+    first_call[joint[latest]] = nodes.first_call[members[latest]]
+    return row, first_call
 
 
-def _first_call(joint: MergedModule, nodes: Nodes) -> int:
-    """Row of its first call; -1 for a container that is never called itself."""
-    called = [tree for tree in joint.same if tree.row >= 0]
-    if not called:
-        return -1
-    return int(nodes.first_call[min(called, key=lambda tree: int(nodes.first_ns[tree.row])).row])
+def _marked(markers: list[Marker], row: int) -> str | None:
+    """The path that a marker records, if any."""
+    marker = markers[row] if row >= 0 else None
+    return marker.path if isinstance(marker, ModuleMarker) and not marker.class_only else None
 
 
-def _marker(markers: list[Marker], calls: Nested, call: int) -> ModuleMarker | None:
-    marker = markers[calls.marker[call]] if call >= 0 else None
-    return marker if isinstance(marker, ModuleMarker) else None
+_NAMELESS = f"{NAMELESS_ROOT}."
 
 
-def _elsewhere(places: ModulePaths, call: int) -> str | None:
-    first = int(places.first[call]) if call >= 0 else -1
-    return places.paths[first] if first >= 0 else None
-
-
-def _module(joint: MergedModule, marker: ModuleMarker | None, elsewhere: str | None) -> Module:
-    path, place = (name.removeprefix(f"{NAMELESS_ROOT}.") for name in (joint.path, joint.place))
+def _module(joint: MergedModule, marked: str | None) -> Module:
+    path, place = joint.path.removeprefix(_NAMELESS), joint.place.removeprefix(_NAMELESS)
     # Of several modules of one path all but the first have another path than their markers; containers, too.
-    marked = marker.path if marker and marker.path and not marker.class_only else elsewhere
     alias = None if marked == path else marked or (place if place != path else None)
     if joint.kind != MODULE:
         alias = None

@@ -5,8 +5,6 @@ thread contradicts it: until the range around it ends, or the next range of its 
 overlap others in part; the one that began last counts, and a range that is popped counts whole, as calls of modules do.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import NamedTuple
@@ -117,14 +115,15 @@ def _apart_from_each_other(start: Ints, end: Ints, place: list[int]) -> tuple[In
             last = pending.pop()
             if ends[last] > starts[row]:
                 ends[last] = starts[row]
-                _unite(group, place[last], place[row])
+                group[_group(group, place[last])] = _group(group, place[row])
         pending.append(row)
-    return np.array(ends, dtype=np.int64), [group[number] for number in place]
+    return np.array(ends, dtype=np.int64), [_group(group, number) for number in place]
 
 
-def _unite(group: dict[int, int], first: int, second: int) -> None:
-    if (old := group[first]) != (new := group[second]):
-        group |= {number: new for number, own in group.items() if own == old}
+def _group(group: dict[int, int], number: int) -> int:
+    while (above := group[number]) != number:
+        group[number] = number = group[above]
+    return number
 
 
 class HierarchyKey(NamedTuple):
@@ -156,7 +155,7 @@ class HierarchyKey(NamedTuple):
     autograd: Rows = np.empty(0, dtype=np.int64)
 
     @property
-    def modules_alone(self) -> HierarchyKey:
+    def modules_alone(self) -> "HierarchyKey":
         """The same markers, with modules as the only nodes."""
         return _modules(self.decoded)
 
@@ -182,16 +181,7 @@ class Work(NamedTuple):
 def choose_hierarchy(
     by: str, recording: Recording, decoded: Decoded, work: Work, ends: Ints, operators: Operators
 ) -> HierarchyKey:
-    """Chooses the nodes of the hierarchy.
-
-    Args:
-        by: One of ``HIERARCHIES``; ``auto`` takes modules if any is marked, else plain ranges, else operators.
-        recording: The recording.
-        decoded: Its markers.
-        work: Its ranges and launches on one axis.
-        ends: When its ranges ended, on that axis.
-        operators: The operators that its texts name.
-    """
+    """Chooses the nodes: ``auto`` takes modules if any is marked, else plain ranges, else operators."""
     axis = work.axis
     if by == AUTO and (not len(recording.ranges) or bool(decoded.ranges(recording, ModuleMarker).any())):
         by = MODULES
@@ -225,11 +215,7 @@ def choose_hierarchy(
 
 
 class _Ranges(NamedTuple):
-    """All ranges of a recording, by what they are.
-
-    Attributes:
-        mapping: Which hold kernel maps, or run their graphs: they lead to modules, and are no nodes themselves.
-    """
+    """All ranges by what they are; ``mapping`` ones hold kernel maps, or run their graphs, and are never nodes."""
 
     names: Names
     name: Ints
@@ -283,7 +269,7 @@ def _numbers(names: Names, recording: Recording) -> Ints:
     texts: dict[tuple[str, bool], int] = {}
     text = np.array([texts.setdefault((item.text, item.operator), len(texts)) for item in names.names])
     domain = recording.ranges.domain
-    return text[names.of_text[recording.ranges.text]] * (len(recording.domains) + 1) + domain
+    return text[names.of_text[recording.ranges.text]] * (len(recording.domains) + 1) + domain + 1
 
 
 def _never_above_users(extents: Extents, library: Flags, calls: Extents) -> Extents:

@@ -1,7 +1,5 @@
 """Names of plain ranges and of the lines of their call stacks."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -52,17 +50,13 @@ class Name(NamedTuple):
     operator: bool = False
     inputs: Shapes | None = None
     iteration: int | None = None
-    stack: Stack = ()
+    stack: "Stack" = ()
     module: tuple[str, ...] = ()
     region: bool = False
 
 
 class Names(NamedTuple):
-    """The names of all texts.
-
-    Attributes:
-        of_text: For every text of the recording the row of its name; the last one is of ranges without a text.
-    """
+    """The names of all texts, and the row of the name of every text; the last one is of ranges without a text."""
 
     of_text: Rows
     names: list[Name]
@@ -261,14 +255,7 @@ def _told_apart(files: set[Stack]) -> int:
 
 
 def stack_lines(start: Ints, end: Ints, name: Ints, stacks: list[Stack]) -> Lines:
-    """The lines that are nodes for ranges that record a call stack.
-
-    Args:
-        start: When each of some ranges that nest begins.
-        end: When it ends.
-        name: For each of them the number of its name.
-        stacks: For every name the lines of its stack; empty if it records none.
-    """
+    """The lines that are nodes for ranges that nest and record a call stack, given the lines of each name."""
     at = np.flatnonzero(np.array([bool(stack) for stack in stacks])[name])
     parent, _ = parents(start[at], end[at])
     own = name[at]

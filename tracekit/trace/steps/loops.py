@@ -43,10 +43,7 @@ class LoopSteps(NamedTuple):
 def led_steps(calls: Outermost, modules: list[Module], parts: Flags) -> LoopSteps:
     """Finds the leading root of each loop of a process, and its runs.
 
-    Args:
-        calls: Calls that no other encloses.
-        modules: The hierarchy.
-        parts: For every module whether it is a part of a called module.
+    ``calls`` are those that no other encloses; ``parts`` says of every module whether it is a part of a called one.
     """
     part = parts[calls.module]
     roots = roots_of(calls, modules, part)
@@ -192,12 +189,17 @@ _MOST_THREADS = 64
 
 @dataclass(frozen=True, slots=True)
 class Outermost:
-    """Calls that no other encloses, of one process, by start."""
+    """Calls that no other encloses, of one process, by start.
+
+    Attributes:
+        sizes: For every module of the hierarchy how many modules the process calls there and below, with containers.
+    """
 
     thread: Ints
     start_ns: Ints
     end_ns: Ints
     module: Ints
+    sizes: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,12 +227,9 @@ class Root:
 
 
 def is_part(path: str, called: set[str], inside: set[str]) -> bool:
-    """Whether a path is that of a part of a called module.
+    """Whether the path of a call that no other encloses is that of a part of a called module.
 
-    Args:
-        path: Path of a call that no other encloses.
-        called: Paths of all calls.
-        inside: Paths of calls inside calls of other modules.
+    ``inside`` are the paths of calls inside calls of other modules.
     """
     above = path
     while (above := above.rpartition(".")[0]) and above not in called:
@@ -269,7 +268,7 @@ def _root(calls: Outermost, rows: Rows, modules: list[Module], label: int, parts
 def _part(calls: Outermost, rows: Rows, modules: list[Module], row: int, *, alone: bool) -> Root:
     """A module below a container: the root of its model if the process calls nothing else of it, and calls it again."""
     rows = _on_first_thread(calls, rows)
-    name, size = modules[row].path, _size(modules, row)
+    name, size = modules[row].path, int(calls.sizes[row])
     return Root(name, rows, rows, rows, size) if alone and rows.size >= _SEVERAL else _doubtful(name, rows, size)
 
 
@@ -287,13 +286,9 @@ def _number(module: Module) -> int | None:
     return int(name) if name.isascii() and name.isdecimal() and len(name) <= _LONGEST_NUMBER else None
 
 
-def _size(modules: list[Module], row: int) -> int:
-    return modules[row].subtree_end - row
-
-
 def _whole(calls: Outermost, rows: Rows, modules: list[Module], row: int, *, alone: bool) -> Root:
     """A root by its calls. Replicas, run at the same time by threads that do nothing else, count as one call."""
-    name, size = modules[row].path, _size(modules, row)
+    name, size = modules[row].path, int(calls.sizes[row])
     run = _overlapping(calls, rows)
     calls_in_run = np.bincount(run)
     threads, thread, count = np.unique(calls.thread[rows], return_inverse=True, return_counts=True)
@@ -321,7 +316,7 @@ def _layers(calls: Outermost, rows: Rows, modules: list[Module]) -> Root:
     number = np.array([_number(modules[row]) or 0 for row in distinct.tolist()])[layer]
     above = modules[int(distinct[0])].parent
     name = modules[above].path if above >= 0 else NAMELESS_ROOT
-    size = sum(_size(modules, row) for row in distinct.tolist())
+    size = int(calls.sizes[distinct].sum())
     threads = np.unique(calls.thread[rows])
     candidates = []
     for thread in threads[:_MOST_THREADS].tolist():

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import distinct
 from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import CAUSES, MODULE_UNCLEAR, STEP_AROUND_STEPS, STEPS_UNCLEAR
@@ -68,12 +69,7 @@ def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: Rang
     For other processes, the calls of the root that leads each loop. Neither a backward pass, nor what runs again for
     one, nor a graph capture is a step.
 
-    Args:
-        recording: The recording.
-        keyed: The plain ranges that are nodes, and the markers.
-        calls: Only the calls of modules.
-        ends: When ranges ended.
-        phased: Ranges and operators that name a phase.
+    ``calls`` are those of modules only.
     """
     decoded, process = keyed.decoded, recording.threads.process
     start, end = recording.ranges.start_ns, ends.end_ns
@@ -105,7 +101,8 @@ def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: Rang
 def _forward(outermost: _OutermostCalls) -> Outermost:
     rows = np.flatnonzero(outermost.forward)
     rows = rows[np.argsort(outermost.start_ns[rows], kind="stable")]
-    return Outermost(outermost.thread[rows], outermost.start_ns[rows], outermost.end_ns[rows], np.zeros_like(rows))
+    nothing = np.zeros_like(rows)
+    return Outermost(outermost.thread[rows], outermost.start_ns[rows], outermost.end_ns[rows], nothing, nothing)
 
 
 class _Led(NamedTuple):
@@ -170,8 +167,9 @@ def _led(
     first, last, apart = ([nothing] for _ in range(3))
     names: list[str] = []
     paths = _marked_paths(recording, decoded, calls)
+    nesting = np.array([(module.parent, module.subtree_end) for module in calls.modules], dtype=np.int64)
     for number in pending:
-        rows, led = _led_in_process(calls, candidates, paths, number)
+        rows, led = _led_in_process(calls, candidates, paths, nesting, number)
         if number in training:
             apart.append(np.setdiff1d(candidates.thread[rows], led.helping))
             continue
@@ -184,16 +182,32 @@ def _led(
 
 
 def _led_in_process(
-    calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, process: int
+    calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, nesting: Ints, process: int
 ) -> tuple[Rows, LoopSteps]:
     """The rows of the candidates of a process by start, and its steps by positions in these."""
     rows = np.flatnonzero((candidates.process == process) & candidates.forward)
     rows = rows[np.argsort(candidates.start_ns[rows], kind="stable")]
     thread = candidates.thread[rows]
     module = _one_on_all_threads(calls.modules, calls.module[candidates.row[rows]], thread)
-    outermost = Outermost(thread, candidates.start_ns[rows], candidates.end_ns[rows], module)
-    parts = _parts(paths, calls.modules, np.flatnonzero(paths.process == process), np.unique(module))
+    own = np.flatnonzero(paths.process == process)
+    sizes = _sizes(nesting, calls.module[own])
+    outermost = Outermost(thread, candidates.start_ns[rows], candidates.end_ns[rows], module, sizes)
+    parts = _parts(paths, calls.modules, own, np.unique(module))
     return rows, led_steps(outermost, calls.modules, parts)
+
+
+def _sizes(nesting: Ints, called: Ints) -> Ints:
+    """For every module how many modules of some calls there are in its subtree, and containers of these."""
+    above, ends = nesting.reshape(-1, 2).T
+    held = np.zeros(ends.size + 1, dtype=bool)
+    held[called] = held[-1] = True  # the last one takes the -1 above roots
+    rows = np.flatnonzero(held[:-1])
+    while rows.size:
+        outer = above[rows]
+        rows = distinct(outer[~held[outer]])[0]
+        held[rows] = True
+    before = np.append(0, np.cumsum(held[:-1]))
+    return np.asarray(before[ends] - before[:-1])
 
 
 def _one_on_all_threads(modules: list[Module], module: Ints, thread: Ints) -> Ints:
@@ -225,24 +239,17 @@ class _MarkedPaths(NamedTuple):
 
 def _marked_paths(recording: Recording, decoded: Decoded, calls: Calls) -> _MarkedPaths:
     process = recording.threads.process[recording.ranges.thread[calls.range_row]]
-    numbers: dict[str, int] = {}
-    path = np.array(
-        [
-            numbers.setdefault(marker.path, len(numbers)) if isinstance(marker, ModuleMarker) else -1
-            for marker in decoded.bare
-        ],
-        dtype=np.int64,
-    )[decoded.canonical_marker[calls.marker]]
+    path = decoded.path[calls.marker]
     outermost = np.where(calls.parent < 0, np.arange(calls.parent.size), 0)
     around = path[np.maximum.accumulate(outermost)]
-    return _MarkedPaths([*numbers], process, path, (calls.parent >= 0) & (path != around))
+    return _MarkedPaths(decoded.paths, process, path, (calls.parent >= 0) & (path != around))
 
 
 def _parts(paths: _MarkedPaths, modules: list[Module], calls: Rows, candidates: Rows) -> Flags:
     """For every module whether it is a part of another module that some calls are of; False if it is no candidate."""
     known = calls[paths.path[calls] >= 0]
     called, inside = (
-        {paths.names[number] for number in np.unique(paths.path[rows]).tolist()}
+        {paths.names[number] for number in distinct(paths.path[rows])[0].tolist()}
         for rows in (known, known[paths.inside[known]])
     )
     part = np.zeros(len(modules), dtype=bool)
@@ -307,13 +314,6 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
 
     It is the innermost step, or part of one, open on the same thread. A thread that marks none itself (autograd's, say)
     works for the step open in its process, if steps of different threads never overlap there.
-
-    Args:
-        steps: The steps.
-        thread: Row of threads of every piece.
-        process: Row of processes of every piece.
-        start_ns: When it began.
-        end_ns: When it ended.
     """
     own = _innermost_in(steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns)
     part = _innermost_in(steps.parts, np.arange(steps.parts.step.size), steps.parts.thread, thread, start_ns, end_ns)
@@ -364,11 +364,7 @@ _NEVER = np.iinfo(np.int64).min
 
 
 class Training(NamedTuple):
-    """Steps of training, in any order.
-
-    Attributes:
-        unclear: Threads of which it is known that they train, but not when a step ends.
-    """
+    """Steps of training, in any order; of ``unclear`` threads it is known that they train, but not when a step ends."""
 
     start_ns: Ints
     end_ns: Ints

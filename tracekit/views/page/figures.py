@@ -1,7 +1,5 @@
 """Figures of modules: what calls cost by shape, and how close each module comes to the limits of its device."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

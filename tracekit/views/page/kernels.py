@@ -1,7 +1,5 @@
 """Kernels on the page: those with the most time, and how much of it belongs to each module and line of the tree."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -5,8 +5,6 @@ parent, so that the time of a node's subtree is its own time, that of its childr
 backward, recomputation or optimizer there was no training, and the page shows nothing about phases.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,7 +209,7 @@ def phases(dataset: Dataset) -> Phases:
     if not any(total[name] for name in TRAINING):
         return Phases([], {"names": [], "total_ns": [], "causes": []}, {})
     names = [name for name in PHASES if total[f"{name}_ns"]]
-    rows = records(causes[["cause", *(f"{name}_ns" for name in names)]])
+    rows = records({name: causes[name] for name in ("cause", *(f"{name}_ns" for name in names))})
     data = {
         "names": names,
         "total_ns": [total[f"{name}_ns"] for name in names],

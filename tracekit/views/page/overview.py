@@ -1,7 +1,5 @@
 """What was recorded, how much of it is attributed, where devices were idle, and what changed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

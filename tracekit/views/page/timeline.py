@@ -1,7 +1,5 @@
 """Time on the page: what steps cost, and the work of some steps and of whole recordings, on streams side by side."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +36,7 @@ class _Work(NamedTuple):
     module: Rows
     name: Rows
 
-    def of(self, rows: Rows) -> _Work:
+    def of(self, rows: Rows) -> "_Work":
         return _Work(*(column[rows] for column in self))
 
 

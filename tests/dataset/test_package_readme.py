@@ -1,4 +1,4 @@
-"""The code in the README of the room runs on a dataset of one report and, as far as it reads files, of several."""
+"""The code in the README of the package runs on a dataset of one report and, as far as it reads files, of several."""
 
 import re
 from typing import Any

@@ -1,0 +1,267 @@
+"""A report whose processes are worked on apart gives the dataset of the whole report, wherever they are worked on."""
+
+import os
+import shutil
+from collections import Counter, namedtuple
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings, strategies as st
+
+import tracekit
+from tests.readers.folders import SUFFIXES, as_folder
+from tests.simulator import Plan, simulate, write_report
+from tests.simulator.plan import capturing, eventful
+from tests.simulator.strategies import capturing_plans, plans
+from tests.trace_lines import report
+from tracekit.dataset.opening import TABLE_NAMES, Dataset
+from tracekit.errors import ReportError
+from tracekit.markers.base import MappedKernel
+from tracekit.markers.kernel_maps import kernel_map
+from tracekit.pipeline import processes, report as one_report
+from tracekit.pipeline.one import ParseOptions
+from tracekit.pipeline.several import parsed_away
+from tracekit.readers.nsight import dealing
+from tracekit.readers.sqlite import file as sqlite_file
+
+#: Two processes that call each a layer which the other lacks, and one that has nothing but a range of its own.
+RANKS = """
+range 5/5   0 100 {'Module': 'net'}
+range 5/5  10  40 {'Module': 'net.embed'}
+launch 5/5  20  30 #1
+kernel 5/5 200 210 #1 gather
+range 5/5  50  90 {'Module': 'net.mlp'}
+launch 5/5  60  70 #2
+kernel 5/5 220 250 #2 gemm
+range 6/6   0 100 {'Module': 'net'}
+range 6/6  10  40 {'Module': 'net.mlp'}
+launch 6/6  20  30 #1
+kernel:1 6/6 200 230 #1 gemm
+range 6/6  50  90 {'Module': 'net.head'}
+launch 6/6  60  70 #2
+kernel:1 6/6 240 260 #2 gemm
+range 7/7   0 300 launcher
+"""
+_IDS = ("kernel_id", "call_id", "step_id", "range_id")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_pieces() -> Iterator[None]:
+    """Every report is large enough, and every process worth a task."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dealing, "LEAST_ROWS", 1)
+        patch.setattr(dealing, "_LEAST_SHARE", 0)
+        patch.setattr(sqlite_file, "PIECE_PAGES", 2)
+        yield
+
+
+def whole(path: Path, out: Path, **options: Any) -> Dataset:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_report, "LEAST_BYTES", 1 << 60)
+        return tracekit.parse(path, out, force=True, **options)
+
+
+def apart(path: Path, out: Path, scheduler: str | None = "here", **options: Any) -> Dataset:
+    """The dataset, which must have been made process by process."""
+    made = []
+    write = processes.write_by_processes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_report, "LEAST_BYTES", 0)
+        patch.setattr(processes, "write_by_processes", lambda *args: made.append(write(*args)) or made[-1])
+        dataset = tracekit.parse(path, out, force=True, scheduler=scheduler, **options)
+    assert made == [True] * len(made), "the report was read as a whole"
+    return dataset
+
+
+def is_whole(path: Path, out: Path) -> bool:
+    try:
+        apart(path, out)
+    except AssertionError:
+        return True
+    return False
+
+
+def spelled(dataset: Dataset) -> dict[str, Counter[str]]:
+    """All rows, with those that ids name in place of the ids: rows that begin at once may stand in any order."""
+    tables = {name: dataset.table(name).to_pylist() for name in TABLE_NAMES}
+    named = {
+        f"{table[:-1]}_id": {row[f"{table[:-1]}_id"]: str(without_ids(row)) for row in tables[table]}
+        for table in ("kernels", "calls", "steps", "ranges")
+    }
+    assert all(
+        [row[f"{table[:-1]}_id"] for row in tables[table]] == list(range(len(tables[table])))
+        for table in ("calls", "steps", "ranges")
+    )
+    ends = {end: rows for end, rows in named.items() if end in _IDS}
+    return {
+        name: Counter(str({column: content(column, value, ends) for column, value in row.items()}) for row in rows)
+        for name, rows in tables.items()
+    }
+
+
+def without_ids(row: dict[str, Any]) -> dict[str, Any]:
+    return {column: value for column, value in row.items() if not column.endswith(_IDS)}
+
+
+def content(column: str, value: Any, ends: dict[str, dict[int, str]]) -> Any:
+    return next((rows.get(value) for end, rows in ends.items() if column.endswith(end)), value)
+
+
+def said(dataset: Dataset) -> dict[str, Any]:
+    """What the manifest says, without ids of files, which depend on how texts are stored."""
+    fields = {name: value for name, value in dataset.manifest.items() if name not in {"id", "table_ids"}}
+    return fields | {"coverage": Counter(map(str, fields["coverage"]))}
+
+
+def check_same(path: Path, folder: Path, *, in_any_case: bool = True, **options: Any) -> None:
+    expected = whole(path, folder / "whole", **options)
+    try:
+        found = apart(path, folder / "apart", **options)
+    except AssertionError:
+        assert not in_any_case
+        found = tracekit.load(folder / "apart")
+    assert said(found) == said(expected)
+    assert spelled(found) == spelled(expected)
+
+
+@pytest.mark.parametrize("rows", ["auto", "ranges", "operators"])
+@settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(plan=plans(faulty=True), number=st.integers(2, 3))
+def test_processes_apart_make_the_dataset_of_the_whole_report(rows: str, plan: Plan, number: int) -> None:
+    with TemporaryDirectory() as name:
+        path = write_report(simulate(replace(plan, processes=number)), Path(name, "report.sqlite"))
+        check_same(path, Path(name), in_any_case=False, rows=rows)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(plan=capturing_plans(faulty=True), number=st.integers(2, 3))
+def test_graph_captures_of_processes_apart_are_those_of_the_whole_report(plan: Plan, number: int) -> None:
+    with TemporaryDirectory() as name:
+        path = write_report(simulate(replace(plan, processes=number)), Path(name, "report.sqlite"))
+        check_same(path, Path(name), in_any_case=False)
+
+
+@pytest.mark.parametrize(("plan", "seed"), [(Plan, 3), (Plan, 15), (capturing, 3)])
+def test_tables_are_equal_row_by_row_in_their_order_so_that_all_answers_are_equal(
+    plan: Callable[..., Plan], seed: int, tmp_path: Path
+) -> None:
+    path = write_report(simulate(plan(seed=seed, processes=3)), tmp_path / "report.sqlite")
+    expected, found = whole(path, tmp_path / "whole"), apart(path, tmp_path / "apart")
+    for table in TABLE_NAMES:
+        assert found.table(table).to_pylist() == expected.table(table).to_pylist(), table
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_folders_of_tables_are_dealt_too(suffix: str, tmp_path: Path) -> None:
+    path = write_report(simulate(eventful(5, processes=3)), tmp_path / "report.sqlite")
+    check_same(as_folder(path, tmp_path / "tables", suffix), tmp_path)
+
+
+def test_other_processes_and_a_worker_of_a_cluster_write_the_same_bytes(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", RANKS)
+    here = apart(path, tmp_path / "here")
+    assert apart(path, tmp_path / "processes", None).manifest == here.manifest
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_report, "LEAST_BYTES", 0)
+        files = parsed_away(path, ParseOptions(), lambda _: None)
+    assert files == {file.name: file.read_bytes() for file in (tmp_path / "here").iterdir()}
+
+
+def test_a_report_among_several_is_dealt_by_the_task_that_reads_it(tmp_path: Path) -> None:
+    paths = [report(tmp_path / f"{name}.sqlite", RANKS) for name in ("one", "other")]
+    expected, found = whole(paths, tmp_path / "whole"), apart(paths, tmp_path / "apart")
+    for table in TABLE_NAMES:
+        assert found.table(table).to_pylist() == expected.table(table).to_pylist(), table
+
+
+def test_a_process_without_modules_does_not_change_what_the_others_are_keyed_by(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", RANKS + "launch 7/7 20 30 #1\nkernel 7 40 50 #1 copy\n")
+    check_same(path, tmp_path)
+    assert tracekit.load(tmp_path / "apart").manifest["hierarchy"] == {"by": "modules", "asked": "auto"}
+
+
+def test_the_rank_in_the_name_of_a_file_belongs_to_no_one_of_several_processes(tmp_path: Path) -> None:
+    check_same(report(tmp_path / "rank3.sqlite", RANKS), tmp_path)
+    assert tracekit.load(tmp_path / "apart").manifest["ranks"] == []
+
+
+def test_a_report_in_which_a_process_recorded_a_kernel_map_for_another_stays_whole(tmp_path: Path) -> None:
+    map_id, texts = kernel_map("net", [MappedKernel("fused", generated=True, modules=(("mlp", 1),))])
+    run = f"{{'CompiledGraph': '{map_id}', 'Pass': 'inference'}}"
+    lines = f"range 5/5 110 120 {texts[0]}\nrange 6 110 180 {run}\nlaunch 6 120 130 #9\nkernel 6 300 310 #9 fused\n"
+    assert is_whole(report(tmp_path / "report.sqlite", RANKS + lines), tmp_path / "out")
+    kernels = tracekit.load(tmp_path / "out").table("kernels").to_pylist()
+    assert [row["module"] for row in kernels if row["name"] == "fused"] == ["net.mlp"]
+
+
+def test_a_report_with_times_that_cannot_be_true_stays_whole(tmp_path: Path) -> None:
+    lines = f"launch 6/6 {1 << 60} {1 << 60} #8\n"
+    assert is_whole(report(tmp_path / "report.sqlite", RANKS + lines), tmp_path / "out")
+
+
+def test_a_report_of_one_process_stays_whole(tmp_path: Path) -> None:
+    lines = "\n".join(line for line in RANKS.splitlines() if " 5/5 " in line)
+    assert is_whole(report(tmp_path / "report.sqlite", lines), tmp_path / "out")
+
+
+def test_a_lack_of_space_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = report(tmp_path / "report.sqlite", RANKS)
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(processes.shutil, "disk_usage", lambda _: usage(100))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with pytest.raises(ReportError, match=r"needs .* GB for temporary files in .* set TMPDIR") as caught:
+        apart(path, tmp_path / "out", None)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_page_is_told_as_of_any_report_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_report(simulate(eventful(7, processes=3, actions=400)), tmp_path / "report.sqlite")
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2 // 4096 * 4096
+    content[middle : middle + 4096] = b"\xff" * 4096
+    path.write_bytes(content)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    with pytest.raises(ReportError) as expected:
+        whole(path, tmp_path / "whole")
+    with pytest.raises(ReportError) as found:
+        apart(path, tmp_path / "apart")
+    assert str(found.value) == str(expected.value)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["report.sqlite", "scratch"]
+    assert not [*scratch.iterdir()]
+
+
+def test_progress_goes_once_through_reading_attributing_and_writing(tmp_path: Path) -> None:
+    told: list[tuple[str, float]] = []
+    path = report(tmp_path / "report.sqlite", RANKS)
+    apart(path, tmp_path / "out", None, progress=lambda stage, share: told.append((stage, share)))
+    assert [*dict.fromkeys(stage for stage, _ in told)] == ["reading", "attributing", "writing"]
+    for stage in ("reading", "attributing", "writing"):
+        shares = [share for name, share in told if name == stage]
+        assert shares == sorted(shares)
+        assert shares[-1] == pytest.approx(1.0)
+
+
+def test_a_process_that_is_killed_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = report(tmp_path / "report.sqlite", RANKS)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    monkeypatch.setattr(processes, "deal", killed)
+    with pytest.raises(ReportError, match=r"a process that worked on it ended early \(signal 9\)"):
+        apart(path, tmp_path / "out", None)
+    assert not [*scratch.iterdir()]
+    assert not (tmp_path / "out").exists()
+    shutil.rmtree(scratch)
+
+
+def killed(*_: object) -> None:
+    os.kill(os.getpid(), 9)

@@ -1,0 +1,75 @@
+"""The end of a recording: what is said while it is written, how far that is, and what stops it."""
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tracekit.errors import CaptureError
+from tracekit.progress import Progress
+
+#: Exit code of what Ctrl-C stopped.
+INTERRUPTED = 130
+#: The error of a Ctrl-C while a recording is written.
+STOPPED = "stopped while writing; no report was written, and no unfinished files are left"
+#: What takes how long: 40 MB of torch.profiler's trace to rows, the rows to SQLite, and the trace to one with texts.
+_CONVERTING_S, _INSERTING_S, _REWRITING_S = 0.9, 0.35, 1.4
+
+
+def say_stopped(what: str = "writing what was recorded (Ctrl-C again: drop it)") -> None:
+    """Tells who pressed Ctrl-C why the program has not ended yet."""
+    with suppress(OSError, ValueError):  # the program may have closed it
+        print(f"tracekit: stopped; {what}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+class Writing:
+    """Reports how far the writing of a recording is."""
+
+    def __init__(self, progress: Progress, *, chrome_trace: bool) -> None:
+        self._progress = progress
+        self._all_s = _CONVERTING_S + _INSERTING_S + (_REWRITING_S if chrome_trace else 0)
+        self._stage, self._bytes, self._done_s = "", 0, 0.0
+
+    def exporting(self) -> None:
+        """Torch.profiler begins to write its events."""
+        self._stage = "exporting events"
+        self._advance(0)
+
+    def begin(self, traces: Iterable[Path]) -> None:
+        """Names the size of what torch.profiler wrote, by now."""
+        if self._stage:
+            self._progress(self._stage, 1.0)
+        self._bytes = sum(trace.stat().st_size for trace in traces)
+        self._stage = f"writing {self._bytes / 1e6:,.0f} MB of events"
+        self._advance(0)
+
+    def converted(self, count: int) -> None:
+        """So many more bytes became rows."""
+        self._advance(_CONVERTING_S * count / self._bytes)
+
+    def rewritten(self, count: int) -> None:
+        """So many more bytes became part of the Chrome trace."""
+        self._advance(_REWRITING_S * count / self._bytes)
+
+    def inserted(self, share: float) -> None:
+        """This share of the rows was written just now."""
+        self._advance(_INSERTING_S * share)
+
+    def _advance(self, seconds: float) -> None:
+        self._done_s += seconds
+        self._progress(self._stage, min(1.0, self._done_s / self._all_s))
+
+
+@contextmanager
+def writing(progress: Progress, *, chrome_trace: bool) -> Iterator[Writing]:
+    """Writing that Ctrl-C stops. No garbage is collected meanwhile: half of the time would go into looking for it."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield Writing(progress, chrome_trace=chrome_trace)
+    except KeyboardInterrupt:
+        raise CaptureError(STOPPED, INTERRUPTED) from None
+    finally:
+        if collecting:
+            gc.enable()

@@ -1,0 +1,264 @@
+"""Merges the tables of the processes of one report: the dataset is the one that all processes make together.
+
+The tables of some processes come as streams of Arrow, with ids counted from 0 in each. Modules are joined as those of
+several reports are; all rows come into the order of the whole report, and their ids follow from that. Rows that
+nothing orders, such as kernels that two processes began in the same nanosecond, stand in the order of the processes.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tracekit.arrays.columns import integers
+from tracekit.arrays.kept_memory import give_back
+from tracekit.arrays.types import Ints, Rows
+from tracekit.attribution.base import Trace
+from tracekit.causes import LEFT_OUT, LOSSES, REPORT
+from tracekit.dataset import manifest
+from tracekit.dataset.joining import Renumbering, renumbering, with_new_ids
+from tracekit.dataset.opening import id_of
+from tracekit.dataset.per_report_modules import NO_MODULES, Union, of_table, united
+from tracekit.dataset.writing import ROW_GROUP, numbered, table_writer
+from tracekit.progress import Progress
+from tracekit.tables import TABLES, calls, coverage, kernel_modules, kernels, modules, ranges, steps
+from tracekit.tables.base import Table
+
+#: The tables whose rows are merged, in the order in which that is best begun.
+MERGED = tuple(table.SPEC.name for table in (kernels, ranges, calls, kernel_modules, steps))
+_SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
+_PIECE_ROWS = 2 * ROW_GROUP
+#: By the end of a column's name, the table to whose rows it refers.
+_REFERRED = {"kernel_id": kernels.SPEC.name, "call_id": calls.SPEC.name, "range_id": ranges.SPEC.name}
+_REFERRED["step_id"] = steps.SPEC.name
+
+
+def write_part(folder: Path, trace: Trace, progress: Progress) -> dict[str, int]:
+    """Writes the tables of some processes into an empty folder; returns how many rows each has."""
+    rows = {}
+    for done, table in enumerate(TABLES, 1):
+        rows[table.SPEC.name] = _written(table, trace, folder)
+        progress("writing", done / len(TABLES))
+    return rows
+
+
+def _written(table: Table, trace: Trace, folder: Path) -> int:
+    rows = 0
+    schema = table.SPEC.schema()
+    with pa.OSFile(str(_place(folder, table.SPEC.name)), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for piece in table.build(trace):
+            writer.write_table(piece)
+            rows += piece.num_rows
+    return rows
+
+
+def _place(folder: Path, table: str) -> Path:
+    return folder / f"{table}.arrow"
+
+
+class _Mapped:
+    """A table of a part, mapped into memory."""
+
+    def __init__(self, folder: Path, table: str) -> None:
+        with _place(folder, table).open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.rows = pa.ipc.open_stream(pa.py_buffer(self._map)).read_all()
+
+    def release(self) -> None:
+        """Lets go of the memory of what was read; it is read again if it is needed again."""
+        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def _read(folder: Path, table: str) -> pa.Table:
+    return _Mapped(folder, table).rows
+
+
+def coverage_of(folder: Path) -> list[dict[str, Any]]:
+    """The rows of ``coverage`` of some processes."""
+    rows: list[dict[str, Any]] = _read(folder, coverage.SPEC.name).to_pylist()
+    return rows
+
+
+@dataclass(frozen=True)
+class Merge:
+    """The parts of a report, and what becomes of the ids of their modules.
+
+    Attributes:
+        rows: How many rows of each table every part has.
+        first_id: The id of the first row of every table.
+    """
+
+    parts: list[Path]
+    rows: Sequence[Mapping[str, int]]
+    modules: list[Renumbering]
+    first_id: int
+
+    def table(self, name: str, folder: Path, share: Callable[[float], None]) -> None:
+        """Writes a table of the dataset."""
+        give_back()
+        spec, mapped = _SPECS[name], [_Mapped(part, name) for part in self.parts]
+        tables = [part.rows for part in mapped]
+        order, offsets = self._order(name, tables), self._offsets(name)
+        ids = {table: self._new_ids(table) for _, table in _references(spec.empty())}
+        total = int(offsets[-1])
+        with table_writer(folder / f"{name}.parquet", spec) as writer:
+            for start in range(0, max(total, 1), _PIECE_ROWS):
+                rows = np.arange(start, min(start + _PIECE_ROWS, total))
+                piece = self._taken(tables, offsets, rows if order is None else order[rows])
+                writer.write_table(numbered(_with_new_ids(piece, ids), self.first_id), row_group_size=ROW_GROUP)
+                for part in mapped:
+                    part.release()
+                share(min(1.0, (start + _PIECE_ROWS) / max(total, 1)))
+
+    def _offsets(self, name: str) -> Ints:
+        return np.cumsum([0, *(rows[name] for rows in self.rows)])
+
+    def _order(self, name: str, tables: list[pa.Table]) -> Rows | None:
+        """The rows of all parts, one behind the other, in the order of the merged table; None if they are."""
+        if name == ranges.SPEC.name:
+            return None
+        if name == steps.SPEC.name:
+            return _sorted([_numbers(tables, "start_ns")])
+        if name == kernel_modules.SPEC.name:
+            referred = zip(tables, self._offsets(kernels.SPEC.name), strict=False)
+            kernel = np.concatenate([integers(table, "kernel_id") + offset for table, offset in referred])
+            return _sorted([self._kernel_ids[kernel]])
+        last = np.iinfo(np.int32).max
+        module = [
+            np.append(new.ids, last)[integers(table, "module_id")]
+            for table, new in zip(tables, self.modules, strict=True)
+        ]
+        return _sorted([np.concatenate(module), _numbers(tables, "start_ns")])
+
+    @cached_property
+    def _kernel_ids(self) -> Ints:
+        """The new id of every kernel by the rank of its start in its part, behind those of earlier parts."""
+        starts = [np.sort(integers(_read(part, kernels.SPEC.name), "start_ns")) for part in self.parts]
+        return _inverse(_sorted([np.concatenate(starts)]))
+
+    def _new_ids(self, name: str) -> Ints | None:
+        """The new id of every row of a table by its old one, behind those of earlier parts; None if it is the same."""
+        if name == kernels.SPEC.name:
+            return self._kernel_ids
+        order = self._order(name, [_read(part, name) for part in self.parts])
+        return None if order is None else _inverse(order)
+
+    def _taken(self, tables: list[pa.Table], offsets: Ints, rows: Rows) -> pa.Table:
+        """Some rows of all parts, with ids that are counted through all parts, and with the new modules."""
+        part = np.searchsorted(offsets, rows, side="right") - 1
+        pieces = []
+        for at in np.unique(part).tolist():
+            own = rows[part == at] - offsets[at]
+            in_turn = bool((np.diff(own) == 1).all())
+            piece = tables[at].slice(own[0], own.size) if in_turn else tables[at].take(pa.array(own))
+            pieces.append(self._counted_through(piece, at))
+        whole = pa.concat_tables(pieces or tables[:1]).unify_dictionaries().combine_chunks()
+        return whole if len(pieces) < 2 else whole.take(pa.array(_inverse(_sorted([part]))))  # noqa: PLR2004
+
+    def _counted_through(self, piece: pa.Table, part: int) -> pa.Table:
+        for at, table in _references(piece):
+            if offset := int(self._offsets(table)[part]):
+                piece = piece.set_column(at, piece.schema.field(at), pc.add(piece.column(at), offset))
+        new = self.modules[part]
+        return piece if new.changes_nothing or "module_id" not in piece.column_names else with_new_ids(piece, new)
+
+
+def _with_new_ids(piece: pa.Table, ids: Mapping[str, Ints | None]) -> pa.Table:
+    for at, table in _references(piece):
+        if (new := ids[table]) is not None:
+            column = pa.array(new).take(piece.column(at).combine_chunks()).cast(pa.int64())
+            piece = piece.set_column(at, piece.schema.field(at), column)
+    return piece
+
+
+def _references(table: pa.Table) -> Iterator[tuple[int, str]]:
+    for at, name in enumerate(table.column_names):
+        yield from ((at, referred) for end, referred in _REFERRED.items() if name.endswith(end))
+
+
+def _numbers(tables: Sequence[pa.Table], column: str) -> Ints:
+    return np.concatenate([integers(table, column) for table in tables])
+
+
+def _sorted(keys: Sequence[Ints]) -> Rows:
+    return np.lexsort(keys[::-1]) if len(keys) > 1 else np.argsort(keys[0], kind="stable")
+
+
+def _inverse(order: Rows) -> Ints:
+    inverse: Ints = np.empty(order.size, np.int32 if order.size < 1 << 31 else np.int64)
+    inverse[order] = np.arange(order.size)
+    return inverse
+
+
+def merged_modules(
+    folder: Path, parts: list[Path], rows: Sequence[Mapping[str, int]], differing: Sequence[int], first_id: int
+) -> tuple[Merge, Union]:
+    """Writes the modules of the dataset; then the other tables can be merged.
+
+    Args:
+        folder: That of the dataset.
+        parts: The folders of the parts.
+        rows: How many rows of each table every part has.
+        differing: How many modules each part describes in different ways.
+        first_id: The id of the first row of every table.
+    """
+    hierarchies = [of_table(_read(part, modules.SPEC.name), NO_MODULES) for part in parts]
+    odd = frozenset(at for at, number in enumerate(differing) if number)
+    union = united([one.table for one in hierarchies], odd, [_first_calls(part) for part in parts])
+    with table_writer(folder / f"{modules.SPEC.name}.parquet", modules.SPEC) as writer:
+        writer.write_table(union.table, row_group_size=ROW_GROUP)
+    paths = union.table.column("path").to_pylist()
+    new = [renumbering(one, ids, paths) for one, ids in zip(hierarchies, union.module_id, strict=True)]
+    return Merge(parts, rows, new, first_id), union
+
+
+def _first_calls(part: Path) -> dict[int, int]:
+    rows = _read(part, calls.SPEC.name)
+    module, first = np.unique(integers(rows, "module_id"), return_index=True)
+    return dict(zip(module.tolist(), integers(rows, "start_ns")[first].tolist(), strict=True))
+
+
+def finish(
+    folder: Path,
+    about: Mapping[str, Any],
+    parts: Sequence[Mapping[str, int]],
+    covered: Sequence[Sequence[Mapping[str, Any]]],
+    union: tuple[int, int],
+) -> None:
+    """Writes coverage and the manifest, when all other tables are there.
+
+    Args:
+        folder: That of the dataset.
+        about: Fields of the manifest that describe the report.
+        parts: How many rows of each table every part has.
+        covered: The coverage of each part.
+        union: How many modules there are, and how many are described in different ways.
+    """
+    rows = {name: sum(part[name] for part in parts) for name in parts[0]} | {modules.SPEC.name: union[0]}
+    wholes = {**rows, "launches": about["launches"], "processes": len(about["processes"]), REPORT: 1}
+    everywhere = f"{REPORT}{LOSSES}"
+    total = manifest.total_coverage([row for part in covered for row in part], wholes, counted_once=everywhere)
+    lost = sorted((row for row in total if _is_lost(row)), key=itemgetter("what", "cause", "detail"))
+    in_order = [*(row for row in total if not _is_lost(row)), *lost]
+    merged = coverage.with_differing(in_order, union[1], union[0])
+    with table_writer(folder / f"{coverage.SPEC.name}.parquet", coverage.SPEC) as writer:
+        writer.write_table(merged)
+    rows[coverage.SPEC.name] = merged.num_rows
+    ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
+    fields = {**about, "rows": rows, manifest.TABLE_IDS: ids, "coverage": merged.to_pylist()}
+    manifest.write(folder, fields)
+
+
+def _is_lost(row: Mapping[str, Any]) -> bool:
+    return str(row["what"]).endswith((LOSSES, LEFT_OUT))

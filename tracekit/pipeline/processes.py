@@ -1,0 +1,256 @@
+"""The processes of a large report, worked on apart, and merged into the dataset of the whole report.
+
+There are three rounds of tasks, which an engine does: the rows of the report are dealt to the processes, the processes
+go through the stages as whole reports do, and each table is merged.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from tracekit.arrays.kept_memory import give_back
+from tracekit.dataset import manifest
+from tracekit.dataset.merging import MERGED, coverage_of, finish, merged_modules, write_part
+from tracekit.engines import Engine, Task, opened
+from tracekit.engines.base import IN_PROCESS, Share
+from tracekit.engines.dask import scratch_folder
+from tracekit.engines.processes import cores
+from tracekit.errors import ReportError
+from tracekit.markers.base import HIERARCHIES, CompiledGraphMarker, KernelMapMarker
+from tracekit.pipeline.one import ParseOptions, described, needed_bytes, sqlite_bytes, traced, without_collector
+from tracekit.progress import Progress, no_progress, of_all
+from tracekit.readers.base import Stored, StoredReader
+from tracekit.readers.nsight.dealing import Dealt, DealtFile, DealtTables, deal, has_several_processes, readings
+from tracekit.readers.nsight.losses import Held
+from tracekit.readers.nsight.report import recording_of
+from tracekit.recording.provenance import Source
+from tracekit.storage.local_copies import temp_dir
+
+#: The temporary files, relative to the report as SQLite.
+_SCRATCH = 3
+#: Memory that dealing a piece takes, and merging a row.
+_PIECE_BYTES, _ROW_BYTES = 400_000_000, 40
+
+Result = TypeVar("Result")
+
+
+class _StaysWhole(Exception):  # noqa: N818
+    """The processes of a report cannot be worked on apart."""
+
+
+def write_by_processes(
+    path: Path, reader: StoredReader, folder: Path, progress: Progress, options: ParseOptions, scheduler: str | None
+) -> bool:
+    """Works on the processes of a report apart; writes nothing and returns False if they depend on each other."""
+    scheduler = IN_PROCESS if cores() == 1 else scheduler
+    try:
+        with reader.stored(path, progress) as stored:
+            if not _whole_if_damaged(partial(has_several_processes, stored.tables)):
+                return False
+            with temp_dir(parent=scratch_folder()) as scratch, opened(scheduler) as engine:
+                _check_space(path, scratch)
+                _Report(path, stored, engine, scratch, progress).write(folder, options)
+    except _StaysWhole:
+        for left in folder.iterdir():
+            left.unlink()
+        return False
+    return True
+
+
+def _whole_if_damaged(function: Callable[[], Result]) -> Result:
+    """Does what may find a report damaged: reading it as a whole says what is wrong with it."""
+    try:
+        return function()
+    except ReportError:
+        raise _StaysWhole from None
+
+
+def _check_space(path: Path, scratch: Path) -> None:
+    needed, free = _SCRATCH * sqlite_bytes(path), shutil.disk_usage(scratch).free
+    if needed > free:
+        problem = f"needs {needed / 1e9:.1f} GB for temporary files in {scratch.parent}, which has {free / 1e9:.1f} GB"
+        raise ReportError(path, problem, "free some space there, or set TMPDIR to a folder on another disk")
+
+
+class _Parsed(NamedTuple):
+    """What is known of a part of a report whose tables are written.
+
+    Attributes:
+        about: The fields of a manifest.
+        graphs: Ids of kernel maps that runs of compiled graphs name.
+        maps: Those of which the part has the text.
+    """
+
+    about: dict[str, Any]
+    held: Held
+    rows: dict[str, int]
+    coverage: list[dict[str, Any]]
+    graphs: frozenset[str]
+    maps: frozenset[str]
+
+    @property
+    def by(self) -> str | None:
+        """What its hierarchy is keyed by; None if it has no node."""
+        by: str = self.about["hierarchy"]["by"]
+        return by if self.rows["modules"] else None
+
+
+class _Part(NamedTuple):
+    """Some processes of a report, whatever is known of its file, and the folder of their tables."""
+
+    report: Path
+    dealt: Dealt
+    processes: frozenset[int]
+    source: Source
+    folder: Path
+
+    @without_collector()
+    def parsed(self, options: ParseOptions, share: Share) -> _Parsed:
+        """Takes them through the stages."""
+        give_back()
+        self.folder.mkdir(exist_ok=True)
+        tables = DealtTables(self.report, self.dealt, self.processes)
+        recording = recording_of(tables, lambda: self.source, lambda _, done: share(0.2 * done))
+        trace = traced(recording, options.rows, lambda _, done: share(0.2 + 0.4 * done))
+        markers = trace.evidence.decoded.markers
+        about, held = described(self.report, trace, options), Held.of(recording)
+        rows = write_part(self.folder, trace, lambda _, done: share(0.6 + 0.4 * done))
+        graphs = frozenset(marker.map_id for marker in markers if isinstance(marker, CompiledGraphMarker))
+        maps = frozenset(marker.map_id for marker in markers if isinstance(marker, KernelMapMarker))
+        pa.default_memory_pool().release_unused()
+        return _Parsed(about, held, rows, coverage_of(self.folder), graphs, maps)
+
+
+class _Report(NamedTuple):
+    """A report whose processes are worked on apart."""
+
+    path: Path
+    stored: Stored
+    engine: Engine
+    scratch: Path
+    progress: Progress
+
+    def write(self, folder: Path, options: ParseOptions) -> None:
+        """Writes the dataset."""
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            source = pool.submit(self.stored.source)  # a digest takes time
+            dealt = self._dealt()
+            if dealt.stays_whole:
+                raise _StaysWhole
+            parts = self._parts(dealt)
+            parsed = self._parsed(parts, options)
+            shutil.rmtree(self.scratch / "dealt")
+            about = self._about(dealt, parsed, source.result())
+        differing = [manifest.differing_in(part.coverage) for part in parsed]
+        folders, rows = [part.folder for part in parts], [part.rows for part in parsed]
+        merge, union = merged_modules(folder, folders, rows, differing, options.first_id)
+        tasks = [
+            (partial(merge.table, name, folder), _PIECE_BYTES + _ROW_BYTES * sum(part.rows[name] for part in parsed))
+            for name in MERGED
+        ]
+        self._done("writing", tasks)
+        modules = union.table.num_rows, max(union.differing_modules, *differing)
+        finish(folder, about, rows, [part.coverage for part in parsed], modules)
+
+    def _done(self, stage: str, tasks: Sequence[tuple[Callable[[Share], Result], int]]) -> list[Result]:
+        """Does tasks, each with the memory that it needs; their results in their order."""
+        results: dict[int, Any] = {}
+        progress = of_all(stage, len(tasks), self.progress)
+        numbered = [Task(str(number), function, needed) for number, (function, needed) in enumerate(tasks)]
+        outcomes = self.engine.outcomes(numbered, progress)
+        while (outcome := _whole_if_damaged(partial(next, outcomes, None))) is not None:
+            if outcome.lost is not None:
+                problem = f"a process that worked on it ended early ({outcome.lost})"
+                raise ReportError(self.path, problem, "free memory if it ran out of memory, and try again")
+            results[outcome.number] = outcome.result
+            progress(str(outcome.number), 1.0)
+        return [results[number] for number in range(len(tasks))]
+
+    def _dealt(self) -> Dealt:
+        tables, folder = self.stored.tables, self.scratch / "dealt"
+        folder.mkdir()
+        asked = readings(tables)
+        made = self._deal(asked, folder / "piece")
+        dealt: dict[str, list[DealtFile]] = {}
+        for (name, _), file in zip(asked, made, strict=True):
+            dealt.setdefault(name, []).append(file)
+        odd = [name for name, files in dealt.items() if None in files or not _in_order(files)]
+        quiet = self._replace(progress=no_progress)
+        for name, file in zip(odd, quiet._deal([(name, None) for name in odd], folder / "whole"), strict=True):
+            dealt[name] = [file]
+        return Dealt(tables, dealt)
+
+    def _deal(self, asked: list[tuple[str, Any]], file: Path) -> list[Any]:
+        places = [file.with_name(f"{file.name}-{number}.arrow") for number in range(len(asked))]
+        tables = self.stored.tables
+        return self._done(
+            "reading", [(partial(deal, tables, *one), _PIECE_BYTES) for one in zip(asked, places, strict=True)]
+        )
+
+    def _parts(self, dealt: Dealt) -> list[_Part]:
+        # The rank in the file's name belongs to the only process that used a GPU.
+        name = self.path.name if len(dealt.working) == 1 else ""
+        source = Source(name, 0, "", "")
+        folders = (self.scratch / f"part-{number}" for number in range(len(dealt.parts)))
+        return [
+            _Part(self.path, dealt, part, source, folder) for part, folder in zip(dealt.parts, folders, strict=False)
+        ]
+
+    def _parsed(self, parts: list[_Part], options: ParseOptions) -> list[_Parsed]:
+        parsed = self._through_stages(parts, options)
+        held = [part.by for part in parsed if part.by is not None]
+        by = min(held, key=HIERARCHIES.index, default=parsed[0].about["hierarchy"]["by"])
+        others = [at for at, part in enumerate(parsed) if part.about["hierarchy"]["by"] != by]
+        again = self._replace(progress=no_progress)._through_stages(
+            [parts[at] for at in others], replace(options, rows=by)
+        )
+        for at, part in zip(others, again, strict=True):
+            parsed[at] = part
+        for part in parsed:
+            part.about["hierarchy"] = {"by": by, "asked": options.rows}
+            elsewhere = frozenset().union(*(other.maps for other in parsed))
+            if not (part.graphs - part.maps).isdisjoint(elsewhere):
+                raise _StaysWhole  # any process may record a map for all
+        return parsed
+
+    def _through_stages(self, parts: list[_Part], options: ParseOptions) -> list[_Parsed]:
+        if not parts:
+            return []
+        rows = parts[0].dealt.rows
+        shares = [sum(map(rows.__getitem__, part.processes)) / max(1, sum(rows.values())) for part in parts]
+        tasks = [
+            (partial(part.parsed, options), needed_bytes(self.path, share))
+            for part, share in zip(parts, shares, strict=True)
+        ]
+        return self._done("attributing", tasks)
+
+    def _about(self, dealt: Dealt, parsed: list[_Parsed], source: Source) -> dict[str, Any]:
+        """The fields of the manifest that describe the report."""
+        abouts = [part.about for part in parsed]
+        own = {"name", "size_bytes", "sha256", "format"}
+        exporter = {"exporter": self.stored.exporter} if self.stored.exporter else {}
+        known = {name: value for name, value in asdict(source).items() if name in own}
+        processes = {process["pid"]: process for about in abouts for process in about["processes"]}
+        missing = (*dealt.missing(Held.together(part.held for part in parsed)), *self.stored.missing)
+        return {
+            **abouts[0],
+            "source": abouts[0]["source"] | known | exporter,
+            "processes": [processes[pid] for pid in sorted(processes)],
+            "ranks": [rank for about in abouts for rank in about["ranks"]],
+            "missing": [asdict(data) for data in missing],
+            "length_ns": max(about["length_ns"] for about in abouts),
+            "launches": sum(about["launches"] for about in abouts),
+        }
+
+
+def _in_order(files: Sequence[DealtFile]) -> bool:
+    """Whether the rows of pieces follow each other; those of empty ones do."""
+    places = [place for file in files for place in (file.place if file.rows else ())]
+    return all(one <= other for one, other in pairwise(places))

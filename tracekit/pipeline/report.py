@@ -1,0 +1,44 @@
+"""One report: as a whole, or its processes apart, which makes the same dataset."""
+
+from pathlib import Path
+
+from tracekit.engines.base import IN_PROCESS
+from tracekit.pipeline.one import ParseOptions, sqlite_bytes, tables_of
+from tracekit.progress import Progress
+from tracekit.readers import reader_for
+from tracekit.readers.base import Reader, StoredReader
+from tracekit.storage.local_copies import local_copy
+from tracekit.storage.locations import Location
+
+#: A smaller report, as SQLite, is read as a whole: starting processes would take longer.
+LEAST_BYTES = 96 << 20
+
+
+def parse_report(
+    report: Location,
+    folder: Path,
+    progress: Progress,
+    options: ParseOptions,
+    scratch: str | None = None,
+    scheduler: str | None = IN_PROCESS,
+) -> None:
+    """As :func:`write_tables`; a copy of a report at a URL goes into the folder ``scratch`` meanwhile."""
+    with local_copy(report, progress, scratch) as path:
+        reader = reader_for(path)
+        folder.mkdir(exist_ok=True)
+        write_tables(path, reader, folder, progress, options, scheduler)
+
+
+def write_tables(
+    path: Path, reader: Reader, folder: Path, progress: Progress, options: ParseOptions, scheduler: str | None
+) -> None:
+    """Reads one report and writes its tables and manifest into an empty folder.
+
+    The dataset depends only on the report, not on where its processes are worked on.
+    """
+    if not options.graph_captures and isinstance(reader, StoredReader) and sqlite_bytes(path) >= LEAST_BYTES:
+        from tracekit.pipeline.processes import write_by_processes  # noqa: PLC0415 - few reports are so large
+
+        if write_by_processes(path, reader, folder, progress, options, scheduler):
+            return
+    tables_of(path, reader, folder, progress, options)
