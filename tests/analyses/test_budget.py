@@ -428,3 +428,22 @@ def test_a_budget_of_several_reports_is_that_of_each(tmp_path: Path) -> None:
         assert own[0] == path.stem
         columns = ["pid", "device", "kind", "path", "ns", "window_ns"]
         pd.testing.assert_frame_equal(own[1][columns].reset_index(drop=True), alone[columns])
+
+
+def test_the_overview_is_of_the_median_window(parsed: Parse) -> None:
+    lines = "".join(
+        f"""
+        range   1 {at} {at + 90} ProfilerStep#{at}
+        range   1 {at} {at + 80} {{'Module': 'top.layers.{at % 2}'}}
+        launch  1 {at + 1} {at + 2} #{at + 1}
+        kernel  1 {at + 10} {at + 10 + length} #{at + 1}
+        launch  1 {at + 3} {at + 5} #{at + 2}
+        kernel  1 {at + 50} {at + 60} #{at + 2}
+        """
+        for at, length in ((0, 40), (100, 20), (201, 20))
+    )
+    found = budget.overview(parsed(lines))
+    assert found["kind"].tolist() == ["compute", "launch", "host_code", "latency"]
+    assert found["median_ns"].tolist() == [50, 1, 41, 8]
+    assert found["share"].tolist() == [0.5, 0.01, 0.41, 0.08]
+    assert found["leading"][0] == [("top.layers.*", 1.0)]

@@ -13,7 +13,8 @@ one replay, ``dependency`` if its stream was made to wait for other work that en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +23,11 @@ import pyarrow as pa
 
 from tracekit.analyses.base import Columns
 from tracekit.analyses.communication import nccl_work
-from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.analyses.weighted_kernels import axis_of, from_graph
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import grouped, maxima, minima, sums_by
+from tracekit.arrays.groups import grouped, maxima, minima, sums, sums_by
 from tracekit.arrays.intervals import Covered, covered, innermost, nesting_order, parents
 from tracekit.arrays.slices import greatest_of
 from tracekit.arrays.types import Flags, Ints, Rows
@@ -66,35 +67,116 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas, with one report in memory at a time."""
-    if dataset.root is not None:
-        raise UsageError(f"a {NAME} is of whole devices; ask the whole dataset, without --path")
-    modules = hierarchy(dataset)
-    parts = [_of_one(part, modules) for part in dataset.by_report()]
+    parts = [_columns(dataset, part, found) for part, found in _each(dataset)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _of_one(dataset: Dataset, modules: Hierarchy) -> Columns:
+def _columns(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
+    windows, rows = found.windows, found.rows
+    line, window_ns = windows.line[rows.window], (windows.end - windows.start)[rows.window]
+    answer = {"report": np.full(rows.ns.size, part.reports[0], object)} if dataset.reports else {}
+    return answer | {
+        **{name: _or_none(values[line]) for name, values in zip(("pid", "device"), found.lines, strict=True)},
+        "step_id": _or_none(windows.step[rows.window]),
+        "kind": np.array(KINDS, object)[rows.kind],
+        "path": np.array([*found.modules.path, None], object)[rows.module],
+        "ns": rows.ns,
+        "share": rows.ns / window_ns,
+        "window_ns": window_ns,
+    }
+
+
+#: How many modules :func:`overview` names for each kind.
+_LEADING, _LEAST_SHARE = 3, 0.01
+
+
+def overview(dataset: Dataset) -> Columns:
+    """The budget by kind, for people: the kinds add up to the median window, of two in the middle the shorter one.
+
+    Returns:
+        A row per kind that occurs, in the order of ``KINDS``: ``kind``, ``median_ns`` (in the median window),
+        ``share`` (of that), ``total_share`` (of all windows together) and ``leading``: the modules, or layers that are
+        alike, with most of its time in all windows, each with its share of that.
+    """
+    by_window, total, names = [], Counter[tuple[int, str]](), [""]
+    for _, found in _each(dataset):
+        rows = found.rows
+        names = [*patterns(found.modules), ""] if len(names) == 1 else names
+        cell = rows.window * len(KINDS) + rows.kind
+        by_window.append(sums(cell, rows.ns, found.windows.start.size * len(KINDS)).reshape(-1, len(KINDS)))
+        keys, (ns,) = sums_by((rows.kind, rows.module), (rows.ns,))
+        for kind, module, time in zip(*(key.tolist() for key in keys), ns.tolist(), strict=True):
+            total[kind, names[module]] += time
+    windows = np.concatenate(by_window)
+    windows = windows[windows.sum(axis=1) > 0]
+    order = np.argsort(windows.sum(axis=1), kind="stable")
+    middle = windows[order[(order.size - 1) // 2]] if order.size else np.zeros(len(KINDS), np.int64)
+    every = windows.sum(axis=0)
+    used = np.flatnonzero(every)
+    leading = np.empty(used.size, object)
+    leading[:] = [_leading(total, kind) for kind in used.tolist()]
+    return {
+        "kind": np.array(KINDS, object)[used],
+        "median_ns": middle[used],
+        "share": middle[used] / max(1, middle.sum()),
+        "total_share": every[used] / max(1, every.sum()),
+        "leading": leading,
+    }
+
+
+def _leading(total: Counter[tuple[int, str]], kind: int) -> list[tuple[str, float]]:
+    own = Counter({name: time for (of, name), time in total.items() if of == kind})
+    first = [(name or "(outside)", time / own.total()) for name, time in own.most_common(_LEADING)]
+    return [(name, share) for name, share in first if share >= _LEAST_SHARE]
+
+
+def waits_of_streams(dataset: Dataset) -> tuple[int, int]:
+    """How many waits of streams there are, and of how many it is not known what they wait for."""
+    number = unknown = 0
+    for part in dataset.by_report():
+        calls = part.table("api_calls", ["name", "kernel_id"])
+        waits = _waits(calls)
+        number += int(waits.sum())
+        unknown += int((waits & (integers(calls, "kernel_id") < 0)).sum())
+    return number, unknown
+
+
+class _Rows(NamedTuple):
+    """The time of each window by kind and module."""
+
+    window: Rows
+    kind: Ints
+    module: Rows
+    ns: Ints
+
+
+class _Found(NamedTuple):
+    """The budget of a report; ``lines`` are the processes and devices of ``windows.line``."""
+
+    modules: Hierarchy
+    lines: tuple[Ints, Ints]
+    windows: _Windows
+    rows: _Rows
+
+
+def _each(dataset: Dataset) -> Iterator[tuple[Dataset, _Found]]:
+    if dataset.root is not None:
+        raise UsageError(f"a {NAME} is of whole devices; ask the whole dataset, without --path")
+    modules = hierarchy(dataset)
+    for part in dataset.by_report():
+        yield part, _of_one(part, modules)
+
+
+def _of_one(dataset: Dataset, modules: Hierarchy) -> _Found:
     work = _work_of(dataset, modules)
     windows = _windows(work)
     pieces = _pieces(work, windows)
-    idle = pieces.of_kind(-1)
-    parts = [pieces.without(idle), *_idle_pieces(dataset, modules, work, pieces.at(idle))]
+    idle = pieces.kind < 0
+    parts = [pieces.at(~idle), *_idle_pieces(dataset, modules, work, pieces.at(idle))]
     whole = _Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     (window, kind, module), (ns,) = sums_by((whole.window, whole.kind, whole.module), (whole.end - whole.start,))
     order = np.lexsort((module, kind, -ns, window))
-    window, kind, module, ns = (column[order] for column in (window, kind, module, ns))
-    window_ns = (windows.end - windows.start)[window]
-    line = windows.line[window]
-    answer = {"report": np.full(ns.size, dataset.reports[0], object)} if dataset.reports else {}
-    return answer | {
-        **{name: _or_none(values[line]) for name, values in zip(("pid", "device"), work.lines, strict=True)},
-        "step_id": _or_none(windows.step[window]),
-        "kind": np.array(KINDS, object)[kind],
-        "path": np.array([*modules.path, None], object)[module],
-        "ns": ns,
-        "share": ns / window_ns,
-        "window_ns": window_ns,
-    }
+    return _Found(modules, work.lines, windows, _Rows(window[order], kind[order], module[order], ns[order]))
 
 
 def _or_none(values: Ints) -> np.ndarray[Any, Any]:
@@ -176,14 +258,8 @@ class _Pieces(NamedTuple):
     kind: Ints
     module: Rows
 
-    def at(self, rows: Rows) -> _Pieces:
+    def at(self, rows: Flags) -> _Pieces:
         return _Pieces(*(column[rows] for column in self))
-
-    def of_kind(self, kind: int) -> Rows:
-        return np.flatnonzero(self.kind == kind)
-
-    def without(self, rows: Rows) -> _Pieces:
-        return _Pieces(*(np.delete(column, rows) for column in self))
 
 
 def _pieces(work: _Work, windows: _Windows) -> _Pieces:
@@ -237,7 +313,7 @@ def _idle_pieces(dataset: Dataset, modules: Hierarchy, work: _Work, idle: _Piece
     following = np.searchsorted(work.start, idle.start, side="right")
     launched, returned = (work.column(f"launch_{name}_ns", _NEVER) for name in ("start", "end"))
     known = launched[following] != _NEVER
-    unknown = idle.at(np.flatnonzero(~known))._replace(kind=np.full(np.count_nonzero(~known), _UNKNOWN))
+    unknown = idle.at(~known)._replace(kind=np.full(np.count_nonzero(~known), _UNKNOWN))
     rows, next_ = np.flatnonzero(known), following[known]
     shift = work.shift[work.line[next_]]
     start, end = idle.start[rows] - shift, idle.end[rows] - shift
@@ -281,8 +357,7 @@ def _depends(dataset: Dataset, work: _Work, rows: Rows) -> Flags:
     """
     depends = np.zeros(rows.size, bool)
     calls = dataset.table("api_calls", ["name", "pid", "context", "stream", "start_ns", "kernel_id"])
-    names = labels(calls, "name")
-    waits = np.isin(names.code, names.containing("streamwaitevent")) & (integers(calls, "kernel_id") >= 0)
+    waits = _waits(calls) & (integers(calls, "kernel_id") >= 0)
     calls = calls.filter(pa.array(waits & (integers(calls, "stream") >= 0)))
     if not calls.num_rows or not rows.size:
         return depends
@@ -311,6 +386,12 @@ def _depends(dataset: Dataset, work: _Work, rows: Rows) -> Flags:
     latest = np.maximum(returned[rows[asked]], np.where(before[asked] >= 0, ended[before[asked]], _NEVER))
     depends[asked] = last > latest
     return depends
+
+
+def _waits(calls: pa.Table) -> Flags:
+    """Which API calls make a stream wait."""
+    names = labels(calls, "name")
+    return np.isin(names.code, names.containing("streamwaitevent"))
 
 
 def _before_on_stream(stream: Rows) -> Rows:
