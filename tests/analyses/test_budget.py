@@ -17,8 +17,9 @@ import tracekit
 from tests.golden import Parse, check_frame
 from tests.joined import joined_here
 from tests.needs import REPORTS, TRACES
+from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
-from tracekit.analyses import budget
+from tracekit.analyses import budget, stragglers
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
@@ -143,6 +144,41 @@ def test_collectives_count_where_nothing_computes(parsed: Parse) -> None:
         compute        5
     """,
     )
+
+
+#: Two processes, of which the second comes later to every all-reduce.
+STARTS = (0, 201_000, 403_000, 606_000, 810_000)
+LATE = (20_000, 30_000, 40_000, 10, 7)
+RANKS = "".join(
+    f"""
+    launch 7/1 {at} {at + 100} #{number}
+    kernel 7/1 {at + 1000} {at + 90_000} #{number} ncclDevKernel_AllReduce_Sum_f32_RING_LL
+    launch 8/1 {at} {at + 100} #{number}
+    kernel:1 8/1 {at + late + 1000} {at + 90_200} #{number} ncclDevKernel_AllReduce_Sum_f32_RING_LL
+    """
+    for number, (at, late) in enumerate(
+        ((0, 20_000), (201_000, 30_000), (403_000, 40_000), (606_000, 10), (810_000, 7))
+    )
+)
+
+
+def test_a_collective_waits_until_its_last_rank_has_begun(parsed: Parse) -> None:
+    rows = budget.frame(parsed(RANKS))
+    waited = rows[rows.kind == "communication_wait"]
+    assert waited[["pid", "device", "ns"]].to_numpy().tolist() == [[7, 0, 90_017]]
+    communicates = rows[rows.kind == "communication"]
+    assert communicates.ns.tolist() == [5 * 89_000 - 90_017, 5 * 89_200 - 90_017]
+
+
+def test_ranks_of_several_reports_wait_for_each_other(tmp_path: Path) -> None:
+    dataset = joined_here(reports(simulated(Job(seed=1, ranks=2, steps=6)), tmp_path), tmp_path / "run")
+    together = budget.frame(dataset)
+    check_sums(dataset)
+    waited = together[together.kind == "communication_wait"].ns.sum()
+    assert waited == pytest.approx(stragglers.frame(dataset).waited_ns.sum(), rel=0.05)
+    for name in dataset.reports:
+        alone = budget.frame(dataset.of_reports(name))
+        assert alone.ns.tolist() == together[together.report == name].ns.tolist()
 
 
 def test_between_nodes_of_one_replay_the_graph_waits(parsed: Parse) -> None:

@@ -4,11 +4,13 @@ A *window* of a process and device goes from the first work of a step there to t
 one ends with its step's work. Every instant of a window is of one kind, so that the kinds add up to the window.
 
 While the device works: ``compute`` if any kernel runs that is no collective, else ``communication`` if a collective
-does, else ``copy``. While it is idle, what counts is the next work to start there. Until the call that launched it
-returned, what its thread did at that instant: ``host_blocked`` inside a call that blocks, else ``launch`` in any other
-CUDA call, else ``compilation`` or ``data_loading`` in such a phase, else ``host_code``. Then ``graph`` between nodes of
-one replay, ``dependency`` if its stream was made to wait for other work that ended later than all else, else
-``latency``; and ``unknown`` where its launch is not known.
+does, but ``communication_wait`` while all of these wait for their last rank, where that is proven; else ``copy``.
+
+While it is idle, what counts is the next work to start there. Until the call that launched it returned, what its thread
+did at that instant: ``host_blocked`` inside a call that blocks, else ``launch`` in any other CUDA call, else
+``compilation`` or ``data_loading`` in such a phase, else ``host_code``. Then ``graph`` between nodes of one replay,
+``dependency`` if its stream was made to wait for other work that ended later than all else, else ``latency``; and
+``unknown`` where its launch is not known.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from tracekit.analyses.alignment.collectives import collectives
+from tracekit.analyses.alignment.reports import aligned, met
 from tracekit.analyses.base import Columns
 from tracekit.analyses.communication import nccl_work
 from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns
@@ -36,12 +40,12 @@ from tracekit.errors import UsageError
 
 NAME = "budget"
 KINDS = (
-    *("compute", "communication", "copy"),
+    *("compute", "communication", "communication_wait", "copy"),
     *("host_blocked", "launch", "data_loading", "compilation", "host_code"),
     *("graph", "dependency", "latency", "unknown"),
 )
-_COMPUTE, _COMMUNICATION, _COPY, _BLOCKED, _LAUNCH, _DATA = range(6)
-_COMPILATION, _HOST, _GRAPH, _DEPENDENCY, _LATENCY, _UNKNOWN = range(6, 12)
+_COMPUTE, _COMMUNICATION, _WAIT, _COPY, _BLOCKED, _LAUNCH, _DATA = range(7)
+_COMPILATION, _HOST, _GRAPH, _DEPENDENCY, _LATENCY, _UNKNOWN = range(7, 13)
 
 _WORK = ("kernel_id", "kind", "name", "module_id", "pid", "tid", "start_ns", "end_ns", "step_id", "range_id")
 _PLACE = ("device", "context", "stream")
@@ -188,7 +192,8 @@ def _or_none(values: Ints) -> np.ndarray[Any, Any]:
 class _Work(NamedTuple):
     """Device work by line (process and device), start and id; ``start`` and ``end`` are on an axis of the lines.
 
-    ``lines`` are the processes and devices of the lines, ``shift`` is what their axis adds to times.
+    ``lines`` are the processes and devices of the lines, ``shift`` is what their axis adds to times; ``arrived`` is
+    when the last rank had begun a collective, where that is proven, else the start.
     """
 
     table: pa.Table
@@ -197,6 +202,7 @@ class _Work(NamedTuple):
     shift: Ints
     start: Ints
     end: Ints
+    arrived: Ints
     kind: Ints
     module: Rows
 
@@ -220,7 +226,33 @@ def _work_of(dataset: Dataset, modules: Hierarchy) -> _Work:
     start, end = axis_of(dataset, [line, line], times)
     shift = np.zeros(first.size, np.int64)
     shift[line] = start - times[0]
-    return _Work(table, line, (pid[first], device[first]), shift, start, end, kind, modules.rows(table))
+    arrived = start + _waited(dataset, line[kind == _COMMUNICATION], integers(table, "kernel_id"))
+    lines = pid[first], device[first]
+    return _Work(table, line, lines, shift, start, end, np.minimum(arrived, end), kind, modules.rows(table))
+
+
+def _waited(dataset: Dataset, lines: Rows, kernel_id: Ints) -> Ints:
+    """How long each kernel waited for the last rank of its collective; 0 where it is not proven who took part."""
+    everything = dataset.with_all_reports
+    if not lines.size or (lines.min() == lines.max() and not everything.reports):
+        return np.zeros(kernel_id.size, np.int64)
+    if NAME not in dataset.known_of_all:
+        dataset.known_of_all[NAME] = _waited_of_all(everything)
+    kernel, waited = dataset.known_of_all[NAME]
+    return lookup(waited, positions(kernel_id, kernel), missing=0)
+
+
+def _waited_of_all(dataset: Dataset) -> tuple[Ints, Ints]:
+    """The kernels of collectives of which all ranks are known, and how long each waited for the last one."""
+    lanes = collectives(dataset).lanes
+    rows = met(lanes, aligned(lanes))
+    waited = maxima(rows.meeting, rows.start, rows.missing.size)[rows.meeting] - rows.start
+    kernel = np.full(waited.size, -1)
+    for at in np.unique(rows.lane).tolist():
+        own = np.flatnonzero(rows.lane == at)
+        kernel[own] = rows.lanes[at].kernel_id[rows.event[own]]
+    proven = rows.missing[rows.meeting] == 0
+    return kernel[proven], waited[proven]
 
 
 class _Windows(NamedTuple):
@@ -264,7 +296,7 @@ class _Pieces(NamedTuple):
 
 def _pieces(work: _Work, windows: _Windows) -> _Pieces:
     """All windows, cut wherever work starts or ends; kind -1 where the device is idle."""
-    edges = _distinct((work.start, work.end, windows.start, windows.end))
+    edges = _distinct((work.start, work.end, work.arrived, windows.start, windows.end))
     start, end = edges[:-1], edges[1:]
     window = np.searchsorted(windows.start, start, side="right") - 1
     inside = (window >= 0) & (start < np.append(windows.end, 0)[window])
@@ -276,6 +308,10 @@ def _pieces(work: _Work, windows: _Windows) -> _Pieces:
         running = _running(work.start[rows], work.end[rows], start[idle])
         some = running >= 0
         kind[idle[some]], module[idle[some]] = of_kind, work.module[rows[running[some]]]
+    together = np.flatnonzero(kind == _COMMUNICATION)
+    rows = np.flatnonzero(work.kind == _COMMUNICATION)
+    arrived = _is_inside(covered(work.arrived[rows], work.end[rows]), start[together])
+    kind[together[~arrived]] = _WAIT
     return _Pieces(window, start, end, kind, module)
 
 

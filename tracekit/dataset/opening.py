@@ -71,6 +71,8 @@ class Dataset:
         self.root: str | None = None
         self._module_ids: tuple[int, int] | None = None
         self._checked: set[str] = set()
+        #: What was worked out about all reports, by name; all parts of the dataset share it.
+        self.known_of_all: dict[str, Any] = {}
         if root is not None:
             self._module_ids, self.root = self._subtree_ids(root), root
 
@@ -172,6 +174,12 @@ class Dataset:
         whole.root = whole._module_ids = None
         vars(whole).pop("_steps_seen", None)
         return whole
+
+    @property
+    def with_all_reports(self) -> Dataset:
+        """The whole dataset, also if this is only some of its reports."""
+        names = [entry["name"] for entry in self._as_written.get("reports", ())]
+        return self.whole.of_reports(*names) if names else self.whole
 
     def of_reports(self, *names: str) -> Dataset:
         """The part of the dataset, or of a subtree, that belongs to one or more of several reports.

@@ -22,6 +22,7 @@ from tracekit.views.formatting import columns_of, duration, percent, records, tr
 _STYLES = {
     "compute": ("green", "C"),
     "communication": ("magenta", "N"),
+    "communication_wait": ("bright_black", "n"),
     "copy": ("cyan", "M"),
     "host_blocked": ("red", "B"),
     "launch": ("yellow", "L"),
