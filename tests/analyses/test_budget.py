@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import tracekit
+from tests.command import command
 from tests.golden import Parse, check_frame
 from tests.joined import joined_here
 from tests.needs import REPORTS, TRACES
@@ -483,3 +485,20 @@ def test_the_overview_is_of_the_median_window(parsed: Parse) -> None:
     assert found["median_ns"].tolist() == [50, 1, 41, 8]
     assert found["share"].tolist() == [0.5, 0.01, 0.41, 0.08]
     assert found["leading"][0] == [("top.layers.*", 1.0)]
+
+
+def test_the_terminal_has_a_line_for_each_kind(parsed: Parse) -> None:
+    folder = str(parsed(DEPENDS).folder)
+    lines = command("show", "budget", folder).out.splitlines()
+    assert lines[0] == "Wall clock of the recording, 68 ns"
+    assert {*lines[1]} == {"C", "W"}
+    assert [line.split()[:4] for line in lines if "ns" in line][1:] == [
+        ["C", "compute", "58", "ns"],
+        ["W", "dependency", "10", "ns"],
+    ]
+    assert "dependency" in command("show", "budget", folder, "--by", "rank").out
+    assert "compute" not in command("show", "budget", folder, "--sort", "share", "--min-share", "90%").out
+    assert [row["kind"] for row in json.loads(command("show", "budget", folder, "--json").out)] == [
+        "compute",
+        "dependency",
+    ]
