@@ -218,7 +218,7 @@ def _work_of(dataset: Dataset, modules: Hierarchy) -> _Work:
     pid, device = integers(table, "pid").astype(np.int64), integers(table, "device").astype(np.int64)
     line, first = grouped((pid, device))
     on_device = ~np.isin(kinds.code, kinds.of("cpu_op"))
-    order = np.lexsort((integers(table, "kernel_id"), line))
+    order = np.lexsort((integers(table, "kernel_id"), integers(table, "start_ns"), line))
     order = order[on_device[order]]
     table = table.take(pa.array(order))
     line, kind = line[order], kind[order]

@@ -1,0 +1,222 @@
+"""The dependencies of a report as a model, which gives back the measured times, and others if something changes.
+
+Host threads run their calls in the order of the program, with the code between two calls as a task of its own. Device
+work starts when its call has launched it, the work before it on its stream has ended, and so has what its stream was
+made to wait for. Calls that block end with the work that they wait for. What was seen beyond the one of these that was
+*binding* stays with that one; the others take what is usual for their kind, and never more than was seen. So nothing
+moves unless something changes. (Daydream, Zhu et al., USENIX ATC 2020, has host threads and streams as such a graph.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tracekit.analyses.whatif.recorded import Recorded
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.types import Flags, Ints, Rows
+
+_NEVER = np.iinfo(np.int64).min // 4
+_LAUNCH, _ORDER, _WAIT = range(3)
+#: What kinds of nodes come first at one time: a call ends before the next starts, which launches the work.
+_EVENT_ENDS, _EVENT_STARTS, _WORK_STARTS, _MET = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """What takes time, and what waits for what, before or after a change; times in ns.
+
+    Attributes:
+        code: Of every event the code of its thread before it; of the first one of a thread, when it starts.
+        takes: How long every event takes by itself.
+        waits_for: Row of the work at which it ends, or -1.
+        after_work: How long after that.
+        awaited: Pairs of events and further work at which they end: the last on each stream, of a device's.
+        event: Of all work its call, or -1.
+        launch: How long after its call (the end of it, or the start if ``early``) it starts at the least.
+        early: Whether it started before its call returned.
+        before: The work before it on its stream, or -1.
+        order: How long after that it starts at the least.
+        lasts: How long it runs; of a collective of several ranks from the arrival of the last one.
+        dependent: Pairs of work: the row that waits, the row it waits for, and how long after that it starts.
+        meeting: Of all work the number of its collective of several ranks, or -1.
+    """
+
+    code: Ints
+    takes: Ints
+    waits_for: Rows
+    after_work: Ints
+    awaited: tuple[Rows, Rows]
+    event: Rows
+    launch: Ints
+    early: Flags
+    before: Rows
+    order: Ints
+    lasts: Ints
+    dependent: tuple[Rows, Rows, Ints]
+    meeting: Rows
+
+
+class Times(NamedTuple):
+    """When events and work start and end."""
+
+    event_start: Ints
+    event_end: Ints
+    start: Ints
+    end: Ints
+
+
+def measured(found: Recorded) -> Times:
+    """The times that were measured."""
+    return Times(found.events.start, found.events.end, found.work.start, found.work.end)
+
+
+def tasks(found: Recorded) -> Tasks:
+    """The model of a report."""
+    events, work = found.events, found.work
+    fresh = np.append(True, events.thread[1:] != events.thread[:-1])[: events.thread.size]
+    code = events.start - np.where(fresh, 0, np.append(0, events.end[:-1]))
+    takes = events.end - events.start
+    called = lookup(events.end, work.event, _NEVER)
+    early = (work.event >= 0) & (work.start < called)
+    called = np.where(early, lookup(events.start, work.event, _NEVER), called)
+    ended = lookup(work.end, work.before, _NEVER)
+    one, other = found.waits
+    kept = work.start[one] >= work.end[other]
+    one, other = one[kept], other[kept]
+    waited = np.full(work.start.size, _NEVER)
+    np.maximum.at(waited, one, work.end[other])
+    launch, order, wait = _lags(work.start, (called, ended, waited))
+    after = work.start[one] - work.end[other]
+    last = work.end[other] == waited[one]
+    dependent = np.where(last, wait[one], np.minimum(after, np.median(wait[one]) if one.size else 0)).astype(np.int64)
+    waits_for, after_work, own = _waits(found, takes)
+    return Tasks(
+        code, own, waits_for, after_work, _awaited(found, waits_for), work.event, launch, early,
+        work.before, order, work.end - work.start, (one, other, dependent), np.full(work.start.size, -1),
+    )  # fmt: skip
+
+
+def _lags(start: Ints, ready: tuple[Ints, ...]) -> list[Ints]:
+    """How long after each of its conditions work starts: what was seen for the binding one, else what is usual."""
+    seen = [np.where(time > _NEVER, start - time, np.iinfo(np.int64).max) for time in ready]
+    usual = [_usual(kind, seen) for kind in range(len(ready))]
+    expected = np.stack([np.where(time > _NEVER, time + lag, _NEVER) for time, lag in zip(ready, usual, strict=True)])
+    binding = expected.argmax(axis=0)
+    return [
+        np.where(binding == kind, lag, np.minimum(lag, usual[kind])) for kind, lag in enumerate(seen)
+    ]
+
+
+def _usual(kind: int, seen: list[Ints]) -> int:
+    """The usual lag where this condition was met clearly last."""
+    others = np.min([lag for other, lag in enumerate(seen) if other != kind], axis=0)
+    lags = seen[kind]
+    clear = lags[(lags >= 0) & (lags < others)]
+    return int(np.median(clear)) if clear.size else 0
+
+
+def _waits(found: Recorded, takes: Ints) -> tuple[Rows, Ints, Ints]:
+    """At which work calls that block end, how long after it, and how long they take by themselves."""
+    events, work = found.events, found.work
+    ends = lookup(work.end, events.work, _NEVER)
+    began = lookup(work.start, events.work, np.iinfo(np.int64).max)
+    waits_for = np.where((began < events.end) & events.blocks & (takes > 0), events.work, -1)
+    binding = (waits_for >= 0) & (ends > events.start)
+    after = events.end - ends
+    usual_after = int(np.median(after[binding])) if binding.any() else 0
+    idle = takes[(waits_for >= 0) & ~binding]
+    usual_own = int(np.median(idle)) if idle.size else 0
+    own = np.where(binding, np.minimum(takes, usual_own), takes)
+    return waits_for, np.where(binding, after, np.minimum(after, usual_after)), own
+
+
+def _awaited(found: Recorded, waits_for: Rows) -> tuple[Rows, Rows]:
+    """For calls that wait for a device the last work on each of its streams that was launched before."""
+    events, work = found.events, found.work
+    asking = np.flatnonzero(events.everywhere & (waits_for >= 0))
+    launched = lookup(events.start, work.event, _NEVER)
+    pairs: list[tuple[Rows, Rows]] = [(asking[:0], asking[:0])]
+    context = work.context[waits_for[asking]]
+    for stream in np.unique(work.stream).tolist() if asking.size else ():
+        own = np.flatnonzero(work.stream == stream)
+        own = own[np.argsort(launched[own], kind="stable")]
+        latest = np.maximum.accumulate(own)  # work of a stream runs in the order in which rows stand
+        place = np.searchsorted(launched[own], events.start[asking]) - 1
+        fits = (place >= 0) & (context == work.context[own[0]])
+        pairs.append((asking[fits], latest[place[fits]]))
+    return tuple(np.concatenate(column) for column in zip(*pairs, strict=True))  # type: ignore[return-value]
+
+
+def played(found: Recorded, changed: Tasks) -> Times:
+    """The times under the model, one pass over all calls and work in the order in which they were measured."""
+    kinds, rows = _nodes(found, changed)
+    events, work = found.events, found.work
+    thread, code, takes = events.thread.tolist(), changed.code.tolist(), changed.takes.tolist()
+    waits_for, after_work = changed.waits_for.tolist(), changed.after_work.tolist()
+    awaited: dict[int, list[int]] = {}
+    for call, other in zip(*(column.tolist() for column in changed.awaited), strict=True):
+        awaited.setdefault(call, []).append(other)
+    event, launch, early = changed.event.tolist(), changed.launch.tolist(), changed.early.tolist()
+    before, order, lasts = changed.before.tolist(), changed.order.tolist(), changed.lasts.tolist()
+    meeting = changed.meeting.tolist()
+    depends: dict[int, list[tuple[int, int]]] = {}
+    for one, other, lag in zip(*(column.tolist() for column in changed.dependent), strict=True):
+        depends.setdefault(one, []).append((other, lag))
+    members: dict[int, list[int]] = {}
+    for row in np.flatnonzero(changed.meeting >= 0).tolist():
+        members.setdefault(meeting[row], []).append(row)
+    now = [0] * (int(events.thread.max(initial=-1)) + 1)
+    event_start, event_end = [0] * len(thread), [0] * len(thread)
+    start, end = work.start.tolist(), work.end.tolist()
+    for kind, row in zip(kinds.tolist(), rows.tolist(), strict=True):
+        if kind == _WORK_STARTS:
+            at = _NEVER
+            if (call := event[row]) >= 0:
+                at = (event_start if early[row] else event_end)[call] + launch[row]
+            if (prior := before[row]) >= 0 and end[prior] + order[row] > at:
+                at = end[prior] + order[row]
+            for other, lag in depends.get(row, ()):
+                if end[other] + lag > at:
+                    at = end[other] + lag
+            if at > _NEVER:
+                start[row] = at
+            end[row] = start[row] + lasts[row]
+        elif kind == _EVENT_STARTS:
+            at = now[thread[row]] + code[row]
+            event_start[row] = at
+            event_end[row] = now[thread[row]] = at + takes[row]
+        elif kind == _EVENT_ENDS:
+            until = max(end[waits_for[row]], *(end[one] for one in awaited.get(row, ()))) if row in awaited else end[waits_for[row]]
+            until += after_work[row]
+            if until > event_end[row]:
+                event_end[row] = now[thread[row]] = until
+        else:
+            arrived = max(start[one] for one in members[row])
+            for one in members[row]:
+                end[one] = arrived + lasts[one]
+    return Times(*(np.array(column, np.int64) for column in (event_start, event_end, start, end)))
+
+
+def _nodes(found: Recorded, changed: Tasks) -> tuple[Ints, Rows]:
+    """The starts and ends of calls, the starts of work, and the arrivals of the last ranks, in the measured order."""
+    events, work = found.events, found.work
+    waiting = np.flatnonzero(changed.waits_for >= 0)
+    launched = lookup(events.start, changed.event, _NEVER)
+    met = np.flatnonzero(changed.meeting >= 0)
+    arrived = np.full(int(changed.meeting.max(initial=-1)) + 1, _NEVER)
+    np.maximum.at(arrived, changed.meeting[met], work.start[met])
+    parts = [
+        (_EVENT_ENDS, waiting, events.end[waiting]),
+        (_EVENT_STARTS, np.arange(events.start.size), events.start),
+        (_WORK_STARTS, np.arange(work.start.size), np.maximum(work.start, launched)),
+        (_MET, np.arange(arrived.size), arrived),
+    ]
+    kinds, rows, times = (
+        np.concatenate(column)
+        for column in zip(*((np.full(part[1].size, part[0]), *part[1:]) for part in parts), strict=True)
+    )
+    order = np.lexsort((kinds, times))
+    return kinds[order], rows[order]
