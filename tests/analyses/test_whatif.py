@@ -158,4 +158,6 @@ def test_a_pattern_that_names_no_module_is_refused(tmp_path: Path) -> None:
 def test_the_model_of_a_real_report_gives_back_its_times(path: Path, tmp_path: Path) -> None:
     dataset = tracekit.parse(path, tmp_path / "out", scheduler="here")
     found = recorded(dataset, hierarchy(dataset))
-    assert all(np.array_equal(one, other) for one, other in zip(measured(found), played(found, tasks(found)), strict=True))
+    for assumed in (False, True):
+        model = tasks(found, np.full(found.work.start.size, -1), assumed=assumed)
+        assert all(np.array_equal(*pair) for pair in zip(measured(found), played(found, model), strict=True))

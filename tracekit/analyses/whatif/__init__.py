@@ -6,20 +6,25 @@ where something changes, ``changes`` are the changes. The answer is the budget o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.analyses import budget
+from tracekit.analyses.alignment.collectives import Lane, collectives
+from tracekit.analyses.alignment.reports import Clock, aligned, met
 from tracekit.analyses.base import Columns
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
-from tracekit.analyses.whatif.changes import Changes, Changing
+from tracekit.analyses.whatif.changes import Changes, Changing, Spans
 from tracekit.analyses.whatif.model import Times, measured, played, tasks
-from tracekit.analyses.whatif.recorded import NEVER, Recorded, recorded, thread_keys
+from tracekit.analyses.whatif.recorded import NEVER, Recorded, joined, recorded, thread_keys
+from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import maxima
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 
@@ -51,17 +56,116 @@ def predict(dataset: Dataset, changes: Changes) -> Prediction:
     Raises:
         UsageError: If a pattern names no module, or the dataset is a subtree.
     """
+    before = _Windows.of(budget.columns(dataset)).median()
     modules = hierarchy(dataset)
-    parts = [_Changed(part, modules, changes) for part in dataset.by_report()]
-    before = _kinds(budget.overview(dataset))
-    after = _kinds(budget.overview(cast(Dataset, _Parts(dataset, parts))))
-    totals = [sum(row["ns"] for row in rows) for rows in (before, after)]
-    return Prediction(totals[0], totals[1], None, before, after)
+    parts = [_Report.read(part, modules) for part in dataset.by_report()]
+    lanes = collectives(dataset).lanes
+    clocks = aligned(lanes)
+    found = joined([part.found for part in parts], [clock.at for clock in clocks])
+    meeting = _meetings(found, lanes, clocks)
+    spans = _spans(dataset, parts, clocks, modules)
+    answers = [
+        _after(dataset, parts, found, Changing(found, tasks(found, meeting, assumed=assumed), modules, spans), changes)
+        for assumed in (False, True)[: 1 if found.has_dependencies or not _has_streams(found) else 2]
+    ]
+    totals = sorted(sum(row["ns"] for row in rows) for rows in answers)
+    first = sum(row["ns"] for row in answers[0])
+    known = None if len(answers) == 1 else (totals[0], totals[-1])
+    return Prediction(sum(row["ns"] for row in before), first, known, before, answers[0])
 
 
-def _kinds(overview: Columns) -> list[dict[str, Any]]:
-    columns = zip(overview["kind"].tolist(), overview["median_ns"].tolist(), overview["share"].tolist(), strict=True)
-    return [{"kind": kind, "ns": ns, "share": share} for kind, ns, share in columns]
+def _has_streams(found: Recorded) -> bool:
+    """Whether a device ran work on several streams, so that one may have waited for another."""
+    return np.unique(found.work.stream).size > np.unique(found.work.context).size
+
+
+def _meetings(found: Recorded, lanes: list[list[Lane]], clocks: Sequence[Clock]) -> Rows:
+    """Of all work the number of the collective in which all of its ranks are known to have met, or -1."""
+    meeting = np.full(found.work.start.size, -1)
+    rows = met(lanes, clocks)
+    kernel = np.full(rows.lane.size, -1)
+    for at in np.unique(rows.lane).tolist():
+        own = np.flatnonzero(rows.lane == at)
+        kernel[own] = rows.lanes[at].kernel_id[rows.event[own]]
+    place = positions(kernel, found.work.kernel)
+    start, end = lookup(found.work.start, place, 0), lookup(found.work.end, place, 0)
+    arrived = maxima(rows.meeting, start, rows.missing.size)
+    # A rank that ends before another arrives was in another one.
+    contradicted = np.zeros(rows.missing.size, dtype=bool)
+    contradicted[rows.meeting[(place < 0) | (end < arrived[rows.meeting])]] = True
+    proven = ((rows.missing == 0) & ~contradicted)[rows.meeting]
+    meeting[place[proven]] = np.unique(rows.meeting[proven], return_inverse=True)[1]
+    return meeting
+
+
+def _spans(dataset: Dataset, parts: Sequence[_Report], clocks: Sequence[Clock], modules: Hierarchy) -> Spans:
+    pieces, threads = [], 0
+    for part, report, clock in zip(parts, dataset.by_report(), clocks, strict=True):
+        calls = report.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
+        thread = positions(thread_keys(calls), part.found.threads)
+        known = np.flatnonzero(thread >= 0)
+        start, end = (clock.at(integers(calls, name))[known] for name in ("start_ns", "end_ns"))
+        pieces.append(Spans(thread[known] + threads, start, end, modules.rows(calls)[known]))
+        threads += part.found.threads.size
+    return Spans(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+
+
+def _after(
+    dataset: Dataset, parts: Sequence[_Report], found: Recorded, changing: Changing, changes: Changes
+) -> list[dict[str, Any]]:
+    times = played(found, changing.apply(changes))
+    moved = [after - before for after, before in zip(times, measured(found), strict=True)]
+    changed, events, rows = [], 0, 0
+    for part in parts:
+        calls, work = part.found.events.start.size, part.found.work.start.size
+        own = [column[events : events + calls] for column in moved[:2]]
+        changed.append(_Changed(part, Times(*own, *(column[rows : rows + work] for column in moved[2:]))))
+        events, rows = events + calls, rows + work
+    windows = _Windows.of(budget.columns(cast("Dataset", _Parts(dataset, changed))))
+    return (windows.fastest() if changes.like_fastest_rank else windows).median()
+
+
+class _Windows(NamedTuple):
+    """The time of windows by kind, a row each, and the process and device of each window."""
+
+    ns: Ints
+    line: list[tuple[object, ...]]
+
+    @classmethod
+    def of(cls, columns: Columns) -> _Windows:
+        ns: dict[tuple[object, ...], Counter[str]] = {}
+        names = [name for name in ("report", "pid", "device", "step_id") if name in columns]
+        for *key, kind, time in zip(*(columns[name].tolist() for name in (*names, "kind", "ns")), strict=True):
+            ns.setdefault(tuple(key), Counter())[kind] += time
+        rows = [[counted[kind] for kind in budget.KINDS] for counted in ns.values()]
+        return cls(np.array(rows, np.int64).reshape(-1, len(budget.KINDS)), [key[:-1] for key in ns])
+
+    def median(self) -> list[dict[str, Any]]:
+        """The median window by kind, of two in the middle the shorter one."""
+        order = np.argsort(self.ns.sum(axis=1), kind="stable")
+        middle = self.ns[order[(order.size - 1) // 2]] if order.size else np.zeros(len(budget.KINDS), np.int64)
+        total = max(1, int(middle.sum()))
+        pairs = zip(budget.KINDS, middle.tolist(), strict=True)
+        return [{"kind": kind, "ns": ns, "share": ns / total} for kind, ns in pairs if ns]
+
+    def fastest(self) -> _Windows:
+        """Those of the process and device whose median is the shortest."""
+        rows: dict[tuple[object, ...], list[int]] = {}
+        for at, line in enumerate(self.line):
+            rows.setdefault(line, []).append(at)
+        parts = [_Windows(self.ns[own], [line] * len(own)) for line, own in rows.items()]
+        return min(parts, key=lambda part: float(np.median(part.ns.sum(axis=1))), default=self)
+
+
+class _Report(NamedTuple):
+    """A report, and what it holds of dependencies."""
+
+    dataset: Dataset
+    found: Recorded
+
+    @classmethod
+    def read(cls, dataset: Dataset, modules: Hierarchy) -> _Report:
+        return cls(dataset, recorded(dataset, modules))
 
 
 class _Parts:
@@ -84,11 +188,8 @@ class _Changed:
 
     root = None
 
-    def __init__(self, dataset: Dataset, modules: Hierarchy, changes: Changes) -> None:
-        self._dataset = dataset
-        self._found = found = recorded(dataset, modules)
-        calls = dataset.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
-        self._times = played(found, Changing(found, tasks(found), modules, calls).apply(changes))
+    def __init__(self, report: _Report, moved: Times) -> None:
+        self._dataset, self._found, self._moved_by = report.dataset, report.found, moved
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
         return getattr(self._dataset, name)
@@ -119,28 +220,28 @@ class _Changed:
         changed: dict[str, Ints] = {}
         if name == "kernels":
             rows = self._found.work_of
-            for column, times in (("start_ns", self._times.start), ("end_ns", self._times.end)):
+            for column, moved in (("start_ns", self._moved_by.start), ("end_ns", self._moved_by.end)):
                 if column in host:
-                    changed[column] = np.where(rows >= 0, np.append(times, 0)[rows], integers(table, column))
+                    changed[column] = integers(table, column) + lookup(moved, rows, 0)
             host = [column for column in host if column.startswith("launch")]
         if "dur_ns" in host:
             start = integers(self._dataset.table(name, ["start_ns"]), "start_ns")
             end = start + integers(table, "dur_ns")
-            moved = self._moved(keys, start), self._moved(keys, end)
-            return {"dur_ns": moved[1] - moved[0]} | ({"start_ns": moved[0]} if "start_ns" in host else {})
+            begin, until = self._moved(keys, start), self._moved(keys, end)
+            return {"dur_ns": until - begin} | ({"start_ns": begin} if "start_ns" in host else {})
         return changed | {column: self._moved(keys, integers(table, column, NEVER)) for column in host}
 
     def _moved(self, keys: Ints, time: Ints) -> Ints:
         """Times on host threads: what lies within a call, or between two, keeps its share of that."""
-        found, times, moved = self._found, self._times, time.copy()
+        found, by, moved = self._found, self._moved_by, time.copy()
         for number, key in enumerate(found.threads.tolist()):
             events = np.flatnonzero(found.events.thread == number)
             rows = np.flatnonzero((keys == key) & (time != NEVER))
             if not events.size or not rows.size:
                 continue
             old = np.column_stack((found.events.start[events], found.events.end[events])).ravel()
-            new = np.column_stack((times.event_start[events], times.event_end[events])).ravel()
-            shift = np.interp(time[rows].astype(float), old.astype(float), (new - old).astype(float))
+            shifts = np.column_stack((by.event_start[events], by.event_end[events])).ravel()
+            shift = np.interp(time[rows].astype(float), old.astype(float), shifts.astype(float))
             moved[rows] = time[rows] + np.rint(shift).astype(np.int64)
         return moved
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tracekit.analyses.subtrees import Hierarchy
 from tracekit.analyses.whatif.model import Tasks
-from tracekit.analyses.whatif.recorded import Recorded, thread_keys
+from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import covered
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.errors import UsageError
@@ -49,6 +48,15 @@ class Changes:
     like_fastest_rank: bool = False
 
 
+class Spans(NamedTuple):
+    """Calls of modules: thread, times on the clock of the model, and module."""
+
+    thread: Rows
+    start: Ints
+    end: Ints
+    module: Rows
+
+
 def matched(pattern: str, modules: Hierarchy) -> Flags:
     """Which modules a pattern names, with all below them; the last one is for no module.
 
@@ -71,8 +79,8 @@ def matched(pattern: str, modules: Hierarchy) -> Flags:
 class Changing:
     """The tasks of a report, changed one after the other."""
 
-    def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, calls: pa.Table) -> None:
-        self.found, self.tasks, self.modules, self._calls = found, tasks, modules, calls
+    def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans) -> None:
+        self.found, self.tasks, self.modules, self._calls = found, tasks, modules, spans
 
     def apply(self, changes: Changes) -> Tasks:
         """All changes."""
@@ -88,6 +96,8 @@ class Changing:
             self._as_graph(matched(pattern, self.modules))
         if changes.interconnect is not None:
             self._of_collectives(1 / changes.interconnect)
+        if changes.like_fastest_rank:
+            self.tasks = replace(self.tasks, meeting=np.full(self.tasks.meeting.size, -1))
         if changes.overlap_communication:
             self._overlap_communication()
         return self.tasks
@@ -111,19 +121,17 @@ class Changing:
         first = _first_of_threads(events.thread)
         begin = np.where(first, events.start, np.append(0, events.end[:-1]))
         inside = np.zeros(events.start.size, dtype=np.int64)
-        keys, start, end = self._spans(chosen)
+        threads, start, end = self._spans(chosen)
         for thread in np.unique(events.thread).tolist():
-            rows, own = np.flatnonzero(events.thread == thread), keys == self.found.threads[thread]
+            rows, own = np.flatnonzero(events.thread == thread), threads == thread
             time = covered(start[own], end[own])
             inside[rows] = time.until(events.start[rows]) - time.until(begin[rows])
         self.tasks = replace(self.tasks, code=self.tasks.code - inside + _scaled(inside, factor))
 
-    def _spans(self, chosen: Flags) -> tuple[Ints, Ints, Ints]:
+    def _spans(self, chosen: Flags) -> tuple[Rows, Ints, Ints]:
         """The thread, start and end of calls of modules."""
-        rows = np.flatnonzero(chosen[self.modules.rows(self._calls)])
-        keys = thread_keys(self._calls)
-        start, end = (integers(self._calls, name) for name in ("start_ns", "end_ns"))
-        return keys[rows], start[rows], end[rows]
+        rows = np.flatnonzero(chosen[self._calls.module])
+        return self._calls.thread[rows], self._calls.start[rows], self._calls.end[rows]
 
     def _no_sync(self, chosen: Flags) -> None:
         tasks, events = self.tasks, self.found.events
@@ -146,13 +154,13 @@ class Changing:
 
     def _as_graph(self, chosen: Flags) -> None:
         """Of the calls of CUDA in each outermost call only the first remains, and code between them goes."""
-        tasks, events, threads = self.tasks, self.found.events, self.found.threads
-        keys, start, end = self._spans(chosen)
+        tasks, events = self.tasks, self.found.events
+        threads, start, end = self._spans(chosen)
         takes, code, event = tasks.takes.copy(), tasks.code.copy(), tasks.event.copy()
         graph = np.full(events.start.size, -1)
         for thread in np.unique(events.thread).tolist():
             rows = np.flatnonzero((events.thread == thread) & ~events.blocks)
-            own = keys == threads[thread]
+            own = threads == thread
             time = covered(start[own], end[own])
             at = np.searchsorted(time.start, events.start[rows], side="right") - 1
             inside = (at >= 0) & (events.start[rows] < np.append(time.end, 0)[at])

@@ -73,8 +73,14 @@ def measured(found: Recorded) -> Times:
     return Times(found.events.start, found.events.end, found.work.start, found.work.end)
 
 
-def tasks(found: Recorded) -> Tasks:
-    """The model of a report."""
+def tasks(found: Recorded, meeting: Rows, *, assumed: bool = False) -> Tasks:
+    """The model of reports.
+
+    Args:
+        found: The reports.
+        meeting: Of all work the number of its collective of several ranks, or -1.
+        assumed: Whether work that starts right when other work of another stream ends is assumed to wait for that.
+    """
     events, work = found.events, found.work
     fresh = np.append(True, events.thread[1:] != events.thread[:-1])[: events.thread.size]
     code = events.start - np.where(fresh, 0, np.append(0, events.end[:-1]))
@@ -84,6 +90,9 @@ def tasks(found: Recorded) -> Tasks:
     called = np.where(early, lookup(events.start, work.event, _NEVER), called)
     ended = lookup(work.end, work.before, _NEVER)
     one, other = found.waits
+    if assumed:
+        pairs = _assumed(found, (called, ended))
+        one, other = np.append(one, pairs[0]), np.append(other, pairs[1])
     kept = work.start[one] >= work.end[other]
     one, other = one[kept], other[kept]
     waited = np.full(work.start.size, _NEVER)
@@ -93,9 +102,13 @@ def tasks(found: Recorded) -> Tasks:
     last = work.end[other] == waited[one]
     dependent = np.where(last, wait[one], np.minimum(after, np.median(wait[one]) if one.size else 0)).astype(np.int64)
     waits_for, after_work, own = _waits(found, takes)
+    met = meeting >= 0
+    arrived = np.full(int(meeting.max(initial=-1)) + 1, _NEVER)
+    np.maximum.at(arrived, meeting[met], work.start[met])
+    begun = np.where(met, np.append(arrived, 0)[meeting], work.start)
     return Tasks(
         code, own, waits_for, after_work, _awaited(found, waits_for), work.event, launch, early,
-        work.before, order, work.end - work.start, (one, other, dependent), np.full(work.start.size, -1),
+        work.before, order, work.end - begun, (one, other, dependent), meeting,
     )  # fmt: skip
 
 
@@ -105,9 +118,35 @@ def _lags(start: Ints, ready: tuple[Ints, ...]) -> list[Ints]:
     usual = [_usual(kind, seen) for kind in range(len(ready))]
     expected = np.stack([np.where(time > _NEVER, time + lag, _NEVER) for time, lag in zip(ready, usual, strict=True)])
     binding = expected.argmax(axis=0)
-    return [
-        np.where(binding == kind, lag, np.minimum(lag, usual[kind])) for kind, lag in enumerate(seen)
-    ]
+    return [np.where(binding == kind, lag, np.minimum(lag, usual[kind])) for kind, lag in enumerate(seen)]
+
+
+#: How much later than usual work must start to wait for something that is not recorded, and how soon after that.
+_LATE_NS, _SOON_NS = 1_000, 5_000
+
+
+def _assumed(found: Recorded, ready: tuple[Ints, Ints]) -> tuple[Rows, Rows]:
+    """Work that starts later than all recorded conditions explain, and the work of another stream that just ended."""
+    work = found.work
+    seen = [np.where(time > _NEVER, work.start - time, np.iinfo(np.int64).max) for time in ready]
+    usual = [_usual(kind, seen) for kind in range(len(ready))]
+    expected = np.max([np.where(time > _NEVER, time + lag, _NEVER) for time, lag in zip(ready, usual, strict=True)], 0)
+    late = np.flatnonzero((expected > _NEVER) & (work.start - expected > _LATE_NS))
+    by_end = np.lexsort((work.end, work.context))
+    place = (
+        np.searchsorted(
+            _keyed(work.context[by_end], work.end[by_end]), _keyed(work.context[late], work.start[late]), "right"
+        )
+        - 1
+    )
+    other = by_end[np.maximum(place, 0)]
+    fits = (place >= 0) & (work.context[other] == work.context[late]) & (work.stream[other] != work.stream[late])
+    fits &= (work.start[late] - work.end[other] <= _SOON_NS) & (work.end[other] > expected[late])
+    return late[fits], other[fits]
+
+
+def _keyed(context: Rows, time: Ints) -> Ints:
+    return context.astype(np.int64) << 52 | time.astype(np.int64)
 
 
 def _usual(kind: int, seen: list[Ints]) -> int:
@@ -189,7 +228,11 @@ def played(found: Recorded, changed: Tasks) -> Times:
             event_start[row] = at
             event_end[row] = now[thread[row]] = at + takes[row]
         elif kind == _EVENT_ENDS:
-            until = max(end[waits_for[row]], *(end[one] for one in awaited.get(row, ()))) if row in awaited else end[waits_for[row]]
+            until = (
+                max(end[waits_for[row]], *(end[one] for one in awaited.get(row, ())))
+                if row in awaited
+                else end[waits_for[row]]
+            )
             until += after_work[row]
             if until > event_end[row]:
                 event_end[row] = now[thread[row]] = until

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -47,11 +48,13 @@ class Work(NamedTuple):
     """Device work by start.
 
     Attributes:
+        kernel: Its id.
         stream: A number for its process, device, context and stream; ``context`` one for the first three.
         event: Row of the call that launched it, or -1.
         before: Row of the work before it on its stream, or -1.
     """
 
+    kernel: Ints
     pid: Ints
     context: Rows
     stream: Rows
@@ -118,7 +121,9 @@ def _events(
     end["kernels"] = integers(kernels, "launch_end_ns", NEVER)
     kinds, names = labels(waits, "kind"), labels(waits, "name")
     ended_by_work = np.isin(kinds.code, kinds.of(*_ENDED_BY_WORK))
-    whole = np.isin(names.code, [at for at, word in enumerate(names.words) if word.lower().split("_")[0].endswith(_WHOLE_DEVICE)])
+    whole = np.isin(
+        names.code, [at for at, word in enumerate(names.words) if word.lower().split("_")[0].endswith(_WHOLE_DEVICE)]
+    )
     keys = {name: thread_keys(table) for name, table in tables.items()}
     size = [table.num_rows for table in tables.values()]
     part = np.repeat(np.arange(3), size)
@@ -183,7 +188,7 @@ def _work(dataset: Dataset, kernels: pa.Table, order: Rows, event: Rows, modules
     launched = np.bincount(own[own >= 0], minlength=1)
     several = lookup(launched, np.where(own >= 0, own, -1), 0) > 1
     return Work(
-        place[0], grouped(place[:3])[0], stream, start, end, own, before, modules.rows(kernels)[order], names.code[order], names.words,
+        integers(kernels, "kernel_id")[order], place[0], grouped(place[:3])[0], stream, start, end, own, before, modules.rows(kernels)[order], names.code[order], names.words,
         collective, several,
     )  # fmt: skip
 
@@ -212,3 +217,56 @@ def _dependencies(
     )
     some = first < high
     return (sorted_rows[first[some]], awaited[rows[some]]), has
+
+
+def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recorded:
+    """Several reports as one, with times on one clock; without the rows of their tables."""
+    moved = [_on_clock(part, clock) for part, clock in zip(parts, clocks, strict=True)]
+    counts = [
+        (one.threads.size, one.events.start.size, one.work.start.size, len(one.work.names), _next(one.work.context),
+         _next(one.work.stream))
+        for one in parts
+    ]  # fmt: skip
+    offsets = np.cumsum([(0,) * 6, *counts], axis=0)[:-1]
+    events, work, waits = [], [], []
+    for one, (threads, calls, rows, names, contexts, streams) in zip(moved, offsets.tolist(), strict=True):
+        events.append(one.events._replace(thread=one.events.thread + threads, work=_raised(one.events.work, rows)))
+        work.append(
+            one.work._replace(
+                context=one.work.context + contexts,
+                stream=one.work.stream + streams,
+                event=_raised(one.work.event, calls),
+                before=_raised(one.work.before, rows),
+                name=_raised(one.work.name, names),
+            )
+        )
+        waits.append((one.waits[0] + rows, one.waits[1] + rows))
+    every_name = [name for one in parts for name in one.work.names]
+    columns = [[getattr(one, field) for one in work] for field in Work._fields]
+    whole = Work(*(every_name if field == "names" else np.concatenate(column)
+                   for field, column in zip(Work._fields, columns, strict=True)))  # fmt: skip
+    return Recorded(
+        Events(*map(np.concatenate, zip(*events, strict=True))),
+        whole,
+        (np.concatenate([one for one, _ in waits]), np.concatenate([other for _, other in waits])),
+        np.concatenate([one.threads for one in parts]),
+        np.empty(0, np.int64),
+        {},
+        all(one.has_dependencies for one in parts),
+    )
+
+
+def _on_clock(part: Recorded, clock: Callable[[Ints], Ints]) -> Recorded:
+    events, work = part.events, part.work
+    return part._replace(
+        events=events._replace(start=clock(events.start), end=clock(events.end)),
+        work=work._replace(start=clock(work.start), end=clock(work.end)),
+    )
+
+
+def _raised(rows: Rows, by: int) -> Rows:
+    return np.where(rows >= 0, rows + by, -1)
+
+
+def _next(codes: Rows) -> int:
+    return int(codes.max(initial=-1)) + 1
