@@ -25,6 +25,9 @@ from tracekit.markers.literal import is_path
 _WORD = re.compile(r"[a-z0-9]+")
 #: PyTorch's function that compiles another before its first call; the other one is its variable ``model``.
 _AHEAD_OF_TIME = "aot_compile_fullgraph"
+#: What nearly all decorators call the arguments that they hand on; the first one is the module, if they take no other.
+_ARGS = "args"
+_FIRST_ARG = f"L['{_ARGS}'][0]"
 
 
 class Scope(NamedTuple):
@@ -41,6 +44,9 @@ def scope(graph: fx.GraphModule) -> Scope:
     tensors = {node.name: text for node in inputs if (text := _tensor_text(node)) is not None}
     variables, names = _variables()
     modules = {f"L['{name}']": item for name, item in variables.items() if isinstance(item, nn.Module)}
+    match variables.get(_ARGS):
+        case (nn.Module() as item, *_):
+            modules[_FIRST_ARG] = item
     owner = next((text for text, item in modules.items() if _names_itself(item, text)), None)
     modules |= {f"G['{name}']": item for name, item in names.items() if isinstance(item, nn.Module)}
     return Scope(modules, owner, tensors or _tensors_by_name(inputs, owner, modules))
@@ -63,9 +69,11 @@ def _variables_ahead_of_time() -> tuple[Mapping[str, object], Mapping[str, objec
         frame = frame.f_back
     method: Any = frame and frame.f_locals.get("model")
     function: Any = getattr(method, "__func__", None)
-    if function is None or not function.__code__.co_argcount:
+    if function is None:
         return {}, {}
-    return {function.__code__.co_varnames[0]: method.__self__}, function.__globals__
+    code = function.__code__
+    own = {code.co_varnames[0]: method.__self__} if code.co_argcount else {_ARGS: (method.__self__,)}
+    return own, function.__globals__
 
 
 def _tensors_by_name(inputs: Iterable[fx.Node], owner: str | None, modules: Mapping[str, nn.Module]) -> dict[str, str]:
@@ -93,7 +101,7 @@ def _names_itself(module: nn.Module, text: str) -> bool:
     forward: Any = type(unwrapped(module)).forward
     while forward is not None:
         code = getattr(forward, "__code__", None)
-        if code is not None and code.co_argcount and text == f"L['{code.co_varnames[0]}']":
+        if code is not None and text == (f"L['{code.co_varnames[0]}']" if code.co_argcount else _FIRST_ARG):
             return True
         forward = getattr(forward, "__wrapped__", None)
     return False
@@ -296,7 +304,7 @@ class _Models:
 
 
 #: What a traced name begins with: a local or global of the traced function.
-_VARIABLE = re.compile(r"([A-Z]+)\['((?:[^'\\]|\\.)*)'\]")
+_VARIABLE = re.compile(rf"{re.escape(_FIRST_ARG)}|([A-Z]+)\['((?:[^'\\]|\\.)*)'\]")
 _PART = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]|\['?([^'\]]*)'?\]")
 
 
