@@ -202,7 +202,6 @@ def _sync(path: Path) -> None:
 
 
 def _replace_folder(partial: Path, place: Path) -> None:
-    """Moves a folder to a place; what was there comes back if that fails."""
     if place.is_dir() and _exchanged(partial, place):
         _remove(partial)  # what was there
         return

@@ -88,7 +88,6 @@ def communication(dataset: Dataset, columns: list[str]) -> Communication:
 
 
 def _is_nccl(dataset: Dataset, table: pa.Table, names: Labels) -> Flags:
-    """Which rows are kernels of NCCL, by their names or by the domain of the range around their launch."""
     kinds = labels(table, "kind")
     on_device = ~np.isin(kinds.code, kinds.of("cpu_op"))
     by_name: Flags = on_device & np.isin(names.code, names.containing(_NCCL))
@@ -102,7 +101,6 @@ def _is_nccl(dataset: Dataset, table: pa.Table, names: Labels) -> Flags:
 
 
 def _exposed(work: Axis, is_nccl: Flags, computes: Flags) -> Ints:
-    """The time of each NCCL kernel in which nothing computes at the same time; 0 for other rows."""
     computing = covered(work.start[computes], work.end[computes])
     start, end = work.start[is_nccl], work.end[is_nccl]
     exposed = np.zeros(work.start.size, dtype=np.int64)

@@ -120,7 +120,6 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
 
 
 def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:
-    """Everything compared once more, in each phase separately; nothing where no phases are distinguished."""
     nothing = rows.iloc[:0].assign(phase=pd.Series([], dtype=object))
     parts = [judge(before.phases[name], after.phases[name], threshold).assign(phase=name) for name in before.phases]
     known = [part for part in parts if len(part)]

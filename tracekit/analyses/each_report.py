@@ -29,9 +29,7 @@ def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) ->
         first = answer if first is None else first
         if len(answer):
             answers.append(answer)
-    if not answers and first is not None:
-        return first
-    return pd.concat(answers, ignore_index=True)
+    return first if not answers and first is not None else pd.concat(answers, ignore_index=True)
 
 
 class Words:

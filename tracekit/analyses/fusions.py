@@ -89,7 +89,6 @@ def whom_they_serve(dataset: Dataset) -> dict[Named, str]:
 
 
 def _shares_text(time: dict[str, int]) -> str:
-    """``norm 75.0 %, act 25.0 %``: what took the most time first."""
     whole = sum(time.values())
     ranked = sorted(time.items(), key=lambda item: -item[1])
     texts = [f"{name} {spent / whole:.1%}".replace("%", " %") if whole else name for name, spent in ranked]
@@ -195,7 +194,6 @@ class _Borders:
         }
 
     def _around(self, rows: tuple[int, ...]) -> int:
-        """The innermost module that all of some, in pre-order, are or are part of; or -1."""
         top = rows[0]
         while top >= 0 and self._end[top] <= rows[-1]:
             top = self._parent[top]

@@ -156,9 +156,7 @@ def _common_limits(modules: list[int], limits: list[tuple[float, float]], count:
 
 
 def _tflops(peaks: Peaks, dtype: str | None, *, doubtful: bool) -> float:
-    if dtype is None or (doubtful and "tfloat32" in peaks.tflops):
-        return _UNKNOWN
-    return peaks.tflops.get(dtype, _UNKNOWN)
+    return _UNKNOWN if dtype is None or (doubtful and "tfloat32" in peaks.tflops) else peaks.tflops.get(dtype, _UNKNOWN)
 
 
 def _devices(dataset: Dataset) -> dict[tuple[int, int], _Device]:
@@ -232,7 +230,6 @@ def _roof(calls: MergedCounts, own: Own, limits: _Limits) -> _Roof:
 
 
 def _has_roof(own: Own, limits: _Limits) -> Flags:
-    """Which modules have all that a roof needs: FLOPs, bytes, and the peaks that limit them."""
     has_limits: Flags = ~np.isnan(limits.gb) & ((own.flops.value == 0) | ~np.isnan(limits.tflops))
     return has_limits & ~own.mixed & own.flops.known & own.bytes.known & (own.bytes.value > 0)
 
@@ -251,7 +248,6 @@ def _of_subtree(modules: Hierarchy, own: Own, limits: _Limits) -> dict[str, obje
 
 
 def _common_peak(modules: Hierarchy, own: Own, peak: Floats) -> Floats:
-    """The peak of each subtree, if all modules in it that have FLOPs have the same."""
     distinct, code = np.unique(peak, return_inverse=True)
     has_flops = own.known_flops.value > 0
     subtree = np.arange(peak.size), modules.end

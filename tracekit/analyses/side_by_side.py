@@ -100,7 +100,6 @@ def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:
 
 
 def _together(answer: pd.DataFrame) -> Rows:
-    """The rows in an order in which those about the same thing follow one another: that of their first occurrence."""
     is_number = pd.api.types.is_numeric_dtype
     about = [name for name in answer.columns if name not in BY and not is_number(answer[name])]
     numbers: dict[str, int] = {}

@@ -208,7 +208,6 @@ def mix(before: KeyTimes, after: KeyTimes) -> Mix:
 
 
 def _named(alike: str) -> str:
-    """``decode of batch_size 8, tokens 8``."""
     kind, _, size = alike.partition(" ")
     parts = ", ".join(f"{name} {number:,}" for name, number in json.loads(size).items())
     return f"{kind} of {parts}" if parts else kind

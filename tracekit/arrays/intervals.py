@@ -115,7 +115,6 @@ def siblings_before(depth: Ints) -> Rows:
 
 
 def _open_count(start: Ints, end: Ints) -> Ints:
-    """How many lasting intervals before each one are still open at its start; for nested ones, its depth."""
     # Most end before the next one starts. Where the others do has to be searched for.
     open_at_next = np.flatnonzero(end[:-1] > start[1:])
     change = np.bincount(np.searchsorted(start, end[open_at_next]), minlength=start.size + 1)[:-1]

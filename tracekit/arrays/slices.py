@@ -41,7 +41,6 @@ def greatest_of(values: Ints) -> Callable[[Ints, Ints, int], Ints]:
 
 
 def _rising(values: Ints) -> bool:
-    """Whether no value is less than the one before it, as times of work that one queue ran in order."""
     return bool((values[1:] >= values[:-1]).all())
 
 
@@ -160,7 +159,6 @@ def _overlaps(start: Ints, end: Ints) -> tuple[Flags, Flags]:
 
 
 def _around(node: Rows, later: Rows, parent: Rows, subtree_end: Rows) -> Rows:
-    """The innermost node that each of some nodes is, or is part of, as is the same or a later one; or -1."""
     around = node.copy()
     outside = np.flatnonzero(subtree_end[around] <= later)
     while outside.size:
@@ -184,7 +182,6 @@ def _merge(total: Ints, owned: tuple[Rows, Ints, Ints], order: Rows, forest: tup
 
 
 def _add_unions(total: Ints, group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints]) -> None:
-    """Adds the length of the union of each group's intervals, which are sorted by (group, start)."""
     if group.size:
         fresh = np.concatenate(([True], group[1:] != group[:-1]))
         rank, ends = ranked

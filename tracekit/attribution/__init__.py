@@ -122,7 +122,6 @@ def _numbered(evidence: Evidence, module: Ints) -> Ids:
 
 
 def _by_module(module: Ints, by_time: Rows) -> Rows:
-    """Rows by (module, time), those without a module first; numbers of 16 bits sort in linear time."""
     few = int(module.max(initial=0)) < np.iinfo(np.int16).max
     return by_time[_stable_order((module.astype(np.int16) if few else module)[by_time])]
 

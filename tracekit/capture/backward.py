@@ -164,7 +164,6 @@ class BackwardTrack:
         self._switch_to(None)
 
     def _switch_to(self, call: _Call | None) -> None:
-        """Opens the backward ranges of a call and of those around it, and closes all others of this thread."""
         chain = (*call.around, call) if call is not None and call.marks.switch.on else ()
         thread = self.thread
         open_, ends = thread.backward, thread.ends

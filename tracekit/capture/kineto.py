@@ -252,7 +252,6 @@ def nanoseconds(microseconds: float) -> int:
 
 
 def _operator_text(event: Row) -> str:
-    """``aten::addmm, seq = 4, op_id = 12, sizes = [[8], [2, 4]]``, as ``emit_nvtx`` spells it."""
     args = event.get("args", {})
     sequence = args.get("Sequence number")
     text = event["name"] + (f", seq = {sequence}" if sequence is not None else "")
@@ -317,7 +316,6 @@ def _node_starts(operators: IntegerRows, names: set[int]) -> dict[tuple[int, int
 
 
 def _next(times: Sequence[int], start: int) -> int:
-    """The first of some sorted times from a start on; later than all times if there is none."""
     at = bisect_left(times, start)
     return times[at] if at < len(times) else _NEVER
 
@@ -439,7 +437,6 @@ def _events_of_all(processes: Iterable[ProcessTrace], starts: Iterator[int]) -> 
 
 
 def _named(event: Row, process: ProcessTrace) -> Row:
-    """The event with its own name, if it is a range. Our ranges are annotations: no operators."""
     if event.get("ph") != "X" or event.get("cat") not in (*_RANGES, "gpu_user_annotation"):
         return event
     name = str(event["name"])
@@ -460,7 +457,6 @@ def _beginning(event: Row, start_ns: int) -> Row:
 
 
 def _apart(event: Row, process: ProcessTrace, number: int, later_ns: int) -> Row:
-    """The event of a further process, on the clock of the first one and with ids of its own."""
     event = dict(event)
     if later_ns and "ts" in event:
         event["ts"] = (nanoseconds(event["ts"]) + later_ns) / 1_000

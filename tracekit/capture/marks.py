@@ -249,9 +249,7 @@ def all_tensors(value: object) -> list[torch.Tensor] | None:
 def tensors_in(value: object) -> Tensors:
     """Shape, dtype and device of the tensors in a structure; None if there is too much to search."""
     tensors = [value] if isinstance(value, torch.Tensor) else all_tensors(value)
-    if tensors is None:
-        return None
-    return tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+    return None if tensors is None else tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
 
 
 def call_key(args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallKey:

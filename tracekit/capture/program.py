@@ -201,7 +201,6 @@ class RootMarkers:
         return self._on
 
     def _begins(self, module: nn.Module) -> bool:
-        """Notes a call, if it is from outside all modules. Returns whether it is the first of a new root."""
         opened = default_emitter().lane.open
         if opened and isinstance(opened[-1], Marks | Unmarked):
             return False

@@ -284,7 +284,6 @@ def join_threads(before: set[threading.Thread]) -> None:
 
 
 def _failed_call(error: BaseException) -> str:
-    """``Net.layers.3 (Linear) with inputs [2, 4] float32``: the innermost module call that raised, if one did."""
     if (call := failed_call(error)) is None:
         return ""
     name = type(unwrapped(call.module)).__name__

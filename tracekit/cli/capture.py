@@ -237,7 +237,6 @@ def _step_times(figures: dict[str, int]) -> str:
 
 
 def _modules(figures: dict[str, int]) -> str:
-    """``1,025 called, 129 containers; not marked: 6 Dropout or Identity, …``."""
     text = f"{figures['modules_marked']:,} called"
     if containers := figures.get("modules_containers"):
         text += f", {containers:,} containers"

@@ -262,7 +262,6 @@ def renumbering(held: Hierarchy, new: Ints, all_paths: list[str]) -> Renumbering
 
 
 def _rewrite(source: Path, target: Path, spec: TableSpec, new: Renumbering, stop: threading.Event) -> None:
-    """Writes a table again; at once if the new ids change the order of its rows."""
     in_order = "module_id" not in spec.sorted_by or new.keeps_order
     with pq.ParquetFile(source) as file, table_writer(target, spec) as writer:
         groups = [[group] for group in range(file.num_row_groups)]

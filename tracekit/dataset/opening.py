@@ -92,9 +92,7 @@ class Dataset:
         with self._reading(name):
             _ = name == "steps" and self._module_ids and self._steps_seen  # looked at once, not by each thread
             parts = [*in_order(partial(self._part, name, columns), self._files(name), self.folder)]
-            if not self.reports or name == UNITED:
-                return parts[0]
-            return pa.concat_tables(parts).unify_dictionaries()
+            return parts[0] if not self.reports or name == UNITED else pa.concat_tables(parts).unify_dictionaries()
 
     def schema(self, name: str) -> pa.Schema:
         """The columns of :meth:`table`, without reading rows."""
@@ -202,7 +200,6 @@ class Dataset:
         return [report["name"] for report in self.manifest.get("reports", ())]
 
     def _files(self, name: str) -> Iterator[_TableFile]:
-        """The files of a table, one per report, opened as they are asked for; at a URL some ahead."""
         if not self.reports or name == UNITED:
             return iter([self._file(name, None)])
         if name not in self._checked:
@@ -349,7 +346,6 @@ def _with_report(table: pa.Table, report: str | None) -> pa.Table:
 
 
 def _rows_between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:
-    """The rows whose module is in [low, high); row groups without such modules are not read."""
     leaves = [file.schema.column(leaf).path for leaf in range(file.metadata.num_columns)]
     position = leaves.index("module_id")
     groups = [

@@ -51,9 +51,7 @@ def engine(scheduler: str | None) -> Processes | None:
 
 def cores() -> int:
     """How many processes can run at once."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Processes:
@@ -128,7 +126,6 @@ class Processes:
         return Outcome(number, None, lost)
 
     def _taken(self) -> _Process | None:
-        """A process that does nothing; None when all are being stopped."""
         with self._lock:
             if self._stopped:
                 return None
@@ -147,7 +144,6 @@ class Processes:
 
 
 def _how_it_ended(error: BaseException) -> str:
-    """What loky knows of a process that ended early, such as ``signal 9``."""
     codes = _EXIT_CODE.findall(str(error))
     if not codes:
         return "for a reason that the system does not report"
@@ -323,7 +319,6 @@ def available_bytes() -> int:
 
 
 def _system_file(path: Path) -> str:
-    """The text of a file of the system; empty if there is none."""
     try:
         return path.read_text("ascii").strip()
     except (OSError, UnicodeError):

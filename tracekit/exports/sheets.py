@@ -101,7 +101,6 @@ def _holdable(text: str) -> str:
 
 
 def _with_texts(piece: pa.Table, changed: Callable[[str], str]) -> pa.Table:
-    """The rows as plain columns with changed texts: there are few distinct ones and many rows."""
     piece = plain_columns(piece)
     for index, field in enumerate(piece.schema):
         if field.type == pa.string():

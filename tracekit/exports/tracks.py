@@ -149,7 +149,6 @@ def for_truncation(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
 
 
 def _decimal(ns: Ints) -> pa.Array:
-    """Nanoseconds as exact decimal microseconds: ``-1234`` is ``-1.234``."""
     whole, rest = np.divmod(np.abs(ns), 1_000)
     sign = pc.if_else(pa.array(ns < 0), "-", "")
     decimals = pc.utf8_lpad(pa.array(rest).cast(pa.string()), 3, "0")

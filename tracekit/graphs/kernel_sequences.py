@@ -175,7 +175,6 @@ def _replays_of(known: GraphEvidence, launch: Rows) -> Iterator[_Replay]:
 
 
 def _replayed(recording: Recording, launch: Rows, role: Ints) -> Flags:
-    """Which work a launch of a graph ran, and is known by its process; graphs traced as a whole are none."""
     whole = recording.work.kind == GRAPH
     by_graph = np.append(role == GRAPH_LAUNCH, False)[launch]
     return np.asarray(by_graph & ~whole & (recording.work.process >= 0))

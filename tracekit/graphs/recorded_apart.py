@@ -90,7 +90,6 @@ def _nodes(recording: Recording, launch: Rows) -> tuple[Rows, Ints]:
 
 
 def _ranges(axis: ThreadAxis, windows: Windows, node_launch: Rows) -> tuple[Rows, Flags]:
-    """Rows of the ranges that were open during a graph capture, and which of them hold one."""
     begin = np.concatenate((windows.begin, axis.launch_start[node_launch]))
     end = np.concatenate((windows.end, axis.launch_end[node_launch]))
     order = np.argsort(begin, kind="stable")
@@ -174,7 +173,6 @@ def _merged(known: Sequence[str], others: Sequence[str | None]) -> tuple[Ints, l
 
 
 def _threads(report: Threads, other: Threads, process: Rows) -> tuple[Threads, Rows]:
-    """All threads, and the row there of each of the other's; those of other processes have none."""
     taken = np.flatnonzero(process >= 0)
     row = np.full(process.size, -1, dtype=np.int64)
     row[taken] = report.tid.size + np.arange(taken.size)

@@ -81,7 +81,6 @@ def _windows_of(known: GraphEvidence, work: Rows) -> Rows:
 
 
 def _window(records: GraphRecords, created: dict[tuple[int, int], int], process: int, graph: int, instance: int) -> int:
-    """The window of one instance, by its own record and by that of the graph which the work itself names."""
     sources = {records.source_of(process, number) for number in (graph, instance) if number >= 0}
     # An instance that no record names is a source of its own.
     if (process, instance) not in records.sources and graph >= 0:

@@ -52,7 +52,6 @@ def _whole(text: str) -> ModuleMarker | Unreadable | None:
 
 @lru_cache(maxsize=4_096)
 def _module(text: str) -> tuple[str, str | None, tuple[Param, ...], Cause | None] | None:
-    """Path, class, parameters and what cannot be read; None if the text does not begin with just these."""
     if name := _NAME_ALONE.fullmatch(text):
         return (name[1], None, (), None) if is_path(name[1]) else None
     try:

@@ -155,7 +155,6 @@ def _without(texts: list[str], words: re.Pattern[str]) -> list[str]:
 
 
 def _random(by_length: dict[int, set[str]], *, whole: bool) -> dict[int, str]:
-    """The lengths of values that are random, with the letters with which all of these begin."""
     answer = {}
     for length, values in by_length.items():
         if _are_random([value for value in values if _MIXED.match(value)], whole=whole):
@@ -173,7 +172,6 @@ def _are_random(values: list[str], *, whole: bool) -> bool:
 
 
 def _shortened(name: str) -> str:
-    """Of a long name the beginning, and a digest of what is behind it."""
     if len(name) <= LONGEST_NAME:
         return name
     behind = name[LONGEST_NAME - _ENDING :].encode(errors="replace")

@@ -97,7 +97,6 @@ def _imported(tool: Nsys, raw: Path, place: Path, progress: Callable[[float], No
 def _run(
     command: Sequence[str], place: Path, progress: Callable[[float], None], *, libraries: Path | None = None
 ) -> None:
-    """Runs one of NVIDIA's programs; if this process is stopped or killed, so is the program."""
     environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
     try:
         os.stat(command[0])  # noqa: PTH116 - the shell would say it in its own way

@@ -138,7 +138,6 @@ class Nsys:
             return run(start)
 
     def _native(self, place: Path, recorded: Recorded) -> Path:
-        """The report in nsys's own format, or the raw data if no importer can convert it."""
         if not _newest(place, *_REPORTS) and (raw := _newest(place, _RAW)):
             importer = self.importer
             made = raw.with_suffix(_REPORTS[0])

@@ -67,7 +67,6 @@ def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run:
 
 @contextmanager
 def _succeeding(folder: Location, before: Entry, progress: Progress) -> Iterator[tuple[Path, Location, Files]]:
-    """An empty folder for the new dataset, where that will be, and the files of the old one."""
     if isinstance(folder, Path):
         with writing(folder, successor_of=before) as (partial, place):
             yield partial, place, FilesOnDisk(place)
@@ -87,7 +86,6 @@ def _reports_of(before: Entry) -> list[_Numbered]:
 def _compared(
     paths: Sequence[Location], reports: list[_Numbered], progress: Progress
 ) -> list[tuple[Location, _Numbered | None]]:
-    """Each given report with the one of the dataset that has the same bytes; several are compared at a time."""
     given: list[tuple[Location, _Numbered | None]] = []
     with ThreadPoolExecutor(_COMPARED_AT_ONCE) as pool:
         for path, same in zip(paths, pool.map(lambda path: _same_report(path, reports), paths), strict=True):
@@ -147,7 +145,6 @@ def _differs(folder: Location, path: Location, old: _Numbered, by: str) -> Datas
 def _write(
     reports: list[_Numbered], partial: Path, old: tuple[Files, Entry], options: ParseOptions, run: Run
 ) -> dict[str, ReportError]:
-    """Writes the new dataset into an empty folder; why some new reports could not be read, by their names."""
     names = report_names([report.path for report in reports])
     new = {
         name: (report.path, Part(name, partial / f".{name}", report.number * IDS_PER_REPORT))

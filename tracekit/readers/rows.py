@@ -215,7 +215,6 @@ def _far(table: pa.Table, middle: int) -> Flags:
 
 
 def _middle(starts: list[Ints]) -> int:
-    """The median of the times that may be true; of two in the middle, the one nearer to 0."""
     times = np.concatenate(starts)
     times = times[(times > -LAST_NS) & (times < LAST_NS)]
     if not times.size:

@@ -161,7 +161,6 @@ class FolderTables:
         return Piece(table, (groups.start, groups.stop - 1), beyond)
 
     def _table(self, request: Request, groups: range | None = None) -> tuple[pa.Table, int]:
-        """The columns of a request, and how many values were too large for them."""
         name = request.table.name
         if name not in self._files:
             return pa.table({}), 0
@@ -205,9 +204,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(column.type.value_type)
     if pa.types.is_uint64(column.type):
         return pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
-    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
-        return column.cast(pa.int64())
-    return column
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) else column
 
 
 def _python(column: pa.ChunkedArray) -> list[Any]:

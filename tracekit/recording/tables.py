@@ -113,7 +113,6 @@ def _names(columns: type[Columns]) -> tuple[str, ...]:
 
 
 def _dtypes(columns: type[Columns]) -> dict[str, np.dtype[Any]]:
-    """The types of the NumPy columns, as their annotations say; columns of Arrow have None as default."""
     return {column.name: np.dtype(get_args(column.type)[1]) for column in fields(columns) if column.default is not None}
 
 

@@ -160,7 +160,6 @@ def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int]
 
 
 def _trees(case: Case, pid: int) -> list[list[Row]]:
-    """The calls of a process in order, those of each call of the model together, itself first."""
     calls = case.rows("calls", "parent_call_id", "module", "phase", "inputs", "pid", "step_id", "start_ns")
     trees: list[list[Row]] = []
     for row in sorted(calls, key=lambda row: int(row["start_ns"])):

@@ -185,7 +185,6 @@ class CudaGraph:
 
 @torch.no_grad()
 def _replay(model: Chain, program: str) -> None:
-    """Runs a program's steps. The first prepares; only the hooks of later ones count calls."""
     from tracekit.capture import step  # noqa: PLC0415 - scripts do without
 
     row = next(row for row in PROGRAMS if row.name == program)

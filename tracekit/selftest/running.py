@@ -199,7 +199,6 @@ def last_line(log: Path) -> str:
 
 
 def _run_module(arguments: Sequence[str | Path], log: Path, limit_s: float | None = None) -> str | None:
-    """Runs a module in the log's folder, to its end or to the end of its time. Returns why it failed."""
     with log.open("ab") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", *map(str, arguments)],

@@ -56,7 +56,6 @@ def local_copy(report: Location, progress: Progress, scratch: str | None = None)
 
 
 def _name_of(report: UPath) -> str:
-    """The last part of a URL's path; what follows a question mark may be a key and is no name."""
     name: str = report.path.rstrip("/").rpartition("/")[2]
     return name.partition("?")[0] if report.protocol.startswith("http") else name
 

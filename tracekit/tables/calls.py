@@ -192,7 +192,6 @@ def _phase(trace: Trace) -> NDArray[np.int8]:
 
 
 def _occurrence(process: Ints, module: Ints) -> Ints:
-    """The running number of each row among those of the same process and module; rows come in order of time."""
     count = np.empty(module.size, dtype=np.int64)
     order = np.lexsort((process, module))
     sorted_process, sorted_module = process[order], module[order]
@@ -204,7 +203,6 @@ def _occurrence(process: Ints, module: Ints) -> Ints:
 
 
 def _device(trace: Trace) -> dict[str, Ints]:
-    """Times and counts of the kernels of each call and of its subtree, in the order of the trees."""
     work, owner = trace.evidence.recording.work, trace.owners.call
     owned = np.flatnonzero(owner >= 0)
     trees = trace.evidence.calls.trees

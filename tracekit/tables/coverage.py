@@ -191,7 +191,6 @@ def _losses(trace: Trace) -> list[Row]:
 
 
 def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
-    """Count and time for every code that occurs; -1 is ignored."""
     codes = int(code.max(initial=-1)) + 1
     count, spent = groups.counts(code, codes), groups.sums(code, time, codes)
     return {at: (int(count[at]), int(spent[at])) for at in np.flatnonzero(count).tolist()}

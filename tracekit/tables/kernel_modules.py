@@ -73,7 +73,6 @@ def _columns(shares: Shares, kernel: Rows, module: Rows, of_kernel: Rows) -> dic
 
 
 def _flops(shares: Shares, columns: dict[str, Ints]) -> dict[str, object]:
-    """The columns about FLOPs, from the numbers and the notes of some shares; those of other rows are -1."""
     flops, note = columns["flops"], columns["note"]
     dtypes = [note if note in MULTIPLIED else None for note in shares.notes]
     named = np.array([*(dtype is not None for dtype in dtypes), False])[note]

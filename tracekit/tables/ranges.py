@@ -109,7 +109,6 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 
 def _marker_of_text(evidence: Evidence) -> Ints:
-    """For every text what it marks, as a position in ``_MARKERS``, or -1; one more entry for ranges without a text."""
     decoded = evidence.decoded
     kinds = {kind: _MARKERS.index(name) for kind, name in MARKER_KINDS.items()}
     of_marker = np.array([*map(kinds.get, map(type, decoded.markers), repeat(-1)), -1])
@@ -134,7 +133,6 @@ def _own_columns(trace: Trace, ranges: Ranges, marker: Ints) -> dict[str, object
 
 
 def _module_around(trace: Trace) -> Rows:
-    """The module of the innermost call that is or contains each range, or -1."""
     evidence = trace.evidence
     calls, axis = evidence.calls, evidence.axis
     marked = np.flatnonzero(~calls.unmarked)
@@ -148,7 +146,6 @@ def _module_around(trace: Trace) -> Rows:
 
 
 def _nesting(evidence: Evidence) -> tuple[Ints, Ints]:
-    """The push/pop range around each range, or -1, and how many there are around it."""
     axis, nest = evidence.axis, evidence.nesting
     if nest.rows.size == axis.range_start.size:
         return nest.parent, nest.depth

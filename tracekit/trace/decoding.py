@@ -93,7 +93,6 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
 
 
 def _decoded(markers: list[Marker], of_text: Ints) -> Decoded:
-    """Finds the first of all markers that differ only in tensors, and for every marker its row among those."""
     numbers: dict[object, int] = {}
     first: list[Marker] = []
     rows = []

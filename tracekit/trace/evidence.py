@@ -294,9 +294,7 @@ def _graphs_of(recording: Recording, axis: ThreadAxis, launches: Launched) -> _G
 
 
 def _completed(known: GraphEvidence, launch: Rows, module: Ints) -> Origins:
-    if known.recording.records_graphs:
-        return match_by_order(known, launch)
-    return match_by_sequence(known, launch, module)
+    return match_by_order(known, launch) if known.recording.records_graphs else match_by_sequence(known, launch, module)
 
 
 def _call_at_launch(calls: Calls, axis: ThreadAxis) -> Rows:

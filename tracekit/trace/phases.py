@@ -133,7 +133,6 @@ def autograd_threads(
 
 
 def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> Rows:
-    """For every name the row of its phase, which is appended to ``phases``; -1 if it records none, and at the end."""
     rows = np.full(len(names) + 1, -1, dtype=np.int64)
     candidates = pc.match_substring_regex(pa.array(names, pa.large_string()), CANDIDATES)
     for row in np.flatnonzero(np.asarray(candidates)).tolist():

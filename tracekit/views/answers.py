@@ -115,7 +115,6 @@ def _order(name: str, answer: Columns, column: str) -> Rows:
 
 
 def _depth(name: str, answer: Columns, dataset: Dataset) -> Ints:
-    """How many levels below the top the module of each row is; 0 for work outside modules."""
     if "depth" in answer or "path" not in answer:
         return answer[named(name, answer, "depth")]
     modules = hierarchy(dataset)
@@ -163,9 +162,7 @@ class _Lines(list[str]):
 def _csv_cell(value: object) -> str:
     if value is None:
         return ""
-    if isinstance(value, str):
-        return safe_in_a_sheet(value)
-    return json.dumps(value, ensure_ascii=False)
+    return safe_in_a_sheet(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def as_text(answer: Columns, words: Nouns, width: int, choice: Choice) -> RenderableType:

@@ -164,7 +164,6 @@ def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def _steps_line(dataset: Dataset) -> str:
-    """``2 prefill steps (2 ms), 8 decode steps (1 ms); median host time``."""
     steps = [
         f"{count(step['count'], 'step' if step['kind'] == 'step' else step['kind'] + ' step')} "
         f"({duration(step['median_host_ns'])})"
@@ -174,7 +173,6 @@ def _steps_line(dataset: Dataset) -> str:
 
 
 def _compilation(dataset: Dataset) -> str:
-    """``50 s of this recording were compilation``; empty if nothing was compiled."""
     rows = dataset.manifest["coverage"]
     spent = sum(row["time_ns"] for row in rows if row["what"] == "processes" and row["cause"] == _COMPILATION)
     left_out = "left out of the times of steps and modules"

@@ -127,7 +127,6 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: Colu
 
 
 def _on_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lines with their times on the host, where no device did any work."""
     whole = sum(row["subtree_host_ns"] for row in rows if not row["depth"])
     return [
         {

@@ -283,7 +283,6 @@ def _alone(clocks: dict[int, Clock]) -> dict[int, str]:
 def _joined(
     streams: Sequence[Sequence[_Stream]], waiting: list[int], clocks: dict[int, Clock], reference: int
 ) -> list[int]:
-    """Adds the clocks that can be measured against the reference, at once or over others; what is left."""
     group = [reference]
     while True:
         left = []

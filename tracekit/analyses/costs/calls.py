@@ -197,7 +197,6 @@ def _call(module: dict[str, Any], tensors: dict[str, Any]) -> tuple[Call, Tensor
 
 
 def _as_many(types: list[str] | None, shapes: list[object]) -> list[str]:
-    """The dtypes of some tensors; unknown if their number differs."""
     return types if types is not None and len(types) == len(shapes) else [""] * len(shapes)
 
 

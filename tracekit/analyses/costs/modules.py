@@ -160,7 +160,6 @@ class Gathered:
         self._reached |= compiled.reached(calls.modules)
 
     def _add_dtypes(self, calls: Costs) -> None:
-        """Adds the dtypes that calls and compiled work multiply in, and where float32 may have been TF32."""
         code, words = calls.words("dtype")
         doubt = calls.column("tf32_possible")
         multiplies = calls.flops != 0

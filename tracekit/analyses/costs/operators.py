@@ -76,7 +76,6 @@ def _cut_short(calls: pa.Table, known: Together) -> tuple[Flags, Flags]:
 
 
 def _last_recomputed(marked: Marked, again: Flags) -> Rows:
-    """The last recomputed call inside each operator, but for those of checkpoints that never stop."""
     rows = np.flatnonzero(np.append(again, [False])[marked.call] & (marked.parent >= 0))
     rows = rows[(marked.operator[marked.parent[rows]] >= 0) & ~marked.those("never_stops")[marked.parent[rows]]][::-1]
     _, first = np.unique(marked.parent[rows], return_index=True)

@@ -122,9 +122,7 @@ class Counting:
         original = node.meta.get("original_aten")
         if str(_packet(node.target)) == "aten.mul" and original is not None and _packet(original) in _registry():
             return self._summed(node, str(_packet(original)))
-        if not _may_multiply(node.target):
-            return _NOTHING
-        return Cost(None, _operator(node.target)[:MOST_NOTE_CHARACTERS])
+        return _NOTHING if not _may_multiply(node.target) else Cost(None, _operator(node.target)[:MOST_NOTE_CHARACTERS])
 
     def is_product(self, node: fx.Node) -> bool:
         """Whether a node has a formula, and costs something."""

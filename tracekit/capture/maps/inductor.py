@@ -125,7 +125,6 @@ def _watch_or_warn() -> None:
 
 @contextmanager
 def _when_imported(name: str, action: Callable[[], object]) -> Iterator[None]:
-    """Takes an action now, if a module is imported, or as soon as it is while the block runs."""
     if name in sys.modules:
         action()
         yield

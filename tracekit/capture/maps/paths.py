@@ -46,7 +46,6 @@ def paths_of_forward(traced: Traced, inputs: Sequence[Any], lane: Lane) -> Paths
 
 
 def _unmoved(traced: Traced, paths: Sequence[str | None]) -> bool:
-    """Whether all roots that are known are what they were when the graph was traced."""
     roots = zip(traced.roots, paths, strict=True)
     return all(path in (None, _marked(root)) for root, path in roots if root is not CALLER)
 
@@ -167,7 +166,6 @@ def _noted(numbers: dict[Place, str], root: int, before: str, now: str) -> bool:
 
 
 def _renumbered(place: Place, numbers: dict[Place, str]) -> Place | None:
-    """A module's place with the numbers of this run; None if one of them is not known."""
     root, path = place
     parts = path.split(".")
     for number, above in _numbered(path):

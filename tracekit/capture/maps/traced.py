@@ -97,7 +97,6 @@ def _words(name: str) -> str:
 
 
 def _names_itself(module: nn.Module, text: str) -> bool:
-    """Whether a local variable is the ``self`` of the module's forward."""
     forward: Any = type(unwrapped(module)).forward
     while forward is not None:
         code = getattr(forward, "__code__", None)
@@ -209,7 +208,6 @@ def _target(node: fx.Node) -> str:
 
 
 def _root_text(base: str, known: list[str], around: Scope) -> str:
-    """The variable, if it is a module; else what all names behind it have in common."""
     if base in around.modules or base == around.owner:
         return base
     inside = [text.split(".") for text in known if base_of(text) == base]
@@ -232,7 +230,6 @@ def _root(text: str, around: Scope, classes: Mapping[str, str]) -> Root:
 
 
 def _tensor_text(node: fx.Node) -> str | None:
-    """How the graph names the parameter or buffer that an input is; None for other inputs."""
     source = getattr(node.meta.get("grapharg"), "source", None)
     name = getattr(source, "name", None)
     text = name() if callable(name) else name
@@ -311,9 +308,7 @@ _PART = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]|\['?([^'\]]*
 def module_text(node: fx.Node) -> str | None:
     """How a graph names the innermost module that a node is work of; None if it lies in none."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not isinstance(stack, dict) or not stack:
-        return None
-    return entry_of(list(stack.values())[-1])[0]
+    return None if not isinstance(stack, dict) or not stack else entry_of(list(stack.values())[-1])[0]
 
 
 def entry_of(entry: Any) -> tuple[str, str]:  # noqa: ANN401 - as torch writes it

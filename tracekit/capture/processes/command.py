@@ -87,7 +87,6 @@ def _ended(command: Sequence[str], request: Request) -> Recorded:
 
 
 def _wait_for_pieces(folder: Path) -> None:
-    """Waits for processes that are still writing, as those do that end after the command. Ctrl-C ends the waiting."""
     end = time.monotonic() + _OUTLIVE_TIMEOUT_S
     with suppress(KeyboardInterrupt):
         while any(map(lives, unfinished(folder))) and time.monotonic() < end:

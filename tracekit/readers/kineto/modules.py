@@ -75,7 +75,6 @@ def _signs(calls: Columns, functions: Columns, names: Sequence[str]) -> Ints:
 
 
 def _calls_around(start: Ints, end: Ints, is_call: Flags) -> Ints:
-    """For every interval the innermost call of a module around it, or -1."""
     around, _ = parents(start, end)
     while (others := (around >= 0) & ~is_call[around]).any():
         around[others] = around[around[others]]
@@ -89,7 +88,6 @@ def _kind(name: str) -> int:
 
 
 def _short(name: str) -> str:
-    """A function without the rest of its name, or a module without its prefix."""
     return name.removesuffix(CALLED_FORWARD).removeprefix(PREFIX).partition(" from ")[0]
 
 
@@ -114,7 +112,6 @@ def names_with_weights(calls: Columns, operators: Columns, names: dict[str, int]
 
 
 def _weight_shape(text: str, at: int) -> str:
-    """The shape of one of an operator's inputs as ``[32, 16]``; empty if it is not recorded."""
     sizes = _SIZES.search(text)
     shapes = (shapes_in(sizes[1]) if sizes else None) or ()
     shape = shapes[at] if at < len(shapes) else ()
@@ -134,7 +131,6 @@ def names_with_phase(calls: Columns, operators: Columns, names: dict[str, int]) 
 
 
 def _innermost_call(calls: Columns, inner: Columns) -> Ints:
-    """For each of some events the innermost of some calls around it, or -1."""
     threads = [calls["thread"], calls["thread"], inner["thread"], inner["thread"]]
     times = [calls["start"], calls["end"], inner["start"], inner["end"]]
     start, end, first, last = one_axis(threads, times)

@@ -257,7 +257,6 @@ def _thread_names_of(named: Mapping[tuple[int, int], str], threads: Threads) -> 
 
 
 def _distributed(metadata: Metadata, name: str) -> int | None:
-    """A number that torch.distributed gave the profiler; None if there is none."""
     info = metadata.distributed
     number = _integer(info.get(name), -1) if isinstance(info, dict) else -1
     return number if number >= 0 else None

@@ -325,7 +325,6 @@ def _entries(text: bytes) -> list[Raw]:
 
 
 def _or_empty(decode: Callable[[Raw], _T], entry: Raw, empty: _T) -> _T:
-    """An entry decoded; if it is none of its kind, an empty one stands in its place."""
     try:
         return decode(entry)
     except (msgspec.MsgspecError, UnicodeDecodeError):

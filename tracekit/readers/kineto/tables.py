@@ -172,7 +172,6 @@ def forward_threads(operators: Columns, flows: Columns, process: Rows) -> Ints:
 
 
 def _flows(flows: Columns) -> tuple[Rows, Rows, Ints]:
-    """Of the flows with one beginning: threads of both ends, and when each end is."""
     thread, begins = flows["thread"], flows["begins"].astype(bool)
     ids, first, times = np.unique(flows["id"][begins], return_index=True, return_counts=True)
     start_thread = thread[begins][first[times == 1]]

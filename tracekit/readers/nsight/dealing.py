@@ -234,6 +234,4 @@ class DealtTables:
             batches = pa.ipc.open_file(pa.memory_map(str(dealt.file)))
             chosen = [batches.get_batch(at) for at, process in enumerate(dealt.processes) if process in part]
             tables.append(pa.Table.from_batches(chosen))
-        if not tables:
-            return pa.table({})
-        return pa.concat_tables(tables, promote_options="default").unify_dictionaries()
+        return pa.table({}) if not tables else pa.concat_tables(tables, promote_options="default").unify_dictionaries()

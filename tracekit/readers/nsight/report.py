@@ -210,7 +210,6 @@ def _described(source: TableSource, report: Source) -> Source:
 
 
 def _host(source: TableSource) -> str | None:
-    """The name of the machine; a report of several has none."""
     names = {value for name, value in typed(source, nsight.SYSTEM, "name", "value") if name == "Hostname" and value}
     return names.pop()[:_LONGEST_HOST] if len(names) == 1 else None
 
@@ -249,7 +248,6 @@ _UNKNOWN = 2**32 - 1
 
 
 def _gpus(source: TableSource) -> dict[int, Gpu]:
-    """The GPUs by the number that work refers to; one that has no name is left out."""
     table = nsight.GPU
     if not has(source, table, "id", "name"):
         return {}

@@ -54,7 +54,6 @@ def paired(markers: pa.Table, counters: LossCounters) -> pa.Table:
 
 
 def _pairs(markers: pa.Table, key: Ints, used: Ints, begins: Flags) -> tuple[Ints, Ints]:
-    """Rows that begin ranges, and for each the row that ends it, or -1."""
     number, process = integers(markers, "id", null=-1)[used], key[used] >> 32
     order = np.lexsort((~begins[used], integers(markers, "timestamp")[used], number, process))
     row, number, process = used[order], number[order], process[order]

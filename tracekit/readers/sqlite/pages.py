@@ -182,7 +182,6 @@ def _chunk(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
 
 
 def _cells(data: Bytes, count: int, pages: Pages) -> tuple[Ints, Ints]:
-    """Where each cell of some leaf pages begins, and where its page ends (1.6)."""
     page = np.arange(count, dtype=np.int64) * pages.size
     cells = _short(data, page + 3)
     if int(cells.max(initial=0)) * 2 + 8 > pages.usable:
@@ -241,7 +240,6 @@ def _integer(data: Bytes, kind: Bytes | Ints, body: Ints) -> pa.ChunkedArray | N
 
 
 def _numbers(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, Flags | None]:
-    """Integers, and which of them are null; None if all of them are, and if none is."""
     least, most = int(kind.min(initial=_ONE)), int(kind.max(initial=_NULL))
     if most == _NULL:
         return None, None
@@ -310,7 +308,6 @@ def _serial_type(data: Bytes, at: Ints) -> tuple[Bytes | Ints, Ints | None]:
 
 
 def _length(kind: Bytes | Ints) -> Ints | int:
-    """The length of a column in each row, or the one of all rows."""
     least, most = int(kind.min(initial=_TWO_BYTES - 1)), int(kind.max(initial=_NULL))
     if most >= _BYTES.size:
         return np.where(kind < _BYTES.size, _BYTES[kind % _BYTES.size], (kind - 12) >> 1)

@@ -226,7 +226,6 @@ def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: 
 
 
 def _count_between(times: Ints, start: Ints, end: Ints) -> Ints:
-    """How many of some sorted times lie in each ``[start, end)``."""
     return np.searchsorted(times, end) - np.searchsorted(times, start)
 
 

@@ -172,7 +172,6 @@ def _with_a_second_range_each(spans: Spans, call: Rows, in_turn: Flags, unpaired
 
 
 def _outermost(spans: Spans) -> Flags:
-    """Which spans lie in no other; an empty one at the end of another lies behind it."""
     around = spans.parent.copy()
     while (touched := (around >= 0) & (spans.end[around] == spans.start)).any():
         around[touched] = spans.parent[around[touched]]

@@ -155,7 +155,6 @@ def _same(thread: Ints, row: Rows, other: Rows) -> Flags:
 def _operator_around(
     recording: Recording, axis: ThreadAxis, operators: Operators, runs: Runs, inside: tuple[Rows, Rows]
 ) -> tuple[Rows, Rows]:
-    """For each launch the outermost operator around it within its run, or -1; and the texts of operators."""
     rows, run = inside
     ranges = operator_ranges(recording, axis, operators)
     if not ranges.text.size or not rows.size:

@@ -286,7 +286,6 @@ def _unnumbered(name: str) -> str:
 
 
 def _operator(name: str) -> str:
-    """``extern_kernels.addmm`` is ``aten::addmm``, and ``torch.ops.vllm.attention.default`` is ``vllm::attention``."""
     match = _OPERATOR.fullmatch(name)
     if match is None:
         return name

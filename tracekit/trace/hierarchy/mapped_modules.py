@@ -134,8 +134,7 @@ class TreeBuilder:
         """The trees of the modules of a map, by paths below ``root``; None where several may be meant.
 
         The root is the path of the module that was compiled, or its class; empty where several were, whose paths are
-        whole.
-        ``where`` is the row of the process, and when the run began.
+        whole. ``where`` is the row of the process, and when the run began.
         """
         whole = not root and (position.above is None or position.above[1] != "")
         below = None if whole else self._root(position, root, where)
@@ -161,7 +160,6 @@ class TreeBuilder:
         return top if known else None, ".".join(parts[common:])
 
     def _root(self, position: _Position, root: str, where: tuple[int, int]) -> Tree | None:
-        """The tree of a module; None if several may be meant."""
         process, first_ns = where
         tree, above = position
         if tree is None or above is None:

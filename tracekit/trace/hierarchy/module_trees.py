@@ -173,7 +173,6 @@ def _joint(name: str, group: Group, above: MergedModule | None, parent: int, tak
 
 
 def _reversed_siblings(trees: list[Tree], parent: int) -> Iterator[tuple[int, str, Group]]:
-    """The modules right below one module, last first: row of that module, name and group of each."""
     by_name: dict[tuple[str, str], list[Tree]] = {}
     for tree in trees:
         by_name.setdefault((tree.name, tree.kind), []).append(tree)

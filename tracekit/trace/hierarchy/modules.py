@@ -91,7 +91,6 @@ def hierarchy(
 
 
 def _path_numbers(markers: list[Marker]) -> Ints:
-    """A number for each marker, the same for those of one path; -1 for none."""
     numbers: dict[str, int] = {}
     paths = (getattr(marker, "path", "") for marker in markers)
     return np.array([*(numbers.setdefault(path, len(numbers)) for path in paths), -1])
@@ -120,7 +119,6 @@ def _rows_of_nodes(joints: list[MergedModule], nodes: Nodes) -> tuple[Ints, Rows
 
 
 def _marked(markers: list[Marker], row: int) -> str | None:
-    """The path that a marker records, if any."""
     marker = markers[row] if row >= 0 else None
     return marker.path if isinstance(marker, ModuleMarker) and not marker.class_only else None
 
@@ -138,7 +136,6 @@ def _module(joint: MergedModule, marked: str | None) -> Module:
 
 
 def _sharing(path: Ints, start_ns: Ints, module: Ints) -> int:
-    """How many calls have another path in their marker than the first call of their module."""
     rows = np.flatnonzero(module >= 0)
     modules = int(module.max(initial=-1)) + 1
     rows = rows[mixed(module[rows], path[rows], modules)[module[rows]]]

@@ -210,9 +210,7 @@ def _numbered(item: Rows, tokens: _Tokens, items: int) -> Ints | None:
     kind = [kinds.setdefault(token[low:high].tobytes(), len(kinds)) for low, high in pairwise(bounds)]
     statements = [dict(divmod(code, width) for code in np.frombuffer(text, token.dtype).tolist()) for text in kinds]
     numbers = split_conflicting(statements, MOST_MODULES)
-    if numbers is None or max(numbers) == 0:
-        return None
-    return np.array(numbers, dtype=np.int64)[kind]
+    return None if numbers is None or max(numbers) == 0 else np.array(numbers, dtype=np.int64)[kind]
 
 
 def _held_together(item: Rows, path: Ints, cluster: Ints) -> Ints:

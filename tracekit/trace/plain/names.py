@@ -102,7 +102,6 @@ def _marked(marker: Marker) -> Name | None:
 
 
 def _layers(recording: Recording) -> dict[int, Name]:
-    """The names of layers, which are in a domain of their own, by their rows among the texts."""
     layers = np.array([*map(has_layers, recording.domains), False])
     text = recording.ranges.text
     used = np.unique(text[layers[recording.ranges.domain] & (text >= 0)]).tolist()

@@ -76,7 +76,6 @@ def _helping(calls: Outermost, leading: list[Root]) -> Rows:
 
 
 def _replicated(calls: Outermost, root: Root) -> Rows:
-    """The calls in a run of the root in which several threads call the same module: replicas of a part of it."""
     step = np.searchsorted(calls.start_ns[root.first], calls.start_ns, side="right")
     end = np.append(np.iinfo(np.int64).min, calls.end_ns[root.last])[step]
     rows = np.flatnonzero(calls.end_ns <= end)
@@ -355,5 +354,4 @@ def _doubtful(name: str, rows: Rows, size: int) -> Root:
 
 
 def _on_first_thread(calls: Outermost, rows: Rows) -> Rows:
-    """The calls on the thread of the first one: other threads recompute what a backward pass needs."""
     return np.asarray(rows[calls.thread[rows] == calls.thread[rows[0]]])

@@ -327,7 +327,6 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
 
 
 def _innermost_in(steps: Steps | Parts, rows: Ints, step_line: Ints, line: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """The innermost of some steps that contains each piece and is on the same line (thread or process)."""
     if not rows.size or not line.size:
         return np.full(line.size, -1, dtype=np.int64)
     start, end, first, last = one_axis(
@@ -339,7 +338,6 @@ def _innermost_in(steps: Steps | Parts, rows: Ints, step_line: Ints, line: Ints,
 
 
 def _without_overlap(steps: Steps) -> Flags:
-    """For every process whether steps of different threads are never open at once."""
     without = np.ones(int(steps.process.max()) + 1, dtype=bool)
     for process in np.unique(steps.process).tolist():
         rows = np.flatnonzero(steps.process == process)
