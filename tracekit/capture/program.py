@@ -189,9 +189,7 @@ class RootMarkers:
     def _before(self, module: nn.Module) -> bool:
         try:
             if self._begins(module) and self._on:
-                with self._marking:  # several threads may call a new model at the same time
-                    if module not in self._known:
-                        self._mark(module)
+                self._mark(module)
         except TracekitError:
             raise
         except Exception as error:  # noqa: BLE001 - a module that has no hash, or does not answer as modules do, runs
@@ -212,9 +210,11 @@ class RootMarkers:
         return module not in self._known and not any(marks_on(module))
 
     def _mark(self, module: nn.Module) -> None:
-        root = generating_model(module)
-        self._known.update(root.modules())
-        self._handles.append(self._put_on(root, self._name(root)))
+        with self._marking:  # several threads may call a new model at the same time
+            if module not in self._known:
+                root = generating_model(module)
+                self._known.update(root.modules())
+                self._handles.append(self._put_on(root, self._name(root)))
 
     def _name(self, module: nn.Module) -> str:
         """Its class, with a number for later roots of the class that hold anything: losses made anew are alike."""
