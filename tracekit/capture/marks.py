@@ -227,7 +227,7 @@ def _params(module: Module) -> list[Param]:
 
 def unwrapped(module: Module) -> Module:
     """The original module, if this is a wrapper made by torch.compile; else the module itself."""
-    inside = getattr(module, WRAPPED, None)
+    inside = vars(module).get("_modules", {}).get(WRAPPED)
     return inside if isinstance(inside, Module) else module
 
 
