@@ -218,7 +218,7 @@ def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
         # Where ranges are nodes, work whose modules no map records is that of the range around it.
         runs = runs.with_a_map() if keyed.with_modules else runs.none()
         keyed = keyed._replace(nodes=nodes)
-    return _Hierarchy(keyed._replace(runs=runs.planting), marks, runs, nodes)
+    return _Hierarchy(keyed._replace(runs=runs.mapped_runs), marks, runs, nodes)
 
 
 def _calls_of(found: _Found, keyed: HierarchyKey) -> tuple[Calls, Calls]:

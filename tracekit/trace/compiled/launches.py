@@ -221,7 +221,7 @@ class Runs:
         return replace(self, **columns, parent=parents(columns["start"], columns["end"])[0])
 
     @property
-    def planting(self) -> MappedRuns:
+    def mapped_runs(self) -> MappedRuns:
         """What the hierarchy has to know of them."""
         roots = [marker.root if marker.root is not None else self._map(marker).root for marker in self.graphs]
         paths = [self._map(marker).paths for marker in self.graphs]
