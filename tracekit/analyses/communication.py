@@ -27,7 +27,7 @@ _NCCL = "nccl"
 def frame(dataset: Dataset) -> pd.DataFrame:
     """NCCL kernels by name and module, the most exposed time first.
 
-    A kernel belongs to NCCL if its name says so, or if the innermost range around its launch is in NCCL's domain.
+    A kernel belongs to NCCL if its name shows it, or if the innermost range around its launch is in NCCL's domain.
 
     Returns:
         A row per name and module: ``name``, ``path`` (null if the kernels could not be attributed), ``kernels``,

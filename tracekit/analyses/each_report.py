@@ -71,7 +71,7 @@ class Totals:
         """Adds the rows of a report, of which many can have one key."""
         self._parts.append(columns)
         self._waiting += columns[self._keys[0]].size
-        # Grouping the rows of each small report by itself would cost more than reading them.
+        # Grouping each small report separately would cost more than reading it.
         if self._waiting > max(_MOST_WAITING, 2 * self._grouped):
             self._group()
 

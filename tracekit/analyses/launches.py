@@ -155,7 +155,6 @@ def _ends(work: Axis, end: Ints, rows: Rows) -> tuple[Ints, Flags]:
 
 
 def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple[Ints, Flags]:
-    """How long the launch of each kernel was blocked, and which work was queued meanwhile."""
     late = returned > start
     lasted = before.ended - begun
     queued = late & before.any_ended & (lasted > 0) & (lasted >= start - before.ended)

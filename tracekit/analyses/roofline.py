@@ -43,9 +43,9 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     (``tracekit capture --ops``, ``emit_nvtx``) where a report has them; of modules inside compiled graphs, from the
     kernel maps of these, which do not record bytes. Bytes are the least that a call must move: its
     parameters, inputs and outputs once each; caches can make the real traffic smaller, rereading makes it larger.
-    Unknown figures are null, and ``unknown`` says why. A CUDA graph traced as a whole is work of everything in the call
-    that holds its graph capture: its time is next to the FLOPs of that subtree only, and rates are null for modules
-    whose own FLOPs are part of it.
+    Unknown figures are null, and ``unknown`` records why. A CUDA graph traced as a whole is work of everything in the
+    call that holds its graph capture: its time is next to the FLOPs of that subtree only, and rates are null for
+    modules whose own FLOPs are part of it.
 
     Peaks are NVIDIA's own figures for the device's name (:data:`tracekit.flops.peaks.GPUS`), without sparsity; memory
     bandwidth is the one that the report states. float32 has one peak with TF32 and one without; it is known if kernel
@@ -69,8 +69,8 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         counts once per replay; null inside compiled graphs). With all modules below: ``subtree_ns``,
         ``subtree_flops`` (null if those of any module are unknown), ``subtree_tflops_per_s``,
         ``subtree_peak_share``, ``known_flops`` (the part that is known) and ``known_share`` (the share of
-        ``subtree_ns`` whose FLOPs are known). ``source`` says where the module's own FLOPs come from (``module``:
-        class and shapes, ``kernels``: kernel names, ``operators``, ``kernel_map``); ``unknown`` says why they are
+        ``subtree_ns`` whose FLOPs are known). ``source`` records where the module's own FLOPs come from (``module``:
+        class and shapes, ``kernels``: kernel names, ``operators``, ``kernel_map``); ``unknown`` records why they are
         unknown or, after the path of a module below, why those of the subtree are.
 
     Raises:

@@ -16,7 +16,7 @@ from tracekit.dataset.opening import REPORT, Dataset
 
 #: The columns that name a thing to compare.
 KEYS = ["what", "path", "shapes"]
-#: What they say about one; its shapes are empty where they are not distinguished.
+#: Their description of one; its shapes are empty where they are not distinguished.
 Key: TypeAlias = tuple[str, str, str]
 
 #: Types of the columns of :class:`KeyRows`.

@@ -108,7 +108,6 @@ def _owners(evidence: Evidence) -> Owners:
 
 
 def _numbered(evidence: Evidence, module: Ints) -> Ids:
-    """Numbers calls by (module, start) and kernels by start; ``module`` is that of every kernel, or -1."""
     calls, recording = evidence.calls, evidence.recording
     by_time = _stable_order(recording.ranges.start_ns[calls.range_row])
     call_order = _by_module(calls.module, by_time)[np.count_nonzero(calls.module < 0) :]

@@ -5,7 +5,7 @@ Names of our own ranges are numbers that stand for texts (:mod:`tracekit.capture
 their names.
 
 ``--hierarchy`` keeps the trace itself, too: with the texts of our markers, of all processes in one file. Every event
-has a line of its own, so that it can be read and changed piece by piece. Ids that count in each process by itself are
+has a line of its own, so that it can be read and changed piece by piece. Ids that count separately in each process are
 moved apart. Which module an operator belongs to is decided where reports are read.
 """
 
@@ -143,7 +143,6 @@ class _Converter:
         return rows
 
     def _threads(self) -> list[Row]:
-        """The threads that have events. Kineto knows no names; the main thread's id is that of the process."""
         rows = self._rows
         tids = {tid for table in (rows.ranges, rows.api_calls, rows.operators) for tid in table.values("globalTid")}
         main, other = self._id("main thread"), self._id("thread")

@@ -1,4 +1,4 @@
-"""The marks of one module: what opens and closes its ranges, and what the ranges say.
+"""The marks of one module: what opens and closes its ranges, and what the ranges record.
 
 Both run in the middle of the user's forward pass. Expensive work is done once per combination of shapes, dtypes
 and devices of a call's tensors. A range that was opened is always closed, and nothing is raised.

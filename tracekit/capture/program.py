@@ -106,7 +106,7 @@ class Marking:
         self._inherited: list[LayerMarkers] = []
 
     def put_on(self, model: nn.Module, prefix: str, *, may_train: bool = True) -> LayerMarkers:
-        """Marks a model as the settings say."""
+        """Marks a model according to the settings."""
         settings = self._settings
         skip: list[type[nn.Module] | str] = [*SKIPPED, *settings.skip]
         backward = may_train if settings.backward is None else settings.backward

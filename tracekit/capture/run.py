@@ -1,7 +1,7 @@
 """Runs a target: what a user asks to record. A function in a file or a module, a script, or the demo.
 
 ``file.py:function`` and ``package.module:function`` return ``(model, inputs)`` or run steps themselves. ``file.py`` is
-run as a script. A target is the user's code: whatever it raises becomes one line that says where.
+run as a script. A target is the user's code: whatever it raises becomes one line that names the place.
 
 Here it is decided which part of the run is recorded; how it is recorded is up to the engine. With ``--compile``, the
 model runs in compiled pieces. Compiling itself is not recorded.

@@ -215,7 +215,6 @@ def _count_differing(entry: dict[str, Any], others: int) -> pa.Table | None:
 def _move(
     folder: Path, share: _Share, spec: TableSpec, new: Renumbering, counted: pa.Table | None, stop: threading.Event
 ) -> None:
-    """Makes a table of one report a partition, with the modules' new ids and paths; its new id goes into the entry."""
     if stop.is_set():
         return
     target = folder / name_of(spec.name, share.entry["name"])

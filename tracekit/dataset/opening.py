@@ -221,7 +221,6 @@ class Dataset:
             raise self._unreadable(name, _other_reports(folders, expected))
 
     def _file(self, name: str, entry: dict[str, Any] | None) -> _TableFile:
-        """A file of a table, if it is the one that the manifest lists: another parse may have replaced it."""
         listed, report = (self.manifest, None) if entry is None else (entry, entry["name"])
         by_id = is_named_by_id(self.manifest)
         file = name_of(name, report, listed[manifest.TABLE_IDS][name] if by_id else None)
@@ -300,7 +299,7 @@ def name_of(table: str, report: str | None, id_: str | None = None) -> str:
 
 
 def names(fields: Mapping[str, Any]) -> dict[tuple[str, str | None], str]:
-    """Where each file of a dataset is, by its table and report, as its manifest says."""
+    """Where each file of a dataset is, by its table and report, from its manifest."""
     by_id = is_named_by_id(fields)
     entries = [(None, fields), *((entry["name"], entry) for entry in fields.get("reports", ()))]
     return {
@@ -311,7 +310,7 @@ def names(fields: Mapping[str, Any]) -> dict[tuple[str, str | None], str]:
 
 
 def is_named_by_id(fields: Mapping[str, Any]) -> bool:
-    """Whether the manifest of a dataset says that its files are named by their ids."""
+    """Whether the manifest of a dataset records that its files are named by their ids."""
     return fields.get(manifest.FILES) == manifest.NAMED_BY_ID
 
 

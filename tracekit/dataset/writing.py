@@ -147,7 +147,7 @@ def table_writer(path: Path, spec: TableSpec) -> Iterator[pq.ParquetWriter]:
                 schema,
                 compression="zstd",
                 compression_level=1,
-                # Small numbers as they are: zstd alone is faster than with a dictionary, and packs as densely.
+                # Small numbers as they are: plain zstd is faster than with a dictionary, and packs as densely.
                 use_dictionary=[field.name for field in schema if field not in integers],
                 column_encoding=dict.fromkeys(wide, "DELTA_BINARY_PACKED"),
                 # Rows are looked for by ids and times; the least and last of all others are never asked for.

@@ -78,7 +78,6 @@ def write_xlsx(dataset: Dataset, target: Target, progress: Progress) -> None:
 
 @contextmanager
 def _closed(book: Workbook) -> Iterator[Workbook]:
-    """Closes the sheets if the block raises, or openpyxl would warn when the workbook is collected."""
     try:
         yield book
     except BaseException:

@@ -297,7 +297,6 @@ def _short(name: str, parent: int, names: list[str]) -> str:
 
 
 def _started(dataset: Dataset) -> list[int]:
-    """The time from which the times of each report count, in ns since 1970; none if that of one is not known."""
     entries = dataset.manifest.get("reports") or [dataset.manifest]
     started = [entry["source"].get("started_utc_ns") for entry in entries]
     return [] if None in started else started

@@ -47,7 +47,7 @@ STEPS, CALLS, OPERATORS, RANGES, WORK = range(5)
 
 
 class Tracks:
-    """Numbers tracks as they occur, and names them at the end; nodes is what calls are calls of: ``modules``, say."""
+    """Numbers tracks as they occur, and names them at the end; nodes is what calls belong to, such as ``modules``."""
 
     def __init__(self, reports: list[str], nodes: str) -> None:
         self._reports, self._kinds = reports, ("steps", nodes, "operators", "all ranges and API calls")

@@ -5,7 +5,7 @@ capture made the graph, where nodes and launches agree in number and, one by one
 of one stream in another order. The graph capture is certain if
 
 * some of the graph's nodes are known to come from its launches, or else
-* the report says which graph it made, or else
+* the report records which graph it made, or else
 * the graph's nodes were recorded after it had ended, and no other graph capture can claim them, or else
 * the report has every CUDA call of the process and no record of its graphs, and graph captures and graphs are equal in
   number and pair up in one way only.
@@ -135,7 +135,6 @@ def _same(windows: Rows) -> int:
 def _graphs_by_window(
     known: GraphEvidence, records: GraphRecords, replayed: list[_Instance], windows: list[int]
 ) -> dict[int, set[int]]:
-    """By window, the graphs of the instances it seems to have made: ids, or the first of the original nodes."""
     graphs: dict[int, set[int]] = defaultdict(set)
     for instance, window in zip(replayed, windows, strict=True):
         original = int(known.chains.original[instance.nodes].min())
@@ -315,8 +314,8 @@ class _LateGraph(NamedTuple):
 def match_late_node_records(known: GraphEvidence, records: GraphRecords) -> Rows:
     """The graph capture that is certain to have made the original of each node, where that was recorded late, or -1.
 
-    A record of a node says which thread wrote it and when, not to which graph capture it belongs. All graph captures of
-    the thread that have ended, and whose nodes are not accounted for yet, can claim it. Graphs are numbered in the
+    A record of a node shows which thread wrote it and when, not to which graph capture it belongs. All graph captures
+    of the thread that have ended, and whose nodes are not accounted for yet, can claim it. Graphs are numbered in the
     order in which their graph captures began, and ids of nodes carry the graph's number: where as many graphs were
     recorded as there are graph captures to claim them, the first belongs to the first, and so on, if each has as many
     nodes as its graph capture has launches. Where ids carry no number, nodes belong to a graph capture only if no other

@@ -166,7 +166,6 @@ def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence
 
 
 def _merged(known: Sequence[str], others: Sequence[str | None]) -> tuple[Ints, list[str]]:
-    """Rows of the other texts among all together, -1 for None; and all together."""
     rows = {text: row for row, text in enumerate(known)}
     of_other = [-1 if text is None else rows.setdefault(text, len(rows)) for text in others]
     return np.array(of_other, dtype=np.int64), list(rows)

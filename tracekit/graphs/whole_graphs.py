@@ -162,7 +162,6 @@ def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
 
 
 def _as_captured(recording: Recording, extents: _Extents, work: Rows, launch: Rows, window: Rows) -> Flags:
-    """Which graphs ran after their graph capture, and certainly as they were captured."""
     process = extents.process[window]
     # A graph whose launch is not known may have been launched after any update.
     launched_ns = lookup(recording.launches.start_ns, launch, missing=_LAST)

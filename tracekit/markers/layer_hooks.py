@@ -29,7 +29,6 @@ _MOST_CACHED_CHARACTERS = 2_048
 
 
 def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
-    """The marker; for a text that is truncated or too long, only the module that it begins with."""
     if len(text) <= _MOST_CACHED_CHARACTERS and not ('"' in text or "\\" in text):
         module, split, tensors = text.rpartition(_INPUTS)
         if not split:

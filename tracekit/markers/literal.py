@@ -44,7 +44,7 @@ _STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z|\\\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z|
 
 
 class Refused(Exception):  # noqa: N818
-    """The text cannot be read as a literal; ``cause`` says why."""
+    """The text cannot be read as a literal; ``cause`` records why."""
 
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause.name)

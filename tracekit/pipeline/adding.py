@@ -24,7 +24,7 @@ from tracekit.progress import Progress
 from tracekit.readers.base import sha256_of
 from tracekit.storage.locations import Location, is_remote, reachable
 
-#: What a manifest says of one report.
+#: The entry of one report in a manifest.
 Entry: TypeAlias = Mapping[str, Any]
 
 #: Reports that are read for their digest at once: at a URL, each one waits for the network.
@@ -53,7 +53,7 @@ def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run:
     given = _compared(paths, there, run.progress)
     reports, skipped = _with_new(given, folder, there, options.rows, force=run.force)
     if len(skipped) == len(paths):
-        if not is_remote(folder):  # there, another parse may be about to use what nobody lists yet
+        if not is_remote(folder):  # there, another parse may be about to use files that are not listed yet
             tidy(folder.resolve())
         return Parsed(load(folder), skipped)
     with _succeeding(folder, before, run.progress) as (partial, place, files):
@@ -97,7 +97,6 @@ def _compared(
 def _with_new(
     given: list[tuple[Location, _Numbered | None]], folder: Location, before: list[_Numbered], by: str, *, force: bool
 ) -> tuple[list[_Numbered], list[Location]]:
-    """All reports of the dataset as it shall be, in the order of their numbers; and those that are in it already."""
     reports = {one.number: one for one in before}
     by_place = {_place(one.path): one for one in before}
     skipped: list[Location] = []
@@ -178,7 +177,6 @@ def _parse(paths: list[Location], parts: list[Part], options: ParseOptions, run:
 
 
 def _kept(name: str, entry: Entry | None, partial: Path, files: Files, before: Entry) -> Part | Kept:
-    """A report of the old dataset; the only one of a dataset becomes a part of the new one."""
     if "reports" in before and entry is not None:
         return Kept(name, files, before, entry)
     folder = partial / f".{name}"

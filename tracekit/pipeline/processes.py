@@ -65,7 +65,7 @@ def write_by_processes(
 
 
 def _whole_if_damaged(function: Callable[[], Result]) -> Result:
-    """Does what may find a report damaged: reading it as a whole says what is wrong with it."""
+    """Runs a step that may find a report damaged; then reads it as a whole to report what is wrong."""
     try:
         return function()
     except ReportError:

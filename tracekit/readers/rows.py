@@ -176,7 +176,7 @@ def drop_implausible_times(
 ) -> dict[str, pa.Table]:
     """The tables without rows whose time is absurd, which are counted.
 
-    ``subjects`` says what the rows of some tables are; those of all others are device work. ``timed`` chooses the rows
+    ``subjects`` names what the rows of some tables are; those of all others are device work. ``timed`` chooses the rows
     of a table that are events of the run: the others may have any time.
 
     Raises:

@@ -54,7 +54,7 @@ class _ParquetFile:
             self.columns = _once(file.schema_arrow.names)
 
     def groups(self) -> list[int]:
-        """The number of rows of each part of the file that can be read alone."""
+        """The number of rows of each part of the file that can be read separately."""
         with pq.ParquetFile(self._path) as file:
             return [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
 
@@ -178,7 +178,6 @@ class FolderTables:
 
 
 def _stored(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[pa.Array, int]:
-    """A column in the type that was asked for, in one piece, and how many values became null."""
     if column.null_count == len(column):
         return pa.nulls(len(column), type_), 0
     if type_ == ENCODED_TEXT:
@@ -208,5 +207,4 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _python(column: pa.ChunkedArray) -> list[Any]:
-    """The values; bytes of texts that are not UTF-8 are replaced."""
     return decoded(column) if pa.types.is_string(column.type) else list(column.to_pylist())

@@ -180,7 +180,6 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
 
 
 def _phase(trace: Trace) -> NDArray[np.int8]:
-    """The phase of each call, as a position in CALL_PHASES; calls during a graph capture are of that phase."""
     calls = trace.evidence.calls
     markers = trace.evidence.decoded.markers
     phases = [marker.phase if isinstance(marker, ModuleMarker) else CALL_PHASES[0] for marker in markers]
@@ -227,7 +226,6 @@ def _device(trace: Trace) -> dict[str, Ints]:
 
 
 def _launch_time(trace: Trace, owned: Ints) -> Ints:
-    """Host time of each call's own launches, without graph replays: the calls they run did not launch them."""
     evidence = trace.evidence
     useful = np.zeros(len(evidence.recording.launches) + 1, dtype=bool)
     on_device = owned[evidence.recording.on_device[owned]]
@@ -259,12 +257,12 @@ class Shaped:
         marker, outputs = (self._row[column[rows]] for column in (self._calls.marker, self._calls.outputs))
         result = np.where(outputs >= 0, outputs, marker)
         return {
-            "inputs": _said(self._inputs, marker),
-            "outputs": _said(self._outputs, result),
-            "kwargs": _said(self._kwargs, marker),
-            "input_types": _said(self._types, marker),
-            "output_types": _said(self._types, outputs),
-            "kwarg_types": _said(self._kwarg_types, marker),
+            "inputs": _of_markers(self._inputs, marker),
+            "outputs": _of_markers(self._outputs, result),
+            "kwargs": _of_markers(self._kwargs, marker),
+            "input_types": _of_markers(self._types, marker),
+            "output_types": _of_markers(self._types, outputs),
+            "kwarg_types": _of_markers(self._kwarg_types, marker),
         }
 
 
@@ -283,7 +281,7 @@ def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], Hashable],
     return pa.array(values, type_).take(pa.array(rows, pa.int64()))
 
 
-def _said(by_marker: pa.Array, marker: Rows) -> pa.Array | None:
+def _of_markers(by_marker: pa.Array, marker: Rows) -> pa.Array | None:
     """What some markers say; None if no marker says anything."""
     return by_marker.take(or_null(marker)) if by_marker.null_count < len(by_marker) else None
 

@@ -53,7 +53,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 
 def _columns(shares: Shares, kernel: Rows, module: Rows, of_kernel: Rows) -> dict[str, object]:
-    """Rows of some kernels, of which those without shares, whose row of these is negative, serve one module."""
+    """Rows of some kernels; those without shares (negative row) serve one module."""
     shared = of_kernel >= 0
     if not shared.any():
         nothing = dict.fromkeys(_FLOPS, np.full(kernel.size, -1))

@@ -351,7 +351,6 @@ def _number(numbers: dict[str, int], inputs: Shapes | tuple[str, ...]) -> int:
 
 
 def _text_of_work(evidence: Evidence) -> Rows:
-    """The text of the innermost operator around the launch of all work, or around the graph capture of its node."""
     launched, chains, origins = evidence.launched, evidence.chains, evidence.origins
     ranges = operator_ranges(evidence.recording, evidence.axis, evidence.operators)
     if not ranges.text.size:

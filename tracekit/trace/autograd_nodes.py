@@ -265,7 +265,7 @@ def _inside_one_evaluation(pairs: _Pairs, nodes: Numbered, around: Rows) -> Flag
 def _made_between(nodes: Numbered, operators: Numbered, known: _Known, operator: Rows, rows: Rows) -> tuple[Rows, Ints]:
     """Operators since whose beginning nodes were made, and the beginning of the next one of the counter.
 
-    An operator whose name the node has made it itself, as a user's function or one of several tensors does.
+    An operator with the node's name made it itself, as a user's function or one of several tensors does.
     """
     counters = known.counters
     until = np.full(operator.size, -1, dtype=np.int64)

@@ -79,8 +79,8 @@ def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: L
     name = _rows_of_phases(names, decode(names, FRAMEWORKS), texts)
     name = name[recording.work.name[operators]]
     launch = launches.launch[operators]
-    telling = (name >= 0) & (launch >= 0)
-    launch, name = launch[telling], name[telling]
+    with_phase = (name >= 0) & (launch >= 0)
+    launch, name = launch[with_phase], name[with_phase]
     columns = [
         (axis.range_start[ranges], axis.launch_start[launch]),
         (axis.range_end[ranges], axis.launch_end[launch]),
@@ -182,15 +182,14 @@ def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase:
 
 
 def _innermost_with_phase(axis: ThreadAxis, calls: Calls, phase: Ints, call: Rows) -> Rows:
-    """For every launch the innermost call around it that names a phase, as plain ranges do not."""
-    telling = np.flatnonzero(phase >= 0)
-    if telling.size == phase.size:
+    with_phase = np.flatnonzero(phase >= 0)
+    if with_phase.size == phase.size:
         return call
-    if not telling.size:
+    if not with_phase.size:
         return np.full(call.size, -1, dtype=np.int64)
-    start, end = calls.start[telling], calls.end[telling]
+    start, end = calls.start[with_phase], calls.end[with_phase]
     around = innermost(start, end, parents(start, end)[0], axis.launch_start, axis.launch_end)
-    return np.append(telling, -1)[around]
+    return np.append(with_phase, -1)[around]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ _HEADINGS = {
     "peak_gb_per_s": "peak GB/s",
     "subtree_tflops_per_s": "subtree TFLOP/s",
 }
-#: Headings of columns that mean something else beside another column.
+#: Headings of columns that mean something else next to another column.
 _HEADINGS_BESIDE = {("cause", "known"): "how", ("rank", "waited_ns"): "last rank"}
 
 
@@ -153,7 +153,7 @@ def as_csv(answer: Columns) -> str:
 
 
 class _Lines(list[str]):
-    """What a ``csv.writer`` writes, in lines that end in a line feed alone."""
+    """What a ``csv.writer`` writes, in lines that end in only a line feed."""
 
     def write(self, line: str) -> None:
         self.append(line.removesuffix(_LINE_END) + "\n")
@@ -195,7 +195,7 @@ def rows_of(answer: Columns) -> int:
 def side_by_side(answer: Columns) -> Columns:
     """Answers about several reports, with what is compared in the columns that a narrow terminal shows.
 
-    The rank distinguishes reports where it is known. Of modules, the path says what their names and depths say.
+    The rank distinguishes reports where it is known. Of modules, the path replaces names and depths.
     """
     first, last = ["host", "rank"], []
     if "rank" in answer and None not in answer["rank"].tolist():

@@ -43,7 +43,7 @@ def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, A
 def as_text(difference: Difference, most: int) -> RenderableType:
     """Whole steps first, then modules, those whose own kernels changed most first; equal changes share a line.
 
-    Of a training a line says in which phases it changed, also where these changes cancel each other out.
+    For training, a line reports in which phases it changed, also where these changes cancel each other out.
 
     Args:
         difference: The comparison.

@@ -52,7 +52,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
     return {
         "dataset": str(dataset.folder),
         **{key: manifest[key] for key in (several if dataset.reports else single)},
-        "hierarchy": {"by": list(nodes.keyed_by(dataset)), "row": nodes.noun(dataset), "why": nodes.why(dataset)},
+        "hierarchy": {"by": list(nodes.hierarchy_keys(dataset)), "row": nodes.noun(dataset), "why": nodes.why(dataset)},
         **{key: manifest[key] for key in ("rows", "coverage")},
         "attributed_ns": certainty_of_work(dataset),
         "gpu_time_ns": total_ns(dataset),
@@ -195,7 +195,6 @@ def _hierarchy(dataset: Dataset, words: Nouns, width: int) -> list[RenderableTyp
 
 
 def _whole_line(*parts: tuple[str, str]) -> Text:
-    """A line that is never broken, so that a command or path in it can be copied."""
     line = Text.assemble(*parts)
     line.no_wrap, line.overflow = True, "ignore"
     return line
@@ -243,7 +242,7 @@ def certainty_line(dataset: Dataset, words: Nouns) -> str:
 
 
 def doubts(coverage: list[dict[str, Any]]) -> list[str]:
-    """Losses that the profiler itself reports: whatever the shares say, some work may be missing."""
+    """Losses that the profiler itself reports: some work may be missing from the shares."""
     causes = [row.get("detail") or row["cause"] for row in coverage if row["what"] == _PROFILER_LOSSES]
     return [f"possibly lost: {cause}" for cause in causes]
 

@@ -173,7 +173,7 @@ class Gathered:
         self._doubtful[module[may_be_tf32]] = True
 
     def own(self) -> Own:
-        """What each module costs by itself."""
+        """The own costs of each module."""
         words = [*self._dtypes, None]
         return Own(
             ns=self._ns,

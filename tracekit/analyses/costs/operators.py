@@ -83,7 +83,6 @@ def _last_recomputed(marked: Marked, again: Flags) -> Rows:
 
 
 def _last_products(marked: Marked, outermost: Flags, cut_short: Flags) -> Rows:
-    """The products that are the last thing in calls that may have been stopped."""
     calls = np.flatnonzero(np.append(cut_short, [False])[marked.call])
     if not calls.size:
         return calls

@@ -235,7 +235,6 @@ class NodeOperators:
 
 
 def _names(node: fx.Node) -> set[str]:
-    """The names of a node's operator. Dynamo traces ``torch.ops.ns.op`` as a packet without an overload."""
     target = node.target
     if isinstance(target, OpOverload):
         return {target._schema.name, f"{target._schema.name}.{target._overloadname}"}

@@ -2,9 +2,9 @@
 
 While a graph is compiled, it is noted which nodes each kernel is made of; when compiled code is ready, ranges are put
 around its runs. This is the only module that changes anything of PyTorch. It knows PyTorch 2.11 to 2.15: where a
-function is missing or takes other arguments, nothing is changed and a message says so. Kernels of a graph are kept with
-its code, so they are in Inductor's caches, too; those caches have another key while maps are on, so that code without
-kernels is not taken for code with some.
+function is missing or takes other arguments, nothing is changed and a message reports it. Kernels of a graph are kept
+with its code, so they are in Inductor's caches, too; those caches have another key while maps are on, so that code
+without kernels is not taken for code with some.
 """
 
 import importlib
@@ -75,7 +75,7 @@ def compiled_maps(*, cpu_kernels: bool = False) -> Iterator[None]:
 def maps_of_recording(*, cpu_kernels: bool = False) -> Iterator[None]:
     """As :func:`compiled_maps`, for programs that may compile nothing: waits until they import Inductor.
 
-    If the release is not known, a warning says so and the program runs as it is.
+    If the release is not known, a warning reports it and the program runs as it is.
     """
     with _switched(cpu_kernels=cpu_kernels), _when_imported(COMPILER, _watch_or_warn):
         yield

@@ -65,7 +65,7 @@ class KernelModules(NamedTuple):
 
 
 class Owners:
-    """Whose work the nodes of a graph are, read before the compiler rewrites it."""
+    """The owners of a graph's nodes, read before the compiler rewrites it."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self._by_factors: dict[tuple[int, ...], str | None] = {}

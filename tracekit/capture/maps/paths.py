@@ -1,7 +1,7 @@
 """The marked paths of the modules that one run of a compiled graph serves: several modules may run the same code.
 
 The roots of a graph, the modules outside which it has no other, are known by the parameters and buffers that the run is
-given, else by the marked call around it. Only beside a root that is still the one of the trace, others are what they
+given, else by the marked call around it. Only next to a root that is still the one of the trace, others are what they
 were then, too. Backward runs are of the modules of their forward run (``runs.py``).
 
 Engines compile one of their equal layers and run its code for all of them. What these differ in are numbers: the code

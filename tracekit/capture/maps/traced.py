@@ -1,10 +1,10 @@
 """The modules of a traced graph, numbered in the order in which they first appear in it.
 
 Compilers share code between graphs that are equal but for the names of their modules: 12 equal layers, or a graph from
-a cache. So what is kept with code are numbers of modules, and the graph that runs says which modules these are.
+a cache. So what is kept with code are numbers of modules, and the graph that runs identifies these modules.
 
 Dynamo names a module after the way on which the program came to it: through a bound method, a closure, or a global that
-holds the layers by their names. Which module it was, Dynamo says, too. A module gets the name under which its model
+holds the layers by their names. Dynamo also records which module it was. A module gets the name under which its model
 holds it first, as markers do; where this is not below the module that calls it, its place is below that one.
 """
 
@@ -53,7 +53,6 @@ def scope(graph: fx.GraphModule) -> Scope:
 
 
 def _variables() -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The locals and globals of the function that is traced; empty if Dynamo does not report it."""
     symbolic = sys.modules.get("torch._dynamo.symbolic_convert")
     try:
         frame = symbolic.InstructionTranslator.current_tx().output.root_tx  # type: ignore[union-attr]

@@ -175,7 +175,7 @@ class Gathering:
         return columns
 
     def _kernels(self, texts: Sequence[bytes]) -> Ints:
-        """Rows of names of the kernels that calls launch, as ROCm's traces say; -1 where a call does not say it."""
+        """Rows of names of the kernels that calls launch, as ROCm's traces record; -1 where a call has none."""
         distinct = {text: decoded(text) for text in dict.fromkeys(texts)}
         rows = {
             text: self.names.setdefault(name, len(self.names)) if isinstance(name, str) and name else -1
@@ -218,7 +218,6 @@ def _rows(values: Sequence[str], known: dict[str, int]) -> Ints:
 
 
 def _of_modules(events: Sequence[Event], functions: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Which of some calls of functions are of modules, and which compute modules; each distinct name is read once."""
     names = [events[row].name for row in functions]
     texts = {name: str(name) for name in set(names)}
     chosen = (

@@ -106,7 +106,6 @@ def _column(values: Ints, name: str, counters: LossCounters) -> Ints:
 
 
 def _named(kind: str, name: Ints, names: dict[str, int]) -> dict[str, Ints]:
-    """Short names, which are those that Nsight gives, and directions of copies; each distinct name is read once."""
     used = np.unique(name).tolist()
     full = list(names)
     directions = {row: _direction(full[row]) for row in used} if kind == MEMCPY else {}

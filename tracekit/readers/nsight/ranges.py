@@ -90,7 +90,6 @@ def _count_others(types: Ints, counters: LossCounters) -> None:
 
 
 def _closed(events: pa.Table, thread: Ints, launches: Launches, counters: LossCounters) -> tuple[Ints, Ints, Flags]:
-    """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
     never_ended = np.asarray(events.column("end").is_null())
     ends = events.column("end")
     if never_ended.any():

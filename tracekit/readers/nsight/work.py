@@ -157,7 +157,6 @@ def _copy_names(rows: pa.Table, names: Names) -> Ints:
 
 
 def _known_kinds(rows: pa.Table) -> Ints:
-    """Directions of copies; an undefined code counts as Unknown."""
     kinds = integers(rows, "copyKind", null=0)
     return np.where((kinds >= 0) & (kinds < len(COPY_KINDS)), kinds, 0)
 

@@ -28,7 +28,7 @@ _FULL_BYTES = 1 << 20
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the report, as the package's ``read`` says."""
+    """Reads the report; see the package's ``read``."""
     found = _found(path)
     recording = _kept_recording(found.key, found.source, progress)
     if recording is None:
@@ -101,7 +101,7 @@ def _what(writer: str | None) -> str:
 
 
 def _kept_recording(key: str, source: Source, progress: Progress) -> Recording | None:
-    """The recording out of an export that was kept; None if there is none, or it was damaged since."""
+    """Load the cached export, if valid."""
     place = kept(key)
     if place is None:
         return None

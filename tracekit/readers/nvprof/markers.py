@@ -97,7 +97,6 @@ def ranges_table(
 
 
 def _closed(ranges: pa.Table, thread: Ints, launches: Launches, counters: LossCounters) -> tuple[Ints, Ints, Flags]:
-    """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
     never_ended = np.asarray(ranges.column("end").is_null())
     ends = np.where(never_ended, integers(ranges, "start"), integers(ranges, "end"))
     at = ranges.column_names.index("end")

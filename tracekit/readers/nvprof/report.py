@@ -45,7 +45,7 @@ _EARLIEST_UTC_NS = 10**18
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the file, as the package's ``read`` says."""
+    """Reads the file; see the package's ``read``."""
     file = SqliteFile(path)
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(source_of_file, path, NAME)

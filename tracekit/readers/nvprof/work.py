@@ -195,7 +195,6 @@ def kernel_name(symbol: str) -> str:
 
 
 def _longest(symbol: str) -> float:
-    """How long the name can be at most that a symbol stands for."""
     size = len(symbol)
     if size > _LONGEST_SYMBOL:
         return float("inf")

@@ -120,7 +120,7 @@ class TreeBuilder:
     """Finds the trees of modules by their paths, and adds those that are missing."""
 
     def __init__(self, trees_of_processes: ModuleTrees) -> None:
-        self._woods = trees_of_processes
+        self._trees = trees_of_processes
         self._below: dict[int, dict[str, list[Tree]]] = {}
         self._roots: dict[tuple[int, str], list[Tree]] = {}
         for tree in trees_of_processes.roots:
@@ -167,7 +167,7 @@ class TreeBuilder:
             known = self._roots.setdefault((process, parts[0]), [])
             if not known:
                 known.append(Tree(parts[0], process, -1, first=(first_ns, 0)))
-                self._woods.roots.append(known[0])
+                self._trees.roots.append(known[0])
             return self._walk(known[0] if len(known) == 1 else None, parts[1:], (first_ns, 0))
         outer = self._of_marker(tree, above[1], root)
         if outer is not None:
@@ -181,7 +181,7 @@ class TreeBuilder:
             return None
         outer: Tree | None = tree
         for _ in range(path.count(".") - root.count(".")):
-            outer = self._woods.above.get(id(outer)) if outer else None
+            outer = self._trees.above.get(id(outer)) if outer else None
         return outer
 
     def _walk(self, tree: Tree | None, parts: Sequence[str], first: tuple[int, int]) -> Tree | None:
@@ -193,7 +193,7 @@ class TreeBuilder:
                 name, kind = name_and_kind(part)
                 children.append(Tree(name, tree.source, -1, first=first, kind=kind))
                 tree.below.append(children[0])
-                self._woods.above[id(children[0])] = tree
+                self._trees.above[id(children[0])] = tree
             tree = children[0] if len(children) == 1 else None
         return tree
 

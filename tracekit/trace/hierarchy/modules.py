@@ -79,7 +79,7 @@ def hierarchy(
     unclear = known & collisions.unclear
     counters.add("calls", MODULE_UNCLEAR, int(unclear.sum()))
     counters.add("modules", MODULES_DIFFER, sum(joint.differs for joint in joints))
-    # A process has marked its modules alone.
+    # Each process marks its own modules.
     own = np.where(called.placed, node_of_call[:-1], -1)
     counters.add("calls", SHARED_PLACE, _sharing(called.marked_path, calls.start_ns, own))
     firsts = (np.append(column, -1)[first_call].tolist() for column in (calls.marker, places.first))
@@ -106,7 +106,6 @@ def _facts(markers: list[Marker]) -> tuple[Ints, list[Facts]]:
 
 
 def _rows_of_nodes(joints: list[MergedModule], nodes: Nodes) -> tuple[Ints, Rows]:
-    """The row of the module of each node, and for each module its first call; -1 for a container never called."""
     members = np.array([tree.row for joint in joints for tree in joint.same], dtype=np.int64)
     joint = np.repeat(np.arange(len(joints)), [len(joint.same) for joint in joints])
     joint, members = joint[members >= 0], members[members >= 0]

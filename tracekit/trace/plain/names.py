@@ -36,7 +36,7 @@ _NAMELESS = "(no text)"
 
 
 class Name(NamedTuple):
-    """What a text says of its range.
+    """What a text records about its range.
 
     Attributes:
         inputs: Shapes of its inputs; None if the text does not record it.
@@ -130,7 +130,6 @@ _Found = dict[int, Counted]
 
 
 def _decided(texts: dict[int, str], uses: _Uses) -> dict[int, Name]:
-    """The names of texts by their rows: what of them is a place, and what counts, as all of them together show."""
     found = {row: counted(text) for row, text in texts.items()}
     for decide in (_values, _counters, _places):
         found |= decide(found, uses)
@@ -238,7 +237,7 @@ def short_names(lines: Collection[str]) -> dict[str, str]:
     files: dict[str, set[Stack]] = {}
     for folders in parts.values():
         files.setdefault(_file(folders)[-1], set()).add(_file(folders))
-    kept = {name: _told_apart(those) for name, those in files.items()}
+    kept = {name: _distinguishing_parts(those) for name, those in files.items()}
     return {line: "/".join(folders[-kept[_file(folders)[-1]] :]) for line, folders in parts.items()}
 
 
@@ -247,7 +246,7 @@ def _file(folders: Stack) -> Stack:
     return (*folders[:-1], name if colon else folders[-1])
 
 
-def _told_apart(files: set[Stack]) -> int:
+def _distinguishing_parts(files: set[Stack]) -> int:
     """How many of the last parts of some paths distinguish them; of very long ones all."""
     kept = range(1, _MOST_FOLDERS + 1)
     return next((number for number in kept if len({path[-number:] for path in files}) == len(files)), 0)

@@ -43,7 +43,7 @@ class LoopSteps(NamedTuple):
 def led_steps(calls: Outermost, modules: list[Module], parts: Flags) -> LoopSteps:
     """Finds the leading root of each loop of a process, and its runs.
 
-    ``calls`` are those that no other encloses; ``parts`` says of every module whether it is a part of a called one.
+    ``calls`` are those that no other encloses; ``parts`` marks for every module whether it is a part of a called one.
     """
     part = parts[calls.module]
     roots = roots_of(calls, modules, part)
@@ -169,7 +169,6 @@ def _led_of_cycle(calls: Outermost, few: Root, many: Root, between: Ints) -> lis
 
 
 def _between(calls: Outermost, root: Root, other: Root) -> Ints:
-    """How many times the other root runs from one run of the first to its next, thread by thread."""
     threads = [calls.thread[each.runs] for each in (root, other)]
     if root.replicated or other.replicated:
         threads = [np.zeros_like(thread) for thread in threads]
@@ -272,7 +271,6 @@ def _part(calls: Outermost, rows: Rows, modules: list[Module], row: int, *, alon
 
 
 def _labels(modules: list[Module], module: Ints) -> Ints:
-    """The root of each call as a label: its module or, for a numbered one, a higher number for the container."""
     of_module = np.arange(len(modules), dtype=np.int64)
     for row in np.unique(module).tolist():
         if _number(modules[row]) is not None:
@@ -323,7 +321,7 @@ def _layers(calls: Outermost, rows: Rows, modules: list[Module]) -> Root:
         own = rows[on_thread]
         together = np.union1d(rows, np.flatnonzero(calls.thread == thread))
         passes = _passes(number[on_thread], np.searchsorted(together, own))
-        # With one layer alone it is not known which thread computes it, and which one computes it again.
+        # With only one layer it is not known which thread computes it, and which one computes it again.
         if passes is not None and (threads.size == 1 or passes[1][0] > passes[0][0]):
             candidates.append(Root(name, own, own[passes[0]], own[passes[1]], size))
     return candidates[0] if len(candidates) == 1 else _doubtful(name, rows, size)

@@ -175,7 +175,6 @@ def _columns(figures: pd.DataFrame, on_page: Kept, names: list[str], types: Ints
 
 
 def _left_out(on_page: Kept, subtree_ns: Ints, own: Ints) -> dict[str, list[int]]:
-    """How many nodes below each node on the page are left out, and their time; each counts at its nearest ancestor."""
     count = on_page.rows.size
     gone = np.ones(subtree_ns.size, dtype=bool)
     gone[on_page.rows] = False
