@@ -169,7 +169,6 @@ def _around(node: Rows, later: Rows, parent: Rows, subtree_end: Rows) -> Rows:
 
 
 def _merge(total: Ints, owned: tuple[Rows, Ints, Ints], order: Rows, forest: tuple[Rows, Ints, Rows]) -> None:
-    """Adds the unions of intervals that overlap others, which are merged anew at every node above them."""
     parent, depth, _ = forest
     at, start, end = (column[order] for column in owned)
     ends = np.sort(end)

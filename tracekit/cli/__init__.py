@@ -109,7 +109,6 @@ def _split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _drop_output() -> None:
-    """Discards what is still buffered, or Python would fail on it again when it exits."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

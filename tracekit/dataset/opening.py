@@ -180,7 +180,6 @@ class Dataset:
 
     @contextmanager
     def _reading(self, name: str, file: str | None = None) -> Iterator[None]:
-        """Names the file of a table that cannot be read; without a file, what is read is all of them."""
         with reachable(self.folder, DatasetError) if is_remote(self.folder) else nullcontext():
             try:
                 yield

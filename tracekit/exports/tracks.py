@@ -107,7 +107,6 @@ def _metadata(name: str, process: int, thread: int, args: dict[str, object]) -> 
 
 
 def _members(table: pa.Table, reports: list[str], kind: Ints, lane: Ints) -> list[Ints]:
-    """The fields of every row's track, one array each; fields that do not set tracks apart are the same everywhere."""
 
     def column(name: str) -> Ints:
         if name not in table.column_names:

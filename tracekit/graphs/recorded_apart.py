@@ -82,7 +82,6 @@ def captured_in(recording: Recording, launch: Rows) -> Captured | None:
 
 
 def _nodes(recording: Recording, launch: Rows) -> tuple[Rows, Ints]:
-    """Launches whose own work names a node: they became it. A launch of a graph runs nodes that others became."""
     own = np.append(roles_of(recording) != GRAPH_LAUNCH, False)[launch]
     rows = np.flatnonzero((recording.work.graph_node_id != -1) & own)
     launches, first = np.unique(launch[rows], return_index=True)

@@ -227,7 +227,6 @@ def _owner(trace: Trace, phase: Ints, rows: Rows) -> dict[str, object]:
 
 
 def _phase(trace: Trace) -> Ints:
-    """The phase of all work, as a position in ``PHASES``; a graph capture shows more than its replays."""
     evidence, call = trace.evidence, trace.owners.call
     phase = evidence.phase_of_work
     replayed = np.flatnonzero(evidence.by_capture & (call >= 0))

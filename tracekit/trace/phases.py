@@ -95,7 +95,6 @@ def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: L
 
 
 def _with_recomputation(marks: Phased, recording: Recording) -> Phased:
-    """What a framework calls forward is computed again inside a backward pass, and on a thread of autograd."""
     forward, backward = marks.code == FORWARD, marks.code == BACKWARD
     if not forward.any():
         return marks

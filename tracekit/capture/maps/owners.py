@@ -105,7 +105,6 @@ class Owners:
         return found
 
     def _weights(self, kernel: Kernel, nodes: Sequence[fx.Node], called: Container[fx.Node]) -> dict[str | None, int]:
-        """Weights by module: a node counts once, a product more than all other nodes of the kernel that multiplies."""
         weights: Counter[str | None] = Counter()
         for node in nodes:
             products = [self._of_product(node, factors) for factors in _products(node)]

@@ -51,7 +51,6 @@ def _unmoved(traced: Traced, paths: Sequence[str | None]) -> bool:
 
 
 def _called(root: Root, lane: Lane) -> str | None:
-    """The path of a root that no input identifies: of its class, the only one in the innermost call that has any."""
     if root is CALLER:
         return marked_models.innermost(lane)
     paths = marked_models.paths_of(root.class_name)

@@ -320,5 +320,4 @@ def _map_of_operators(graph: fx.GraphModule, traced: Traced) -> KernelMap:
 
 
 def _name(node: fx.Node) -> str:
-    """What a node calls. It is no operator's name: the operator may call others of that name."""
     return str(getattr(node.target, "__name__", node.target))

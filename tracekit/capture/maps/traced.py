@@ -76,7 +76,6 @@ def _variables_ahead_of_time() -> tuple[Mapping[str, object], Mapping[str, objec
 
 
 def _tensors_by_name(inputs: Iterable[fx.Node], owner: str | None, modules: Mapping[str, nn.Module]) -> dict[str, str]:
-    """The texts of the parameters and buffers after which inputs are named, where Dynamo no longer knows them."""
     if owner is None:
         return {}
     texts: dict[str, list[str]] = {}

@@ -137,7 +137,6 @@ def _decided(texts: dict[int, str], uses: _Uses) -> dict[int, Name]:
 
 
 def _alike(found: _Found, kind: str, hidden: str = COUNTER + ITERATION) -> dict[str, dict[str, list[int]]]:
-    """Texts that differ only by numbers of a kind: by what they have in common, by what they are, their rows."""
     answer: dict[str, dict[str, list[int]]] = {}
     for row, item in found.items():
         if any(number.kind == kind for number in item.numbers):
@@ -161,7 +160,6 @@ _MANY_VALUES, _GAPS = 8, 2
 
 
 def _values(found: _Found, uses: _Uses) -> _Found:
-    """Numbers behind a word (``bs5394``) count where they come once each, and most between them do not come."""
     answer: _Found = {}
     for texts in _alike(found, ATTACHED, COUNTER + ITERATION + UNDECIDED).values():
         rows = [row for same in texts.values() for row in same]

@@ -96,7 +96,6 @@ def _loops(calls: Outermost, roots: list[Root]) -> list[list[Root]]:
 
 
 def _take_turns(calls: Outermost, root: Root, other: Root) -> bool:
-    """Whether two roots share a thread; replicas have threads of their own, and their caller waits for them."""
     if np.intersect1d(calls.thread[root.calls], calls.thread[other.calls]).size:
         return True
     return bool(root.replicated or other.replicated) and not _overlap(calls, root.calls, other.calls)
@@ -109,7 +108,6 @@ def _overlap(calls: Outermost, rows: Rows, others: Rows) -> bool:
 
 
 def _leaders(calls: Outermost, loop: list[Root]) -> list[Root]:
-    """The roots that no other leads; none if that is not certain."""
     most = max(root.size for root in loop)
     if len(loop) > _MOST_ROOTS:
         loop = [root for root in loop if root.size * _MUCH > most]

@@ -464,7 +464,6 @@ def _first_of_each_step(phased: Phased, optimizers: Rows, calls: _Spans) -> Rows
 
 
 def _begins(phased: Phased, calls: _Spans, before: Ints, optimizer: Rows) -> Ints:
-    """When steps begin: at the end of the step before, but after evaluation."""
     # Until the end of the optimizer's range: a closure may run the model inside it.
     after = _after_evaluation(phased, before, phased.end_ns[optimizer])
     unknown = (before == _NEVER) | (after > before)
@@ -500,6 +499,5 @@ def _last(times: Ints, at: Ints) -> Ints:
 
 
 def _next(times: Ints, at: Ints) -> Ints:
-    """The first of some times that is not before each of others; the largest int64 if there is none."""
     times = np.sort(times)
     return np.append(times, np.iinfo(np.int64).max)[np.searchsorted(times, at)]
