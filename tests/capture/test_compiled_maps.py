@@ -319,6 +319,21 @@ def test_products_that_run_again_for_a_backward_pass_are_recomputation() -> None
     assert "top.head" not in products
 
 
+class Masked(Model):
+    """Its forward pass also computes what only the backward pass needs: a view of the mask that it makes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.ones(4, 4).tril() @ self.layers[0](x))
+
+
+def test_a_forward_pass_computes_nothing_anew_whatever_it_keeps_for_the_backward_pass() -> None:
+    with compiled_maps():
+        whole(model := Masked(1))
+        told, _, _ = steps(model)
+    assert [run.phase for run in told] == ["forward", "backward"]
+    assert [kernel.name for kernel in told[0].kernels if kernel.recomputes] == []
+
+
 def test_modules_in_functions_that_an_engine_compiles_are_counted_as_inside_compiled_code() -> None:
     model = Model(1)
     model.layers[0].forward = torch.compile(model.layers[0].forward)  # type: ignore[method-assign]

@@ -36,7 +36,7 @@ _LOG = logging.getLogger("tracekit.capture")
 COMPILER = "torch._inductor.compile_fx"
 KNOWN = ((2, 11), (2, 15))
 #: Part of the key of Inductor's caches while maps are on.
-CACHE_TAG = "tracekit kernel maps 10"
+CACHE_TAG = "tracekit kernel maps 11"
 _PROVENANCE = "set_kernel_post_grad_provenance_tracing"
 #: The parameters that the functions of known releases begin with.
 _PARAMETERS = {
@@ -283,7 +283,8 @@ def patch_code_generation(original: Any) -> Callable[..., Any]:  # noqa: ANN401
 
     def codegen_and_compile(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         traced = _thread.traced
-        owners = None if traced is None else _attempt(lambda: Owners(gm))
+        backward = bool((kwargs.get("graph_kwargs") or args[-1]).get("is_backward"))
+        owners = None if traced is None else _attempt(lambda: Owners(gm, backward=backward))
         kernels: list[Kernel] = []
         _thread.kernels.append(kernels)
         try:
