@@ -10,10 +10,12 @@ _BLOCK = 32
 _PIECE = 131_072
 
 
-def sums(values: Ints, low: Ints, high: Ints) -> Ints:
-    """The sum of ``values[low:high]`` for every slice."""
+def sums_to(values: Ints, end: Ints) -> Ints:
+    """The sum of ``values[row:end[row]]`` for every row."""
     running = np.concatenate(([0], np.cumsum(values)))
-    return np.asarray(np.where(high > low, running[np.maximum(high, low)] - running[low], 0), dtype=np.int64)
+    total: Ints = running[end]
+    total -= running[:-1]
+    return total
 
 
 def minima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:

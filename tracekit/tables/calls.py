@@ -208,20 +208,24 @@ def _device(trace: Trace) -> dict[str, Ints]:
     owner = trees.node[owner[owned]].astype(np.intp)
     start, end = work.start_ns[owned], work.end_ns[owned]
     number = trees.parent.size
-    low, high = np.arange(number), subtree_ends(trees.parent, trees.depth)
+    high = subtree_ends(trees.parent, trees.depth)
     # What needs the most memory while it is computed comes first.
     busy = union_within(owner, (trees.parent, trees.depth, high), start, end)
     launch_time = _launch_time(trace, owned[~trace.evidence.launched.replayed[owned]])[trees.call]
     self_time, self_count = groups.sums(owner, trace.own_ns[owned], number), groups.counts(owner, number)
+    # Sorted by its owner, the work of a subtree is a slice.
+    order = slice(None) if bool((owner[1:] >= owner[:-1]).all()) else np.argsort(owner, kind="stable")
+    before = np.concatenate(([0], np.cumsum(self_count)))
+    first, last = before[:-1], before[high]
     return {
-        "gpu_start_ns": slices.minima(groups.minima(owner, start, number), low, high, _NEVER),
-        "gpu_end_ns": slices.maxima(groups.maxima(owner, end, number), low, high, _NEVER),
-        "gpu_time_ns": slices.sums(self_time, low, high),
+        "gpu_start_ns": slices.minima(start[order], first, last, _NEVER),
+        "gpu_end_ns": slices.maxima(end[order], first, last, _NEVER),
+        "gpu_time_ns": slices.sums_to(self_time, high),
         "gpu_self_time_ns": self_time,
         "gpu_busy_ns": busy,
-        "kernel_count": slices.sums(self_count, low, high).astype(np.int32),
+        "kernel_count": (last - first).astype(np.int32),
         "kernel_self_count": self_count.astype(np.int32),
-        "launch_time_ns": slices.sums(launch_time, low, high),
+        "launch_time_ns": slices.sums_to(launch_time, high),
     }
 
 

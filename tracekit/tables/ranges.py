@@ -138,10 +138,11 @@ def _module_around(trace: Trace) -> Rows:
     marked = np.flatnonzero(~calls.unmarked)
     start, end = calls.start[marked], calls.end[marked]
     parent = calls.parent[marked] if marked.size == calls.parent.size else parents(start, end)[0]
-    around = lookup(marked, innermost(start, end, parent, axis.range_start, axis.range_end))
-    around[~axis.ends_here] = -1
+    around = np.full(axis.range_start.size, -1, dtype=np.int32)
     own = np.flatnonzero(calls.known & ~calls.unmarked)
-    around[calls.range_row[own]] = own
+    around[calls.last_range[own]] = around[calls.range_row[own]] = own
+    others = np.flatnonzero((around < 0) & axis.ends_here)
+    around[others] = lookup(marked, innermost(start, end, parent, axis.range_start[others], axis.range_end[others]))
     return lookup(calls.module, around)
 
 
