@@ -1,13 +1,9 @@
-"""The pages of a SQLite file, and which of them hold a table's rows.
-
-The format is fixed and documented (https://sqlite.org/fileformat2.html; numbers in comments are its sections).
-
-Columns of a SQLite table straight out of its pages, thousands of rows at a time with NumPy.
+"""Columns of a SQLite table straight out of the pages of its file, thousands of rows at a time with NumPy.
 
 Through SQLite's interface a value costs some 50 ns, whichever library asks; decoding the pages costs some 10 ns, less
 than SQLite needs to sum the columns. Only plain tables are read this way: whatever is damaged, unusual or merely
-doubtful raises :class:`~tracekit.readers.sqlite.pages.NotPlain`, and SQLite itself is asked. Numbers in comments are
-sections of https://sqlite.org/fileformat2.html.
+doubtful raises :class:`NotPlain`, and SQLite itself is asked. The format is fixed and documented; numbers in comments
+are sections of https://sqlite.org/fileformat2.html.
 """
 
 import itertools
