@@ -92,7 +92,7 @@ class CaptureError(TracekitError):
 
         Args:
             message: What is wrong and what to do.
-            exit_code: The program's own exit code, if it ended by itself.
+            exit_code: The program's own exit code, if the program exited.
         """
         super().__init__(message)
         self.exit_code = exit_code

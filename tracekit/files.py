@@ -36,7 +36,7 @@ _ADVICE = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
     errno.EFBIG: "free some space",
-    None: "free some space",  # libraries may not say
+    None: "free some space",  # libraries may not report it
 }
 #: Ctrl-C, the polite kill, and a terminal that closes, which Windows does not know.
 _STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -50,7 +50,7 @@ def nothing_to_check() -> None:
     """For places where anything may be replaced."""
 
 
-def hidden_beside(place: Path, state: str = "partial") -> Path:
+def hidden_next_to(place: Path, state: str = "partial") -> Path:
     """A hidden name in the same folder, different each time: threads, processes and machines may share a folder."""
     return place.with_name(f"{hidden_prefix(place, state)}{owned()}")
 
@@ -106,7 +106,7 @@ def whole_file(place: Path, check: Check = nothing_to_check, *, synced: bool = F
         check: Called just before the file takes its place: writing takes time, and others write too.
         synced: Whether the content must be on the disk before the file takes its place.
     """
-    partial = hidden_beside(place)
+    partial = hidden_next_to(place)
     try:
         yield partial
         if synced:
@@ -127,7 +127,7 @@ def whole_folder(place: Path, check: Check = nothing_to_check) -> Iterator[Path]
         place: Where the folder belongs.
         check: Called just before the folder takes its place.
     """
-    partial = hidden_beside(place)
+    partial = hidden_next_to(place)
     try:
         partial.mkdir()
         yield partial
@@ -179,7 +179,7 @@ def stopped_once() -> Iterator[None]:
 
 @contextmanager
 def stops_held() -> Iterator[None]:
-    """Answers signals that stop at the end of the block: amid Popen they would leave a process that nobody knows of."""
+    """Answers signals that stop at the end of the block: amid Popen they would leave an unknown process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -202,11 +202,10 @@ def _sync(path: Path) -> None:
 
 
 def _replace_folder(partial: Path, place: Path) -> None:
-    """Moves a folder to a place; what was there comes back if that fails."""
     if place.is_dir() and _exchanged(partial, place):
         _remove(partial)  # what was there
         return
-    old = hidden_beside(place, "old")
+    old = hidden_next_to(place, "old")
     try:
         if place.exists():
             place.rename(old)
@@ -220,7 +219,7 @@ def _replace_folder(partial: Path, place: Path) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Lets two folders change places in one step, so that nobody finds neither; False where the system cannot."""
+    """Swaps two folders in one step, so that one always exists; False where the system cannot."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError, TypeError):  # not Linux

@@ -17,11 +17,11 @@ def of_all(stage: str, count: int, progress: Progress) -> Progress:
     lock = threading.Lock()
     total = 0.0
 
-    def tell(name: str, share: float) -> None:
+    def on_progress(name: str, share: float) -> None:
         nonlocal total
         with lock:
             total += max(0.0, share - shares.get(name, 0.0))  # what comes late is not taken back
             shares[name] = max(share, shares.get(name, 0.0))
             progress(stage, total / count)
 
-    return tell
+    return on_progress

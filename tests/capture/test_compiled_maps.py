@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
@@ -19,6 +21,7 @@ from tests.capture.kernel_truth import Run, heaviest, owners, runs, true_product
 from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
 from tracekit.capture.maps.owners import Kernel, Owners
+from tracekit.capture.maps.traced import Traced, scope
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 
@@ -96,6 +99,31 @@ def test_work_of_the_compiled_module_itself_is_its_own() -> None:
         whole(model := Model(1))
         told, _, _ = steps(model)
     assert [kernel.modules for kernel in told[0].kernels if "sin" in kernel.name] == [(("top", 1),)]
+
+
+def test_the_module_of_a_decorated_forward_is_the_root_of_those_that_it_calls() -> None:
+    def handed_on(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @wraps(forward)
+        def wrapper(*args: Any, **kwargs: Any) -> Tensor:
+            return forward(*args, **kwargs)
+
+        return wrapper
+
+    class Decorated(Model):
+        forward = handed_on(Model.forward)
+
+    roots = []
+
+    def backend(graph: GraphModule, _: object) -> GraphModule:
+        roots.append(Traced(graph, scope(graph)).roots)
+        return graph
+
+    model = Decorated(1)
+    model.compile(backend=backend)
+    model(torch.ones(4, _WIDTH))
+    ((root,),) = roots
+    assert root.module is not None
+    assert root.module() is model
 
 
 def test_order_and_names_are_those_that_the_profiler_sees() -> None:
@@ -289,6 +317,21 @@ def test_products_that_run_again_for_a_backward_pass_are_recomputation() -> None
     assert again["forward"] == []
     assert {"top.layers.0.up", "top.layers.1.up"} <= products
     assert "top.head" not in products
+
+
+class Masked(Model):
+    """Its forward pass also computes what only the backward pass needs: a view of the mask that it makes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.ones(4, 4).tril() @ self.layers[0](x))
+
+
+def test_a_forward_pass_computes_nothing_anew_whatever_it_keeps_for_the_backward_pass() -> None:
+    with compiled_maps():
+        whole(model := Masked(1))
+        told, _, _ = steps(model)
+    assert [run.phase for run in told] == ["forward", "backward"]
+    assert [kernel.name for kernel in told[0].kernels if kernel.recomputes] == []
 
 
 def test_modules_in_functions_that_an_engine_compiles_are_counted_as_inside_compiled_code() -> None:

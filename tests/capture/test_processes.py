@@ -218,6 +218,25 @@ def test_a_process_that_kills_itself_is_recorded_and_dies_of_that(
     assert len(tracekit.parse("run.sqlite").calls()) == 1
 
 
+@pytest.mark.parametrize("call", ["os.setpgrp()", "os.setpgid(0, 0)"])
+def test_a_command_that_makes_a_process_group_of_its_own_is_recorded(place: Place, call: str) -> None:
+    place.write(f"import os, torch\n{call}\ntorch.nn.Linear(2, 2)(torch.ones(2))")
+    outcome = place.capture("-o", "run", "--", sys.executable, "model.py")
+    assert outcome.code == 0, outcome
+    assert len(tracekit.parse("run.sqlite").calls()) == 1
+
+
+ON_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+
+
+def test_a_command_reads_from_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text("import torch\nprint('got', input())\ntorch.nn.Linear(2, 2)(torch.ones(2))")
+    words = arguments("capture", "-o", "run", "--", sys.executable, "asks.py")
+    terminal = [sys.executable, "-c", ON_A_TERMINAL, *words]
+    subprocess.run(terminal, input=b"words\n", check=True, timeout=60, env=environment(), cwd=tmp_path)
+    assert len(tracekit.parse(tmp_path / "run.sqlite").calls()) == 1
+
+
 def test_a_command_without_a_model_is_told_what_cannot_be_reached(place: Place) -> None:
     line = one_line(place.capture("-o", "run", "--", "sh", "-c", "exit 3"), 3)
     assert "no process of the command called a torch module" in line

@@ -5,6 +5,7 @@ import io
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -165,6 +166,41 @@ def test_libraries_that_touch_hooks_give_the_same_models(name: str) -> None:
         result = apply(model)(X)
     assert torch.equal(result, expected)
     assert counted(to)["Net"]
+
+
+@dataclass
+class NoKey(nn.Module):
+    """As dataclasses are, without a hash: no set and no dictionary takes it, so torch cannot list its parts."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x)
+
+
+class NamesNothing(NoKey):
+    __hash__ = nn.Module.__hash__
+
+    def __getattr__(self, name: str) -> Any:
+        return self._modules[name]
+
+
+class ListsNothing(NamesNothing):
+    def named_parameters(self, *_args: object, **_named: object) -> Any:
+        raise ValueError
+
+
+@pytest.mark.parametrize("kind", [NoKey, NamesNothing, ListsNothing])
+def test_modules_that_do_not_answer_as_modules_do_run_as_they_do(kind: type[NoKey]) -> None:
+    model, x = kind(1), torch.ones(1, 4)
+    expected = model(x)
+    with marked() as to:
+        assert all(torch.equal(model(x), expected) for _ in range(2))
+    assert counted(to)["NamesNothing.up" if kind is NamesNothing else "Linear"] == 2
 
 
 class Inner(nn.Module):

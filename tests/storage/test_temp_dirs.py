@@ -10,7 +10,7 @@ import pytest
 import tracekit
 from tests.command import LINES
 from tests.trace_lines import report
-from tracekit.files import hidden_beside, this_machine
+from tracekit.files import hidden_next_to, this_machine
 from tracekit.storage.local_copies import remove_stale_dirs, temp_dir
 
 A_DAY_S = 90_000
@@ -62,7 +62,7 @@ def test_a_temp_dir_is_removed_at_its_end_and_clears_up_before(ended: int, tmp_p
 def test_a_parse_clears_up_beside_its_own_dataset_only(ended: int, tmp_path: Path) -> None:
     path = report(tmp_path / "rank0.sqlite", LINES)
     mine, other = (
-        Path(str(hidden_beside(tmp_path / name)).replace(f"-{os.getpid()}-", f"-{ended}-")) for name in ("run", "run2")
+        Path(str(hidden_next_to(tmp_path / name)).replace(f"-{os.getpid()}-", f"-{ended}-")) for name in ("run", "run2")
     )
     for folder in (mine, other):
         folder.mkdir()

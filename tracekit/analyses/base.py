@@ -21,7 +21,7 @@ class Analysis(Protocol):
     #: Its name on the command line.
     NAME: str
 
-    # ``COMPARES_REPORTS``, where a module has it and it is true, says that it cannot be asked of one report only.
+    # A module with ``COMPARES_REPORTS = True`` needs several reports.
     # ``columns``, where a module has it, gives the columns of ``frame`` without loading pandas, in half the time.
     # ``OPTIONS``, where a module has it, names the keywords of ``frame`` that the command line passes on.
 

@@ -27,7 +27,7 @@ _NCCL = "nccl"
 def frame(dataset: Dataset) -> pd.DataFrame:
     """NCCL kernels by name and module, the most exposed time first.
 
-    A kernel belongs to NCCL if its name says so, or if the innermost range around its launch is in NCCL's domain.
+    A kernel belongs to NCCL if its name shows it, or if the innermost range around its launch is in NCCL's domain.
 
     Returns:
         A row per name and module: ``name``, ``path`` (null if the kernels could not be attributed), ``kernels``,
@@ -105,7 +105,6 @@ def nccl_work(dataset: Dataset, table: pa.Table) -> Flags:
 
 
 def _exposed(work: Axis, is_nccl: Flags, computes: Flags) -> Ints:
-    """The time of each NCCL kernel in which nothing computes at the same time; 0 for other rows."""
     computing = covered(work.start[computes], work.end[computes])
     start, end = work.start[is_nccl], work.end[is_nccl]
     exposed = np.zeros(work.start.size, dtype=np.int64)

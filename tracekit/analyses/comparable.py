@@ -156,7 +156,6 @@ def _without(side: StepTimes, paths: set[str]) -> StepTimes:
 
 
 def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTimes]:
-    """Both sides with work between steps, if any, and with sizes of steps only for kinds that have several."""
     sides = (before, after)
     sizes: dict[str, set[str]] = {}
     for what, path, size in before.times.met() | after.times.met():

@@ -22,7 +22,7 @@ KINDS = ("exact", "weighted", "inferred")
 
 NAME = "coverage"
 
-#: Subject of the rows that say how sure attribution is.
+#: Subject of the rows that report how certain attribution is.
 CERTAINTY = "certainty"
 _TYPES = {"known": "bool", "count": "int64", "time_ns": "int64", "share": "float64"}
 

@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.analyses.comparable import Run, measured, names_of, patterns_of, work_summary
 from tracekit.analyses.coverage import certainty_of_work
 from tracekit.analyses.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
-from tracekit.analyses.nodes import keyed_by, noun
+from tracekit.analyses.nodes import hierarchy_keys, noun
 from tracekit.analyses.phase_times import PHASES
 from tracekit.analyses.step_metrics import KEYS, Mix, in_blocks, mix
 from tracekit.analyses.step_times import StepTimes
@@ -120,7 +120,6 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
 
 
 def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:
-    """Everything compared once more, in each phase separately; nothing where no phases are distinguished."""
     nothing = rows.iloc[:0].assign(phase=pd.Series([], dtype=object))
     parts = [judge(before.phases[name], after.phases[name], threshold).assign(phase=name) for name in before.phases]
     known = [part for part in parts if len(part)]
@@ -204,8 +203,7 @@ def _check_devices(before: Run, after: Run) -> None:
 
 
 def _check_hierarchies(before: Dataset, after: Dataset) -> None:
-    """Refuses to compare modules with ranges or operators: none would have a counterpart."""
-    keys = [keyed_by(side).keys() for side in (before, after)]
+    keys = [hierarchy_keys(side).keys() for side in (before, after)]
     if all(keys) and not keys[0] & keys[1]:
         first, second = (" and ".join(by) for by in keys)
         problem = f"its hierarchy is keyed by {second}, that of {before.folder} by {first}"
@@ -262,7 +260,7 @@ def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
 
 
 def _chance(rows: pd.DataFrame) -> Floats:
-    """How likely equal runs differ as much: by themselves, or beside what all modules have in common (clocks)."""
+    """Probability that equal runs differ as much, with or without the change common to all modules (clocks)."""
     sides = [pd.DataFrame({name: rows.pop(f"{side}_{name}") for name in OF_MEANS}) for side in _SIDES]
     modules = rows["what"] == "module"
     common = (sides[1]["trimmed_ns"] / sides[0]["trimmed_ns"])[modules].replace([0.0, np.inf], np.nan).median()

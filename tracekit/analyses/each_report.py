@@ -29,9 +29,7 @@ def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) ->
         first = answer if first is None else first
         if len(answer):
             answers.append(answer)
-    if not answers and first is not None:
-        return first
-    return pd.concat(answers, ignore_index=True)
+    return first if not answers and first is not None else pd.concat(answers, ignore_index=True)
 
 
 class Words:
@@ -73,7 +71,7 @@ class Totals:
         """Adds the rows of a report, of which many can have one key."""
         self._parts.append(columns)
         self._waiting += columns[self._keys[0]].size
-        # Grouping the rows of each small report by itself would cost more than reading them.
+        # Grouping each small report separately would cost more than reading it.
         if self._waiting > max(_MOST_WAITING, 2 * self._grouped):
             self._group()
 

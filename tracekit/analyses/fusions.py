@@ -89,7 +89,6 @@ def whom_they_serve(dataset: Dataset) -> dict[Named, str]:
 
 
 def _shares_text(time: dict[str, int]) -> str:
-    """``norm 75.0 %, act 25.0 %``: what took the most time first."""
     whole = sum(time.values())
     ranked = sorted(time.items(), key=lambda item: -item[1])
     texts = [f"{name} {spent / whole:.1%}".replace("%", " %") if whole else name for name, spent in ranked]
@@ -98,7 +97,6 @@ def _shares_text(time: dict[str, int]) -> str:
 
 
 def _sets(module: Rows, first: Rows) -> Rows:
-    """A number for the modules of each kernel, whose rows are adjacent, from its first on."""
     return codes(pa.ListArray.from_arrays(pa.array(np.append(first, module.size), pa.int32()), pa.array(module)))
 
 
@@ -120,7 +118,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """Fused kernels by the modules that they serve, the most time first. Layers that are alike share a row.
 
     Args:
-        dataset: The dataset, or a subtree of one: then only kernels that serve a module of it, with its time alone.
+        dataset: The dataset, or a subtree of one: then only kernels that serve a module of it, with only its time.
 
     Returns:
         A row per kernel and modules: ``within`` (the innermost module that all of them are, or are part of; null if
@@ -173,7 +171,7 @@ class _Borders:
     def line(self, key: _Key, rows: list[tuple[Fused, int]]) -> dict[str, object]:
         """A row of the answer: kernels that are alike, each with its own time."""
         sets = {found.modules for found, _ in rows}
-        # Of modules without others like them, numbers say which layers they are.
+        # Numbers identify the layers of modules without others like them.
         names = self._patterns if len(sets) > 1 else self._modules.path
         within = self._around(rows[0][0].modules)
         above = names[within] if within >= 0 else None
@@ -195,7 +193,6 @@ class _Borders:
         }
 
     def _around(self, rows: tuple[int, ...]) -> int:
-        """The innermost module that all of some, in pre-order, are or are part of; or -1."""
         top = rows[0]
         while top >= 0 and self._end[top] <= rows[-1]:
             top = self._parent[top]

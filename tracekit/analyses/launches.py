@@ -65,7 +65,6 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 
 def _add(dataset: Dataset, modules: Hierarchy, own: dict[str, Ints], delays: Values) -> None:
-    """Adds the figures of a report to those of modules, the last of which is no module."""
     whole = dataset.whole
     table = kernels(whole, _COLUMNS)
     owner = modules.rows(table)
@@ -133,7 +132,6 @@ def _before(work: Axis, end: Ints) -> _Before:
 
 
 def _earlier(work: Axis) -> Rows:
-    """For each kernel, the one with the last end among those that started earlier on the axis, or -1."""
     order = np.argsort(work.start, kind="stable")
     high = np.maximum.accumulate(work.end[order])
     farthest = np.maximum.accumulate(np.where(work.end[order] == high, np.arange(order.size), 0))
@@ -143,7 +141,6 @@ def _earlier(work: Axis) -> Rows:
 
 
 def _last_ended(work: Axis) -> Rows:
-    """For each kernel, the one that had ended last on the axis when it started, or -1."""
     by_end = np.argsort(work.end, kind="stable")
     # Work that took no time has itself ended when it starts.
     itself = (work.end == work.start).astype(np.int64)
@@ -153,13 +150,11 @@ def _last_ended(work: Axis) -> Rows:
 
 
 def _ends(work: Axis, end: Ints, rows: Rows) -> tuple[Ints, Flags]:
-    """The ends of some rows, and whether there is such a row on the same device; -1 is no row."""
     same_line: Flags = (rows >= 0) & (work.line[rows] == work.line)
     return np.where(same_line, end[rows], 0), same_line
 
 
 def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple[Ints, Flags]:
-    """How long the launch of each kernel was blocked, and which work was queued meanwhile."""
     late = returned > start
     lasted = before.ended - begun
     queued = late & before.any_ended & (lasted > 0) & (lasted >= start - before.ended)

@@ -75,7 +75,6 @@ def matched_times(before: KeyTimes, after: KeyTimes) -> MatchedTimes:
 
 
 def _codes(side: KeyTimes, keys: list[Key], alikes: list[str]) -> Rows:
-    """A number for the key of each row and the kind and size of its step, in the order of these."""
     key, alike = ({name: at for at, name in enumerate(names)} for names in (keys, alikes))
     of_key = np.array([key[name] for name in side.keys], np.int64)
     of_alike = np.array([alike[name] for name in side.alikes], np.int64)

@@ -32,8 +32,7 @@ def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
         ``kernels`` (how many), ``gpu_time_ns``, ``share`` (of all GPU time), ``mean_ns`` and ``serves`` (of a kernel
         that is fused anywhere all modules that it serves, with ``*`` for the numbers of layers, and their shares). The
         rows add up to all work; a fused kernel counts for each module that it serves, with its portion of the time.
-        With ``phases`` a row per pair and phase: ``phase`` is one of
-        :data:`~tracekit.analyses.phase_times.PHASES`.
+        With ``phases`` a row per pair and phase: ``phase`` is one of :data:`~tracekit.analyses.phase_times.PHASES`.
     """
     modules, names, kinds = hierarchy(dataset), Words(), Words()
     totals = Totals([*_KEYS, "phase"] if phases else _KEYS, {"kernels": "sum", "ns": "sum"})

@@ -1,4 +1,4 @@
-"""How long does each module (or range, or operator) take: by itself, with its subtree, and in a step?"""
+"""How long does each module (or range, or operator) take: its own work, its subtree, and per step?"""
 
 from __future__ import annotations
 

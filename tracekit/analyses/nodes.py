@@ -32,7 +32,7 @@ _NVTX = {"annotations": "NVTX ranges", "ranges": "NVTX ranges"}
 _OF_FORMAT = {"kineto": {"annotations": "annotations", "ranges": "annotations (record_function) and operators"}}
 
 
-def keyed_by(dataset: Dataset) -> dict[str, list[str]]:
+def hierarchy_keys(dataset: Dataset) -> dict[str, list[str]]:
     """What the hierarchies of the reports with calls are keyed by, each with the names of these reports."""
     by: dict[str, list[str]] = {}
     for entry in dataset.manifest.get("reports", [dataset.manifest]):
@@ -49,7 +49,7 @@ def most_telling(dataset: Dataset) -> str:
 
 def noun(dataset: Dataset) -> str:
     """What a row of the hierarchy is: ``module``, ``range`` or ``operator``; ``node`` where modules and ranges mix."""
-    if keyed_by(dataset).keys() <= {MODULES}:
+    if hierarchy_keys(dataset).keys() <= {MODULES}:
         return MODULE
     kinds = set(dataset.whole.table("modules", ["kind"]).column("kind").unique().to_pylist())
     if kinds <= {MODULE, REGION}:
@@ -60,7 +60,7 @@ def noun(dataset: Dataset) -> str:
 
 
 def why(dataset: Dataset) -> list[str]:
-    """Where rows of the hierarchy are not modules, sentences that say what they are and why."""
+    """Where rows of the hierarchy are not modules, sentences that explain what they are and why."""
     entries = [entry for entry in dataset.manifest.get("reports", [dataset.manifest]) if entry["rows"]["calls"]]
     if {_keys(entry)[0] for entry in entries} <= {MODULES}:
         return []

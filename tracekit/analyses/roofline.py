@@ -43,9 +43,9 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     (``tracekit capture --ops``, ``emit_nvtx``) where a report has them; of modules inside compiled graphs, from the
     kernel maps of these, which do not record bytes. Bytes are the least that a call must move: its
     parameters, inputs and outputs once each; caches can make the real traffic smaller, rereading makes it larger.
-    Unknown figures are null, and ``unknown`` says why. A CUDA graph traced as a whole is work of everything in the call
-    that holds its graph capture: its time is next to the FLOPs of that subtree only, and rates are null for modules
-    whose own FLOPs are part of it.
+    Unknown figures are null, and ``unknown`` records why. A CUDA graph traced as a whole is work of everything in the
+    call that holds its graph capture: its time is next to the FLOPs of that subtree only, and rates are null for
+    modules whose own FLOPs are part of it.
 
     Peaks are NVIDIA's own figures for the device's name (:data:`tracekit.flops.peaks.GPUS`), without sparsity; memory
     bandwidth is the one that the report states. float32 has one peak with TF32 and one without; it is known if kernel
@@ -69,8 +69,8 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         counts once per replay; null inside compiled graphs). With all modules below: ``subtree_ns``,
         ``subtree_flops`` (null if those of any module are unknown), ``subtree_tflops_per_s``,
         ``subtree_peak_share``, ``known_flops`` (the part that is known) and ``known_share`` (the share of
-        ``subtree_ns`` whose FLOPs are known). ``source`` says where the module's own FLOPs come from (``module``:
-        class and shapes, ``kernels``: kernel names, ``operators``, ``kernel_map``); ``unknown`` says why they are
+        ``subtree_ns`` whose FLOPs are known). ``source`` records where the module's own FLOPs come from (``module``:
+        class and shapes, ``kernels``: kernel names, ``operators``, ``kernel_map``); ``unknown`` records why they are
         unknown or, after the path of a module below, why those of the subtree are.
 
     Raises:
@@ -156,9 +156,7 @@ def _common_limits(modules: list[int], limits: list[tuple[float, float]], count:
 
 
 def _tflops(peaks: Peaks, dtype: str | None, *, doubtful: bool) -> float:
-    if dtype is None or (doubtful and "tfloat32" in peaks.tflops):
-        return _UNKNOWN
-    return peaks.tflops.get(dtype, _UNKNOWN)
+    return _UNKNOWN if dtype is None or (doubtful and "tfloat32" in peaks.tflops) else peaks.tflops.get(dtype, _UNKNOWN)
 
 
 def _devices(dataset: Dataset) -> dict[tuple[int, int], _Device]:
@@ -232,7 +230,6 @@ def _roof(calls: MergedCounts, own: Own, limits: _Limits) -> _Roof:
 
 
 def _has_roof(own: Own, limits: _Limits) -> Flags:
-    """Which modules have all that a roof needs: FLOPs, bytes, and the peaks that limit them."""
     has_limits: Flags = ~np.isnan(limits.gb) & ((own.flops.value == 0) | ~np.isnan(limits.tflops))
     return has_limits & ~own.mixed & own.flops.known & own.bytes.known & (own.bytes.value > 0)
 
@@ -251,7 +248,6 @@ def _of_subtree(modules: Hierarchy, own: Own, limits: _Limits) -> dict[str, obje
 
 
 def _common_peak(modules: Hierarchy, own: Own, peak: Floats) -> Floats:
-    """The peak of each subtree, if all modules in it that have FLOPs have the same."""
     distinct, code = np.unique(peak, return_inverse=True)
     has_flops = own.known_flops.value > 0
     subtree = np.arange(peak.size), modules.end

@@ -45,7 +45,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``step_median_ns`` and ``step_mean_ns`` (their time in each of these). Of one call: ``median_ns`` and
         ``mean_ns`` (NaN for calls during a graph capture, whose work ran once per replay) and ``flops_per_call`` (of
         one run with all modules below; null where unknown, or where calls differ). ``tflops_per_s`` is over all their
-        runs. :func:`tracekit.analyses.roofline.frame` says which FLOPs count.
+        runs. :func:`tracekit.analyses.roofline.frame` documents which FLOPs count.
     """
     modules = hierarchy(dataset)
     gathered = _Gathered(len(modules.path))

@@ -1,4 +1,4 @@
-"""One question asked of every report or host by itself: the same figures side by side, one at a time in memory."""
+"""One question asked separately of every report or host: the same figures side by side, one at a time in memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _Keys = dict[str, str | int | None]
 
 
 def _parts(dataset: Dataset, by: str) -> Iterator[tuple[Dataset, _Keys]]:
-    """What is asked by itself, in its order: that of the reports, or by rank or host with those unknown last."""
+    """The parts that are asked separately: in the order of the reports, or by rank or host with unknown ones last."""
     if by == HOST:
         yield from _hosts(dataset)
         return
@@ -102,7 +102,6 @@ def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:
 
 
 def _together(answer: pd.DataFrame) -> Rows:
-    """The rows in an order in which those about the same thing follow one another: that of their first occurrence."""
     is_number = pd.api.types.is_numeric_dtype
     about = [name for name in answer.columns if name not in (*BY, *_TELLING) and not is_number(answer[name])]
     numbers: dict[str, int] = {}

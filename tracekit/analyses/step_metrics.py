@@ -16,7 +16,7 @@ from tracekit.dataset.opening import REPORT, Dataset
 
 #: The columns that name a thing to compare.
 KEYS = ["what", "path", "shapes"]
-#: What they say about one; its shapes are empty where they are not distinguished.
+#: Their description of one; its shapes are empty where they are not distinguished.
 Key: TypeAlias = tuple[str, str, str]
 
 #: Types of the columns of :class:`KeyRows`.
@@ -208,7 +208,6 @@ def mix(before: KeyTimes, after: KeyTimes) -> Mix:
 
 
 def _named(alike: str) -> str:
-    """``decode of batch_size 8, tokens 8``."""
     kind, _, size = alike.partition(" ")
     parts = ", ".join(f"{name} {number:,}" for name, number in json.loads(size).items())
     return f"{kind} of {parts}" if parts else kind

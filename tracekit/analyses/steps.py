@@ -59,7 +59,6 @@ def with_figures(dataset: Dataset, names: Sequence[str]) -> tuple[pa.Table, dict
 
 
 def _columns(steps: pa.Table, names: Sequence[str]) -> dict[str, pd.Series]:
-    """Columns of the table ``steps`` for pandas; integers that can be null stay integers."""
     types: dict[str, Any] = {"step_id": "int64", "index": "int64", "pid": "int64", **dict.fromkeys(_NULLABLE, "Int64")}
     values = {name: pd.Series(steps.column(name).to_pylist(), dtype=object) for name in names}
     return {name: column.astype(types.get(name, "object")) for name, column in values.items()}

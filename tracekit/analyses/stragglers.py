@@ -143,7 +143,6 @@ _ORDER = [
 
 
 def _ranks(dataset: Dataset, rows: Met, lanes: list[int]) -> list[tuple[object, ...]]:
-    """Rank, report, process, device and GPU of some streams; nothing for -1."""
     names: list[str | None] = [*dataset.reports] or [None]
     gpus = [_gpus(entry) for entry in dataset.manifest.get("reports", [dataset.manifest])]
     who: list[tuple[object, ...]] = []

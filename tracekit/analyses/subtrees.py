@@ -54,7 +54,7 @@ class Hierarchy(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Values of nodes in each of some groups (steps, say)."""
+    """Values of nodes in each of some groups (such as steps)."""
 
     node: Rows
     group: Ints
@@ -137,7 +137,6 @@ def series(modules: Hierarchy) -> list[str | None]:
 
 
 def _inherited(name: str, above: str, around: str) -> str | None:
-    """The name without the number that it shares with the range around it: ``layers.*.mlp`` in ``layers.3``."""
     before = next(at for at, (number, digit) in enumerate(zip(around, above, strict=False)) if number != digit)
     rest = name.removeprefix(above[: len(above) - len(around) + before + 1])
     return f"{around[:before]}*{rest}" if rest != name and not rest[:1].isdigit() else None

@@ -132,7 +132,6 @@ def members(modules: Hierarchy) -> list[list[int]]:
 
 
 def _siblings_by(lines: Columns, sort: str) -> Columns:
-    """The lines with siblings sorted, the largest first, each followed by what is below it."""
     key, depth = _sort_key(lines, sort), lines["depth"].tolist()
     parents: list[int] = []
     children: list[list[int]] = [[] for _ in range(len(depth) + 1)]
@@ -198,7 +197,6 @@ class _Folding:
             ahead += self._folded(siblings, line.depth + 1, f"{line.pattern}.")[::-1]
 
     def _folded(self, siblings: list[list[int]], depth: int, above: str) -> list[_Line]:
-        """The lines of some siblings, each given with its counterparts below folded parents."""
         members: list[list[list[int]]] = []
         #: The last line of each series since a sibling that is in none: series may alternate.
         latest: dict[str | None, list[list[int]]] = {}

@@ -80,7 +80,7 @@ def from_graph(table: pa.Table) -> Flags:
 def steps_of(dataset: Dataset, table: pa.Table) -> Rows:
     """The row in the whole dataset's table ``steps`` for each entry of ``step_id``, -1 for none.
 
-    The steps of a subtree alone would lack those that only replayed its graph captures.
+    The steps of only a subtree would lack those that only replayed its graph captures.
     """
     steps = dataset.whole.table("steps", ["step_id"])
     return positions(integers(table, "step_id"), integers(steps, "step_id"))
@@ -97,7 +97,7 @@ def union(group: Rows, start: Ints, end: Ints, groups: int) -> Ints:
 def weighted_kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
     """Columns of the device work, a row per kernel and module that it serves; ``module_id`` and ``dur_ns`` are theirs.
 
-    Of a subtree, they are the portions of its own modules alone. The columns include these two.
+    Of a subtree, they are only the portions of its own modules. The columns include these two.
     """
     shared = shared_kernels(dataset.whole)
     if not shared.num_rows:

@@ -33,9 +33,7 @@ def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] |
         np.minimum.at(lowest, g - first, t)
         np.maximum.at(highest, g - first, t)
     shift = _shifts(lowest, highest)
-    if shift is None:
-        return None
-    return [t + shift[g - first] for g, t in zip(groups, times, strict=True)]
+    return None if shift is None else [t + shift[g - first] for g, t in zip(groups, times, strict=True)]
 
 
 def ranked_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
@@ -48,7 +46,6 @@ def ranked_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
 
 
 def _shifts(low: Ints, high: Ints) -> Ints | None:
-    """What to add to the times of each group, given its first and last; None if 64 bits are too few."""
     used = low <= high
     total = float(np.where(used, high.astype(np.float64) - low + 2.0, 0.0).sum())
     if total >= _ROOM:

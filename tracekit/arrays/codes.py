@@ -117,11 +117,8 @@ def _of_one_length(inner: Ints, begin: Ints, length: int) -> Rows:
 
 
 def _inner(values: pa.Array) -> Ints:
-    if pa.types.is_map(values.type):
-        return joint((codes(values.keys), codes(values.items)))
-    return codes(values.values)
+    return joint((codes(values.keys), codes(values.items))) if pa.types.is_map(values.type) else codes(values.values)
 
 
 def _dense(code: Ints) -> Rows:
-    """The same groups in small numbers, so that the product of two never overflows."""
     return np.asarray(pa.array(code).dictionary_encode().indices, np.int64)

@@ -1,6 +1,6 @@
 """Arithmetic of intervals: how they nest, what they cover, and lanes to draw them in. It knows no traces.
 
-Intervals of many lines (threads, say) are first laid end to end on one axis (:func:`one_axis`), so that everything
+Intervals of many lines (such as threads) are first laid end to end on one axis (:func:`one_axis`), so that everything
 after it deals with a single sequence sorted by ``(start, -end)``. An interval contains another that starts after it
 (or with it) and does not outlast it. On one axis, ``parent[i]`` is the latest interval before ``i`` that contains
 it, or -1. Along the chain of parents the ends never decrease: this holds for properly nested intervals and for
@@ -91,7 +91,7 @@ def _parents_if_nested(end: Ints, level: Ints) -> Rows | None:
 class _Runs(NamedTuple):
     """Rows of one level that follow each other in pre-order, and so have one parent: one look for all of them.
 
-    ``down`` says whether each lies right inside the row before it; any other has the parent of the one before it here.
+    ``down`` marks whether each lies right inside the row before it; any other has the parent of the one before it here.
     """
 
     begin: Rows
@@ -115,7 +115,6 @@ def siblings_before(depth: Ints) -> Rows:
 
 
 def _open_count(start: Ints, end: Ints) -> Ints:
-    """How many lasting intervals before each one are still open at its start; for nested ones, its depth."""
     # Most end before the next one starts. Where the others do has to be searched for.
     open_at_next = np.flatnonzero(end[:-1] > start[1:])
     change = np.bincount(np.searchsorted(start, end[open_at_next]), minlength=start.size + 1)[:-1]
@@ -180,7 +179,7 @@ def subtree_ends(parent: Rows, depth: Ints) -> Rows:
 def innermost(start: Ints, end: Ints, parent: Rows, first: Ints, last: Ints) -> Rows:
     """For every query ``[first, last]`` the latest interval that contains it, or -1. Both ends are inclusive.
 
-    Intervals are sorted by ``(start, -end)``, and ``parent`` is what :func:`parents` says of them.
+    Intervals are sorted by ``(start, -end)``, and ``parent`` is the result of :func:`parents` for them.
     """
     if not start.size:
         return np.full(first.size, -1, dtype=np.int64)
@@ -223,8 +222,8 @@ def ancestors(parent: Rows) -> list[Rows]:
 def highest(leaps: list[Rows], at: Rows, holds: Callable[[Rows, Rows], Flags]) -> Rows:
     """For every query the highest row, from ``at`` upwards, up to which a condition holds; -1 if there is none.
 
-    ``leaps`` is what :func:`ancestors` says of the rows. ``holds`` is given some rows and the numbers of their queries;
-    above a row for which the condition does not hold, it holds for none.
+    ``leaps`` is the result of :func:`ancestors` for the rows. ``holds`` is given some rows and the numbers of their
+    queries; above a row for which the condition does not hold, it holds for none.
     """
     at = at.copy()
     active = np.flatnonzero(at >= 0)

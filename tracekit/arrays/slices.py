@@ -10,10 +10,12 @@ _BLOCK = 32
 _PIECE = 131_072
 
 
-def sums(values: Ints, low: Ints, high: Ints) -> Ints:
-    """The sum of ``values[low:high]`` for every slice."""
+def sums_to(values: Ints, end: Ints) -> Ints:
+    """The sum of ``values[row:end[row]]`` for every row."""
     running = np.concatenate(([0], np.cumsum(values)))
-    return np.asarray(np.where(high > low, running[np.maximum(high, low)] - running[low], 0), dtype=np.int64)
+    total: Ints = running[end]
+    total -= running[:-1]
+    return total
 
 
 def minima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
@@ -41,7 +43,6 @@ def greatest_of(values: Ints) -> Callable[[Ints, Ints, int], Ints]:
 
 
 def _rising(values: Ints) -> bool:
-    """Whether no value is less than the one before it, as times of work that one queue ran in order."""
     return bool((values[1:] >= values[:-1]).all())
 
 
@@ -160,7 +161,6 @@ def _overlaps(start: Ints, end: Ints) -> tuple[Flags, Flags]:
 
 
 def _around(node: Rows, later: Rows, parent: Rows, subtree_end: Rows) -> Rows:
-    """The innermost node that each of some nodes is, or is part of, as is the same or a later one; or -1."""
     around = node.copy()
     outside = np.flatnonzero(subtree_end[around] <= later)
     while outside.size:
@@ -171,7 +171,6 @@ def _around(node: Rows, later: Rows, parent: Rows, subtree_end: Rows) -> Rows:
 
 
 def _merge(total: Ints, owned: tuple[Rows, Ints, Ints], order: Rows, forest: tuple[Rows, Ints, Rows]) -> None:
-    """Adds the unions of intervals that overlap others, which are merged anew at every node above them."""
     parent, depth, _ = forest
     at, start, end = (column[order] for column in owned)
     ends = np.sort(end)
@@ -184,7 +183,6 @@ def _merge(total: Ints, owned: tuple[Rows, Ints, Ints], order: Rows, forest: tup
 
 
 def _add_unions(total: Ints, group: Rows, start: Ints, end: Ints, ranked: tuple[Ints, Ints]) -> None:
-    """Adds the length of the union of each group's intervals, which are sorted by (group, start)."""
     if group.size:
         fresh = np.concatenate(([True], group[1:] != group[:-1]))
         rank, ends = ranked

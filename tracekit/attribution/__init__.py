@@ -108,7 +108,6 @@ def _owners(evidence: Evidence) -> Owners:
 
 
 def _numbered(evidence: Evidence, module: Ints) -> Ids:
-    """Numbers calls by (module, start) and kernels by start; ``module`` is that of every kernel, or -1."""
     calls, recording = evidence.calls, evidence.recording
     by_time = _stable_order(recording.ranges.start_ns[calls.range_row])
     call_order = _by_module(calls.module, by_time)[np.count_nonzero(calls.module < 0) :]
@@ -122,7 +121,6 @@ def _numbered(evidence: Evidence, module: Ints) -> Ids:
 
 
 def _by_module(module: Ints, by_time: Rows) -> Rows:
-    """Rows by (module, time), those without a module first; numbers of 16 bits sort in linear time."""
     few = int(module.max(initial=0)) < np.iinfo(np.int16).max
     return by_time[_stable_order((module.astype(np.int16) if few else module)[by_time])]
 

@@ -14,7 +14,7 @@ from tracekit.trace.compiled import work
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.launching import is_whole_graph
 
-#: What a phase says of work that no module launched.
+#: Causes by phase for work that no module launched.
 _OF_PHASE = {
     phases.COMPILE: causes.COMPILATION,
     phases.BACKWARD: causes.BACKWARD,
@@ -67,7 +67,6 @@ def _captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
 
 
 def _made_by_several(evidence: Evidence) -> Flags:
-    """Which kernels were launched by nodes of autograd that several operators may have made."""
     if evidence.forward_call_of is None:
         return np.zeros(len(evidence.recording.work), dtype=bool)
     return np.asarray(np.append(evidence.forward_call_of.ambiguous, False)[evidence.launched.launch])

@@ -104,7 +104,6 @@ def _call_at_graph_capture(evidence: Evidence, work: Rows, *, by_order: bool) ->
 
 
 def _call_of_windows(evidence: Evidence) -> Rows:
-    """For each graph capture the innermost call that all captured launches are part of, or -1."""
     graphs, calls, axis = evidence.whole_graphs, evidence.calls, evidence.axis
     windows, trees = int(graphs.captured_in.max()) + 1, calls.trees
     first = minima(graphs.captured_in, axis.launch_start[graphs.launch], windows)

@@ -48,7 +48,7 @@ class AnyMarks(Protocol):
 
 
 class _ModuleMarks(list[AnyMarks]):
-    """The marks of a module and its shallow copies. Other copies have none, as nobody could take them off."""
+    """The marks of a module and its shallow copies. Other copies have none, since no code could remove them."""
 
     def __deepcopy__(self, _memo: dict[int, object]) -> list[AnyMarks]:
         return []

@@ -164,7 +164,6 @@ class BackwardTrack:
         self._switch_to(None)
 
     def _switch_to(self, call: _Call | None) -> None:
-        """Opens the backward ranges of a call and of those around it, and closes all others of this thread."""
         chain = (*call.around, call) if call is not None and call.marks.switch.on else ()
         thread = self.thread
         open_, ends = thread.backward, thread.ends
@@ -349,7 +348,7 @@ def plan(
     seen: set[Node] = set()
     pending: list[tuple[Node, int, NodeOwners | None]] = [(node, _OUT_OF_ORDER, thread) for node in roots]
     while pending:
-        node, consumer, made_by = pending.pop()
+        node, consumer, forward_call = pending.pop()
         number = node._sequence_nr()
         if number >= _OUT_OF_ORDER:
             continue
@@ -359,9 +358,9 @@ def plan(
             continue
         seen.add(node)
         if tagged is not None:
-            made_by = tagged(node) or made_by
-        steps.append(Step(number, node, made_by))
-        pending += [(below, number, made_by) for below, _ in node.next_functions if below is not None]
+            forward_call = tagged(node) or forward_call
+        steps.append(Step(number, node, forward_call))
+        pending += [(below, number, forward_call) for below, _ in node.next_functions if below is not None]
     steps.sort(key=itemgetter(0), reverse=True)
     return Plan(steps, whole)
 

@@ -1,6 +1,6 @@
 """What PyTorch has no interface for: facts read from the stack frames of its running functions, replaced methods.
 
-This is the only module that looks at frames. Each function says which interface is missing. If a release of PyTorch
+This is the only module that looks at frames. Each function reports which interface is missing. If a release of PyTorch
 uses other names, the answer is "not known", never an error.
 """
 

@@ -5,7 +5,7 @@ Names of our own ranges are numbers that stand for texts (:mod:`tracekit.capture
 their names.
 
 ``--hierarchy`` keeps the trace itself, too: with the texts of our markers, of all processes in one file. Every event
-has a line of its own, so that it can be read and changed piece by piece. Ids that count in each process by itself are
+has a line of its own, so that it can be read and changed piece by piece. Ids that count separately in each process are
 moved apart. Which module an operator belongs to is decided where reports are read.
 """
 
@@ -143,7 +143,6 @@ class _Converter:
         return rows
 
     def _threads(self) -> list[Row]:
-        """The threads that have events. Kineto knows no names; the main thread's id is that of the process."""
         rows = self._rows
         tids = {tid for table in (rows.ranges, rows.api_calls, rows.operators) for tid in table.values("globalTid")}
         main, other = self._id("main thread"), self._id("thread")
@@ -252,7 +251,6 @@ def nanoseconds(microseconds: float) -> int:
 
 
 def _operator_text(event: Row) -> str:
-    """``aten::addmm, seq = 4, op_id = 12, sizes = [[8], [2, 4]]``, as ``emit_nvtx`` spells it."""
     args = event.get("args", {})
     sequence = args.get("Sequence number")
     text = event["name"] + (f", seq = {sequence}" if sequence is not None else "")
@@ -317,7 +315,6 @@ def _node_starts(operators: IntegerRows, names: set[int]) -> dict[tuple[int, int
 
 
 def _next(times: Sequence[int], start: int) -> int:
-    """The first of some sorted times from a start on; later than all times if there is none."""
     at = bisect_left(times, start)
     return times[at] if at < len(times) else _NEVER
 
@@ -439,7 +436,6 @@ def _events_of_all(processes: Iterable[ProcessTrace], starts: Iterator[int]) -> 
 
 
 def _named(event: Row, process: ProcessTrace) -> Row:
-    """The event with its own name, if it is a range. Our ranges are annotations: no operators."""
     if event.get("ph") != "X" or event.get("cat") not in (*_RANGES, "gpu_user_annotation"):
         return event
     name = str(event["name"])
@@ -460,7 +456,6 @@ def _beginning(event: Row, start_ns: int) -> Row:
 
 
 def _apart(event: Row, process: ProcessTrace, number: int, later_ns: int) -> Row:
-    """The event of a further process, on the clock of the first one and with ids of its own."""
     event = dict(event)
     if later_ns and "ts" in event:
         event["ts"] = (nanoseconds(event["ts"]) + later_ns) / 1_000

@@ -30,7 +30,7 @@ _LOG = logging.getLogger("tracekit.capture")
 #: Types of modules that get no markers by default: they compute little or nothing.
 SKIPPED: tuple[type[nn.Module], ...] = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
-#: What became of a module, and how the summary says it. Figures have the prefix ``modules_``.
+#: What became of a module, and its wording in the summary. Figures have the prefix ``modules_``.
 MARKED, CONTAINERS = "marked", "containers"
 UNMARKED: dict[str, str] = {
     "scripted": "in TorchScript",

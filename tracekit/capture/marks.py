@@ -1,4 +1,4 @@
-"""The marks of one module: what opens and closes its ranges, and what the ranges say.
+"""The marks of one module: what opens and closes its ranges, and what the ranges record.
 
 Both run in the middle of the user's forward pass. Expensive work is done once per combination of shapes, dtypes
 and devices of a call's tensors. A range that was opened is always closed, and nothing is raised.
@@ -227,7 +227,7 @@ def _params(module: Module) -> list[Param]:
 
 def unwrapped(module: Module) -> Module:
     """The original module, if this is a wrapper made by torch.compile; else the module itself."""
-    inside = getattr(module, WRAPPED, None)
+    inside = vars(module).get("_modules", {}).get(WRAPPED)
     return inside if isinstance(inside, Module) else module
 
 
@@ -249,9 +249,7 @@ def all_tensors(value: object) -> list[torch.Tensor] | None:
 def tensors_in(value: object) -> Tensors:
     """Shape, dtype and device of the tensors in a structure; None if there is too much to search."""
     tensors = [value] if isinstance(value, torch.Tensor) else all_tensors(value)
-    if tensors is None:
-        return None
-    return tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+    return None if tensors is None else tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
 
 
 def call_key(args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallKey:

@@ -31,7 +31,7 @@ def _as_capture() -> None:
 
 
 def _as_others() -> None:
-    import nvtx  # noqa: PLC0415 - if it is missing, the emitter has already said what to do
+    import nvtx  # noqa: PLC0415 - if it is missing, the emitter has already reported what to do
 
     nvtx.push_range(OWN)
     nvtx.pop_range()

@@ -5,6 +5,7 @@ A module that is called from outside all other modules is a root. Its first call
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,9 +26,12 @@ from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, layer
 from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
 from tracekit.capture.steps import on_step
+from tracekit.errors import TracekitError
 
 if TYPE_CHECKING:
     from tracekit.capture.compile import PiecewiseBackend  # Dynamo and Inductor are slow to import
+
+_LOG = logging.getLogger("tracekit.capture")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class Marking:
         self._inherited: list[LayerMarkers] = []
 
     def put_on(self, model: nn.Module, prefix: str, *, may_train: bool = True) -> LayerMarkers:
-        """Marks a model as the settings say."""
+        """Marks a model according to the settings."""
         settings = self._settings
         skip: list[type[nn.Module] | str] = [*SKIPPED, *settings.skip]
         backward = may_train if settings.backward is None else settings.backward
@@ -163,6 +167,7 @@ class RootMarkers:
         self._marking = RLock()
         self._on = True
         self._names: dict[str, int] = {}
+        self._refused: set[type[nn.Module]] = set()
         self._training = TrainingMarkers()
 
     def __enter__(self) -> Self:
@@ -182,14 +187,18 @@ class RootMarkers:
             handle.enabled = on
 
     def _before(self, module: nn.Module) -> bool:
-        if self._begins(module) and self._on:
-            with self._marking:  # several threads may call a new model at the same time
-                if module not in self._known:
-                    self._mark(module)
+        try:
+            if self._begins(module) and self._on:
+                self._mark(module)
+        except TracekitError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a module that has no hash, or does not answer as modules do, runs
+            if type(module) not in self._refused:
+                _LOG.warning("cannot mark a %s: %r", type(module).__name__, error)
+            self._refused.add(type(module))
         return self._on
 
     def _begins(self, module: nn.Module) -> bool:
-        """Notes a call, if it is from outside all modules. Returns whether it is the first of a new root."""
         opened = default_emitter().lane.open
         if opened and isinstance(opened[-1], Marks | Unmarked):
             return False
@@ -201,9 +210,11 @@ class RootMarkers:
         return module not in self._known and not any(marks_on(module))
 
     def _mark(self, module: nn.Module) -> None:
-        root = generating_model(module)
-        self._known.update(root.modules())
-        self._handles.append(self._put_on(root, self._name(root)))
+        with self._marking:  # several threads may call a new model at the same time
+            if module not in self._known:
+                root = generating_model(module)
+                self._known.update(root.modules())
+                self._handles.append(self._put_on(root, self._name(root)))
 
     def _name(self, module: nn.Module) -> str:
         """Its class, with a number for later roots of the class that hold anything: losses made anew are alike."""

@@ -88,7 +88,7 @@ class Recorder:
 
     def __init__(self, *, ops: bool = False, gpu: Callable[[], bool] | None = None) -> None:
         self.emitter = ProfilerEmitter()
-        #: Whether to record the GPU, asked when a window opens. By default, if there is one; but the question alone
+        #: Whether to record the GPU, asked when a window opens. By default, if there is one; but only asking
         #: keeps processes that are forked later from using it.
         self._gpu = gpu
         self._with_gpu = False

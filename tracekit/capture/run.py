@@ -1,7 +1,7 @@
 """Runs a target: what a user asks to record. A function in a file or a module, a script, or the demo.
 
 ``file.py:function`` and ``package.module:function`` return ``(model, inputs)`` or run steps themselves. ``file.py`` is
-run as a script. A target is the user's code: whatever it raises becomes one line that says where.
+run as a script. A target is the user's code: whatever it raises becomes one line that names the place.
 
 Here it is decided which part of the run is recorded; how it is recorded is up to the engine. With ``--compile``, the
 model runs in compiled pieces. Compiling itself is not recorded.
@@ -284,7 +284,6 @@ def join_threads(before: set[threading.Thread]) -> None:
 
 
 def _failed_call(error: BaseException) -> str:
-    """``Net.layers.3 (Linear) with inputs [2, 4] float32``: the innermost module call that raised, if one did."""
     if (call := failed_call(error)) is None:
         return ""
     name = type(unwrapped(call.module)).__name__

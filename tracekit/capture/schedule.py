@@ -73,7 +73,7 @@ def wait_for_gpu(warnings: list[str]) -> None:
 class Schedule:
     """Opens a window after some iterations and closes it after some more; ``by`` announces them.
 
-    ``records`` is told when the window opens or closes.
+    ``records`` is notified when the window opens or closes.
     """
 
     def __init__(self, window: Window, warmup: int = 0, steps: int | None = None) -> None:

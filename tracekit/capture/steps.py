@@ -207,7 +207,6 @@ class _Operators(TorchDispatchMode):
 
 
 def _name(func: Callable[..., Any]) -> str:
-    """The operator's name without its overload: ``aten::addmm``."""
     namespace, _, name = str(func).partition(".")
     return f"{namespace}::{name.partition('.')[0]}"
 

@@ -115,7 +115,6 @@ def _keep_apart_code_with_maps() -> None:
 
 
 def _mark_layers_when_loaded(worker: Any) -> None:  # noqa: ANN401 - any class of workers
-    """Marks what runs between the pieces of a compiled model, before the worker warms it up."""
     load = getattr(worker, "load_model", None)
     if load is None:
         return
@@ -133,7 +132,6 @@ def _mark_layers_when_loaded(worker: Any) -> None:  # noqa: ANN401 - any class o
 
 
 def _mark_iterations(worker: Any) -> None:  # noqa: ANN401 - any class of workers
-    """Marks the iterations of one worker: each from executing the model to having sampled."""
     marks = _IterationMarks(worker.execute_model, getattr(worker, "sample_tokens", None))
     # On the instance, because subclasses override the methods of their base class.
     worker.execute_model = marks.execute_model
@@ -232,7 +230,6 @@ def mark_layers_between_pieces(compilation: Any) -> None:  # noqa: ANN401 - vLLM
 
 
 def _marked(layer: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer's method, with the marks of the layer around it unless a call of the layer is open."""
 
     @wraps(method)
     def marked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the method

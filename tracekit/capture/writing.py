@@ -1,4 +1,4 @@
-"""The end of a recording: what is said while it is written, how far that is, and what stops it."""
+"""The end of a recording: messages while it is written, progress, and what stops it."""
 
 import gc
 import sys

@@ -1,8 +1,7 @@
 """Causes: what could not be attributed or read, why, and what to do about it.
 
-Every loss has a name here. A stage that has to leave something out counts it in a
-``LossCounters``, so nothing is dropped silently. A cause is what users act on; its forms say in
-more detail what happened.
+Every loss has a name here. A stage that has to leave something out counts it in a ``LossCounters``, so nothing is
+dropped silently. A cause is what users act on; its forms describe in more detail what happened.
 """
 
 from dataclasses import dataclass, replace

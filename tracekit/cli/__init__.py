@@ -102,7 +102,6 @@ def _prepare_memory() -> None:
 
 
 def _split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The arguments before and after ``--``: of a capture, the latter belong to another program."""
     if argv[:1] == [capture.NAME] and "--" in argv:
         at = argv.index("--")
         return argv[:at], argv[at + 1 :]
@@ -110,7 +109,6 @@ def _split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _drop_output() -> None:
-    """Discards what is still buffered, or Python would fail on it again when it exits."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -51,7 +51,7 @@ class Command(Protocol):
 def console() -> Console:
     """Prints tables and trees to stdout, whatever their texts hold without control characters.
 
-    Where nobody reads stdout any more, rich would exit with code 1. That is no error: ``main`` handles the closed pipe.
+    When stdout is closed, rich would exit with code 1. That is no error: ``main`` handles the closed pipe.
     """
     from rich.console import Console
     from rich.segment import Segment
@@ -69,10 +69,10 @@ def console() -> Console:
     return Terminal(highlight=False, soft_wrap=False)
 
 
-def say(lines: Iterable[str]) -> None:
+def print_to_stderr(lines: Iterable[str]) -> None:
     """Prints lines on stderr and flushes stdout, unless the recorded program has closed them.
 
-    By then the recording is safe, and the exit code is that of the program even if nobody can read the lines.
+    By then the recording is safe, and the exit code is that of the program even if the lines cannot be read.
     """
     try:
         for line in lines:
@@ -114,13 +114,13 @@ def progress_bar(*, quiet: bool, elsewhere: Progress = no_progress) -> Iterator[
 def line_if_long() -> Progress:
     """Prints one line on stderr where a stage will take longer than most people wait."""
     begun: dict[str, float] = {}
-    said: set[str] = set()
+    printed: set[str] = set()
 
     def show(stage: str, share: float) -> None:
         passed_s = time.monotonic() - begun.setdefault(stage, time.monotonic())
-        if 0 < share < 1 and stage not in said and passed_s > max(1, share * _LONG_S):
-            said.add(stage)
-            say([f"tracekit: {stage}, about {passed_s / share - passed_s:.0f} s left"])
+        if 0 < share < 1 and stage not in printed and passed_s > max(1, share * _LONG_S):
+            printed.add(stage)
+            print_to_stderr([f"tracekit: {stage}, about {passed_s / share - passed_s:.0f} s left"])
 
     return show
 

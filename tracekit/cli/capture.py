@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.cli.base import add_force, add_quiet, count, line_if_long, progress_bar, say
+from tracekit.cli.base import add_force, add_quiet, count, line_if_long, print_to_stderr, progress_bar
 from tracekit.cli.recording import engine_with_trace, report_place, require_torch, trace_place, with_hierarchies
 from tracekit.errors import CaptureError, UsageError
 
@@ -128,9 +128,9 @@ def run(args: argparse.Namespace) -> int:
         recorded = record(args, (report.absolute(), trace), progress)
         failed = with_hierarchies(trace, progress)
     warnings = [*recorded.warnings, *_marker_warnings(recorded.figures), *failed]
-    say(f"tracekit: warning: {warning}" for warning in warnings)
+    print_to_stderr(f"tracekit: warning: {warning}" for warning in warnings)
     if not args.quiet:
-        say(_summary(recorded.figures, report, trace))
+        print_to_stderr(_summary(recorded.figures, report, trace))
     if recorded.problem is not None:
         raise recorded.problem
     return recorded.exit_code
@@ -237,7 +237,6 @@ def _step_times(figures: dict[str, int]) -> str:
 
 
 def _modules(figures: dict[str, int]) -> str:
-    """``1,025 called, 129 containers; not marked: 6 Dropout or Identity, …``."""
     text = f"{figures['modules_marked']:,} called"
     if containers := figures.get("modules_containers"):
         text += f", {containers:,} containers"

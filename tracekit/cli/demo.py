@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from tracekit.cli.base import add_force, console, progress_bar, say
+from tracekit.cli.base import add_force, console, print_to_stderr, progress_bar
 from tracekit.cli.recording import report_place, require_torch
 
 NAME = "demo"
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         progress("recording", 0.0)
         outcome = engine.record(Job(DEMO, (), Settings(), report))
         progress("recording", 1.0)
-        say(f"tracekit: warning: {warning}" for warning in outcome.warnings)
+        print_to_stderr(f"tracekit: warning: {warning}" for warning in outcome.warnings)
         if outcome.problem is not None:
             raise outcome.problem
         dataset = parse(report, force=args.force, progress=progress)

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.cli.base import add_force, console, progress_bar, say
+from tracekit.cli.base import add_force, console, print_to_stderr, progress_bar
 from tracekit.cli.recording import require_torch, unusable
 from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
@@ -86,7 +86,7 @@ def add_only(parser: argparse.ArgumentParser) -> None:
 
 
 def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) -> Summary:
-    """Runs programs into a folder, as the options ``--only``, ``--force`` and ``--json`` say."""
+    """Runs programs into a folder, according to ``--only``, ``--force`` and ``--json``."""
     names = [program.name for program in programs]
     if unknown := [name for name in args.only if name not in names]:
         raise UsageError(f"--only {unknown[0]}: there is no such check; expected one of {', '.join(names)}")
@@ -95,7 +95,7 @@ def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) ->
     from tracekit.selftest import summary
 
     wanted = [program for program in programs if not args.only or program.name in args.only]
-    found = selftest.prove(place, wanted, lambda line: say([line]), force=args.force)
+    found = selftest.prove(place, wanted, lambda line: print_to_stderr([line]), force=args.force)
     if args.json:
         print(found.as_json())
     else:

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if len(args.datasets) > 2:  # noqa: PLR2004 - before and after
         raise UsageError(f"a page compares two datasets, not {len(args.datasets)}")
     *before, dataset = map(load, args.datasets)
-    out = args.out or _beside(dataset)
+    out = args.out or _default_page(dataset)
     _refuse_inside(before, out)
     options = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}
     with progress_bar(quiet=args.quiet) as progress, exported_file(dataset, Target(str(out), args.force)) as partial:
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _beside(dataset: Dataset) -> Path:
+def _default_page(dataset: Dataset) -> Path:
     """The default page: next to the dataset, under its name; of one at a URL, in the folder of this process."""
     from tracekit.dataset.opening import SUFFIX
 

@@ -1,4 +1,4 @@
-"""``tracekit parse``: reports become one dataset, and a summary says what is in it."""
+"""``tracekit parse``: reports become one dataset, and a summary describes its contents."""
 
 from __future__ import annotations
 

@@ -85,7 +85,6 @@ def _hint(args: argparse.Namespace) -> str:
 
 
 def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
-    """The options for the analysis itself, as keywords of its ``frame``."""
     from tracekit.errors import UsageError
     from tracekit.views import tree
 

@@ -225,7 +225,6 @@ def _count_differing(entry: dict[str, Any], others: int) -> pa.Table | None:
 def _move(
     folder: Path, share: _Share, spec: TableSpec, new: Renumbering, counted: pa.Table | None, stop: threading.Event
 ) -> None:
-    """Makes a table of one report a partition, with the modules' new ids and paths; its new id goes into the entry."""
     if stop.is_set():
         return
     target = folder / name_of(spec.name, share.entry["name"])
@@ -272,7 +271,6 @@ def renumbering(held: Hierarchy, new: Ints, all_paths: list[str]) -> Renumbering
 
 
 def _rewrite(source: Path, target: Path, spec: TableSpec, new: Renumbering, stop: threading.Event) -> None:
-    """Writes a table again; at once if the new ids change the order of its rows."""
     in_order = "module_id" not in spec.sorted_by or new.keeps_order
     with pq.ParquetFile(source) as file, table_writer(target, spec) as writer:
         groups = [[group] for group in range(file.num_row_groups)]

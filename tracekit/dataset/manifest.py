@@ -20,7 +20,7 @@ from tracekit.recording.provenance import LATEST_UTC_NS, Source
 from tracekit.storage.locations import Location, is_remote, reachable, text_of
 from tracekit.version import __version__
 
-#: The field that says how files are named, if not all by their tables alone.
+#: The field that records how files are named, if not all by only their tables.
 FILES, NAMED_BY_ID = "files", "named_by_id"
 #: Bumped when a table is added, and when a column or a field that readers rely on is renamed or changes its type.
 FORMAT_VERSION = 3
@@ -33,7 +33,7 @@ PER_REPORT_MODULES = "modules_of_reports"
 
 #: Fields of a single report's manifest that are the same for all reports of a dataset.
 _COMMON = ("format", "format_version", "tracekit", ID)
-#: How many modules of a report differ, each by whom they are described: by itself and by other reports.
+#: How many modules a report and other reports describe differently.
 DIFFERING = "modules_differ"
 _SOURCE = "source"
 _ID_BYTES = 16
@@ -201,7 +201,7 @@ def _are_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def differing_in(coverage: Sequence[Mapping[str, Any]]) -> int:
-    """How many modules are described in different ways, as the rows of ``coverage`` say."""
+    """How many modules are described in different ways, from the rows of ``coverage``."""
     return sum(row["count"] for row in coverage if row["cause"] == MODULES_DIFFER.name)
 
 
@@ -255,7 +255,7 @@ def total_coverage(
     Args:
         rows: Those of all parts.
         wholes: How many rows each table has, and how many launches, processes and reports there are.
-        counted_once: Of what every part says the same.
+        counted_once: Figures that are equal in every part.
     """
     totals: dict[tuple[str, str, str, bool], dict[str, Any]] = {}
     for row in rows:

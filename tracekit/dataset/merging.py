@@ -143,19 +143,16 @@ class Merge:
 
     @cached_property
     def _kernel_ids(self) -> Ints:
-        """The new id of every kernel by the rank of its start in its part, behind those of earlier parts."""
         starts = [np.sort(integers(_read(part, kernels.SPEC.name), "start_ns")) for part in self.parts]
         return _inverse(_sorted([np.concatenate(starts)]))
 
     def _new_ids(self, name: str) -> Ints | None:
-        """The new id of every row of a table by its old one, behind those of earlier parts; None if it is the same."""
         if name == kernels.SPEC.name:
             return self._kernel_ids
         order = self._order(name, [_read(part, name) for part in self.parts])
         return None if order is None else _inverse(order)
 
     def _taken(self, tables: list[pa.Table], offsets: Ints, rows: Rows) -> pa.Table:
-        """Some rows of all parts, with ids that are counted through all parts, and with the new modules."""
         part = np.searchsorted(offsets, rows, side="right") - 1
         pieces = []
         for at in np.unique(part).tolist():

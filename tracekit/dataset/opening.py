@@ -94,9 +94,7 @@ class Dataset:
         with self._reading(name):
             _ = name == "steps" and self._module_ids and self._steps_seen  # looked at once, not by each thread
             parts = [*in_order(partial(self._part, name, columns), self._files(name), self.folder)]
-            if not self.reports or name == UNITED:
-                return parts[0]
-            return pa.concat_tables(parts).unify_dictionaries()
+            return parts[0] if not self.reports or name == UNITED else pa.concat_tables(parts).unify_dictionaries()
 
     def schema(self, name: str) -> pa.Schema:
         """The columns of :meth:`table`, without reading rows."""
@@ -198,7 +196,6 @@ class Dataset:
 
     @contextmanager
     def _reading(self, name: str, file: str | None = None) -> Iterator[None]:
-        """Names the file of a table that cannot be read; without a file, what is read is all of them."""
         with reachable(self.folder, DatasetError) if is_remote(self.folder) else nullcontext():
             try:
                 yield
@@ -249,7 +246,6 @@ class Dataset:
             raise self._unreadable(name, _other_reports(folders, expected))
 
     def _file(self, name: str, entry: dict[str, Any] | None) -> _TableFile:
-        """A file of a table, if it is the one that the manifest lists: another parse may have replaced it."""
         listed, report = (self.manifest, None) if entry is None else (entry, entry["name"])
         by_id = is_named_by_id(self.manifest)
         file = name_of(name, report, listed[manifest.TABLE_IDS][name] if by_id else None)
@@ -328,7 +324,7 @@ def name_of(table: str, report: str | None, id_: str | None = None) -> str:
 
 
 def names(fields: Mapping[str, Any]) -> dict[tuple[str, str | None], str]:
-    """Where each file of a dataset is, by its table and report, as its manifest says."""
+    """Where each file of a dataset is, by its table and report, from its manifest."""
     by_id = is_named_by_id(fields)
     entries = [(None, fields), *((entry["name"], entry) for entry in fields.get("reports", ()))]
     return {
@@ -339,7 +335,7 @@ def names(fields: Mapping[str, Any]) -> dict[tuple[str, str | None], str]:
 
 
 def is_named_by_id(fields: Mapping[str, Any]) -> bool:
-    """Whether the manifest of a dataset says that its files are named by their ids."""
+    """Whether the manifest of a dataset records that its files are named by their ids."""
     return fields.get(manifest.FILES) == manifest.NAMED_BY_ID
 
 
@@ -374,7 +370,6 @@ def _with_report(table: pa.Table, report: str | None) -> pa.Table:
 
 
 def _rows_between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:
-    """The rows whose module is in [low, high); row groups without such modules are not read."""
     leaves = [file.schema.column(leaf).path for leaf in range(file.metadata.num_columns)]
     position = leaves.index("module_id")
     groups = [

@@ -262,7 +262,6 @@ def _at_odds(joint: MergedModule) -> list[Tree]:
 
 
 def _roots(rows: list[dict[str, Any]], source: int, missing: str | None, called: FirstCalls) -> list[Tree]:
-    """The modules of one report as trees; a class or settings that it does not record become ``missing``."""
     trees: list[Tree] = []
     roots: list[Tree] = []
     for number, row in enumerate(rows):

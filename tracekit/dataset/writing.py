@@ -147,7 +147,7 @@ def table_writer(path: Path, spec: TableSpec) -> Iterator[pq.ParquetWriter]:
                 schema,
                 compression="zstd",
                 compression_level=1,
-                # Small numbers as they are: zstd alone is faster than with a dictionary, and packs as densely.
+                # Small numbers as they are: plain zstd is faster than with a dictionary, and packs as densely.
                 use_dictionary=[field.name for field in schema if field not in integers],
                 column_encoding=dict.fromkeys(wide, "DELTA_BINARY_PACKED"),
                 # Rows are looked for by ids and times; the least and last of all others are never asked for.
@@ -185,7 +185,6 @@ class _Digested:
 
 
 def _write_table(table: Table, trace: Trace, folder: Path, first_id: int, row_group: int) -> int:
-    """Writes one table piece by piece; returns how many rows it has."""
     rows = 0
     with table_writer(folder / f"{table.SPEC.name}.parquet", table.SPEC) as writer:
         for piece in _one_ahead(table.build(trace)):
@@ -275,7 +274,6 @@ def _check_free(place: UPath, *, force: bool) -> None:
 
 
 def _names_there(place: UPath) -> set[str]:
-    """Everything below a URL as it is now, by the path from there; the bucket must exist."""
     fs, root = place.fs, place.path.rstrip("/")
     fs.invalidate_cache()
     bucket = root.partition("/")[0]
@@ -322,7 +320,6 @@ def _listed_there(place: UPath) -> set[str]:
 
 
 def _manifest_there(place: UPath) -> dict[str, Any] | None:
-    """The manifest at a URL as it is now; None if there is none."""
     try:
         fields: dict[str, Any] = json.loads(text_of(place / manifest.MANIFEST))
     except FileNotFoundError:
@@ -335,7 +332,6 @@ def _is_of_a_table(name: str) -> bool:
 
 
 def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> None:
-    """Puts files at a URL, by their names there, several at a time; all have ended when one fails."""
     fs, root = place.fs, place.path.rstrip("/")
     with ThreadPoolExecutor(at_once(place)) as pool:
         futures = [pool.submit(_put, fs, file, f"{root}/{name}") for name, file in files.items()]

@@ -150,7 +150,7 @@ def scratch_folder() -> str | None:
 
 
 def _done(function: Callable[[Share], Result], run: str, number: int) -> Result:
-    """Does a task, which ends when it reports its progress and nobody waits for it any more."""
+    """Does a task, which ends when it reports its progress and no client waits for it any more."""
     from distributed import get_worker  # noqa: PLC0415 - an extra
 
     worker = get_worker()

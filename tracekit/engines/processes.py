@@ -1,7 +1,7 @@
 """Does tasks in processes of this machine that live on: at most as many as cores, and as fit into the memory.
 
-A pool of loky fails as a whole when one of its processes is killed, and does not say what that one did. So there is a
-pool of one process for each core, and a killed process spoils its own task only.
+A pool of loky fails as a whole when one of its processes is killed, and does not report what that one did. So there is
+a pool of one process for each core, and a killed process spoils its own task only.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def engine(scheduler: str | None) -> Processes | None:
 
 def cores() -> int:
     """How many processes can run at once."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Processes:
@@ -128,7 +126,6 @@ class Processes:
         return Outcome(number, None, lost)
 
     def _taken(self) -> _Process | None:
-        """A process that does nothing; None when all are being stopped."""
         with self._lock:
             if self._stopped:
                 return None
@@ -147,7 +144,6 @@ class Processes:
 
 
 def _how_it_ended(error: BaseException) -> str:
-    """What loky knows of a process that ended early, such as ``signal 9``."""
     codes = _EXIT_CODE.findall(str(error))
     if not codes:
         return "for a reason that the system does not report"
@@ -170,8 +166,8 @@ class _Process:
         self._failure: Exception | None = None
         self._pending: Future[Any] | None = None
         alive, self._keep_alive = multiprocessing.Pipe(duplex=False)
-        self._from_worker, tell = multiprocessing.Pipe(duplex=False)
-        self._for_worker = (alive, tell)
+        self._from_worker, outbox = multiprocessing.Pipe(duplex=False)
+        self._for_worker = (alive, outbox)
         prepared = (*self._for_worker, gc.get_threshold())
         self._executor = ProcessPoolExecutor(1, initializer=_prepare, initargs=prepared)
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -219,7 +215,7 @@ class _Process:
                 os.kill(self._pid, signal.SIGTERM)
 
     def end(self, patience_s: float = 0) -> None:
-        """Ends the process and all that it started, if it does not end by itself in that time."""
+        """Ends the process and all that it started, if it does not exit within that time."""
         with self._lock:
             if self.has_ended:
                 return
@@ -249,14 +245,14 @@ def _out_of_reach() -> Iterator[None]:
 
 
 class _State:
-    telling: Connection | None = None
+    outbox: Connection | None = None
     busy: bool = False
 
 
-def _prepare(alive: Connection, telling: Connection, collections: tuple[int, int, int]) -> None:
+def _prepare(alive: Connection, outbox: Connection, collections: tuple[int, int, int]) -> None:
     """Makes this process one that does tasks, as long as ``alive`` is open at its other end.
 
-    ``telling`` takes its id, then of each task the beginning, the shares that are done, and the end.
+    ``outbox`` takes its id, then of each task the beginning, the shares that are done, and the end.
     """
     from loky import process_executor  # noqa: PLC0415 - loaded here anyway
 
@@ -266,13 +262,13 @@ def _prepare(alive: Connection, telling: Connection, collections: tuple[int, int
     if hasattr(os, "setsid"):  # not on Windows
         os.setsid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-    _State.telling = telling
+    _State.outbox = outbox
     threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
-    telling.send(("pid", os.getpid()))
+    outbox.send(("pid", os.getpid()))
     gc.set_threshold(*collections)
     # loky would start a process anew that keeps memory for its next task.
     process_executor._USE_PSUTIL = False  # it has no other switch
-    # Nothing but tasks runs here, so memory is theirs alone.
+    # Only tasks run here, so all memory is theirs.
     keep_memory()
     without_pandas()
 
@@ -291,12 +287,12 @@ def _done(function: Callable[[Share], Result]) -> Result:
 
 def _send(what: str, number: float) -> None:
     with suppress(OSError):  # the process that gave the task is gone
-        if _State.telling is not None:
-            _State.telling.send((what, number))
+        if _State.outbox is not None:
+            _State.outbox.send((what, number))
 
 
 def _stopped(*_: object) -> None:
-    """Ends this process without a word: where it is just closing a connection, SQLAlchemy would log a traceback."""
+    """Exit immediately, without logging: while a connection closes, SQLAlchemy would log a traceback."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     if not _State.busy:
         os._exit(1)
@@ -323,7 +319,6 @@ def available_bytes() -> int:
 
 
 def _system_file(path: Path) -> str:
-    """The text of a file of the system; empty if there is none."""
     try:
         return path.read_text("ascii").strip()
     except (OSError, UnicodeError):

@@ -78,7 +78,6 @@ def write_xlsx(dataset: Dataset, target: Target, progress: Progress) -> None:
 
 @contextmanager
 def _closed(book: Workbook) -> Iterator[Workbook]:
-    """Closes the sheets if the block raises, or openpyxl would warn when the workbook is collected."""
     try:
         yield book
     except BaseException:
@@ -101,7 +100,6 @@ def _holdable(text: str) -> str:
 
 
 def _with_texts(piece: pa.Table, changed: Callable[[str], str]) -> pa.Table:
-    """The rows as plain columns with changed texts: there are few distinct ones and many rows."""
     piece = plain_columns(piece)
     for index, field in enumerate(piece.schema):
         if field.type == pa.string():

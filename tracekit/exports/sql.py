@@ -1,7 +1,7 @@
 """The tables in a database, any that SQLAlchemy supports. Lists and maps are stored as JSON text.
 
 Tables are created and filled in one transaction, so that a database with transactional definitions (SQLite, PostgreSQL)
-holds either everything or what it held before. MySQL and Oracle commit each definition by itself: there, a failure can
+holds either everything or what it held before. MySQL and Oracle commit each definition separately: there, a failure can
 leave tables empty or dropped.
 """
 

@@ -233,7 +233,6 @@ class _Timeline:
         return lanes(_numbered(whole, [*keys, *self._report_column]), start, end)
 
     def _nested_lanes(self, table: str, key: str, parent_key: str) -> Ints:
-        """The lanes of calls or ranges: start/end ranges can overlap others of their thread."""
         keys, times = ["pid", "tid", *self._report_column], ["start_ns", "end_ns"]
         whole = self._dataset.table(table, [*keys, *times, key, parent_key])
         start, end = (np.asarray(whole.column(name)) for name in times)
@@ -294,25 +293,21 @@ def _numbered(table: pa.Table, keys: list[str]) -> Ints:
 
 
 def _short(name: str, parent: int, names: list[str]) -> str:
-    """The name of a module; if it is a number, after its parent's: ``layers.3``."""
     return f"{names[parent]}.{name}" if name.isdecimal() and parent >= 0 else name
 
 
 def _started(dataset: Dataset) -> list[int]:
-    """The time from which the times of each report count, in ns since 1970; none if that of one is not known."""
     entries = dataset.manifest.get("reports") or [dataset.manifest]
     started = [entry["source"].get("started_utc_ns") for entry in entries]
     return [] if None in started else started
 
 
 def _offsets(dataset: Dataset) -> dict[str, int]:
-    """What to add to the times of each report to put all on one clock; 0 if the start of some report is unknown."""
     started = _started(dataset) or [0] * len(dataset.reports)
     return {name: start_ns - min(started) for name, start_ns in zip(dataset.reports, started, strict=False)}
 
 
 def _earliest(dataset: Dataset, offset: dict[str, int]) -> int:
-    """When the first slice begins, on the common clock; 0 if there is none."""
     firsts = (
         (pc.min(piece.column(column)).as_py(), offset[piece.column(REPORT)[0].as_py()] if offset else 0)
         for table, column in _BEGINNINGS

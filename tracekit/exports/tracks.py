@@ -47,7 +47,7 @@ STEPS, CALLS, OPERATORS, RANGES, WORK = range(5)
 
 
 class Tracks:
-    """Numbers tracks as they occur, and names them at the end; nodes is what calls are calls of: ``modules``, say."""
+    """Numbers tracks as they occur, and names them at the end; nodes is what calls belong to, such as ``modules``."""
 
     def __init__(self, reports: list[str], nodes: str) -> None:
         self._reports, self._kinds = reports, ("steps", nodes, "operators", "all ranges and API calls")
@@ -107,7 +107,6 @@ def _metadata(name: str, process: int, thread: int, args: dict[str, object]) -> 
 
 
 def _members(table: pa.Table, reports: list[str], kind: Ints, lane: Ints) -> list[Ints]:
-    """The fields of every row's track, one array each; fields that do not set tracks apart are the same everywhere."""
 
     def column(name: str) -> Ints:
         if name not in table.column_names:
@@ -149,7 +148,6 @@ def for_truncation(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
 
 
 def _decimal(ns: Ints) -> pa.Array:
-    """Nanoseconds as exact decimal microseconds: ``-1234`` is ``-1.234``."""
     whole, rest = np.divmod(np.abs(ns), 1_000)
     sign = pc.if_else(pa.array(ns < 0), "-", "")
     decimals = pc.utf8_lpad(pa.array(rest).cast(pa.string()), 3, "0")

@@ -124,7 +124,6 @@ def judged(call: Call, tensors: Tensors, seen: Seen, dtype: str | None = None) -
 
 
 def _flops(call: Call, formula: int | Unknown | None, seen: Seen) -> tuple[int | None, str | None, str | None]:
-    """The FLOPs, where they are from, and why they are not known."""
     if seen.by_operators:
         return None, OPERATORS, None
     if seen.compiled:

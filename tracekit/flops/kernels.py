@@ -56,7 +56,7 @@ _SINGLE = re.compile(r"sgemm|simt|ffma|gemv|gemmk1|gemmSN", re.IGNORECASE)
 
 
 class Kind(NamedTuple):
-    """What the name of a kernel says about it: ``harmless`` if it certainly multiplies no matrices.
+    """What the name of a kernel shows about it: ``harmless`` if it certainly multiplies no matrices.
 
     ``single`` multiplies float32 in full precision; ``unlike_linear`` is named as another kind of layer than a Linear.
     """
@@ -70,7 +70,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(name: str) -> Kind:
-    """What the name of a kernel on a GPU says."""
+    """What the name of a kernel on a GPU shows."""
     if _FUSED.match(name):
         mixed = _PRODUCT_IN_FUSED.search(name) is not None
         return Kind(not mixed, mixed)
@@ -85,7 +85,7 @@ def kind_of(name: str) -> Kind:
 
 
 def operator_kind(name: str) -> Kind:
-    """What the name of an operator on a CPU says."""
+    """What the name of an operator on a CPU shows."""
     if _NODE.fullmatch(name):
         return Kind(harmless=True, product=False)
     product = may_multiply(name)

@@ -33,7 +33,6 @@ _LINEAR_UNCLEAR = Unknown("a Linear whose shapes do not fit its weight, or are n
 
 
 def _linear(call: Call) -> int | Unknown | None:
-    """``2 * rows * in * out``."""
     if call.class_name is not None and call.class_name not in _LINEARS:
         return None
     unclear = None if call.class_name is None else _LINEAR_UNCLEAR
@@ -58,13 +57,10 @@ def _weight(call: Call) -> Shape | None:
 
 def _result(call: Call) -> Shape | None:
     """The shape of its result, or None; engines may also return a bias that is still to be added."""
-    if not call.outputs or any(len(shape) != 1 for shape in call.outputs[1:]):
-        return None
-    return call.outputs[0]
+    return None if not call.outputs or any(len(shape) != 1 for shape in call.outputs[1:]) else call.outputs[0]
 
 
 def _width(call: Call, weight: Shape, given: Shape, returned: Shape | None) -> int | None:
-    """The last dimension of the result, if weight, input and result agree on it."""
     if returned is None:
         # The weight of torch.nn.Linear is [out, in]; other classes may have it the other way round.
         plain = call.class_name == "Linear" and len(weight) == _DIMENSIONS and not is_packed(call)
@@ -125,7 +121,6 @@ def _computed_positions(call: Call, filter_: Shape, given: Shape) -> Shape | Non
 
 
 def _each(setting: object, dimensions: int) -> Sequence[int] | None:
-    """A setting of every dimension; None unless it is a list of so many numbers."""
     items = setting if isinstance(setting, list) else []
     numbers = [number for number in map(whole, items) if number is not None and number >= 0]
     return numbers if len(numbers) == len(items) == dimensions else None

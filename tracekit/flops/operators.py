@@ -94,7 +94,6 @@ def _flops(formula: Callable[..., int], sizes: Sequence[Shape] | None) -> int:
 
 
 def _product(left: Shape, right: Shape, *_others: Shape) -> int:
-    """``[…, m, k] @ […, k, n]``."""
     *batch, rows, inner = left
     *same, shared, columns = right
     if batch != same or inner != shared:

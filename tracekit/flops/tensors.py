@@ -40,9 +40,7 @@ def computed_in(given: Iterable[str], returned: Iterable[str]) -> str | None:
     if len(both := before | after) == 1:
         (only,) = both
         return only if only in MULTIPLIED else None
-    if len(after) == 1 and after <= _HALF and before <= {"float32", *after}:
-        return next(iter(after))
-    return None
+    return next(iter(after)) if len(after) == 1 and after <= _HALF and before <= {"float32", *after} else None
 
 
 #: Bytes of an element, by torch's names of dtypes.
@@ -122,17 +120,13 @@ def param_bytes(params: Iterable[tuple[Shape, str | None]]) -> int | None:
 
 
 def _rows_read(call: Call, weight: int | None) -> int | None:
-    """Bytes of the rows that an embedding reads; ``weight`` is the size of all rows."""
     shape = call.params.get("weight", ())
     if weight is None or len(call.params) != 1 or len(shape) != 2 or not call.inputs:  # noqa: PLR2004 - rows, columns
         return None
-    if not is_known(call.inputs[0]):
-        return None
-    return weight // max(shape[0], 1) * min(prod(call.inputs[0]), shape[0])
+    return None if not is_known(call.inputs[0]) else weight // max(shape[0], 1) * min(prod(call.inputs[0]), shape[0])
 
 
 def _sum_of_tensors(shapes: Sequence[Shape] | None, types: Sequence[str] | None) -> int | None:
-    """Bytes of some tensors; None unless every shape has a type."""
     if shapes is None or len(shapes) != len(types or ()):
         return None
     return _sum(map(_size, shapes, map(dtype_of, types or ())))
@@ -144,7 +138,6 @@ def _size(shape: Shape, dtype: str | None) -> int | None:
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:
-    """The sum of sizes; None if one of them is not known, or the sum is absurd."""
     total = 0
     for size in sizes:
         if size is None:

@@ -77,7 +77,7 @@ def launches_named(recording: Recording, prefixes: tuple[str, ...]) -> Flags:
 def replayed_after_update(recording: Recording, launch: Rows) -> Rows:
     """Rows of the work that was launched after any instance in its process had been updated.
 
-    The report does not say which instance was updated, nor which of its nodes.
+    The report does not record which instance was updated, nor which of its nodes.
     """
     launches = recording.launches
     process = recording.threads.process[launches.thread]

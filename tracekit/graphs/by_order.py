@@ -5,7 +5,7 @@ capture made the graph, where nodes and launches agree in number and, one by one
 of one stream in another order. The graph capture is certain if
 
 * some of the graph's nodes are known to come from its launches, or else
-* the report says which graph it made, or else
+* the report records which graph it made, or else
 * the graph's nodes were recorded after it had ended, and no other graph capture can claim them, or else
 * the report has every CUDA call of the process and no record of its graphs, and graph captures and graphs are equal in
   number and pair up in one way only.
@@ -135,7 +135,6 @@ def _same(windows: Rows) -> int:
 def _graphs_by_window(
     known: GraphEvidence, records: GraphRecords, replayed: list[_Instance], windows: list[int]
 ) -> dict[int, set[int]]:
-    """By window, the graphs of the instances it seems to have made: ids, or the first of the original nodes."""
     graphs: dict[int, set[int]] = defaultdict(set)
     for instance, window in zip(replayed, windows, strict=True):
         original = int(known.chains.original[instance.nodes].min())
@@ -186,7 +185,6 @@ class _Replays(NamedTuple):
 
 
 def _instances(recording: Recording, chains: CloneChains, launch: Rows) -> list[_Instance]:
-    """The instances that were replayed: the nodes that one launch runs belong to one instance."""
     work = np.flatnonzero((chains.of_work >= 0) & (launch >= 0))
     replays = _Replays(work, chains.of_work[work], launch[work])
     node, nodes = replays.node, chains.root.size
@@ -209,7 +207,6 @@ def _instances(recording: Recording, chains: CloneChains, launch: Rows) -> list[
 
 
 def _launched_together(replays: _Replays, nodes: int) -> list[Rows]:
-    """Groups of nodes that were ever launched together; none if finding them takes too long."""
     label = np.arange(nodes)
     of_launch = np.full(int(replays.launch.max(initial=-1)) + 1, nodes)
     for _ in range(_MOST_ROUNDS):
@@ -270,7 +267,6 @@ def _out_of_order(recording: Recording, replays: _Replays, place: Ints) -> Rows:
 
 
 def _graph(node_id: Ints, graph: Ints) -> int:
-    """The graph that ids of nodes or their work name; -1 if they name none, or several."""
     named = {*(node_id >> _GRAPH_BIT).tolist(), *graph.tolist()} - {0, -1}
     return named.pop() if len(named) == 1 else -1
 
@@ -318,14 +314,13 @@ class _LateGraph(NamedTuple):
 def match_late_node_records(known: GraphEvidence, records: GraphRecords) -> Rows:
     """The graph capture that is certain to have made the original of each node, where that was recorded late, or -1.
 
-    A record of a node says which thread wrote it and when, not to which graph capture it belongs. All graph
-    captures of the thread that have ended, and whose nodes are not accounted for yet, can claim it. Graphs are
-    numbered in the order in which their graph captures began, and ids of nodes carry the graph's number: where as
-    many graphs were recorded as there are graph captures to claim them, the first belongs to the first, and so on,
-    if each has as many nodes as its graph capture has launches. Where ids carry no number, nodes belong to a graph
-    capture only if no other can claim them. If fewer graphs were recorded than graph captures, records are lost or
-    yet to come, and neither these nor later nodes are certain; if more, some graphs were captured before the
-    recording.
+    A record of a node shows which thread wrote it and when, not to which graph capture it belongs. All graph captures
+    of the thread that have ended, and whose nodes are not accounted for yet, can claim it. Graphs are numbered in the
+    order in which their graph captures began, and ids of nodes carry the graph's number: where as many graphs were
+    recorded as there are graph captures to claim them, the first belongs to the first, and so on, if each has as many
+    nodes as its graph capture has launches. Where ids carry no number, nodes belong to a graph capture only if no other
+    can claim them. If fewer graphs were recorded than graph captures, records are lost or yet to come, and neither
+    these nor later nodes are certain; if more, some graphs were captured before the recording.
     """
     chains, sizes = known.chains, _sizes(known)
     settled = _settled(known, sizes)

@@ -149,7 +149,6 @@ def _with_call(known: GraphEvidence, calls: Flags) -> Flags:
 
 
 def _replays_of(known: GraphEvidence, launch: Rows) -> Iterator[_Replay]:
-    """The replays, in the order of their launches; without those in which ids of nodes contradict a stream's order."""
     recording, work = known.recording, known.recording.work
     rows = np.flatnonzero(_replayed(recording, launch, roles_of(recording)))
     rows = rows[np.lexsort((work.start_ns[rows], launch[rows]))]
@@ -175,7 +174,6 @@ def _replays_of(known: GraphEvidence, launch: Rows) -> Iterator[_Replay]:
 
 
 def _replayed(recording: Recording, launch: Rows, role: Ints) -> Flags:
-    """Which work a launch of a graph ran, and is known by its process; graphs traced as a whole are none."""
     whole = recording.work.kind == GRAPH
     by_graph = np.append(role == GRAPH_LAUNCH, False)[launch]
     return np.asarray(by_graph & ~whole & (recording.work.process >= 0))

@@ -82,7 +82,6 @@ def captured_in(recording: Recording, launch: Rows) -> Captured | None:
 
 
 def _nodes(recording: Recording, launch: Rows) -> tuple[Rows, Ints]:
-    """Launches whose own work names a node: they became it. A launch of a graph runs nodes that others became."""
     own = np.append(roles_of(recording) != GRAPH_LAUNCH, False)[launch]
     rows = np.flatnonzero((recording.work.graph_node_id != -1) & own)
     launches, first = np.unique(launch[rows], return_index=True)
@@ -90,7 +89,6 @@ def _nodes(recording: Recording, launch: Rows) -> tuple[Rows, Ints]:
 
 
 def _ranges(axis: ThreadAxis, windows: Windows, node_launch: Rows) -> tuple[Rows, Flags]:
-    """Rows of the ranges that were open during a graph capture, and which of them hold one."""
     begin = np.concatenate((windows.begin, axis.launch_start[node_launch]))
     end = np.concatenate((windows.end, axis.launch_end[node_launch]))
     order = np.argsort(begin, kind="stable")
@@ -167,14 +165,12 @@ def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence
 
 
 def _merged(known: Sequence[str], others: Sequence[str | None]) -> tuple[Ints, list[str]]:
-    """Rows of the other texts among all together, -1 for None; and all together."""
     rows = {text: row for row, text in enumerate(known)}
     of_other = [-1 if text is None else rows.setdefault(text, len(rows)) for text in others]
     return np.array(of_other, dtype=np.int64), list(rows)
 
 
 def _threads(report: Threads, other: Threads, process: Rows) -> tuple[Threads, Rows]:
-    """All threads, and the row there of each of the other's; those of other processes have none."""
     taken = np.flatnonzero(process >= 0)
     row = np.full(process.size, -1, dtype=np.int64)
     row[taken] = report.tid.size + np.arange(taken.size)

@@ -81,7 +81,6 @@ def _windows_of(known: GraphEvidence, work: Rows) -> Rows:
 
 
 def _window(records: GraphRecords, created: dict[tuple[int, int], int], process: int, graph: int, instance: int) -> int:
-    """The window of one instance, by its own record and by that of the graph which the work itself names."""
     sources = {records.source_of(process, number) for number in (graph, instance) if number >= 0}
     # An instance that no record names is a source of its own.
     if (process, instance) not in records.sources and graph >= 0:
@@ -163,7 +162,6 @@ def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
 
 
 def _as_captured(recording: Recording, extents: _Extents, work: Rows, launch: Rows, window: Rows) -> Flags:
-    """Which graphs ran after their graph capture, and certainly as they were captured."""
     process = extents.process[window]
     # A graph whose launch is not known may have been launched after any update.
     launched_ns = lookup(recording.launches.start_ns, launch, missing=_LAST)

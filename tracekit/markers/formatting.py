@@ -155,9 +155,7 @@ def _text(path: str, class_name: str, keys: dict[str, object], cut: list[str]) -
 
 
 def _short(name: str) -> str:
-    if len(name) <= _MOST_NAME_CHARACTERS:
-        return name
-    return name[: _MOST_NAME_CHARACTERS - 1].rstrip(".") + "…"
+    return name if len(name) <= _MOST_NAME_CHARACTERS else name[: _MOST_NAME_CHARACTERS - 1].rstrip(".") + "…"
 
 
 def _step(text: str) -> StepMarker | None:

@@ -1,13 +1,13 @@
 """Writes and reads our own kernel maps of compiled graphs, and the ranges around runs of such graphs.
 
 ``{"KernelMap": "9f…", "Part": 1, "Parts": 1, "Root": "top", "Modules": ["", "layers.0.norm"], "Kernels":
-[["cpp_fused_0", 1, [[1, 5], [0, 1]]], ["extern_kernels.addmm", 0, [[0, 1]]]]}`` says, for each kernel that one run of a
-graph launches, in this order, its name, whether the compiler wrote it, and the modules that it serves, each with a
+[["cpp_fused_0", 1, [[1, 5], [0, 1]]], ["extern_kernels.addmm", 0, [[0, 1]]]]}`` records, for each kernel that one run
+of a graph launches, in this order, its name, whether the compiler wrote it, and the modules that it serves, each with a
 weight. The FLOPs that the kernel computes for the module may follow, and their dtype: ``[0, 1, 4096, "float32"]``; or
 why they are not known: ``[0, 1, -1, "sizes"]``. A kernel that only computes anew what the forward pass did ends with
 ``"recompute"``. A map too long for one text has several parts. ``{"CompiledGraph":
 "9f…", "Pass": "forward"}`` is the range around one run. Where a graph has no map, ``{"CompiledGraph": "", "Pass":
-"forward", "Unmapped": "branches"}`` says why.
+"forward", "Unmapped": "branches"}`` records why.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ _FRAME = 256
 BRANCHES, OTHER_MODULES, SEVERAL_MODULES = "branches", "other_modules", "several_modules"
 UNSEEN, FAILED = "unseen", "failed"
 #: Why FLOPs are not known, if not for an operator that is named: sizes are symbols, or a product of several kernels or
-#: modules. :mod:`tracekit.flops.kernels` says it in words.
+#: modules. :mod:`tracekit.flops.kernels` explains it in words.
 SIZES, DIVIDED = "sizes", "divided"
 _RECOMPUTE = "recompute"
 #: The longest reason.

@@ -29,7 +29,6 @@ _MOST_CACHED_CHARACTERS = 2_048
 
 
 def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
-    """The marker; for a text that is truncated or too long, only the module that it begins with."""
     if len(text) <= _MOST_CACHED_CHARACTERS and not ('"' in text or "\\" in text):
         module, split, tensors = text.rpartition(_INPUTS)
         if not split:
@@ -52,7 +51,6 @@ def _whole(text: str) -> ModuleMarker | Unreadable | None:
 
 @lru_cache(maxsize=4_096)
 def _module(text: str) -> tuple[str, str | None, tuple[Param, ...], Cause | None] | None:
-    """Path, class, parameters and what cannot be read; None if the text does not begin with just these."""
     if name := _NAME_ALONE.fullmatch(text):
         return (name[1], None, (), None) if is_path(name[1]) else None
     try:

@@ -44,7 +44,7 @@ _STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z|\\\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z|
 
 
 class Refused(Exception):  # noqa: N818
-    """The text cannot be read as a literal; ``cause`` says why."""
+    """The text cannot be read as a literal; ``cause`` records why."""
 
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause.name)
@@ -134,9 +134,7 @@ def _shape(numbers: list[Any]) -> Shape | None:
             symbolic = True
         else:
             return None
-    if not symbolic:
-        return tuple(numbers)
-    return tuple(number if type(number) is int else None for number in numbers)
+    return tuple(numbers) if not symbolic else tuple(number if type(number) is int else None for number in numbers)
 
 
 def _depth(text: str) -> int:
@@ -186,9 +184,7 @@ def _value_or_symbol(node: ast.expr) -> object:
     """An item of a list; a dimension whose size was not known is a name or made of names: ``s0``, ``2*s0 + 1``."""
     parts = list(ast.walk(node)) if isinstance(node, ast.Name | ast.BinOp | ast.Call) else []
     named = any(isinstance(part, ast.Name) and part.id not in _NAMES for part in parts)
-    if named and all(isinstance(part, _SYMBOLIC) for part in parts):
-        return SYMBOL
-    return _value(node)
+    return SYMBOL if named and all(isinstance(part, _SYMBOLIC) for part in parts) else _value(node)
 
 
 class _Items(dict[str, object]):

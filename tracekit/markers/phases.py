@@ -79,6 +79,4 @@ def _own(text: str) -> Phase | None:
     name, number = fields.get("Optimizer"), fields.get("Number")
     if (training := fields.get("Training")) in (AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE):
         return Phase(-1, number=number if type(number) is int else None, training=str(training))
-    if not isinstance(name, str) or type(number) is not int:
-        return None
-    return Phase(OPTIMIZER, name, number)
+    return None if not isinstance(name, str) or type(number) is not int else Phase(OPTIMIZER, name, number)

@@ -2,9 +2,9 @@
 
 ``iteration 17`` and ``iteration 18`` are one place that runs twice; ``layer_0`` and ``layer_1`` are two. A number is
 
-* a *counter*, if the word before it says so (``step 17``, ``batch=3``), or if it is an address, an identifier or a
+* a *counter*, if the word before it shows it (``step 17``, ``batch=3``), or if it is an address, an identifier or a
   shape;
-* a part of the *place*, if the word before it says so (``layer 3``);
+* a part of the *place*, if the word before it shows it (``layer 3``);
 * *attached*, if it follows another word without a gap (``bs17``, ``relu1``), else *undecided*. Then what the report
   shows decides: a text that comes again is a place, and texts that differ only by that number and come once each are
   counted by it; by an attached one only if it takes many values with gaps.
@@ -49,7 +49,7 @@ _IDENTIFIER = re.compile(
 )
 #: What may be an identifier: a word that has a digit, or a capital behind another letter.
 _WORD = re.compile(r"(?<![0-9A-Za-z])(?=[A-Za-z]*\d|[0-9A-Za-z]*[a-z][A-Z])[0-9A-Za-z]{4,}(?![0-9A-Za-z])")
-#: The same with what base 64 has beside letters and digits.
+#: The same with the characters of base 64 that are no letters or digits.
 _LONG_WORD = re.compile(r"(?<![\w+/-])(?=[A-Za-z_+/-]*\d|[0-9A-Za-z_+/-]*[a-z][A-Z])[0-9A-Za-z_+/-]{16,}(?![\w+/-])")
 _MIXED = re.compile(r"(?=.*\d).*[A-Za-z]")
 _CLASSES = str.maketrans(string.digits + string.ascii_letters, "0" * 10 + "a" * 26 + "A" * 26)
@@ -155,7 +155,6 @@ def _without(texts: list[str], words: re.Pattern[str]) -> list[str]:
 
 
 def _random(by_length: dict[int, set[str]], *, whole: bool) -> dict[int, str]:
-    """The lengths of values that are random, with the letters with which all of these begin."""
     answer = {}
     for length, values in by_length.items():
         if _are_random([value for value in values if _MIXED.match(value)], whole=whole):
@@ -173,7 +172,6 @@ def _are_random(values: list[str], *, whole: bool) -> bool:
 
 
 def _shortened(name: str) -> str:
-    """Of a long name the beginning, and a digest of what is behind it."""
     if len(name) <= LONGEST_NAME:
         return name
     behind = name[LONGEST_NAME - _ENDING :].encode(errors="replace")

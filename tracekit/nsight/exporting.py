@@ -85,7 +85,6 @@ def exported(place: Path) -> Path:
 
 
 def _imported(tool: Nsys, raw: Path, place: Path, progress: Callable[[float], None]) -> Path:
-    """Raw data as a report; a copy is imported, for the importer writes into its input."""
     copy, report = place / "run.qdstrm", place / "run.nsys-rep"
     shutil.copyfile(raw, copy)
     importer = tool.importer
@@ -97,10 +96,9 @@ def _imported(tool: Nsys, raw: Path, place: Path, progress: Callable[[float], No
 def _run(
     command: Sequence[str], place: Path, progress: Callable[[float], None], *, libraries: Path | None = None
 ) -> None:
-    """Runs one of NVIDIA's programs; if this process is stopped or killed, so is the program."""
     environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
     try:
-        os.stat(command[0])  # noqa: PTH116 - the shell would say it in its own way
+        os.stat(command[0])  # noqa: PTH116 - the shell would report it in its own way
         running = subprocess.Popen(
             ["/bin/sh", "-c", _AS_LONG_AS_WE_LIVE, "sh", *command] if os.name == "posix" else command,
             stdin=subprocess.PIPE,

@@ -51,7 +51,7 @@ _PATIENCE_S = 120
 _CHATTER = re.compile(
     r"^\s*(Generat|Unable to retrieve the importer|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|[{}]*$)"
 )
-#: NVIDIA's programs nest an error in others and in where it was thrown; this is what it says, up to its line's end.
+#: NVIDIA's programs nest an error in others and in where it was thrown; this is its message, up to its line's end.
 _MESSAGE = re.compile(r"\btag_message\*?\] = (.+?)(?:\\n|\"?\n|$)")
 
 
@@ -138,7 +138,6 @@ class Nsys:
             return run(start)
 
     def _native(self, place: Path, recorded: Recorded) -> Path:
-        """The report in nsys's own format, or the raw data if no importer can convert it."""
         if not _newest(place, *_REPORTS) and (raw := _newest(place, _RAW)):
             importer = self.importer
             made = raw.with_suffix(_REPORTS[0])
@@ -175,7 +174,7 @@ class Nsys:
         return (asked.stdout + asked.stderr).decode("utf-8", "replace")
 
     def _run(self, place: Path, *command: str | Path, libraries: Path | None = None) -> int:
-        """Runs one of NVIDIA's programs; returns the exit code. The log has its output alone: reasons are its own."""
+        """Runs one of NVIDIA's programs; returns the exit code. The log holds only its output."""
         environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
         with (place / _LOG).open("wb") as log:
             try:
@@ -260,7 +259,7 @@ def _newest(place: Path, *suffixes: str) -> Path | None:
 
 
 def _last_reason(place: Path) -> str:
-    """What the log says of a failure: the message of the last error, else the last line that may explain it."""
+    """Why a command failed, by the log: the message of the last error, else the last line that may explain it."""
     log = (place / _LOG).read_text("utf-8", "replace")
     reasons = _MESSAGE.findall(log) or [line for line in log.splitlines() if not _CHATTER.match(line)]
     return reasons[-1].strip().rstrip(":")[:300] if reasons else "nothing"

@@ -97,7 +97,7 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
 PUSH_POP_RANGES = (59, 70)
 START_END_RANGES = (60, 71)
 MARKS = (34, 65)
-#: The push, pop, start or end of a range by itself.
+#: A separate push, pop, start or end of a range.
 RAW_EVENTS = (35, 36, 37, 38, 66, 67, 68, 69)
 THREAD_NAMED = 39
 DOMAIN_CREATED = 75

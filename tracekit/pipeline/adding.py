@@ -24,7 +24,7 @@ from tracekit.progress import Progress
 from tracekit.readers.base import sha256_of
 from tracekit.storage.locations import Location, is_remote, reachable
 
-#: What a manifest says of one report.
+#: The entry of one report in a manifest.
 Entry: TypeAlias = Mapping[str, Any]
 
 #: Reports that are read for their digest at once: at a URL, each one waits for the network.
@@ -53,7 +53,7 @@ def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run:
     given = _compared(paths, there, run.progress)
     reports, skipped = _with_new(given, folder, there, options.rows, force=run.force)
     if len(skipped) == len(paths):
-        if not is_remote(folder):  # there, another parse may be about to use what nobody lists yet
+        if not is_remote(folder):  # there, another parse may be about to use files that are not listed yet
             tidy(folder.resolve())
         return Parsed(load(folder), skipped)
     with _succeeding(folder, before, run.progress) as (partial, place, files):
@@ -67,7 +67,6 @@ def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run:
 
 @contextmanager
 def _succeeding(folder: Location, before: Entry, progress: Progress) -> Iterator[tuple[Path, Location, Files]]:
-    """An empty folder for the new dataset, where that will be, and the files of the old one."""
     if isinstance(folder, Path):
         with writing(folder, successor_of=before) as (partial, place):
             yield partial, place, FilesOnDisk(place)
@@ -87,7 +86,6 @@ def _reports_of(before: Entry) -> list[_Numbered]:
 def _compared(
     paths: Sequence[Location], reports: list[_Numbered], progress: Progress
 ) -> list[tuple[Location, _Numbered | None]]:
-    """Each given report with the one of the dataset that has the same bytes; several are compared at a time."""
     given: list[tuple[Location, _Numbered | None]] = []
     with ThreadPoolExecutor(_COMPARED_AT_ONCE) as pool:
         for path, same in zip(paths, pool.map(lambda path: _same_report(path, reports), paths), strict=True):
@@ -99,7 +97,6 @@ def _compared(
 def _with_new(
     given: list[tuple[Location, _Numbered | None]], folder: Location, before: list[_Numbered], by: str, *, force: bool
 ) -> tuple[list[_Numbered], list[Location]]:
-    """All reports of the dataset as it shall be, in the order of their numbers; and those that are in it already."""
     reports = {one.number: one for one in before}
     by_place = {_place(one.path): one for one in before}
     skipped: list[Location] = []
@@ -147,7 +144,6 @@ def _differs(folder: Location, path: Location, old: _Numbered, by: str) -> Datas
 def _write(
     reports: list[_Numbered], partial: Path, old: tuple[Files, Entry], options: ParseOptions, run: Run
 ) -> dict[str, ReportError]:
-    """Writes the new dataset into an empty folder; why some new reports could not be read, by their names."""
     names = report_names([report.path for report in reports])
     new = {
         name: (report.path, Part(name, partial / f".{name}", report.number * IDS_PER_REPORT))
@@ -181,7 +177,6 @@ def _parse(paths: list[Location], parts: list[Part], options: ParseOptions, run:
 
 
 def _kept(name: str, entry: Entry | None, partial: Path, files: Files, before: Entry) -> Part | Kept:
-    """A report of the old dataset; the only one of a dataset becomes a part of the new one."""
     if "reports" in before and entry is not None:
         return Kept(name, files, before, entry)
     folder = partial / f".{name}"

@@ -129,7 +129,6 @@ def _is_copy(report: Recording, other: Recording) -> bool:
 
 
 def _rows(report: Recording, captured: Captured) -> Rows:
-    """For every process of a trace its row in the report; -1 for other processes, and those of other ranks."""
     other = captured.recording
     row = positions(other.threads.process_pid, report.threads.process_pid)
     ours, theirs = np.append(report.process_rank, -1)[row], other.process_rank

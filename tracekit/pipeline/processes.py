@@ -65,7 +65,7 @@ def write_by_processes(
 
 
 def _whole_if_damaged(function: Callable[[], Result]) -> Result:
-    """Does what may find a report damaged: reading it as a whole says what is wrong with it."""
+    """Runs a step that may find a report damaged; then reads it as a whole to report what is wrong."""
     try:
         return function()
     except ReportError:
@@ -160,7 +160,6 @@ class _Report(NamedTuple):
         finish(folder, about, rows, [part.coverage for part in parsed], modules)
 
     def _done(self, stage: str, tasks: Sequence[tuple[Callable[[Share], Result], int]]) -> list[Result]:
-        """Does tasks, each with the memory that it needs; their results in their order."""
         results: dict[int, Any] = {}
         progress = of_all(stage, len(tasks), self.progress)
         numbered = [Task(str(number), function, needed) for number, (function, needed) in enumerate(tasks)]
@@ -232,7 +231,6 @@ class _Report(NamedTuple):
         return self._done("attributing", tasks)
 
     def _about(self, dealt: Dealt, parsed: list[_Parsed], source: Source) -> dict[str, Any]:
-        """The fields of the manifest that describe the report."""
         abouts = [part.about for part in parsed]
         own = {"name", "size_bytes", "sha256", "format"}
         exporter = {"exporter": self.stored.exporter} if self.stored.exporter else {}
@@ -251,6 +249,5 @@ class _Report(NamedTuple):
 
 
 def _in_order(files: Sequence[DealtFile]) -> bool:
-    """Whether the rows of pieces follow each other; those of empty ones do."""
     places = [place for file in files for place in (file.place if file.rows else ())]
     return all(one <= other for one, other in pairwise(places))

@@ -222,9 +222,9 @@ def parsed_away(report: Location, options: ParseOptions, share: Share) -> Report
 
 
 def _overall(share: Share) -> Progress:
-    def tell(stage: str, done: float) -> None:
+    def on_progress(stage: str, done: float) -> None:
         if stage in _STAGES:
             begin, end = _STAGES[stage]
             share(begin + (end - begin) * done)
 
-    return tell
+    return on_progress

@@ -45,7 +45,7 @@ class Stored:
     Attributes:
         tables: A SQLite file, or a folder of tables.
         source: Computes what is known of the report's file.
-        missing: What its tables lack, beside what they show themselves.
+        missing: What its tables lack, in addition to what they show themselves.
         exporter: Version of the program that wrote the report, if its tables name another.
     """
 
@@ -89,5 +89,4 @@ def sha256_of(report: Location) -> str:
 
 
 def _name(path: Path) -> str:
-    """The last part of the path as UTF-8, for the manifest holds nothing else."""
     return os.fsencode(path.absolute().name).decode("utf-8", "replace")

@@ -16,9 +16,7 @@ NAME = "nsight-sqlite"
 
 def recognises(path: Path, head: bytes) -> bool:
     """Whether it is SQLite with some of Nsight's tables."""
-    if not head.startswith(SQLITE_MAGIC):
-        return False
-    return of_nsight(SqliteFile(path).tables)
+    return False if not head.startswith(SQLITE_MAGIC) else of_nsight(SqliteFile(path).tables)
 
 
 def read(path: Path, progress: Progress) -> Recording:

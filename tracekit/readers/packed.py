@@ -70,9 +70,7 @@ def _members(raw: BinaryIO) -> Iterator[bytes]:
 
 def beginning(head: bytes, most: int) -> bytes:
     """What a file begins with: at most ``most`` unpacked bytes, or ``head`` if it is not packed."""
-    if not head.startswith(_GZIP):
-        return head
-    return _unpacked(head, most) or b""
+    return head if not head.startswith(_GZIP) else _unpacked(head, most) or b""
 
 
 def is_damaged(head: bytes) -> bool:
@@ -81,7 +79,6 @@ def is_damaged(head: bytes) -> bool:
 
 
 def _unpacked(head: bytes, most: int) -> bytes | None:
-    """What a packed file begins with; None if nothing of it can be unpacked."""
     unpacking = zlib.decompressobj(wbits=31)
     try:
         content = unpacking.decompress(head, most)

@@ -176,7 +176,7 @@ def drop_implausible_times(
 ) -> dict[str, pa.Table]:
     """The tables without rows whose time is absurd, which are counted.
 
-    ``subjects`` says what the rows of some tables are; those of all others are device work. ``timed`` chooses the rows
+    ``subjects`` names what the rows of some tables are; those of all others are device work. ``timed`` chooses the rows
     of a table that are events of the run: the others may have any time.
 
     Raises:
@@ -215,7 +215,6 @@ def _far(table: pa.Table, middle: int) -> Flags:
 
 
 def _middle(starts: list[Ints]) -> int:
-    """The median of the times that may be true; of two in the middle, the one nearer to 0."""
     times = np.concatenate(starts)
     times = times[(times > -LAST_NS) & (times < LAST_NS)]
     if not times.size:

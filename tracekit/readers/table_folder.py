@@ -54,7 +54,7 @@ class _ParquetFile:
             self.columns = _once(file.schema_arrow.names)
 
     def groups(self) -> list[int]:
-        """The number of rows of each part of the file that can be read alone."""
+        """The number of rows of each part of the file that can be read separately."""
         with pq.ParquetFile(self._path) as file:
             return [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
 
@@ -161,7 +161,6 @@ class FolderTables:
         return Piece(table, (groups.start, groups.stop - 1), beyond)
 
     def _table(self, request: Request, groups: range | None = None) -> tuple[pa.Table, int]:
-        """The columns of a request, and how many values were too large for them."""
         name = request.table.name
         if name not in self._files:
             return pa.table({}), 0
@@ -179,7 +178,6 @@ class FolderTables:
 
 
 def _stored(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[pa.Array, int]:
-    """A column in the type that was asked for, in one piece, and how many values became null."""
     if column.null_count == len(column):
         return pa.nulls(len(column), type_), 0
     if type_ == ENCODED_TEXT:
@@ -205,11 +203,8 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(column.type.value_type)
     if pa.types.is_uint64(column.type):
         return pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
-    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
-        return column.cast(pa.int64())
-    return column
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) else column
 
 
 def _python(column: pa.ChunkedArray) -> list[Any]:
-    """The values; bytes of texts that are not UTF-8 are replaced."""
     return decoded(column) if pa.types.is_string(column.type) else list(column.to_pylist())

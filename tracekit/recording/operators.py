@@ -16,14 +16,14 @@ class Operators(NamedTuple):
     launches: Launches
     inside_ns: Ints
 
-    def launched_beside(self, launches: Launches) -> Launches:
+    def with_launches(self, launches: Launches) -> Launches:
         """API calls and operators together, in the order of launches."""
         if not len(self.launches):
             return launches
         both = Launches.concat([launches, self.launches])
         return both.in_order(nesting_order(*one_axis([both.thread, both.thread], [both.start_ns, both.end_ns])))
 
-    def done_beside(self, work: Work) -> tuple[Work, Ints | None]:
+    def with_work(self, work: Work) -> tuple[Work, Ints | None]:
         """Device work and operators together, and the time that each piece spent in others."""
         if not len(self.work):
             return work, None

@@ -113,7 +113,6 @@ def _names(columns: type[Columns]) -> tuple[str, ...]:
 
 
 def _dtypes(columns: type[Columns]) -> dict[str, np.dtype[Any]]:
-    """The types of the NumPy columns, as their annotations say; columns of Arrow have None as default."""
     return {column.name: np.dtype(get_args(column.type)[1]) for column in fields(columns) if column.default is not None}
 
 
@@ -195,7 +194,7 @@ class Launches(Columns):
         thread: Row of threads.
         correlation_id: Links the call to its work, within one process.
         name: Row of names; -1 if unknown.
-        kernel: Row of names: the full name of the kernel it launches; -1 if the report does not say it here.
+        kernel: Row of names: the full name of the kernel it launches; -1 if the report does not record it here.
     """
 
     start_ns: Int64
@@ -419,7 +418,7 @@ class Recording:
 
     @property
     def own_ns(self) -> Ints:
-        """How long each kernel ran by itself, so that no time counts twice."""
+        """The time of each kernel, without overlap, so that no time counts twice."""
         whole = self.work.end_ns - self.work.start_ns
         return whole if self.inside_ns is None else whole - self.inside_ns
 

@@ -129,7 +129,7 @@ def _differences(
 
 
 def _name(work: Row) -> str:
-    """What work is called in a launch and in a replay alike: a graph's node may say less of the memory it fills."""
+    """The name of work that launch and replay share: a graph's node may record less about the memory it fills."""
     return (work["kind"] if work["kind"] in {"memcpy", "memset"} else work["name"]) or "no name"
 
 
@@ -160,7 +160,6 @@ def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int]
 
 
 def _trees(case: Case, pid: int) -> list[list[Row]]:
-    """The calls of a process in order, those of each call of the model together, itself first."""
     calls = case.rows("calls", "parent_call_id", "module", "phase", "inputs", "pid", "step_id", "start_ns")
     trees: list[list[Row]] = []
     for row in sorted(calls, key=lambda row: int(row["start_ns"])):
@@ -171,14 +170,13 @@ def _trees(case: Case, pid: int) -> list[list[Row]]:
 
 
 def _linear_calls(case: Case) -> Counter[str]:
-    """How often each Linear runs while it is recorded: once a call where no hooks counted."""
     linears = case.truth["linears"]
     once = [path for path, _ in case.truth["calls"][0] if path in linears] if "calls" in case.truth else [*linears]
     return Counter({path: number * case.program.calls for path, number in Counter(once).items()})
 
 
 def _products(case: Case) -> Evidence:
-    """Whose the products are, by the shapes of what they multiply. A library may launch several kernels for one."""
+    """The owners of products, by the shapes of their operands. A library may launch several kernels for one."""
     owners = {frozenset(sizes): path for path, sizes in case.truth["linears"].items()}
     counts: Counter[tuple[str, str]] = Counter()
     wrong = []
@@ -263,7 +261,7 @@ def _of_modules(work: _Work) -> Counter[str]:
 
 
 def _nodes_unknown(case: Case, replays: Collection[int]) -> str | None:
-    """Why replayed work can have no modules: none says which node of a graph it is, as with older torch.profilers."""
+    """Why replayed work may have no modules: older torch.profilers do not record its nodes of graphs."""
     if case.machine.engine == "nsys":
         return None
     work = case.rows("kernels", "graph_node_id", "module", "launch_name", "step_id")

@@ -1,4 +1,4 @@
-"""The models that are recorded, whose calls, products and replays are known beforehand, and what they know themselves.
+"""The recorded models: their calls, products and replays are known beforehand.
 
 Hooks that know nothing of tracekit's markers are put on before tracekit marks a model. When the process ends, what it
 knows is in the folder ``truth`` of where it began, if there is one. Everything runs on a GPU if there is one. Functions
@@ -185,7 +185,6 @@ class CudaGraph:
 
 @torch.no_grad()
 def _replay(model: Chain, program: str) -> None:
-    """Runs a program's steps. The first prepares; only the hooks of later ones count calls."""
     from tracekit.capture import step  # noqa: PLC0415 - scripts do without
 
     row = next(row for row in PROGRAMS if row.name == program)
@@ -224,7 +223,7 @@ def replay_in_window() -> None:
 def pieces(*, copy_inputs: bool = True) -> tuple[Chain, nn.Module]:
     """The model as it is, and in compiled pieces that are captured as CUDA graphs; without a GPU, graphs are counted.
 
-    Between them its activation runs by itself, as attention does in models that are served.
+    Between them its activation runs separately, as attention does in models that are served.
     """
     from tracekit.capture.compile import CompileConfig, compile_model  # noqa: PLC0415 - takes a second
 
@@ -281,7 +280,7 @@ def _workers() -> None:
 
 
 def about(place: str) -> None:
-    """Writes as JSON what torch says of itself and of the GPUs, after it has used one: some fail only then."""
+    """Writes torch's description of itself and of the GPUs as JSON, after it has used one: some fail only then."""
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     if gpus:
         x = torch.ones(64, 64, device="cuda")

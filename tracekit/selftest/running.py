@@ -36,15 +36,15 @@ _MACHINE, _EVIDENCE, _LOG, _RECORDING_LOG = "machine.json", "evidence.json", "lo
 _NO_REASON = ("CUDA kernel errors might", "For debugging", "Compile with", "Device-side", "Search for", "[W", "[rank")
 
 
-def prove(place: Path, programs: Sequence[Program], say: Callable[[str], object], *, force: bool = False) -> Summary:
+def prove(place: Path, programs: Sequence[Program], report: Callable[[str], object], *, force: bool = False) -> Summary:
     """Runs programs. Reports and ``summary.json`` are in the folder when it returns.
 
-    If it is stopped after a program has ended, the folder holds what was found until then, and the summary says so.
+    If it is stopped after a program has ended, the folder holds what was found until then, and the summary reports it.
 
     Args:
         place: The folder.
         programs: What to run.
-        say: Called with a line about each program that has ended.
+        report: Called with a line about each program that has ended.
         force: Whether the folder of an earlier self-test may be replaced.
 
     Raises:
@@ -55,7 +55,7 @@ def prove(place: Path, programs: Sequence[Program], say: Callable[[str], object]
     try:
         taken = whole_folder(place, lambda: _check_free(place, force=force))
         with stopped_once(), parents_made(place), taken as folder:
-            found, stop = _prove(programs, folder, place, say)
+            found, stop = _prove(programs, folder, place, report)
     except OSError as error:
         remedy = remedy_of(error, _ELSEWHERE)
         raise CaptureError(f"{place}: cannot be written ({reason_of(error)}); {remedy}") from None
@@ -74,14 +74,14 @@ def _check_free(place: Path, *, force: bool) -> None:
 
 
 def _prove(
-    programs: Sequence[Program], folder: Path, place: Path, say: Callable[[str], object]
+    programs: Sequence[Program], folder: Path, place: Path, report: Callable[[str], object]
 ) -> tuple[Summary, BaseException | None]:
     """Runs all programs and writes what came of them. Returns what stopped it, too; None if nothing did."""
     began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     outcomes: list[Outcome] = []
     machine, problem, stop = None, "", None
     try:
-        say("examining the machine")
+        report("examining the machine")
         try:
             machine = examined(folder / "machine")
         except TracekitError as error:
@@ -92,12 +92,12 @@ def _prove(
             problems = tuple(text.replace(str(folder), str(place)) for text in found.problems)
             outcomes.append(replace(found, problems=problems, why=found.why.replace(str(folder), str(place))))
             took = "" if found.seconds is None else f" ({found.seconds:.1f} s)"
-            say(f"{found.verdict:8} {found.name}{took}{': ' if found.why else ''}{outcomes[-1].why}")
+            report(f"{found.verdict:8} {found.name}{took}{': ' if found.why else ''}{outcomes[-1].why}")
     except (KeyboardInterrupt, SystemExit) as error:
         if not outcomes:
             raise
         stop = error
-        say(f"stopped; {place} holds what had ended")
+        report(f"stopped; {place} holds what had ended")
     for program in programs[len(outcomes) :]:
         shutil.rmtree(folder / program.name, ignore_errors=True)
         outcomes.append(summary.outcome(program, unproved="stopped before it had ended"))
@@ -167,7 +167,7 @@ def _lost(case: judge.Case) -> bool:
 
 
 def record(program: Program, folder: Path, machine: Machine) -> None:
-    """Runs a program as its row says, as users do: its report and what its processes know are in the folder then."""
+    """Runs a program as users do; leaves its report and what its processes know in the folder."""
     if not program.target and not program.command:
         return
     engine = program.engine or machine.engine if machine.nsys_problem is None else "torch"
@@ -184,7 +184,6 @@ def record(program: Program, folder: Path, machine: Machine) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment in which children find this tracekit; as it is where that is installed."""
     above = str(Path(__file__).parents[2])
     if above in {*site.getsitepackages(), site.getusersitepackages()}:
         return {**os.environ}
@@ -199,7 +198,6 @@ def last_line(log: Path) -> str:
 
 
 def _run_module(arguments: Sequence[str | Path], log: Path, limit_s: float | None = None) -> str | None:
-    """Runs a module in the log's folder, to its end or to the end of its time. Returns why it failed."""
     with log.open("ab") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", *map(str, arguments)],

@@ -20,7 +20,7 @@ PASSED, FAILED, MISSING = VERDICTS = ("passed", "failed", "missing")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one program; the README says what the fields are."""
+    """The result of one program; the README documents the fields."""
 
     name: str
     about: str
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of all programs; the README says what the fields are."""
+    """The results of all programs; the README documents the fields."""
 
     complete: bool
     started_utc: str

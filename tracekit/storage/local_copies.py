@@ -1,7 +1,7 @@
 """Copies of reports at URLs, for SQLite and nsys know only files; and temporary folders that outlive no process.
 
 The names of the folders show which process they belong to. One of a process of this machine that has ended goes at
-once, one of another machine, which may share the disk, after it was left alone for a day.
+once, one of another machine, which may share the disk, after it was unused for a day.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ def local_copy(report: Location, progress: Progress, scratch: str | None = None)
 
 
 def _name_of(report: UPath) -> str:
-    """The last part of a URL's path; what follows a question mark may be a key and is no name."""
     name: str = report.path.rstrip("/").rpartition("/")[2]
     return name.partition("?")[0] if report.protocol.startswith("http") else name
 
@@ -64,11 +63,11 @@ def _name_of(report: UPath) -> str:
 def _copy(report: UPath, copy: Path, progress: Progress) -> None:
     from fsspec.callbacks import Callback  # noqa: PLC0415 - brought by extras
 
-    def tell(size: int | None, value: int, **_: object) -> None:
+    def on_progress(size: int | None, value: int, **_: object) -> None:
         if size:
             progress(BRINGING, min(1.0, value / size))
 
-    callback = Callback(hooks={"progress": tell})
+    callback = Callback(hooks={"progress": on_progress})
     fs, path = report.fs, report.path
     about: dict[str, Any] = fs.info(path)
     if about["type"] == "directory":

@@ -160,7 +160,7 @@ def at_once(place: Location) -> int:
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], place: Location) -> Iterator[Result]:
     """What a function that asks a place gives for each item, in their order; at a URL, several are asked for ahead.
 
-    The first is asked for alone, for often nothing else is wanted.
+    The first is requested separately, because often no other is needed.
     """
     waiting = iter(items)
     for item in islice(waiting, 1):
@@ -193,7 +193,6 @@ def reachable(place: object, error: type[TracekitError]) -> Iterator[None]:
 
 
 def _problem_and_remedy(raised: Exception) -> tuple[str, str] | None:
-    """What is reported of an error; None if it is not about a place."""
     name, library = type(raised).__name__, type(raised).__module__.partition(".")[0]
     reason = " ".join(str(raised).split()) or name
     if name in _NO_CREDENTIALS:
@@ -202,7 +201,7 @@ def _problem_and_remedy(raised: Exception) -> tuple[str, str] | None:
     if isinstance(raised, PermissionError):
         return f"access is denied ({reason})", "check the credentials and what they allow"
     if isinstance(raised, FileNotFoundError) and isinstance(raised.__cause__, OSError):
-        return _problem_and_remedy(raised.__cause__)  # over HTTP, also where nobody answers
+        return _problem_and_remedy(raised.__cause__)  # over HTTP, also if no server answers
     if isinstance(raised, FileNotFoundError):
         if "bucket" in reason.casefold():
             return "its bucket does not exist", "check the name of the bucket, and the endpoint"

@@ -180,7 +180,6 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
 
 
 def _phase(trace: Trace) -> NDArray[np.int8]:
-    """The phase of each call, as a position in CALL_PHASES; calls during a graph capture are of that phase."""
     calls = trace.evidence.calls
     markers = trace.evidence.decoded.markers
     phases = [marker.phase if isinstance(marker, ModuleMarker) else CALL_PHASES[0] for marker in markers]
@@ -192,7 +191,6 @@ def _phase(trace: Trace) -> NDArray[np.int8]:
 
 
 def _occurrence(process: Ints, module: Ints) -> Ints:
-    """The running number of each row among those of the same process and module; rows come in order of time."""
     count = np.empty(module.size, dtype=np.int64)
     order = np.lexsort((process, module))
     sorted_process, sorted_module = process[order], module[order]
@@ -204,32 +202,34 @@ def _occurrence(process: Ints, module: Ints) -> Ints:
 
 
 def _device(trace: Trace) -> dict[str, Ints]:
-    """Times and counts of the kernels of each call and of its subtree, in the order of the trees."""
     work, owner = trace.evidence.recording.work, trace.owners.call
     owned = np.flatnonzero(owner >= 0)
     trees = trace.evidence.calls.trees
     owner = trees.node[owner[owned]].astype(np.intp)
     start, end = work.start_ns[owned], work.end_ns[owned]
     number = trees.parent.size
-    low, high = np.arange(number), subtree_ends(trees.parent, trees.depth)
+    high = subtree_ends(trees.parent, trees.depth)
     # What needs the most memory while it is computed comes first.
     busy = union_within(owner, (trees.parent, trees.depth, high), start, end)
     launch_time = _launch_time(trace, owned[~trace.evidence.launched.replayed[owned]])[trees.call]
     self_time, self_count = groups.sums(owner, trace.own_ns[owned], number), groups.counts(owner, number)
+    # Sorted by its owner, the work of a subtree is a slice.
+    order = slice(None) if bool((owner[1:] >= owner[:-1]).all()) else np.argsort(owner, kind="stable")
+    before = np.concatenate(([0], np.cumsum(self_count)))
+    first, last = before[:-1], before[high]
     return {
-        "gpu_start_ns": slices.minima(groups.minima(owner, start, number), low, high, _NEVER),
-        "gpu_end_ns": slices.maxima(groups.maxima(owner, end, number), low, high, _NEVER),
-        "gpu_time_ns": slices.sums(self_time, low, high),
+        "gpu_start_ns": slices.minima(start[order], first, last, _NEVER),
+        "gpu_end_ns": slices.maxima(end[order], first, last, _NEVER),
+        "gpu_time_ns": slices.sums_to(self_time, high),
         "gpu_self_time_ns": self_time,
         "gpu_busy_ns": busy,
-        "kernel_count": slices.sums(self_count, low, high).astype(np.int32),
+        "kernel_count": (last - first).astype(np.int32),
         "kernel_self_count": self_count.astype(np.int32),
-        "launch_time_ns": slices.sums(launch_time, low, high),
+        "launch_time_ns": slices.sums_to(launch_time, high),
     }
 
 
 def _launch_time(trace: Trace, owned: Ints) -> Ints:
-    """Host time of each call's own launches, without graph replays: the calls they run did not launch them."""
     evidence = trace.evidence
     useful = np.zeros(len(evidence.recording.launches) + 1, dtype=bool)
     on_device = owned[evidence.recording.on_device[owned]]
@@ -261,12 +261,12 @@ class Shaped:
         marker, outputs = (self._row[column[rows]] for column in (self._calls.marker, self._calls.outputs))
         result = np.where(outputs >= 0, outputs, marker)
         return {
-            "inputs": _said(self._inputs, marker),
-            "outputs": _said(self._outputs, result),
-            "kwargs": _said(self._kwargs, marker),
-            "input_types": _said(self._types, marker),
-            "output_types": _said(self._types, outputs),
-            "kwarg_types": _said(self._kwarg_types, marker),
+            "inputs": _of_markers(self._inputs, marker),
+            "outputs": _of_markers(self._outputs, result),
+            "kwargs": _of_markers(self._kwargs, marker),
+            "input_types": _of_markers(self._types, marker),
+            "output_types": _of_markers(self._types, outputs),
+            "kwarg_types": _of_markers(self._kwarg_types, marker),
         }
 
 
@@ -285,7 +285,7 @@ def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], Hashable],
     return pa.array(values, type_).take(pa.array(rows, pa.int64()))
 
 
-def _said(by_marker: pa.Array, marker: Rows) -> pa.Array | None:
+def _of_markers(by_marker: pa.Array, marker: Rows) -> pa.Array | None:
     """What some markers say; None if no marker says anything."""
     return by_marker.take(or_null(marker)) if by_marker.null_count < len(by_marker) else None
 

@@ -134,7 +134,6 @@ def _kernels(trace: Trace) -> list[Row]:
 
 
 def _ranges(trace: Trace) -> list[Row]:
-    """Every range once: as a marker, as plain text, or with the cause why it could not be read."""
     ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
     reasons: list[causes.Cause | None] = [
         marker.cause
@@ -172,7 +171,6 @@ def _compiled_graphs(trace: Trace) -> list[Row]:
 
 
 def _losses(trace: Trace) -> list[Row]:
-    """Losses that the stages counted, and rows that were left out because they are not needed."""
     recording = trace.evidence.recording
     whole = {
         "ranges": len(recording.ranges),
@@ -191,7 +189,6 @@ def _losses(trace: Trace) -> list[Row]:
 
 
 def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
-    """Count and time for every code that occurs; -1 is ignored."""
     codes = int(code.max(initial=-1)) + 1
     count, spent = groups.counts(code, codes), groups.sums(code, time, codes)
     return {at: (int(count[at]), int(spent[at])) for at in np.flatnonzero(count).tolist()}
@@ -250,7 +247,7 @@ def _without_a_map(trace: Trace) -> list[Loss]:
     reasons = _causes_of_markers(evidence)
     left = evidence.compiled_work.of_work == work.NO_RUN
     losses = []
-    # Torch's own ranges stand around and inside those that say why.
+    # Torch's own ranges stand around and inside those that record why.
     for cause in (
         *dict.fromkeys(known for known in reasons if known not in (None, causes.NO_KERNEL_MAP)),
         causes.NO_KERNEL_MAP,

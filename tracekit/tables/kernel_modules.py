@@ -53,7 +53,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 
 def _columns(shares: Shares, kernel: Rows, module: Rows, of_kernel: Rows) -> dict[str, object]:
-    """Rows of some kernels, of which those without shares, whose row of these is negative, serve one module."""
+    """Rows of some kernels; those without shares (negative row) serve one module."""
     shared = of_kernel >= 0
     if not shared.any():
         nothing = dict.fromkeys(_FLOPS, np.full(kernel.size, -1))
@@ -73,7 +73,6 @@ def _columns(shares: Shares, kernel: Rows, module: Rows, of_kernel: Rows) -> dic
 
 
 def _flops(shares: Shares, columns: dict[str, Ints]) -> dict[str, object]:
-    """The columns about FLOPs, from the numbers and the notes of some shares; those of other rows are -1."""
     flops, note = columns["flops"], columns["note"]
     dtypes = [note if note in MULTIPLIED else None for note in shares.notes]
     named = np.array([*(dtype is not None for dtype in dtypes), False])[note]

@@ -227,7 +227,6 @@ def _owner(trace: Trace, phase: Ints, rows: Rows) -> dict[str, object]:
 
 
 def _phase(trace: Trace) -> Ints:
-    """The phase of all work, as a position in ``PHASES``; a graph capture shows more than its replays."""
     evidence, call = trace.evidence, trace.owners.call
     phase = evidence.phase_of_work
     replayed = np.flatnonzero(evidence.by_capture & (call >= 0))
@@ -351,7 +350,6 @@ def _number(numbers: dict[str, int], inputs: Shapes | tuple[str, ...]) -> int:
 
 
 def _text_of_work(evidence: Evidence) -> Rows:
-    """The text of the innermost operator around the launch of all work, or around the graph capture of its node."""
     launched, chains, origins = evidence.launched, evidence.chains, evidence.origins
     ranges = operator_ranges(evidence.recording, evidence.axis, evidence.operators)
     if not ranges.text.size:

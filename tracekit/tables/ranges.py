@@ -116,7 +116,6 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 
 def _marker_of_text(evidence: Evidence) -> Ints:
-    """For every text what it marks, as a position in ``_MARKERS``, or -1; one more entry for ranges without a text."""
     decoded = evidence.decoded
     kinds = {kind: _MARKERS.index(name) for kind, name in MARKER_KINDS.items()}
     of_marker = np.array([*map(kinds.get, map(type, decoded.markers), repeat(-1)), -1])
@@ -142,21 +141,20 @@ def _own_columns(trace: Trace, ranges: Ranges, marker: Ints) -> dict[str, object
 
 
 def _module_around(trace: Trace) -> Rows:
-    """The module of the innermost call that is or contains each range, or -1."""
     evidence = trace.evidence
     calls, axis = evidence.calls, evidence.axis
     marked = np.flatnonzero(~calls.unmarked)
     start, end = calls.start[marked], calls.end[marked]
     parent = calls.parent[marked] if marked.size == calls.parent.size else parents(start, end)[0]
-    around = lookup(marked, innermost(start, end, parent, axis.range_start, axis.range_end))
-    around[~axis.ends_here] = -1
+    around = np.full(axis.range_start.size, -1, dtype=np.int32)
     own = np.flatnonzero(calls.known & ~calls.unmarked)
-    around[calls.range_row[own]] = own
+    around[calls.last_range[own]] = around[calls.range_row[own]] = own
+    others = np.flatnonzero((around < 0) & axis.ends_here)
+    around[others] = lookup(marked, innermost(start, end, parent, axis.range_start[others], axis.range_end[others]))
     return lookup(calls.module, around)
 
 
 def _nesting(evidence: Evidence) -> tuple[Ints, Ints]:
-    """The push/pop range around each range, or -1, and how many there are around it."""
     axis, nest = evidence.axis, evidence.nesting
     if nest.rows.size == axis.range_start.size:
         return nest.parent, nest.depth

@@ -50,21 +50,21 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     ordinals = [next(counters[process]) for process in steps.process.tolist()]
     index = [
         marker.index if marker.index is not None else ordinal
-        for marker, ordinal in zip(steps.says, ordinals, strict=True)
+        for marker, ordinal in zip(steps.markers, ordinals, strict=True)
     ]
     yield SPEC.table(
         {
             "step_id": np.arange(steps.start_ns.size),
-            "name": pa.array([marker.name for marker in steps.says], pa.string()),
-            "kind": pa.array([marker.kind for marker in steps.says], pa.string()).cast(CATEGORY),
+            "name": pa.array([marker.name for marker in steps.markers], pa.string()),
+            "kind": pa.array([marker.kind for marker in steps.markers], pa.string()).cast(CATEGORY),
             "index": pa.array(index, pa.int64()),
             "pid": threads.pid[steps.thread].astype(np.int32),
             "rank": or_null(trace.evidence.recording.process_rank[steps.process]),
             "tid": threads.tid[steps.thread].astype(np.int32),
             "start_ns": steps.start_ns,
             "end_ns": steps.end_ns,
-            "batch_size": pa.array([marker.batch_size for marker in steps.says], pa.int64()),
-            "tokens": pa.array([marker.tokens for marker in steps.says], pa.int64()),
+            "batch_size": pa.array([marker.batch_size for marker in steps.markers], pa.int64()),
+            "tokens": pa.array([marker.tokens for marker in steps.markers], pa.int64()),
             "compile_ns": trace.evidence.compiling.within(steps.process, steps.start_ns, steps.end_ns),
         }
     )

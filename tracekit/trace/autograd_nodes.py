@@ -74,9 +74,7 @@ def autograd_nodes(
     rows = np.flatnonzero(of_use)
     numbered = _numbered(recording, axis, rows, operators.number, np.array([*codes, -1])[operators.of_text])
     nodes, operated = _nodes_and_operators(numbered, evaluation[text[rows]], list(names))
-    if not nodes.row.size or not operated.row.size:
-        return None
-    return _with_makers(nodes, operated, list(names))
+    return None if not nodes.row.size or not operated.row.size else _with_makers(nodes, operated, list(names))
 
 
 def _nodes_and_operators(numbered: Numbered, evaluates: Flags, names: list[str]) -> tuple[Numbered, Numbered]:
@@ -214,7 +212,6 @@ def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str])
 
 
 def _certain(nodes: Numbered, operators: Numbered, pairs: _Pairs, known: _Known, around: Rows) -> _Pairs:
-    """Of each node the one operator that is certain to have made it."""
     size = nodes.number.size
     near = _inside_one_evaluation(pairs, nodes, lookup(around, pairs.operator))
     is_near = np.bincount(pairs.node[near], minlength=size) > 0
@@ -261,7 +258,6 @@ def _candidates(nodes: Numbered, operators: Numbered, counter: Ints) -> _Pairs:
 
 
 def _inside_one_evaluation(pairs: _Pairs, nodes: Numbered, around: Rows) -> Flags:
-    """Whether node and operator ran inside of one evaluation, ``around`` the operator."""
     begins = lookup(nodes.start, around) <= nodes.start[pairs.node]
     return np.asarray((around >= 0) & begins & (lookup(nodes.end, around) >= nodes.end[pairs.node]))
 
@@ -269,7 +265,7 @@ def _inside_one_evaluation(pairs: _Pairs, nodes: Numbered, around: Rows) -> Flag
 def _made_between(nodes: Numbered, operators: Numbered, known: _Known, operator: Rows, rows: Rows) -> tuple[Rows, Ints]:
     """Operators since whose beginning nodes were made, and the beginning of the next one of the counter.
 
-    An operator whose name the node has made it itself, as a user's function or one of several tensors does.
+    An operator with the node's name made it itself, as a user's function or one of several tensors does.
     """
     counters = known.counters
     until = np.full(operator.size, -1, dtype=np.int64)

@@ -93,7 +93,6 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
 
 
 def _decoded(markers: list[Marker], of_text: Ints) -> Decoded:
-    """Finds the first of all markers that differ only in tensors, and for every marker its row among those."""
     numbers: dict[object, int] = {}
     first: list[Marker] = []
     rows = []
@@ -112,7 +111,6 @@ def _decoded(markers: list[Marker], of_text: Ints) -> Decoded:
 
 
 def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:
-    """A marker without the tensors of its call; equal parameters mostly are one object, and hash slowly."""
     flags = (marker.class_only, marker.numbered, marker.only_result)
     words = (marker.path, marker.class_name, marker.static_params, marker.phase, marker.kind)
     return *words, *flags, id(marker.params), id(marker.cause)

@@ -218,7 +218,7 @@ def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
         # Where ranges are nodes, work whose modules no map records is that of the range around it.
         runs = runs.with_a_map() if keyed.with_modules else runs.none()
         keyed = keyed._replace(nodes=nodes)
-    return _Hierarchy(keyed._replace(runs=runs.planting), marks, runs, nodes)
+    return _Hierarchy(keyed._replace(runs=runs.mapped_runs), marks, runs, nodes)
 
 
 def _calls_of(found: _Found, keyed: HierarchyKey) -> tuple[Calls, Calls]:
@@ -294,9 +294,7 @@ def _graphs_of(recording: Recording, axis: ThreadAxis, launches: Launched) -> _G
 
 
 def _completed(known: GraphEvidence, launch: Rows, module: Ints) -> Origins:
-    if known.recording.records_graphs:
-        return match_by_order(known, launch)
-    return match_by_sequence(known, launch, module)
+    return match_by_order(known, launch) if known.recording.records_graphs else match_by_sequence(known, launch, module)
 
 
 def _call_at_launch(calls: Calls, axis: ThreadAxis) -> Rows:

@@ -136,7 +136,6 @@ def _look_up(launch_key: Ints, work_key: Ints, extents: _Extents, starters: Flag
 
 
 def _dense(launch_key: Ints, work_key: Ints) -> tuple[Ints, Ints]:
-    """The keys as small numbers; work keys that no launch has get the number after the last."""
     low = int(launch_key.min())
     span = int(launch_key.max()) - low + 1
     if span <= _SPARSEST * launch_key.size:

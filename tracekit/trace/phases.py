@@ -83,8 +83,8 @@ def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: L
     name = _rows_of_phases(names, decode(names, FRAMEWORKS), texts)
     name = name[recording.work.name[operators]]
     launch = launches.launch[operators]
-    telling = (name >= 0) & (launch >= 0)
-    launch, name = launch[telling], name[telling]
+    with_phase = (name >= 0) & (launch >= 0)
+    launch, name = launch[with_phase], name[with_phase]
     columns = [
         (axis.range_start[ranges], axis.launch_start[launch]),
         (axis.range_end[ranges], axis.launch_end[launch]),
@@ -100,7 +100,6 @@ def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: L
 
 
 def _with_recomputation(marks: Phased, recording: Recording) -> Phased:
-    """What a framework calls forward is computed again inside a backward pass, and on a thread of autograd."""
     forward, backward = marks.code == FORWARD, marks.code == BACKWARD
     if not forward.any():
         return marks
@@ -138,7 +137,6 @@ def autograd_threads(
 
 
 def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> Rows:
-    """For every name the row of its phase, which is appended to ``phases``; -1 if it records none, and at the end."""
     rows = np.full(len(names) + 1, -1, dtype=np.int64)
     candidates = pc.match_substring_regex(pa.array(names, pa.large_string()), CANDIDATES)
     for row in np.flatnonzero(np.asarray(candidates)).tolist():
@@ -188,15 +186,14 @@ def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase:
 
 
 def _innermost_with_phase(axis: ThreadAxis, calls: Calls, phase: Ints, call: Rows) -> Rows:
-    """For every launch the innermost call around it that names a phase, as plain ranges do not."""
-    telling = np.flatnonzero(phase >= 0)
-    if telling.size == phase.size:
+    with_phase = np.flatnonzero(phase >= 0)
+    if with_phase.size == phase.size:
         return call
-    if not telling.size:
+    if not with_phase.size:
         return np.full(call.size, -1, dtype=np.int64)
-    start, end = calls.start[telling], calls.end[telling]
+    start, end = calls.start[with_phase], calls.end[with_phase]
     around = innermost(start, end, parents(start, end)[0], axis.launch_start, axis.launch_end)
-    return np.append(telling, -1)[around]
+    return np.append(with_phase, -1)[around]
 
 
 @dataclass(frozen=True, slots=True)

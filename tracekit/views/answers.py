@@ -66,7 +66,7 @@ _HEADINGS = {
     "peak_gb_per_s": "peak GB/s",
     "subtree_tflops_per_s": "subtree TFLOP/s",
 }
-#: Headings of columns that mean something else beside another column.
+#: Headings of columns that mean something else next to another column.
 _HEADINGS_BESIDE = {("cause", "known"): "how", ("rank", "waited_ns"): "last rank"}
 
 
@@ -116,7 +116,6 @@ def _order(name: str, answer: Columns, column: str) -> Rows:
 
 
 def _depth(name: str, answer: Columns, dataset: Dataset) -> Ints:
-    """How many levels below the top the module of each row is; 0 for work outside modules."""
     if "depth" in answer or "path" not in answer:
         return answer[named(name, answer, "depth")]
     modules = hierarchy(dataset)
@@ -155,7 +154,7 @@ def as_csv(answer: Columns) -> str:
 
 
 class _Lines(list[str]):
-    """What a ``csv.writer`` writes, in lines that end in a line feed alone."""
+    """What a ``csv.writer`` writes, in lines that end in only a line feed."""
 
     def write(self, line: str) -> None:
         self.append(line.removesuffix(_LINE_END) + "\n")
@@ -164,9 +163,7 @@ class _Lines(list[str]):
 def _csv_cell(value: object) -> str:
     if value is None:
         return ""
-    if isinstance(value, str):
-        return safe_in_a_sheet(value)
-    return json.dumps(value, ensure_ascii=False)
+    return safe_in_a_sheet(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def as_text(answer: Columns, words: Nouns, width: int, choice: Choice) -> RenderableType:
@@ -199,7 +196,7 @@ def rows_of(answer: Columns) -> int:
 def side_by_side(answer: Columns) -> Columns:
     """Answers about several reports, with what is compared in the columns that a narrow terminal shows.
 
-    The rank distinguishes reports where it is known. Of modules, the path says what their names and depths say.
+    The rank distinguishes reports where it is known. Of modules, the path replaces names and depths.
     """
     first, last = ["host", "rank"], []
     if "rank" in answer and None not in answer["rank"].tolist():

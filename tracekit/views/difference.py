@@ -43,7 +43,7 @@ def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, A
 def as_text(difference: Difference, most: int) -> RenderableType:
     """Whole steps first, then modules, those whose own kernels changed most first; equal changes share a line.
 
-    Of a training a line says in which phases it changed, also where these changes cancel each other out.
+    For training, a line reports in which phases it changed, also where these changes cancel each other out.
 
     Args:
         difference: The comparison.
@@ -72,7 +72,6 @@ def _named(lines: list[dict[str, Any]], node: str) -> list[dict[str, Any]]:
 
 
 def _tally(changed: list[dict[str, Any]], only_in_phases: int, node: str) -> str:
-    """How many modules changed, and how many of them only because modules below them did."""
     all_changed = Counter(row["status"] for row in changed)
     only_below = Counter(row["status"] for row in changed if not row["own_change_ns"])
     parts = [
@@ -165,7 +164,6 @@ def folded(rows: list[dict[str, Any]], patterns: dict[str, str]) -> list[dict[st
 
 
 def _numbered(pattern: str, paths: list[str], series: int) -> str:
-    """A pattern with the numbers of its layers, ``layers.{2,3}.mlp``; with stars where they are all, or many series."""
     if len(paths) == 1:
         return paths[0]
     literal = pattern.split("*")

@@ -123,9 +123,7 @@ def percent(share: float) -> str:
     """A share as a percentage: ``12.3 %``. Only exactly nothing is 0.0 %, only exactly all is 100.0 %."""
     if 0 < share < _SHOWN_AS_ZERO:
         return "<0.1 %"
-    if 1 - _SHOWN_AS_ZERO < share < 1:
-        return ">99.9 %"
-    return f"{share:.1%}".replace("%", " %")
+    return ">99.9 %" if 1 - _SHOWN_AS_ZERO < share < 1 else f"{share:.1%}".replace("%", " %")
 
 
 def printed_json(value: object, indent: int) -> str:

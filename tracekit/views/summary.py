@@ -61,7 +61,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
     return {
         "dataset": str(dataset.folder),
         **{key: manifest[key] for key in (several if dataset.reports else single)},
-        "hierarchy": {"by": list(nodes.keyed_by(dataset)), "row": nodes.noun(dataset), "why": nodes.why(dataset)},
+        "hierarchy": {"by": list(nodes.hierarchy_keys(dataset)), "row": nodes.noun(dataset), "why": nodes.why(dataset)},
         **{key: manifest[key] for key in ("rows", "coverage")},
         "attributed_ns": certainty_of_work(dataset),
         "gpu_time_ns": total_ns(dataset),
@@ -185,7 +185,6 @@ def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def _steps_line(dataset: Dataset) -> str:
-    """``2 prefill steps (2 ms), 8 decode steps (1 ms); median host time``."""
     steps = [
         f"{count(step['count'], 'step' if step['kind'] == 'step' else step['kind'] + ' step')} "
         f"({duration(step['median_host_ns'])})"
@@ -195,7 +194,6 @@ def _steps_line(dataset: Dataset) -> str:
 
 
 def _compilation(dataset: Dataset) -> str:
-    """``50 s of this recording were compilation``; empty if nothing was compiled."""
     rows = dataset.manifest["coverage"]
     spent = sum(row["time_ns"] for row in rows if row["what"] == "processes" and row["cause"] == _COMPILATION)
     left_out = "left out of the times of steps and modules"
@@ -218,7 +216,6 @@ def _hierarchy(dataset: Dataset, words: Nouns, width: int) -> list[RenderableTyp
 
 
 def _whole_line(*parts: tuple[str, str]) -> Text:
-    """A line that is never broken, so that a command or path in it can be copied."""
     line = Text.assemble(*parts)
     line.no_wrap, line.overflow = True, "ignore"
     return line
@@ -266,7 +263,7 @@ def certainty_line(dataset: Dataset, words: Nouns) -> str:
 
 
 def doubts(coverage: list[dict[str, Any]]) -> list[str]:
-    """Losses that the profiler itself reports: whatever the shares say, some work may be missing."""
+    """Losses that the profiler itself reports: some work may be missing from the shares."""
     causes = [row.get("detail") or row["cause"] for row in coverage if row["what"] == _PROFILER_LOSSES]
     return [f"possibly lost: {cause}" for cause in causes]
 

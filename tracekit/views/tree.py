@@ -66,7 +66,7 @@ def of_dataset(
 ) -> RenderableType:
     """Chosen lines of a dataset's tree; unless only so many are asked for, with work outside modules.
 
-    Where lines are not modules, the first lines say what they are.
+    Where lines are not modules, the first lines explain what they are.
     """
     words, why = nouns(dataset), [Text(plain(sentence), style="dim") for sentence in nodes.why(dataset)]
     if top is not None:
@@ -84,7 +84,7 @@ def as_text(
         lines: Columns of the analysis ``tree``.
         words: What work and device are called.
         width: Of the terminal, in characters.
-        most: The most lines to show: those with the most time. A caption says how many are hidden.
+        most: The most lines to show: those with the most time. A caption reports how many are hidden.
         outside: Work outside modules, as :func:`tracekit.analyses.phase_times.outside` returns it. Of a training it
             follows the tree, as where lines are not modules: without it, optimizers and losses would be missing.
     """
@@ -127,7 +127,6 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: Colu
 
 
 def _on_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lines with their times on the host, where no device did any work."""
     whole = sum(row["subtree_host_ns"] for row in rows if not row["depth"])
     return [
         {

@@ -106,7 +106,6 @@ def _corners(x: Floats, low: Floats, high: Floats) -> Floats:
 
 
 def _hull(x: Floats, y: Floats) -> list[int]:
-    """Points on the lower convex hull, from the left: a line below these is below all of them."""
     hull: list[int] = []
     for at in _lowest(x, y):
         while len(hull) > 1 and _is_above(hull[-1], (hull[-2], at), x, y):
@@ -221,7 +220,6 @@ def _starts(one: Lane, other: Lane, apart: int) -> Iterator[list[tuple[int, int]
 
 
 def _densest(values: Ints, width: int, least: int) -> Iterator[int]:
-    """The middles of the windows of a width with the most values, the fullest first; none that has far fewer."""
     if not values.size:
         return
     count = np.searchsorted(values, values + width, side="right") - np.arange(values.size)

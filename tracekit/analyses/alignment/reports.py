@@ -39,15 +39,15 @@ class Met(NamedTuple):
 
 
 _Gpu: TypeAlias = tuple[int, int, int]
-#: What a part is known by: the id of its communicator, its module, or (module -1) the name of its kernel alone.
+#: What identifies a part: the id of its communicator, its module, or (module -1) only the name of its kernel.
 _TOLD, _IN_MODULE, _BY_NAME = range(3)
 
 
 class _Part(NamedTuple):
     """Collectives of a stream that are of one communicator, on the clock of the reference.
 
-    ``place`` is that of the program where they ran: the communicator if told, else module and name; ``rows`` are their
-    places in the stream.
+    ``place`` is that of the program where they ran: the communicator if recorded, else module and name; ``rows`` are
+    their places in the stream.
     """
 
     at: int
@@ -68,7 +68,7 @@ class _Group:
     members: list[tuple[_Part, Rows]]
 
     def add(self, part: _Part, one: Rows, other: Rows) -> None:
-        """Adds a part, whose collectives ``other`` are the group's ``one``."""
+        """Adds a part: its collectives ``other`` are the group's ``one``."""
         meeting = np.full(part.rows.size, -1, np.int64)
         meeting[other] = one
         new = np.flatnonzero(meeting < 0)
@@ -82,7 +82,7 @@ def met(lanes: Sequence[Sequence[Lane]], clocks: Sequence[Clock]) -> Met:
     """The collectives in which at least two ranks are known to have met.
 
     Communicators can share a stream. Those at one place of the program (module and kernel) are of one communicator if
-    they agree in all steps on who met, unless ids tell it.
+    they agree in all steps on who met, unless ids record it.
     """
     flat = [lane for own in lanes for lane in own]
     parts = [part for at, lane in enumerate(flat) for part in _parts(at, lane, clocks[lane.report])]
@@ -143,7 +143,7 @@ class _Absent:
         ]
 
     def from_group(self, group: _Group) -> Ints:
-        """How many may have been in each collective of a group, beside its members."""
+        """How many other ranks may have joined each collective of a group."""
         first = group.members[0][0]
         here = self._at[first.place]
         unclear = {part.gpu for part in here if part.reference != first.reference or id(part) not in self._placed}
@@ -287,7 +287,6 @@ def _alone(clocks: dict[int, Clock]) -> dict[int, str]:
 def _joined(
     streams: Sequence[Sequence[_Stream]], waiting: list[int], clocks: dict[int, Clock], reference: int
 ) -> list[int]:
-    """Adds the clocks that can be measured against the reference, at once or over others; what is left."""
     group = [reference]
     while True:
         left = []
@@ -321,7 +320,6 @@ def _measured(
 
 
 def _pairs(one: Sequence[_Stream], other: Sequence[_Stream]) -> list[tuple[_Stream, _Stream]]:
-    """Streams of two reports that may be of one communicator: those with equal ids, then the longest."""
     pairs = [(a, b) for a in one for b in other if comparable(a.lane, b.lane)]
 
     def unlikely(pair: tuple[_Stream, _Stream]) -> tuple[bool, int]:

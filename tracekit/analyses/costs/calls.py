@@ -1,4 +1,4 @@
-"""What each call costs by itself: FLOPs and bytes of one run, how often it ran, and why that is unknown."""
+"""Costs of each call without the calls inside: FLOPs and bytes of one run, number of runs, causes of unknowns."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -197,7 +197,6 @@ def _call(module: dict[str, Any], tensors: dict[str, Any]) -> tuple[Call, Tensor
 
 
 def _as_many(types: list[str] | None, shapes: list[object]) -> list[str]:
-    """The dtypes of some tensors; unknown if their number differs."""
     return types if types is not None and len(types) == len(shapes) else [""] * len(shapes)
 
 
@@ -212,7 +211,7 @@ class Costs(NamedTuple):
 
     Attributes:
         runs: How often it ran, -1 where unknown.
-        flops: FLOPs of one run by itself, without the calls inside; -1 where unknown.
+        flops: FLOPs of one run, without the calls inside; -1 where unknown.
         kind: The kind of each call, among those of this report and of those before it.
     """
 

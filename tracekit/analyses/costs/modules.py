@@ -160,7 +160,6 @@ class Gathered:
         self._reached |= compiled.reached(calls.modules)
 
     def _add_dtypes(self, calls: Costs) -> None:
-        """Adds the dtypes that calls and compiled work multiply in, and where float32 may have been TF32."""
         code, words = calls.words("dtype")
         doubt = calls.column("tf32_possible")
         multiplies = calls.flops != 0
@@ -174,7 +173,7 @@ class Gathered:
         self._doubtful[module[may_be_tf32]] = True
 
     def own(self) -> Own:
-        """What each module costs by itself."""
+        """The own costs of each module."""
         words = [*self._dtypes, None]
         return Own(
             ns=self._ns,

@@ -76,7 +76,6 @@ def _cut_short(calls: pa.Table, known: Together) -> tuple[Flags, Flags]:
 
 
 def _last_recomputed(marked: Marked, again: Flags) -> Rows:
-    """The last recomputed call inside each operator, but for those of checkpoints that never stop."""
     rows = np.flatnonzero(np.append(again, [False])[marked.call] & (marked.parent >= 0))
     rows = rows[(marked.operator[marked.parent[rows]] >= 0) & ~marked.those("never_stops")[marked.parent[rows]]][::-1]
     _, first = np.unique(marked.parent[rows], return_index=True)
@@ -84,7 +83,6 @@ def _last_recomputed(marked: Marked, again: Flags) -> Rows:
 
 
 def _last_products(marked: Marked, outermost: Flags, cut_short: Flags) -> Rows:
-    """The products that are the last thing in calls that may have been stopped."""
     calls = np.flatnonzero(np.append(cut_short, [False])[marked.call])
     if not calls.size:
         return calls

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses.costs.compiled import is_compiled
-from tracekit.analyses.nodes import keyed_by
+from tracekit.analyses.nodes import hierarchy_keys
 from tracekit.analyses.subtrees import Hierarchy
 from tracekit.analyses.weighted_kernels import from_graph, kernels, report_codes
 from tracekit.arrays.codes import labels, lookup, positions
@@ -57,7 +57,9 @@ def of_tables(
     return Together(
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
-        replays_unplaced=bool(from_graph(unattributed).any()) or shared.num_rows > 0 or RANGES in keyed_by(dataset),
+        replays_unplaced=bool(from_graph(unattributed).any())
+        or shared.num_rows > 0
+        or RANGES in hierarchy_keys(dataset),
         loses_work=_loses_work(dataset, modules, unattributed, shared),
         shared=np.unique(integers(shared, "module_id")),
         returned=returned,
@@ -224,7 +226,6 @@ def _of_all(calls: pa.Table, work: pa.Table) -> Hidden:
 
 
 def _nearest(parent: Rows, marked: Flags) -> Rows:
-    """For each call the call itself if it is marked, else the nearest marked one around it, or -1."""
     nearest = np.where(marked, np.arange(marked.size), -1)
     for level in by_level(depths(parent))[1:]:
         rows = level[nearest[level] < 0]
@@ -287,7 +288,7 @@ def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Toget
     np.bitwise_or.at(bits, call[owned], of_work[owned])
     bits[holds[:-1]] |= COMPILED
     example = np.full(calls.num_rows, -1, dtype=np.int64)
-    for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one whose name says that it multiplies
+    for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one with a name that shows a product
         rows = owned[of_work[owned] & bit > 0][::-1]
         example[call[rows]] = rows
     shared = shared_work(table)

@@ -124,9 +124,7 @@ class PiecewiseBackend:
             )
 
     def _static_inputs(self, graph: fx.GraphModule, facts: GraphFacts) -> StaticInputs | None:
-        if not self.config.copy_inputs:
-            return None
-        return StaticInputs(moving_inputs(graph, facts), written_inputs(graph))
+        return None if not self.config.copy_inputs else StaticInputs(moving_inputs(graph, facts), written_inputs(graph))
 
     def _bound(
         self, split_graph: Split, pieces: dict[str, Piece], facts: GraphFacts, inputs: StaticInputs | None
@@ -142,7 +140,6 @@ class PiecewiseBackend:
         return BoundGraph(run, self._is_bound(facts), memory, always=always)
 
     def _is_bound(self, facts: GraphFacts) -> Callable[[Sequence[Any]], bool]:
-        """Returns a function that says whether a call with these arguments is bound to memory."""
         sizes, size_at = frozenset(self.config.cudagraph_sizes), facts.size_at
         if size_at is None:
             fixed = facts.size is None or facts.size in sizes

@@ -102,7 +102,6 @@ def _inductor(
 
 
 def _takes_fake_mode() -> bool:
-    """Whether ``standalone_compile`` accepts the fake mode of the example inputs, as it does since torch 2.13."""
     code = torch._inductor.standalone_compile.__code__
     return "fake_mode" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 

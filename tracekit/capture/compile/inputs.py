@@ -104,7 +104,6 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 def _sharing(args: Sequence[Any]) -> set[int]:
-    """Indices of the tensors whose memory overlaps that of another."""
     spans = sorted(
         (value.data_ptr(), value.data_ptr() + _span(value) * value.element_size(), index)
         for index, value in enumerate(args)

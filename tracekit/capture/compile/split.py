@@ -67,7 +67,6 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
 
 
 def _assigned(graph: fx.GraphModule, splitters: Collection[fx.Node]) -> tuple[dict[fx.Node, int], set[int]]:
-    """The number of each node's piece, and the numbers of the pieces of splitting operators."""
     piece_of: dict[fx.Node, int] = {}
     splitting: set[int] = set()
     piece = 0
@@ -86,7 +85,6 @@ def _assigned(graph: fx.GraphModule, splitters: Collection[fx.Node]) -> tuple[di
 
 
 def _tuple_of(node: fx.Node) -> fx.Node | None:
-    """The node whose tuple (or size) this node takes an item from; None if it takes none."""
     source = node.args[0] if node.args else None
     if not isinstance(source, fx.Node):
         return None
@@ -151,7 +149,6 @@ def _size(tensor: fx.Node, dim: int, size: int | torch.SymInt, symbols: dict[str
 
 
 def _give_sizes(user: fx.Node, size: fx.Node, sizes: tuple[int | fx.Node, ...]) -> None:
-    """Makes a node use single sizes in place of a ``torch.Size``."""
     if user.target is operator.getitem and isinstance(user.args[1], int | slice):
         for later in list(user.users):
             _exchange(later, user, sizes[user.args[1]])
@@ -169,7 +166,6 @@ def _exchange(user: fx.Node, old: fx.Node, new: int | fx.Node | tuple[int | fx.N
 
 
 def _return_tuple(whole: fx.GraphModule, name: str, part: fx.GraphModule) -> None:
-    """Makes a piece with one result return a tuple. ``split_module`` itself can do that only since torch 2.12."""
     (output,) = part.graph.find_nodes(op="output")
     if isinstance(output.args[0], tuple | list):
         return
@@ -239,7 +235,6 @@ class NodeOperators:
 
 
 def _names(node: fx.Node) -> set[str]:
-    """The names of a node's operator. Dynamo traces ``torch.ops.ns.op`` as a packet without an overload."""
     target = node.target
     if isinstance(target, OpOverload):
         return {target._schema.name, f"{target._schema.name}.{target._overloadname}"}

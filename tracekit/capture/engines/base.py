@@ -11,7 +11,7 @@ from tracekit.progress import Progress, no_progress
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to record, and where to write the report. Only ``torch`` has a Chrome trace and tells its progress."""
+    """What to record, and where to write the report. Only ``torch`` has a Chrome trace and reports progress."""
 
     target: str
     arguments: tuple[str, ...]

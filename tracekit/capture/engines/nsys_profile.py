@@ -46,7 +46,6 @@ def record(job: Job) -> Outcome:
 
 
 def _child_outcome(path: Path) -> dict[str, Any]:
-    """What the process under nsys reported at its end; empty if it was killed first."""
     try:
         outcome: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -4,8 +4,8 @@
 ...     torch.compile(model)(x)
 
 Read the modules in this order: ``inductor.py`` watches Inductor compile and load graphs, ``traced.py`` numbers the
-modules of a traced graph, ``owners.py`` says which of them each kernel serves, ``runs.py`` opens the ranges, and
-``paths.py`` says which modules a run is of.
+modules of a traced graph, ``owners.py`` finds which of them each kernel serves, ``runs.py`` opens the ranges, and
+``paths.py`` finds the modules of a run.
 
 Nothing here imports Dynamo or Inductor before the program does, because both are slow to import.
 """

@@ -81,7 +81,7 @@ def flops_of(graph: fx.GraphModule, kernels: Sequence[Kernel], owners: Owners) -
 def _holders(
     costs: Mapping[fx.Node, Cost], kernels: Sequence[Kernel], computed: Sequence[Sequence[fx.Node]]
 ) -> dict[fx.Node, list[int]]:
-    """The kernels that compute each node: its own alone, if it has one, for others only use what that makes."""
+    """The kernels that compute each node: only its own, if it has one, because others only use its result."""
     holders: dict[fx.Node, list[int]] = {node: [] for node in costs}
     own: dict[fx.Node, list[int]] = {}
     for at, (kernel, nodes) in enumerate(zip(kernels, computed, strict=True)):
@@ -95,7 +95,7 @@ def _holders(
 def _by_module(
     costs: Mapping[fx.Node, Cost], modules: Mapping[str | None, int], owners: Owners
 ) -> dict[str | None, Cost]:
-    """The FLOPs of a kernel for each module that it serves; of none known if it is not clear whose some are."""
+    """The FLOPs of a kernel for each module that it serves; none if some could not be attributed."""
     found = dict.fromkeys(modules, _NOTHING)
     for node, cost in costs.items():
         known, text = owners.owner(node)
@@ -122,9 +122,7 @@ class Counting:
         original = node.meta.get("original_aten")
         if str(_packet(node.target)) == "aten.mul" and original is not None and _packet(original) in _registry():
             return self._summed(node, str(_packet(original)))
-        if not _may_multiply(node.target):
-            return _NOTHING
-        return Cost(None, _operator(node.target)[:MOST_NOTE_CHARACTERS])
+        return _NOTHING if not _may_multiply(node.target) else Cost(None, _operator(node.target)[:MOST_NOTE_CHARACTERS])
 
     def is_product(self, node: fx.Node) -> bool:
         """Whether a node has a formula, and costs something."""

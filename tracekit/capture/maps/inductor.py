@@ -2,9 +2,9 @@
 
 While a graph is compiled, it is noted which nodes each kernel is made of; when compiled code is ready, ranges are put
 around its runs. This is the only module that changes anything of PyTorch. It knows PyTorch 2.11 to 2.15: where a
-function is missing or takes other arguments, nothing is changed and a message says so. Kernels of a graph are kept with
-its code, so they are in Inductor's caches, too; those caches have another key while maps are on, so that code without
-kernels is not taken for code with some.
+function is missing or takes other arguments, nothing is changed and a message reports it. Kernels of a graph are kept
+with its code, so they are in Inductor's caches, too; those caches have another key while maps are on, so that code
+without kernels is not taken for code with some.
 """
 
 import importlib
@@ -36,7 +36,7 @@ _LOG = logging.getLogger("tracekit.capture")
 COMPILER = "torch._inductor.compile_fx"
 KNOWN = ((2, 11), (2, 15))
 #: Part of the key of Inductor's caches while maps are on.
-CACHE_TAG = "tracekit kernel maps 10"
+CACHE_TAG = "tracekit kernel maps 11"
 _PROVENANCE = "set_kernel_post_grad_provenance_tracing"
 #: The parameters that the functions of known releases begin with.
 _PARAMETERS = {
@@ -75,7 +75,7 @@ def compiled_maps(*, cpu_kernels: bool = False) -> Iterator[None]:
 def maps_of_recording(*, cpu_kernels: bool = False) -> Iterator[None]:
     """As :func:`compiled_maps`, for programs that may compile nothing: waits until they import Inductor.
 
-    If the release is not known, a warning says so and the program runs as it is.
+    If the release is not known, a warning reports it and the program runs as it is.
     """
     with _switched(cpu_kernels=cpu_kernels), _when_imported(COMPILER, _watch_or_warn):
         yield
@@ -125,7 +125,6 @@ def _watch_or_warn() -> None:
 
 @contextmanager
 def _when_imported(name: str, action: Callable[[], object]) -> Iterator[None]:
-    """Takes an action now, if a module is imported, or as soon as it is while the block runs."""
     if name in sys.modules:
         action()
         yield
@@ -284,7 +283,8 @@ def patch_code_generation(original: Any) -> Callable[..., Any]:  # noqa: ANN401
 
     def codegen_and_compile(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         traced = _thread.traced
-        owners = None if traced is None else _attempt(lambda: Owners(gm))
+        backward = bool((kwargs.get("graph_kwargs") or args[-1]).get("is_backward"))
+        owners = None if traced is None else _attempt(lambda: Owners(gm, backward=backward))
         kernels: list[Kernel] = []
         _thread.kernels.append(kernels)
         try:

@@ -65,14 +65,14 @@ class KernelModules(NamedTuple):
 
 
 class Owners:
-    """Whose work the nodes of a graph are, read before the compiler rewrites it."""
+    """The owners of a graph's nodes (``backward``: of a backward pass), read before the compiler rewrites it."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
+    def __init__(self, graph: fx.GraphModule, *, backward: bool = False) -> None:
         self._by_factors: dict[tuple[int, ...], str | None] = {}
         self._by_weight: dict[str, set[str | None]] = {}
         #: Nodes are known by identity: those that are removed must not make room for others.
         self._kept = list(graph.graph.nodes)
-        self._differentiates = any(node.meta.get("partitioner_tag") == "is_backward" for node in self._kept)
+        self._backward = backward
         for node in self._kept:
             factors = _factors(node)
             if factors and _is_known(node):
@@ -87,7 +87,7 @@ class Owners:
         for kernel, nodes in zip(kernels, self.computed(kernels), strict=True):
             busy = [node for node in nodes if _name(node) not in _FREE] or nodes
             weights = self._weights(kernel, busy, called)
-            yield KernelModules(kernel.name, kernel.generated, weights, self._differentiates and _is_forward(busy))
+            yield KernelModules(kernel.name, kernel.generated, weights, self._backward and _is_forward(busy))
 
     def computed(self, kernels: Sequence[Kernel]) -> list[list[fx.Node]]:
         """The nodes that each kernel computes."""
@@ -105,7 +105,6 @@ class Owners:
         return found
 
     def _weights(self, kernel: Kernel, nodes: Sequence[fx.Node], called: Container[fx.Node]) -> dict[str | None, int]:
-        """Weights by module: a node counts once, a product more than all other nodes of the kernel that multiplies."""
         weights: Counter[str | None] = Counter()
         for node in nodes:
             products = [self._of_product(node, factors) for factors in _products(node)]

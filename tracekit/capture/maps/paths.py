@@ -1,7 +1,7 @@
 """The marked paths of the modules that one run of a compiled graph serves: several modules may run the same code.
 
 The roots of a graph, the modules outside which it has no other, are known by the parameters and buffers that the run is
-given, else by the marked call around it. Only beside a root that is still the one of the trace, others are what they
+given, else by the marked call around it. Only next to a root that is still the one of the trace, others are what they
 were then, too. Backward runs are of the modules of their forward run (``runs.py``).
 
 Engines compile one of their equal layers and run its code for all of them. What these differ in are numbers: the code
@@ -46,13 +46,11 @@ def paths_of_forward(traced: Traced, inputs: Sequence[Any], lane: Lane) -> Paths
 
 
 def _unmoved(traced: Traced, paths: Sequence[str | None]) -> bool:
-    """Whether all roots that are known are what they were when the graph was traced."""
     roots = zip(traced.roots, paths, strict=True)
     return all(path in (None, _marked(root)) for root, path in roots if root is not CALLER)
 
 
 def _called(root: Root, lane: Lane) -> str | None:
-    """The path of a root that no input identifies: of its class, the only one in the innermost call that has any."""
     if root is CALLER:
         return marked_models.innermost(lane)
     paths = marked_models.paths_of(root.class_name)
@@ -167,7 +165,6 @@ def _noted(numbers: dict[Place, str], root: int, before: str, now: str) -> bool:
 
 
 def _renumbered(place: Place, numbers: dict[Place, str]) -> Place | None:
-    """A module's place with the numbers of this run; None if one of them is not known."""
     root, path = place
     parts = path.split(".")
     for number, above in _numbered(path):

@@ -54,7 +54,7 @@ class CompiledModules(NamedTuple):
 
 
 #: The modules of forward runs, by the markers that were on, the digest of their graph, and the number of the autograd
-#: node that runs backward; None if it is that of several nodes, because each thread counts by itself.
+#: node that runs backward; None if it is that of several nodes, because each thread has its own count.
 _forward: dict[tuple[int, str, int], CompiledModules | None] = {}
 
 
@@ -113,7 +113,7 @@ class Runs:
 
 
 class UnmappedRuns:
-    """The callable of a compiled graph that has no map, with ranges around its runs that say why."""
+    """The callable of a compiled graph that has no map, with ranges around its runs that record why."""
 
     __slots__ = ("run", "text")
 
@@ -290,8 +290,8 @@ class KernelMap(NamedTuple):
                     weights[path] = weights.get(path, 0) + weight
                     flops |= {path: flops.get(path, Flops(0)).plus(Cost(*cost).flops(inputs))} if cost else {}
             whole = len(flops) == len(weights)
-            told = tuple(flops.values()) if whole else ()
-            yield MappedKernel(name, generated, tuple(weights.items()), told, recomputes)
+            flops_by_module = tuple(flops.values()) if whole else ()
+            yield MappedKernel(name, generated, tuple(weights.items()), flops_by_module, recomputes)
 
 
 def _joined(prefix: str | None, path: str) -> str | None:
@@ -320,5 +320,4 @@ def _map_of_operators(graph: fx.GraphModule, traced: Traced) -> KernelMap:
 
 
 def _name(node: fx.Node) -> str:
-    """What a node calls. It is no operator's name: the operator may call others of that name."""
     return str(getattr(node.target, "__name__", node.target))

@@ -1,10 +1,10 @@
 """The modules of a traced graph, numbered in the order in which they first appear in it.
 
 Compilers share code between graphs that are equal but for the names of their modules: 12 equal layers, or a graph from
-a cache. So what is kept with code are numbers of modules, and the graph that runs says which modules these are.
+a cache. So what is kept with code are numbers of modules, and the graph that runs identifies these modules.
 
 Dynamo names a module after the way on which the program came to it: through a bound method, a closure, or a global that
-holds the layers by their names. Which module it was, Dynamo says, too. A module gets the name under which its model
+holds the layers by their names. Dynamo also records which module it was. A module gets the name under which its model
 holds it first, as markers do; where this is not below the module that calls it, its place is below that one.
 """
 
@@ -25,6 +25,9 @@ from tracekit.markers.literal import is_path
 _WORD = re.compile(r"[a-z0-9]+")
 #: PyTorch's function that compiles another before its first call; the other one is its variable ``model``.
 _AHEAD_OF_TIME = "aot_compile_fullgraph"
+#: What nearly all decorators call the arguments that they hand on; the first one is the module, if they take no other.
+_ARGS = "args"
+_FIRST_ARG = f"L['{_ARGS}'][0]"
 
 
 class Scope(NamedTuple):
@@ -41,13 +44,15 @@ def scope(graph: fx.GraphModule) -> Scope:
     tensors = {node.name: text for node in inputs if (text := _tensor_text(node)) is not None}
     variables, names = _variables()
     modules = {f"L['{name}']": item for name, item in variables.items() if isinstance(item, nn.Module)}
+    match variables.get(_ARGS):
+        case (nn.Module() as item, *_):
+            modules[_FIRST_ARG] = item
     owner = next((text for text, item in modules.items() if _names_itself(item, text)), None)
     modules |= {f"G['{name}']": item for name, item in names.items() if isinstance(item, nn.Module)}
     return Scope(modules, owner, tensors or _tensors_by_name(inputs, owner, modules))
 
 
 def _variables() -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The locals and globals of the function that is traced; empty if Dynamo does not report it."""
     symbolic = sys.modules.get("torch._dynamo.symbolic_convert")
     try:
         frame = symbolic.InstructionTranslator.current_tx().output.root_tx  # type: ignore[union-attr]
@@ -63,13 +68,14 @@ def _variables_ahead_of_time() -> tuple[Mapping[str, object], Mapping[str, objec
         frame = frame.f_back
     method: Any = frame and frame.f_locals.get("model")
     function: Any = getattr(method, "__func__", None)
-    if function is None or not function.__code__.co_argcount:
+    if function is None:
         return {}, {}
-    return {function.__code__.co_varnames[0]: method.__self__}, function.__globals__
+    code = function.__code__
+    own = {code.co_varnames[0]: method.__self__} if code.co_argcount else {_ARGS: (method.__self__,)}
+    return own, function.__globals__
 
 
 def _tensors_by_name(inputs: Iterable[fx.Node], owner: str | None, modules: Mapping[str, nn.Module]) -> dict[str, str]:
-    """The texts of the parameters and buffers after which inputs are named, where Dynamo no longer knows them."""
     if owner is None:
         return {}
     texts: dict[str, list[str]] = {}
@@ -89,11 +95,10 @@ def _words(name: str) -> str:
 
 
 def _names_itself(module: nn.Module, text: str) -> bool:
-    """Whether a local variable is the ``self`` of the module's forward."""
     forward: Any = type(unwrapped(module)).forward
     while forward is not None:
         code = getattr(forward, "__code__", None)
-        if code is not None and code.co_argcount and text == f"L['{code.co_varnames[0]}']":
+        if code is not None and text == (f"L['{code.co_varnames[0]}']" if code.co_argcount else _FIRST_ARG):
             return True
         forward = getattr(forward, "__wrapped__", None)
     return False
@@ -201,7 +206,6 @@ def _target(node: fx.Node) -> str:
 
 
 def _root_text(base: str, known: list[str], around: Scope) -> str:
-    """The variable, if it is a module; else what all names behind it have in common."""
     if base in around.modules or base == around.owner:
         return base
     inside = [text.split(".") for text in known if base_of(text) == base]
@@ -224,7 +228,6 @@ def _root(text: str, around: Scope, classes: Mapping[str, str]) -> Root:
 
 
 def _tensor_text(node: fx.Node) -> str | None:
-    """How the graph names the parameter or buffer that an input is; None for other inputs."""
     source = getattr(node.meta.get("grapharg"), "source", None)
     name = getattr(source, "name", None)
     text = name() if callable(name) else name
@@ -296,16 +299,14 @@ class _Models:
 
 
 #: What a traced name begins with: a local or global of the traced function.
-_VARIABLE = re.compile(r"([A-Z]+)\['((?:[^'\\]|\\.)*)'\]")
+_VARIABLE = re.compile(rf"{re.escape(_FIRST_ARG)}|([A-Z]+)\['((?:[^'\\]|\\.)*)'\]")
 _PART = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]|\['?([^'\]]*)'?\]")
 
 
 def module_text(node: fx.Node) -> str | None:
     """How a graph names the innermost module that a node is work of; None if it lies in none."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not isinstance(stack, dict) or not stack:
-        return None
-    return entry_of(list(stack.values())[-1])[0]
+    return None if not isinstance(stack, dict) or not stack else entry_of(list(stack.values())[-1])[0]
 
 
 def entry_of(entry: Any) -> tuple[str, str]:  # noqa: ANN401 - as torch writes it

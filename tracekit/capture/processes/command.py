@@ -77,7 +77,16 @@ def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -
 
 
 def _ended(command: Sequence[str], request: Request) -> Recorded:
-    start = partial(subprocess.Popen, command, env=request.environment(os.environ), start_new_session=True)
+    # So that an interrupt reaches it once: from here. A program that reads from the terminal is stopped for good in a
+    # group in the background, but not in a session of its own; one that makes itself a group must not lead a session.
+    on_terminal = os.isatty(0)
+    start = partial(
+        subprocess.Popen,
+        command,
+        env=request.environment(os.environ),
+        start_new_session=on_terminal,
+        process_group=None if on_terminal else 0,
+    )
     try:
         ended = run(start, partial(say_stopped, "the command's processes end and write what they recorded"))
     except OSError as error:
@@ -87,7 +96,6 @@ def _ended(command: Sequence[str], request: Request) -> Recorded:
 
 
 def _wait_for_pieces(folder: Path) -> None:
-    """Waits for processes that are still writing, as those do that end after the command. Ctrl-C ends the waiting."""
     end = time.monotonic() + _OUTLIVE_TIMEOUT_S
     with suppress(KeyboardInterrupt):
         while any(map(lives, unfinished(folder))) and time.monotonic() < end:

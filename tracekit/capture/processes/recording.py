@@ -1,7 +1,7 @@
 """Marks and records this process, if ``tracekit capture -- COMMAND`` asks for it, and writes all before it ends.
 
-The request travels in the environment. A process leaves a file that says it began, torch.profiler's trace, and a file
-with what belongs to the trace; or why it is not recorded.
+The request travels in the environment. A process leaves a file that records its start, torch.profiler's trace, and a
+file with what belongs to the trace; or why it is not recorded.
 
 Its end is noticed at Python's exit, ``os._exit`` (as workers of multiprocessing end), forks, signals that it sends to
 itself (as uvicorn does again what it got), and SIGTERM, where the program leaves it as it is and records in its main

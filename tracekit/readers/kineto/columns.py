@@ -181,7 +181,7 @@ class Gathering:
         return columns
 
     def _kernels(self, texts: Sequence[bytes]) -> Ints:
-        """Rows of names of the kernels that calls launch, as ROCm's traces say; -1 where a call does not say it."""
+        """Rows of names of the kernels that calls launch, as ROCm's traces record; -1 where a call has none."""
         distinct = {text: decoded(text) for text in dict.fromkeys(texts)}
         rows = {
             text: self.names.setdefault(name, len(self.names)) if isinstance(name, str) and name else -1
@@ -224,7 +224,6 @@ def _rows(values: Sequence[str], known: dict[str, int]) -> Ints:
 
 
 def _of_modules(events: Sequence[Event], functions: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Which of some calls of functions are of modules, and which compute modules; each distinct name is read once."""
     names = [events[row].name for row in functions]
     texts = {name: str(name) for name in set(names)}
     chosen = (
@@ -241,7 +240,6 @@ def _name_in(args: Args | None) -> str:
 
 
 def _sizes(name: str, values: Sequence[object]) -> Columns:
-    """A kernel's grid or block in three columns; each distinct one is decoded once."""
     texts = [bytes(value or b"") for value in values]  # type: ignore[call-overload]
     distinct = {text: _three(text) for text in set(texts)}
     table = np.array([distinct[text] for text in texts], dtype=np.int64).reshape(-1, _DIMENSIONS)
@@ -288,7 +286,6 @@ _DTYPES = {
 
 
 def _operator_text(name: object, sequence: object, dims: bytes, dims_2020: bytes, types: bytes) -> str:
-    """``aten::addmm, seq = 4, sizes = [[8], [2, 4]], types = ["float32", "float32"]``."""
     text = str(name)
     if isinstance(sequence, int) and 0 <= sequence < _NO_SEQUENCE:
         text += f", seq = {sequence}"
@@ -307,7 +304,6 @@ def _recorded_sizes(dims: bytes) -> str | None:
 
 @lru_cache(maxsize=4_096)
 def _types(types: bytes) -> str:
-    """The dtypes of inputs behind a comma; nothing if no input is a tensor whose dtype is known."""
     value = decoded(types)
     words = [_DTYPES.get(str(word), "") for word in value] if isinstance(value, list) else []
     return f", types = {json.dumps(words)}" if any(words) else ""
@@ -339,7 +335,6 @@ def _number(value: Number) -> float:
 
 
 def _integers_of(values: Sequence[Number]) -> Ints:
-    """Ids and sizes; -1 for what is none."""
     try:
         return np.array(values, dtype=np.int64)
     except (ValueError, TypeError, OverflowError):
@@ -373,7 +368,6 @@ def decoded(text: bytes) -> object:
 def _start_and_duration(
     events: Sequence[Event], rows: Sequence[int], exact: Callable[[], list[ExactTimes]]
 ) -> tuple[Ints, Ints, Flags]:
-    """Starts and durations of some events of a piece, and whether each has times that can be."""
     start, duration = numbers([event.ts for event in events]), numbers([event.dur for event in events])
     known = (np.abs(start) < _LAST_US) & (np.abs(duration) < _LAST_US)
     start, duration = np.where(known, start, 0.0), np.where(known, duration, 0.0)

@@ -75,7 +75,6 @@ def _signs(calls: Columns, functions: Columns, names: Sequence[str]) -> Ints:
 
 
 def _calls_around(start: Ints, end: Ints, is_call: Flags) -> Ints:
-    """For every interval the innermost call of a module around it, or -1."""
     around, _ = parents(start, end)
     while (others := (around >= 0) & ~is_call[around]).any():
         around[others] = around[around[others]]
@@ -89,14 +88,13 @@ def _kind(name: str) -> int:
 
 
 def _short(name: str) -> str:
-    """A function without the rest of its name, or a module without its prefix."""
     return name.removesuffix(CALLED_FORWARD).removeprefix(PREFIX).partition(" from ")[0]
 
 
 def names_with_weights(calls: Columns, operators: Columns, names: dict[str, int], texts: Sequence[str]) -> Ints:
     """Rows of the names of all calls of modules, added to ``names``; that of one that takes one weight shows its shape.
 
-    Numbers alone do not say which module is meant: another trace may count them in another order.
+    Numbers do not identify a module: another trace may count them in another order.
     """
     text, name = list(names), calls["name"].copy()
     takes = np.array([one in _WEIGHT_OF for one in text], dtype=bool)[operators["name"]]
@@ -114,7 +112,6 @@ def names_with_weights(calls: Columns, operators: Columns, names: dict[str, int]
 
 
 def _weight_shape(text: str, at: int) -> str:
-    """The shape of one of an operator's inputs as ``[32, 16]``; empty if it is not recorded."""
     sizes = _SIZES.search(text)
     shapes = (shapes_in(sizes[1]) if sizes else None) or ()
     shape = shapes[at] if at < len(shapes) else ()
@@ -122,7 +119,7 @@ def _weight_shape(text: str, at: int) -> str:
 
 
 def names_with_phase(calls: Columns, operators: Columns, names: dict[str, int]) -> Ints:
-    """Rows of the names of all calls of modules, added to ``names``; those of calls that run again say so."""
+    """Rows of the names of all calls of modules, added to ``names``; names of recomputed calls are marked."""
     text, name = list(names), calls["name"].copy()
     evaluates = np.array([one.startswith(EVALUATION) for one in text], dtype=bool)[operators["name"]]
     nodes = {column: operators[column][evaluates] for column in ("start", "end", "thread")}
@@ -134,7 +131,6 @@ def names_with_phase(calls: Columns, operators: Columns, names: dict[str, int]) 
 
 
 def _innermost_call(calls: Columns, inner: Columns) -> Ints:
-    """For each of some events the innermost of some calls around it, or -1."""
     threads = [calls["thread"], calls["thread"], inner["thread"], inner["thread"]]
     times = [calls["start"], calls["end"], inner["start"], inner["end"]]
     start, end, first, last = one_axis(threads, times)
@@ -199,7 +195,7 @@ def _calls(operators: Columns, hierarchies: list[list[Frame]]) -> list[tuple[int
     columns = (around, operators["hierarchy"][order], start, end, operators["is_model"][order])
     has_model = [bool(known) and not known[0].is_nameless_root for known in hierarchies]
     calls = _Calls()
-    #: For every operator its own hierarchy, or that of the innermost one around it, that says of which model it is.
+    #: For every operator its own hierarchy, or that of the innermost one around it, which identifies the model.
     bases: list[int] = []
     for outer, row, begin, last, is_model in zip(*(column.tolist() for column in columns), strict=True):
         bases.append(row if has_model[row] else bases[outer] if outer >= 0 else -1)

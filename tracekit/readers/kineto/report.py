@@ -74,7 +74,7 @@ _FARTHEST_NS = 1 << 53
 
 
 def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:
-    """Reads the trace, as the package's ``read`` says."""
+    """Reads the trace; see the package's ``read``."""
     counters, trace = LossCounters(), Trace(path)
     gathering = Gathering(counters)
     size = max(path.stat().st_size, 1)
@@ -97,12 +97,12 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     device_work = _device_work(events, gathering, launches, threads, counters)
     with_operators = operators_as_work or not len(device_work)
     operators = _operators(events[OPERATOR], threads) if with_operators else no_operators()
-    work, inside_ns = operators.done_beside(device_work)
+    work, inside_ns = operators.with_work(device_work)
     recording = Recording(
         source=_source_of(path, trace.metadata, first_ns),
         threads=threads,
         ranges=ranges_table([events[kind] for kind in (ANNOTATION, OPERATOR, MODULE, SCRIPTED)], counters),
-        launches=operators.launched_beside(launches),
+        launches=operators.with_launches(launches),
         stream_calls=_stream_calls(events[SYNC], launches, threads, counters),
         work=work,
         inside_ns=inside_ns,
@@ -273,7 +273,6 @@ def _thread_names_of(named: Mapping[tuple[int, int], str], threads: Threads) -> 
 
 
 def _distributed(metadata: Metadata, name: str) -> int | None:
-    """A number that torch.distributed gave the profiler; None if there is none."""
     info = metadata.distributed
     number = _integer(info.get(name), -1) if isinstance(info, dict) else -1
     return number if number >= 0 else None

@@ -128,7 +128,6 @@ def repair_json(text: bytes) -> bytes:
 
 
 def _escaped(match: re.Match[bytes]) -> bytes:
-    """A name as JSON; one that is valid stays as it is."""
     name = match[2]
     try:
         json.loads(b'"' + name + b'"')
@@ -327,7 +326,6 @@ def _entries(text: bytes) -> list[Raw]:
 
 
 def _or_empty(decode: Callable[[Raw], _T], entry: Raw, empty: _T) -> _T:
-    """An entry decoded; if it is none of its kind, an empty one stands in its place."""
     try:
         return decode(entry)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -335,7 +333,6 @@ def _or_empty(decode: Callable[[Raw], _T], entry: Raw, empty: _T) -> _T:
 
 
 def _boundaries(text: bytes) -> Iterator[tuple[int, int]]:
-    """The last places where an event seems to end and another to follow: both positions, the last place first."""
     for tail in _TAILS:
         found = list(_BOUNDARY.finditer(text, max(0, len(text) - tail)))[-_TRIES:]
         if found:

@@ -125,7 +125,7 @@ def _column(values: Ints, name: str, counters: LossCounters) -> Ints:
 
 
 def _named(kind: str, name: Ints, names: dict[str, int]) -> dict[str, Ints | Flags]:
-    """Short names, which are those that Nsight gives, and directions of copies; each distinct name is read once."""
+
     used = np.unique(name).tolist()
     full = list(names)
     directions = {row: _direction(full[row]) for row in used} if kind == MEMCPY else {}
@@ -192,7 +192,6 @@ def forward_threads(operators: Columns, flows: Columns, process: Rows) -> Ints:
 
 
 def _flows(flows: Columns) -> tuple[Rows, Rows, Ints]:
-    """Of the flows with one beginning: threads of both ends, and when each end is."""
     thread, begins = flows["thread"], flows["begins"].astype(bool)
     ids, first, times = np.unique(flows["id"][begins], return_index=True, return_counts=True)
     start_thread = thread[begins][first[times == 1]]

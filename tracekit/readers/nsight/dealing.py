@@ -1,4 +1,4 @@
-"""Deals the rows of a large report to its processes, so that each can be worked on alone, and in little memory.
+"""Deals the rows of a large report to its processes, so that each can be processed separately, in little memory.
 
 Pieces of the tables are decoded by as many tasks as one likes. Each writes an Arrow file that has a record batch for
 each process, in the order of the rows; whoever works on a process maps its batches. What does not depend on the
@@ -126,7 +126,6 @@ def deal(tables: Path, reading: tuple[str, Any], file: Path, share: Callable[[fl
 
 
 def _by_process(rows: pa.Table, key: str) -> tuple[Ints | None, list[int], list[int]]:
-    """The order that puts rows of one process together, if it is another; the processes; how many rows each has."""
     if not rows.num_rows:
         return None, [], []
     if key not in rows.column_names:
@@ -236,6 +235,4 @@ class DealtTables:
             batches = pa.ipc.open_file(pa.memory_map(str(dealt.file)))
             chosen = [batches.get_batch(at) for at, process in enumerate(dealt.processes) if process in part]
             tables.append(pa.Table.from_batches(chosen))
-        if not tables:
-            return pa.table({})
-        return pa.concat_tables(tables, promote_options="default").unify_dictionaries()
+        return pa.table({}) if not tables else pa.concat_tables(tables, promote_options="default").unify_dictionaries()

@@ -1,4 +1,4 @@
-"""What a report does not hold: events that nsys says it lost, processes recorded from the start, kinds of events."""
+"""What a report does not hold: events that nsys reports as lost, processes recorded from the start, kinds of events."""
 
 import re
 from collections import defaultdict
@@ -113,7 +113,6 @@ def lacking(losses: tuple[Loss, ...]) -> list[MissingData]:
 
 
 def _quote(text: str) -> str:
-    """The message, if it can hold nothing private; its first sentence if it is long."""
     plain = " ".join(text.split())
     if len(plain) > _LONGEST_QUOTE:
         plain = plain.split(". ")[0].removesuffix(".") + "."

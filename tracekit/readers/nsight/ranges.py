@@ -90,7 +90,6 @@ def _count_others(types: Ints, counters: LossCounters) -> None:
 
 
 def _closed(events: pa.Table, thread: Ints, launches: Launches, counters: LossCounters) -> tuple[Ints, Ints, Flags]:
-    """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
     never_ended = np.asarray(events.column("end").is_null())
     ends = events.column("end")
     if never_ended.any():
@@ -175,7 +174,6 @@ def _domains(
 def _named_domains(
     naming: Flags, process: Ints, number: Ints, texts: list[str], text: Ints
 ) -> dict[tuple[int, int], str]:
-    """Names of domains by process and number; the first row that creates a domain names it."""
     names: dict[tuple[int, int], str] = {}
     for row in np.flatnonzero(naming).tolist():
         names.setdefault((int(process[row]), int(number[row])), texts[text[row]])
@@ -183,7 +181,6 @@ def _named_domains(
 
 
 def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array | None, pa.Array | None, pa.Array | None]:
-    """Integer, floating-point and JSON payloads of the rows; None where no row has one."""
     known: dict[str, int] = {}
     registered = _registered(events, "jsonTextId", strings, known)
     inline = _inline(events, "jsonText", known)

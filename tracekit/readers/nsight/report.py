@@ -142,7 +142,6 @@ def requests_of_report() -> dict[str, Request]:
 
 
 def _timed(name: str, table: pa.Table) -> Flags:
-    """Which rows are events of the run; rows that name domains and threads may have any time."""
     if name != "nvtx" or "eventType" not in table.column_names:
         return have_start(name, table)
     return np.isin(integers(table, "eventType"), _RANGES)
@@ -163,12 +162,12 @@ def _recording(
     names = Names(strings)
     launches, failed = launches_table(tables.pop("runtime"), ids, names, counters)
     operators = _operators_of(tables.pop("operators"), ids, names, counters)
-    launches = operators.launched_beside(launches)
+    launches = operators.with_launches(launches)
     work_rows = {name: tables.pop(name) for name in WORK_TABLES}
     device_work = pool.submit(work_table, work_rows, ids, names, counters)
     del work_rows
     ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, ids, launches, counters)
-    work, inside_ns = operators.done_beside(device_work.result())
+    work, inside_ns = operators.with_work(device_work.result())
     graph_nodes, graphs = graph_tables(tables, ids)
     recording = Recording(
         source=report,
@@ -201,7 +200,7 @@ def _recording(
 
 
 def _recorder_figures(source: TableSource) -> dict[str, int]:
-    """What the embedded recorder says about itself: markers lost, layers whose fused path it switched off."""
+    """Figures of the embedded recorder: lost markers, layers with their fused path switched off."""
     figures: dict[str, int] = dict(typed(source, nsight.RECORDER, "name", "value"))
     return {name: max(0, value) for name, value in figures.items()}
 
@@ -221,7 +220,6 @@ def _described(source: TableSource, report: Source) -> Source:
 
 
 def _host(source: TableSource) -> str | None:
-    """The name of the machine; a report of several has none."""
     names = {value for name, value in typed(source, nsight.SYSTEM, "name", "value") if name == "Hostname" and value}
     return names.pop()[:_LONGEST_HOST] if len(names) == 1 else None
 
@@ -260,7 +258,6 @@ _UNKNOWN = 2**32 - 1
 
 
 def _gpus(source: TableSource) -> dict[int, Gpu]:
-    """The GPUs by the number that work refers to; one that has no name is left out."""
     table = nsight.GPU
     if not has(source, table, "id", "name"):
         return {}

@@ -1,8 +1,7 @@
 """API calls, device work and CUDA graphs of a report.
 
-``CUDA_GRAPH_EVENTS`` holds nodes in files up to schema 3.7.2 and graphs in later ones, where
-``CUDA_GRAPH_NODE_EVENTS`` holds the nodes. So not the name decides but the columns: a row that names a node is about
-a node.
+``CUDA_GRAPH_EVENTS`` holds nodes in files up to schema 3.7.2 and graphs in later ones, where ``CUDA_GRAPH_NODE_EVENTS``
+holds the nodes. So not the name decides but the columns: a row that names a node is about a node.
 """
 
 import re
@@ -111,7 +110,6 @@ def _failed(calls: pa.Table, name: Ints, names: Names) -> Flags:
 
 
 def _without_abi(name: str) -> str:
-    """``cudaLaunchKernel_v7000`` is the runtime's ``cudaLaunchKernel``."""
     return _ABI_VERSION.sub("", name)
 
 
@@ -151,9 +149,7 @@ def _name_columns(kind: str, rows: pa.Table, names: Names) -> dict[str, Ints]:
         short = None if label is None else np.full(rows.num_rows, names.row(label))
     short = full if short is None else short
     full = short if full is None else full
-    if short is None or full is None:
-        return {}
-    return {"name": short, "full_name": full}
+    return {} if short is None or full is None else {"name": short, "full_name": full}
 
 
 def _copy_names(rows: pa.Table, names: Names) -> Ints:
@@ -165,7 +161,6 @@ def _copy_names(rows: pa.Table, names: Names) -> Ints:
 
 
 def _known_kinds(rows: pa.Table) -> Ints:
-    """Directions of copies; an undefined code counts as Unknown."""
     kinds = integers(rows, "copyKind", null=0)
     return np.where((kinds >= 0) & (kinds < len(COPY_KINDS)), kinds, 0)
 
@@ -228,6 +223,4 @@ def _graphs(rows: pa.Table, ids: GlobalIds) -> Graphs:
 
 
 def _column(rows: pa.Table, name: str, null: int = -1) -> Ints:
-    if name in rows.column_names:
-        return integers(rows, name, null)
-    return np.full(rows.num_rows, null, np.int64)
+    return integers(rows, name, null) if name in rows.column_names else np.full(rows.num_rows, null, np.int64)

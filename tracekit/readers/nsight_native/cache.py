@@ -26,7 +26,7 @@ _CONTENTS = "contents"
 def cache_folder() -> Path:
     """Where exports are kept."""
     home = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification says that a relative path counts for nothing.
+    # By the specification, a relative path is ignored.
     return (Path(home) if Path(home).is_absolute() else Path("~/.cache").expanduser()) / "tracekit" / "exports"
 
 

@@ -28,7 +28,7 @@ _FULL_BYTES = 1 << 20
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the report, as the package's ``read`` says."""
+    """Reads the report; see the package's ``read``."""
     found = _found(path)
     recording = _kept_recording(found.key, found.source, progress)
     if recording is None:
@@ -101,7 +101,7 @@ def _what(writer: str | None) -> str:
 
 
 def _kept_recording(key: str, source: Source, progress: Progress) -> Recording | None:
-    """The recording out of an export that was kept; None if there is none, or it was damaged since."""
+    """Load the cached export, if valid."""
     place = kept(key)
     if place is None:
         return None
@@ -113,7 +113,6 @@ def _kept_recording(key: str, source: Source, progress: Progress) -> Recording |
 
 
 def _recording(export: Path, source: Source, progress: Progress, path: Path) -> Recording:
-    """The recording out of an export; errors name the report itself."""
     try:
         if export.is_dir():
             return recording_of(FolderTables(export, nsight.TABLES), lambda: source, progress)
@@ -164,7 +163,6 @@ _SEARCHED_BYTES = 1 << 20
 
 
 def _written_by(path: Path) -> str | None:
-    """Such as ``2023.4.4``; None if the report does not record it."""
     with path.open("rb") as file:
         head = file.read(_SEARCHED_BYTES)
         file.seek(max(0, path.stat().st_size - _SEARCHED_BYTES))
@@ -183,7 +181,6 @@ def _has_its_end(path: Path) -> bool:
 
 
 def _is_newer(version: str | None, other: str) -> bool:
-    """Whether a version is newer than another; no if one of them is not known."""
     return bool(version) and _numbers(other) != () and _numbers(version or "") > _numbers(other)
 
 

@@ -54,7 +54,6 @@ def paired(markers: pa.Table, counters: LossCounters) -> pa.Table:
 
 
 def _pairs(markers: pa.Table, key: Ints, used: Ints, begins: Flags) -> tuple[Ints, Ints]:
-    """Rows that begin ranges, and for each the row that ends it, or -1."""
     number, process = integers(markers, "id", null=-1)[used], key[used] >> 32
     order = np.lexsort((~begins[used], integers(markers, "timestamp")[used], number, process))
     row, number, process = used[order], number[order], process[order]
@@ -98,7 +97,6 @@ def ranges_table(
 
 
 def _closed(ranges: pa.Table, thread: Ints, launches: Launches, counters: LossCounters) -> tuple[Ints, Ints, Flags]:
-    """Start and end of every range; one that never ended is closed at the last time seen on its thread."""
     never_ended = np.asarray(ranges.column("end").is_null())
     ends = np.where(never_ended, integers(ranges, "start"), integers(ranges, "end"))
     at = ranges.column_names.index("end")

@@ -45,7 +45,7 @@ _EARLIEST_UTC_NS = 10**18
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the file, as the package's ``read`` says."""
+    """Reads the file; see the package's ``read``."""
     file = SqliteFile(path)
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(source_of_file, path, NAME)
@@ -75,7 +75,6 @@ def _check_essentials(file: SqliteFile) -> None:
 
 
 def _events(tables: dict[str, pa.Table], counters: LossCounters) -> dict[str, pa.Table]:
-    """Ranges, calls and GPU activities that have times; their tables are taken out of the dict."""
     events = {
         name: with_times(tables.pop(name), _SUBJECTS.get(name, "kernels"), counters)
         for name in (*CALL_TABLES, *WORK_TABLES)
@@ -139,7 +138,6 @@ def _described(tables: TableSource, source: Source, origin: int) -> Source:
 
 
 def _with_processes(work: Work, calls: tuple[Launches, ...], threads: Threads, counters: LossCounters) -> Work:
-    """The work with its process, if only one made API calls; otherwise it is counted."""
     callers = np.unique(threads.process[np.concatenate([table.thread for table in calls])])
     if not callers.size:
         callers = np.arange(threads.process_pid.size)
@@ -164,7 +162,6 @@ def _program(command: str) -> str:
 
 
 def _gpus(tables: TableSource, strings: Mapping[int, str]) -> dict[int, Gpu]:
-    """The GPUs by the number that work refers to; one that has no name is left out."""
     table = nvprof.DEVICE
     if not has(tables, table, "id", "name"):
         return {}

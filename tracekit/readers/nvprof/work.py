@@ -82,7 +82,6 @@ def _calls(name: str, calls: pa.Table, known: Ints, names: Names, counters: Loss
 
 
 def _name_rows(calls: pa.Table, known: tuple[str, ...], names: Names) -> Ints:
-    """Row of each call's name; -1 for a call that is newer than all names."""
     if "cbid" not in calls.column_names:
         return np.full(calls.num_rows, -1)
     number = integers(calls, "cbid", null=0)
@@ -199,7 +198,6 @@ def kernel_name(symbol: str) -> str:
 
 
 def _longest(symbol: str) -> float:
-    """How long the name can be at most that a symbol stands for."""
     size = len(symbol)
     if size > _LONGEST_SYMBOL:
         return float("inf")

@@ -299,7 +299,6 @@ class BulkReader:
         return None if layout is None or not layout.keys.isdisjoint(request.columns) else layout
 
     def _begun(self, request: Request, stack: ExitStack) -> list[Future[Part]] | None:
-        """Starts to read a table from its pages; None if that is not possible."""
         if (layout := self._plain_layout(request)) is None:
             return None
         try:
@@ -348,7 +347,6 @@ class BulkReader:
         return table
 
     def _queried(self, request: Request, names: list[str]) -> tuple[pa.Table, Ints]:
-        """Columns of a table out of a query, and the rowids of its rows; empty if it has none."""
         types = {name: request.columns[name] for name in names}
         if (layout := self.file.layout(request.table.name)) and not layout.hides_rowid:
             types = {ROWID: pa.int64()} | types

@@ -1,13 +1,9 @@
-"""The pages of a SQLite file, and which of them hold a table's rows.
-
-The format is fixed and documented (https://sqlite.org/fileformat2.html; numbers in comments are its sections).
-
-Columns of a SQLite table straight out of its pages, thousands of rows at a time with NumPy.
+"""Columns of a SQLite table straight out of the pages of its file, thousands of rows at a time with NumPy.
 
 Through SQLite's interface a value costs some 50 ns, whichever library asks; decoding the pages costs some 10 ns, less
 than SQLite needs to sum the columns. Only plain tables are read this way: whatever is damaged, unusual or merely
-doubtful raises :class:`~tracekit.readers.sqlite.pages.NotPlain`, and SQLite itself is asked. Numbers in comments are
-sections of https://sqlite.org/fileformat2.html.
+doubtful raises :class:`NotPlain`, and SQLite itself is asked. The format is fixed and documented; numbers in comments
+are sections of https://sqlite.org/fileformat2.html.
 """
 
 import itertools
@@ -182,7 +178,6 @@ def _chunk(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
 
 
 def _cells(data: Bytes, count: int, pages: Pages) -> tuple[Ints, Ints]:
-    """Where each cell of some leaf pages begins, and where its page ends (1.6)."""
     page = np.arange(count, dtype=np.int64) * pages.size
     cells = _short(data, page + 3)
     if int(cells.max(initial=0)) * 2 + 8 > pages.usable:
@@ -241,7 +236,6 @@ def _integer(data: Bytes, kind: Bytes | Ints, body: Ints) -> pa.ChunkedArray | N
 
 
 def _numbers(data: Bytes, kind: Bytes | Ints, body: Ints) -> tuple[Ints | None, Flags | None]:
-    """Integers, and which of them are null; None if all of them are, and if none is."""
     least, most = int(kind.min(initial=_ONE)), int(kind.max(initial=_NULL))
     if most == _NULL:
         return None, None
@@ -310,7 +304,6 @@ def _serial_type(data: Bytes, at: Ints) -> tuple[Bytes | Ints, Ints | None]:
 
 
 def _length(kind: Bytes | Ints) -> Ints | int:
-    """The length of a column in each row, or the one of all rows."""
     least, most = int(kind.min(initial=_TWO_BYTES - 1)), int(kind.max(initial=_NULL))
     if most >= _BYTES.size:
         return np.where(kind < _BYTES.size, _BYTES[kind % _BYTES.size], (kind - 12) >> 1)

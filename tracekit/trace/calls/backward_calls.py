@@ -95,7 +95,6 @@ def _goes_on(
 
 
 def _stretches(calls: Calls, runs: Rows, owner: Rows, ends: Flags) -> tuple[_Stretches, Rows]:
-    """The stretches of nodes and of the calls around, and for every node the innermost of its own."""
     found: list[_Stretches] = []
     of_run, number = np.full(runs.size, -1, dtype=np.int64), 0
     for call in _levels(calls, owner):
@@ -199,7 +198,7 @@ def _owners(nodes: AutogradNodes, calls: Calls) -> tuple[Rows, Flags]:
     inside = (nodes.inside >= 0) & (lookup(nodes.start, nodes.inside) >= lookup(calls.start, call))
     first = firsts(np.where(inside, nodes.inside, -1))
     owner = np.where(inside, -1, call)[first]
-    # Modules run again inside a node do so for a checkpoint: what else runs there is not the node's alone.
+    # Modules run again inside a node do so for a checkpoint: what else runs there is not only the node's.
     again = nodes.around(calls.start, calls.end)
     owner[again[again >= 0]] = -1
     return owner, (owner < 0) & nodes.ambiguous[first]

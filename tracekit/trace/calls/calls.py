@@ -165,7 +165,7 @@ def calls_of(
         evaluates=evaluated.within,
         unmarked=np.zeros(calls.start.size, dtype=bool),
         siblings=keyed.siblings,
-        captured=_during_graph_captures(captures, calls, forest) | _beside(recording, calls),
+        captured=_during_graph_captures(captures, calls, forest) | _recorded_apart(recording, calls),
         modules=modules,
         mapped_modules=mapped,
     )
@@ -180,7 +180,6 @@ def _calls_of_spans(recording: Recording, decoded: Decoded, spans: Spans) -> tup
 def _hierarchy(
     recording: Recording, keyed: HierarchyKey, calls: CallColumns, trees: Trees, related: tuple[Rows, OperatorPlaces]
 ) -> Hierarchy:
-    """The modules of all calls, and the module of every call: of an evaluation, that of its operator."""
     around, places = related
     decoded = keyed.decoded
     marker = decoded.canonical_marker[calls.marker]
@@ -198,7 +197,7 @@ def _hierarchy(
     return found._replace(module=found.module[trees.node], unclear=found.unclear[trees.node])
 
 
-def _beside(recording: Recording, calls: CallColumns) -> Flags:
+def _recorded_apart(recording: Recording, calls: CallColumns) -> Flags:
     """Which calls were recorded with a graph capture, apart from the report: all that ran there is part of that."""
     thread = recording.ranges.thread[calls.range_row]
     return np.isin(thread, [*recording.attached_threads])
@@ -226,7 +225,6 @@ def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: 
 
 
 def _count_between(times: Ints, start: Ints, end: Ints) -> Ints:
-    """How many of some sorted times lie in each ``[start, end)``."""
     return np.searchsorted(times, end) - np.searchsorted(times, start)
 
 
@@ -341,7 +339,7 @@ class MarkedCalls(NamedTuple):
 
     Attributes:
         parent: The one around it, or -1.
-        path: A number for every path in every process; -1 where the marker says none.
+        path: A number for every path in every process; -1 where the marker records none.
         worked: When each launch of work began, on the axis; not one for every range.
     """
 

@@ -172,7 +172,6 @@ def _with_a_second_range_each(spans: Spans, call: Rows, in_turn: Flags, unpaired
 
 
 def _outermost(spans: Spans) -> Flags:
-    """Which spans lie in no other; an empty one at the end of another lies behind it."""
     around = spans.parent.copy()
     while (touched := (around >= 0) & (spans.end[around] == spans.start)).any():
         around[touched] = spans.parent[around[touched]]
@@ -187,7 +186,7 @@ def _first_of_path(spans: Spans, path: Ints) -> Flags:
 
 
 class MarkerTraits(NamedTuple):
-    """What the marker of every span says.
+    """What the marker of every span records.
 
     Attributes:
         path: A number, the same where the path is; -1 where the marker has none.
@@ -212,7 +211,7 @@ class MarkerTraits(NamedTuple):
 
 
 def says_less(less: Rows, more: Rows, markers: list[Marker]) -> Flags:
-    """Which of some markers say the same as their counterparts without their tensors; each distinct pair asked once."""
+    """Which markers equal their counterparts without tensors; each distinct pair is compared once."""
     pairs, pair = np.unique(less.astype(np.int64) * len(markers) + more, return_inverse=True)
     if not pairs.size:
         return np.empty(0, dtype=bool)

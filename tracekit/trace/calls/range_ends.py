@@ -175,7 +175,6 @@ def _numbers(recording: Recording, decoded: Decoded, names: _Names, rows: Rows) 
 
 
 def _suspects(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: _Names, rows: Rows) -> Rows:
-    """Threads with a call or step that has no end, or a root or step inside one of its own name."""
     kind, name = _numbers(recording, decoded, names, rows)
     start, end = axis.range_start[rows], axis.range_end[rows]
     again, last = _inside_themselves(name, start, end, _roots(kind, names.above[name]))
@@ -213,7 +212,6 @@ def _end_with_the_range_around(recording: Recording, axis: ThreadAxis, rows: Row
 
 
 def _pushes(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: _Names, rows: Rows, ends: Ints) -> _Pushes:
-    """The calls and steps of some threads; of those that began together the outer first."""
     kind, name = _numbers(recording, decoded, names, rows)
     domain = np.unique(recording.ranges.domain[rows], return_inverse=True)[1]
     start, end = one_axis([domain, domain], [axis.range_start[rows], ends[rows]])

@@ -155,7 +155,6 @@ def _same(thread: Ints, row: Rows, other: Rows) -> Flags:
 def _operator_around(
     recording: Recording, axis: ThreadAxis, operators: Operators, runs: Runs, inside: tuple[Rows, Rows]
 ) -> tuple[Rows, Rows]:
-    """For each launch the outermost operator around it within its run, or -1; and the texts of operators."""
     rows, run = inside
     ranges = operator_ranges(recording, axis, operators)
     if not ranges.text.size or not rows.size:
@@ -222,7 +221,7 @@ class Runs:
         return replace(self, **columns, parent=parents(columns["start"], columns["end"])[0])
 
     @property
-    def planting(self) -> MappedRuns:
+    def mapped_runs(self) -> MappedRuns:
         """What the hierarchy has to know of them."""
         roots = [marker.root if marker.root is not None else self._map(marker).root for marker in self.graphs]
         paths = [self._map(marker).paths for marker in self.graphs]

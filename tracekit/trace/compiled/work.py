@@ -65,7 +65,7 @@ class CompiledWork:
 
 
 class CompiledContext(NamedTuple):
-    """What a recording says besides its runs, such as the innermost call around every launch, or -1."""
+    """What a recording holds besides its runs, such as the innermost call around every launch, or -1."""
 
     recording: Recording
     axis: ThreadAxis
@@ -286,7 +286,6 @@ def _unnumbered(name: str) -> str:
 
 
 def _operator(name: str) -> str:
-    """``extern_kernels.addmm`` is ``aten::addmm``, and ``torch.ops.vllm.attention.default`` is ``vllm::attention``."""
     match = _OPERATOR.fullmatch(name)
     if match is None:
         return name
@@ -350,7 +349,6 @@ def _places(keys: Iterable[str]) -> dict[str, list[int]]:
 
 
 def _fill(pattern: Pattern, match: Match, gap: Gap, *, complete: bool) -> None:
-    """Gives launches between two anchors to the kernels of a library that stand there."""
     number = gap.last - gap.first
     if number <= 0 or not gap.kernels:
         return
@@ -367,7 +365,7 @@ def _fill(pattern: Pattern, match: Match, gap: Gap, *, complete: bool) -> None:
 
 
 class Habits:
-    """What kernels of a library launch, learned from where each stood alone, over all runs of a recording."""
+    """What kernels of a library launch, learned from where each is the only one, over all runs of a recording."""
 
     def __init__(self) -> None:
         self._of_kernel: dict[str, set[tuple[int, ...]]] = {}
@@ -493,7 +491,6 @@ class ShareTable:
         return np.array([self._numbered(row) for row in plain], dtype=np.int32)
 
     def _around(self, modules: list[int]) -> int:
-        """The innermost module that all of some are, or are part of; the first of all rows is its own."""
         top, last = min(modules), max(modules)
         while top >= 0 and self._modules[top].subtree_end <= last:
             top = self._modules[top].parent

@@ -120,7 +120,7 @@ class TreeBuilder:
     """Finds the trees of modules by their paths, and adds those that are missing."""
 
     def __init__(self, trees_of_processes: ModuleTrees) -> None:
-        self._woods = trees_of_processes
+        self._trees = trees_of_processes
         self._below: dict[int, dict[str, list[Tree]]] = {}
         self._roots: dict[tuple[int, str], list[Tree]] = {}
         for tree in trees_of_processes.roots:
@@ -134,8 +134,7 @@ class TreeBuilder:
         """The trees of the modules of a map, by paths below ``root``; None where several may be meant.
 
         The root is the path of the module that was compiled, or its class; empty where several were, whose paths are
-        whole.
-        ``where`` is the row of the process, and when the run began.
+        whole. ``where`` is the row of the process, and when the run began.
         """
         whole = not root and (position.above is None or position.above[1] != "")
         below = None if whole else self._root(position, root, where)
@@ -161,7 +160,6 @@ class TreeBuilder:
         return top if known else None, ".".join(parts[common:])
 
     def _root(self, position: _Position, root: str, where: tuple[int, int]) -> Tree | None:
-        """The tree of a module; None if several may be meant."""
         process, first_ns = where
         tree, above = position
         if tree is None or above is None:
@@ -169,7 +167,7 @@ class TreeBuilder:
             known = self._roots.setdefault((process, parts[0]), [])
             if not known:
                 known.append(Tree(parts[0], process, -1, first=(first_ns, 0)))
-                self._woods.roots.append(known[0])
+                self._trees.roots.append(known[0])
             return self._walk(known[0] if len(known) == 1 else None, parts[1:], (first_ns, 0))
         outer = self._of_marker(tree, above[1], root)
         if outer is not None:
@@ -183,7 +181,7 @@ class TreeBuilder:
             return None
         outer: Tree | None = tree
         for _ in range(path.count(".") - root.count(".")):
-            outer = self._woods.above.get(id(outer)) if outer else None
+            outer = self._trees.above.get(id(outer)) if outer else None
         return outer
 
     def _walk(self, tree: Tree | None, parts: Sequence[str], first: tuple[int, int]) -> Tree | None:
@@ -195,7 +193,7 @@ class TreeBuilder:
                 name, kind = name_and_kind(part)
                 children.append(Tree(name, tree.source, -1, first=first, kind=kind))
                 tree.below.append(children[0])
-                self._woods.above[id(children[0])] = tree
+                self._trees.above[id(children[0])] = tree
             tree = children[0] if len(children) == 1 else None
         return tree
 

@@ -171,7 +171,6 @@ class Callers:
 
 
 def _first_markers(markers: list[Marker]) -> Rows:
-    """For every marker the first one of its module, whatever the phase of the call; a last -1 is for no marker."""
     known: dict[tuple[object, ...], int] = {}
     keys = (
         (item.path, item.class_name, item.static_params) if isinstance(item, ModuleMarker) and item.numbered else (row,)

@@ -36,7 +36,7 @@ class Nodes(NamedTuple):
 
     Attributes:
         which: Row of ``PathCollisions.numbers``, which distinguish it from other modules of that path.
-        facts: What all its calls say about it together, and whether they contradict each other.
+        facts: What all its calls record about it together, and whether they contradict each other.
     """
 
     process: Ints
@@ -78,7 +78,7 @@ class ModuleTrees(NamedTuple):
 
 def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> ModuleTrees:
     """The roots of all processes with everything below them, containers included, in the order of first calls."""
-    woods = ModuleTrees([], [], {})
+    found = ModuleTrees([], [], {})
     by_row: dict[int, Tree] = {}
     known: dict[tuple[int, str, Numbers], Tree] = {}
     process, place, which = (column.tolist() for column in nodes[:3])
@@ -98,15 +98,15 @@ def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> Mod
         for key, part in reversed(unknown):
             name, kind = name_and_kind(part)
             tree = known[key] = Tree(name, key[0], -1, NOTHING, first=(first_ns[row], first_call[row]), kind=kind)
-            (woods.roots if outer is None else outer.below).append(tree)
-            woods.above[id(tree)] = outer
+            (found.roots if outer is None else outer.below).append(tree)
+            found.above[id(tree)] = outer
             outer = tree
         assert outer is not None
         outer.row = row
         outer.facts, outer.differs = nodes.facts[row]
         by_row[row] = outer
-    woods.of_node.extend(by_row[row] for row in range(len(by_row)))
-    return woods
+    found.of_node.extend(by_row[row] for row in range(len(by_row)))
+    return found
 
 
 #: More modules than these under one path are not compared: each process keeps its own.
@@ -173,7 +173,6 @@ def _joint(name: str, group: Group, above: MergedModule | None, parent: int, tak
 
 
 def _reversed_siblings(trees: list[Tree], parent: int) -> Iterator[tuple[int, str, Group]]:
-    """The modules right below one module, last first: row of that module, name and group of each."""
     by_name: dict[tuple[str, str], list[Tree]] = {}
     for tree in trees:
         by_name.setdefault((tree.name, tree.kind), []).append(tree)
@@ -204,7 +203,6 @@ def _names(groups: list[Group]) -> list[str]:
 
 
 def _below(root: Tree, path: str) -> Iterator[tuple[str, Facts]]:
-    """Paths and facts of a module and all below it, without paths that stand for several modules."""
     pending = [(path, root)]
     while pending:
         path, tree = pending.pop()
@@ -369,7 +367,6 @@ def _neighbours(groups: list[Group]) -> Iterable[tuple[int, int]]:
 
 
 def _keys(groups: list[Group], spelled: Callable[[Group], str]) -> list[tuple[object, ...]]:
-    """Sort keys of siblings that no source orders: their names and, for those of one name, their texts."""
     count = Counter(group.name for group in groups)
     return [(_natural(group.name), spelled(group) if count[group.name] > 1 else "") for group in groups]
 

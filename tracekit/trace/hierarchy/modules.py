@@ -79,7 +79,7 @@ def hierarchy(
     unclear = known & collisions.unclear
     counters.add("calls", MODULE_UNCLEAR, int(unclear.sum()))
     counters.add("modules", MODULES_DIFFER, sum(joint.differs for joint in joints))
-    # A process has marked its modules alone.
+    # Each process marks its own modules.
     own = np.where(called.placed, node_of_call[:-1], -1)
     counters.add("calls", SHARED_PLACE, _sharing(called.marked_path, calls.start_ns, own))
     firsts = (np.append(column, -1)[first_call].tolist() for column in (calls.marker, places.first))
@@ -91,7 +91,6 @@ def hierarchy(
 
 
 def _path_numbers(markers: list[Marker]) -> Ints:
-    """A number for each marker, the same for those of one path; -1 for none."""
     numbers: dict[str, int] = {}
     paths = (getattr(marker, "path", "") for marker in markers)
     return np.array([*(numbers.setdefault(path, len(numbers)) for path in paths), -1])
@@ -107,7 +106,6 @@ def _facts(markers: list[Marker]) -> tuple[Ints, list[Facts]]:
 
 
 def _rows_of_nodes(joints: list[MergedModule], nodes: Nodes) -> tuple[Ints, Rows]:
-    """The row of the module of each node, and for each module its first call; -1 for a container never called."""
     members = np.array([tree.row for joint in joints for tree in joint.same], dtype=np.int64)
     joint = np.repeat(np.arange(len(joints)), [len(joint.same) for joint in joints])
     joint, members = joint[members >= 0], members[members >= 0]
@@ -120,7 +118,6 @@ def _rows_of_nodes(joints: list[MergedModule], nodes: Nodes) -> tuple[Ints, Rows
 
 
 def _marked(markers: list[Marker], row: int) -> str | None:
-    """The path that a marker records, if any."""
     marker = markers[row] if row >= 0 else None
     return marker.path if isinstance(marker, ModuleMarker) and not marker.class_only else None
 
@@ -138,7 +135,6 @@ def _module(joint: MergedModule, marked: str | None) -> Module:
 
 
 def _sharing(path: Ints, start_ns: Ints, module: Ints) -> int:
-    """How many calls have another path in their marker than the first call of their module."""
     rows = np.flatnonzero(module >= 0)
     modules = int(module.max(initial=-1)) + 1
     rows = rows[mixed(module[rows], path[rows], modules)[module[rows]]]

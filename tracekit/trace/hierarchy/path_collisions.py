@@ -15,7 +15,7 @@ from tracekit.causes import FIELD_SKIPPED
 from tracekit.markers.base import ModuleMarker, Param, Shape
 
 T = TypeVar("T")
-#: By place, one of several things that can be said of it. Two that differ about one place contradict each other.
+#: By place, one of several facts about it. Two that differ about one place contradict each other.
 Statement = Mapping[int, int]
 #: More than these under one path of one process are not modules: something in the markers changes all the time.
 MOST_MODULES = 16
@@ -176,7 +176,6 @@ def _families(paths: Sequence[str], group: Ints, place: Ints) -> tuple[Ints, lis
 
 
 def _hand_down(apart: PathCollisions, rows: Rows, numbered: tuple[Ints, Ints], end: Rows) -> None:
-    """Gives the numbers of some calls to everything that they call."""
     number, parts = numbered
     step = np.zeros(apart.which.size + 1, dtype=np.int64)
     doubt = np.zeros(apart.which.size + 1, dtype=np.int64)
@@ -210,9 +209,7 @@ def _numbered(item: Rows, tokens: _Tokens, items: int) -> Ints | None:
     kind = [kinds.setdefault(token[low:high].tobytes(), len(kinds)) for low, high in pairwise(bounds)]
     statements = [dict(divmod(code, width) for code in np.frombuffer(text, token.dtype).tolist()) for text in kinds]
     numbers = split_conflicting(statements, MOST_MODULES)
-    if numbers is None or max(numbers) == 0:
-        return None
-    return np.array(numbers, dtype=np.int64)[kind]
+    return None if numbers is None or max(numbers) == 0 else np.array(numbers, dtype=np.int64)[kind]
 
 
 def _held_together(item: Rows, path: Ints, cluster: Ints) -> Ints:
@@ -334,7 +331,6 @@ def _common_params(statements: list[Facts]) -> tuple[tuple[Param, ...], bool]:
 
 
 def _common_param(versions: list[Param], *, lacking: bool) -> tuple[Param, bool]:
-    """What all versions of a parameter have in common, and whether they contradict each other."""
     if len(set(versions)) == 1 and not lacking:
         return versions[0], False
     shapes = {param.shape for param in versions if not _is_elsewhere(param)}

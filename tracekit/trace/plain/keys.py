@@ -265,7 +265,6 @@ def of_libraries(recording: Recording) -> Flags:
 
 
 def _numbers(names: Names, recording: Recording) -> Ints:
-    """For every range a number, the same for those of one name in one domain, whatever their inputs."""
     texts: dict[tuple[str, bool], int] = {}
     text = np.array([texts.setdefault((item.text, item.operator), len(texts)) for item in names.names])
     domain = recording.ranges.domain

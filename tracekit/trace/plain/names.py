@@ -36,7 +36,7 @@ _NAMELESS = "(no text)"
 
 
 class Name(NamedTuple):
-    """What a text says of its range.
+    """What a text records about its range.
 
     Attributes:
         inputs: Shapes of its inputs; None if the text does not record it.
@@ -102,7 +102,6 @@ def _marked(marker: Marker) -> Name | None:
 
 
 def _layers(recording: Recording) -> dict[int, Name]:
-    """The names of layers, which are in a domain of their own, by their rows among the texts."""
     layers = np.array([*map(has_layers, recording.domains), False])
     text = recording.ranges.text
     used = np.unique(text[layers[recording.ranges.domain] & (text >= 0)]).tolist()
@@ -131,7 +130,6 @@ _Found = dict[int, Counted]
 
 
 def _decided(texts: dict[int, str], uses: _Uses) -> dict[int, Name]:
-    """The names of texts by their rows: what of them is a place, and what counts, as all of them together show."""
     found = {row: counted(text) for row, text in texts.items()}
     for decide in (_values, _counters, _places):
         found |= decide(found, uses)
@@ -139,7 +137,6 @@ def _decided(texts: dict[int, str], uses: _Uses) -> dict[int, Name]:
 
 
 def _alike(found: _Found, kind: str, hidden: str = COUNTER + ITERATION) -> dict[str, dict[str, list[int]]]:
-    """Texts that differ only by numbers of a kind: by what they have in common, by what they are, their rows."""
     answer: dict[str, dict[str, list[int]]] = {}
     for row, item in found.items():
         if any(number.kind == kind for number in item.numbers):
@@ -163,7 +160,6 @@ _MANY_VALUES, _GAPS = 8, 2
 
 
 def _values(found: _Found, uses: _Uses) -> _Found:
-    """Numbers behind a word (``bs5394``) count where they come once each, and most between them do not come."""
     answer: _Found = {}
     for texts in _alike(found, ATTACHED, COUNTER + ITERATION + UNDECIDED).values():
         rows = [row for same in texts.values() for row in same]
@@ -239,7 +235,7 @@ def short_names(lines: Collection[str]) -> dict[str, str]:
     files: dict[str, set[Stack]] = {}
     for folders in parts.values():
         files.setdefault(_file(folders)[-1], set()).add(_file(folders))
-    kept = {name: _told_apart(those) for name, those in files.items()}
+    kept = {name: _distinguishing_parts(those) for name, those in files.items()}
     return {line: "/".join(folders[-kept[_file(folders)[-1]] :]) for line, folders in parts.items()}
 
 
@@ -248,7 +244,7 @@ def _file(folders: Stack) -> Stack:
     return (*folders[:-1], name if colon else folders[-1])
 
 
-def _told_apart(files: set[Stack]) -> int:
+def _distinguishing_parts(files: set[Stack]) -> int:
     """How many of the last parts of some paths distinguish them; of very long ones all."""
     kept = range(1, _MOST_FOLDERS + 1)
     return next((number for number in kept if len({path[-number:] for path in files}) == len(files)), 0)

@@ -43,7 +43,7 @@ class LoopSteps(NamedTuple):
 def led_steps(calls: Outermost, modules: list[Module], parts: Flags) -> LoopSteps:
     """Finds the leading root of each loop of a process, and its runs.
 
-    ``calls`` are those that no other encloses; ``parts`` says of every module whether it is a part of a called one.
+    ``calls`` are those that no other encloses; ``parts`` marks for every module whether it is a part of a called one.
     """
     part = parts[calls.module]
     roots = roots_of(calls, modules, part)
@@ -76,7 +76,6 @@ def _helping(calls: Outermost, leading: list[Root]) -> Rows:
 
 
 def _replicated(calls: Outermost, root: Root) -> Rows:
-    """The calls in a run of the root in which several threads call the same module: replicas of a part of it."""
     step = np.searchsorted(calls.start_ns[root.first], calls.start_ns, side="right")
     end = np.append(np.iinfo(np.int64).min, calls.end_ns[root.last])[step]
     rows = np.flatnonzero(calls.end_ns <= end)
@@ -97,7 +96,6 @@ def _loops(calls: Outermost, roots: list[Root]) -> list[list[Root]]:
 
 
 def _take_turns(calls: Outermost, root: Root, other: Root) -> bool:
-    """Whether two roots share a thread; replicas have threads of their own, and their caller waits for them."""
     if np.intersect1d(calls.thread[root.calls], calls.thread[other.calls]).size:
         return True
     return bool(root.replicated or other.replicated) and not _overlap(calls, root.calls, other.calls)
@@ -110,7 +108,6 @@ def _overlap(calls: Outermost, rows: Rows, others: Rows) -> bool:
 
 
 def _leaders(calls: Outermost, loop: list[Root]) -> list[Root]:
-    """The roots that no other leads; none if that is not certain."""
     most = max(root.size for root in loop)
     if len(loop) > _MOST_ROOTS:
         loop = [root for root in loop if root.size * _MUCH > most]
@@ -170,7 +167,6 @@ def _led_of_cycle(calls: Outermost, few: Root, many: Root, between: Ints) -> lis
 
 
 def _between(calls: Outermost, root: Root, other: Root) -> Ints:
-    """How many times the other root runs from one run of the first to its next, thread by thread."""
     threads = [calls.thread[each.runs] for each in (root, other)]
     if root.replicated or other.replicated:
         threads = [np.zeros_like(thread) for thread in threads]
@@ -273,7 +269,6 @@ def _part(calls: Outermost, rows: Rows, modules: list[Module], row: int, *, alon
 
 
 def _labels(modules: list[Module], module: Ints) -> Ints:
-    """The root of each call as a label: its module or, for a numbered one, a higher number for the container."""
     of_module = np.arange(len(modules), dtype=np.int64)
     for row in np.unique(module).tolist():
         if _number(modules[row]) is not None:
@@ -324,7 +319,7 @@ def _layers(calls: Outermost, rows: Rows, modules: list[Module]) -> Root:
         own = rows[on_thread]
         together = np.union1d(rows, np.flatnonzero(calls.thread == thread))
         passes = _passes(number[on_thread], np.searchsorted(together, own))
-        # With one layer alone it is not known which thread computes it, and which one computes it again.
+        # With only one layer it is not known which thread computes it, and which one computes it again.
         if passes is not None and (threads.size == 1 or passes[1][0] > passes[0][0]):
             candidates.append(Root(name, own, own[passes[0]], own[passes[1]], size))
     return candidates[0] if len(candidates) == 1 else _doubtful(name, rows, size)
@@ -355,5 +350,4 @@ def _doubtful(name: str, rows: Rows, size: int) -> Root:
 
 
 def _on_first_thread(calls: Outermost, rows: Rows) -> Rows:
-    """The calls on the thread of the first one: other threads recompute what a backward pass needs."""
     return np.asarray(rows[calls.thread[rows] == calls.thread[rows[0]]])

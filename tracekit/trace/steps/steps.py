@@ -36,7 +36,7 @@ class Steps:
     """Steps in the order of their starts; ``step_id`` is the row.
 
     Attributes:
-        says: Marker of the step; a step made from calls of a root module has only a name.
+        markers: Marker of the step; a step made from calls of a root module has only a name.
         apart: Threads that never work for a step of another thread, but in its parts.
         parts: Ranges of other threads that are parts of steps.
     """
@@ -45,7 +45,7 @@ class Steps:
     end_ns: Ints
     thread: Ints
     process: Ints
-    says: list[StepMarker]
+    markers: list[StepMarker]
     apart: Ints
     parts: Parts
 
@@ -83,19 +83,19 @@ def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: Rang
     recording.counters.add("calls", STEPS_UNCLEAR, int(unclear.sum()))
     led = _led(recording, decoded, calls, outermost, (marking, training))
     rows = np.concatenate((marked.row, led.first))
-    says = [*marked.says, *map(StepMarker, led.name), *[StepMarker(TRAIN, TRAIN)] * trained.thread.size]
+    markers = [*marked.markers, *map(StepMarker, led.name), *[StepMarker(TRAIN, TRAIN)] * trained.thread.size]
     start = np.concatenate((start[rows], trained.start_ns))
     end = np.concatenate((end[marked.row], end[led.last], trained.end_ns))
     thread = np.concatenate((thread[rows], trained.thread))
     order = np.lexsort((np.append(rows, np.arange(trained.thread.size)), process[thread], start))
     apart = np.setdiff1d(led.apart, phased.thread[phased.code == BACKWARD])
-    says = [says[row] for row in order.tolist()]
+    markers = [markers[row] for row in order.tolist()]
     part = np.array([*keyed.step_parts], dtype=np.int64)
     step_of = {row: step for step, row in enumerate(np.append(rows, np.full(trained.thread.size, -1))[order].tolist())}
     step = np.array([step_of.get(row, -1) if row >= 0 else -1 for row in keyed.step_parts.values()], dtype=np.int64)
     parts = Parts(recording.ranges.start_ns[part], ends.end_ns[part], recording.ranges.thread[part], step)
     apart = np.union1d(apart, parts.thread)
-    return Steps(start[order], end[order], thread[order], process[thread[order]], says, apart, parts)
+    return Steps(start[order], end[order], thread[order], process[thread[order]], markers, apart, parts)
 
 
 def _forward(outermost: _OutermostCalls) -> Outermost:
@@ -197,7 +197,6 @@ def _led_in_process(
 
 
 def _sizes(nesting: Ints, called: Ints) -> Ints:
-    """For every module how many modules of some calls there are in its subtree, and containers of these."""
     above, ends = nesting.reshape(-1, 2).T
     held = np.zeros(ends.size + 1, dtype=bool)
     held[called] = held[-1] = True  # the last one takes the -1 above roots
@@ -263,7 +262,7 @@ class MarkedSteps(NamedTuple):
     """Steps that ranges record."""
 
     row: Rows
-    says: list[StepMarker]
+    markers: list[StepMarker]
 
 
 def marked_steps(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds) -> MarkedSteps:
@@ -274,13 +273,13 @@ def marked_steps(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: 
     counting = np.flatnonzero(calls.innermost(keyed.steps.start, keyed.steps.end) < 0)
     process, marking = (recording.threads.process[thread[rows]] for rows in (keyed.steps.row[counting], marked))
     counting = counting[~np.isin(process, marking)]
-    markers = (decoded.markers[row] for row in decoded.of_text[recording.ranges.text[marked]].tolist())
-    once = _once_each(recording, ends, marked, [item for item in markers if isinstance(item, StepMarker)])
-    says = [*once.says, *(keyed.step_markers[row] for row in counting.tolist())]
-    return MarkedSteps(np.concatenate((once.row, keyed.steps.row[counting])), says)
+    found = (decoded.markers[row] for row in decoded.of_text[recording.ranges.text[marked]].tolist())
+    once = _once_each(recording, ends, marked, [item for item in found if isinstance(item, StepMarker)])
+    markers = [*once.markers, *(keyed.step_markers[row] for row in counting.tolist())]
+    return MarkedSteps(np.concatenate((once.row, keyed.steps.row[counting])), markers)
 
 
-def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, says: list[StepMarker]) -> MarkedSteps:
+def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, markers: list[StepMarker]) -> MarkedSteps:
     """Of steps inside each other those that count, so that no time and no token is in two of them.
 
     Around one other, the outer one counts: it is the same iteration. A step around several others is something larger,
@@ -297,12 +296,12 @@ def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, says: list[S
     recording.counters.add("ranges", STEP_AROUND_STEPS, int((~single).sum()))
     outermost = np.flatnonzero(single & ~lookup(single, parent, missing=False))
     # The steps inside such a one lie in a chain.
-    chains = [[says[row] for row in order[first : until[first]].tolist()] for first in outermost.tolist()]
+    chains = [[markers[row] for row in order[first : until[first]].tolist()] for first in outermost.tolist()]
     return MarkedSteps(marked[order[outermost]], [_as_one(chain) for chain in chains])
 
 
 def _as_one(chain: list[StepMarker]) -> StepMarker:
-    """What the markers of one iteration say together, from the outside in: name and number are those of the first."""
+    """What the markers of one iteration record together, outermost first: the first gives name and number."""
     if len(chain) == 1:
         return chain[0]
     most = max(chain, key=lambda item: sum(value is not None for value in (item.kind, item.batch_size, item.tokens)))
@@ -312,8 +311,8 @@ def _as_one(chain: list[StepMarker]) -> StepMarker:
 def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     """The step of every piece of host work, or -1.
 
-    It is the innermost step, or part of one, open on the same thread. A thread that marks none itself (autograd's, say)
-    works for the step open in its process, if steps of different threads never overlap there.
+    It is the innermost step, or part of one, open on the same thread. A thread that marks none itself (such as
+    autograd's) works for the step open in its process, if steps of different threads never overlap there.
     """
     own = _innermost_in(steps, np.arange(steps.start_ns.size), steps.thread, thread, start_ns, end_ns)
     part = _innermost_in(steps.parts, np.arange(steps.parts.step.size), steps.parts.thread, thread, start_ns, end_ns)
@@ -327,7 +326,6 @@ def step_at(steps: Steps, thread: Ints, process: Ints, start_ns: Ints, end_ns: I
 
 
 def _innermost_in(steps: Steps | Parts, rows: Ints, step_line: Ints, line: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """The innermost of some steps that contains each piece and is on the same line (thread or process)."""
     if not rows.size or not line.size:
         return np.full(line.size, -1, dtype=np.int64)
     start, end, first, last = one_axis(
@@ -339,7 +337,6 @@ def _innermost_in(steps: Steps | Parts, rows: Ints, step_line: Ints, line: Ints,
 
 
 def _without_overlap(steps: Steps) -> Flags:
-    """For every process whether steps of different threads are never open at once."""
     without = np.ones(int(steps.process.max()) + 1, dtype=bool)
     for process in np.unique(steps.process).tolist():
         rows = np.flatnonzero(steps.process == process)
@@ -451,7 +448,6 @@ def _optimizer_steps(phased: Phased) -> Rows:
 
 
 def _first_of_each_step(phased: Phased, optimizers: Rows, calls: _Spans) -> Rows:
-    """The positions of the steps of the optimizer that leads: the one that steps most often, or the first such."""
     phases = [phased.texts[row] for row in phased.text[optimizers].tolist()]
     if not phases:
         return np.empty(0, np.int64)
@@ -468,7 +464,6 @@ def _first_of_each_step(phased: Phased, optimizers: Rows, calls: _Spans) -> Rows
 
 
 def _begins(phased: Phased, calls: _Spans, before: Ints, optimizer: Rows) -> Ints:
-    """When steps begin: at the end of the step before, but after evaluation."""
     # Until the end of the optimizer's range: a closure may run the model inside it.
     after = _after_evaluation(phased, before, phased.end_ns[optimizer])
     unknown = (before == _NEVER) | (after > before)
@@ -493,7 +488,6 @@ def _after_evaluation(phased: Phased, before: Ints, until: Ints) -> Ints:
 
 
 def _first_signs(phased: Phased, calls: _Spans, before: Ints, after: Ints, optimizer: Ints) -> Ints:
-    """When the first sign of each step was seen: loading its data, setting gradients to zero, or a call."""
     since = np.maximum(before, _last(np.sort(calls.end_ns), after))
     preparing = phased.start_ns[np.isin(phased.code, (DATA, OPTIMIZER))]
     signs = np.minimum(_next(preparing, since), _next(calls.start_ns, np.maximum(since, after)))
@@ -501,11 +495,9 @@ def _first_signs(phased: Phased, calls: _Spans, before: Ints, after: Ints, optim
 
 
 def _last(times: Ints, at: Ints) -> Ints:
-    """The last of some times in order that is not after each of others; ``_NEVER`` if there is none."""
     return np.append(_NEVER, times)[np.searchsorted(times, at, side="right")]
 
 
 def _next(times: Ints, at: Ints) -> Ints:
-    """The first of some times that is not before each of others; the largest int64 if there is none."""
     times = np.sort(times)
     return np.append(times, np.iinfo(np.int64).max)[np.searchsorted(times, at)]

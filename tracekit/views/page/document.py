@@ -96,7 +96,6 @@ def contents(dataset: Dataset, before: Dataset | None, progress: Progress, optio
 
 
 def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The parts of the page, each as soon as it is ready; tables that several parts need are read once."""
     heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
     yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
     yield {"budget": budget(dataset)}

@@ -57,7 +57,7 @@ def roof(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any
 
     Returns:
         ``points``: rows of the modules whose FLOPs and bytes are known, the most own time first, with ``module``,
-        their index among the modules on the page. Modules without any FLOPs are limited by memory alone: they are in
+        their index among the modules on the page. Modules without any FLOPs are limited only by memory: they are in
         the table but not on the chart. ``roofs``: the peaks, each once; ``notes``: what is unknown, and what to do.
     """
     worked = frame[frame["self_ns"] > 0].replace([np.inf, -np.inf], np.nan)

@@ -95,7 +95,6 @@ def _repeats(shared: list[Fused], by_time: pd.DataFrame, place: Rows, parent: li
 
 
 def _around(node: int, other: int, parent: list[int]) -> int:
-    """The innermost node that two nodes are, or are part of: all work holds what lies elsewhere."""
     while node != other:
         node, other = (parent[node], other) if node > other else (node, parent[other])
     return node if node >= 0 else _ELSEWHERE

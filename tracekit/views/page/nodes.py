@@ -106,7 +106,6 @@ def _figures(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> pd
 def _lines(
     dataset: Dataset, modules: Hierarchy, figures: pd.DataFrame, type_of: Rows
 ) -> tuple[dict[str, list[Any]], Rows]:
-    """The lines of the tree, and for each module the index on the page of its line or of the nearest above it."""
     lines, members = module_tree.frame(dataset), module_tree.members(modules)
     on_page = kept(_parents(lines["depth"].tolist()), _ints(lines, "subtree_ns"), limits.MODULES)
     line_of = np.empty(len(modules.path), dtype=np.int64)
@@ -123,7 +122,6 @@ def _lines(
 
 
 def _types(dataset: Dataset, modules: Hierarchy, by_phase: dict[str, Ints]) -> tuple[list[dict[str, Any]], Rows]:
-    """Types of layers, the most own time first, and for each module the index of its type, -1 for one left out."""
     keys, code = modules_by_class.layer_types(modules)
     rows = records(modules_by_class.frame(dataset).head(limits.TYPES))
     index = {(row["class_name"], row["name"]): at for at, row in enumerate(rows)}
@@ -177,7 +175,6 @@ def _columns(figures: pd.DataFrame, on_page: Kept, names: list[str], types: Ints
 
 
 def _left_out(on_page: Kept, subtree_ns: Ints, own: Ints) -> dict[str, list[int]]:
-    """How many nodes below each node on the page are left out, and their time; each counts at its nearest ancestor."""
     count = on_page.rows.size
     gone = np.ones(subtree_ns.size, dtype=bool)
     gone[on_page.rows] = False

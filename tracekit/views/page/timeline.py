@@ -103,7 +103,6 @@ def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.Data
 
 
 def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, Any]]]:
-    """For each row the index of its stream, or on the host of its thread; and what each stream is."""
     kinds = labels(table, "kind")
     on_host = np.isin(kinds.code, kinds.of(_OPERATOR))
     tid = np.where(on_host, integers(table, "tid"), -1)

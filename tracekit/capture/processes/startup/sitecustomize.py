@@ -76,7 +76,6 @@ def _load(spec: ModuleSpec | None) -> None:
 
 
 def _write_problem(text: str) -> None:
-    """Leaves why this process is not recorded, for the command that asked for it."""
     import json
 
     try:
