@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -54,7 +53,7 @@ def run(steps: list[list[Call]], machine: Machine) -> Run:
     """One host thread and some streams, as a simulation of events."""
     done, now, ids = Run(), 0, 0
     ends: dict[int, int] = {}
-    starts, last = [], 0
+    starts = []
     for number, calls in enumerate(steps):
         begin, first = now, None
         now += 1_000
@@ -66,7 +65,7 @@ def run(steps: list[list[Call]], machine: Machine) -> Run:
                 done.lines.append(f"launch 1 {now} {now + machine.launch_ns} #{ids}")
                 now += machine.launch_ns
                 start = max(now + STARTS_AFTER_NS, ends.get(stream, -BETWEEN_NS) + BETWEEN_NS)
-                ends[stream] = last = start + round(lasts * machine.device(call.module))
+                ends[stream] = start + round(lasts * machine.device(call.module))
                 done.lines.append(f"kernel+{stream} 1 {start} {ends[stream]} #{ids} gemm{stream}")
                 first = start if first is None else min(first, start)
             if call.waits and machine.waits:
@@ -143,13 +142,13 @@ def test_calls_that_block_no_longer_do(seed: int) -> None:
 @settings(max_examples=15, deadline=None)
 @given(SEEDS)
 def test_launches_take_no_time(seed: int) -> None:
-    check(seed, Changes(no_launch_cost=("*",)), Machine(launch_ns=0), 0.02)
+    check(seed, Changes(no_launch_cost=("*",)), Machine(launch_ns=0), 0.04)
 
 
 def test_a_pattern_that_names_no_module_is_refused(tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", "\n".join(run(program(1), Machine()).lines))
     dataset = tracekit.parse(path, tmp_path / "out", scheduler="here")
-    with pytest.raises(UsageError, match="no module matches top.nothing"):
+    with pytest.raises(UsageError, match=r"no module matches top\.nothing"):
         predict(dataset, Changes(no_sync=("top.nothing",)))
 
 

@@ -88,12 +88,13 @@ class Changing:
             self._scale(pattern, factor)
         for pattern, factor in changes.host_scale:
             self._host_scale(pattern, factor)
-        for pattern in changes.no_sync:
-            self._no_sync(matched(pattern, self.modules))
-        for pattern in changes.no_launch_cost:
-            self._no_launch_cost(matched(pattern, self.modules))
-        for pattern in changes.as_graph:
-            self._as_graph(matched(pattern, self.modules))
+        for patterns, change in (
+            (changes.no_sync, self._no_sync),
+            (changes.no_launch_cost, self._no_launch_cost),
+            (changes.as_graph, self._as_graph),
+        ):
+            for pattern in patterns:
+                change(matched(pattern, self.modules))
         if changes.interconnect is not None:
             self._of_collectives(1 / changes.interconnect)
         if changes.like_fastest_rank:
@@ -195,7 +196,8 @@ def _first_of_threads(thread: Rows) -> Flags:
 
 
 def _scaled(values: Ints, factor: float) -> Ints:
-    return np.rint(values * factor).astype(np.int64)
+    scaled: Ints = np.rint(values * factor).astype(np.int64)
+    return scaled
 
 
 def _usual(values: Ints) -> int:

@@ -9,6 +9,7 @@ moves unless something changes. (Daydream, Zhu et al., USENIX ATC 2020, has host
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -190,57 +191,81 @@ def _awaited(found: Recorded, waits_for: Rows) -> tuple[Rows, Rows]:
 
 
 def played(found: Recorded, changed: Tasks) -> Times:
-    """The times under the model, one pass over all calls and work in the order in which they were measured."""
+    """The times under the model, in one pass over all calls and work in the order in which they were measured."""
+    playing = _Playing(found, changed)
+    does = (playing.end_event, playing.start_event, playing.start_work, playing.meet)
     kinds, rows = _nodes(found, changed)
-    events, work = found.events, found.work
-    thread, code, takes = events.thread.tolist(), changed.code.tolist(), changed.takes.tolist()
-    waits_for, after_work = changed.waits_for.tolist(), changed.after_work.tolist()
-    awaited: dict[int, list[int]] = {}
-    for call, other in zip(*(column.tolist() for column in changed.awaited), strict=True):
-        awaited.setdefault(call, []).append(other)
-    event, launch, early = changed.event.tolist(), changed.launch.tolist(), changed.early.tolist()
-    before, order, lasts = changed.before.tolist(), changed.order.tolist(), changed.lasts.tolist()
-    meeting = changed.meeting.tolist()
-    depends: dict[int, list[tuple[int, int]]] = {}
-    for one, other, lag in zip(*(column.tolist() for column in changed.dependent), strict=True):
-        depends.setdefault(one, []).append((other, lag))
-    members: dict[int, list[int]] = {}
-    for row in np.flatnonzero(changed.meeting >= 0).tolist():
-        members.setdefault(meeting[row], []).append(row)
-    now = [0] * (int(events.thread.max(initial=-1)) + 1)
-    event_start, event_end = [0] * len(thread), [0] * len(thread)
-    start, end = work.start.tolist(), work.end.tolist()
     for kind, row in zip(kinds.tolist(), rows.tolist(), strict=True):
-        if kind == _WORK_STARTS:
-            at = _NEVER
-            if (call := event[row]) >= 0:
-                at = (event_start if early[row] else event_end)[call] + launch[row]
-            if (prior := before[row]) >= 0 and end[prior] + order[row] > at:
-                at = end[prior] + order[row]
-            for other, lag in depends.get(row, ()):
-                if end[other] + lag > at:
-                    at = end[other] + lag
-            if at > _NEVER:
-                start[row] = at
-            end[row] = start[row] + lasts[row]
-        elif kind == _EVENT_STARTS:
-            at = now[thread[row]] + code[row]
-            event_start[row] = at
-            event_end[row] = now[thread[row]] = at + takes[row]
-        elif kind == _EVENT_ENDS:
-            until = (
-                max(end[waits_for[row]], *(end[one] for one in awaited.get(row, ())))
-                if row in awaited
-                else end[waits_for[row]]
-            )
-            until += after_work[row]
-            if until > event_end[row]:
-                event_end[row] = now[thread[row]] = until
-        else:
-            arrived = max(start[one] for one in members[row])
-            for one in members[row]:
-                end[one] = arrived + lasts[one]
-    return Times(*(np.array(column, np.int64) for column in (event_start, event_end, start, end)))
+        does[kind](row)
+    return Times(*(np.array(column, np.int64) for column in playing.times))
+
+
+class _Playing:
+    """The times so far, as lists: one of Python's integers is read and written faster than one of NumPy's."""
+
+    def __init__(self, found: Recorded, changed: Tasks) -> None:
+        self._thread, self._code, self._takes = (
+            column.tolist() for column in (found.events.thread, changed.code, changed.takes)
+        )
+        self._after_work = changed.after_work.tolist()
+        self._event, self._launch, self._early = (
+            column.tolist() for column in (changed.event, changed.launch, changed.early)
+        )
+        self._before, self._order, self._lasts = (
+            column.tolist() for column in (changed.before, changed.order, changed.lasts)
+        )
+        waiting = np.flatnonzero(changed.waits_for >= 0)
+        calls, ended_by = (
+            np.append(waiting, changed.awaited[0]),
+            np.append(changed.waits_for[waiting], changed.awaited[1]),
+        )
+        self._awaited = _lists(calls, zip(ended_by.tolist()))
+        one, other, lag = changed.dependent
+        self._depends = _lists(one, zip(other.tolist(), lag.tolist(), strict=True))
+        met = np.flatnonzero(changed.meeting >= 0)
+        self._members = _lists(changed.meeting[met], zip(met.tolist()))
+        self._now = [0] * (int(found.events.thread.max(initial=-1)) + 1)
+        self._event_start, self._event_end = [0] * len(self._thread), [0] * len(self._thread)
+        self._start, self._end = found.work.start.tolist(), found.work.end.tolist()
+
+    @property
+    def times(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        return self._event_start, self._event_end, self._start, self._end
+
+    def start_event(self, row: int) -> None:
+        thread = self._thread[row]
+        self._event_start[row] = at = self._now[thread] + self._code[row]
+        self._event_end[row] = self._now[thread] = at + self._takes[row]
+
+    def end_event(self, row: int) -> None:
+        until = max(self._end[work] for (work,) in self._awaited[row]) + self._after_work[row]
+        if until > self._event_end[row]:
+            self._event_end[row] = self._now[self._thread[row]] = until
+
+    def start_work(self, row: int) -> None:
+        at = _NEVER
+        if (call := self._event[row]) >= 0:
+            at = (self._event_start if self._early[row] else self._event_end)[call] + self._launch[row]
+        if (prior := self._before[row]) >= 0:
+            at = max(at, self._end[prior] + self._order[row])
+        if row in self._depends:
+            at = max(at, *(self._end[other] + lag for other, lag in self._depends[row]))
+        if at > _NEVER:
+            self._start[row] = at
+        self._end[row] = self._start[row] + self._lasts[row]
+
+    def meet(self, number: int) -> None:
+        members = self._members[number]
+        arrived = max(self._start[one] for (one,) in members)
+        for (one,) in members:
+            self._end[one] = arrived + self._lasts[one]
+
+
+def _lists(keys: Ints, values: Iterable[tuple[int, ...]]) -> dict[int, list[tuple[int, ...]]]:
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for key, value in zip(keys.tolist(), values, strict=True):
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def _nodes(found: Recorded, changed: Tasks) -> tuple[Ints, Rows]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -107,7 +108,7 @@ def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
     place = integers(kernels, "kernel_id")
     awaited = {name: lookup(work_of, positions(ids, place)) for name, ids in rows.items()}
     events = _with_work(events, event_of["waits"], awaited["waits"])
-    pairs, has = _dependencies(kernels, others, awaited["api_calls"], work_of, order)
+    pairs, has = _dependencies(kernels, others, awaited["api_calls"], order)
     return Recorded(events, work, pairs, threads, work_of, event_of, has)
 
 
@@ -162,7 +163,7 @@ def _running_maximum(group: Rows, values: Ints) -> Ints:
     """The greatest value so far in each group; rows of a group are neighbours."""
     reached = np.empty_like(values)
     edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), group.size]
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         reached[low:high] = np.maximum.accumulate(values[low:high])
     return reached
 
@@ -187,15 +188,15 @@ def _work(dataset: Dataset, kernels: pa.Table, order: Rows, event: Rows, modules
     before[by_stream[1:][same]] = by_stream[:-1][same]
     launched = np.bincount(own[own >= 0], minlength=1)
     several = lookup(launched, np.where(own >= 0, own, -1), 0) > 1
+    ids = integers(kernels, "kernel_id")[order]
+    module, name = modules.rows(kernels)[order], names.code[order]
+    context, _ = grouped(place[:3])
     return Work(
-        integers(kernels, "kernel_id")[order], place[0], grouped(place[:3])[0], stream, start, end, own, before, modules.rows(kernels)[order], names.code[order], names.words,
-        collective, several,
+        ids, place[0], context, stream, start, end, own, before, module, name, names.words, collective, several
     )  # fmt: skip
 
 
-def _dependencies(
-    kernels: pa.Table, others: pa.Table, awaited: Rows, work_of: Rows, order: Rows
-) -> tuple[tuple[Rows, Rows], bool]:
+def _dependencies(kernels: pa.Table, others: pa.Table, awaited: Rows, order: Rows) -> tuple[tuple[Rows, Rows], bool]:
     """Of every wait of a stream the first work launched there later, and the work that it waits for."""
     stream = integers(others, "stream")
     rows = np.flatnonzero((awaited >= 0) & (stream >= 0))
@@ -241,19 +242,20 @@ def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recor
             )
         )
         waits.append((one.waits[0] + rows, one.waits[1] + rows))
-    every_name = [name for one in parts for name in one.work.names]
-    columns = [[getattr(one, field) for one in work] for field in Work._fields]
-    whole = Work(*(every_name if field == "names" else np.concatenate(column)
-                   for field, column in zip(Work._fields, columns, strict=True)))  # fmt: skip
     return Recorded(
         Events(*map(np.concatenate, zip(*events, strict=True))),
-        whole,
+        _together(work),
         (np.concatenate([one for one, _ in waits]), np.concatenate([other for _, other in waits])),
         np.concatenate([one.threads for one in parts]),
         np.empty(0, np.int64),
         {},
         all(one.has_dependencies for one in parts),
     )
+
+
+def _together(parts: list[Work]) -> Work:
+    columns = {name: np.concatenate([getattr(one, name) for one in parts]) for name in Work._fields if name != "names"}
+    return Work(**columns, names=[name for one in parts for name in one.names])
 
 
 def _on_clock(part: Recorded, clock: Callable[[Ints], Ints]) -> Recorded:
