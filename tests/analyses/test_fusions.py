@@ -102,5 +102,12 @@ def test_work_of_several_modules_is_weighted(dataset: Dataset) -> None:
     assert told == [["exact", 1, 40], ["weighted", 6, 240]]
 
 
+@pytest.mark.parametrize(("served", "certain"), [("head", ["exact"]), (None, ["weighted"])])
+def test_certainty_is_told_only_where_not_all_is_exact(served: str | None, certain: list[str], tmp_path: Path) -> None:
+    modules = [served] if served else ["embed", "head"]
+    rows = coverage.frame(recorded(tmp_path, [kernel("triton_poi_0", *((path, 1) for path in modules))]))
+    assert rows.cause[rows.what == "certainty"].tolist() == [kind for kind in certain if kind != "exact"]
+
+
 def test_methods_that_infer_are_methods() -> None:
     assert set(INFERRING) < {method.NAME for method in METHODS}

@@ -72,7 +72,8 @@ def test_no_more_tasks_run_at_once_than_memory_holds(
 ) -> None:
     monkeypatch.setattr(processes, "available_bytes", lambda: 10)
     for needed_bytes, most in ((6, 1), (11, 1), (5, 2)):
-        these = tasks(partial(work.at_once, tmp_path), 4, needed_bytes)
+        (folder := tmp_path / f"{needed_bytes}").mkdir()
+        these = tasks(partial(work.at_once, folder, most), 4, needed_bytes)
         assert max(results(two, these).values()) == most
 
 

@@ -272,3 +272,19 @@ def test_a_process_that_is_killed_is_told_and_leaves_nothing(tmp_path: Path, mon
 
 def killed(*_: object) -> None:
     os.kill(os.getpid(), 9)
+
+
+def test_a_process_whose_ranges_are_all_in_one_domain_does_not_name_it_whatever_others_have(tmp_path: Path) -> None:
+    lines = """
+        range@2  1    0 100 forward
+        launch   1   10  20 #1
+        kernel   1   30  50 #1 gemm
+        range@2  2/1  0 100 forward
+        range    2/1 10  90 step
+        launch   2/1 20  30 #1
+        kernel   2/1 40  60 #1 gemm
+    """
+    path = report(tmp_path / "report.sqlite", lines)
+    check_same(path, tmp_path, rows="ranges")
+    paths = tracekit.load(tmp_path / "apart").table("modules").column("path").to_pylist()
+    assert paths == ["forward", "domain#2:forward", "domain#2:forward.step"]

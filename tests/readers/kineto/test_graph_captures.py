@@ -275,6 +275,12 @@ def test_a_folder_of_traces_and_what_is_none(tmp_path: Path) -> None:
         tracekit.parse(report, tmp_path / "out", graph_captures=[folder / "none.json"], force=True)
 
 
+def test_what_works_during_a_graph_capture_is_no_part_of_it(tmp_path: Path) -> None:
+    working = [launch(34, 7), kernel(60, 7, "copy")]
+    dataset = parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "gemm"), [*CAPTURE, *working])
+    assert causes(dataset) == [None] * 3
+
+
 @pytest.mark.traces
 def test_graph_captures_belong_to_chrome_traces_alone(tmp_path: Path) -> None:
     capture = trace(tmp_path / "capture.json", *CAPTURE, baseTimeNanoseconds=BASE)

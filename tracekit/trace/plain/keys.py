@@ -289,12 +289,21 @@ def _never_above_users(extents: Extents, library: Flags, calls: Extents) -> Exte
     return Extents(*(column[kept] for column in extents))
 
 
+def _distinguishing_domains(recording: Recording, rows: Rows) -> Ints:
+    """The domain of each range; -1 where all ranges of its process that are no library's are in it."""
+    domain = recording.ranges.domain[rows].astype(np.int64)
+    process = recording.threads.process[recording.ranges.thread[rows]]
+    users = ~of_libraries(recording)[rows]
+    owner, number = process[users], domain[users]
+    first = grouped((owner, number)).first
+    only = np.full(int(process.max(initial=-1)) + 1, -1)
+    only[owner[first]] = number[first]
+    only[np.bincount(owner[first], minlength=only.size) > 1] = -1
+    return np.where(domain == only[process], -1, domain)
+
+
 def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tuple[list[Marker], Rows]:
-    domain = recording.ranges.domain[rows]
-    # Where all ranges that are no library's are in one domain, its name shows nothing.
-    users = np.unique(domain[~of_libraries(recording)[rows]])
-    if users.size == 1:
-        domain = np.where(domain == users[0], -1, domain)
+    domain = _distinguishing_domains(recording, rows)
     groups = grouped((domain, name))
     numbers: dict[tuple[str, Shapes | None], int] = {}
     markers: list[Marker] = []
