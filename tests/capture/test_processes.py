@@ -324,6 +324,16 @@ def test_a_process_that_begins_to_use_the_gpu_later_is_recorded_in_two_pieces(
     assert unfinished(tmp_path) == []
 
 
+def test_what_was_recorded_before_a_window_is_dropped_is_in_no_piece(tmp_path: Path) -> None:
+    window = ProcessWindow(Request(tmp_path, "torch", Settings()))
+    for end in (window.drop, window.close):
+        window.open()
+        window.recorder.emitter.opener("work")()
+        window.recorder.emitter.close()
+        end()
+        assert (len(pieces(tmp_path)), unfinished(tmp_path)) == (int(end == window.close), [])
+
+
 @pytest.mark.nsys
 def test_nsys_hears_the_markers_of_a_command(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)

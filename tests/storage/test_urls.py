@@ -207,6 +207,12 @@ def test_a_report_that_is_not_there_is_one_line(url: str, problem: str, store: S
     assert problem in refusal(command("parse", url, "-o", tmp_path / "run"), url)  # type: ignore[arg-type]
 
 
+def test_a_report_that_cannot_be_read_is_named_by_its_url(store: Store, tmp_path: Path) -> None:
+    store.files.pipe_file("runs/broken.sqlite", b"no report")
+    url = "s3://runs/broken.sqlite"
+    refusal(command("parse", url, "-o", tmp_path / "run"), url)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [("s3://nobody/run", "its bucket does not exist"), ("s3://runs/job", "already exists and is not a dataset")],

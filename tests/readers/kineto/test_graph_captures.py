@@ -134,8 +134,10 @@ def test_a_graph_capture_that_does_not_agree_gives_no_module(tmp_path: Path, nam
 def test_graphs_of_several_batch_sizes_have_modules_but_no_call(tmp_path: Path) -> None:
     captures = [CAPTURE, [row | {"ts": row["ts"] + 200} for row in CAPTURE]]
     dataset = parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "gemm", graph=4), *captures)
-    rows = dataset.table("kernels", ["module", "call_id", "method"]).to_pylist()
-    assert rows == [{"module": path, "call_id": None, "method": "graph_order"} for path in ("top.a", "top.b", "top.b")]
+    rows = dataset.table("kernels", ["module", "call_id", "capture_range_id", "method"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (path, None, None, "graph_order") for path in ("top.a", "top.b", "top.b")
+    ]
 
 
 @pytest.mark.parametrize("instantiated", [True, False])
@@ -273,6 +275,12 @@ def test_a_folder_of_traces_and_what_is_none(tmp_path: Path) -> None:
         tracekit.parse(report, tmp_path / "out", graph_captures=[folder / "absent.json"], force=True)
     with pytest.raises(ReportError, match=r"none.json: holds no graph capture; expected a Chrome trace in which"):
         tracekit.parse(report, tmp_path / "out", graph_captures=[folder / "none.json"], force=True)
+
+
+def test_what_works_during_a_graph_capture_is_no_part_of_it(tmp_path: Path) -> None:
+    working = [launch(34, 7), kernel(60, 7, "copy")]
+    dataset = parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "gemm"), [*CAPTURE, *working])
+    assert causes(dataset) == [None] * 3
 
 
 @pytest.mark.traces
