@@ -184,6 +184,11 @@ def test_a_process_without_modules_does_not_change_what_the_others_are_keyed_by(
     assert tracekit.load(tmp_path / "apart").manifest["hierarchy"] == {"by": "modules", "asked": "auto"}
 
 
+def test_the_path_that_markers_record_is_that_of_the_first_call_of_all_processes(tmp_path: Path) -> None:
+    lines = "range 5/5 92 98 {'Module': 'other.norm'}\nrange 6/6 4 8 {'Module': 'net.norm'}\n"
+    check_same(report(tmp_path / "report.sqlite", RANKS + lines), tmp_path)
+
+
 def test_the_rank_in_the_name_of_a_file_belongs_to_no_one_of_several_processes(tmp_path: Path) -> None:
     check_same(report(tmp_path / "rank3.sqlite", RANKS), tmp_path)
     assert tracekit.load(tmp_path / "apart").manifest["ranks"] == []

@@ -202,6 +202,11 @@ def test_what_reports_say_differently_of_a_module_is_null_and_counted_in_each(tm
     assert other.table("modules").equals(dataset.table("modules"))
 
 
+def test_of_the_paths_that_markers_record_another_than_the_module_s_own_counts(tmp_path: Path) -> None:
+    paths = reports(tmp_path, *(f"range 1 0 9 {{'Module': 'a'}}\nrange 1 2 5 {{'Module': '{own}.b'}}" for own in "xay"))
+    assert joined_here(paths, tmp_path / "run").table("modules").column("alias_of").to_pylist() == [None, "x.b"]
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_siblings_stand_as_they_do_in_the_reports_whatever_the_order_of_these(
     tmp_path: Path, order: tuple[int, ...]

@@ -134,8 +134,10 @@ def test_a_graph_capture_that_does_not_agree_gives_no_module(tmp_path: Path, nam
 def test_graphs_of_several_batch_sizes_have_modules_but_no_call(tmp_path: Path) -> None:
     captures = [CAPTURE, [row | {"ts": row["ts"] + 200} for row in CAPTURE]]
     dataset = parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "gemm", graph=4), *captures)
-    rows = dataset.table("kernels", ["module", "call_id", "method"]).to_pylist()
-    assert rows == [{"module": path, "call_id": None, "method": "graph_order"} for path in ("top.a", "top.b", "top.b")]
+    rows = dataset.table("kernels", ["module", "call_id", "capture_range_id", "method"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (path, None, None, "graph_order") for path in ("top.a", "top.b", "top.b")
+    ]
 
 
 @pytest.mark.parametrize("instantiated", [True, False])
