@@ -5,9 +5,13 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     range   1    0 100  {'Module': 'top'}     a pushed and popped range; its text is the rest of the line
     range   1    0   -  …                     one that never ended
     async   1    0 100  …                     a start/end range; ``1>2`` ends on thread 2
-    launch  1   10  20  #5 cudaLaunchKernel   an API call with correlation id 5; ``returns=719`` behind it is its error
+    launch  1   10  20  #5 cudaLaunchKernel   an API call with correlation id 5; ``returns=719`` behind it is its error;
+                                              ``stream=7`` its stream, ``event=3`` the number of an event's record,
+                                              ``handle=3`` the event where records have no numbers
+    os      1   10  20  pthread_cond_wait     a call of the system's runtime
     kernel  1   30  50  #5 gemm               work that it started; the thread names the process only
-    memcpy  1   30  50  #6 1024               bytes; ``kind=11`` behind them is the direction, CUPTI's code
+    memcpy  1   30  50  #6 1024               bytes; ``kind=11`` behind them is the direction, CUPTI's code; ``from=0``
+                                              and ``to=0`` are ends in pageable memory
     memset  1   30  50  #7 1024
     graph   1   30  50  #8 exec 2 of 1        a graph traced as a whole: instance 2 of graph 1
     node!9  1   30  30  4                     records that node 9 of a graph was made, as a copy of node 4 if that is
@@ -31,13 +35,21 @@ from tests.benchmarks.serving_report import SCHEMA as SERVING_SCHEMA
 SCHEMA = f"""{SERVING_SCHEMA}
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
   contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER,
-  copyKind INTEGER, graphNodeId INTEGER);
+  copyKind INTEGER, srcKind INTEGER, dstKind INTEGER, graphNodeId INTEGER);
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
   contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER,
   graphNodeId INTEGER);
 CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
   contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, graphId INTEGER,
   graphExecId INTEGER);
+"""
+#: What is recorded of calls that wait for streams and events, or record events; and calls of the system's runtime.
+STREAM_CALLS = """
+CREATE TABLE IF NOT EXISTS {name} (deviceId INTEGER, contextId INTEGER, streamId INTEGER, correlationId INTEGER,
+  globalPid INTEGER, eventId INTEGER, eventSyncId INTEGER)
+"""
+OS_CALLS = """
+CREATE TABLE IF NOT EXISTS OSRT_API (start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER)
 """
 #: The table of nodes has the older name unless graphs are recorded too.
 NODES = """
@@ -199,6 +211,24 @@ class _Writer:
             nameId=self.string(name or "cudaLaunchKernel_v7000"),
             returnValue=options.get("returns", 0),
         )
+        if not {"stream", "event", "handle"}.isdisjoint(options):
+            table = "CUDA_EVENT" if "EventRecord" in name else "SYNCHRONIZATION"
+            self.db.execute(STREAM_CALLS.format(name=f"CUPTI_ACTIVITY_KIND_{table}"))
+            self.insert(
+                f"CUPTI_ACTIVITY_KIND_{table}",
+                deviceId=0,
+                contextId=1,
+                streamId=options.get("stream", 2**32 - 1),
+                correlationId=line["id"],
+                globalPid=line["pid"],
+                eventId=options.get("handle", options.get("event")),
+                eventSyncId=options.get("event"),
+            )
+
+    def _os(self, line: dict[str, Any]) -> None:
+        self.db.execute(OS_CALLS)
+        name = self.string(line["rest"])
+        self.insert("OSRT_API", start=line["start"], end=line["end"], globalTid=line["tid"], nameId=name)
 
     def _work(self, line: dict[str, Any], table: str, **columns: object) -> None:
         self.insert(
@@ -244,6 +274,8 @@ class _Writer:
             "CUPTI_ACTIVITY_KIND_MEMCPY",
             bytes=int(size or 0),
             copyKind=options.get("kind", 1),
+            srcKind=options.get("from", 1),
+            dstKind=options.get("to", 2),
             graphNodeId=_node(line),
         )
 

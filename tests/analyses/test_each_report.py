@@ -17,7 +17,7 @@ from tests.simulator import capturing, eventful, simulate, write_report
 from tests.simulator.compiled.program import program
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
-from tracekit.analyses import ANALYSES, coverage, fusions, gaps, kernels, module_kernels, modules, tree
+from tracekit.analyses import ANALYSES, budget, coverage, fusions, gaps, kernels, module_kernels, modules, tree
 from tracekit.analyses.base import Analysis
 from tracekit.analyses.difference import Difference, Options, compare
 from tracekit.analyses.spread import Values, spread
@@ -53,9 +53,11 @@ def at_once(dataset: Dataset) -> Iterator[Dataset]:
     yield dataset
 
 
-@pytest.mark.parametrize(
-    "analysis", [one for one in BY_REPORT if one is not coverage], ids=lambda analysis: analysis.NAME
-)
+#: A budget is worked out for one report after the other; see ``test_budget`` for several.
+AT_ONCE = [one for one in BY_REPORT if one not in (coverage, budget)]
+
+
+@pytest.mark.parametrize("analysis", AT_ONCE, ids=lambda analysis: analysis.NAME)
 def test_rows_are_those_of_all_reports_at_once(
     several: Dataset, analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

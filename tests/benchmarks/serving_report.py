@@ -67,6 +67,19 @@ def write_report(path: Path, *, kernels: int, inline_text: bool = False) -> Path
     return write_program(path, Program(inline_text=inline_text), steps)
 
 
+def with_waits(path: Path) -> Path:
+    """Adds to each launch a call that blocks, or one that neither blocks nor starts work, at its end."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("INSERT INTO StringIds VALUES (-1, 'cudaDeviceSynchronize'), (-2, 'cudaEventQuery')")
+        table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+        db.execute(
+            f"INSERT INTO {table} SELECT end, end, eventClass, globalTid, correlationId + 1000000000, "  # noqa: S608
+            f"CASE WHEN correlationId % 3 THEN -1 ELSE -2 END, 0, NULL FROM {table}"
+        )
+        db.commit()
+    return path
+
+
 def write_program(path: Path, program: "Program", steps: Sequence[tuple[str, int]]) -> Path:
     """Writes what a program does in the given steps (kind and number of tokens)."""
     events = program.steps(steps)

@@ -19,6 +19,16 @@ report.sqlite Nsight Systems 2023.4.4.54-234433681190v0, schema 3.7.2
 2 calls of 2 modules
 1 step (1 us); median host time
 
+Wall clock of the median step, 760 ns
+CCCCCCCCCCCCCCCCCCCCCLLLHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHTTTTTTT
+
+kind median step share of all led by
+────────────────────────────────────────────────────
+C compute 200 ns 26.3 % 26.3 % top 50%
+L launch 30 ns 3.9 % 3.9 % top 100%
+H host code 460 ns 60.5 % 60.5 % top.a 78%
+T latency 70 ns 9.2 % 9.2 % top 100%
+
 GPU time by module
 
 module calls self subtree GPU share

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tracekit
-from tests.benchmarks.serving_report import write_report
+from tests.benchmarks.serving_report import with_waits, write_report
 from tests.command import LINES
 from tests.golden import check
 from tests.trace_lines import report
@@ -25,7 +25,7 @@ SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("served")
-    return tracekit.parse(write_report(folder / "report.sqlite", kernels=10_000))
+    return tracekit.parse(with_waits(write_report(folder / "report.sqlite", kernels=10_000)))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tracekit
-from tests.benchmarks.serving_report import write_report
+from tests.benchmarks.serving_report import with_waits, write_report
 from tests.command import LINES
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
@@ -40,7 +40,7 @@ kernel 1  430  440 #4
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("served")
-    return tracekit.parse(write_report(folder / "report.sqlite", kernels=150_000))
+    return tracekit.parse(with_waits(write_report(folder / "report.sqlite", kernels=150_000)))
 
 
 @pytest.fixture

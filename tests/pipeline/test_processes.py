@@ -37,6 +37,9 @@ kernel 5/5 200 210 #1 gather
 range 5/5  50  90 {'Module': 'net.mlp'}
 launch 5/5  60  70 #2
 kernel 5/5 220 250 #2 gemm
+launch 5/5  71  75 #3 cudaEventRecord stream=7 event=1
+launch 5/5  76  80 #4 cudaStreamWaitEvent stream=8 event=1
+launch 5/5 105 260 #5 cudaStreamSynchronize stream=7
 range 6/6   0 100 {'Module': 'net'}
 range 6/6  10  40 {'Module': 'net.mlp'}
 launch 6/6  20  30 #1
@@ -44,6 +47,10 @@ kernel:1 6/6 200 230 #1 gemm
 range 6/6  50  90 {'Module': 'net.head'}
 launch 6/6  60  70 #2
 kernel:1 6/6 240 260 #2 gemm
+launch 6/6  91 250 #3 cudaEventRecord stream=7 event=1
+launch 6/6 100 250 #4 cudaEventSynchronize event=1
+os     6/6 102 240 pthread_cond_wait
+os     8/8 102 240 pthread_cond_wait
 range 7/7   0 300 launcher
 """
 _IDS = ("kernel_id", "call_id", "step_id", "range_id")

@@ -115,6 +115,8 @@ def test_the_totals_of_the_manifest_are_the_sums_of_its_reports(two: Dataset) ->
         "calls": 6,
         "kernels": 5,
         "kernel_modules": 4,
+        "api_calls": 0,
+        "waits": 0,
         "modules": 4,
         "steps": 2,
         "coverage": 5,

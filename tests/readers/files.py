@@ -21,7 +21,7 @@ LINES = """
     graph  1  980 990  #4
     async  1   30  95  loose
 """
-TABLES = ("modules", "calls", "kernels", "kernel_modules", "ranges", "steps", "coverage")
+TABLES = ("modules", "calls", "kernels", "kernel_modules", "api_calls", "waits", "ranges", "steps", "coverage")
 
 #: The fixture ``rewritten``: parses a report after some SQL was run on it.
 Rewrite = Callable[..., Dataset]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: The names of the analyses and of their modules, in the order in which they are listed.
 QUESTIONS = (
     *("tree", "modules", "classes", "shapes", "layers", "roofline", "memory"),
-    *("kernels", "module_kernels", "fusions", "launches", "gaps", "steps", "phases"),
+    *("kernels", "module_kernels", "fusions", "launches", "gaps", "budget", "steps", "phases"),
     *("copies", "communication", "stragglers", "clocks", "processes", "coverage"),
 )
 

@@ -12,7 +12,7 @@ from tracekit.analyses.each_report import Totals, Words
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
 from tracekit.analyses.weighted_kernels import DEVICE_TIMES, Axis, axis, kernels
-from tracekit.arrays.codes import Labels, labels
+from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import covered
 from tracekit.arrays.types import Flags, Ints
@@ -82,13 +82,17 @@ def communication(dataset: Dataset, columns: list[str]) -> Communication:
     """The communication of the whole dataset, also outside its root, with some columns of ``kernels``."""
     whole = dataset.whole
     table = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "range_id", *DEVICE_TIMES])))
-    is_nccl, kinds = _is_nccl(whole, table, labels(table, "name")), labels(table, "kind")
+    is_nccl, kinds = nccl_work(whole, table), labels(table, "kind")
     copies = np.isin(kinds.code, kinds.of("memcpy", "memset"))
     return Communication(table, is_nccl, _exposed(axis(whole, table), is_nccl, ~copies & ~is_nccl))
 
 
-def _is_nccl(dataset: Dataset, table: pa.Table, names: Labels) -> Flags:
-    kinds = labels(table, "kind")
+def nccl_work(dataset: Dataset, table: pa.Table) -> Flags:
+    """Which rows are kernels of NCCL, by their names or by the domain of the range around their launch.
+
+    The table has ``kind``, ``name`` and ``range_id``.
+    """
+    kinds, names = labels(table, "kind"), labels(table, "name")
     on_device = ~np.isin(kinds.code, kinds.of("cpu_op"))
     by_name: Flags = on_device & np.isin(names.code, names.containing(_NCCL))
     ranges = dataset.table("ranges", ["range_id", "domain"])

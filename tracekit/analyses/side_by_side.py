@@ -16,6 +16,8 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
 REPORT, RANK, HOST = "report", "rank", "host"
+#: Texts that tell about figures: rows about the same thing can differ in them.
+_TELLING = ("leading",)
 #: What reports are distinguished by.
 BY = (RANK, REPORT, HOST)
 
@@ -101,7 +103,7 @@ def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:
 
 def _together(answer: pd.DataFrame) -> Rows:
     is_number = pd.api.types.is_numeric_dtype
-    about = [name for name in answer.columns if name not in BY and not is_number(answer[name])]
+    about = [name for name in answer.columns if name not in (*BY, *_TELLING) and not is_number(answer[name])]
     numbers: dict[str, int] = {}
     keys = [
         numbers.setdefault(json.dumps(row, default=str), len(numbers))

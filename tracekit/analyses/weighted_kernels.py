@@ -44,14 +44,20 @@ def axis(dataset: Dataset, table: pa.Table) -> Axis:
         (report, None if device < 0 else device) for report in reports for device in devices.tolist()
     ]
     times = [integers(table, "start_ns"), integers(table, "end_ns")]
-    placed = measured_axis([line] * len(times), times)
+    return Axis(line, lines, *axis_of(dataset, [line] * len(times), times))
+
+
+def axis_of(dataset: Dataset, groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
+    """Times of groups (devices, threads) of a dataset on one axis that keeps distances."""
+    placed = measured_axis(groups, times)
     if placed is None:
         raise DatasetError(
             dataset.folder,
-            f"the work of its {len(lines)} devices spans more than 584 years in total",
+            f"what its {max(int(group.max(initial=0)) for group in groups) + 1} devices or threads did spans more than "
+            "584 years in total",
             "parse the reports again, without the one whose times are damaged",
         )
-    return Axis(line, lines, *placed)
+    return placed
 
 
 def report_codes(dataset: Dataset, table: pa.Table) -> Rows:

@@ -123,14 +123,18 @@ def _open_count(start: Ints, end: Ints) -> Ints:
 
 
 def _parents_of_any(start: Ints, end: Ints) -> Rows:
-    parent = np.full(start.size, -1, dtype=np.int32)
-    stack: list[tuple[int, int]] = []
-    for row, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        while stack and (stack[-1][0] < stop or stack[-1][0] <= begin):
-            stack.pop()
-        if stack:
-            parent[row] = stack[-1][1]
-        stack.append((stop, row))
+    """The parents of intervals that may overlap in part.
+
+    What stands between an interval and its parent so far ends before it does. If that holds of the parent too, so it
+    does of all up to the parent's own: all go up at once, until the parent ends no earlier.
+    """
+    parent = np.arange(-1, start.size - 1, dtype=np.int32)
+    parent[1:][start[1:] >= np.maximum.accumulate(end)[:-1]] = -1  # nothing before it is still open
+    active = np.flatnonzero(parent >= 0)
+    while active.size:
+        active = active[end[parent[active]] < end[active]]
+        parent[active] = parent[parent[active]]
+        active = active[parent[active] >= 0]
     return parent
 
 

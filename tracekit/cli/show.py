@@ -101,10 +101,14 @@ def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
 def _print(
     dataset: Dataset, analysis: Analysis, options: dict[str, Any], choice: Choice, args: argparse.Namespace
 ) -> None:
-    from tracekit.analyses import tree
+    from tracekit.analyses import budget, tree
     from tracekit.analyses.base import taken
     from tracekit.views import answers
 
+    as_text = not (args.json or args.csv)
+    if analysis is budget and as_text:
+        _print_budget(dataset, choice, args)
+        return
     answer = rows = answers.columns(dataset, analysis, args.by, **options)
     is_tree = analysis is tree and args.by is None
     if is_tree:
@@ -132,6 +136,22 @@ def _print(
     else:
         shown = rows if args.by is None else answers.side_by_side(rows)
         terminal.print(answers.as_text(shown, words, terminal.width, choice))
+
+
+def _print_budget(dataset: Dataset, choice: Choice, args: argparse.Namespace) -> None:
+    """Prints a line for each kind, in place of all rows."""
+    from tracekit.analyses import budget
+    from tracekit.views import answers, budget as view
+    from tracekit.views.formatting import nouns
+
+    answer = budget.overview(dataset) if args.by is None else view.overview(dataset, args.by)
+    rows, terminal = answers.chosen(budget.NAME, answer, choice, dataset), console()
+    if not answers.rows_of(answer):
+        terminal.print(answers.nothing(budget.NAME, answer, dataset))
+    elif args.by is None and (text := view.as_text(dataset, rows, terminal.width)):
+        terminal.print(text)
+    else:
+        terminal.print(answers.as_text(rows, nouns(dataset), terminal.width, choice))
 
 
 class _List(argparse.Action):

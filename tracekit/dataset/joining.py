@@ -131,6 +131,7 @@ def join(folder: Path, reports: Sequence[Part | Kept], left_out: list[dict[str, 
         progress: Called with the share that is done.
     """
     shares = _shares(reports)
+    parted = _tables_of_all(shares)
     hierarchies = [one for _, one in sorted({share.hierarchy.key: share.hierarchy for share in shares}.items())]
     place = {one.key: at for at, one in enumerate(hierarchies)}
     union = united(
@@ -146,7 +147,7 @@ def join(folder: Path, reports: Sequence[Part | Kept], left_out: list[dict[str, 
         counted = _count_differing(share.entry, union.differing[at])
         share.entry["per_report_modules"] = at if share.hierarchy.table.num_rows else None
         new = renumbering(share.hierarchy, union.module_id[at], paths)
-        moves += [partial(_move, folder, share, spec, new, counted) for spec in _PARTED]
+        moves += [partial(_move, folder, share, spec, new, counted) for spec in parted]
     _move_all(moves, progress)
     for report in reports:
         if isinstance(report, Part):
@@ -169,6 +170,15 @@ def _shares(reports: Sequence[Part | Kept]) -> list[_Share]:
             kept = kept or per_report_modules.read(report.files.place, report.manifest, report.files.readable)
             shares.append(_share_of_kept(report, kept))
     return shares
+
+
+def _tables_of_all(shares: Sequence[_Share]) -> list[TableSpec]:
+    """The tables that all reports have, of which some may be from an earlier tracekit; entries list no others."""
+    have = set.intersection(*({*share.entry["rows"]} for share in shares))
+    for share in shares:
+        for name in ("rows", manifest.TABLE_IDS):
+            share.entry[name] = {table: value for table, value in share.entry[name].items() if table in have}
+    return [spec for spec in _PARTED if spec.name in have]
 
 
 def _share_of_part(report: Part, known: dict[Key, Hierarchy]) -> _Share:

@@ -31,11 +31,11 @@ from tracekit.dataset.opening import id_of
 from tracekit.dataset.per_report_modules import NO_MODULES, Union, of_table, united
 from tracekit.dataset.writing import ROW_GROUP, numbered, table_writer
 from tracekit.progress import Progress
-from tracekit.tables import TABLES, calls, coverage, kernel_modules, kernels, modules, ranges, steps
+from tracekit.tables import TABLES, api_calls, calls, coverage, kernel_modules, kernels, modules, ranges, steps, waits
 from tracekit.tables.base import Table
 
 #: The tables whose rows are merged, in the order in which that is best begun.
-MERGED = tuple(table.SPEC.name for table in (kernels, ranges, calls, kernel_modules, steps))
+MERGED = tuple(table.SPEC.name for table in (kernels, ranges, calls, kernel_modules, api_calls, waits, steps))
 _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 _PIECE_ROWS = 2 * ROW_GROUP
 #: By the end of a column's name, the table to whose rows it refers.
@@ -128,7 +128,7 @@ class Merge:
         """The rows of all parts, one behind the other, in the order of the merged table; None if they are."""
         if name == ranges.SPEC.name:
             return None
-        if name == steps.SPEC.name:
+        if _SPECS[name].sorted_by == ("start_ns",):
             return _sorted([_numbers(tables, "start_ns")])
         if name == kernel_modules.SPEC.name:
             referred = zip(tables, self._offsets(kernels.SPEC.name), strict=False)

@@ -27,7 +27,7 @@ SUFFIX = ".tracekit"
 #: The table that is one for all reports.
 UNITED = "modules"
 #: Of :data:`tracekit.tables.TABLES`, which are not loaded here, since with them comes all that builds them.
-TABLE_NAMES = ("ranges", "calls", "kernels", "kernel_modules", "modules", "steps", "coverage")
+TABLE_NAMES = ("ranges", "calls", "kernels", "kernel_modules", "api_calls", "waits", "modules", "steps", "coverage")
 #: Tables whose rows are counted where a dataset is shown.
 _SHOWN = ("kernels", "calls", "modules", "steps")
 _FEW_ROWS = 1 << 15  # of which reading costs less than starting threads for it
@@ -71,6 +71,8 @@ class Dataset:
         self.root: str | None = None
         self._module_ids: tuple[int, int] | None = None
         self._checked: set[str] = set()
+        #: What was worked out about all reports, by name; all parts of the dataset share it.
+        self.known_of_all: dict[str, Any] = {}
         if root is not None:
             self._module_ids, self.root = self._subtree_ids(root), root
 
@@ -133,6 +135,14 @@ class Dataset:
         """The modules that each kernel serves, with weights."""
         return self.frame("kernel_modules", columns)
 
+    def api_calls(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Calls of CUDA that neither block nor start work."""
+        return self.frame("api_calls", columns)
+
+    def waits(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Calls on the host that block."""
+        return self.frame("waits", columns)
+
     def ranges(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """NVTX ranges."""
         return self.frame("ranges", columns)
@@ -162,6 +172,12 @@ class Dataset:
         whole.root = whole._module_ids = None
         vars(whole).pop("_steps_seen", None)
         return whole
+
+    @property
+    def with_all_reports(self) -> Dataset:
+        """The whole dataset, also if this is only some of its reports."""
+        names = [entry["name"] for entry in self._as_written.get("reports", ())]
+        return self.whole.of_reports(*names) if names else self.whole
 
     def of_reports(self, *names: str) -> Dataset:
         """The part of the dataset, or of a subtree, that belongs to one or more of several reports.
@@ -194,11 +210,21 @@ class Dataset:
         return DatasetError(self.folder, problem, f"parse the {'reports' if self.reports else 'report'} again")
 
     @property
+    def tables(self) -> list[str]:
+        """Names of its tables; one that an earlier tracekit made lacks those that came later."""
+        return [name for name in TABLE_NAMES if name in self.manifest["rows"]]
+
+    @property
     def reports(self) -> list[str]:
         """Names of the reports in their order, if there are several; else none."""
         return [report["name"] for report in self.manifest.get("reports", ())]
 
     def _files(self, name: str) -> Iterator[_TableFile]:
+        """The files of a table, one per report, opened as they are asked for; at a URL some ahead."""
+        if name not in self.tables:
+            problem = f"has no table {name}: it was made by an earlier tracekit"
+            again = "parse all its reports again, together" if self.reports else "parse the report again"
+            raise DatasetError(self.folder, problem, again)
         if not self.reports or name == UNITED:
             return iter([self._file(name, None)])
         if name not in self._checked:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from tracekit.arrays.text import json_text
-from tracekit.dataset.opening import TABLE_NAMES, Dataset
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import ExportError
 from tracekit.files import reason_of, remedy_of, stopped_once, whole_file, whole_folder
 from tracekit.progress import Progress
@@ -37,8 +37,8 @@ def spec_tables(dataset: Dataset, progress: Progress) -> Iterator[tuple[str, pa.
     Yields:
         The table's name and its schema, in which ``report`` is the last column if there are several reports.
     """
-    for done, name in enumerate(TABLE_NAMES):
-        progress("exporting", done / len(TABLE_NAMES))
+    for done, name in enumerate(dataset.tables):
+        progress("exporting", done / len(dataset.tables))
         yield name, dataset.schema(name)
     progress("exporting", 1.0)
 

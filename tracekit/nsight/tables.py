@@ -48,6 +48,10 @@ GRAPH_TRACE = stored(
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
     "start end deviceId contextId streamId correlationId globalPid graphId graphExecId",
 )
+_STREAM_CALL = "deviceId contextId streamId correlationId globalPid eventId eventSyncId"
+SYNCHRONIZATION = stored("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", _STREAM_CALL)
+CUDA_EVENT = stored("CUPTI_ACTIVITY_KIND_CUDA_EVENT", _STREAM_CALL)
+OS_RUNTIME = stored("OSRT_API", "start end globalTid nameId")
 MPI_RANKS = stored("MPI_RANKS", "globalTid rank")
 #: Creation of graphs, or of their nodes in files up to schema 3.7.2; only the columns show which.
 GRAPH_EVENTS = stored(
@@ -104,6 +108,9 @@ BACKTRACE_CLASS = 67
 #: Events of CUDA graphs: a graph was instantiated, created or cloned; a node of an instance got new parameters.
 GRAPH_INSTANTIATED, GRAPH_CREATED, GRAPH_CLONED = 94, 95, 96
 NODE_CHANGED = 111
+
+#: The kind of memory that is pageable (ENUM_CUDA_MEM_KIND), and the stream of calls that have none.
+PAGEABLE, NO_STREAM = 0, 2**32 - 1
 
 #: Times of diagnostics that were taken on the machine that was profiled (ENUM_DIAGNOSTIC_TIMESTAMP_SOURCE).
 TARGET_TIME = 1

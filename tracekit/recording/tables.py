@@ -206,6 +206,31 @@ class Launches(Columns):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamCalls(Columns):
+    """What is recorded of API calls about streams and events besides the calls themselves, in any order.
+
+    Attributes:
+        process: Row of processes.
+        correlation_id: The call, within its process.
+        device: Number of the GPU.
+        context: Id of the CUDA context.
+        stream: Stream that the call waits for, that it lets wait, or on which it records an event.
+        recorded_by: Correlation id of the call that recorded the event that it waits for.
+        event_context: Context of the stream on which that event was recorded.
+        event_stream: That stream.
+    """
+
+    process: Int32
+    correlation_id: Int64
+    device: Int32
+    context: Int32
+    stream: Int64
+    recorded_by: Int64
+    event_context: Int32
+    event_stream: Int64
+
+
+@dataclass(frozen=True, slots=True)
 class Allocations(Columns):
     """Memory that torch's allocators handed out or took back, sorted by (thread, time): on GPUs, if it did there.
 
@@ -242,6 +267,7 @@ class Work(Columns):
         dynamic_smem_bytes: Dynamic shared memory per block.
         bytes: Bytes copied or set.
         copy_kind: Direction of a copy: row of ``COPY_KINDS``.
+        pageable: Whether one end of a copy is pageable memory of the host.
         graph_id: CUDA graph it ran from.
         graph_exec_id: Instance of that CUDA graph.
         graph_node_id: Node of that CUDA graph.
@@ -268,6 +294,7 @@ class Work(Columns):
     dynamic_smem_bytes: Int32
     bytes: Int64
     copy_kind: Int32
+    pageable: Bool
     graph_id: Int64
     graph_exec_id: Int64
     graph_node_id: Int64
@@ -341,6 +368,8 @@ class Recording:
         graph_nodes: Records of graph nodes.
         graphs: Records of graphs.
         failed: API calls that returned an error, and so started no work.
+        stream_calls: Streams and events of API calls; empty where they were not recorded.
+        os_waits: Calls of the operating system's runtime that wait, on threads that are known; none has an id.
         texts: The distinct texts of ranges.
         domains: The distinct names of NVTX domains.
         names: The distinct names of kernels and API calls.
@@ -371,6 +400,8 @@ class Recording:
     graph_nodes: GraphNodes = field(default_factory=GraphNodes.empty)
     graphs: Graphs = field(default_factory=Graphs.empty)
     failed: Launches = field(default_factory=Launches.empty)
+    stream_calls: StreamCalls = field(default_factory=StreamCalls.empty)
+    os_waits: Launches = field(default_factory=Launches.empty)
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[int, str] = field(default_factory=dict)
     devices: dict[int, Gpu] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from tracekit.arrays.intervals import innermost, parents
 from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.causes import API_OVERLAP
+from tracekit.markers.phases import PHASES
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import RANGE_KINDS, Ranges
 from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
@@ -47,6 +48,12 @@ SPEC = TableSpec(
             "What the text marks: module, operator (of torch or PyProf), step, piece (of a compiled model), "
             "compiled_graph (a run of one), kernel_map (which modules its kernels serve) or unreadable; null for plain "
             "text.",
+        ),
+        Nullable(
+            "phase",
+            CATEGORY,
+            "Phase of the program that the text names: forward, backward, optimizer, data (loading) or compile; null "
+            "if it names none.",
         ),
         Column("kind", CATEGORY, "push_pop or start_end."),
         Column("pid", pa.int32(), "Process id."),
@@ -124,6 +131,7 @@ def _own_columns(trace: Trace, ranges: Ranges, marker: Ints) -> dict[str, object
         "domain": category(ranges.domain, recording.domains),
         "text": category(text, recording.texts),
         "marker": category(marker.take(text), _MARKERS),
+        "phase": category(trace.evidence.phased.of_text.take(text), PHASES),
         "kind": category(ranges.kind, RANGE_KINDS),
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),

@@ -34,7 +34,10 @@ _AUTOGRAD_THREAD = re.compile(r"pt_autograd_\d+")
 
 @dataclass(frozen=True, slots=True)
 class Phased:
-    """Ranges and operators that name a phase, by thread, start and end."""
+    """Ranges and operators that name a phase, by thread, start and end.
+
+    ``of_text`` is the position in ``PHASES`` for every text of ranges, and last for ranges without a text; -1 is none.
+    """
 
     start: Ints
     end: Ints
@@ -43,6 +46,7 @@ class Phased:
     thread: Ints
     text: Rows
     texts: list[Phase]
+    of_text: Ints
 
     @property
     def code(self) -> Ints:
@@ -90,7 +94,8 @@ def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: L
         (text, name),
     ]
     start, end, start_ns, end_ns, thread, text = (np.concatenate(pair).astype(np.int64) for pair in columns)
-    marks = Phased(start, end, start_ns, end_ns, thread, text, texts).at(nesting_order(start, end))
+    phase = np.array([*(one.code for one in texts), -1])[of_text]
+    marks = Phased(start, end, start_ns, end_ns, thread, text, texts, phase).at(nesting_order(start, end))
     return _with_recomputation(marks, recording)
 
 

@@ -35,6 +35,7 @@ _EMPTY = {
         "no steps are known; mark them (tracekit.capture.step), or put a range that counts around each iteration, "
         "such as 'step 17'"
     ),
+    "budget": "no work on a GPU was recorded, and a run on the CPU alone has no budget",
     "copies": "no copies or memory sets were recorded",
     "communication": "no NCCL kernels were recorded",
     "stragglers": "no two ranks are known to have run the same collective of NCCL",

@@ -12,18 +12,27 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import modules as modules_by_time, nodes, processes as work_by_process, tree as module_tree
+from tracekit.analyses import (
+    budget,
+    modules as modules_by_time,
+    nodes,
+    processes as work_by_process,
+    tree as module_tree,
+)
+from tracekit.analyses.base import taken
 from tracekit.analyses.coverage import certainty_of_work
 from tracekit.dataset.manifest import of_same_processes
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
-from tracekit.views import tree
+from tracekit.views import budget as budget_view, tree
 from tracekit.views.formatting import Nouns, count, duration, nouns, percent, records
 
 _MOST_MODULES = 10
 _MOST_LINES = 14
 _MOST_PROCESSES = 64
 _LEAST_NAME = 8
+#: Kinds of a budget with less of the time are left out.
+_LEAST_SHARE = 0.01
 _WIDTH = 80
 #: Causes whose advice is given elsewhere: the lacks of a report name graphs traced as a whole, and a report without
 #: any module call has its own advice.
@@ -58,6 +67,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         "gpu_time_ns": total_ns(dataset),
         "by_process": by_process,
         "steps": steps_by_kind(dataset),
+        "budget": records(budget.overview(dataset)) if "waits" in dataset.tables else [],
         "modules": records(modules),
     }
 
@@ -68,6 +78,8 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
     parts: list[RenderableType] = [_source(dataset, by_process, words)]
     if dataset.reports or len(by_process) > 1:
         parts.append(_processes(by_process, words, with_reports=bool(dataset.reports)))
+    if budget_of_steps := _budget(dataset, width):
+        parts.append(budget_of_steps)
     parts += _hierarchy(dataset, words, width)
     parts.append(_coverage(dataset, words))
     if line := certainty_line(dataset, words):
@@ -77,6 +89,15 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
         parts += [Text(title, style="bold"), _bullets(sentences), Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
     return Group(*parts)
+
+
+def _budget(dataset: Dataset, width: int) -> RenderableType | None:
+    """Where the wall clock of steps went; None if that is not known."""
+    # Of reports that were added to a dataset of an earlier tracekit it is not.
+    if "waits" not in dataset.tables:
+        return None
+    answer = budget.overview(dataset)
+    return budget_view.as_text(dataset, taken(answer, answer["total_share"] >= _LEAST_SHARE), width)
 
 
 def total_ns(dataset: Dataset) -> int:

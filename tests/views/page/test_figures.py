@@ -44,6 +44,7 @@ def check(dataset: Dataset) -> None:
     data, tables = shown(dataset), Tables(dataset)
     assert data["about"]["total_ns"] == tables.kernels["dur_ns"].sum()
     check_coverage(data, tables)
+    check_budget(data["budget"])
     check_modules(data, tables)
     for name in ("modules", "lines"):
         check_sums(data["nodes"][name])
@@ -53,6 +54,12 @@ def check(dataset: Dataset) -> None:
     check_phases(data, tables)
     check_timeline(data, tables)
     check_bars(data, tables)
+
+
+def check_budget(data: dict[str, Any]) -> None:
+    assert data["whole_ns"] == sum(row["median_ns"] for row in data["rows"])
+    for name in ("share", "total_share"):
+        assert sum(row[name] for row in data["rows"]) == pytest.approx(1 if data["rows"] else 0)
 
 
 def check_coverage(data: dict[str, Any], tables: Tables) -> None:

@@ -17,7 +17,11 @@ from tracekit.dataset.opening import Dataset
 _ALL_FOR_ALL = re.compile(r"nccl(Sym[a-z]*)?(Dev)?(Kernel_)?(AllReduce|AllGather|ReduceScatter)")
 _COMMUNICATOR = "NCCL communicator ID"
 _LONGEST_PAYLOAD = 4_096
-_COLUMNS = ("name", "kind", "start_ns", "end_ns", "pid", "device", "stream", "range_id", "module_id", "step_id", "rank")
+_COLUMNS = (
+    *("name", "kind", "start_ns", "end_ns", "pid", "device", "stream", "range_id", "module_id", "step_id", "rank"),
+    "kernel_id",
+)
+_OF_LANES = ("start_ns", "end_ns", "module_id", "step_id", "kernel_id")
 _UNKNOWN = -1
 #: Damaged times; differences of others fit into 64 bits.
 _LATEST = 1 << 58
@@ -40,6 +44,7 @@ class Lane(NamedTuple):
     end: Ints
     module_id: Rows
     step_id: Rows
+    kernel_id: Rows
 
 
 class Collectives(NamedTuple):
@@ -72,7 +77,7 @@ def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
     communicator, ids = _communicators(report, integers(table, "range_id"))
     keys = np.stack([*(integers(table, key).astype(np.int64) for key in ("rank", "pid", "device", "stream"))])
     distinct, lane = np.unique(np.vstack([keys, communicator]), axis=1, return_inverse=True)
-    columns = [integers(table, name).astype(np.int64) for name in ("start_ns", "end_ns", "module_id", "step_id")]
+    columns = [integers(table, name).astype(np.int64) for name in _OF_LANES]
     for number, (rank, pid, device, _, which) in enumerate(distinct.T.tolist()):
         rows = np.flatnonzero(lane.ravel() == number)
         rows = rows[np.argsort(columns[1][rows], kind="stable")]

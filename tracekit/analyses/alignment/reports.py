@@ -138,7 +138,9 @@ class _Absent:
             first, last = part.lane.end[[0, -1]].tolist()
             start, end, _ = self._covered.get(part.gpu, (first, last, 0))
             self._covered[part.gpu] = [min(start, first), max(end, last), part.reference]
-        self._apart = [sum(clock.why in whys for clock in clocks) for whys in ((FEW_COLLECTIVES,), (NOT_CERTAIN,))]
+        self._apart = [
+            [clock.reference for clock in clocks if clock.why == why] for why in (FEW_COLLECTIVES, NOT_CERTAIN)
+        ]
 
     def from_group(self, group: _Group) -> Ints:
         """How many other ranks may have joined each collective of a group."""
@@ -150,13 +152,15 @@ class _Absent:
         names = np.unique(group.lane.name).tolist()
         alike = set[_Gpu]().union(*(self._named.get((name, by), ()) for name in names for by in known_else))
         inside = {part.gpu for part, _ in group.members}
-        count = len((unclear | (alike - {part.gpu for part in here})) - inside) + self._apart[0]
+        # Within a report all have one clock, whatever it is against those of others.
+        few, uncertain = (sum(one != first.reference for one in apart) for apart in self._apart)
+        count = len((unclear | (alike - {part.gpu for part in here})) - inside) + few
         if first.known_by == _TOLD:
             return np.full(group.lane.end.size, count)
         spans = [span for gpu, span in self._covered.items() if span[2] == first.reference and gpu not in inside]
         start, end, _ = np.array(spans, np.int64).reshape(-1, 3).T
         time = group.lane.end[:, None]
-        return np.asarray(((time < start) | (time > end)).sum(axis=1) + count + self._apart[1])
+        return np.asarray(((time < start) | (time > end)).sum(axis=1) + count + uncertain)
 
 
 def _rows(groups: list[_Group], flat: list[Lane], absent: _Absent) -> Met:

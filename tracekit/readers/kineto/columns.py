@@ -16,13 +16,14 @@ from tracekit.readers.kineto.stream import NO_ARGS, Args, Event, ExactTimes, Num
 from tracekit.readers.rows import nanoseconds
 from tracekit.recording.provenance import LossCounters
 
-OPERATOR, ANNOTATION, MODULE, FORWARD, ALLOCATION, FLOW, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
+OPERATOR, ANNOTATION, MODULE, FORWARD, ALLOCATION, FLOW, SYNC, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
     "operator",
     "annotation",
     "module",
     "forward",
     "allocation",
     "flow",
+    "sync",
     "call",
     "kernel",
     "memcpy",
@@ -44,14 +45,15 @@ _CATEGORIES = {
     "memcpy": MEMCPY,
     "gpu_memset": MEMSET,
     "memset": MEMSET,
+    "cuda_sync": SYNC,
     **{f"{device}{api}": CALL for api in ("runtime", "driver") for device in ("", "cuda_", "hip_", "xpu_", "mtia_")},
     **{f"privateuse1_{api}": CALL for api in ("runtime", "driver")},
 }
 _KIND = {spelled: kind for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())}
 #: Kinds that are neither ranges nor launches nor work.
-AUXILIARY = (FORWARD, ALLOCATION, FLOW)
-#: Categories of events that are not needed: frames, ranges drawn again on the GPU, waits, the profiler's own.
-_NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_sync", "cuda_event"}
+AUXILIARY = (FORWARD, ALLOCATION, FLOW, SYNC)
+#: Categories of events that are not needed: frames, ranges drawn again on the GPU, the profiler's own.
+_NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_event"}
 #: Events without a duration: names, points, flows, counters.
 _POINTS = frozenset("MiIstfC")
 #: What events are for the counters; all others are ranges.
@@ -64,6 +66,8 @@ _POINT_KINDS: dict[tuple[object, object], str] = {
 }
 #: Arguments that every piece of device work has.
 _DEVICE_COLUMNS = ("device", "context", "stream", "correlation", "bytes", "graph", "graph_node")
+#: Arguments of waits for streams and events.
+_SYNC_COLUMNS = ("device", "context", "stream", "correlation", "event_stream", "recorded_by")
 _DIMENSIONS = 3
 
 #: A column by name.
@@ -146,6 +150,8 @@ class Gathering:
         columns["name"] = _rows([str(event.name) for event in events], self.names)
         if kind in DEVICE_WORK:
             return columns | self._device_columns(kind, args)
+        if kind == SYNC:
+            return columns | {name: _integers_of([getattr(one, name) for one in args]) for name in _SYNC_COLUMNS}
         columns["thread"] = self._threads(events)
         if kind == CALL:
             columns["correlation"] = _integers_of([one.correlation for one in args])

@@ -30,6 +30,7 @@ from tracekit.readers.kineto.columns import (
     MODULE,
     OPERATOR,
     SUBJECTS,
+    SYNC,
     Columns,
     Gathering,
 )
@@ -41,6 +42,7 @@ from tracekit.readers.kineto.tables import (
     launches_table,
     processes_of,
     ranges_table,
+    stream_calls_table,
     threads_of,
     work_table,
 )
@@ -54,7 +56,15 @@ from tracekit.recording.provenance import (
     Source,
     compute_capability,
 )
-from tracekit.recording.tables import Launches, Recording, Threads, Work, graph_launch_names, names_starting
+from tracekit.recording.tables import (
+    Launches,
+    Recording,
+    StreamCalls,
+    Threads,
+    Work,
+    graph_launch_names,
+    names_starting,
+)
 
 #: Calls of modules that are inferred from operators.
 SCRIPTED = "scripted"
@@ -93,6 +103,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         threads=threads,
         ranges=ranges_table([events[kind] for kind in (ANNOTATION, OPERATOR, MODULE, SCRIPTED)], counters),
         launches=operators.with_launches(launches),
+        stream_calls=_stream_calls(events[SYNC], launches, threads, counters),
         work=work,
         inside_ns=inside_ns,
         domains=[],
@@ -132,6 +143,11 @@ def _device_work(
         counters.add("kernels", PROCESS_UNKNOWN, int((process < 0).sum()) if threads.process_pid.size else 0)
         parts.append(work_table(kind, rows, process, gathering.names, counters))
     return Work.concat(parts)
+
+
+def _stream_calls(rows: Columns, launches: Launches, threads: Threads, counters: LossCounters) -> StreamCalls:
+    process = processes_of(rows["correlation"], launches, threads.process, threads.process_pid.size)
+    return stream_calls_table(rows, process, counters)
 
 
 def _threads(events: dict[str, Columns], ids: list[tuple[int, int]]) -> Threads:

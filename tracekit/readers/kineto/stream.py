@@ -35,6 +35,8 @@ class Args(Struct, gc=False):
     registers: Number = field(name="registers per thread", default=-1)
     graph: Number = field(name="graph id", default=-1)
     graph_node: Number = field(name="graph node id", default=-1)
+    event_stream: Number = field(name="wait_on_stream", default=-1)
+    recorded_by: Number = field(name="wait_on_cuda_event_record_corr_id", default=-1)
     kernel: Raw | UnsetType = UNSET
     sequence: Number = field(name="Sequence number", default=-1)
     grid: Raw | UnsetType = UNSET

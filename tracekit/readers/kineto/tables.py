@@ -8,13 +8,23 @@ import numpy as np
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.groups import agreed, grouped
 from tracekit.arrays.intervals import nesting_order, one_axis
-from tracekit.arrays.types import Ints, Rows
-from tracekit.causes import NEVER_ENDED, NO_CORRELATION_ID, TOO_LARGE
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import NEVER_ENDED, NO_CORRELATION_ID, OTHER_EVENT, TOO_LARGE
 from tracekit.nsight.tables import short_name
 from tracekit.readers.kineto.columns import KERNEL, MEMCPY, MEMSET, Columns
 from tracekit.recording import tables
 from tracekit.recording.provenance import LossCounters
-from tracekit.recording.tables import COPY_KINDS, NOT_RECORDED, PUSH_POP, Allocations, Launches, Ranges, Threads, Work
+from tracekit.recording.tables import (
+    COPY_KINDS,
+    NOT_RECORDED,
+    PUSH_POP,
+    Allocations,
+    Launches,
+    Ranges,
+    StreamCalls,
+    Threads,
+    Work,
+)
 
 
 def threads_of(ids: Sequence[tuple[int, int]]) -> tuple[Threads, Ints]:
@@ -58,6 +68,14 @@ def launches_table(calls: Columns, counters: LossCounters) -> Launches:
     return launches.in_order(_nested(start, end, thread))
 
 
+def stream_calls_table(rows: Columns, process: Ints, counters: LossCounters) -> StreamCalls:
+    """Waits for streams and events; Kineto does not write on which stream an event was recorded but here."""
+    columns = _SAME | {"recorded_by": "recorded_by", "event_stream": "event_stream", "event_context": "context"}
+    known = (rows["correlation"] > 0) & (process >= 0)
+    counters.add("events", OTHER_EVENT, int((~known).sum()))
+    return StreamCalls.of(process=process, **{ours: rows[theirs] for ours, theirs in columns.items()}).filter(known)
+
+
 def allocations_table(events: Columns) -> Allocations:
     """What allocators did on GPUs; without any, on the CPU."""
     on_device = events["device_type"] > 0
@@ -83,6 +101,7 @@ _DIRECTIONS = {
     if target and " " not in label
 }
 _COPY = re.compile(r"(?:Memcpy|Copy) ?(\w+?to\w+)\b", re.IGNORECASE)
+_PAGEABLE = "Pageable"
 _INT32 = 2**31
 
 
@@ -105,7 +124,8 @@ def _column(values: Ints, name: str, counters: LossCounters) -> Ints:
     return np.where(values >= 0, values, -1)
 
 
-def _named(kind: str, name: Ints, names: dict[str, int]) -> dict[str, Ints]:
+def _named(kind: str, name: Ints, names: dict[str, int]) -> dict[str, Ints | Flags]:
+
     used = np.unique(name).tolist()
     full = list(names)
     directions = {row: _direction(full[row]) for row in used} if kind == MEMCPY else {}
@@ -113,11 +133,12 @@ def _named(kind: str, name: Ints, names: dict[str, int]) -> dict[str, Ints]:
     for row in used:
         text = _short(kind, full[row], directions.get(row, 0))
         short[row] = names.setdefault(text, len(names))
-    columns: dict[str, Ints] = {"name": short[name]}
+    columns: dict[str, Ints | Flags] = {"name": short[name]}
     if directions:
         direction = np.zeros(len(full) + 1, dtype=np.int32)
         direction[list(directions)] = list(directions.values())
         columns["copy_kind"] = direction[name]
+        columns["pageable"] = np.isin(name, [row for row in used if _PAGEABLE in full[row]])
     return columns
 
 

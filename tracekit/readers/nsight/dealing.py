@@ -18,6 +18,7 @@ from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.losses import Held, lacking, missing_data, reported_losses
 from tracekit.readers.nsight.report import requests_of_report
 from tracekit.readers.nsight.threads import GlobalIds
+from tracekit.readers.nsight.waiting import WAITING_TABLES
 from tracekit.readers.rows import are_plausible, bounds_of
 from tracekit.readers.source import ENCODED, PiecewiseSource, Request
 from tracekit.readers.sqlite.file import BulkReader, SqliteFile
@@ -32,8 +33,9 @@ MOST_PROCESSES = 1_024
 _LEAST_SHARE = 1 / 16
 #: So many pages or row groups of each piece are a sample of it.
 _SAMPLED = 32
-#: Tables that belong to no process.
+#: Tables that belong to no process, and those that name processes which may have nothing else.
 _SHARED = "strings"
+_ASIDE = (_SHARED, *WAITING_TABLES)
 #: Reports of the embedded recorder have one process, and figures of their own.
 _OF_RECORDER = {nsight.RECORDER.name, nsight.OPERATORS.name}
 
@@ -187,7 +189,7 @@ class Dealt(NamedTuple):
         return frozenset(process for file in work for process in file.processes if process)
 
     def _dealt(self) -> Iterable[tuple[str, DealtFile]]:
-        return ((name, file) for name, files in self.files.items() if name != _SHARED for file in files)
+        return ((name, file) for name, files in self.files.items() if name not in _ASIDE for file in files)
 
     def missing(self, held: Held) -> tuple[MissingData, ...]:
         """What the whole report lacks."""

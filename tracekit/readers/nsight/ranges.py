@@ -102,7 +102,7 @@ def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:
     """The thread on which each range ended; -1 if it is the one on which it began."""
     if "endGlobalTid" not in events.column_names:
         return np.full(events.num_rows, -1, dtype=np.int32)
-    ended = ids.end_threads(events.column("endGlobalTid"))
+    ended = ids.known_threads(events.column("endGlobalTid"))
     return np.where(ended == thread, -1, ended)
 
 

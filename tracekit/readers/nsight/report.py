@@ -24,6 +24,7 @@ from tracekit.readers.nsight.losses import (
 )
 from tracekit.readers.nsight.ranges import ranges_table
 from tracekit.readers.nsight.threads import GlobalIds, global_threads, named_threads, ranks_by_mpi
+from tracekit.readers.nsight.waiting import EVENTS, OS_CALLS, SYNCS, os_waits, stream_calls, waiting_requests
 from tracekit.readers.nsight.work import (
     WORK_TABLES,
     graph_requests,
@@ -80,7 +81,13 @@ _RUNTIME_COLUMNS = {
 }
 _OPERATOR_COLUMNS = {"start": pa.int64(), "end": pa.int64(), "globalTid": ENCODED, "nameId": ENCODED}
 #: What the rows of these tables are, for the counters; those of all others are device work.
-_SUBJECTS = {"nvtx": "ranges", "runtime": "launches", "graph_events": "graphs", "node_events": "graphs"}
+_SUBJECTS = {
+    "nvtx": "ranges",
+    "runtime": "launches",
+    OS_CALLS: "launches",
+    "graph_events": "graphs",
+    "node_events": "graphs",
+}
 _RANGES = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES)
 
 
@@ -130,6 +137,7 @@ def requests_of_report() -> dict[str, Request]:
         "operators": Request(nsight.OPERATORS, _OPERATOR_COLUMNS),
         **work_requests(),
         **graph_requests(),
+        **waiting_requests(),
     }
 
 
@@ -142,6 +150,7 @@ def _timed(name: str, table: pa.Table) -> Flags:
 def _recording(
     source: TableSource, tables: dict[str, pa.Table], report: Source, counters: LossCounters, pool: ThreadPoolExecutor
 ) -> Recording:
+    syncs, events, os_calls = (tables.pop(name) for name in (SYNCS, EVENTS, OS_CALLS))
     threads, ids = global_threads(tables)
     named = named_threads(tables["nvtx"], tables["strings"], ids)
     thread_name = _thread_names(source, tables["strings"], ids)
@@ -169,6 +178,8 @@ def _recording(
         graph_nodes=graph_nodes,
         graphs=graphs,
         failed=failed,
+        stream_calls=stream_calls(syncs, events, ids),
+        os_waits=os_waits(os_calls, strings, ids, names, counters),
         texts=texts,
         domains=domains,
         names=names.used,

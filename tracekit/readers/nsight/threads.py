@@ -27,8 +27,8 @@ class GlobalIds:
         rows = rows_of(column, self.tids)
         return np.where(rows < 0, np.int32(np.searchsorted(self.tids, 0)), rows) if (rows < 0).any() else rows
 
-    def end_threads(self, column: pa.ChunkedArray) -> Ints:
-        """Row of the thread for every ``endGlobalTid``; -1 for null."""
+    def known_threads(self, column: pa.ChunkedArray) -> Ints:
+        """Row of the thread for every ``globalTid`` or ``endGlobalTid``; -1 for null, or if nothing else names it."""
         return rows_of(column, self.tids)
 
     def process_of(self, column: pa.ChunkedArray) -> Rows:

@@ -45,6 +45,7 @@ WORK_TABLES: dict[str, tuple[StoredTable, int, dict[str, str]]] = {
     "memset": (nsight.MEMSET, MEMSET, {"bytes": "bytes", "graphNodeId": "graph_node_id"}),
     "graph": (nsight.GRAPH_TRACE, GRAPH, {"graphId": "graph_id", "graphExecId": "graph_exec_id"}),
 }
+_MEMORY_KINDS = ("srcKind", "dstKind")
 _ABI_VERSION = re.compile(r"_v\d+$")
 #: Return values that are no failure: success, and "not ready", the answer of queries.
 _NO_FAILURE = (0, 600)
@@ -58,6 +59,7 @@ def work_requests() -> dict[str, Request]:
     for name, (table, _, own) in WORK_TABLES.items():
         columns = {"start": pa.int64(), "end": pa.int64(), "globalPid": ENCODED}
         columns |= {theirs: pa.from_numpy_dtype(Work.dtype(ours)) for theirs, ours in (WORK_COLUMNS | own).items()}
+        columns |= dict.fromkeys(_MEMORY_KINDS if name == "memcpy" else (), pa.int32())
         columns |= {column: ENCODED for column in ("shortName", "demangledName") if column in table.columns}
         requests[name] = Request(table, columns)
     return requests
@@ -128,6 +130,8 @@ def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, counters: 
     columns |= _name_columns(name, rows, names)
     if "copy_kind" in columns:
         columns["copy_kind"] = _known_kinds(rows)
+    if ends := [numbers(rows, end) == nsight.PAGEABLE for end in _MEMORY_KINDS if end in rows.column_names]:
+        columns["pageable"] = np.any(ends, axis=0)
     if "graph_node_id" in columns:
         # Some writers put 0 for work outside graphs.
         node = columns["graph_node_id"]

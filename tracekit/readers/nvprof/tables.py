@@ -27,7 +27,8 @@ _KERNEL_COLUMNS = (
     f"{_PLACE} name gridX gridY gridZ blockX blockY blockZ "
     "registersPerThread staticSharedMemory dynamicSharedMemory graphNodeId graphId"
 )
-_COPY_COLUMNS = f"{_PLACE} bytes copyKind graphNodeId graphId"
+MEMORY_KINDS = ("srcKind", "dstKind")
+_COPY_COLUMNS = f"{_PLACE} bytes copyKind {' '.join(MEMORY_KINDS)} graphNodeId graphId"
 _CALL_COLUMNS = "cbid start end processId threadId correlationId returnValue"
 
 STRINGS = stored("StringTable", "_id_", texts="value")
@@ -60,6 +61,8 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
 
 #: Kinds of objects (CUpti_ActivityObjectKind).
 PROCESS, THREAD = 1, 2
+#: The kind of memory that is pageable (CUpti_ActivityMemoryKind).
+PAGEABLE = 1
 #: Flags of markers (CUpti_ActivityFlag); the others are of synchronisation objects that users define.
 INSTANT, BEGIN, END = 1, 2, 4
 

@@ -120,6 +120,7 @@ def work_requests() -> dict[str, Request]:
     for name, (table, _, ours) in _SOURCES.items():
         columns = {"start": pa.int64(), "end": pa.int64()} | ({"name": ENCODED} if "name" in table.columns else {})
         columns |= {column: pa.from_numpy_dtype(Work.dtype(ours[column])) for column in ours}
+        columns |= {column: pa.int32() for column in nvprof.MEMORY_KINDS if column in table.columns}
         requests[name] = Request(table, columns)
     return requests
 
@@ -137,6 +138,8 @@ def _work_of(source: _Source, rows: pa.Table, symbols: Names, names: Names, coun
     if source.kind == MEMCPY:
         code = columns.get("copy_kind", np.zeros(rows.num_rows, dtype=np.int32))
         columns["copy_kind"] = np.where((code >= 0) & (code < len(COPY_KINDS)), code, 0)
+        ends = [integers(rows, end) == nvprof.PAGEABLE for end in nvprof.MEMORY_KINDS if end in rows.column_names]
+        columns["pageable"] = np.any(ends, axis=0) if ends else np.zeros(rows.num_rows, dtype=bool)
     for column in columns.keys() & _GRAPH.values():
         # Work outside of graphs has 0.
         columns[column] = np.where(columns[column] == 0, -1, columns[column])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.analyses import coverage as coverage_by_cause, gaps, processes
+from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps, processes
 from tracekit.analyses.difference import Options, compare
 from tracekit.analyses.nodes import why
 from tracekit.dataset.opening import SUFFIX, Dataset
@@ -72,6 +72,16 @@ def coverage(dataset: Dataset) -> dict[str, Any]:
         "others": others[: limits.ROWS],
         "advice": [clipped(line, limits.TEXT) for line in summary.advice(dataset)[: limits.ROWS]],
     }
+
+
+def budget(dataset: Dataset) -> dict[str, Any]:
+    """The budget of the median step by kind; without rows where it is not known."""
+    # A dataset of an earlier tracekit lacks what it needs.
+    rows = records(budget_of_steps.overview(dataset)) if "waits" in dataset.tables else []
+    for row in rows:
+        row["leading"] = [[clipped(name), share] for name, share in row["leading"]]
+    of = "median step" if dataset.manifest["rows"]["steps"] else "recording"
+    return {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}
 
 
 def by_process(dataset: Dataset) -> dict[str, Any]:

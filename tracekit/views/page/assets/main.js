@@ -23,6 +23,7 @@ function addWords() {
 }
 
 addWords();
+addBudget();
 addOverview();
 addChanges();
 if (TOTAL || TREES.modules.nodes.length) {

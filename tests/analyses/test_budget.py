@@ -1,0 +1,504 @@
+"""The budget of steps: traces with the expected rows, and simulated programs against a look at every instant."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+import tracekit
+from tests.command import command
+from tests.golden import Parse, check_frame
+from tests.joined import joined_here
+from tests.needs import REPORTS, TRACES
+from tests.simulator.ranks import Job, reports, simulated
+from tests.trace_lines import report
+from tracekit.analyses import budget, stragglers
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import UsageError
+
+LOADS = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+COMPILES = "compile_file (dynamo_timed)"
+#: The second stream waits for the work of the first.
+DEPENDS = """
+        launch    1   0   1 #1
+        kernel+7  1   2  50 #1 awaited
+        launch    1   2   3 #2 cudaEventRecord stream=7 event=1
+        launch    1   4   5 #3
+        kernel+8  1  10  20 #3
+        launch    1   6   7 #4 cudaStreamWaitEvent stream=8 event=1
+        launch    1   8   9 #5
+        kernel+8  1  60  70 #5 waits
+"""
+KEYS = ["pid", "device", "step_id"]
+Row = dict[str, Any]
+
+
+def check(dataset: Dataset, expected: str) -> None:
+    names = expected.split("\n")[1].split()
+    check_frame(budget.frame(dataset)[names], expected)
+
+
+def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range     1    0 400 ProfilerStep#1
+        range     1    0 300 {{'Module': 'top'}}
+        launch    1    5  10 #1
+        kernel    1   20  40 #1
+        range     1   30 100 {{'Module': 'top.a'}}
+        launch    1   45  50 #2 cudaStreamSynchronize
+        launch    1   60  70 #3
+        kernel    1   75  90 #3
+        kernel+8  1   80  85 #3
+        range     1  110 120 {LOADS}
+        range     1  122 125 {COMPILES}
+        launch    1  126 128 #4 cudaEventQuery
+        launch    1  130 140 #5
+        memcpy    1  160 170 #5 8
+        launch    2   40  41 #6 cudaStreamSynchronize
+    """)
+    check(
+        dataset,
+        """
+        step_id  kind          path   ns  share    window_ns
+        0        host_code     top.a  25  0.1667   150
+        0        compute       top    20  0.1333   150
+        0        latency       top    20  0.1333   150
+        0        compute       top.a  15  0.1      150
+        0        host_code     top    15  0.1      150
+        0        launch        top    12  0.08     150
+        0        copy          top    10  0.06667  150
+        0        launch        top.a  10  0.06667  150
+        0        data_loading  top    10  0.06667  150
+        0        host_blocked  top.a  5   0.03333  150
+        0        latency       top.a  5   0.03333  150
+        0        compilation   top    3   0.02     150
+    """,
+    )
+
+
+def test_windows_go_from_first_work_to_first_work(parsed: Parse) -> None:
+    dataset = parsed("""
+        launch   1   0   1 #1
+        kernel   1   2   3 #1 before
+        range    1  10  19 ProfilerStep#1
+        launch   1  11  12 #2
+        kernel   1  20  30 #2 first
+        launch   1  13  14 #3
+        kernel:1 1  20  25 #3 elsewhere
+        range    1  20  29 ProfilerStep#2
+        launch   1  21  22 #4
+        kernel   1  40  50 #4 second
+        launch   1  60  61 #6
+        kernel   1  70  80 #6 after
+    """)
+    check(
+        dataset,
+        """
+        device  step_id  kind     ns  window_ns
+        0       0        compute  10  20
+        0       0        latency  10  20
+        0       1        compute  10  10
+        1       0        compute  5   5
+    """,
+    )
+
+
+def test_without_steps_all_work_of_a_device_is_one_window(parsed: Parse) -> None:
+    dataset = parsed("""
+        launch   1   0   1 #1
+        kernel   1   2   5 #1
+        kernel   1   7   9 #-
+    """)
+    check(
+        dataset,
+        """
+        step_id  kind     path  ns  window_ns
+        -        compute  -     5   7
+        -        unknown  -     2   7
+    """,
+    )
+
+
+def test_collectives_count_where_nothing_computes(parsed: Parse) -> None:
+    dataset = parsed("""
+        launch    1   0   1 #1
+        kernel+7  1   2  20 #1 ncclDevKernel_AllReduce
+        launch    1   1   2 #2
+        kernel+8  1   5  10 #2 gemm
+        launch    1   3   4 #3
+        memcpy+9  1   2  30 #3 8
+    """)
+    check(
+        dataset,
+        """
+        kind           ns
+        communication  13
+        copy           10
+        compute        5
+    """,
+    )
+
+
+#: Two processes, of which the second comes later to every all-reduce.
+STARTS = (0, 201_000, 403_000, 606_000, 810_000)
+LATE = (20_000, 30_000, 40_000, 10, 7)
+RANKS = "".join(
+    f"""
+    launch 7/1 {at} {at + 100} #{number}
+    kernel 7/1 {at + 1000} {at + 90_000} #{number} ncclDevKernel_AllReduce_Sum_f32_RING_LL
+    launch 8/1 {at} {at + 100} #{number}
+    kernel:1 8/1 {at + late + 1000} {at + 90_200} #{number} ncclDevKernel_AllReduce_Sum_f32_RING_LL
+    """
+    for number, (at, late) in enumerate(
+        ((0, 20_000), (201_000, 30_000), (403_000, 40_000), (606_000, 10), (810_000, 7))
+    )
+)
+
+
+def test_a_collective_waits_until_its_last_rank_has_begun(parsed: Parse) -> None:
+    rows = budget.frame(parsed(RANKS))
+    waited = rows[rows.kind == "communication_wait"]
+    assert waited[["pid", "device", "ns"]].to_numpy().tolist() == [[7, 0, 90_017]]
+    communicates = rows[rows.kind == "communication"]
+    assert communicates.ns.tolist() == [5 * 89_000 - 90_017, 5 * 89_200 - 90_017]
+
+
+def test_ranks_of_several_reports_wait_for_each_other(tmp_path: Path) -> None:
+    dataset = joined_here(reports(simulated(Job(seed=1, ranks=2, steps=6)), tmp_path), tmp_path / "run")
+    together = budget.frame(dataset)
+    check_sums(dataset)
+    waited = together[together.kind == "communication_wait"].ns.sum()
+    assert waited == pytest.approx(stragglers.frame(dataset).waited_ns.sum(), rel=0.05)
+    for name in dataset.reports:
+        alone = budget.frame(dataset.of_reports(name))
+        assert alone.ns.tolist() == together[together.report == name].ns.tolist()
+
+
+def test_between_nodes_of_one_replay_the_graph_waits(parsed: Parse) -> None:
+    dataset = parsed("""
+        launch    1   0   4 #1 cudaGraphLaunch
+        kernel!1  1   2   3 #1
+        kernel!2  1   8  10 #1
+        launch    1   5   6 #2 cudaGraphLaunch
+        kernel!1  1  15  20 #2
+    """)
+    check(
+        dataset,
+        """
+        kind     ns
+        compute  8
+        latency  5
+        graph    4
+        launch   1
+    """,
+    )
+
+
+def test_a_stream_that_waits_for_another_depends_on_it(parsed: Parse) -> None:
+    dataset = parsed(DEPENDS)
+    check(
+        dataset,
+        """
+        kind        ns
+        compute     58
+        dependency  10
+    """,
+    )
+
+
+def test_a_wait_for_an_event_whose_record_has_no_stream_is_no_dependency(parsed: Parse) -> None:
+    dataset = parsed(DEPENDS.replace("#2 cudaEventRecord stream=7 event=1", "#2 cudaEventRecord"))
+    check(
+        dataset,
+        """
+        kind     ns
+        compute  58
+        latency  10
+    """,
+    )
+
+
+def test_a_run_without_a_gpu_has_no_budget(parsed: Parse) -> None:
+    assert budget.frame(parsed("op 1 10 20 aten::addmm")).empty
+
+
+def test_a_budget_is_of_whole_devices(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1 0 9 {'Module': 'top'}
+        launch 1 1 2 #1
+        kernel 1 3 4 #1
+    """)
+    with pytest.raises(UsageError, match="a budget is of whole devices"):
+        budget.frame(dataset.subtree("top"))
+
+
+class Call(NamedTuple):
+    """A call on the host: ``target`` is the event that it records, or that a stream waits for."""
+
+    thread: tuple[int, int]
+    start: int
+    end: int
+    id: int
+    name: str
+    stream: int = 0
+    target: int = 0
+
+    @property
+    def line(self) -> str:
+        of = f" stream={self.stream} event={self.target}" if self.target else ""
+        return f"launch {self.thread[0]}/{self.thread[1]} {self.start} {self.end} #{self.id} {self.name}{of}"
+
+
+class Program:
+    """A random program: threads that call modules and CUDA, and devices that do the work at some time after that."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.lines: list[str] = []
+        self.calls: list[Call] = []
+        self.phases: list[tuple[str, tuple[int, int], int, int]] = []
+        self.launches: dict[tuple[int, int], tuple[Call, int]] = {}
+        self.pageable: set[int] = set()
+        self.events = 0
+        self.ids = 0
+        for pid in range(7, 7 + self.random.choice((1, 1, 2))):
+            for tid in range(1, self.random.choice((2, 3, 4))):
+                self.body((pid, tid), self.random.randrange(20), 4, "net")
+            self.lines += [f"kernel+{stream} {pid}/1 {at} {at + 3} #-" for stream, at in self.orphans()]
+
+    def orphans(self) -> list[tuple[int, int]]:
+        return [(self.random.choice((7, 8)), self.random.randrange(150)) for _ in range(self.random.choice((0, 0, 1)))]
+
+    def body(self, thread: tuple[int, int], at: int, depth: int, path: str) -> int:
+        for number in range(self.random.randrange(1, 5)):
+            at += self.random.randrange(4)
+            inner = ("module", "step", "data", "compile") if depth else ()
+            action = self.random.choice((*inner, *("call",) * 3))
+            if action == "call":
+                at = self.call(thread, at)
+                continue
+            start, name = at, f"{path}.m{number}"
+            at = self.body(thread, at + self.random.randrange(3), depth - 1, name) + self.random.randrange(1, 3)
+            text = {
+                "module": f"{{'Module': '{name}'}}",
+                "step": f"ProfilerStep#{at}",
+                "data": LOADS,
+                "compile": COMPILES,
+            }
+            self.lines.append(f"range {thread[0]}/{thread[1]} {start} {at} {text[action]}")
+            if action in ("data", "compile"):
+                self.phases.append((action, thread, start, at))
+        return at
+
+    def call(self, thread: tuple[int, int], at: int) -> int:
+        self.ids += 1
+        end = at + self.random.randrange(1, 6)
+        stream = self.random.choice((7, 7, 8, 9))
+        name = self.random.choice(
+            (
+                *("cudaLaunchKernel",) * 6,
+                *("cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemcpy", "cudaMalloc", "cudaStreamSynchronize"),
+                *("cudaEventQuery", "cudaEventRecord", "cudaStreamWaitEvent", "cudaStreamWaitEvent"),
+            )
+        )
+        target = 0
+        if name == "cudaEventRecord":
+            self.events = target = self.events + 1
+        elif name == "cudaStreamWaitEvent" and self.events:
+            target = self.random.randrange(1, self.events + 1)
+        call = Call(thread, at, end, self.ids, name, stream, target)
+        self.calls.append(call)
+        self.lines.append(call.line)
+        self.work(call)
+        return end
+
+    def work(self, call: Call) -> None:
+        place = f":{int(call.stream == 9)}+{call.stream} {call.thread[0]}/1"
+        at = call.start + self.random.choice((0, 1, 5, 20, 60))
+        span = at, at + self.random.choice((0, 1, 4, 20))
+        if call.name == "cudaLaunchKernel":
+            kernel = self.random.choice(("gemm", "gemm", "ncclKernel_AllReduce"))
+            self.lines.append(f"kernel{place} {span[0]} {span[1]} #{call.id} {kernel}")
+        elif call.name == "cudaGraphLaunch":
+            for node in range(3):
+                self.lines.append(f"kernel{place.replace(' ', f'!{node + 1} ')} {at} {at + 2} #{call.id} node")
+                at += self.random.randrange(1, 6)
+        elif call.name.startswith("cudaMemcpy"):
+            pageable = self.random.random() < 0.5
+            self.pageable |= {call.id} if pageable else set()
+            self.lines.append(f"memcpy{place} {span[0]} {span[1]} #{call.id} 8 from={0 if pageable else 1}")
+
+    def blocks(self, call: Call) -> bool:
+        named = call.name.endswith("Synchronize") or call.name in {"cudaMemcpy", "cudaMalloc"}
+        return named or (call.name == "cudaMemcpyAsync" and call.id in self.pageable)
+
+
+def plain_budget(program: Program, dataset: Dataset) -> Counter[tuple[object, ...]]:
+    """The budget by a look at every instant."""
+    rows, calls = (dataset.table(name).to_pylist() for name in ("kernels", "calls"))
+    answer: Counter[tuple[object, ...]] = Counter()
+    for line in {(row["pid"], row["device"]) for row in rows}:
+        own = [row for row in rows if (row["pid"], row["device"]) == line]
+        for step, start, end in plain_windows(own):
+            for at in range(start, end):
+                kind, path = plain_kind(program, calls, own, rows, at)
+                answer[*line, step, kind, path, end - start] += 1
+    return answer
+
+
+def plain_windows(work: list[Row]) -> Iterator[tuple[object, int, int]]:
+    steps = {row["step_id"] for row in work} - {None} or {None}
+    own = [(step, [row for row in work if step is None or row["step_id"] == step]) for step in steps]
+    begun = sorted((min(row["start_ns"] for row in rows), step, rows) for step, rows in own)
+    for number, (start, step, rows) in enumerate(begun):
+        last = max(row["end_ns"] for row in rows)
+        yield step, start, begun[number + 1][0] if number + 1 < len(begun) else last
+
+
+def plain_kind(program: Program, calls: list[Row], own: list[Row], work: list[Row], at: int) -> tuple[str, object]:
+    running = [row for row in own if row["start_ns"] <= at < row["end_ns"]]
+    kinds = [(plain_class(row), -row["start_ns"], row["kernel_id"], row) for row in running]
+    if kinds:
+        least = min(kinds, key=lambda one: one[:3])
+        return ("compute", "communication", "copy")[least[0]], least[-1]["module"]
+    after = min((row for row in own if row["start_ns"] > at), key=lambda row: (row["start_ns"], row["kernel_id"]))
+    if after["launch_start_ns"] is None:
+        return "unknown", None
+    thread = after["pid"], after["tid"]
+    around = [row for row in calls if (row["pid"], row["tid"]) == thread and row["start_ns"] <= at < row["end_ns"]]
+    path = max(around, key=lambda row: (row["start_ns"], -row["end_ns"]))["module"] if around else None
+    if at >= after["launch_end_ns"]:
+        return plain_after_launch(program, own, work, after, at), path
+    inside = [call for call in program.calls if call.thread == thread and call.start <= at < call.end]
+    phases = {name for name, on, start, end in program.phases if on == thread and start <= at < end}
+    if any(map(program.blocks, inside)):
+        return "host_blocked", path
+    if inside:
+        return "launch", path
+    return ("compilation" if "compile" in phases else "data_loading" if "data" in phases else "host_code"), path
+
+
+def plain_class(row: Row) -> int:
+    return 2 if row["kind"] == "memcpy" else int("nccl" in row["name"])
+
+
+def plain_after_launch(program: Program, own: list[Row], work: list[Row], after: Row, at: int) -> str:
+    ended = [row for row in own if row["start_ns"] <= at]
+    before = max(ended, key=lambda row: (row["end_ns"], -row["kernel_id"]))
+    if after["graph_node_id"] and before["graph_node_id"] and before["correlation_id"] == after["correlation_id"]:
+        return "graph"
+
+    def place(row: Row) -> tuple[object, ...]:
+        return row["pid"], row["stream"]
+
+    order = [row for row in sorted(work, key=lambda row: row["kernel_id"]) if place(row) == place(after)]
+    previous = order[order.index(after) - 1] if order.index(after) else None
+    since = -1 if previous is None else previous["launch_start_ns"]
+    since = previous["start_ns"] if previous is not None and since is None else since
+    latest = max(after["launch_end_ns"], -1 if previous is None else previous["end_ns"])
+    for wait in program.calls:
+        if wait.name != "cudaStreamWaitEvent" or (wait.thread[0], wait.stream) != place(after) or not wait.target:
+            continue
+        record = next(call for call in program.calls if call.name == "cudaEventRecord" and call.target == wait.target)
+        if record.thread[0] != wait.thread[0] or not since < wait.start < after["launch_start_ns"]:
+            continue
+        awaited = [
+            row["end_ns"]
+            for row in work
+            if place(row) == (record.thread[0], record.stream)
+            and row["launch_start_ns"] is not None
+            and row["launch_start_ns"] < record.start
+        ]
+        if awaited and max(awaited) > latest:
+            return "dependency"
+    return "latency"
+
+
+def as_counter(frame: pd.DataFrame) -> Counter[tuple[object, ...]]:
+    rows = frame.astype(object).where(frame.notna(), None)
+    columns = [*KEYS, "kind", "path", "window_ns"]
+    return Counter({tuple(row[name] for name in columns): row["ns"] for row in rows.to_dict("records")})
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32))
+@example(seed=1)
+def test_every_row_is_what_a_look_at_every_instant_gives(seed: int) -> None:
+    program = Program(seed)
+    with TemporaryDirectory() as folder:
+        dataset = tracekit.parse(report(Path(folder) / "report.sqlite", "\n".join(program.lines)))
+        assert as_counter(budget.frame(dataset)) == plain_budget(program, dataset)
+
+
+def check_sums(dataset: Dataset) -> None:
+    rows = budget.frame(dataset)
+    keys = [*(["report"] if dataset.reports else []), *KEYS]
+    windows = rows.groupby(keys, dropna=False)
+    assert (windows.ns.sum() == windows.window_ns.first()).all()
+    assert (rows.window_ns == windows.window_ns.transform("first")).all()
+    assert (rows.ns > 0).all()
+    devices = dataset.table("kernels", ["device"]).column("device")
+    assert set(rows.device.dropna()) == set(devices.drop_null().unique().to_pylist())
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("path", [*REPORTS, *sorted((TRACES / "kineto").glob("*.json*"))], ids=lambda path: path.name)
+def test_kinds_of_real_reports_add_up_to_their_windows(path: Path, tmp_path: Path) -> None:
+    check_sums(tracekit.parse(path, tmp_path / "out"))
+
+
+def test_a_budget_of_several_reports_is_that_of_each(tmp_path: Path) -> None:
+    programs = [Program(5), Program(6)]
+    paths = [report(tmp_path / f"rank{at}.sqlite", "\n".join(one.lines)) for at, one in enumerate(programs)]
+    dataset = joined_here(paths, tmp_path / "run")
+    check_sums(dataset)
+    for path, own in zip(paths, budget.frame(dataset).groupby("report"), strict=True):
+        alone = budget.frame(tracekit.parse(path))
+        assert own[0] == path.stem
+        columns = ["pid", "device", "kind", "path", "ns", "window_ns"]
+        pd.testing.assert_frame_equal(own[1][columns].reset_index(drop=True), alone[columns])
+
+
+def test_the_overview_is_of_the_median_window(parsed: Parse) -> None:
+    lines = "".join(
+        f"""
+        range   1 {at} {at + 90} ProfilerStep#{at}
+        range   1 {at} {at + 80} {{'Module': 'top.layers.{at % 2}'}}
+        launch  1 {at + 1} {at + 2} #{at + 1}
+        kernel  1 {at + 10} {at + 10 + length} #{at + 1}
+        launch  1 {at + 3} {at + 5} #{at + 2}
+        kernel  1 {at + 50} {at + 60} #{at + 2}
+        """
+        for at, length in ((0, 40), (100, 20), (201, 20))
+    )
+    found = budget.overview(parsed(lines))
+    assert found["kind"].tolist() == ["compute", "launch", "host_code", "latency"]
+    assert found["median_ns"].tolist() == [50, 1, 41, 8]
+    assert found["share"].tolist() == [0.5, 0.01, 0.41, 0.08]
+    assert found["leading"][0] == [("top.layers.*", 1.0)]
+
+
+def test_the_terminal_has_a_line_for_each_kind(parsed: Parse) -> None:
+    folder = str(parsed(DEPENDS).folder)
+    lines = command("show", "budget", folder).out.splitlines()
+    assert lines[0] == "Wall clock of the recording, 68 ns"
+    assert {*lines[1]} == {"C", "W"}
+    assert [line.split()[:4] for line in lines if "ns" in line][1:] == [
+        ["C", "compute", "58", "ns"],
+        ["W", "dependency", "10", "ns"],
+    ]
+    assert "dependency" in command("show", "budget", folder, "--by", "rank").out
+    assert "compute" not in command("show", "budget", folder, "--sort", "share", "--min-share", "90%").out
+    assert [row["kind"] for row in json.loads(command("show", "budget", folder, "--json").out)] == [
+        "compute",
+        "dependency",
+    ]

@@ -1,0 +1,178 @@
+"""Golden tests of calls that block, and of other API calls: a trace, and the rows that it must give."""
+
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tests.command import command
+from tests.golden import Parse, check
+from tests.joined import joined_here
+from tests.trace_lines import report
+from tracekit.dataset import manifest
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import DatasetError
+
+
+def test_a_call_blocks_by_its_name_or_by_the_memory_that_it_copies(parsed: Parse) -> None:
+    dataset = parsed("""
+        range    1    0 200 ProfilerStep#1
+        range    1    5 150 {'Module': 'top'}
+        launch   1   10  20 #1
+        kernel   1   30  50 #1
+        launch   1   25  55 #2 cudaStreamSynchronize_v3020 stream=7
+        launch   1   60  70 #3 cudaMemcpyAsync_v3020
+        memcpy   1   62  68 #3 1024 from=0
+        launch   1   70  72 #4 cudaMemcpyAsync_v3020
+        memcpy   1   72  78 #4 1024
+        launch   1   80  90 #5 cudaMemcpy_v3020
+        memcpy   1   82  88 #5 1024
+        launch   1   91  92 #6 cudaMalloc_v3020
+        launch   1   93  94 #7 cudaMallocAsync_v11020
+        launch   1   95  96 #8 cudaFree_v3020
+        launch   1   97  98 #9 cuModuleLoadData
+        launch   1   99 100 #10 cudaEventQuery_v3020 event=4
+        launch   1  101 102 #11 cudaEventSynchronize_v3020 returns=719
+        os       1  160 170 pthread_cond_wait
+        os       1  171 172 write
+        os     9/9  160 170 poll
+    """)
+    check(
+        dataset,
+        "waits",
+        """
+        kind            name                   tid  start_ns  dur_ns  module  call_id  step_id  kernel_id
+        synchronize     cudaStreamSynchronize  1    25        30      top     0        0        0
+        pageable_copy   cudaMemcpyAsync        1    60        10      top     0        0        1
+        copy            cudaMemcpy             1    80        10      top     0        0        3
+        allocation      cudaMalloc             1    91        1       top     0        0        -
+        free            cudaFree               1    95        1       top     0        0        -
+        module_loading  cuModuleLoadData       1    97        1       top     0        0        -
+        synchronize     cudaEventSynchronize   1    101       1       top     0        0        -
+        os_wait         pthread_cond_wait      1    160       10      -       -        0        -
+    """,
+    )
+    check(
+        dataset,
+        "api_calls",
+        """
+        name             tid  start_ns  dur_ns  stream
+        cudaMallocAsync  1    93        1       -
+        cudaEventQuery   1    99        1       -
+    """,
+    )
+    assert [process["pid"] for process in dataset.manifest["processes"]] == [1]
+
+
+def test_what_a_call_waits_for_is_the_last_work_launched_before_on_its_stream_or_context(parsed: Parse) -> None:
+    dataset = parsed("""
+        launch    1    0   1 #1
+        kernel+7  1   50  60 #1 first
+        launch    1    2   3 #2
+        kernel+8  1   50  90 #2 second
+        launch    1    4   5 #3
+        kernel+8  1   90  95 #3 third
+        launch    1    6  60 #4 cudaStreamSynchronize stream=7
+        launch    1   61  62 #5 cudaDeviceSynchronize
+        launch    2   63  64 #6 cudaStreamSynchronize stream=9
+        launch    2   64  65 #7 cudaStreamSynchronize
+        launch    1   70  71 #8
+        kernel+8  1   99 100 #8 later
+    """)
+    check(
+        dataset,
+        "waits",
+        """
+        name                   start_ns  kernel_id
+        cudaStreamSynchronize  6         0
+        cudaDeviceSynchronize  61        2
+        cudaStreamSynchronize  63        -
+        cudaStreamSynchronize  64        -
+    """,
+    )
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_waits_for_events_are_for_the_work_before_the_record(parsed: Parse, numbered: bool) -> None:
+    lines = """
+        launch    1    0   1 #1
+        kernel+7  1   50  60 #1 first
+        launch    1    2   3 #2 cudaEventRecord stream=7 event=1
+        launch    1    4   5 #3
+        kernel+7  1   60  80 #3 second
+        launch    1    6   7 #4 cudaStreamWaitEvent stream=8 event=1
+        launch    1    8   9 #5 cudaEventRecordWithFlags stream=7 event=2
+        launch    1   10  11 #6 cudaEventSynchronize event=2
+        launch    1   12  13 #7 cudaStreamWaitEvent stream=8 event=3
+    """
+    lines = lines if numbered else lines.replace("event=2", "handle=5").replace("event=1", "handle=5")
+    dataset = parsed(lines if numbered else lines.replace("event=3", "handle=6"))
+    check(
+        dataset,
+        "api_calls",
+        """
+        name                      stream  kernel_id
+        cudaEventRecord           7       -
+        cudaStreamWaitEvent       8       0
+        cudaEventRecordWithFlags  7       -
+        cudaStreamWaitEvent       8       -
+    """,
+    )
+    check(
+        dataset,
+        "waits",
+        """
+        name                  kernel_id
+        cudaEventSynchronize  1
+    """,
+    )
+
+
+def test_ranges_tell_the_phase_that_their_text_names(parsed: Parse) -> None:
+    dataset = parsed("""
+        range 1  0  9 enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
+        range 1 10 19 Optimizer.step#SGD.step
+        range 1 20 29 step 3
+    """)
+    assert dataset.table("ranges", ["phase"]).column("phase").to_pylist() == ["data", "optimizer", None]
+
+
+def test_a_dataset_made_before_these_tables_says_so(parsed: Parse, tmp_path: Path) -> None:
+    dataset = without(parsed("range 1 0 9 step 3"), "waits")
+    with pytest.raises(DatasetError, match="has no table waits: it was made by an earlier tracekit; parse the report"):
+        dataset.table("waits")
+
+
+def without(dataset: Dataset, table: str) -> Dataset:
+    fields = {name: value for name, value in dataset.manifest.items() if name != manifest.ID}
+    for name in ("rows", manifest.TABLE_IDS):
+        fields[name] = {key: value for key, value in fields[name].items() if key != table}
+    (Path(dataset.folder) / f"{table}.parquet").unlink()
+    manifest.write(Path(dataset.folder), fields)
+    return tracekit.load(dataset.folder)
+
+
+def test_ids_of_several_reports_are_those_of_the_whole(tmp_path: Path) -> None:
+    lines = """
+        range   1  0 90 {'Module': 'top'}
+        launch  1 10 20 #1 cudaMemcpy
+        memcpy  1 12 18 #1 8
+    """
+    reports = [report(tmp_path / f"rank{at}.sqlite", lines) for at in range(2)]
+    dataset = joined_here(reports, tmp_path / "run")
+    rows = dataset.table("waits").to_pylist()
+    assert [row["kernel_id"] >> 40 for row in rows] == [0, 1]
+    assert {row["module"] for row in rows} == {"top"}
+    assert [row["report"] for row in rows] == dataset.reports
+
+
+def test_a_report_that_joins_an_older_dataset_keeps_only_the_tables_of_both(parsed: Parse, tmp_path: Path) -> None:
+    dataset = without(parsed("range 1 0 9 step 3"), "waits")
+    path = report(tmp_path / "later.sqlite", "range 1 0 9 step 4\nlaunch 1 2 3 #1 cudaDeviceSynchronize")
+    joined = tracekit.parse(path, dataset.folder, add=True)
+    assert joined.table("ranges").num_rows == 2
+    assert "waits" not in joined.tables
+    assert not (Path(joined.folder) / "waits.parquet").exists()
+    with pytest.raises(DatasetError, match="has no table waits: it was made by an earlier tracekit; parse all its"):
+        joined.table("waits")
+    assert "are in" in command("parse", str(path), "-o", str(joined.folder), "--add").out

@@ -1,0 +1,274 @@
+"""What a report holds of a step's dependencies: calls on host threads, device work, and what waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.analyses.communication import nccl_work
+from tracekit.analyses.subtrees import Hierarchy
+from tracekit.arrays.codes import labels, lookup, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
+
+NEVER = np.iinfo(np.int64).min
+_WORK = ("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "range_id")
+_TIMES = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns")
+#: Names of calls that wait for all streams of a device.
+_WHOLE_DEVICE = ("devicesynchronize", "ctxsynchronize", "threadsynchronize")
+#: Kinds of ``waits`` that the device ends; others take as long as they take.
+_ENDED_BY_WORK = ("synchronize", "copy", "pageable_copy")
+
+
+class Events(NamedTuple):
+    """The outermost calls of CUDA on each host thread, and waits, by thread and start.
+
+    Attributes:
+        blocks: Whether it blocks its thread.
+        work: Row of the work that it waits for, or -1.
+        everywhere: Whether it waits for all streams of its process.
+    """
+
+    thread: Rows
+    pid: Ints
+    start: Ints
+    end: Ints
+    blocks: Flags
+    work: Rows
+    everywhere: Flags
+    module: Rows
+
+
+class Work(NamedTuple):
+    """Device work by start.
+
+    Attributes:
+        kernel: Its id.
+        stream: A number for its process, device, context and stream; ``context`` one for the first three.
+        event: Row of the call that launched it, or -1.
+        before: Row of the work before it on its stream, or -1.
+    """
+
+    kernel: Ints
+    pid: Ints
+    context: Rows
+    stream: Rows
+    start: Ints
+    end: Ints
+    event: Rows
+    before: Rows
+    module: Rows
+    name: Rows
+    names: list[str]
+    collective: Flags
+    from_replay: Flags
+
+
+class Recorded(NamedTuple):
+    """One report; ``waits`` are pairs of work: the first waits for the second.
+
+    ``event_of`` maps the rows of the tables ``kernels``, ``waits`` and ``api_calls`` to events, ``work_of`` those of
+    ``kernels`` to work; ``threads`` are the keys of threads.
+    """
+
+    events: Events
+    work: Work
+    waits: tuple[Rows, Rows]
+    threads: Ints
+    work_of: Rows
+    event_of: dict[str, Rows]
+    has_dependencies: bool
+
+
+def thread_keys(table: pa.Table) -> Ints:
+    """A number for the thread of each row."""
+    pid, tid = (integers(table, name).astype(np.int64) for name in ("pid", "tid"))
+    return (pid << 32) | (tid & 0xFFFF_FFFF)
+
+
+def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
+    """Reads a report."""
+    kernels = dataset.table("kernels", [*_WORK, *_TIMES])
+    waits = dataset.table("waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "kernel_id"])
+    others = dataset.table("api_calls", ["name", "pid", "tid", "start_ns", "dur_ns", "context", "stream", "kernel_id"])
+    kinds = labels(kernels, "kind")
+    on_device = np.flatnonzero(~np.isin(kinds.code, kinds.of("cpu_op")))
+    order = on_device[np.lexsort((integers(kernels, "kernel_id")[on_device], integers(kernels, "start_ns")[on_device]))]
+    work_of = np.full(kernels.num_rows, -1)
+    work_of[order] = np.arange(order.size)
+    events, event_of, threads = _events(kernels, waits, others, modules)
+    work = _work(dataset, kernels, order, event_of["kernels"], modules)
+    rows = {"waits": integers(waits, "kernel_id"), "api_calls": integers(others, "kernel_id")}
+    place = integers(kernels, "kernel_id")
+    awaited = {name: lookup(work_of, positions(ids, place)) for name, ids in rows.items()}
+    events = _with_work(events, event_of["waits"], awaited["waits"])
+    pairs, has = _dependencies(kernels, others, awaited["api_calls"], order)
+    return Recorded(events, work, pairs, threads, work_of, event_of, has)
+
+
+def _events(
+    kernels: pa.Table, waits: pa.Table, others: pa.Table, modules: Hierarchy
+) -> tuple[Events, dict[str, Rows], Ints]:
+    tables = {"waits": waits, "kernels": kernels, "api_calls": others}
+    launched = integers(kernels, "launch_start_ns", NEVER)
+    start = {"kernels": launched, **{name: integers(tables[name], "start_ns") for name in ("waits", "api_calls")}}
+    end = {name: start[name] + integers(tables[name], "dur_ns") for name in ("waits", "api_calls")}
+    end["kernels"] = integers(kernels, "launch_end_ns", NEVER)
+    kinds, names = labels(waits, "kind"), labels(waits, "name")
+    ended_by_work = np.isin(kinds.code, kinds.of(*_ENDED_BY_WORK))
+    whole = np.isin(
+        names.code, [at for at, word in enumerate(names.words) if word.lower().split("_")[0].endswith(_WHOLE_DEVICE)]
+    )
+    keys = {name: thread_keys(table) for name, table in tables.items()}
+    size = [table.num_rows for table in tables.values()]
+    part = np.repeat(np.arange(3), size)
+    row = np.concatenate([np.arange(number) for number in size])
+    key, first, last = (np.concatenate([column[name] for name in tables]) for column in (keys, start, end))
+    threads, thread = np.unique(key, return_inverse=True)
+    known = np.flatnonzero(first != NEVER)
+    order = known[np.lexsort((part[known], -last[known], first[known], thread[known]))]
+    thread, first, last, part, row, key = (column[order] for column in (thread, first, last, part, row, key))
+    reached = _running_maximum(thread, last)
+    outermost = np.append(True, (thread[1:] != thread[:-1]) | (first[1:] >= reached[:-1]))[: thread.size]
+    # An empty call at the very start of another is no part of it, and two with one extent are one.
+    number = np.cumsum(outermost) - 1
+    event_of = {}
+    for at, name in enumerate(tables):
+        event_of[name] = np.full(tables[name].num_rows, -1)
+        event_of[name][row[part == at]] = number[part == at]
+    lead = np.flatnonzero(outermost)
+    of_wait = np.where(part[lead] == 0, row[lead], -1)
+    module = {"waits": modules.rows(waits), "kernels": modules.rows(kernels)}
+    of_kernel = np.where(part[lead] == 1, row[lead], -1)
+    events = Events(
+        thread[lead],
+        key[lead] >> 32,
+        first[lead],
+        last[lead],
+        of_wait >= 0,
+        np.full(lead.size, -1),
+        lookup(whole & ended_by_work, of_wait, 0).astype(bool),
+        np.where(of_wait >= 0, lookup(module["waits"], of_wait), lookup(module["kernels"], of_kernel)),
+    )
+    return events, event_of, threads
+
+
+def _running_maximum(group: Rows, values: Ints) -> Ints:
+    """The greatest value so far in each group; rows of a group are neighbours."""
+    reached = np.empty_like(values)
+    edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), group.size]
+    for low, high in pairwise(edges):
+        reached[low:high] = np.maximum.accumulate(values[low:high])
+    return reached
+
+
+def _with_work(events: Events, event_of: Rows, awaited: Rows) -> Events:
+    work = events.work.copy()
+    rows = np.flatnonzero((awaited >= 0) & (event_of >= 0))
+    rows = rows[events.blocks[event_of[rows]]]
+    work[event_of[rows]] = awaited[rows]
+    return events._replace(work=work)
+
+
+def _work(dataset: Dataset, kernels: pa.Table, order: Rows, event: Rows, modules: Hierarchy) -> Work:
+    collective, names = nccl_work(dataset, kernels)[order], labels(kernels, "name")
+    place = [integers(kernels, name)[order].astype(np.int64) for name in ("pid", "device", "context", "stream")]
+    stream, _ = grouped(place)
+    start, end = (integers(kernels, name)[order] for name in ("start_ns", "end_ns"))
+    own = event[order]
+    by_stream = np.argsort(stream, kind="stable")
+    before = np.full(order.size, -1)
+    same = stream[by_stream[1:]] == stream[by_stream[:-1]]
+    before[by_stream[1:][same]] = by_stream[:-1][same]
+    launched = np.bincount(own[own >= 0], minlength=1)
+    several = lookup(launched, np.where(own >= 0, own, -1), 0) > 1
+    ids = integers(kernels, "kernel_id")[order]
+    module, name = modules.rows(kernels)[order], names.code[order]
+    context, _ = grouped(place[:3])
+    return Work(
+        ids, place[0], context, stream, start, end, own, before, module, name, names.words, collective, several
+    )  # fmt: skip
+
+
+def _dependencies(kernels: pa.Table, others: pa.Table, awaited: Rows, order: Rows) -> tuple[tuple[Rows, Rows], bool]:
+    """Of every wait of a stream the first work launched there later, and the work that it waits for."""
+    stream = integers(others, "stream")
+    rows = np.flatnonzero((awaited >= 0) & (stream >= 0))
+    has = bool((stream >= 0).any())
+    if not rows.size:
+        return (rows, rows), has
+    columns = ("pid", "context", "stream")
+    both = [np.concatenate([integers(kernels, name)[order], integers(others, name)[rows]]) for name in columns]
+    group, _ = grouped([column.astype(np.int64) for column in both])
+    own, asked = group[: order.size], group[order.size :]
+    launched = integers(kernels, "launch_start_ns", NEVER)[order]
+    sorted_rows = np.lexsort((launched, own))
+    since = integers(others, "start_ns")[rows]
+    # Each group is a stretch of the sorted rows; within it, launches ascend.
+    low = np.searchsorted(own[sorted_rows], asked)
+    high = np.searchsorted(own[sorted_rows], asked, side="right")
+    first = np.array(
+        [a + np.searchsorted(launched[sorted_rows[a:b]], t) for a, b, t in zip(low, high, since.tolist(), strict=True)]
+    )
+    some = first < high
+    return (sorted_rows[first[some]], awaited[rows[some]]), has
+
+
+def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recorded:
+    """Several reports as one, with times on one clock; without the rows of their tables."""
+    moved = [_on_clock(part, clock) for part, clock in zip(parts, clocks, strict=True)]
+    counts = [
+        (one.threads.size, one.events.start.size, one.work.start.size, len(one.work.names), _next(one.work.context),
+         _next(one.work.stream))
+        for one in parts
+    ]  # fmt: skip
+    offsets = np.cumsum([(0,) * 6, *counts], axis=0)[:-1]
+    events, work, waits = [], [], []
+    for one, (threads, calls, rows, names, contexts, streams) in zip(moved, offsets.tolist(), strict=True):
+        events.append(one.events._replace(thread=one.events.thread + threads, work=_raised(one.events.work, rows)))
+        work.append(
+            one.work._replace(
+                context=one.work.context + contexts,
+                stream=one.work.stream + streams,
+                event=_raised(one.work.event, calls),
+                before=_raised(one.work.before, rows),
+                name=_raised(one.work.name, names),
+            )
+        )
+        waits.append((one.waits[0] + rows, one.waits[1] + rows))
+    return Recorded(
+        Events(*map(np.concatenate, zip(*events, strict=True))),
+        _together(work),
+        (np.concatenate([one for one, _ in waits]), np.concatenate([other for _, other in waits])),
+        np.concatenate([one.threads for one in parts]),
+        np.empty(0, np.int64),
+        {},
+        all(one.has_dependencies for one in parts),
+    )
+
+
+def _together(parts: list[Work]) -> Work:
+    columns = {name: np.concatenate([getattr(one, name) for one in parts]) for name in Work._fields if name != "names"}
+    return Work(**columns, names=[name for one in parts for name in one.names])
+
+
+def _on_clock(part: Recorded, clock: Callable[[Ints], Ints]) -> Recorded:
+    events, work = part.events, part.work
+    return part._replace(
+        events=events._replace(start=clock(events.start), end=clock(events.end)),
+        work=work._replace(start=clock(work.start), end=clock(work.end)),
+    )
+
+
+def _raised(rows: Rows, by: int) -> Rows:
+    return np.where(rows >= 0, rows + by, -1)
+
+
+def _next(codes: Rows) -> int:
+    return int(codes.max(initial=-1)) + 1

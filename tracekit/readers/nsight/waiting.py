@@ -1,0 +1,96 @@
+"""Records of what host calls wait for: streams and events of API calls, and waits in the runtime of the system."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays.codes import positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import one_axis
+from tracekit.arrays.types import Ints, Rows
+from tracekit.nsight import tables as nsight
+from tracekit.readers.nsight.threads import GlobalIds
+from tracekit.readers.rows import Names, start_and_end
+from tracekit.readers.source import ENCODED, Request
+from tracekit.recording.provenance import LossCounters
+from tracekit.recording.tables import Launches, StreamCalls
+
+SYNCS, EVENTS, OS_CALLS = WAITING_TABLES = ("syncs", "events", "os_calls")
+_IDS = {"correlationId": pa.int64(), "deviceId": pa.int32(), "contextId": pa.int32(), "streamId": pa.int64()}
+_STREAM_COLUMNS = {"globalPid": ENCODED, **_IDS, "eventId": pa.int64(), "eventSyncId": pa.int64()}
+#: Calls of the runtime of the system that do nothing but wait.
+_WAITS = re.compile(
+    r"pthread_(cond_\w*wait|mutex_(timed|clock)?lock|rwlock_(timed|clock)?(rd|wr)lock|(\w+_)?join(_np)?|barrier_wait)|"
+    r"sem_(timed|clock)?wait|p?poll|p?select|epoll_p?wait2?|futex|(clock_)?nanosleep|u?sleep|wait(pid|id|3|4)?|"
+    r"sched_yield|sig(timed)?wait(info)?"
+)
+
+
+def waiting_requests() -> dict[str, Request]:
+    """What to read of these tables."""
+    os_columns = {"start": pa.int64(), "end": pa.int64(), "globalTid": ENCODED, "nameId": ENCODED}
+    return {
+        SYNCS: Request(nsight.SYNCHRONIZATION, _STREAM_COLUMNS, rare=("eventSyncId",)),
+        EVENTS: Request(nsight.CUDA_EVENT, _STREAM_COLUMNS, rare=("eventSyncId",)),
+        OS_CALLS: Request(nsight.OS_RUNTIME, os_columns),
+    }
+
+
+def stream_calls(syncs: pa.Table, events: pa.Table, ids: GlobalIds) -> StreamCalls:
+    """The streams of calls that wait for streams or events, or that record events; and which record each waits for.
+
+    A handle of an event is used again and again. Newer reports number its records; in older ones a call waits for the
+    latest one before it, as the ids of calls go up in a process.
+    """
+    sync, event = _columns(syncs, ids), _columns(events, ids)
+    numbered = "eventSyncId" in syncs.column_names and "eventSyncId" in events.column_names
+    record = _records(sync, event, "eventSyncId" if numbered else "eventId")
+    of_record = {ours: np.append(event[theirs], -1)[record] for ours, theirs in _OF_RECORD.items()}
+    waits = StreamCalls.of(**{ours: sync[theirs] for ours, theirs in _OF_CALL.items()}, **of_record)
+    records = StreamCalls.of(**{ours: event[theirs] for ours, theirs in _OF_CALL.items()})
+    return StreamCalls.concat([waits, records])
+
+
+#: Our columns → those of the call, and of the record that it waits for.
+_OF_CALL = {"process": "process", "correlation_id": "correlationId", "device": "deviceId", "context": "contextId"}
+_OF_CALL["stream"] = "streamId"
+_OF_RECORD = {"recorded_by": "correlationId", "event_context": "contextId", "event_stream": "streamId"}
+
+
+def _columns(rows: pa.Table, ids: GlobalIds) -> dict[str, Ints]:
+    """The rows of known processes and calls."""
+    names = _STREAM_COLUMNS.keys() - {"globalPid"}
+    nothing = np.full(rows.num_rows, -1)
+    columns = {name: integers(rows, name) if name in rows.column_names else nothing for name in names}
+    columns["process"] = ids.processes(rows.column("globalPid")) if "globalPid" in rows.column_names else nothing
+    columns["streamId"] = np.where(columns["streamId"] == nsight.NO_STREAM, -1, columns["streamId"])
+    known = (columns["process"] >= 0) & (columns["correlationId"] >= 0)
+    return {name: column[known] for name, column in columns.items()}
+
+
+def _records(sync: dict[str, Ints], event: dict[str, Ints], key: str) -> Rows:
+    """For every wait the row of the latest record of its event before it, or -1."""
+    handles = np.unique(event[key])
+    asked, made = (positions(columns[key], handles) for columns in (sync, event))
+    group, asked_group = (
+        columns["process"].astype(np.int64) * handles.size + code for columns, code in ((event, made), (sync, asked))
+    )
+    made_at, asked_at = one_axis([group, np.maximum(asked_group, 0)], [event["correlationId"], sync["correlationId"]])
+    order = np.append(np.argsort(made_at, kind="stable"), -1)
+    latest = order[np.searchsorted(made_at[order[:-1]], asked_at) - 1]
+    known = (asked >= 0) & (sync[key] > 0) & (np.append(group, -1)[latest] == asked_group)
+    return np.where(known, latest, -1)
+
+
+def os_waits(rows: pa.Table, strings: pa.Table, ids: GlobalIds, names: Names, counters: LossCounters) -> Launches:
+    """Calls of the runtime of the system that wait, on threads that have ranges or API calls."""
+    if not {"start", "end", "globalTid", "nameId"} <= {*rows.column_names}:
+        return Launches.empty()
+    spelled = Names(strings)
+    name, thread = spelled.rows(rows.column("nameId")), ids.known_threads(rows.column("globalTid"))
+    row = np.array([*(names.row(text) if _WAITS.fullmatch(text) else -1 for text in spelled.used), -1])[name]
+    waits = (row >= 0) & (thread >= 0)
+    rows = rows.filter(pa.array(waits))
+    start, end = start_and_end(rows, nsight.OS_RUNTIME.name, "launches", counters)
+    return Launches.of(start_ns=start, end_ns=end, thread=thread[waits], name=row[waits])

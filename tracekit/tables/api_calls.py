@@ -1,0 +1,58 @@
+"""``api_calls``: calls of CUDA that neither block nor start work, among them records of events and waits for them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays.codes import lookup
+from tracekit.attribution.base import Trace
+from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
+from tracekit.tables.base import category, or_null, pieces
+from tracekit.trace.host_calls import other_calls, streams_of
+
+_OF_EVENTS = "of records of events and waits of streams, where the report has them; else null."
+SPEC = TableSpec(
+    "api_calls",
+    "One row per call of CUDA's API that neither blocks (see waits) nor started device work (see kernels), sorted by "
+    "start_ns: records of events, waits of streams for them, queries, launches into a graph capture.",
+    (
+        Nullable("name", CATEGORY, "Name of the call; null if unknown."),
+        Column("pid", pa.int32(), "Process id."),
+        Column("tid", pa.int32(), "Thread id."),
+        Column("start_ns", pa.int64(), "Start on the host, in ns since the start of the session."),
+        Column("dur_ns", pa.int64(), "How long it took."),
+        Nullable("device", pa.int32(), f"Number of the GPU, {_OF_EVENTS}"),
+        Nullable("context", pa.int32(), f"Id of the CUDA context, {_OF_EVENTS}"),
+        Nullable("stream", pa.int64(), f"Stream that records or waits, {_OF_EVENTS}"),
+        Nullable(
+            "kernel_id",
+            pa.int64(),
+            "What a stream waits for: of the work that had been launched before the record of the event, on the stream "
+            "of that, the last to end. Null if there is none, or if the report does not tell it.",
+        ),
+    ),
+    sorted_by=("start_ns",),
+)
+
+
+def build(trace: Trace) -> Iterator[pa.Table]:
+    """The calls by start."""
+    recording, found = trace.evidence.recording, other_calls(trace.evidence)
+    threads, thread = recording.threads, found.calls.thread.astype(np.intp)
+    device, context, stream = streams_of(recording, found)
+    for rows in pieces(np.arange(thread.size)):
+        calls = found.calls.take(rows)
+        yield SPEC.table(
+            {
+                "name": category(calls.name, recording.names),
+                "pid": threads.pid[thread[rows]].astype(np.int32),
+                "tid": threads.tid[thread[rows]].astype(np.int32),
+                "start_ns": calls.start_ns,
+                "dur_ns": calls.end_ns - calls.start_ns,
+                "device": or_null(device[rows]),
+                "context": or_null(context[rows]),
+                "stream": or_null(stream[rows]),
+                "kernel_id": or_null(lookup(trace.ids.kernel_id, found.work[rows])),
+            }
+        )

@@ -1,0 +1,231 @@
+"""API calls as what a host thread spent its time in: which block it, and what they and waits of streams wait for.
+
+A call blocks by its name: ``*Synchronize``, copies that are not ``Async``, and those of which an end is pageable memory
+of the host. (``cudaEventQuery`` is recorded as a synchronisation too, and does not block.) What it waited for is the
+work that ended last of all that was launched before it on its stream or context, or before the record of its event.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.arrays.codes import lookup, positions
+from tracekit.arrays.groups import maxima
+from tracekit.arrays.intervals import one_axis
+from tracekit.arrays.types import Ints, Rows
+from tracekit.recording.tables import NO_TIME, Launches, Recording
+from tracekit.trace.evidence import Evidence
+
+_API, _VERSION = r"(?:cuda|cu|hip)", r"(?:_v\d+)?(?:_pt[sd][sz])?"
+SYNCHRONIZE, COPY, PAGEABLE_COPY, ALLOCATION, FREE, MODULE_LOADING, OS_WAIT = range(7)
+#: Kinds of calls that block, by code.
+WAIT_KINDS = ("synchronize", "copy", "pageable_copy", "allocation", "free", "module_loading", "os_wait")
+#: The kinds that names tell.
+_NAMES = {
+    SYNCHRONIZE: rf"{_API}\w*Synchronize{_VERSION}",
+    COPY: rf"{_API}Memcpy(?!\w*Async)\w*",
+    ALLOCATION: rf"{_API}(?:Mem)?(?:Host)?(?:Malloc|Alloc)(?!\w*Async)\w*",
+    FREE: rf"{_API}(?:Mem)?Free(?!\w*Async)\w*",
+    MODULE_LOADING: rf"{_API}(?:Module|Library)Load\w*",
+}
+_ASYNC_COPY = re.compile(rf"{_API}Memcpy\w*Async\w*")
+#: What a call waits for.
+_STREAM, _EVENT, _CONTEXT = range(3)
+_WAITS_FOR = {
+    _STREAM: rf"{_API}StreamSynchronize{_VERSION}",
+    _EVENT: rf"{_API}(?:EventSynchronize|StreamWaitEvent){_VERSION}",
+    _CONTEXT: rf"{_API}(?:Device|Ctx|Thread)Synchronize{_VERSION}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HostCalls:
+    """Calls of the API and waits of the system's runtime, by start.
+
+    Attributes:
+        kind: Position in ``WAIT_KINDS``; -1 of a call that does not block.
+        launch: Row of launches, or -1.
+        work: The kernel that it, or the stream that it concerns, waits for; -1 if there is none, or it is not known.
+    """
+
+    calls: Launches
+    kind: Ints
+    launch: Rows
+    work: Rows
+
+
+def waits(evidence: Evidence) -> HostCalls:
+    """The calls that block."""
+    recording = evidence.recording
+    launch, kind = _launches_with_kind(evidence)
+    rows, waiting = np.flatnonzero(kind >= 0), len(recording.os_waits)
+    launch, kind = launch[rows], kind[rows]
+    work = _work_waited_for(evidence, launch)
+    copies = np.isin(kind, (COPY, PAGEABLE_COPY))
+    work[copies] = _last_started(evidence, launch[copies])
+    calls = Launches.concat([_all_calls(recording).take(rows), recording.os_waits])
+    none = np.full(waiting, -1)
+    return _by_start(calls, np.append(kind, np.full(waiting, OS_WAIT)), np.append(launch, none), np.append(work, none))
+
+
+def _last_started(evidence: Evidence, launch: Rows) -> Rows:
+    """Of the kernels that each of some launches started the one that ended last, or -1."""
+    of_launch = np.full(len(evidence.recording.launches) + 1, -1)
+    of_launch[launch] = -2
+    of_launch[-1] = -1
+    rows = np.flatnonzero(of_launch[evidence.launched.launch] == -2)  # noqa: PLR2004
+    rows = rows[np.argsort(evidence.recording.work.end_ns[rows], kind="stable")]
+    of_launch[evidence.launched.launch[rows]] = rows
+    last: Rows = np.maximum(of_launch[launch], -1)
+    return last
+
+
+def other_calls(evidence: Evidence) -> HostCalls:
+    """The calls of the API that neither block nor started work."""
+    launch, kind = _launches_with_kind(evidence)
+    started = np.zeros(len(evidence.recording.launches) + 1, dtype=bool)
+    started[evidence.launched.launch] = True
+    started[-1] = False
+    rows = np.flatnonzero((kind == -1) & ~started[launch])
+    launch = launch[rows]
+    calls = _all_calls(evidence.recording).take(rows)
+    return _by_start(calls, kind[rows], launch, _work_waited_for(evidence, launch))
+
+
+def _by_start(calls: Launches, kind: Ints, launch: Rows, work: Rows) -> HostCalls:
+    order = np.argsort(calls.start_ns, kind="stable")
+    return HostCalls(calls.take(order), kind[order], launch[order], work[order])
+
+
+def _all_calls(recording: Recording) -> Launches:
+    return Launches.concat([recording.launches, recording.failed])
+
+
+def _launches_with_kind(evidence: Evidence) -> tuple[Rows, Ints]:
+    """For all calls, also those that failed, the row of launches, or -1; and its kind, -2 for what is no call here."""
+    recording = evidence.recording
+    calls, launched = _all_calls(recording), len(recording.launches)
+    kind = lookup(_codes(recording.names, _NAMES), calls.name)
+    copied = evidence.launched.launch[recording.work.pageable]
+    copied = np.unique(copied[copied >= 0])
+    named = np.array([*(_ASYNC_COPY.match(name) is not None for name in recording.names), False])
+    kind[copied[named[calls.name[copied]]]] = PAGEABLE_COPY
+    # Operators of a CPU are launches, too, with ids of their own; and graph captures recorded apart are of another run.
+    elsewhere = np.isin(calls.thread, np.array([*recording.attached_threads], np.int64))
+    kind[(calls.correlation_id < -1) | elsewhere] = -2
+    row = np.arange(len(calls))
+    return np.where(row < launched, row, -1), kind
+
+
+def _codes(names: list[str], patterns: dict[int, str]) -> Ints:
+    """For every name the code of the pattern that it fits, or -1."""
+    compiled = {code: re.compile(pattern) for code, pattern in patterns.items()}
+    fitting = ([code for code, pattern in compiled.items() if pattern.fullmatch(name)] for name in names)
+    return np.array([codes[0] if codes else -1 for codes in fitting], dtype=np.int64)
+
+
+def _stream_calls_of(recording: Recording, calls: Launches) -> Rows:
+    """For every call what is recorded of its streams and events, or -1."""
+    about = recording.stream_calls
+    if not len(about) or not len(calls):
+        return np.full(len(calls), -1)
+    key, own = one_axis(
+        [about.process, recording.threads.process[calls.thread]], [about.correlation_id, calls.correlation_id]
+    )
+    keys, row = np.unique(key, return_index=True)
+    return lookup(row, positions(own, keys))
+
+
+def _work_waited_for(evidence: Evidence, launch: Rows) -> Rows:
+    """For some launches, -1 for none, the kernel that each waits for, or -1."""
+    recording = evidence.recording
+    launches = recording.launches
+    target = lookup(lookup(_codes(recording.names, _WAITS_FOR), launches.name), launch)
+    rows = np.flatnonzero(target >= 0)
+    work = np.full(launch.size, -1)
+    if not rows.size:
+        return work
+    calls, target = launches.take(launch[rows]), target[rows]
+    about = recording.stream_calls
+    at = _stream_calls_of(recording, calls)
+    event, by_context = target == _EVENT, target == _CONTEXT
+    context = np.where(event, lookup(about.event_context, at), lookup(about.context, at))
+    stream = np.where(event, lookup(about.event_stream, at), lookup(about.stream, at))
+    process = recording.threads.process[calls.thread].astype(np.int64)
+    context = np.where(by_context & (context < 0), _only_contexts(recording)[process], context)
+    before = np.where(event, _recorded_ns(recording, process, lookup(about.recorded_by, at)), calls.start_ns)
+    known = (before != NO_TIME) & (context >= 0) & (by_context | (stream >= 0))
+    for chosen, streams in ((known & by_context, False), (known & ~by_context, True)):
+        place = _Places(process[chosen], context[chosen], stream[chosen] if streams else None)
+        work[rows[chosen]] = place.last_work(evidence, before[chosen])
+    return work
+
+
+def _only_contexts(recording: Recording) -> Ints:
+    """The context of every process that has one alone; else -1."""
+    work = recording.work
+    processes = recording.threads.process_pid.size
+    most = maxima(work.process, work.context, processes)
+    least = -maxima(work.process, -work.context, processes)
+    return np.where(most == least, most, -1)
+
+
+def _recorded_ns(recording: Recording, process: Ints, correlation: Ints) -> Ints:
+    """When the calls that recorded some events began."""
+    launches = recording.launches
+    records = np.flatnonzero(lookup(_codes(recording.names, {0: rf"{_API}EventRecord\w*"}), launches.name) == 0)
+    if not records.size:
+        return np.full(correlation.size, NO_TIME)
+    key, wanted = one_axis(
+        [recording.threads.process[launches.thread[records]], process], [launches.correlation_id[records], correlation]
+    )
+    keys, row = np.unique(key, return_index=True)
+    start_ns = lookup(launches.start_ns[records[row]], positions(wanted, keys), missing=NO_TIME)
+    return np.where(correlation >= 0, start_ns, NO_TIME)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Streams, or whole contexts, of processes."""
+
+    process: Ints
+    context: Ints
+    stream: Ints | None
+
+    def last_work(self, evidence: Evidence, before: Ints) -> Rows:
+        """The kernel that ended last, of those launched at each place before a time; or -1."""
+        work, launch = evidence.recording.work, evidence.launched.launch
+        place, own = self._codes(work.process, work.context, work.stream)
+        rows = np.flatnonzero((own >= 0) & (launch >= 0))
+        if not rows.size or not before.size:
+            return np.full(before.size, -1)
+        launched, asked = one_axis([own[rows], place], [evidence.recording.launches.start_ns[launch[rows]], before])
+        order = np.argsort(launched, kind="stable")
+        rows, launched = rows[order], launched[order]
+        by_end = np.argsort(work.end_ns[rows], kind="stable")
+        rank = np.empty_like(by_end)
+        rank[by_end] = np.arange(by_end.size)
+        latest = np.maximum.accumulate(rank + own[rows] * rows.size) % rows.size
+        at = np.searchsorted(launched, asked) - 1
+        found = rows[by_end[latest[at]]]
+        return np.where((at >= 0) & (own[rows[at]] == place), found, -1)
+
+    def _codes(self, process: Ints, context: Ints, stream: Ints) -> tuple[Ints, Ints]:
+        """A number for each place, and for each kernel that of its place, or -1."""
+        place, own = self.process, process.astype(np.int64)
+        pairs = [(self.context, context), *([] if self.stream is None else [(self.stream, stream)])]
+        for asked, of_work in pairs:
+            distinct = np.unique(asked)
+            at = positions(of_work, distinct)
+            own = np.where((own >= 0) & (at >= 0), own * max(distinct.size, 1) + at, -1)
+            place = place * max(distinct.size, 1) + positions(asked, distinct)
+        return place, own
+
+
+def streams_of(recording: Recording, calls: HostCalls) -> tuple[Ints, Ints, Ints]:
+    """Device, context and stream that some calls are about, -1 where that is not recorded."""
+    about = recording.stream_calls
+    at = _stream_calls_of(recording, calls.calls)
+    device, context, stream = (lookup(column, at) for column in (about.device, about.context, about.stream))
+    return device, context, stream

@@ -1,0 +1,106 @@
+"""The budget of steps in the terminal: a bar, and a line for each kind with the modules that lead it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tracekit.analyses import budget
+from tracekit.analyses.base import Analysis, Columns
+from tracekit.analyses.side_by_side import frame
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import plain
+from tracekit.views.formatting import columns_of, duration, percent, records, truncate
+
+#: The colour and the letter of each kind in the bar.
+_STYLES = {
+    "compute": ("green", "C"),
+    "communication": ("magenta", "N"),
+    "communication_wait": ("bright_black", "n"),
+    "copy": ("cyan", "M"),
+    "host_blocked": ("red", "B"),
+    "launch": ("yellow", "L"),
+    "data_loading": ("bright_red", "D"),
+    "compilation": ("bright_magenta", "Z"),
+    "host_code": ("bright_yellow", "H"),
+    "graph": ("blue", "G"),
+    "dependency": ("bright_blue", "W"),
+    "latency": ("bright_cyan", "T"),
+    "unknown": ("white", "?"),
+}
+#: Cells of a line beside the names of modules; those of a short name, and of its share.
+_BESIDE, _SHORT, _SHARE = 55, 24, 5
+
+
+def overview(dataset: Dataset, by: str | None = None) -> Columns:
+    """The budget by kind, also report by report, with ``leading`` as text."""
+
+    def of_one(part: Dataset) -> pd.DataFrame:
+        answer = pd.DataFrame(budget.overview(part))
+        return answer.assign(leading=answer.leading.map(lambda names: _names(names, 2 * _SHORT * len(names))))
+
+    return columns_of(frame(dataset, cast("Analysis", SimpleNamespace(NAME=budget.NAME, frame=of_one)), by))
+
+
+def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | None:
+    """The budget of the median step, or of the recording if it has none; None if no device did anything.
+
+    Args:
+        dataset: The dataset.
+        answer: Its overview, of which some rows can be left out.
+        width: The cells of a line.
+    """
+    rows = records(answer)
+    if not rows:
+        return None
+    whole = max(round(row["median_ns"] / row["share"]) if row["share"] else 0 for row in rows)
+    what = "the median step" if dataset.manifest["rows"]["steps"] else "the recording"
+    parts: list[RenderableType] = [
+        Text(f"Wall clock of {what}, {duration(whole)}", style="bold"),
+        _bar(rows, width),
+        _table(rows, width),
+    ]
+    number, unknown = budget.waits_of_streams(dataset)
+    if unknown:
+        note = f"{unknown:,} of {number:,} waits of streams do not tell for what: what waits for them counts as latency"
+        parts.append(Text(note, style="dim"))
+    return Group(*parts)
+
+
+def _bar(rows: list[dict[str, Any]], width: int) -> Text:
+    bar, reached, drawn = Text(no_wrap=True), 0.0, 0
+    for row in rows:
+        reached += row["share"]
+        colour, letter = _STYLES[row["kind"]]
+        cells = round(reached * width) - drawn
+        bar.append(letter * cells, style=colour)
+        drawn += cells
+    return bar
+
+
+def _table(rows: list[dict[str, Any]], width: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    for heading in ("median step", "share", "of all"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("led by", no_wrap=True)
+    for row in rows:
+        colour, letter = _STYLES[row["kind"]]
+        figures = duration(row["median_ns"]), percent(row["share"]), percent(row["total_share"])
+        leading = _names(row["leading"], max(_SHORT, width - _BESIDE))
+        table.add_row(Text(letter, style=colour), row["kind"].replace("_", " "), *figures, Text(leading))
+    return table
+
+
+def _names(leading: list[tuple[str, float]], width: int) -> str:
+    """As many names as fit, each with its share; at least one, shortened if it must be."""
+    shown = leading[: max(1, width // (_SHORT + _SHARE))]
+    cells = width // max(1, len(shown)) - _SHARE
+    return ", ".join(f"{truncate(plain(name), cells)} {share:.0%}" for name, share in shown)
