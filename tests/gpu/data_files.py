@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tracekit.nsight.tables import RECORDER, STRINGS, SYSTEM, TABLES
+from tracekit.nsight.tables import GPU, RECORDER, STRINGS, SYSTEM, TABLES
 from tracekit.selftest.judge import REPORT
 from tracekit.selftest.summary import PASSED, Outcome, Summary
 
@@ -31,6 +31,9 @@ _TELLING = (
         ("ThreadNames", "NVTX_EVENTS"),
         "DELETE FROM ThreadNames WHERE globalTid >> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)",
     ),
+    (("META_DATA_EXPORT",), "DELETE FROM META_DATA_EXPORT WHERE name IN ('EXPORT_HOST', 'EXPORT_USER')"),
+    # Importing torch makes more calls of the OS runtime than all else.
+    (("OSRT_API", "NVTX_EVENTS"), "DELETE FROM OSRT_API WHERE end < (SELECT MIN(start) FROM NVTX_EVENTS)"),
 )
 
 
@@ -89,6 +92,9 @@ def strip(report: Path) -> None:
         for needed, statement in _TELLING:
             if {*needed} <= {*there}:
                 db.execute(statement)
+        for column in ("uuid", "busLocation"):
+            if column in _columns(db, GPU.name):
+                db.execute(f"UPDATE {GPU.name} SET {column} = NULL")  # noqa: S608 - constants
         _drop_unused_strings(db, [name for name in there if name in TABLES])
     with closing(sqlite3.connect(report)) as db:
         db.execute("PRAGMA page_size=512")
@@ -100,8 +106,12 @@ def _drop_unused_strings(db: sqlite3.Connection, tables: list[str]) -> None:
         return
     db.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
     for table in set(tables) - {STRINGS.name, RECORDER.name}:
-        for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", [table]).fetchall():
+        for column in _columns(db, table):
             if _STRING_COLUMNS.fullmatch(column):
                 query = f'SELECT "{column}" FROM "{table}" WHERE typeof("{column}") = \'integer\''  # noqa: S608 - as above
                 db.execute(f"INSERT OR IGNORE INTO used {query}")
     db.execute(f"DELETE FROM {STRINGS.name} WHERE id NOT IN (SELECT id FROM used)")  # noqa: S608 - a constant
+
+
+def _columns(db: sqlite3.Connection, table: str) -> list[str]:
+    return [column for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", [table])]
