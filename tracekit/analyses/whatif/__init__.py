@@ -20,7 +20,7 @@ from tracekit.analyses.alignment.reports import Clock, aligned, met
 from tracekit.analyses.base import Columns
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
-from tracekit.analyses.whatif.model import Times, measured, played, tasks
+from tracekit.analyses.whatif.model import Tasks, Times, measured, played, tasks
 from tracekit.analyses.whatif.recorded import NEVER, Recorded, joined, recorded, thread_keys
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
@@ -28,7 +28,7 @@ from tracekit.arrays.groups import maxima
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 
-__all__ = ["Changes", "Prediction", "predict"]
+__all__ = ["Changes", "Prediction", "StepModel", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +50,62 @@ class Prediction:
     after: list[dict[str, Any]]
 
 
+class StepModel:
+    """The model of a dataset's steps: made once, asked often."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset, self._modules = dataset, hierarchy(dataset)
+        self._before = _Windows.of(budget.columns(dataset)).median()
+        self._parts = [_Report.read(part, self._modules) for part in dataset.by_report()]
+        lanes = collectives(dataset).lanes
+        clocks = aligned(lanes)
+        self._found = joined([part.found for part in self._parts], [clock.at for clock in clocks])
+        self._spans = _spans(dataset, self._parts, clocks, self._modules)
+        meeting = _meetings(self._found, lanes, clocks)
+        assumptions = (False, True)[: 1 if self._found.has_dependencies or not _has_streams(self._found) else 2]
+        self._tasks = [tasks(self._found, meeting, assumed=assumed) for assumed in assumptions]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> StepModel:
+        """The model of a whole dataset.
+
+        Raises:
+            UsageError: If the dataset is a subtree.
+        """
+        return cls(dataset)
+
+    def predict(self, changes: Changes) -> Prediction:
+        """What a step would take after changes.
+
+        Raises:
+            UsageError: If a pattern names no module.
+        """
+        answers = [self._after(one, changes) for one in self._tasks]
+        totals = sorted(sum(row["ns"] for row in rows) for rows in answers)
+        first = sum(row["ns"] for row in answers[0])
+        known = None if len(answers) == 1 else (totals[0], totals[-1])
+        return Prediction(sum(row["ns"] for row in self._before), first, known, self._before, answers[0])
+
+    def step_ns(self, changes: Changes) -> int:
+        """The ``step_after_ns`` of :meth:`predict` alone, for many questions.
+
+        Raises:
+            UsageError: If a pattern names no module.
+        """
+        return self.predict(changes).step_after_ns
+
+    def _after(self, model: Tasks, changes: Changes) -> list[dict[str, Any]]:
+        changing = Changing(self._found, model, self._modules, self._spans)
+        return _after(self._dataset, self._parts, self._found, changing, changes)
+
+
 def predict(dataset: Dataset, changes: Changes) -> Prediction:
-    """What a step would take after changes.
+    """What a step would take after changes: ``StepModel.of(dataset).predict(changes)``.
 
     Raises:
         UsageError: If a pattern names no module, or the dataset is a subtree.
     """
-    before = _Windows.of(budget.columns(dataset)).median()
-    modules = hierarchy(dataset)
-    parts = [_Report.read(part, modules) for part in dataset.by_report()]
-    lanes = collectives(dataset).lanes
-    clocks = aligned(lanes)
-    found = joined([part.found for part in parts], [clock.at for clock in clocks])
-    meeting = _meetings(found, lanes, clocks)
-    spans = _spans(dataset, parts, clocks, modules)
-    answers = [
-        _after(dataset, parts, found, Changing(found, tasks(found, meeting, assumed=assumed), modules, spans), changes)
-        for assumed in (False, True)[: 1 if found.has_dependencies or not _has_streams(found) else 2]
-    ]
-    totals = sorted(sum(row["ns"] for row in rows) for rows in answers)
-    first = sum(row["ns"] for row in answers[0])
-    known = None if len(answers) == 1 else (totals[0], totals[-1])
-    return Prediction(sum(row["ns"] for row in before), first, known, before, answers[0])
+    return StepModel.of(dataset).predict(changes)
 
 
 def _has_streams(found: Recorded) -> bool:
