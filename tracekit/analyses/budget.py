@@ -159,7 +159,7 @@ class _Found(NamedTuple):
 
     modules: Hierarchy
     lines: tuple[Ints, Ints]
-    windows: _Windows
+    windows: Windows
     rows: _Rows
 
 
@@ -173,7 +173,7 @@ def _each(dataset: Dataset) -> Iterator[tuple[Dataset, _Found]]:
 
 def _of_one(dataset: Dataset, modules: Hierarchy) -> _Found:
     work = _work_of(dataset, modules)
-    windows = _windows(work)
+    windows = windows_of(work.line, work.column("step_id"), work.start, work.end)
     pieces = _pieces(work, windows)
     idle = pieces.kind < 0
     parts = [pieces.at(~idle), *_idle_pieces(dataset, modules, work, pieces.at(idle))]
@@ -255,7 +255,7 @@ def _waited_of_all(dataset: Dataset) -> tuple[Ints, Ints]:
     return kernel[proven], waited[proven]
 
 
-class _Windows(NamedTuple):
+class Windows(NamedTuple):
     """The windows of all lines, by line and start."""
 
     line: Rows
@@ -264,21 +264,20 @@ class _Windows(NamedTuple):
     end: Ints
 
 
-def _windows(work: _Work) -> _Windows:
-    step = work.column("step_id")
-    lines = work.lines[0].size
-    stepped = np.zeros(lines, bool)
-    stepped[work.line[step >= 0]] = True
-    rows = np.flatnonzero((step >= 0) | ~stepped[work.line])
+def windows_of(line: Rows, step: Ints, start: Ints, end: Ints) -> Windows:
+    """The windows of work, given its line (process and device, from 0), step (-1 for none) and times."""
+    stepped = np.zeros(int(line.max(initial=-1)) + 1, bool)
+    stepped[line[step >= 0]] = True
+    rows = np.flatnonzero((step >= 0) | ~stepped[line])
     if not rows.size:
-        return _Windows(rows, rows, rows, rows)
-    group, first = grouped((work.line[rows], step[rows]))
-    start, end = minima(group, work.start[rows], first.size), maxima(group, work.end[rows], first.size)
-    line, step = work.line[rows[first]], step[rows[first]]
-    order = np.lexsort((step, start))
+        return Windows(rows, rows, rows, rows)
+    group, first = grouped((line[rows], step[rows]))
+    start, end = minima(group, start[rows], first.size), maxima(group, end[rows], first.size)
+    line, step = line[rows[first]], step[rows[first]]
+    order = np.lexsort((step, start, line))
     line, step, start, end = line[order], step[order], start[order], end[order]
     follows = np.append(line[1:] == line[:-1], False)
-    return _Windows(line, step, start, np.where(follows, np.append(start[1:], 0), end))
+    return Windows(line, step, start, np.where(follows, np.append(start[1:], 0), end))
 
 
 class _Pieces(NamedTuple):
@@ -294,7 +293,7 @@ class _Pieces(NamedTuple):
         return _Pieces(*(column[rows] for column in self))
 
 
-def _pieces(work: _Work, windows: _Windows) -> _Pieces:
+def _pieces(work: _Work, windows: Windows) -> _Pieces:
     """All windows, cut wherever work starts or ends; kind -1 where the device is idle."""
     edges = _distinct((work.start, work.end, work.arrived, windows.start, windows.end))
     start, end = edges[:-1], edges[1:]
