@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.recording.collectives import Collective
 from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Rank, Source
 
 PUSH_POP, START_END = 0, 1
@@ -271,6 +272,7 @@ class Work(Columns):
         graph_id: CUDA graph it ran from.
         graph_exec_id: Instance of that CUDA graph.
         graph_node_id: Node of that CUDA graph.
+        collective: Row of collectives, where the report records them by kernel.
     """
 
     kind: Int8
@@ -298,6 +300,7 @@ class Work(Columns):
     graph_id: Int64
     graph_exec_id: Int64
     graph_node_id: Int64
+    collective: Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +372,7 @@ class Recording:
         graphs: Records of graphs.
         failed: API calls that returned an error, and so started no work.
         stream_calls: Streams and events of API calls; empty where they were not recorded.
+        collectives: The distinct collectives of kernels.
         os_waits: Calls of the operating system's runtime that wait, on threads that are known; none has an id.
         texts: The distinct texts of ranges.
         domains: The distinct names of NVTX domains.
@@ -402,6 +406,7 @@ class Recording:
     failed: Launches = field(default_factory=Launches.empty)
     stream_calls: StreamCalls = field(default_factory=StreamCalls.empty)
     os_waits: Launches = field(default_factory=Launches.empty)
+    collectives: list[Collective] = field(default_factory=list)
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[int, str] = field(default_factory=dict)
     devices: dict[int, Gpu] = field(default_factory=dict)

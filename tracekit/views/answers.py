@@ -61,6 +61,8 @@ _HEADINGS = {
     "waited_ns": "others waited",
     "tflops_per_s": "TFLOP/s",
     "gb_per_s": "GB/s",
+    "algorithm_gb_per_s": "algorithm GB/s",
+    "bus_gb_per_s": "bus GB/s",
     "flops_per_byte": "FLOP/byte",
     "peak_tflops_per_s": "peak TFLOP/s",
     "peak_gb_per_s": "peak GB/s",

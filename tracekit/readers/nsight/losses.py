@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
+import pyarrow.compute as pc
 
 from tracekit.arrays.intervals import one_axis
 from tracekit.causes import CUDA_EVENTS_LOST, CUDA_NOT_TRACED, EVENTS_LOST, NVTX_EVENTS_LOST, NVTX_NOT_TRACED, Cause
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.source import TableSource, typed
+from tracekit.recording.collectives import SIZE_FIELDS
 from tracekit.recording.provenance import MissingData
 from tracekit.recording.tables import GRAPH, Recording, graph_launch_names
 
@@ -175,6 +177,7 @@ class Held(NamedTuple):
     on_device: bool
     whole_graphs: bool
     replays_without_work: bool
+    unsized_collectives: bool
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
@@ -186,6 +189,7 @@ class Held(NamedTuple):
             on_device=bool(recording.on_device.any()),
             whole_graphs=bool((recording.work.kind == GRAPH).any()),
             replays_without_work=_replays_without_work(recording),
+            unsized_collectives=_unsized_collectives(recording),
         )
 
     @classmethod
@@ -196,7 +200,7 @@ class Held(NamedTuple):
 
 def missing_data(source: TableSource, held: Held) -> tuple[MissingData, ...]:
     """Everything that the report could hold and does not."""
-    return (*_missing_events(held), *_missing_graphs(held), *_missing_columns(source))
+    return (*_missing_events(held), *_missing_graphs(held), *_missing_sizes(held), *_missing_columns(source))
 
 
 def _missing_events(held: Held) -> Iterator[MissingData]:
@@ -218,6 +222,22 @@ def _missing_graphs(held: Held) -> Iterator[MissingData]:
     elif held.replays_without_work:
         remedy = "record with nsys 2024 or newer, or: nsys profile --cuda-graph-trace=node"
         yield MissingData("the GPU time of CUDA graphs", remedy)
+
+
+def _missing_sizes(held: Held) -> Iterator[MissingData]:
+    if held.unsized_collectives:
+        remedy = (
+            "record with NVTX and NCCL 2.19 or newer, and export with nsys 2026 or newer: "
+            "nsys export --type sqlite --include-blobs true --include-json true"
+        )
+        yield MissingData("sizes of collectives", remedy)
+
+
+def _unsized_collectives(recording: Recording) -> bool:
+    payloads = recording.ranges.payload_json
+    if not any("nccl" in name.lower() for name in recording.names):
+        return False
+    return payloads is None or not any(pc.any(pc.match_substring(payloads, name)).as_py() for name in SIZE_FIELDS)
 
 
 def _replays_without_work(recording: Recording) -> bool:

@@ -22,6 +22,7 @@ from tracekit.readers.nsight.losses import (
     recorder_saw_every_graph,
     reported_losses,
 )
+from tracekit.readers.nsight.payloads import with_json
 from tracekit.readers.nsight.ranges import ranges_table
 from tracekit.readers.nsight.threads import GlobalIds, global_threads, named_threads, ranks_by_mpi
 from tracekit.readers.nsight.waiting import EVENTS, OS_CALLS, SYNCS, os_waits, stream_calls, waiting_requests
@@ -35,7 +36,7 @@ from tracekit.readers.nsight.work import (
 )
 from tracekit.readers.ranks import ranks
 from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, have_start, start_and_end, strings_of
-from tracekit.readers.source import ENCODED, ENCODED_TEXT, Request, TableSource, has, typed
+from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request, TableSource, has, typed
 from tracekit.recording.operators import Operators, no_operators, operators_as_work
 from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, Source, compute_capability
 from tracekit.recording.tables import Recording, Threads
@@ -63,6 +64,7 @@ _RARE_NVTX_COLUMNS = {
     "endGlobalTid": ENCODED,
     "jsonTextId": ENCODED,
     "jsonText": ENCODED_TEXT,
+    "binaryData": ENCODED_BLOB,
     "uint64Value": pa.int64(),
     "int64Value": pa.int64(),
     "uint32Value": pa.int64(),
@@ -166,7 +168,7 @@ def _recording(
     work_rows = {name: tables.pop(name) for name in WORK_TABLES}
     device_work = pool.submit(work_table, work_rows, ids, names, counters)
     del work_rows
-    ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, ids, launches, counters)
+    ranges, texts, domains = ranges_table(with_json(tables.pop("nvtx"), source), strings, ids, launches, counters)
     work, inside_ns = operators.with_work(device_work.result())
     graph_nodes, graphs = graph_tables(tables, ids)
     recording = Recording(
