@@ -15,6 +15,7 @@ import tracekit
 from tests.golden import check, check_frame
 from tests.needs import TRACES
 from tests.readers.files import lacks
+from tests.readers.folders import SUFFIXES, as_folder
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.trace_lines import report
 from tracekit.analyses import communication
@@ -132,6 +133,14 @@ def with_payloads(tmp_path: Path) -> Callable[..., Dataset]:
         return tracekit.parse(path, force=True)
 
     return parse
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_folders_of_tables_have_payloads_too(tmp_path: Path, suffix: str) -> None:
+    path = report(tmp_path / "report.sqlite", LINES)
+    with closing(sqlite3.connect(path)) as db, db:
+        as_blobs(db)
+    check(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels", ROWS)
 
 
 @pytest.mark.parametrize("form", [as_blobs, as_json, as_texts_in_json])

@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 import tracekit
 from tests.command import ROOT, command
 from tests.golden import check, check_frame
+from tests.readers.folders import SUFFIXES, as_folder
 from tests.trace_lines import report
 from tracekit.analyses import roofline
 from tracekit.dataset.opening import Dataset
@@ -106,6 +107,13 @@ COUNTED = """
 
 def test_a_kernel_has_the_averages_of_the_samples_inside_it(sampled: Callable[..., Dataset]) -> None:
     check(sampled(LINES, SAMPLES), "kernels", COUNTED)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_folders_of_tables_have_samples_too(tmp_path: Path, suffix: str) -> None:
+    path = report(tmp_path / "report.sqlite", LINES)
+    add_samples(path, SAMPLES)
+    check(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels", COUNTED)
 
 
 def test_modules_have_the_samples_of_their_own_kernels_and_name_what_is_used_most(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.intervals import one_axis
@@ -177,7 +178,8 @@ class Held(NamedTuple):
     on_device: bool
     whole_graphs: bool
     replays_without_work: bool
-    unsized_collectives: bool
+    collectives: bool
+    sizes_of_collectives: bool
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
@@ -189,7 +191,8 @@ class Held(NamedTuple):
             on_device=bool(recording.on_device.any()),
             whole_graphs=bool((recording.work.kind == GRAPH).any()),
             replays_without_work=_replays_without_work(recording),
-            unsized_collectives=_unsized_collectives(recording),
+            collectives=any("nccl" in name.lower() for name in recording.names),
+            sizes_of_collectives=_has_sizes(recording.ranges.payload_json),
         )
 
     @classmethod
@@ -225,7 +228,7 @@ def _missing_graphs(held: Held) -> Iterator[MissingData]:
 
 
 def _missing_sizes(held: Held) -> Iterator[MissingData]:
-    if held.unsized_collectives:
+    if held.collectives and not held.sizes_of_collectives:
         remedy = (
             "record with NVTX and NCCL 2.19 or newer, and export with nsys 2026 or newer: "
             "nsys export --type sqlite --include-blobs true --include-json true"
@@ -233,11 +236,8 @@ def _missing_sizes(held: Held) -> Iterator[MissingData]:
         yield MissingData("sizes of collectives", remedy)
 
 
-def _unsized_collectives(recording: Recording) -> bool:
-    payloads = recording.ranges.payload_json
-    if not any("nccl" in name.lower() for name in recording.names):
-        return False
-    return payloads is None or not any(pc.any(pc.match_substring(payloads, name)).as_py() for name in SIZE_FIELDS)
+def _has_sizes(payloads: pa.Array | None) -> bool:
+    return payloads is not None and any(pc.any(pc.match_substring(payloads, name)).as_py() for name in SIZE_FIELDS)
 
 
 def _replays_without_work(recording: Recording) -> bool:
