@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 import tracekit
 from tests.command import ROOT, command
 from tests.golden import check, check_frame
+from tests.readers.files import lacks
 from tests.readers.folders import SUFFIXES, as_folder
 from tests.trace_lines import report
 from tracekit.analyses import roofline
@@ -62,7 +63,9 @@ def together(time: int, *values: float, gpu: int = 0) -> list[Sample]:
 @pytest.fixture
 def sampled(tmp_path: Path) -> Callable[..., Dataset]:
     def parse(lines: str, samples: Iterable[Sample], *sql: str, names: Iterable[str] = (*OTHERS, *NAMES)) -> Dataset:
-        path = report(tmp_path / "report.sqlite", lines)
+        path = tmp_path / "report.sqlite"
+        path.unlink(missing_ok=True)
+        report(path, lines)
         add_samples(path, samples, names)
         with closing(sqlite3.connect(path)) as db, db:
             for statement in sql:
@@ -161,6 +164,11 @@ def test_metrics_are_known_by_all_their_names(sampled: Callable[..., Dataset], n
     samples = [one._replace(name=spelled.get(one.name, one.name)) for one in SAMPLES]
     dataset = sampled(LINES, samples, names=(*OTHERS, *names))
     assert dataset.table("kernels", ["dram_write_pct"]).column(0).to_pylist() == [15.0, None, 20.0, 65.0]
+
+
+def test_metrics_of_which_none_is_known_are_reported(sampled: Callable[..., Dataset]) -> None:
+    assert "GPU metrics that are known by name" in lacks(sampled(LINES, [], names=OTHERS))
+    assert "GPU metrics that are known by name" not in lacks(sampled(LINES, []))
 
 
 DAMAGED = (

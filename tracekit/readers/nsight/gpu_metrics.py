@@ -8,7 +8,7 @@ import pyarrow as pa
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
 from tracekit.nsight import tables as nsight
-from tracekit.readers.source import PiecewiseSource, Request, has, typed
+from tracekit.readers.source import PiecewiseSource, Request, TableSource, has, typed
 from tracekit.recording.tables import Samples
 
 #: Names of the metrics, in the order of ``GPU_METRICS``, as NVIDIA's user guide lists them: they differ by GPU and
@@ -48,7 +48,12 @@ def gpus_of_devices(source: PiecewiseSource) -> dict[tuple[int, int], int]:
     return {(pid, device): gpu for gpu, device, pid in typed(source, nsight.CUDA_DEVICE, "gpuId", "cudaId", "pid")}
 
 
-def _wanted(source: PiecewiseSource) -> dict[int, dict[int, int]]:
+def has_unknown_metrics(source: TableSource) -> bool:
+    """Whether metrics were sampled, none of which is known by its name."""
+    return has(source, nsight.GPU_METRICS) and not any(_wanted(source).values())
+
+
+def _wanted(source: TableSource) -> dict[int, dict[int, int]]:
     """By type and number of a metric, which of ours it is; of several names of one metric the first counts."""
     wanted: dict[int, dict[int, int]] = {}
     for kind, number, name in typed(source, nsight.GPU_METRIC_NAMES, "typeId", "metricId", "metricName"):

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tracekit.arrays.intervals import one_axis
 from tracekit.causes import CUDA_EVENTS_LOST, CUDA_NOT_TRACED, EVENTS_LOST, NVTX_EVENTS_LOST, NVTX_NOT_TRACED, Cause
 from tracekit.nsight import tables as nsight
+from tracekit.readers.nsight.gpu_metrics import has_unknown_metrics
 from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.source import TableSource, typed
 from tracekit.recording.collectives import SIZE_FIELDS
@@ -252,6 +253,8 @@ def _replays_without_work(recording: Recording) -> bool:
 
 
 def _missing_columns(source: TableSource) -> Iterator[MissingData]:
+    if has_unknown_metrics(source):
+        yield MissingData("GPU metrics that are known by name", "sample the default set: --gpu-metrics-devices=all")
     for table, columns in _WANTED_COLUMNS.items():
         present = source.tables.get(table.name, frozenset(columns))
         for column in columns:
