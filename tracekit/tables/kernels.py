@@ -45,15 +45,17 @@ _SIZES = (
         "bytes",
         pa.int64(),
         "Bytes copied or set; of a collective the whole result of an all_gather, the whole input of a reduce_scatter "
-        "or all_to_all, else its message. Null for other kernels, and if the report does not record it.",
+        "or all_to_all, what a send_recv sends or receives (the larger), else its message. Null for other kernels, and "
+        "if the report does not record it.",
     ),
 )
 _COLLECTIVE = (
     Nullable(
         "collective",
         CATEGORY,
-        "Collective that it runs, such as all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send "
-        "or recv: of Chrome traces, and where payloads of NCCL's ranges record its size; else null.",
+        "Collective that it runs, such as all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send, "
+        "recv or send_recv (several in a group): of Chrome traces, and where payloads of NCCL's ranges record sizes; "
+        "else null.",
     ),
     Nullable("dtype", CATEGORY, "Dtype of that collective's elements; null if the report does not record it."),
     Nullable("group_size", pa.int32(), "How many ranks take part in that collective; null if unknown."),
