@@ -37,6 +37,14 @@ def test_there_is_a_program_for_every_simulated_report_and_it_makes_just_that(tm
         assert lines(made[name]) == lines(path), f"{name} is not what its program makes"
 
 
+@pytest.mark.parametrize("name", [name for name in reports(DATA) if name.startswith(REAL)])
+def test_a_recorded_report_tells_nothing_of_its_machine(name: str) -> None:
+    texts = [text.lower() for text in lines(DATA / name)]
+    assert texts
+    for telling in ("uuid", "export_host", "'/", "hostname", "/home", "/root"):
+        assert not [text for text in texts if telling in text]
+
+
 def test_the_reports_are_small() -> None:
     sizes = [path.stat().st_size for path in reports(DATA).values()]
     assert max(sizes) < MOST_BYTES

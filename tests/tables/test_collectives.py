@@ -15,6 +15,7 @@ import tracekit
 from tests.golden import check, check_frame
 from tests.needs import TRACES
 from tests.readers.files import lacks
+from tests.readers.folders import SUFFIXES, as_folder
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.trace_lines import report
 from tracekit.analyses import communication
@@ -69,8 +70,8 @@ PAYLOADS: dict[int, Payload] = {
     20: (2, {"NCCL communicator ID": LARGEST, "Message size [bytes]": 3_000}),
     30: (2, {"NCCL communicator ID": 7, "Message size [bytes]": 3_000}),  # how many ranks 7 has is not recorded
     41: (3, {"Bytes": 5_000, "Peer rank": 0}),
-    51: (3, {"Bytes": 10, "Peer rank": 0}),
-    52: (3, {"Bytes": 10, "Peer rank": 0}),
+    51: (3, {"Bytes": 10, "Peer rank": 1}),
+    52: (3, {"Bytes": 10, "Peer rank": 1}),
     60: (2, {"NCCL communicator ID": LARGEST, "Message size [bytes]": 3_000}),
 }
 ROWS = """
@@ -79,7 +80,7 @@ ROWS = """
     ncclDevKernel_AllReduce_Sum_f32_RING_LL      3000   all_reduce      4           0xffffffffffffffff  -
     ncclDevKernel_ReduceScatter_Sum_f32_RING_LL  -      reduce_scatter  -           0x7                 -
     ncclDevKernel_Broadcast_RING_LL              5000   broadcast       -           -                   -
-    ncclDevKernel_SendRecv                       -      -               -           -                   -
+    ncclDevKernel_SendRecv                       10     send_recv       -           -                   -
     ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      -               -           -                   -
     ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      -               -           -                   -
     gemm                                         -      -               -           -                   -
@@ -134,6 +135,14 @@ def with_payloads(tmp_path: Path) -> Callable[..., Dataset]:
     return parse
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_folders_of_tables_have_payloads_too(tmp_path: Path, suffix: str) -> None:
+    path = report(tmp_path / "report.sqlite", LINES)
+    with closing(sqlite3.connect(path)) as db, db:
+        as_blobs(db)
+    check(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels", ROWS)
+
+
 @pytest.mark.parametrize("form", [as_blobs, as_json, as_texts_in_json])
 def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(
     with_payloads: Callable[..., Dataset], form: Callable[[sqlite3.Connection], None]
@@ -170,7 +179,7 @@ def test_schemas_that_contradict_each_other_are_not_used(with_payloads: Callable
         )
 
     kinds = with_payloads(contradicting).table("kernels", ["collective"]).column(0).to_pylist()
-    assert kinds == [None, None, None, "broadcast", *[None] * 4]
+    assert kinds == [None, None, None, "broadcast", "send_recv", *[None] * 3]
 
 
 def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_payloads: Callable[..., Dataset]) -> None:
@@ -190,6 +199,45 @@ def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_pay
     """,
     )
     assert dataset.table("kernels", ["bytes"]).column(0).to_pylist() == [3_000, 3_000]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ("send 0, recv 0, send 1, recv 1", ("all_to_all", 20)),
+        ("send 1, recv 1", ("send_recv", 10)),
+        ("send 1, recv 1, send 1, recv 1", ("send_recv", 20)),
+        ("send 0, send 1, recv 0", ("send_recv", 20)),
+        ("recv 1", ("recv", 10)),
+        ("send 0, allreduce 0", (None, None)),
+        (", ".join(["send 1"] * 3), ("send_recv", 30)),
+    ],
+)
+def test_a_group_is_what_its_calls_are_together(
+    with_payloads: Callable[..., Dataset], calls: str, expected: tuple[str | None, int | None]
+) -> None:
+    names = [one.split() for one in calls.split(", ")]
+    lines = [f"range@2 1 {10 + at} {11 + at} nccl{name.capitalize()}" for at, (name, _) in enumerate(names)]
+    peers = {10 + at: {"Bytes": 10, "Peer rank": int(peer)} for at, (_, peer) in enumerate(names)}
+
+    def payloads(db: sqlite3.Connection) -> None:
+        update = "UPDATE NVTX_EVENTS SET jsonText = ? WHERE start = ? AND domainId = 2"
+        db.executemany(update, [(json.dumps(fields), start) for start, fields in peers.items()])
+
+    dataset = with_payloads(
+        payloads,
+        "\n".join(
+            [
+                "domain 1 0 - 2 NCCL",
+                "range@2 1 5 6 ncclGroupStart",
+                *lines,
+                "range@2 1 30 40 ncclGroupEnd",
+                "launch 1 31 32 #1",
+                "kernel 1 50 60 #1 ncclDevKernel_SendRecv",
+            ]
+        ),
+    )
+    assert (*dataset.table("kernels", ["collective", "bytes"]).to_pylist()[0].values(),) == expected
 
 
 def told(name: object = "allreduce", **changed: object) -> dict[str, object]:
@@ -253,7 +301,7 @@ def test_bandwidths_are_those_of_nccl_tests(with_payloads: Callable[..., Dataset
         all_reduce      0xffffffffffffffff  4           top   1        3000   30                  45
         broadcast       -                   -           top   1        5000   50                  50
         reduce_scatter  0x7                 -           top   1        -      -                   -
-        -               -                   -           top   1        -      -                   -
+        send_recv       -                   -           top   1        10     0.1                 0.1
     """,
     )
 

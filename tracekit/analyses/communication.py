@@ -24,7 +24,7 @@ _KEYS = ["name", "module", "collective", "communicator", "group_size"]
 _NCCL = "nccl"
 #: Parts of a message that each rank sends and receives, times the number of ranks, by that number less one.
 _PARTS_MOVED = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-_MOVED_WHOLE = ("broadcast", "reduce", "send", "recv")
+_MOVED_WHOLE = ("broadcast", "reduce", "send", "recv", "send_recv")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -35,7 +35,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Bandwidths are those of nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): the
     algorithm's is bytes by time. The bus's shows how well links are used, whatever the number n of ranks: it is the
     algorithm's times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, and 1 for
-    broadcast, reduce, send and recv. The time of a kernel includes its wait for the last rank.
+    broadcast, reduce, send, recv and send_recv (several in a group). The time of a kernel includes its wait for the
+    last rank.
 
     Returns:
         A row per name, module, collective, communicator and size of its group: ``name``, ``path`` (null if the kernels

@@ -25,7 +25,6 @@ NVTX = stored(
     "uint64Value int64Value uint32Value int32Value jsonTextId",
     texts="text jsonText",
     floats="doubleValue floatValue",
-    blobs="binaryData",
 )
 #: The fields of payloads of NVTX ranges.
 PAYLOAD_ENTRIES = stored(

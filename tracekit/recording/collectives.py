@@ -23,7 +23,8 @@ class Collective(NamedTuple):
 
     Attributes:
         kind: One name for all spellings, as :func:`kind_of` gives it.
-        bytes: The whole result of an all_gather, the whole input of a reduce_scatter or all_to_all, else the message.
+        bytes: The whole result of an all_gather, the whole input of a reduce_scatter or all_to_all, what a group of
+            sends and receives moves one way, else the message.
         dtype: Such as ``bfloat16``.
         group_size: How many ranks take part.
         communicator: Name of the process group, or NCCL's id of the communicator.

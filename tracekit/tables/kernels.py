@@ -21,6 +21,7 @@ from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
 from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.collectives import collectives_of
 from tracekit.trace.evidence import Evidence
+from tracekit.trace.gpu_metrics import Sampled, sampled
 from tracekit.trace.operators import operator_ranges
 from tracekit.trace.steps.steps import step_at
 
@@ -44,15 +45,17 @@ _SIZES = (
         "bytes",
         pa.int64(),
         "Bytes copied or set; of a collective the whole result of an all_gather, the whole input of a reduce_scatter "
-        "or all_to_all, else its message. Null for other kernels, and if the report does not record it.",
+        "or all_to_all, what a send_recv sends or receives (the larger), else its message. Null for other kernels, and "
+        "if the report does not record it.",
     ),
 )
 _COLLECTIVE = (
     Nullable(
         "collective",
         CATEGORY,
-        "Collective that it runs, such as all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send "
-        "or recv: of Chrome traces, and where payloads of NCCL's ranges record its size; else null.",
+        "Collective that it runs, such as all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send, "
+        "recv or send_recv (several in a group): of Chrome traces, and where payloads of NCCL's ranges record sizes; "
+        "else null.",
     ),
     Nullable("dtype", CATEGORY, "Dtype of that collective's elements; null if the report does not record it."),
     Nullable("group_size", pa.int32(), "How many ranks take part in that collective; null if unknown."),
@@ -91,6 +94,15 @@ _OPERATOR = (
         "Sequence number of autograd in that operator's marker; null if it has none. An operator and the backward node "
         "that it makes have the same.",
     ),
+)
+
+_SAMPLES = "of its device inside it, in per cent; null without samples."
+_METRICS = (
+    Nullable("metric_samples", pa.int32(), "How many samples of GPU metrics fall inside a kernel; null if none."),
+    Nullable("sm_active_pct", pa.float64(), f"Average of the samples of SMs Active {_SAMPLES}"),
+    Nullable("tensor_active_pct", pa.float64(), f"Average of the samples of Tensor Active {_SAMPLES}"),
+    Nullable("dram_read_pct", pa.float64(), f"Average of the samples of DRAM Read Bandwidth {_SAMPLES}"),
+    Nullable("dram_write_pct", pa.float64(), f"Average of the samples of DRAM Write Bandwidth {_SAMPLES}"),
 )
 
 SPEC = TableSpec(
@@ -193,6 +205,7 @@ SPEC = TableSpec(
             pa.int64(),
             "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown.",
         ),
+        *_METRICS,
     ),
     sorted_by=("module_id", "start_ns"),
 )
@@ -205,6 +218,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
     named, phase = _Operators(trace.evidence), _phase(trace)
     collectives = _Collectives(trace.evidence, launches, captured)
+    metrics = sampled(trace.evidence.recording)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
             _device(trace, rows)
@@ -213,6 +227,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
             | named.columns(rows)
             | captured.columns(rows)
             | collectives.columns(rows)
+            | _metrics(metrics, rows)
         )
 
 
@@ -259,6 +274,13 @@ def _phase(trace: Trace) -> Ints:
     phase[mapped] = lookup(evidence.phase, evidence.compiled_work.launch[mapped])
     phase[mapped[evidence.compiled_work.shares.recomputes[evidence.compiled_work.of_work[mapped]]]] = RECOMPUTE
     return phase
+
+
+def _metrics(found: Sampled | None, rows: Rows) -> dict[str, object]:
+    if found is None or not found.samples[rows].any():
+        return dict.fromkeys(column.name for column in _METRICS)
+    averages = {f"{name}_pct": pa.array(values[rows], from_pandas=True) for name, values in found.averages.items()}
+    return averages | {"metric_samples": or_null(found.samples[rows].astype(np.int32), 0)}
 
 
 class _Launches(NamedTuple):

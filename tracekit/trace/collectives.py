@@ -15,6 +15,7 @@ from tracekit.recording.collectives import SIZE_FIELDS, Collective, kind_of
 from tracekit.recording.tables import KERNEL, Ranges, Recording
 
 _COMMUNICATOR, _RANKS = "NCCL communicator ID", "No. of ranks"
+_PEER = "Peer rank"
 _BEGIN_GROUP, _END_GROUP = "ncclGroupStart", "ncclGroupEnd"
 _LONGEST_PAYLOAD, _LARGEST = 4_096, 1 << 62
 #: Of these NCCL records the size of one rank's part.
@@ -63,13 +64,20 @@ def _of_ranges(recording: Recording) -> tuple[Rows, list[Collective]]:
     sized = np.append([not {*SIZE_FIELDS}.isdisjoint(one) for one in fields], False)[payload] & (ranges.text >= 0)
     rows = np.flatnonzero(sized)
     pairs, which = np.unique(np.stack([ranges.text[rows], payload[rows]]), axis=1, return_inverse=True)
-    known: dict[Collective, int] = {}
-    found = [_collective(texts[text], fields[at], sizes) for text, at in pairs.T.tolist()]
-    places = [-1 if one is None else known.setdefault(one, len(known)) for one in found]
-    of_range[rows] = np.array(places, np.int64)[which.ravel()]
-    for row, only in _only_in_group(ranges, texts, of_range, sized):
-        of_range[row] = only
-    return of_range, [*known]
+    calls = [_Call(_collective(texts[text], fields[at], sizes), fields[at].get(_PEER)) for text, at in pairs.T.tolist()]
+    of_range[rows] = which.ravel()
+    found = [call.collective for call in calls]
+    for row, members in _groups(ranges, texts, of_range, sized):
+        of_range[row] = len(found)
+        found.append(_of_group([calls[member] for member in members]))
+    known = {one: at for at, one in enumerate(dict.fromkeys(one for one in found if one is not None))}
+    place = np.array([-1 if one is None else known[one] for one in found], np.int64)
+    return lookup(place, of_range), [*known]
+
+
+class _Call(NamedTuple):
+    collective: Collective | None
+    peer: int | None
 
 
 def _fields(payload: str) -> dict[str, int]:
@@ -103,14 +111,14 @@ def _collective(text: str, fields: dict[str, int], sizes: dict[int, int]) -> Col
     moved = 0 if parts is None else parts * next(fields[name] for name in SIZE_FIELDS if name in fields)
     return Collective(
         kind,
-        bytes=moved if 0 < moved < _LARGEST else None,
+        bytes=_plausible(moved),
         group_size=ranks,
         communicator=None if communicator is None else f"{communicator:#x}",
     )
 
 
-def _only_in_group(ranges: Ranges, texts: Sequence[str], of_range: Rows, sized: Flags) -> Iterator[tuple[int, int]]:
-    """The ends of groups with a single call, and the collective of that call."""
+def _groups(ranges: Ranges, texts: Sequence[str], of_range: Rows, sized: Flags) -> Iterator[tuple[int, list[int]]]:
+    """The ends of groups, and the calls in each."""
     steps = {_BEGIN_GROUP: 1, _END_GROUP: -1}
     edge = lookup(np.array([steps.get(text, 0) for text in texts], np.int64), ranges.text, missing=0)
     rows = np.flatnonzero((edge != 0) | sized)
@@ -121,6 +129,30 @@ def _only_in_group(ranges: Ranges, texts: Sequence[str], of_range: Rows, sized: 
         depth += step
         if step == 0 and depth > 0:
             calls.append(int(of_range[row]))
-        elif step < 0 and depth == 0 and len(calls) == 1:
-            yield row, calls[0]
+        elif step < 0 and depth == 0 and calls:
+            yield row, calls
         depth = max(depth, 0)
+
+
+def _of_group(calls: Sequence[_Call]) -> Collective | None:
+    """What the kernel of a group does: its only call, or sends and receives of one communicator, which it runs at once.
+
+    Every rank of an all_to_all sends to all and receives from all, itself included.
+    """
+    first, *others = (call.collective for call in calls)
+    if first is None or not others:
+        return first
+    moved, peers = {"send": 0, "recv": 0}, {"send": list[int | None](), "recv": list[int | None]()}
+    for one, peer in calls:
+        if one is None or one.bytes is None or one.kind not in moved or one.communicator != first.communicator:
+            return None
+        moved[one.kind] += one.bytes
+        peers[one.kind].append(peer)
+    ranks = len(peers["send"])
+    with_all = all({*of_kind} == {*range(ranks)} and len(of_kind) == ranks for of_kind in peers.values())
+    kind = "all_to_all" if with_all and first.group_size in (ranks, None) else "send_recv"
+    return first._replace(kind=kind, bytes=_plausible(max(moved.values())))
+
+
+def _plausible(moved: int) -> int | None:
+    return moved if 0 < moved < _LARGEST else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -68,6 +69,8 @@ _HEADINGS = {
     "peak_gb_per_s": "peak GB/s",
     "subtree_tflops_per_s": "subtree TFLOP/s",
 }
+#: Units that cells show themselves.
+_UNIT = re.compile("_(ns|bytes|pct)$")
 #: Headings of columns that mean something else next to another column.
 _HEADINGS_BESIDE = {("cause", "known"): "how", ("rank", "waited_ns"): "last rank"}
 
@@ -293,7 +296,7 @@ def _caption(more_rows: int, more_columns: list[_Column]) -> str | None:
 
 
 def _heading(name: str, words: Nouns) -> str:
-    name = _HEADINGS.get(name, name.removesuffix("_ns").removesuffix("_bytes").replace("_ns_per_", "_per_"))
+    name = _HEADINGS.get(name, _UNIT.sub("", name).replace("_ns_per_", "_per_"))
     if words.device == "CPU":
         name = name.replace("gpu", "cpu").replace("GPU", "CPU").replace("kernels", words.works)
     return name.replace("_", " ")

@@ -175,6 +175,8 @@ def _figure(name: str, value: float) -> str:
         return f"-{duration(-value)}" if value < 0 else duration(value)
     if name.endswith(_SHARES) or name == "known":
         return percent(value)
+    if name.endswith("_pct"):
+        return percent(value / 100)
     if name.endswith(_IDENTIFIERS):
         return str(value)
     if name.endswith("bytes"):
