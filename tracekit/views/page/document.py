@@ -26,8 +26,8 @@ from tracekit.views.page.timeline import steps, timelines
 _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
 SCRIPTS = (
-    *("formatting", "elements", "labels", "data", "colours", "selection", "phases", "table", "overview", "budget"),
-    *("changes", "icicle", "card", "modules", "kernels", "steps", "bands", "timeline", "timeline_moves", "roofline"),
+    *("formatting", "elements", "labels", "data", "colours", "selection", "link", "phases", "table", "overview", "budget"),
+    *("changes", "icicle", "bottom_up", "search", "card", "modules", "kernels", "steps", "bands", "timeline", "timeline_moves", "roofline"),
     *("idle", "theme", "main"),
 )
 STYLES = ("page", "parts")

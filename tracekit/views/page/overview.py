@@ -79,6 +79,7 @@ def budget(dataset: Dataset) -> dict[str, Any]:
     # A dataset of an earlier tracekit lacks what it needs.
     rows = records(budget_of_steps.overview(dataset)) if "waits" in dataset.tables else []
     for row in rows:
+        row["place"] = budget_of_steps.KINDS.index(row["kind"])
         row["leading"] = [[clipped(name), share] for name, share in row["leading"]]
     of = "median step" if dataset.manifest["rows"]["steps"] else "recording"
     return {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}

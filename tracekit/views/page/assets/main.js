@@ -30,6 +30,10 @@ if (TOTAL || TREES.modules.nodes.length) {
   byId("hierarchy").hidden = false;
   addPhases();
   addIcicle();
+  addRoots();
+  addOrder();
+  linked("module", () => (selection.node.kind === "all" ? "" : selection.node.path), selectPath);
+  addSearch();
   addCard();
 }
 addTypes();
@@ -42,6 +46,7 @@ addIdle();
 addProcesses();
 addTheme();
 addNavigation();
+addLink();
 byId("made-by").textContent = `tracekit ${DATA.about.tracekit}`;
 document.addEventListener("keydown", onPageKey);
 document.documentElement.dataset.ready = "";

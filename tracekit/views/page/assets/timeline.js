@@ -51,7 +51,13 @@ function rowsOf(drawn) {
   return rows;
 }
 
+// What names a drawing in the address of the page.
+function drawingKey({ step, report }) {
+  return step ? String(step.row) : `all of ${report ?? "it"}`;
+}
+
 function choose(at) {
+  byId("drawn").selectedIndex = at;
   const drawn = DATA.timeline.drawn[at];
   Object.assign(timeline, { drawn, rows: rowsOf(drawn), from: 0, to: Math.max(drawn.span_ns, 1), piece: null });
   describeTimeline();

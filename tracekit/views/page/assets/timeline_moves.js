@@ -165,7 +165,8 @@ function addTimeline() {
   byId("timeline").hidden = false;
   const chooser = byId("drawn");
   chooser.append(...drawn.map((drawing, at) => el("option", { value: String(at) }, drawing.report ? drawingName(drawing) : capital(drawingName(drawing)))));
-  chooser.addEventListener("change", () => choose(Number(chooser.value)));
+  chooser.addEventListener("change", () => { choose(Number(chooser.value)); writeLink(); });
+  linked("step", () => (chooser.selectedIndex ? drawingKey(drawn[chooser.selectedIndex]) : ""), (key) => choose(Math.max(drawn.findIndex((drawing) => drawingKey(drawing) === key), 0)));
   const canvas = byId("canvas");
   canvas.addEventListener("mousemove", onHover);
   canvas.addEventListener("mouseleave", () => { timeline.piece = null; tip(null); redraw(); });
