@@ -26,9 +26,9 @@ from tracekit.views.page.timeline import steps, timelines
 _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
 SCRIPTS = (
-    *("formatting", "elements", "labels", "data", "colours", "selection", "link", "phases", "table", "overview", "budget"),
-    *("changes", "icicle", "bottom_up", "search", "card", "modules", "kernels", "steps", "bands", "timeline", "timeline_moves", "roofline"),
-    *("idle", "theme", "main"),
+    *("formatting", "elements", "labels", "data", "colours", "selection", "link", "phases", "table", "overview"),
+    *("budget", "changes", "icicle", "bottom_up", "search", "card", "modules", "kernels", "steps", "bands", "timeline"),
+    *("timeline_moves", "roofline", "idle", "theme", "main"),
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
