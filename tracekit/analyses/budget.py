@@ -75,13 +75,38 @@ def columns(dataset: Dataset) -> Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
-    windows, rows = found.windows, found.rows
-    line, window_ns = windows.line[rows.window], (windows.end - windows.start)[rows.window]
-    answer = {"report": np.full(rows.ns.size, part.reports[0], object)} if dataset.reports else {}
+def windows(dataset: Dataset) -> Columns:
+    """The windows of every process and device in their order, a row each: ``report`` to ``step_id``, and time by kind.
+
+    The columns of times are named as the kinds, ``compute_ns`` and so on; those of a row add up to ``window_ns``.
+    """
+    parts = []
+    for part, found in _each(dataset):
+        count = found.windows.start.size
+        of_windows = _of_windows(dataset, part, found, np.arange(count))
+        by_kind = dict(zip((f"{kind}_ns" for kind in KINDS), _by_kind(found).T, strict=True))
+        parts.append({**of_windows, "window_ns": found.windows.end - found.windows.start, **by_kind})
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _by_kind(found: _Found) -> Ints:
+    """The time of each window by kind."""
+    cell = found.rows.window * len(KINDS) + found.rows.kind
+    return sums(cell, found.rows.ns, found.windows.start.size * len(KINDS)).reshape(-1, len(KINDS))
+
+
+def _of_windows(dataset: Dataset, part: Dataset, found: _Found, rows: Rows) -> Columns:
+    line = found.windows.line[rows]
+    answer = {"report": np.full(rows.size, part.reports[0], object)} if dataset.reports else {}
     return answer | {
         **{name: _or_none(values[line]) for name, values in zip(("pid", "device"), found.lines, strict=True)},
-        "step_id": _or_none(windows.step[rows.window]),
+        "step_id": _or_none(found.windows.step[rows]),
+    }
+
+
+def _columns(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
+    rows, window_ns = found.rows, (found.windows.end - found.windows.start)[found.rows.window]
+    return _of_windows(dataset, part, found, rows.window) | {
         "kind": np.array(KINDS, object)[rows.kind],
         "path": np.array([*found.modules.path, None], object)[rows.module],
         "ns": rows.ns,
@@ -106,8 +131,7 @@ def overview(dataset: Dataset) -> Columns:
     for _, found in _each(dataset):
         rows = found.rows
         names = [*patterns(found.modules), ""] if len(names) == 1 else names
-        cell = rows.window * len(KINDS) + rows.kind
-        by_window.append(sums(cell, rows.ns, found.windows.start.size * len(KINDS)).reshape(-1, len(KINDS)))
+        by_window.append(_by_kind(found))
         keys, (ns,) = sums_by((rows.kind, rows.module), (rows.ns,))
         for kind, module, time in zip(*(key.tolist() for key in keys), ns.tolist(), strict=True):
             total[kind, names[module]] += time

@@ -13,14 +13,16 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from tracekit.analyses import launches, roofline, steps as step_times
+from tracekit.analyses import launches, processes, roofline, steps as step_times
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.dataset.opening import Dataset
 from tracekit.progress import Progress, no_progress
+from tracekit.views.formatting import records
 from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels
 from tracekit.views.page.nodes import nodes, phases
 from tracekit.views.page.overview import about, budget, by_process, changes, coverage, idle, launched, title
+from tracekit.views.page.ranks import ranks
 from tracekit.views.page.timeline import steps, timelines
 
 _ASSETS = files("tracekit.views.page") / "assets"
@@ -28,12 +30,12 @@ _ASSETS = files("tracekit.views.page") / "assets"
 SCRIPTS = (
     *("formatting", "elements", "labels", "data", "colours", "selection", "link", "phases", "table", "overview"),
     *("budget", "changes", "icicle", "bottom_up", "search", "card", "modules", "kernels", "steps", "bands", "timeline"),
-    *("timeline_moves", "roofline", "idle", "theme", "main"),
+    *("timeline_moves", "roofline", "ranks", "idle", "theme", "main"),
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 #: How many times :func:`_parts` yields for one dataset, and for two.
-_ALONE, _COMPARED = 10, 11
+_ALONE, _COMPARED = 11, 12
 
 
 def page(
@@ -107,7 +109,9 @@ def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) ->
     yield {"kernels": kernels(dataset, modules, page_nodes, by_phase.names)}
     yield {"shapes": shapes(dataset, modules, page_nodes)}
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step)}
-    yield {"steps": steps(by_step, dataset), "processes": by_process(dataset)}
+    in_processes = processes.frame(dataset)
+    yield {"steps": steps(by_step, dataset), "processes": by_process(in_processes)}
+    yield {"ranks": ranks(dataset, records(in_processes))}
     yield {"idle": idle(dataset), "launched": launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
     if before is not None:

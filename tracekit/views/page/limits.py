@@ -23,6 +23,8 @@ NOTES = 6
 SHAPES = 6_000
 #: Bars of steps.
 BARS = 600
+#: Steps of a rank.
+RANK_STEPS = 120
 #: Rows of smaller tables.
 ROWS = 200
 #: Characters of a name, and of a longer text.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps, processes
+from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps
 from tracekit.analyses.difference import Options, compare
 from tracekit.analyses.nodes import why
 from tracekit.dataset.opening import SUFFIX, Dataset
@@ -85,9 +85,9 @@ def budget(dataset: Dataset) -> dict[str, Any]:
     return {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}
 
 
-def by_process(dataset: Dataset) -> dict[str, Any]:
-    """Work by report, rank, process and device."""
-    rows = records(processes.frame(dataset))
+def by_process(in_processes: pd.DataFrame) -> dict[str, Any]:
+    """Work by report, rank, process and device, which the analysis ``processes`` answers."""
+    rows = records(in_processes)
     for row in rows:
         row["report"] = row["report"] and clipped(row["report"])
     return {"rows": rows[: limits.ROWS], "left_out": max(len(rows) - limits.ROWS, 0)}

@@ -42,6 +42,7 @@ addKernels();
 addSteps();
 addTimeline();
 addRoofline();
+addRanks();
 addIdle();
 addProcesses();
 addTheme();
