@@ -100,7 +100,8 @@ def contents(dataset: Dataset, before: Dataset | None, progress: Progress, optio
 def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
     yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
-    yield {"budget": budget(dataset)}
+    of_steps, windows = budget(dataset)
+    yield {"budget": of_steps}
     modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
     by_phase = phases(dataset)
     yield {"phases": by_phase.data}
@@ -110,8 +111,8 @@ def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) ->
     yield {"shapes": shapes(dataset, modules, page_nodes)}
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step)}
     in_processes = processes.frame(dataset)
-    yield {"steps": steps(by_step, dataset), "processes": by_process(in_processes)}
-    yield {"ranks": ranks(dataset, records(in_processes))}
+    yield {"steps": steps(by_step, dataset, windows), "processes": by_process(in_processes)}
+    yield {"ranks": ranks(dataset, records(in_processes), windows)}
     yield {"idle": idle(dataset), "launched": launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
     if before is not None:

@@ -23,6 +23,9 @@ NOTES = 6
 SHAPES = 6_000
 #: Bars of steps.
 BARS = 600
+#: Histograms of kernels, modules and lines, and bins of each.
+HISTOGRAMS = 400
+BINS = 24
 #: Steps of a rank.
 RANK_STEPS = 120
 #: Rows of smaller tables.

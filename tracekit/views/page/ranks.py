@@ -1,11 +1,13 @@
 """Ranks side by side: what each does in a step, and which one works longest before it communicates."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import budget, stragglers
+from tracekit.analyses import stragglers
+from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
@@ -16,12 +18,13 @@ _EXPOSED = ["communication_ns", "communication_wait_ns"]
 _BUSY = ["compute_ns", "copy_ns", *_EXPOSED]
 
 
-def ranks(dataset: Dataset, processes: list[dict[str, Any]]) -> dict[str, Any]:
+def ranks(dataset: Dataset, processes: list[dict[str, Any]], windows: pd.DataFrame | None) -> dict[str, Any]:
     """Processes and devices with work, if there are several.
 
     Args:
         dataset: The dataset.
         processes: The rows of the analysis ``processes``, which tell the ranks.
+        windows: The windows of all devices, if they are known.
 
     Returns:
         ``rows``: a process and device each, by rank: ``steps`` and, in the mean of its steps, ``step_ns``, which is the
@@ -32,12 +35,11 @@ def ranks(dataset: Dataset, processes: list[dict[str, Any]]) -> dict[str, Any]:
         ``left_out``: how many rows are not listed.
     """
     who = {(row["report"], row["pid"], row["device"]): row["rank"] for row in processes}
-    if len(who) < 2 or "waits" not in dataset.tables:  # noqa: PLR2004 - one is no company
+    if len(who) < 2 or windows is None:  # noqa: PLR2004 - one is no company
         return {"rows": [], "own": [], "left_out": 0}
-    windows = pd.DataFrame({"report": None, **budget.windows(dataset)})
-    windows["idle_ns"] = windows["window_ns"] - windows[_BUSY].sum(axis=1)
-    windows["own_ns"] = windows["window_ns"] - windows[_EXPOSED].sum(axis=1)
-    groups = windows.groupby(_LINE, sort=False, dropna=False)
+    whole = windows["window_ns"]
+    idle, own_time = (whole - windows[names].sum(axis=1) for names in (_BUSY, _EXPOSED))
+    groups = windows.assign(idle_ns=idle, own_ns=own_time).groupby(_LINE, sort=False, dropna=False)
     figures = ["window_ns", *_BUSY, "idle_ns", "own_ns"]
     rows = groups[figures].mean().assign(steps=groups.size()).reset_index().rename(columns={"window_ns": "step_ns"})
     rows["others_waited_ns"] = _waited(dataset, rows)
@@ -56,16 +58,14 @@ def _waited(dataset: Dataset, rows: pd.DataFrame) -> list[float | None]:
     known = table[table["pid"].notna()]
     if known.empty:
         return [None] * len(rows)
-    report = known["report"] if dataset.reports else pd.Series([None] * len(known), known.index, dtype=object)
-    total = known.assign(report=report).groupby(_LINE, dropna=False)["waited_ns"].sum().to_dict()
-    keys = rows[_LINE].astype(object).itertuples(index=False, name=None)
-    found = {tuple(None if part != part else part for part in key): ns for key, ns in total.items()}
-    return [found.get(key, 0) / steps for key, steps in zip(keys, rows["steps"], strict=True)]
+    keys = [(row["report"] if dataset.reports else None, row["pid"], row["device"]) for row in records(known)]
+    total = Counter[tuple[Any, ...]]()
+    for key, ns in zip(keys, known["waited_ns"].tolist(), strict=True):
+        total[key] += ns
+    return [total[row["report"], row["pid"], row["device"]] / row["steps"] for row in records(rows)]
 
 
-def _longest(time: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
-    if time.size <= limits.RANK_STEPS:
-        return time.tolist()
+def _longest(time: Ints) -> list[int]:
     first = np.unique(np.arange(limits.RANK_STEPS) * time.size // limits.RANK_STEPS)
-    longest: list[int] = np.maximum.reduceat(time, first).tolist()
-    return longest
+    longest: Ints = time if time.size <= limits.RANK_STEPS else np.maximum.reduceat(time, first)
+    return longest.tolist()

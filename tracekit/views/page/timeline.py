@@ -191,18 +191,26 @@ def _main(group: Rows, value: Rows, ns: Ints) -> Rows:
     return main
 
 
-def steps(frame: pd.DataFrame, dataset: Dataset) -> dict[str, Any]:
+#: Steps that take this much longer than the median of their kind are slow; so many are named.
+_SLOW, _NAMED = 1.2, 5
+
+
+def steps(frame: pd.DataFrame, dataset: Dataset, windows: pd.DataFrame | None) -> dict[str, Any]:
     """What steps cost.
 
     Args:
         frame: The answer of the analysis ``steps``.
         dataset: The dataset.
+        windows: The windows of devices in steps, if they are known.
 
     Returns:
-        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``gpu_time_ns``, ``kind`` (index
-        into ``kinds``) and ``step`` (its row). Of more steps than there is room for, neighbours share a bar, which is
-        that of the slowest.
+        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``time_ns`` (wall clock, from a
+        device's first work of the step to that of the next; if there is no such work, the host's time),
+        ``gpu_time_ns``, ``kind`` (index into ``kinds``) and ``step`` (its row). Of more steps than there is room for,
+        neighbours share a bar, which is that of the slowest. ``slow``: the steps that take far longer than the median
+        of their kind, which is ``median_ns``, the slowest first.
     """
+    frame = frame.assign(time_ns=_wall_clock(frame, windows))
     rows = records(phases.frame(dataset))
     for row in rows:
         row["kind"] = row["kind"] and clipped(row["kind"])
@@ -213,15 +221,34 @@ def steps(frame: pd.DataFrame, dataset: Dataset) -> dict[str, Any]:
         "count": len(frame),
         "kinds": [clipped(kind) for kind in kinds[: limits.ROWS]],
         "bars": _bars(frame, kinds),
+        "slow": _slow_steps(frame),
     }
 
 
+def _wall_clock(frame: pd.DataFrame, windows: pd.DataFrame | None) -> Ints:
+    host: Ints = frame["host_ns"].to_numpy("int64")
+    if windows is None:
+        return host
+    longest = windows.groupby("step_id")["window_ns"].max()
+    known = frame["step_id"].map(longest)
+    return np.where(known.notna(), known.fillna(0).astype("int64"), host)
+
+
+def _slow_steps(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    median = frame.groupby(frame["kind"].map(_kind))["time_ns"].transform("median")
+    slow = frame.assign(row=np.arange(len(frame)), median_ns=median)[frame["time_ns"] > _SLOW * median]
+    slow = slow.sort_values("time_ns", ascending=False, kind="stable").head(_NAMED)
+    rows = records(slow[["row", "index", "kind", "time_ns", "median_ns", "gpu_time_ns"]])
+    return [{**row, "kind": clipped(_kind(row["kind"]))} for row in rows]
+
+
 def _bars(frame: pd.DataFrame, kinds: list[str]) -> dict[str, list[int]]:
-    shown = _slowest(frame["gpu_time_ns"].to_numpy("int64"), limits.BARS)
+    shown = _slowest(frame["time_ns"].to_numpy("int64"), limits.BARS)
     index = {kind: at for at, kind in enumerate(kinds)}
     steps = frame.iloc[shown]
     return {
         "step": shown.tolist(),
+        "time_ns": steps["time_ns"].tolist(),
         "gpu_time_ns": steps["gpu_time_ns"].tolist(),
         "kind": [min(index[_kind(kind)], limits.ROWS) for kind in steps["kind"]],
     }
