@@ -18,6 +18,7 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
+from tracekit.views.page.host import Host, HostCalls
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.nodes import Nodes
 
@@ -44,27 +45,28 @@ class _Texts:
     """Names and kinds of work in all reports so far; both are numbered, kinds from -2 downwards."""
 
     def __init__(self) -> None:
-        self._names, self._kinds = Words(), Words()
+        self.names, self._kinds = Words(), Words()
 
     def codes(self, table: pa.Table) -> Rows:
         """For each kernel its name, or its kind if it has none."""
-        name, kind = self._names.codes(labels(table, "name")), self._kinds.codes(labels(table, "kind"))
+        name, kind = self.names.codes(labels(table, "name")), self._kinds.codes(labels(table, "kind"))
         return np.where(name >= 0, name, -2 - kind)
 
     def listed(self, drawn: list[dict[str, list[int]]]) -> list[str]:
         """The most frequent texts of pieces; ``name`` in the pieces becomes the index among these, or -1."""
-        used = np.array([code for pieces in drawn for code in pieces["name"]], np.int64)
-        texts = [*self._names.all(), *self._kinds.all()]
+        used = np.array([code for pieces in drawn for code in pieces["name"] if code != -1], np.int64)
+        texts = [*self.names.all(), *self._kinds.all()]
         codes, times = np.unique(self._places(used), return_counts=True)
         listed = codes[np.argsort(-times, kind="stable")][: limits.NAMES]
-        index = np.full(len(texts), -1, dtype=np.int64)
+        index = np.full(len(texts) + 1, -1, dtype=np.int64)
         index[listed] = np.arange(listed.size)
         for pieces in drawn:
             pieces["name"] = index[self._places(np.array(pieces["name"], np.int64))].tolist()
         return [clipped(texts[code]) for code in listed.tolist()]
 
     def _places(self, codes: Rows) -> Rows:
-        return np.where(codes >= 0, codes, len(self._names) - 2 - codes)
+        """The places of codes among all texts; that of none, -1, stays."""
+        return np.where(codes >= -1, codes, len(self.names) - 2 - codes)
 
 
 def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame) -> dict[str, Any]:
@@ -76,7 +78,10 @@ def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.Data
         ``lanes`` each needs), ``left_out`` (how many streams are not drawn), and ``pieces`` in columns: ``start_ns``
         (from the start of the drawing), ``length_ns``, ``stream``, ``lane``, ``module``, ``line``, ``name`` (-1 if not
         listed), ``count`` (kernels that are drawn as one) and ``ns`` (their time). Where there are too many
-        pieces, neighbours are drawn as one, with the module and the name that took the most of their time.
+        pieces, neighbours are drawn as one, with the module and the name that took the most of their time. Drawings of
+        steps with work of a device have ``threads`` of the host and ``host``, the calls on these, in columns: those
+        above, with the thread as ``stream`` and -1 as the ``name`` of calls of modules; and ``pieces`` have ``launch``,
+        the call that launched each, or -1.
     """
     choices, texts = chosen(steps), _Texts()
     of_steps: list[dict[str, Any]] = [{}] * len(choices)
@@ -90,16 +95,21 @@ def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.Data
         stream, streams = _streams(part, table)
         start, end, time, step_of = (integers(table, name) for name in ("start_ns", "end_ns", "dur_ns", "step_id"))
         work = _Work(start, end, time, stream, modules.rows(table), texts.codes(table))
+        calls = HostCalls(part, modules, texts.names) if report in drawn_in and "waits" in part.tables else None
         for place, (row, why) in enumerate(choices):
             if report is None or steps[REPORT].iloc[row] == report:
                 step = described(steps, row, why)
                 rows = np.flatnonzero(step_of == step["step_id"])
-                of_steps[place] = {"step": step, "report": step["report"], **_drawn(work.of(rows), streams, nodes)}
+                drawing = _drawn(work.of(rows), streams, nodes)
+                if calls is not None and drawing["streams"] and drawing["streams"][0]["tid"] is None:
+                    _add_host(drawing, calls.of_step(step["step_id"], rows, work.module[rows]), nodes)
+                of_steps[place] = {"step": step, "report": step["report"], **drawing}
         if at < limits.STEPS and step_of.size:
             drawing = _drawn(work, streams, nodes)
             recordings.append({"step": None, "report": report and clipped(report), **drawing})
     drawn = of_steps + recordings
-    return {"names": texts.listed([drawing["pieces"] for drawing in drawn]), "drawn": drawn}
+    columns = [drawing[name] for drawing in drawn for name in ("pieces", "host") if name in drawing]
+    return {"names": texts.listed(columns), "drawn": drawn}
 
 
 def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, Any]]]:
@@ -137,6 +147,30 @@ def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes) -> dict[
         ],
         "left_out": int(streams.size - shown.size),
         "pieces": _columns(pieces, begin, lane, count, nodes),
+    }
+
+
+def _add_host(drawing: dict[str, Any], host: Host, nodes: Nodes) -> None:
+    """Adds what threads of the host did; a drawing of merged pieces does not tell who launched them."""
+    begin = min(drawing["start_ns"], int(host.start.min(initial=drawing["start_ns"])))
+    later, end = drawing["start_ns"] - begin, drawing["start_ns"] + drawing["span_ns"]
+    pieces = drawing["pieces"]
+    pieces["start_ns"] = [at + later for at in pieces["start_ns"]]
+    if drawing["work"] == len(pieces["ns"]) == host.launch.size:
+        pieces["launch"] = host.launch.tolist()
+    columns = {
+        "start_ns": host.start - begin,
+        "length_ns": host.end - host.start,
+        "stream": host.thread,
+        "lane": host.depth,
+        "name": host.name,
+        "module": _placed(host.module, nodes.module),
+    }
+    drawing |= {
+        "start_ns": begin,
+        "span_ns": max(end, int(host.end[host.module >= 0].max(initial=end))) - begin,
+        "threads": [{"pid": pid, "tid": tid} for pid, tid in host.threads],
+        "host": {name: column.tolist() for name, column in columns.items()},
     }
 
 

@@ -33,7 +33,7 @@ function rowAt(y) {
 function pieceAt(event) {
   const row = rowAt(event.offsetY);
   if (row?.kind !== "lane") return null;
-  const { pieces } = timeline.drawn;
+  const { pieces } = timeline;
   const reach = (2 * (timeline.to - timeline.from)) / byId("canvas").clientWidth;
   const at = timeAt(event);
   return row.pieces.find((piece) => at >= pieces.start_ns[piece] - reach && at <= pieces.start_ns[piece] + pieces.length_ns[piece] + reach) ?? null;
@@ -46,13 +46,16 @@ function runAt(event) {
 }
 
 function pieceText(at) {
-  const { pieces } = timeline.drawn;
+  const { pieces } = timeline;
   const count = pieces.count[at];
+  if (isHost(at)) return [pieceName(at), pieceModule(at), `${duration(pieces.length_ns[at])} on the host, starts at ${duration(pieces.start_ns[at])}`];
+  const [[call] = []] = launchesAt(at);
+  const launch = call === undefined ? null : `launched by ${pieceName(call)}, ${duration(Math.max(pieces.start_ns[at] - pieces.start_ns[call] - pieces.length_ns[call], 0))} before`;
   return [
     count > 1 ? `${counted(count, WORDS.work)}, mostly ${pieceName(at)}` : pieceName(at),
     pieceModule(at),
-    `${duration(pieces.ns[at])}${pieces.ns[at] === pieces.length_ns[at] ? "" : ` within ${duration(pieces.length_ns[at])}`}, starts at ${duration(pieces.start_ns[at])}`,
-  ];
+    `${duration(pieces.ns[at])}${pieces.ns[at] === pieces.length_ns[at] ? "" : ` within ${duration(pieces.length_ns[at])}`}, starts at ${duration(pieces.start_ns[at])}`, launch,
+  ].filter(Boolean);
 }
 
 function runText({ node, start, end }) {
@@ -82,9 +85,10 @@ function onHover(event) {
 // Selects the next kernel in its lane, or in the lane above or below.
 function stepTo(byPiece, byLane) {
   const lanes = timeline.rows.filter((row) => row.kind === "lane" && row.pieces.length);
-  let lane = Math.max(lanes.findIndex((row) => row.pieces.includes(timeline.piece)), 0);
+  const chosen = (row) => (timeline.piece === null ? !isHost(row.pieces[0]) : row.pieces.includes(timeline.piece));
+  let lane = Math.max(lanes.findIndex(chosen), 0);
   let at = lanes[lane].pieces.indexOf(timeline.piece);
-  const { pieces } = timeline.drawn;
+  const { pieces } = timeline;
   if (byLane && lanes[lane + byLane]) {
     const start = at < 0 ? timeline.from : pieces.start_ns[lanes[lane].pieces[at]];
     lane += byLane;
@@ -98,7 +102,7 @@ function stepTo(byPiece, byLane) {
 }
 
 function keepInView() {
-  const { pieces } = timeline.drawn;
+  const { pieces } = timeline;
   const start = pieces.start_ns[timeline.piece];
   const end = start + pieces.length_ns[timeline.piece];
   const wide = timeline.to - timeline.from;
@@ -114,7 +118,7 @@ const MOVES = {
 };
 
 function selectPiece(at) {
-  const node = TREES.modules.nodes[timeline.drawn.pieces.module[at]];
+  const node = TREES.modules.nodes[timeline.pieces.module[at]];
   if (node) select(counterpart(node, selection.mode));
 }
 
