@@ -50,12 +50,18 @@ class _Spans(NamedTuple):
 
 
 class HostCalls:
-    """The calls of one report, of which :meth:`of_step` are those of a step."""
+    """The calls of one report, which are read if :meth:`of_step` is asked for."""
 
     def __init__(self, dataset: Dataset, modules: Hierarchy, names: Words) -> None:
+        self._dataset, self._modules, self._names = dataset, modules, names
+        self._is_read = False
+
+    def _read(self) -> None:
+        dataset, names = self._dataset, self._names
+        self._is_read = True
         self._work = dataset.table("kernels", ["launch_name", "launch_start_ns", "launch_end_ns", "pid", "tid"])
         calls = dataset.table("calls", ["start_ns", "end_ns", "pid", "tid", "module_id", "step_id"])
-        self._names, self._calls = names, _spans(calls, modules.rows(calls), None, integers(calls, "end_ns"))
+        self._calls = _spans(calls, self._modules.rows(calls), None, integers(calls, "end_ns"))
         self._step = integers(calls, "step_id")
         others = [dataset.table(name, ["name", "pid", "tid", "start_ns", "dur_ns"]) for name in ("waits", "api_calls")]
         spans = [_spans(table, None, names.codes(labels(table, "name")), _ends(table)) for table in others]
@@ -63,6 +69,8 @@ class HostCalls:
 
     def of_step(self, step_id: int, rows: Rows, module: Rows) -> Host:
         """What was called in a step, and the launches of its work: these rows of ``kernels``, which are of modules."""
+        if not self._is_read:
+            self._read()
         work = self._work.take(pa.array(rows))
         launches = self._launches(work, module)
         called = self._calls.of(self._step == step_id)
@@ -73,7 +81,9 @@ class HostCalls:
         inside &= np.isin(_thread(self._others), _thread(whole))
         whole = _Spans(*(np.concatenate(column) for column in zip(whole, self._others.of(inside), strict=True)))
         # A call can start several kernels, and one that blocks is among the waits, too; calls of modules stay apart.
-        key, first = grouped((_thread(whole), whole.start, whole.name))
+        call = np.arange(whole.start.size)
+        call[called.start.size :] = -1
+        key, first = grouped((_thread(whole), whole.start, whole.name, call))
         of_work = np.full(work.num_rows, -1)
         launched = np.flatnonzero(integers(work, "launch_start_ns", _NEVER) != _NEVER)
         of_work[launched] = key[called.start.size : called.start.size + launched.size]

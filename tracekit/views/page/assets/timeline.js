@@ -8,6 +8,7 @@ const TEXT_PX = 26;
 const BELOW_PX = 10;
 const TEXT_ROWS = 100;
 const MOST_ARROWS = 50;
+const OF_MODULE = -2; // as the name of a call on the host
 const STREAM = WORDS.device === "CPU" ? "thread" : "stream";
 
 const timeline = { drawn: null, pieces: null, streams: [], rows: [], places: new Map(), from: 0, to: 1, piece: null, pending: false, height: 0 };
@@ -17,7 +18,9 @@ function drawingName(drawing) {
   const report = drawing.report ? `${drawing.report}: ` : "";
   if (!step) return `${report}whole recording, ${duration(drawing.span_ns)}`;
   const batch = step.batch_size === null ? "" : `, batch size ${step.batch_size}`;
-  return `${report}${step.why} ${step.kind} step (index ${step.index}${batch}), ${duration(step.gpu_time_ns)} ${WORDS.device} time`;
+  const kind = step.kind === "step" ? "" : ` ${step.kind}`;
+  if (step.why === "all ranks") return `all ranks:${kind} step (index ${step.index}${batch}) on one clock`;
+  return `${report}${step.why}${kind} step (index ${step.index}${batch}), ${duration(step.gpu_time_ns)} ${WORDS.device} time`;
 }
 
 function streamName(stream) {
@@ -71,7 +74,7 @@ function rowsOf(drawn) {
 
 // What names a drawing in the address of the page.
 function drawingKey({ step, report }) {
-  return step ? String(step.row) : `all of ${report ?? "it"}`;
+  return step ? `${step.row}${step.why === "all ranks" ? " of all ranks" : ""}` : `all of ${report ?? "it"}`;
 }
 
 function choose(at) {
@@ -101,7 +104,8 @@ function describeTimeline() {
 function pieceName(at) {
   const { pieces } = timeline;
   const name = DATA.timeline.names[pieces.name[at]];
-  if (isHost(at)) return name ?? TREES.modules.nodes[pieces.module[at]]?.name ?? "call";
+  if (pieces.name[at] === OF_MODULE) return TREES.modules.nodes[pieces.module[at]]?.name ?? inWords("smaller module");
+  if (isHost(at)) return name ?? "other call";
   return name ?? `other ${WORDS.work}`;
 }
 
@@ -135,6 +139,25 @@ function paint() {
   paintAxis(brush);
   for (const row of timeline.rows) PAINT[row.kind](brush, row);
   for (const [call, piece] of launchesAt(timeline.piece)) paintArrow(brush, call, piece);
+  paintTies(brush, tiesOf(timeline.piece));
+}
+
+// The pieces of the same collective on all ranks, from top to bottom.
+function tiesOf(at) {
+  const { meeting } = timeline.pieces;
+  if (at === null || !(meeting?.[at] >= 0)) return [];
+  return meeting.flatMap((other, piece) => (other === meeting[at] ? [piece] : [])).sort((one, other) => timeline.places.get(one).top - timeline.places.get(other).top);
+}
+
+function paintTies({ pen, tones, x }, ties) {
+  const { pieces, places } = timeline;
+  pen.strokeStyle = tones.accent;
+  pen.lineWidth = 2;
+  for (const end of [0, 1]) {
+    pen.beginPath();
+    for (const at of ties) pen.lineTo(x(pieces.start_ns[at] + end * pieces.length_ns[at]), places.get(at).top + LANE_PX / 2);
+    pen.stroke();
+  }
 }
 
 // The pairs of a call and what it launched that a piece is in: a kernel, or a call of the API.

@@ -54,8 +54,18 @@ function pieceText(at) {
   return [
     count > 1 ? `${counted(count, WORDS.work)}, mostly ${pieceName(at)}` : pieceName(at),
     pieceModule(at),
-    `${duration(pieces.ns[at])}${pieces.ns[at] === pieces.length_ns[at] ? "" : ` within ${duration(pieces.length_ns[at])}`}, starts at ${duration(pieces.start_ns[at])}`, launch,
+    `${duration(pieces.ns[at])}${pieces.ns[at] === pieces.length_ns[at] ? "" : ` within ${duration(pieces.length_ns[at])}`}, starts at ${duration(pieces.start_ns[at])}`, launch, tiesText(at),
   ].filter(Boolean);
+}
+
+// When the ranks of a collective began.
+function tiesText(at) {
+  const { pieces } = timeline;
+  const starts = tiesOf(at).map((piece) => pieces.start_ns[piece]);
+  if (starts.length < 2) return null;
+  const late = pieces.start_ns[at] - Math.min(...starts);
+  const last = late === Math.max(...starts) - Math.min(...starts) ? ", the last" : "";
+  return `one of ${grouped(starts.length)} ranks of a collective, ${late ? `begins ${duration(late)} after the first${last}` : "the first to begin"}`;
 }
 
 function runText({ node, start, end }) {
@@ -163,6 +173,17 @@ function clickAt(event) {
   else if (run) select(counterpart(run.node, selection.mode));
 }
 
+// Zooms to the work of the selected module.
+function zoomToSelected() {
+  const { pieces } = timeline;
+  const own = pieces.start_ns.flatMap((start, at) => (!isHost(at) && isSelected(pieces.module[at], pieces.line[at]) ? [at] : []));
+  if (!own.length) return;
+  const from = own.reduce((least, at) => Math.min(least, pieces.start_ns[at]), Infinity);
+  const to = own.reduce((most, at) => Math.max(most, pieces.start_ns[at] + pieces.length_ns[at]), 0);
+  const margin = (to - from) / 20;
+  setView(from - margin, to + margin);
+}
+
 function addTimeline() {
   const { drawn } = DATA.timeline;
   if (!drawn.length) return;
@@ -180,6 +201,7 @@ function addTimeline() {
   addDragging(canvas);
   byId("zoom-in").addEventListener("click", () => zoom(0.5));
   byId("zoom-out").addEventListener("click", () => zoom(2));
+  byId("zoom-node").addEventListener("click", zoomToSelected);
   byId("zoom-all").addEventListener("click", () => setView(0, timeline.drawn.span_ns));
   onSelected(redraw);
   new ResizeObserver(redraw).observe(canvas.parentElement);
