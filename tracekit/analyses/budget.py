@@ -75,13 +75,18 @@ def columns(dataset: Dataset) -> Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
-    windows, rows = found.windows, found.rows
-    line, window_ns = windows.line[rows.window], (windows.end - windows.start)[rows.window]
-    answer = {"report": np.full(rows.ns.size, part.reports[0], object)} if dataset.reports else {}
+def _of_windows(dataset: Dataset, part: Dataset, found: _Found, rows: Rows) -> Columns:
+    line = found.windows.line[rows]
+    answer = {"report": np.full(rows.size, part.reports[0], object)} if dataset.reports else {}
     return answer | {
         **{name: _or_none(values[line]) for name, values in zip(("pid", "device"), found.lines, strict=True)},
-        "step_id": _or_none(windows.step[rows.window]),
+        "step_id": _or_none(found.windows.step[rows]),
+    }
+
+
+def _columns(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
+    rows, window_ns = found.rows, (found.windows.end - found.windows.start)[found.rows.window]
+    return _of_windows(dataset, part, found, rows.window) | {
         "kind": np.array(KINDS, object)[rows.kind],
         "path": np.array([*found.modules.path, None], object)[rows.module],
         "ns": rows.ns,
@@ -102,16 +107,38 @@ def overview(dataset: Dataset) -> Columns:
         ``share`` (of that), ``total_share`` (of all windows together) and ``leading``: the modules, or layers that are
         alike, with most of its time in all windows, each with its share of that.
     """
-    by_window, total, names = [], Counter[tuple[int, str]](), [""]
-    for _, found in _each(dataset):
-        rows = found.rows
+    return with_windows(dataset)[0]
+
+
+def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
+    """The :func:`overview`, and the windows of every process and device in their order, a row each.
+
+    Windows have ``report`` to ``step_id`` as in :func:`frame` and their time by kind in columns named as the kinds,
+    ``compute_ns`` and so on, which add up to ``window_ns``.
+    """
+    parts, total, names = [], Counter[tuple[int, str]](), [""]
+    for part, found in _each(dataset):
         names = [*patterns(found.modules), ""] if len(names) == 1 else names
-        cell = rows.window * len(KINDS) + rows.kind
-        by_window.append(sums(cell, rows.ns, found.windows.start.size * len(KINDS)).reshape(-1, len(KINDS)))
-        keys, (ns,) = sums_by((rows.kind, rows.module), (rows.ns,))
+        parts.append(_by_window(dataset, part, found))
+        keys, (ns,) = sums_by((found.rows.kind, found.rows.module), (found.rows.ns,))
         for kind, module, time in zip(*(key.tolist() for key in keys), ns.tolist(), strict=True):
             total[kind, names[module]] += time
-    windows = np.concatenate(by_window)
+    windows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _overview(np.stack([windows[f"{kind}_ns"] for kind in KINDS], axis=1), total), windows
+
+
+def _by_window(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
+    count = found.windows.start.size
+    cell = found.rows.window * len(KINDS) + found.rows.kind
+    by_kind = sums(cell, found.rows.ns, count * len(KINDS)).reshape(-1, len(KINDS))
+    return {
+        **_of_windows(dataset, part, found, np.arange(count)),
+        "window_ns": found.windows.end - found.windows.start,
+        **{f"{kind}_ns": by_kind[:, place] for place, kind in enumerate(KINDS)},
+    }
+
+
+def _overview(windows: Ints, total: Counter[tuple[int, str]]) -> Columns:
     windows = windows[windows.sum(axis=1) > 0]
     order = np.argsort(windows.sum(axis=1), kind="stable")
     middle = windows[order[(order.size - 1) // 2]] if order.size else np.zeros(len(KINDS), np.int64)
