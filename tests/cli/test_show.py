@@ -51,7 +51,9 @@ def squeezed(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
-def test_the_tree_as_text(folder: Path) -> None:
+def test_the_tree_as_text_answers_who_asks_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert show(folder).out == show("tree", folder).out
     assert squeezed(show("tree", folder).out) == [
         "module calls self subtree GPU share",
         "─" * 65,
@@ -136,10 +138,11 @@ WRONG = {
     "a name misspelt": (["clases", "DIR"], 2, "there is no question clases; did you mean classes?"),
     "the wrong way round": (["run.tracekit", "tree"], 2, "did you mean tracekit show tree run."),
     "a column misspelt": (["kernels", "DIR", "--sort", "gpu_tim"], 2, "did you mean gpu_time_ns?"),
-    "no dataset named": (["tree"], 2, "the following arguments are required: DATASET"),
+    "no dataset named": (["tree"], 2, "which dataset? tracekit show tree DATASET"),
     "no dataset": (["tree", "absent"], 1, "absent: is not a dataset"),
     "no such module": (["tree", "DIR", "--path", "topp"], 1, "has no module topp"),
-    "no such column": (["kernels", "DIR", "--sort", "x"], 2, "kernels has no column x; it has name"),
+    "no such column": (["kernels", "DIR", "--sort", "x"], 2, "kernels has no column x; expected one of name, "),
+    "no such columns": (["kernels", "DIR", "--columns", "name,shar"], 2, "did you mean share?"),
     "no share": (["steps", "DIR", "--min-share", "1%"], 2, "steps has no column share"),
     "sorted by lists": (["shapes", "DIR", "--sort", "inputs"], 2, "cannot be sorted by inputs"),
     "two forms": (["tree", "DIR", "--json", "--csv"], 2, "not allowed with argument"),

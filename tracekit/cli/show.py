@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
@@ -10,7 +11,10 @@ from typing_extensions import override
 from tracekit.cli.base import DEVICE_OPTIONS, add_device, console, count, dataset_place, share_of_whole
 
 if TYPE_CHECKING:
-    from tracekit.analyses.base import Analysis
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tracekit.analyses.base import Analysis, Columns
     from tracekit.dataset.opening import Dataset
     from tracekit.views.answers import Choice
 
@@ -20,10 +24,12 @@ HELP = "answer a question about a dataset"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("name", metavar="QUESTION", help="such as tree; see --list")
-    parser.add_argument(
+    parser.formatter_class = _WithQuestions
+    parser.add_argument("name", metavar="QUESTION", help="one of those that --list prints (default: tree)")
+    place = parser.add_argument(
         "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
     )
+    place.required = False  # the only argument is the dataset: see _asked
     parser.add_argument("--list", action=_List, nargs=0, help="list the questions and exit")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the rows as JSON")
@@ -45,6 +51,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="group results by rank, report or host",
     )
     parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
+    parser.add_argument(
+        "--columns",
+        type=_names,
+        metavar="NAMES",
+        help="only these columns, in this order, by name or heading, such as path,share",
+    )
     parser.add_argument("--top", type=count, metavar="N", help="at most N rows; of the tree those with the most time")
     add_device(parser)
 
@@ -56,32 +68,36 @@ def run(args: argparse.Namespace) -> int:
     without_pandas()
     from tracekit import analyses
     from tracekit.dataset.opening import load
-    from tracekit.errors import UsageError
     from tracekit.views.answers import Choice
 
-    if args.name not in analyses.QUESTIONS:
-        raise UsageError(f"there is no question {args.name}; {_hint(args)}")
-    analysis = getattr(analyses, args.name)
+    name, place = _asked(args)
+    analysis = getattr(analyses, name)
     options = _options(analysis, args)
-    dataset = load(args.dataset)
+    dataset = load(place)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
-    choice = Choice(args.depth, args.min_share, args.sort, args.top)
+    choice = Choice(args.depth, args.min_share, args.sort, args.top, args.columns)
     if "sort" in options:
         choice = choice._replace(sort=None)
     _print(dataset, analysis, options, choice, args)
     return 0
 
 
-def _hint(args: argparse.Namespace) -> str:
-    from difflib import get_close_matches
-
+def _asked(args: argparse.Namespace) -> tuple[str, Path | str]:
+    """The question and the dataset; the question of a dataset alone is the tree."""
     from tracekit.analyses import QUESTIONS
+    from tracekit.errors import UsageError, did_you_mean
 
-    if str(args.dataset) in QUESTIONS:
-        return f"did you mean tracekit show {args.dataset} {args.name}?"
-    close = get_close_matches(args.name, QUESTIONS, 1)
-    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(QUESTIONS)}"
+    name, place = args.name, args.dataset
+    if place is None:
+        if name in QUESTIONS:
+            raise UsageError(f"which dataset? tracekit show {name} DATASET")
+        return "tree", dataset_place(name)
+    if name not in QUESTIONS:
+        swapped = str(place) in QUESTIONS
+        hint = f"did you mean tracekit show {place} {name}?" if swapped else did_you_mean(name, QUESTIONS)
+        raise UsageError(f"there is no question {name}; {hint}")
+    return name, place
 
 
 def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
@@ -117,50 +133,77 @@ def _print(
         rows = rows if choice.top is None else taken(rows, tree.largest(rows, choice.top))
     else:
         rows = answers.chosen(analysis.NAME, answer, choice, dataset)
+    picked = answers.picked(analysis.NAME, rows, choice)
     if args.json:
-        print(answers.as_json(rows))
-        return
-    if args.csv:
-        print(answers.as_csv(rows), end="")
-        return
+        print(answers.as_json(picked))
+    elif args.csv:
+        print(answers.as_csv(picked), end="")
+    elif not answers.rows_of(answer):
+        console().print(answers.nothing(analysis.NAME, answer, dataset))
+    elif is_tree and answers.rows_of(rows):
+        _print_tree(dataset, rows, choice)
+    else:
+        asked = analysis.ANSWER if args.by is None else answers.side_by_side(rows, args.by, analysis.ANSWER)
+        _print_table(dataset, rows, choice, asked)
 
-    from tracekit.views import tree as tree_view
+
+def _print_tree(dataset: Dataset, rows: Columns, choice: Choice) -> None:
+    from tracekit.views import tree
+
+    if choice.columns is not None:
+        _print_table(dataset, tree.indented(rows), choice)
+        return
+    terminal = console()
+    lines = tree.of_dataset(dataset, rows, terminal.width, top=choice.top, min_share=choice.min_share)
+    terminal.print(lines)
+
+
+def _print_table(dataset: Dataset, rows: Columns, choice: Choice, asked: Sequence[str] = ()) -> None:
+    from tracekit.views import answers
     from tracekit.views.formatting import nouns
 
-    terminal, words = console(), nouns(dataset)
-    if is_tree and answers.rows_of(rows):
-        lines = tree_view.of_dataset(dataset, rows, terminal.width, top=choice.top, min_share=choice.min_share)
-        terminal.print(lines)
-    elif not answers.rows_of(answer):
-        terminal.print(answers.nothing(analysis.NAME, answer, dataset))
-    else:
-        shown = rows if args.by is None else answers.side_by_side(rows)
-        terminal.print(answers.as_text(shown, words, terminal.width, choice))
+    terminal = console()
+    terminal.print(answers.as_text(rows, nouns(dataset), terminal.width, choice, asked))
 
 
 def _print_budget(dataset: Dataset, choice: Choice, args: argparse.Namespace) -> None:
     """Prints a line for each kind, in place of all rows."""
     from tracekit.analyses import budget
     from tracekit.views import answers, budget as view
-    from tracekit.views.formatting import nouns
 
     answer = budget.overview(dataset) if args.by is None else view.overview(dataset, args.by)
     rows, terminal = answers.chosen(budget.NAME, answer, choice, dataset), console()
     if not answers.rows_of(answer):
         terminal.print(answers.nothing(budget.NAME, answer, dataset))
-    elif args.by is None and (text := view.as_text(dataset, rows, terminal.width)):
-        terminal.print(text)
+    elif args.by or choice.columns or not (text := view.as_text(dataset, rows, terminal.width)):
+        asked = ("kind", "median_ns", "share")
+        _print_table(dataset, rows, choice, answers.side_by_side(rows, args.by, asked) if args.by else asked)
     else:
-        terminal.print(answers.as_text(rows, nouns(dataset), terminal.width, choice))
+        terminal.print(text)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _questions() -> str:
+    from tracekit.analyses import questions
+
+    rows = questions()
+    width = max(map(len, rows))
+    return "".join(f"{name:<{width}}  {question}\n" for name, question in rows.items())
 
 
 class _List(argparse.Action):
     @override
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from tracekit.analyses import ANALYSES
-
-        width = max(len(analysis.NAME) for analysis in ANALYSES)
-        for analysis in ANALYSES:
-            question = (analysis.__doc__ or "").split("\n", 1)[0]
-            print(f"{analysis.NAME:<{width}}  {question}")
+        print(_questions(), end="")
         parser.exit()
+
+
+class _WithQuestions(argparse.HelpFormatter):
+    """Lists the questions below the options."""
+
+    @override
+    def format_help(self) -> str:
+        return f"{super().format_help()}\nquestions:\n{textwrap.indent(_questions(), '  ')}"
