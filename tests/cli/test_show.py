@@ -173,7 +173,7 @@ def test_a_peak_and_a_dtype_are_stated_for_the_roofline(folder: Path) -> None:
         (("memory", "--peak", "memory=3"), "memory has no option --peak"),
         (("tree", "--dtype", "float16"), "tree has no option --dtype"),
         (("roofline", "--peak", "fast"), "--peak fast: expected DTYPE=TFLOPS"),
-        (("roofline", "--dtype", "float17"), "--dtype float17: expected one of float64"),
+        (("roofline", "--dtype", "float17"), "--dtype float17: did you mean float16?"),
     ],
 )
 def test_an_option_that_an_analysis_lacks_or_cannot_read_is_a_wrong_call(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 import threading
 import time
@@ -71,6 +72,13 @@ def console() -> Console:
 
     is_cut = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Terminal(highlight=False, soft_wrap=False, width=None if is_cut else _UNCUT)
+
+
+def print_next(folder: object) -> None:
+    """Prints the two commands that most people run next on a new dataset."""
+    place = shlex.quote(plain(str(folder)))
+    print(f"\nNext: tracekit html {place}  # a page to open in a browser")
+    print(f"      tracekit show kernels {place}  # or another question: tracekit show --list")
 
 
 def print_to_stderr(lines: Iterable[str]) -> None:

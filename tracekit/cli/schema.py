@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tracekit.cli.parsing import completed_by
+
 if TYPE_CHECKING:
     import argparse
 
@@ -17,25 +19,31 @@ HELP = "print the tables of a dataset with their columns"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("table", nargs="?", metavar="TABLE", help="print only this table")
+    table = parser.add_argument("table", nargs="?", metavar="TABLE", help="print only this table")
+    completed_by(table, lambda **_: _names())
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the tables and their columns."""
-    from tracekit.errors import UsageError
+    from tracekit.errors import UsageError, did_you_mean
     from tracekit.tables import TABLES
 
     specs = [table.SPEC for table in TABLES if args.table in (None, table.SPEC.name)]
     if not specs:
-        raise UsageError(
-            f"there is no table {args.table}; expected one of {', '.join(table.SPEC.name for table in TABLES)}"
-        )
+        names = [table.SPEC.name for table in TABLES]
+        raise UsageError(f"there is no table {args.table}; {did_you_mean(args.table, names)}")
     if args.json:
         print(json.dumps([_as_json(spec) for spec in specs], indent=2))
     else:
         print("\n\n".join(_as_text(spec) for spec in specs))
     return 0
+
+
+def _names() -> list[str]:
+    from tracekit.dataset.opening import TABLE_NAMES
+
+    return [*TABLE_NAMES]
 
 
 def _columns_of_several_reports(spec: TableSpec) -> tuple[Column, ...]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
 from tracekit.cli.base import DEVICE_OPTIONS, add_device, console, count, dataset_place, share_of_whole
+from tracekit.cli.parsing import completed_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tracekit.analyses.base import Analysis, Columns
     from tracekit.dataset.opening import Dataset
@@ -25,7 +25,8 @@ HELP = "answer a question about a dataset"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.formatter_class = _WithQuestions
-    parser.add_argument("name", metavar="QUESTION", help="one of those that --list prints (default: tree)")
+    question = parser.add_argument("name", metavar="QUESTION", help="one of those below (default: tree)")
+    completed_by(question, lambda **_: [*_names_of_questions(), *map(str, Path().glob("*.tracekit"))])
     place = parser.add_argument(
         "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
     )
@@ -34,9 +35,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the rows as JSON")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")
-    parser.add_argument(
+    path = parser.add_argument(
         "--path", metavar="PATH", help="only this module, range or operator and those below it; shares are of its time"
     )
+    completed_by(path, _paths)
     parser.add_argument("--depth", type=count, metavar="N", help="at most N levels below the top")
     parser.add_argument(
         "--min-share",
@@ -186,18 +188,27 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def _questions() -> str:
-    from tracekit.analyses import questions
+def _names_of_questions() -> tuple[str, ...]:
+    from tracekit.analyses import QUESTIONS
 
-    rows = questions()
-    width = max(map(len, rows))
-    return "".join(f"{name:<{width}}  {question}\n" for name, question in rows.items())
+    return QUESTIONS
+
+
+def _paths(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    from tracekit.dataset.opening import load
+
+    paths: list[str] = load(_asked(parsed_args)[1]).table("modules", ["path"]).column("path").to_pylist()
+    return paths
 
 
 class _List(argparse.Action):
     @override
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print(_questions(), end="")
+        from tracekit.analyses import QUESTIONS, questions
+
+        width = max(map(len, QUESTIONS))
+        for name, question in questions().items():
+            print(f"{name:<{width}}  {question}")
         parser.exit()
 
 
@@ -206,4 +217,10 @@ class _WithQuestions(argparse.HelpFormatter):
 
     @override
     def format_help(self) -> str:
-        return f"{super().format_help()}\nquestions:\n{textwrap.indent(_questions(), '  ')}"
+        from tracekit.analyses import questions
+
+        self.start_section("questions")
+        for name, question in questions().items():
+            self.add_argument(argparse.Action((), name, help=question.replace("%", "%%")))
+        self.end_section()
+        return super().format_help()

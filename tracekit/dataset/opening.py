@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
+from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from typing_extensions import override
 
 from tracekit.arrays.columns import integers
 from tracekit.dataset import manifest
-from tracekit.errors import DatasetError, UsageError
+from tracekit.errors import DatasetError, UsageError, did_you_mean
 from tracekit.schema import CATEGORY, Column
 from tracekit.storage.locations import Given, Location, in_order, is_remote, listed, location, reachable
 
@@ -36,6 +37,8 @@ FILE_ID = b"tracekit.id"
 REPORT = "report"
 #: Column of all tables but one that names a row's report, in datasets of several reports.
 REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report that the row is from.")
+#: How many paths an unknown one is compared with: each takes some microseconds.
+_MOST_COMPARED = 10_000
 #: How many folders a sentence names.
 _MOST_NAMED = 3
 
@@ -90,7 +93,7 @@ class Dataset:
             columns: The columns to read, by default all.
         """
         if name not in TABLE_NAMES:
-            raise UsageError(f"there is no table {name}; expected one of {', '.join(TABLE_NAMES)}")
+            raise UsageError(f"there is no table {name}; {did_you_mean(name, TABLE_NAMES)}")
         with self._reading(name):
             _ = name == "steps" and self._module_ids and self._steps_seen  # looked at once, not by each thread
             parts = [*in_order(partial(self._part, name, columns), self._files(name), self.folder)]
@@ -260,7 +263,7 @@ class Dataset:
         rows, report, place = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:
-            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(names)}")
+            raise UsageError(f"{name} has no column {unknown[0]}; {did_you_mean(unknown[0], names)}")
         wanted = list(columns) if columns is not None else names
         with self._reading(name, place):
             table = self._rows(name, rows, [column for column in wanted if column != REPORT])
@@ -288,8 +291,9 @@ class Dataset:
         modules = self.table("modules", ["path", "module_id", "subtree_end_id"])
         paths = modules.column("path").to_pylist()
         if path not in paths:
-            longer = next((known for known in paths if known.endswith(f".{path}")), None)
-            remedy = "tracekit show modules lists the paths" if longer is None else f"did you mean {longer}?"
+            longer = (known for known in paths if known.endswith(f".{path}"))
+            close = next(longer, None) or next(iter(get_close_matches(path, paths[:_MOST_COMPARED], 1)), None)
+            remedy = "tracekit show modules lists the paths" if close is None else f"did you mean {close}?"
             kinds = self.table("modules", ["kind"]).column("kind").unique().to_pylist()
             noun = " or ".join(sorted(kinds)) or "module"
             raise DatasetError(self.folder, f"has no {noun} {path}", remedy)
