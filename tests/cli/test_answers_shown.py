@@ -1,6 +1,7 @@
 """What a terminal of 80 columns and a pipe show of every question about different datasets."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,11 @@ def test_chosen_columns_of_the_tree_keep_its_indentation(dataset: Dataset) -> No
     lines = command("show", dataset.folder, "--columns", "label,calls", "--top", 2).out.splitlines()
     assert lines[1].split() == ["label", "calls"]
     assert [len(line) - len(line.lstrip()) for line in lines[3:5]] in ([1, 3], [1, 1])
+
+
+def test_a_run_on_the_cpu_has_no_launches_and_says_so(tmp_path: Path) -> None:
+    folder = tracekit.parse(report(tmp_path / "cpu.sqlite", NESTED)).folder
+    assert command("show", "launches", folder).out == (
+        "no matching rows: no launches were recorded, as of a run on the CPU\n"
+    )
+    assert json.loads(command("show", "launches", folder, "--json").out)

@@ -120,7 +120,7 @@ def test_the_analyses_are_listed() -> None:
 def test_nothing_found_is_said(folder: Path) -> None:
     assert "no matching rows" in show("copies", folder).out
     assert show("copies", folder, "--json").out == "[]\n"
-    assert "no matching rows" in show("tree", folder, "--top", 0).out
+    assert show("tree", folder, "--top", 0).out == "no matching rows: the options leave out all 4\n"
 
 
 def test_where_no_module_was_marked_an_empty_answer_tells_so(tmp_path: Path) -> None:

@@ -140,9 +140,11 @@ def _print(
         print(answers.as_json(picked))
     elif args.csv:
         print(answers.as_csv(picked), end="")
-    elif not answers.rows_of(answer):
+    elif answers.is_empty(analysis.NAME, answer):
         console().print(answers.nothing(analysis.NAME, answer, dataset))
-    elif is_tree and answers.rows_of(rows):
+    elif not answers.rows_of(rows):
+        print(f"no matching rows: the options leave out all {answers.rows_of(answer):,}")
+    elif is_tree:
         _print_tree(dataset, rows, choice)
     else:
         asked = analysis.ANSWER if args.by is None else answers.side_by_side(rows, args.by, analysis.ANSWER)

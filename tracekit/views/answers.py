@@ -39,10 +39,14 @@ _EMPTY = {
     "budget": "no work on a GPU was recorded, and a run on the CPU alone has no budget",
     "copies": "no copies or memory sets were recorded",
     "communication": "no NCCL kernels were recorded",
-    "stragglers": "no two ranks are known to have run the same collective of NCCL",
+    "stragglers": "no two ranks are known to have run the same collective of NCCL; tracekit show clocks tells why",
     "fusions": "no kernel is known to serve several modules",
+    "launches": "no launches were recorded, as of a run on the CPU",
+    "gaps": "no device was idle between two kernels",
 }
 _EMPTY["phases"] = _EMPTY["steps"]
+#: Columns of counts that are no answer if all of them are 0.
+_COUNTED = {"launches": ("launches", "replayed_ns")}
 #: The least width of a column of texts.
 _LEAST = 8
 _LINE_END = "\r\n"
@@ -51,6 +55,8 @@ _GAP = 2
 #: Columns of times of modules that are empty where no device did any work, which then does not hide those of the host.
 _OF_DEVICES = ("kernels", "self_ns", "subtree_ns", "share", "busy_ns", "steps")
 _HEADINGS = {
+    "runs": "calls",
+    "ns": "time",
     "copied_bytes": "copied bytes",
     "copied_ns": "copy time",
     "gpu_ns_per_token": "GPU time per token",
@@ -188,8 +194,7 @@ def as_text(answer: Columns, words: Nouns, width: int, choice: Choice, asked: Se
             by comes second.
         asked: The columns that answer the question, the most important first: they come before the others.
     """
-    if not (rows := rows_of(answer)):
-        return Text("no matching rows")
+    rows = rows_of(answer)
     if choice.columns is None:
         answer = _by_importance(answer, choice, asked)
     else:
@@ -218,13 +223,18 @@ def side_by_side(answer: Columns, by: str, asked: Sequence[str]) -> list[str]:
     return [by, *([] if is_known else [REPORT]), *(name for name in asked if name != REPORT)]
 
 
+def is_empty(name: str, answer: Columns) -> bool:
+    """Whether an analysis found nothing."""
+    return not rows_of(answer) or (name in _COUNTED and not any(answer[column].any() for column in _COUNTED[name]))
+
+
 def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     """What to show in place of an empty answer of an analysis, and why it is empty."""
     others = name in _EMPTY and name != "layers"
     about_modules = not others and not {"path", "module", "class_name"}.isdisjoint(answer)
     if about_modules and not dataset.manifest["rows"]["calls"]:
         return Text(f"no matching rows: {nodes.none(dataset)}")
-    return Text(f"no matching rows: {_EMPTY[name]}" if name in _EMPTY else "no matching rows")
+    return Text(f"no matching rows: {_EMPTY.get(name, 'no work of a device was recorded')}")
 
 
 class _Column(NamedTuple):
