@@ -24,6 +24,8 @@ from tracekit.storage.locations import Given, Location, in_order, is_remote, lis
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracekit.views.notebook import Page
+
 SUFFIX = ".tracekit"
 #: The table that is one for all reports.
 UNITED = "modules"
@@ -157,6 +159,34 @@ class Dataset:
     def coverage(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """What is known and what is not, counted by cause."""
         return self.frame("coverage", columns)
+
+    def ask(self, question: str, *, path: str | None = None, by: str | None = None, **options: Any) -> pd.DataFrame:  # noqa: ANN401
+        """The answer of a question as a DataFrame, with units in the names of its columns.
+
+        Args:
+            question: Its name; ``tracekit.questions()`` lists them.
+            path: Only this module and those below it; shares are then of its time.
+            by: ``rank``, ``report`` or ``host``: the figures of each of them, side by side.
+            options: Options of the question, such as ``dtype="bfloat16"`` of ``roofline``.
+
+        Raises:
+            UsageError: If there is no such question, or it has no such option.
+            DatasetError: If the dataset has no such module.
+        """
+        from tracekit.views import notebook  # noqa: PLC0415 - what shows a dataset is loaded when it is used
+
+        return notebook.ask(self, question, path, by, options)
+
+    def html(self, height: int = 720) -> Page:
+        """The page that ``tracekit html`` writes, for a notebook to show in a frame of so many pixels."""
+        from tracekit.views import notebook  # noqa: PLC0415 - as above
+
+        return notebook.inline_page(self, height)
+
+    def _repr_html_(self) -> str:
+        from tracekit.views import notebook  # noqa: PLC0415 - as above
+
+        return notebook.as_html(self)
 
     def subtree(self, path: str) -> Dataset:
         """The part of the dataset that belongs to one module and those below it; ``coverage`` cannot be divided so.
