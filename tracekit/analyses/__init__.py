@@ -14,8 +14,9 @@ and which collectives they share). ``difference`` compares two datasets, with ``
 
 from __future__ import annotations
 
-import pkgutil
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def questions() -> dict[str, str]:
 
 def _question(name: str) -> str:
     """The first line of an analysis' docstring, from its source: loading all of them takes a second."""
-    source = pkgutil.get_data(__name__, f"{name}.py") or b""
-    return source.decode("utf-8").split('"""', 2)[1].partition("\n")[0]
+    spec = find_spec(f"{__name__}.{name}")
+    assert spec is not None
+    return Path(str(spec.origin)).read_text("utf-8").split('"""', 2)[1].partition("\n")[0]
 
 
 def __getattr__(name: str) -> object:

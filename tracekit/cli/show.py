@@ -12,7 +12,7 @@ from tracekit.cli.base import DEVICE_OPTIONS, add_device, console, count, datase
 from tracekit.cli.parsing import completed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from rich.console import RenderableType
 
     from tracekit.analyses.base import Analysis, Columns
     from tracekit.dataset.opening import Dataset
@@ -68,19 +68,17 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.arrays.without_pandas import without_pandas
 
     without_pandas()
-    from tracekit import analyses
     from tracekit.dataset.opening import load
+    from tracekit.views import asking
     from tracekit.views.answers import Choice
 
     name, place = _asked(args)
-    analysis = getattr(analyses, name)
+    analysis = asking.question(name)
     options = _options(analysis, args)
     dataset = load(place)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
     choice = Choice(args.depth, args.min_share, args.sort, args.top, args.columns)
-    if "sort" in options:
-        choice = choice._replace(sort=None)
     _print(dataset, analysis, options, choice, args)
     return 0
 
@@ -88,102 +86,63 @@ def run(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace) -> tuple[str, Path | str]:
     """The question and the dataset; the question of a dataset alone is the tree."""
     from tracekit.analyses import QUESTIONS
-    from tracekit.errors import UsageError, did_you_mean
+    from tracekit.errors import UsageError
 
     name, place = args.name, args.dataset
-    if place is None:
-        if name in QUESTIONS:
-            raise UsageError(f"which dataset? tracekit show {name} DATASET")
-        return "tree", dataset_place(name)
-    if name not in QUESTIONS:
-        swapped = str(place) in QUESTIONS
-        hint = f"did you mean tracekit show {place} {name}?" if swapped else did_you_mean(name, QUESTIONS)
-        raise UsageError(f"there is no question {name}; {hint}")
-    return name, place
+    if place is None and name in QUESTIONS:
+        raise UsageError(f"which dataset? tracekit show {name} DATASET")
+    if name not in QUESTIONS and str(place) in QUESTIONS:
+        raise UsageError(f"there is no question {name}; did you mean tracekit show {place} {name}?")
+    return ("tree", dataset_place(name)) if place is None else (name, place)
 
 
 def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
     from tracekit.errors import UsageError
-    from tracekit.views import tree
+    from tracekit.views.asking import options_of
 
-    accepted = getattr(analysis, "OPTIONS", ())
-    for name, option in DEVICE_OPTIONS.items():
-        if getattr(args, name) is not None and name not in accepted:
-            raise UsageError(f"{analysis.NAME} has no option {option}")
-    options = {name: getattr(args, name) for name in accepted if getattr(args, name) is not None}
-    if "sort" in options:
-        options["sort"] = tree.column_of(options["sort"])
-    return options
+    given = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}
+    for name in given:
+        if name not in options_of(analysis):
+            raise UsageError(f"{analysis.NAME} has no option {DEVICE_OPTIONS[name]}")
+    return given
 
 
 def _print(
     dataset: Dataset, analysis: Analysis, options: dict[str, Any], choice: Choice, args: argparse.Namespace
 ) -> None:
-    from tracekit.analyses import budget, tree
-    from tracekit.analyses.base import taken
-    from tracekit.views import answers
+    from tracekit.views import answers, asking
 
     as_text = not (args.json or args.csv)
-    if analysis is budget and as_text:
-        _print_budget(dataset, choice, args)
-        return
-    answer = rows = answers.columns(dataset, analysis, args.by, **options)
-    is_tree = analysis is tree and args.by is None
-    if is_tree:
-        rows = answers.chosen(analysis.NAME, answer, choice._replace(top=None), dataset)
-        # Keeps what is above the largest rows, so that the tree stays connected.
-        rows = rows if choice.top is None else taken(rows, tree.largest(rows, choice.top))
-    else:
-        rows = answers.chosen(analysis.NAME, answer, choice, dataset)
-    picked = answers.picked(analysis.NAME, rows, choice)
+    answered = asking.overview if as_text else asking.answered
+    answer, rows = answered(dataset, analysis, choice, args.by, options)
     if args.json:
-        print(answers.as_json(picked))
+        print(answers.as_json(answers.picked(analysis.NAME, rows, choice)))
     elif args.csv:
-        print(answers.as_csv(picked), end="")
+        print(answers.as_csv(answers.picked(analysis.NAME, rows, choice)), end="")
     elif answers.is_empty(analysis.NAME, answer):
         console().print(answers.nothing(analysis.NAME, answer, dataset))
     elif not answers.rows_of(rows):
         print(f"no matching rows: the options leave out all {answers.rows_of(answer):,}")
-    elif is_tree:
-        _print_tree(dataset, rows, choice)
     else:
-        asked = analysis.ANSWER if args.by is None else answers.side_by_side(rows, args.by, analysis.ANSWER)
-        _print_table(dataset, rows, choice, asked)
+        terminal = console()
+        terminal.print(_text(dataset, analysis, rows, choice, args.by, terminal.width))
 
 
-def _print_tree(dataset: Dataset, rows: Columns, choice: Choice) -> None:
-    from tracekit.views import tree
-
-    if choice.columns is not None:
-        _print_table(dataset, tree.indented(rows), choice)
-        return
-    terminal = console()
-    lines = tree.of_dataset(dataset, rows, terminal.width, top=choice.top, min_share=choice.min_share)
-    terminal.print(lines)
-
-
-def _print_table(dataset: Dataset, rows: Columns, choice: Choice, asked: Sequence[str] = ()) -> None:
-    from tracekit.views import answers
+def _text(
+    dataset: Dataset, analysis: Analysis, rows: Columns, choice: Choice, by: str | None, width: int
+) -> RenderableType:
+    """The rows in the form of their question, or as a table."""
+    from tracekit.views import answers, asking, budget, tree
     from tracekit.views.formatting import nouns
 
-    terminal = console()
-    terminal.print(answers.as_text(rows, nouns(dataset), terminal.width, choice, asked))
-
-
-def _print_budget(dataset: Dataset, choice: Choice, args: argparse.Namespace) -> None:
-    """Prints a line for each kind, in place of all rows."""
-    from tracekit.analyses import budget
-    from tracekit.views import answers, budget as view
-
-    answer = budget.overview(dataset) if args.by is None else view.overview(dataset, args.by)
-    rows, terminal = answers.chosen(budget.NAME, answer, choice, dataset), console()
-    if not answers.rows_of(answer):
-        terminal.print(answers.nothing(budget.NAME, answer, dataset))
-    elif args.by or choice.columns or not (text := view.as_text(dataset, rows, terminal.width)):
-        asked = ("kind", "median_ns", "share")
-        _print_table(dataset, rows, choice, answers.side_by_side(rows, args.by, asked) if args.by else asked)
-    else:
-        terminal.print(text)
+    if by is None and choice.columns is None:
+        if analysis.NAME == "tree":
+            return tree.of_dataset(dataset, rows, width, top=choice.top, min_share=choice.min_share)
+        if analysis.NAME == "budget" and (text := budget.as_text(dataset, rows, width)):
+            return text
+    if analysis.NAME == "tree" and by is None:
+        rows = tree.indented(rows)
+    return answers.as_text(rows, nouns(dataset), width, choice, asking.columns_to_show(analysis, rows, by))
 
 
 def _names(text: str) -> list[str]:

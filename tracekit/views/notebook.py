@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from rich.console import Console, RenderableType
 
-from tracekit import analyses
 from tracekit.analyses import tree
 from tracekit.analyses.side_by_side import BY, frame
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, did_you_mean, plain
-from tracekit.views import summary, tree as tree_view
+from tracekit.views import asking, summary, tree as tree_view
 from tracekit.views.page.document import page
 
 _WIDTH = 120
@@ -33,12 +32,10 @@ class Page(NamedTuple):
 
 def ask(dataset: Dataset, question: str, path: str | None, by: str | None, options: dict[str, Any]) -> pd.DataFrame:
     """The answer of a question, as :meth:`tracekit.Dataset.ask` describes it."""
-    if question not in analyses.QUESTIONS:
-        raise UsageError(f"there is no question {question}; {did_you_mean(question, analyses.QUESTIONS)}")
+    analysis = asking.question(question)
     if by is not None and by not in BY:
         raise UsageError(f"by={by!r}: {did_you_mean(by, BY)}")
-    analysis = getattr(analyses, question)
-    accepted = getattr(analysis, "OPTIONS", ())
+    accepted = asking.options_of(analysis)
     if unknown := [name for name in options if name not in accepted]:
         raise UsageError(f"{question} has no option {unknown[0]}; it has {', '.join(accepted) or 'none'}")
     return frame(dataset if path is None else dataset.subtree(path), analysis, by, **options)
