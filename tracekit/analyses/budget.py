@@ -39,6 +39,7 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
 NAME = "budget"
+ANSWER = ("step_id", "kind", "ns", "share", "path")
 KINDS = (
     *("compute", "communication", "communication_wait", "copy"),
     *("host_blocked", "launch", "data_loading", "compilation", "host_code"),

@@ -19,6 +19,7 @@ from tracekit.arrays.types import Flags, Ints
 from tracekit.dataset.opening import Dataset
 
 NAME = "communication"
+ANSWER = ("path", "exposed_ns", "overlapped_ns", "gpu_time_ns", "name")
 
 _KEYS = ["name", "module", "collective", "communicator", "group_size"]
 _NCCL = "nccl"

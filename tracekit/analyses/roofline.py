@@ -27,6 +27,7 @@ from tracekit.dataset.opening import Dataset
 from tracekit.flops.peaks import Peaks, Stated, dtypes_stated, stated
 
 NAME = "roofline"
+ANSWER = ("path", "roof_share", "bound", "self_ns", "tflops_per_s", "unknown")
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("peaks", "dtype")
 

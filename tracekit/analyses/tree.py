@@ -20,6 +20,7 @@ from tracekit.errors import UsageError
 from tracekit.markers.base import RANGE
 
 NAME = "tree"
+ANSWER = ("path", "share", "subtree_ns", "self_ns", "calls")
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("sort",)
 

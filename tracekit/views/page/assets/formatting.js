@@ -32,7 +32,7 @@ function grouped(number) {
 function duration(ns) {
   if (ns === null) return "";
   if (ns < 0) return `-${duration(-ns)}`;
-  const [size, unit] = UNITS.find(([least]) => ns >= least) ?? UNITS.at(-1);
+  const [size, unit] = UNITS.find(([least]) => ns >= 0.9995 * least) ?? UNITS.at(-1);
   return `${ns < 999.5 * size ? precise(ns / size, 3) : grouped(fixed(ns / size, 0))} ${unit}`;
 }
 
