@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -69,11 +70,15 @@ _HEADINGS = {
     "waited_ns": "others waited",
     "tflops_per_s": "TFLOP/s",
     "gb_per_s": "GB/s",
+    "algorithm_gb_per_s": "algorithm GB/s",
+    "bus_gb_per_s": "bus GB/s",
     "flops_per_byte": "FLOP/byte",
     "peak_tflops_per_s": "peak TFLOP/s",
     "peak_gb_per_s": "peak GB/s",
     "subtree_tflops_per_s": "subtree TFLOP/s",
 }
+#: Units that cells show themselves.
+_UNIT = re.compile("_(ns|bytes|pct)$")
 #: Columns of modules, and what stands there for work outside all of them.
 _MODULES, _OUTSIDE = ("path", "module", "before", "after"), "(outside)"
 #: Headings of columns that mean something else next to another column.
@@ -313,7 +318,7 @@ def heading(name: str, words: Nouns, beside: Iterable[str] = ()) -> str:
     """What the terminal calls a column, which can depend on the columns beside it."""
     if special := next((text for other in beside if (text := _HEADINGS_BESIDE.get((name, other)))), None):
         return special
-    name = _HEADINGS.get(name, name.removesuffix("_ns").removesuffix("_bytes").replace("_ns_per_", "_per_"))
+    name = _HEADINGS.get(name, _UNIT.sub("", name).replace("_ns_per_", "_per_"))
     if words.device == "CPU":
         name = name.replace("gpu", "cpu").replace("GPU", "CPU").replace("kernels", words.works)
     return name.replace("_", " ")

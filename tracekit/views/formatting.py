@@ -184,6 +184,8 @@ def _figure(name: str, value: float) -> str:
         return duration(value)
     if name.endswith(_SHARES) or name == "known":
         return percent(value)
+    if name.endswith("_pct"):
+        return percent(value / 100)
     if name.endswith(_IDENTIFIERS):
         return str(value)
     if name.endswith("bytes"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps, processes
+from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps
 from tracekit.analyses.difference import Options, compare
 from tracekit.analyses.nodes import why
 from tracekit.dataset.opening import SUFFIX, Dataset
@@ -74,19 +74,25 @@ def coverage(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def budget(dataset: Dataset) -> dict[str, Any]:
-    """The budget of the median step by kind; without rows where it is not known."""
+def budget(dataset: Dataset) -> tuple[dict[str, Any], pd.DataFrame | None]:
+    """The budget of the median step by kind, without rows where it is not known, and the windows of all devices.
+
+    Windows have a column ``report``, and are None where they are not known.
+    """
     # A dataset of an earlier tracekit lacks what it needs.
-    rows = records(budget_of_steps.overview(dataset)) if "waits" in dataset.tables else []
+    by_kind, windows = budget_of_steps.with_windows(dataset) if "waits" in dataset.tables else (None, None)
+    rows = [] if by_kind is None else records(by_kind)
     for row in rows:
+        row["place"] = budget_of_steps.KINDS.index(row["kind"])
         row["leading"] = [[clipped(name), share] for name, share in row["leading"]]
     of = "median step" if dataset.manifest["rows"]["steps"] else "recording"
-    return {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}
+    data = {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}
+    return data, None if windows is None else pd.DataFrame({"report": None, **windows})
 
 
-def by_process(dataset: Dataset) -> dict[str, Any]:
-    """Work by report, rank, process and device."""
-    rows = records(processes.frame(dataset))
+def by_process(in_processes: pd.DataFrame) -> dict[str, Any]:
+    """Work by report, rank, process and device, which the analysis ``processes`` answers."""
+    rows = records(in_processes)
     for row in rows:
         row["report"] = row["report"] and clipped(row["report"])
     return {"rows": rows[: limits.ROWS], "left_out": max(len(rows) - limits.ROWS, 0)}

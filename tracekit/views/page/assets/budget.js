@@ -1,19 +1,31 @@
 // Where the wall clock of the median step went: one bar, and a line for each kind with the modules that lead it.
 
-function addBudget() {
-  const { rows, whole_ns: whole, of } = DATA.budget;
-  if (!rows.length) return;
-  const named = (row) => row.kind.replaceAll("_", " ");
-  const tone = (at) => `tone-${at % 12}`;
-  const parts = rows.map((row, at) => [row, at]).filter(([row]) => row.median_ns).map(([row, at]) =>
-    styled(el("span", { class: tone(at), title: named(row) }), { "flex-grow": row.median_ns, "min-width": "2px" }));
-  const label = rows.map((row) => `${named(row)} ${percent(row.share)}`).join(", ");
+function kindTone({ place }) {
+  return place < TONES ? `tone-${place}` : "tone-unknown";
+}
+
+function kindName(row) {
+  return row.kind.replaceAll("_", " ");
+}
+
+function budgetBar(rows) {
+  const parts = rows.filter((row) => row.median_ns).map((row) =>
+    styled(el("span", { class: kindTone(row), title: `${kindName(row)} ${percent(row.share)}` }), { "flex-grow": row.median_ns }));
+  const label = rows.map((row) => `${kindName(row)} ${percent(row.share)}`).join(", ");
+  return el("div", { class: "stack", role: "img", "aria-label": label }, ...parts);
+}
+
+function budgetTable(rows, of) {
   const leading = (row) => row.leading.map(([name, share]) => `${name} ${percent(share)}`).join(", ");
-  const lines = rows.map((row, at) => el("tr", {}, el("th", { scope: "row" }, swatch(tone(at)), ` ${named(row)}`),
+  const lines = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, swatch(kindTone(row)), ` ${kindName(row)}`),
     el("td", {}, duration(row.median_ns)), el("td", {}, percent(row.share)), el("td", {}, percent(row.total_share)),
     el("td", { class: "path" }, leading(row))));
   const headings = ["kind", of, "share", "of all", "led by"].map((text) => el("th", { scope: "col" }, text));
-  section("budget", el("p", { class: "muted" }, `${capital(of)}: ${duration(whole)}.`),
-    el("div", { class: "stack", role: "img", "aria-label": label }, ...parts),
-    el("table", { class: "budget" }, el("thead", {}, el("tr", {}, ...headings)), el("tbody", {}, ...lines)));
+  return el("table", { class: "budget" }, el("thead", {}, el("tr", {}, ...headings)), el("tbody", {}, ...lines));
+}
+
+function addBudget() {
+  const { rows, whole_ns: whole, of } = DATA.budget;
+  if (!rows.length) return;
+  section("budget", el("p", { class: "muted" }, `${capital(of)}: ${duration(whole)}.`), budgetBar(rows), budgetTable(rows, of));
 }

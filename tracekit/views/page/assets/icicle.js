@@ -87,7 +87,7 @@ function cellOf(cell) {
   const time = own ? "self_ns" : "subtree_ns";
   const phases = PHASES.length && !small ? styled(el("span", { class: "stripes", "aria-hidden": "true" }), { background: phaseStripes(phaseParts(node, time, node[time])) }) : null;
   const text = small ? [] : own ? ownText(width) : cellText(node, width);
-  const looks = `cell ${tone} ${text.length ? "named" : ""} ${phases ? "striped" : ""} ${own ? "own" : ""} ${cell.above ? "above" : ""}`;
+  const looks = `cell ${tone} ${text.length ? "named" : ""} ${phases ? "striped" : ""} ${own ? "own" : ""} ${cell.above ? "above" : ""} ${isFaded(node) ? "faded" : ""}`;
   if (own || small) {
     const title = own ? `${node.name}, self: ${duration(node.self_ns)}` : `${counted(small.count, "small module")} in ${node.name}: ${duration(small.ns)}`;
     return styled(el("div", { class: looks, title, "aria-hidden": "true" }, ...text, phases), box);
@@ -104,7 +104,7 @@ function cellOf(cell) {
 
 // An id of a node that is unique on the page.
 function treeIndex(node) {
-  return node.kind === "module" ? node.index : `${node.kind}-${node.parent?.index ?? "all"}-${node.parent?.children.indexOf(node) ?? 0}`;
+  return node.kind === "module" ? node.index : node.number !== undefined ? `up-${node.number}` : `${node.kind}-${node.parent?.index ?? "all"}-${node.parent?.children.indexOf(node) ?? 0}`;
 }
 
 function ownText(width) {
@@ -207,11 +207,17 @@ function onIcicleMove(event) {
   show(icicle.cells.find((cell) => cell.element && cell.element === item)?.node ?? null);
 }
 
+function setFold(folded) {
+  byId("fold").checked = folded;
+  setMode(folded ? "lines" : "modules");
+}
+
 function addIcicle() {
   icicle.place = byId("icicle");
   if (FOLDS) {
     const fold = el("input", { type: "checkbox", role: "switch", id: "fold", checked: true });
     fold.addEventListener("change", () => setMode(fold.checked ? "lines" : "modules"));
+    linked("fold", () => (fold.checked ? "" : "no"), (text) => setFold(text !== "no"));
     byId("fold-place").append(el("label", { for: "fold" }, fold, " fold equal layers"));
   }
   icicle.place.addEventListener("mousemove", onIcicleMove);
