@@ -154,7 +154,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         dest="peaks",
         action="append",
         metavar="PEAK",
-        help="roofline: what the device can do at most: DTYPE=TFLOP/s (bfloat16=989), memory=GB/s (memory=3350) or "
+        help="roofline: peak throughput of the device: DTYPE=TFLOP/s (bfloat16=989), memory=GB/s (memory=3350) or "
         "the name of a GPU; repeatable",
     )
     parser.add_argument(

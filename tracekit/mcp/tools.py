@@ -88,7 +88,7 @@ class Tools:
             depth: At most so many levels of modules.
             min_share: Only rows of at least this share, from 0 to 1.
             dtype: Of roofline and memory: the dtype where markers record none.
-            peaks: Of roofline: what the device can do at most, such as bfloat16=989 or memory=3350.
+            peaks: Of roofline: peak throughput of the device, such as bfloat16=989 or memory=3350.
         """
         analysis, options = asking.question(question), _given(dtype=dtype, peaks=peaks)
         if unknown := [name for name in options if name not in asking.options_of(analysis)]:
@@ -101,13 +101,13 @@ class Tools:
         answer, rows = asking.overview(part, analysis, choice, by, options)
         shown = choice._replace(columns=columns or _present(asking.columns_to_show(analysis, answer, by), answer))
         picked = answers.picked(question, rows, shown)
-        told: Answer = {"rows": records(picked), "rows_in_all": answers.rows_of(answer)}
-        told["other_columns"] = [name for name in answer if name not in picked]
+        content: Answer = {"rows": records(picked), "rows_in_all": answers.rows_of(answer)}
+        content["other_columns"] = [name for name in answer if name not in picked]
         if answers.is_empty(question, answer):
-            told["why_empty"] = str(answers.nothing(question, answer, part))
+            content["why_empty"] = str(answers.nothing(question, answer, part))
         command = ["tracekit", "show", question, opened.folder, *_flags(path=path, by=by, sort=sort, depth=depth)]
         command += _flags(min_share=min_share, dtype=dtype, peak=peaks)
-        result = bounded(told, [*command, "--json"])
+        result = bounded(content, [*command, "--json"])
         result["complete"] = bool(result["complete"]) and answers.rows_of(rows) == answers.rows_of(answer)
         return result
 
@@ -135,9 +135,9 @@ class Tools:
         found = part_of(compared, path, min_share)
         rows = records(found.rows)
         changes = sorted(difference.changed_parts(rows), key=lambda row: -abs(row["change_ns"]))
-        told = {"notes": found.notes, "steps": difference.whole_steps(rows), "changes": changes}
+        content = {"notes": found.notes, "steps": difference.whole_steps(rows), "changes": changes}
         flags = _flags(path=path, min_share=min_share or None, strip_root=strip_root, ignore_shapes=ignore_shapes)
-        return bounded(told, ["tracekit", "diff", one.folder, other.folder, *flags, "--json"])
+        return bounded(content, ["tracekit", "diff", one.folder, other.folder, *flags, "--json"])
 
     def whatif(  # noqa: PLR0913 - all changes that there are
         self,
@@ -177,10 +177,10 @@ class Tools:
                 like_fastest_rank=like_fastest_rank,
             ),
         )
-        told = {name: getattr(prediction, name) for name in prediction.__slots__}
+        content = {name: getattr(prediction, name) for name in prediction.__slots__}
         flags = _flags(scale=_factors(scale), host_scale=_factors(host_scale), **patterns, interconnect=interconnect)
         flags += _flags(overlap_communication=overlap_communication, like_fastest_rank=like_fastest_rank)
-        return bounded(told, ["tracekit", "whatif", opened.folder, *flags, "--json"])
+        return bounded(content, ["tracekit", "whatif", opened.folder, *flags, "--json"])
 
     def schema(self, table: str | None = None) -> Answer:
         """Describes the tables of a dataset, or the columns of one table.

@@ -40,7 +40,7 @@ _EMPTY = {
     "budget": "no work on a GPU was recorded, and a run on the CPU alone has no budget",
     "copies": "no copies or memory sets were recorded",
     "communication": "no NCCL kernels were recorded",
-    "stragglers": "no two ranks are known to have run the same collective of NCCL; tracekit show clocks tells why",
+    "stragglers": "no two ranks are known to have run the same collective of NCCL; tracekit show clocks shows why",
     "fusions": "no kernel is known to serve several modules",
     "launches": "no launches were recorded, as of a run on the CPU",
     "gaps": "no device was idle between two kernels",
