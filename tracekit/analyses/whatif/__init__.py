@@ -108,7 +108,12 @@ class StepModel:
 
     def _step_ns(self, model: Tasks, changes: Changes) -> int:
         times, work = played(self._changed(model, changes)), self._found.work
-        windows = budget.windows_of(work.line, work.step, times.start, times.end)
+        # Windows are told on the clocks of their reports.
+        edges = (
+            np.concatenate([getattr(part.found.work, name) for part in self._parts]) - getattr(work, name) + moved
+            for name, moved in (("start", times.start), ("end", times.end))
+        )
+        windows = budget.windows_of(work.line, work.step, *edges)
         lengths = _Windows((windows.end - windows.start)[:, None], [(line,) for line in windows.line.tolist()])
         return int((lengths.fastest() if changes.like_fastest_rank else lengths).middle().sum())
 
