@@ -15,7 +15,7 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.markers.base import CALL_PHASES, Marker, ModuleMarker
 from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, Nullable, TableSpec
-from tracekit.tables.base import category, or_null, pieces
+from tracekit.tables.base import category, module_paths, or_null, pieces
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.steps.steps import step_at
 
@@ -123,6 +123,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     """The calls of known modules."""
     whole, device, node = _whole_columns(trace), _device(trace), trace.evidence.calls.trees.node
     shaped, allocated = Shaped(trace.evidence), Allocated(trace.evidence)
+    module, paths = trace.evidence.calls.module, module_paths(trace)
     for at in pieces(np.arange(trace.ids.call_order.size)):
         rows = trace.ids.call_order[at].astype(np.intp)
         in_trees = node[rows].astype(np.intp)
@@ -132,6 +133,8 @@ def build(trace: Trace) -> Iterator[pa.Table]:
         yield SPEC.table(
             {
                 **_host(trace, rows),
+                "module_id": module[rows],
+                "module": category(module[rows], paths),
                 **shaped.columns(rows),
                 **allocated.columns(rows),
                 **columns,
@@ -147,11 +150,9 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    at, module = calls.range_row[rows].astype(np.intp), calls.module[rows]
+    at = calls.range_row[rows].astype(np.intp)
     thread = recording.ranges.thread[at].astype(np.intp)
     return {
-        "module_id": module,
-        "module": category(module, [known.path for known in calls.modules]),
         "range_id": at,
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
