@@ -74,28 +74,28 @@ class _Names(NamedTuple):
     @staticmethod
     def of(markers: list[Marker]) -> _Names:
         kind, name = [], []
-        numbers: dict[tuple[int, str], int] = {}
+        # Paths are keys as they are, of which there may be many; a name of steps is in a tuple.
+        numbers: dict[str | tuple[str], int] = {}
         for marker in markers:
-            match marker:
-                case ModuleMarker(class_only=False):
-                    kind.append(_MODULE)
-                    name.append(numbers.setdefault((_MODULE, marker.path), len(numbers)))
-                case StepMarker():
-                    kind.append(_STEP)
-                    name.append(numbers.setdefault((_STEP, _NUMBERS.sub("", marker.name)), len(numbers)))
-                case _:
-                    kind.append(_UNPLACED if isinstance(marker, ModuleMarker | Unreadable) else _PLAIN)
-                    name.append(_OUTERMOST)
-        above = [_above(path, numbers) if of_kind == _MODULE else _OUTERMOST for of_kind, path in numbers]
-        parts = [path.count(".") for _, path in numbers]
+            if isinstance(marker, ModuleMarker) and not marker.class_only:
+                kind.append(_MODULE)
+                name.append(numbers.setdefault(marker.path, len(numbers)))
+            elif isinstance(marker, StepMarker):
+                kind.append(_STEP)
+                name.append(numbers.setdefault((_NUMBERS.sub("", marker.name),), len(numbers)))
+            else:
+                kind.append(_UNPLACED if isinstance(marker, ModuleMarker | Unreadable) else _PLAIN)
+                name.append(_OUTERMOST)
+        above = [_above(key, numbers) if isinstance(key, str) else _OUTERMOST for key in numbers]
+        parts = [key.count(".") for key in numbers]
         return _Names(*map(np.array, ([*kind, _PLAIN], [*name, _OUTERMOST], [*above, _OUTERMOST], [*parts, 0])))
 
 
-def _above(path: str, numbers: dict[tuple[int, str], int]) -> int:
+def _above(path: str, numbers: dict[str | tuple[str], int]) -> int:
     while path:
         path = path.rpartition(".")[0]
-        if (_MODULE, path) in numbers:
-            return numbers[_MODULE, path]
+        if path in numbers:
+            return numbers[path]
     return _OUTERMOST
 
 
