@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from typing_extensions import override
 
-from tracekit.cli import capture, demo, diff, doctor, export, html, parse, schema, show
+from tracekit.cli import capture, demo, diff, doctor, export, html, parse, schema, show, trend
 from tracekit.errors import TracekitError, UsageError, plain
 from tracekit.version import __version__
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tracekit.cli.base import Command
 
-COMMANDS: tuple[Command, ...] = (capture, parse, show, diff, html, export, demo, doctor, schema)
+COMMANDS: tuple[Command, ...] = (capture, parse, show, diff, trend, html, export, demo, doctor, schema)
 
 #: Many more than the imports of a command leave.
 _OBJECTS_PER_COLLECTION = 200_000
