@@ -162,8 +162,6 @@ def compiled_modules(above: Rows, kernels: pa.Table, call: Rows, module_of_call:
 
 _NO_MODULE, _BETWEEN = "(no module)", "(between steps)"
 _STEP, _MODULE = "step", "module"
-#: What the time of a module itself is called, without modules below.
-OWN = "own"
 #: What the kernels of things are added up by.
 _OWN = ("key", "alike", "name")
 _ALL_ALIKE = f"{STEP} {{}}"
@@ -191,7 +189,7 @@ class StepTimes(NamedTuple):
     phases: Mapping[str, StepTimes] = MappingProxyType({})
 
 
-def step_times(  # noqa: PLR0913 - what can be asked, by name
+def step_times(
     dataset: Dataset,
     named: list[str],
     *,
@@ -199,7 +197,6 @@ def step_times(  # noqa: PLR0913 - what can be asked, by name
     shapes: bool,
     properties: frozenset[str] = PROPERTIES,
     phases: bool = False,
-    own: bool = False,
 ) -> StepTimes:
     """Adds up the kernels of every step by whole step, by module, and those without a module.
 
@@ -214,10 +211,9 @@ def step_times(  # noqa: PLR0913 - what can be asked, by name
         shapes: Whether to distinguish calls of a module by their input shapes.
         properties: The columns of ``steps`` that distinguish kinds and sizes of steps.
         phases: Whether to add up the work in each phase separately, too.
-        own: Whether to give each module's own time in every step, too, as a thing named :data:`OWN`.
     """
     words, modules = _Words(Keys(), Words(), Words()), Modules(dataset, named)
-    whole = _Gathered(words, steps=steps, own=own)
+    whole = _Gathered(words, steps=steps)
     by_phase = {name: _Gathered(words, steps=steps) for name in (PHASES if phases else ())}
     for part in dataset.by_report():
         kernels = weighted_kernels(part, _KERNELS)
@@ -240,8 +236,8 @@ class _Words(NamedTuple):
 
 
 class _Gathered:
-    def __init__(self, words: _Words, *, steps: bool, own: bool = False) -> None:
-        self._words, self._with_steps, self._with_own = words, steps, own
+    def __init__(self, words: _Words, *, steps: bool) -> None:
+        self._words, self._with_steps = words, steps
         self._times, self._between = KeyRows(), KeyRows()
         self._own = Totals([*_OWN], dict.fromkeys(("ns", "kernels"), "sum"))
         self._steps = self._outside_ns = 0
@@ -288,9 +284,6 @@ class _Gathered:
         key, step, ns, count = calls.subtrees(work)
         self._times.add(keys.codes(_MODULE, calls.paths, calls.shapes, key), self._alike(step, kinds), ns, count)
         own = work.at(work.call >= 0)
-        if self._with_own:
-            (key, step), ns, count = own.by(calls.key[own.call], own.step)
-            self._times.add(keys.codes(OWN, calls.paths, calls.shapes, key), self._alike(step, kinds), ns, count)
         self._add_own(own, calls.key[own.call], kinds, (_MODULE, calls.paths, calls.shapes))
 
     def _add_between(self, work: Work, kinds: _Kinds) -> None:

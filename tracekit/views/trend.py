@@ -16,7 +16,7 @@ from tracekit.analyses.base import Columns
 from tracekit.analyses.trend import Change, Module, Trend
 from tracekit.arrays.types import Floats
 from tracekit.errors import plain
-from tracekit.views.formatting import WrappedText, duration, shortened
+from tracekit.views.formatting import WrappedText, duration, percent, shortened
 
 _BARS = "▁▂▃▄▅▆▇█"
 _LEAST_BARS, _MOST_FAILED = 8, 10
@@ -131,14 +131,14 @@ def folded(trend: Trend) -> list[list[Change]]:
 
 def _changes(trend: Trend, lines: list[list[Change]]) -> Table:
     table = _table(f"own time of a {trend.node} per step", ("from", "before", "after", "change", "confidence"))
-    several = _several_steps(trend)
+    several = several_steps(trend)
     for line in lines:
         before, after = (sum(times) for times in zip(*((one.before_ns, one.after_ns) for one in line), strict=True))
         path = line[0].module.path
         name = Text(plain(shortened(path if len(line) == 1 else trend.patterns.get(path, path), 240)))
         name.append(f"  {len(line)} x" if len(line) > 1 else "").append(_of_step(line[0].module, several), style="dim")
         change = Text(_signed(after / before - 1), style="red" if after > before else "green")
-        run, sure = plain(trend.runs[line[0].run].name), _percent(min(one.confidence for one in line))
+        run, sure = plain(trend.runs[line[0].run].name), percent(min(one.confidence for one in line))
         table.add_row(WrappedText(name), run, duration(before), duration(after), change, sure)
     return table
 
@@ -148,12 +148,12 @@ def _signed(share: float) -> str:
 
 
 def _modules(trend: Trend, modules: list[Module], bars: int) -> Table:
-    table = _table(f"{trend.node}, median per step", ("subtree", "own", "own over runs"))
-    several = _several_steps(trend)
+    table = _table(f"{trend.node}, median per step", ("subtree", "own", "over runs"))
+    several = several_steps(trend)
     for module in modules:
         name = Text(plain(shortened(module.path, 240))).append(_of_step(module, several), style="dim")
-        times = [_last(values) for values in (module.subtree_ns, module.own_ns)]
-        table.add_row(WrappedText(name), *times, _sparkline(module.own_ns[-bars:]))
+        times = [last(values) for values in (module.subtree_ns, module.own_ns)]
+        table.add_row(WrappedText(name), *times, _sparkline(drawn(module)[-bars:]))
     return table
 
 
@@ -165,7 +165,8 @@ def _table(first: str, others: Iterable[str]) -> Table:
     return table
 
 
-def _several_steps(trend: Trend) -> bool:
+def several_steps(trend: Trend) -> bool:
+    """Whether modules need to be told apart by kinds and sizes of steps."""
     return len({module.step for module in trend.modules}) > 1
 
 
@@ -173,16 +174,22 @@ def _of_step(module: Module, several: bool) -> str:  # noqa: FBT001
     return f"  in {plain(module.step)}" if several else ""
 
 
-def _last(values: Floats) -> str:
+def drawn(module: Module) -> Floats:
+    """The times that a chart shows: its own; of modules that only hold others, those of the subtree."""
+    return module.own_ns if np.nan_to_num(module.own_ns).any() else module.subtree_ns
+
+
+def last(values: Floats) -> str:
+    """The time in the last run, if there is one."""
     return "" if np.isnan(values[-1]) else duration(float(values[-1]))
 
 
 def _sparkline(values: Floats) -> str:
     """A bar for each run from the least time to the most, which is at least a tenth more."""
     known = values[~np.isnan(values)]
-    if not known.size or not known.max():
+    if not known.size:
         return ""
-    low, span = float(known.min()), max(float(known.max() - known.min()), float(known.max()) / 10)
+    low, span = float(known.min()), max(float(known.max() - known.min()), float(known.max()) / 10, 1.0)
     return "".join(" " if value != value else _BARS[int((value - low) / span * 7.99)] for value in values.tolist())
 
 

@@ -16,7 +16,7 @@ from tracekit.analyses.difference import MIN_SHARE, THRESHOLD
 from tracekit.analyses.nodes import noun
 from tracekit.analyses.step_metrics import step_name
 from tracekit.analyses.trend.change_points import LEAST_RUNS, Changes, changes, segments
-from tracekit.analyses.trend.runs import COLUMNS, Run, Series, listed
+from tracekit.analyses.trend.runs import COLUMNS, WHOLE, Run, Series, listed
 from tracekit.arrays.types import Flags, Floats
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
@@ -97,14 +97,14 @@ def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progres
     series = Series(given, strip_root=strip_root)
     frames = [*series.medians(progress)]
     table = {name: pd.concat([frame[name] for frame in frames], axis=1, keys=range(len(frames))) for name in COLUMNS}
-    tested = table["subtree_ns"].index.get_level_values("path") != ""
+    tested = table["subtree_ns"].index.get_level_values("path") != WHOLE
     subtree, own, trimmed, error = (columns.to_numpy(np.float64) for columns in table.values())
     own = np.where(np.isnan(own) & ~np.isnan(subtree), 0.0, own)
     with np.errstate(divide="ignore"):
         logarithms = np.log(np.where(tested[:, None] & (trimmed > 0), trimmed, np.nan))
     found = changes(logarithms, error, THRESHOLD)
     modules = _modules(table["subtree_ns"].index.to_list(), subtree, own)
-    changed = [change for row in modules for change in _changes(modules[row], row, found)]
+    changed = [change for row in {one.row for one in found.found} for change in _changes(modules[row], row, found)]
     notes = series.notes + _of_judgement(series.runs, found, logarithms) + _of_presence(series.runs, modules.values())
     return Trend(
         series.runs,
@@ -139,10 +139,10 @@ def slower_than(trend: Trend, share: float, min_share: float = MIN_SHARE) -> lis
 
 def _modules(index: list[tuple[str, str]], subtree: Floats, own: Floats) -> dict[int, Module]:
     """The modules by their rows."""
-    whole = {alike: row for row, (alike, path) in enumerate(index) if not path}
+    whole = {alike: row for row, (alike, path) in enumerate(index) if path == WHOLE}
     modules = {}
     for row, (alike, path) in enumerate(index):
-        if path:
+        if path != WHOLE:
             share = np.nan_to_num(own[row] / subtree[whole[alike]]).max()
             modules[row] = Module(step_name(alike), path, subtree[row], own[row], float(share))
     return modules
@@ -150,15 +150,16 @@ def _modules(index: list[tuple[str, str]], subtree: Floats, own: Floats) -> dict
 
 def _changes(module: Module, row: int, found: Changes) -> list[Change]:
     known = [one for one in found.found if one.row == row]
-    if not known:
-        return []
     with np.errstate(divide="ignore"):
         typical = np.log(np.where(module.own_ns > 0, module.own_ns, np.nan)) - found.common
-    levels = [float(np.exp(np.nanmean(typical[low:high]))) for low, high in segments(known, row, typical.size)]
-    return [
+    levels = [
+        round(float(np.exp(np.nanmean(typical[low:high]))), 3) for low, high in segments(known, row, typical.size)
+    ]
+    changed = [
         Change(module, one.column, before, after, 1 - one.chance)
         for one, (before, after) in zip(known, pairwise(levels), strict=True)
     ]
+    return [one for one in changed if abs(one.change) > THRESHOLD]
 
 
 def _of_judgement(runs: list[Run], found: Changes, values: Floats) -> list[str]:

@@ -26,8 +26,8 @@ FALSE_ALARMS = 0.05
 _LEAST_NOISE = 1e-4
 #: Lengths of the spans before and after a change that are compared.
 _SPANS = tuple(length << power for power in range(20) for length in (2, 3))
-#: Series share a shift if half of them follow it to this part of it, or as well as from run to run.
-_AGREED = 8
+#: Series share a shift if half of them follow it up to this part of it, or to so many times what is usual between runs.
+_AGREED, _UNUSUAL = 8, 4
 #: How often noise is learned anew without the changes found so far.
 _ROUNDS = 4
 
@@ -73,11 +73,9 @@ def changes(values: Floats, errors: Floats, least: float) -> Changes:
     """
     enough = np.flatnonzero((~np.isnan(values)).sum(axis=1) >= LEAST_RUNS)
     rows, found, noise = values[enough], list[Change](), _Noise(np.zeros(1), 0.0)
-    common = _common(rows - _levels(rows, np.zeros(rows.shape, bool)))
-    differing = _differing(rows, common, least)
-    apart = np.zeros(rows.shape, bool)
+    common, apart = np.zeros(values.shape[1]), np.zeros(rows.shape, bool)
+    differing = _differing(rows, least)
     apart[:, differing] = True
-    common -= _levels(common[None], apart[:1])[0] if differing else 0.0
     for _ in range(_ROUNDS if enough.size else 0):
         cuts = apart.copy()
         cuts[[one.row for one in found], [one.column for one in found]] = True
@@ -114,20 +112,22 @@ def _common(residuals: Floats) -> Floats:
     return np.asarray(common - np.median(common))
 
 
-def _differing(values: Floats, common: Floats, least: float) -> list[int]:
+def _differing(values: Floats, least: float) -> list[int]:
     """The columns from which on most series changed, but not by the shift that is their median."""
-    jump = np.diff(common)
-    steps = np.vstack([np.diff(values, axis=1), np.zeros(jump.size)])
-    apart = np.nanmedian(np.abs(steps - jump), axis=0)
-    usual = np.median(apart) if apart.size else 0.0
-    far = (np.abs(jump) > least) & (apart > np.maximum(2 * usual, np.abs(jump) / _AGREED))
-    columns: list[int] = (np.flatnonzero(far) + 1).tolist()
+    steps = np.diff(values, axis=1)
+    both = np.flatnonzero((~np.isnan(steps)).sum(axis=0) > 1)  # a lone series cannot differ from others
+    jump = np.nanmedian(steps[:, both], axis=0)
+    apart = np.nanmedian(np.abs(steps[:, both] - jump), axis=0)
+    usual = _UNUSUAL * float(np.median(apart)) if both.size else 0.0
+    moved = np.nanmedian(np.abs(np.vstack([steps[:, both], np.zeros(both.size)])), axis=0)
+    far = (moved > least) & (apart > np.maximum(usual, np.abs(jump) / _AGREED))
+    columns: list[int] = (both[far] + 1).tolist()
     return columns
 
 
 def _learned(values: Floats, errors: Floats, cuts: Flags) -> _Noise:
     known, levels = ~np.isnan(values), _levels(values, cuts)
-    parts = 1 + (cuts & known).sum(axis=1)
+    parts = 1 + cuts.sum(axis=1)
     free = np.maximum(known.sum(axis=1) - parts, 1)
     spread = np.maximum(np.nansum((values - levels) ** 2, axis=1) / free, _LEAST_NOISE**2)
     error = _means(errors)
@@ -183,9 +183,12 @@ def _divided(series: Floats, noise: _Noise, least: float, families: list[int]) -
         if chance <= FALSE_ALARMS:
             found[low + int(place)] = float(chance)
             spans += [(low, low + int(place)), (low + int(place), high)]
-    bounds = [0, *sorted(found), series.shape[1]]
-    around = zip(bounds, bounds[1:], bounds[2:], strict=False)
-    return [(low + _best_place(series[0, low:high]), found[at]) for low, at, high in around]
+    bounds = [*sorted(found), series.shape[1]]
+    moved: list[tuple[int, float]] = []
+    for at, high in pairwise(bounds):
+        low = moved[-1][0] if moved else 0
+        moved.append((low + _best_place(series[0, low:high]), found[at]))
+    return moved
 
 
 def _best_place(values: Floats) -> int:
@@ -230,7 +233,7 @@ def _surest(series: Floats, noise: _Noise, least: float, families: list[int]) ->
         place[family] = np.where(highest > sure[family], at[surest], place[family])
         sure[family] = np.maximum(sure[family], highest)
     # Half of the false alarms are allowed to each family.
-    chance = np.array([2 * size * _chance(z) for size, z in zip(families, sure, strict=True)])
+    chance = np.array([2 * max(size, 1) * _chance(z) for size, z in zip(families, sure, strict=True)])
     better = chance.argmin(axis=0)
     return _Surest(*(np.take_along_axis(both, better[None], axis=0)[0] for both in (place, chance)))
 

@@ -17,17 +17,24 @@ from tracekit.analyses.comparable import (
     patterns_of,
     work_summary,
 )
+from tracekit.analyses.each_report import Words
 from tracekit.analyses.medians import medians
-from tracekit.analyses.step_metrics import PROPERTIES, common_properties
-from tracekit.analyses.step_times import OWN, step_times
-from tracekit.arrays.groups import distinct
+from tracekit.analyses.step_metrics import PROPERTIES, STEP, common_properties, step_kinds
+from tracekit.analyses.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs
+from tracekit.analyses.weighted_kernels import weighted_kernels
+from tracekit.arrays.codes import Labels, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped, sums_by
+from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import SUFFIX, Dataset, load
 from tracekit.errors import DatasetError
 from tracekit.progress import Progress
 from tracekit.storage.locations import Given, Location, expanded, reachable
 
-#: What identifies a row: steps of like kind and size, and a module. The path of the whole step is empty.
+#: What stands for the path of the whole step, and of work without a module.
+WHOLE, UNATTRIBUTED = "", "(no module)"
+#: What identifies a row: steps of like kind and size, and a module.
 KEYS = ["alike", "path"]
 COLUMNS = ["subtree_ns", "own_ns", "trimmed_ns", "error"]
 #: How many runs a note names.
@@ -106,24 +113,28 @@ class Series:
             self.notes.append(f"{listed(sorted(roots))}: the root has another name than in {self.first.folder.name}.")
 
     def _medians_of(self, dataset: Dataset, names: list[str]) -> pd.DataFrame:
-        times = step_times(
-            dataset, names, steps=self._with_steps, shapes=False, properties=self._properties, own=True
-        ).times
-        codes, key = distinct(times.key.astype(np.int64) * len(times.alikes) + times.alike)
-        rows = medians(
-            pd.DataFrame({"key": key, "ns": times.ns, "kernels": times.kernels, "sizes": 0, "partly": False})
-        )
-        what, path, size = (
-            np.array([times.keys[at // len(times.alikes)][part] for at in codes.tolist()], object) for part in range(3)
-        )
-        rows["alike"] = [times.alikes[at % len(times.alikes)] for at in codes.tolist()]
-        rows["path"] = np.where(what == "step", "", path)
+        modules, paths = hierarchy(dataset), sorted({*names, UNATTRIBUTED, WHOLE})
+        place = {path: at for at, path in enumerate(paths)}
+        code = np.array([place[name] for name in [*names, UNATTRIBUTED, WHOLE]], np.int64)
+        alikes, parts = Words(), []
+        for part in dataset.by_report():
+            times = _times(part, modules, code, steps=self._with_steps)
+            alike = np.zeros_like(times.step)
+            if self._with_steps:
+                kinds = step_kinds(part, self._properties)
+                at = positions(times.step, np.asarray(kinds.index, np.int64))
+                alike = alikes.codes(Labels(at, kinds["alike"].tolist()))
+            parts.append((times.own, times.path, alike, times.step, times.ns))
+        *keys, ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        (own, path, alike, _), (ns,) = sums_by(keys, (ns,))
+        key, first = grouped((own, path, alike))
+        rows = medians(pd.DataFrame({"key": key, "ns": ns, "kernels": 1, "sizes": 0, "partly": False}))
         rows["error"] = (rows["variance"] / rows["trimmed_ns"] ** 2).where(rows["free"] > 1)
-        rows = rows.rename(columns={"ns": "own_ns"}).set_index(KEYS)
-        whole = rows.loc[(what != OWN) & (size == ""), "own_ns"].rename("subtree_ns")
-        own = rows.loc[(what == OWN) | (what == "unknown"), COLUMNS[1:]]
-        of_run: pd.DataFrame = whole[~whole.index.duplicated()].to_frame().join(own)
-        return of_run
+        rows["alike"] = alikes.named(alike[first]) if self._with_steps else f"{STEP} {{}}"
+        rows["path"] = [paths[at] for at in path[first].tolist()]
+        is_own, rows = own[first] == 1, rows.set_index(KEYS)
+        medians_of_run: pd.DataFrame = rows.loc[~is_own, ["ns"]].rename(columns={"ns": "subtree_ns"})
+        return medians_of_run.join(rows[is_own].rename(columns={"ns": "own_ns"})[COLUMNS[1:]])
 
     def _in_order(self, runs: list[Run]) -> list[Run]:
         unknown = [run.name for run in runs if run.started_utc_ns is None]
@@ -137,6 +148,32 @@ class Series:
             self.notes.append("No run has steps: totals are compared.")
         elif without := [run.name for run in self.runs if not run.steps]:
             self.notes.append(f"{listed(without)}: no work in steps, so left out.")
+
+
+class _Times(NamedTuple):
+    """Times by step and path, whose numbers are those of names; ``own`` is 1 for those without modules below."""
+
+    own: Ints
+    path: Rows
+    step: Ints
+    ns: Ints
+
+
+def _times(dataset: Dataset, modules: Hierarchy, code: Rows, *, steps: bool) -> _Times:
+    """The times of modules in each step of a report, and after those in ``code`` of work without one, and of all."""
+    work = weighted_kernels(dataset, ["module_id", "step_id", "dur_ns"])
+    step = integers(work, "step_id").astype(np.int64) if steps else np.zeros(work.num_rows, np.int64)
+    rows = np.flatnonzero(step >= 0)
+    module, step, ns = modules.rows(work)[rows], step[rows], integers(work, "dur_ns")[rows].astype(np.int64)
+    known = module >= 0
+    own = Pairs(module[known], step[known], ns[known])
+    without = Pairs(np.full((~known).sum(), code.size - 2), step[~known], ns[~known])
+    whole = Pairs(np.full(step.size, code.size - 1), step, ns)
+    groups = [subtree_pairs(modules.parent, modules.depth, own), without, whole, own, without]
+    is_own = np.repeat([0, 0, 0, 1, 1], [group.node.size for group in groups])
+    node, step, ns = (np.concatenate(columns) for columns in zip(*groups, strict=True))
+    (is_own, path, step), (ns,) = sums_by((is_own, code[node], step), (ns,))
+    return _Times(is_own, path, step, ns)
 
 
 def datasets_in(given: Sequence[Given]) -> list[Location]:
