@@ -10,7 +10,7 @@ from typing_extensions import override
 from tracekit.cli.base import DEVICE_OPTIONS, add_device, console, count, dataset_place, share_of_whole
 
 if TYPE_CHECKING:
-    from tracekit.analyses.base import Analysis
+    from tracekit.analyses.base import Analysis, Columns
     from tracekit.dataset.opening import Dataset
     from tracekit.views.answers import Choice
 
@@ -46,6 +46,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
     parser.add_argument("--top", type=count, metavar="N", help="at most N rows; of the tree those with the most time")
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="FAMILY",
+        help="findings: exit with code 1 if there is one of this family, such as host_wait; repeatable",
+    )
     add_device(parser)
 
 
@@ -63,14 +70,27 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"there is no question {args.name}; {_hint(args)}")
     analysis = getattr(analyses, args.name)
     options = _options(analysis, args)
+    _check_families(analysis, args.fail_on)
     dataset = load(args.dataset)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
     choice = Choice(args.depth, args.min_share, args.sort, args.top)
     if "sort" in options:
         choice = choice._replace(sort=None)
-    _print(dataset, analysis, options, choice, args)
-    return 0
+    answer = _print(dataset, analysis, options, choice, args)
+    return int(bool(args.fail_on) and not set(args.fail_on).isdisjoint(answer["family"].tolist()))
+
+
+def _check_families(analysis: Analysis, names: list[str]) -> None:
+    from tracekit.errors import UsageError
+
+    if names and analysis.NAME != "findings":
+        raise UsageError(f"{analysis.NAME} has no option --fail-on")
+    if names:
+        from tracekit.analyses.findings import check_family
+
+        for name in names:
+            check_family(name)
 
 
 def _hint(args: argparse.Namespace) -> str:
@@ -100,15 +120,15 @@ def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
 
 def _print(
     dataset: Dataset, analysis: Analysis, options: dict[str, Any], choice: Choice, args: argparse.Namespace
-) -> None:
+) -> Columns:
+    """Prints the chosen rows of the answer, and returns all of it."""
     from tracekit.analyses import budget, tree
     from tracekit.analyses.base import taken
     from tracekit.views import answers
 
     as_text = not (args.json or args.csv)
     if analysis is budget and as_text:
-        _print_budget(dataset, choice, args)
-        return
+        return _print_budget(dataset, choice, args)
     answer = rows = answers.columns(dataset, analysis, args.by, **options)
     is_tree = analysis is tree and args.by is None
     if is_tree:
@@ -117,14 +137,11 @@ def _print(
         rows = rows if choice.top is None else taken(rows, tree.largest(rows, choice.top))
     else:
         rows = answers.chosen(analysis.NAME, answer, choice, dataset)
-    if args.json:
-        print(answers.as_json(rows))
-        return
-    if args.csv:
-        print(answers.as_csv(rows), end="")
-        return
+    if not as_text:
+        print(answers.as_json(rows) if args.json else answers.as_csv(rows), end="\n" if args.json else "")
+        return answer
 
-    from tracekit.views import tree as tree_view
+    from tracekit.views import findings as findings_view, tree as tree_view
     from tracekit.views.formatting import nouns
 
     terminal, words = console(), nouns(dataset)
@@ -133,12 +150,15 @@ def _print(
         terminal.print(lines)
     elif not answers.rows_of(answer):
         terminal.print(answers.nothing(analysis.NAME, answer, dataset))
+    elif analysis.NAME == "findings" and args.by is None and answers.rows_of(rows):
+        terminal.print(findings_view.as_text(rows))
     else:
         shown = rows if args.by is None else answers.side_by_side(rows)
         terminal.print(answers.as_text(shown, words, terminal.width, choice))
+    return answer
 
 
-def _print_budget(dataset: Dataset, choice: Choice, args: argparse.Namespace) -> None:
+def _print_budget(dataset: Dataset, choice: Choice, args: argparse.Namespace) -> Columns:
     """Prints a line for each kind, in place of all rows."""
     from tracekit.analyses import budget
     from tracekit.views import answers, budget as view
@@ -152,6 +172,7 @@ def _print_budget(dataset: Dataset, choice: Choice, args: argparse.Namespace) ->
         terminal.print(text)
     else:
         terminal.print(answers.as_text(rows, nouns(dataset), terminal.width, choice))
+    return answer
 
 
 class _List(argparse.Action):

@@ -8,7 +8,7 @@ of the ``shifted`` dataset.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -68,7 +68,7 @@ class StepModel:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         self._parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
         lanes = collectives(dataset).lanes
-        clocks = aligned(lanes)
+        self.clocks = clocks = aligned(lanes)
         self._found = joined([part.found for part in self._parts], [clock.at for clock in clocks])
         self._spans = _spans(dataset, self._parts, clocks, self._modules)
         meeting = _meetings(self._found, lanes, clocks)
@@ -103,14 +103,44 @@ class StepModel:
         """
         return self._step_ns(self._tasks[0], changes)
 
+    @property
+    def parts(self) -> list[tuple[Dataset, Recorded]]:
+        """Every report, and what it holds of dependencies on its own clock; ``clocks`` are these clocks."""
+        return [(part.dataset, part.found) for part in self._parts]
+
+    @property
+    def before(self) -> dict[str, int]:
+        """The median step by kind of its budget."""
+        return {row["kind"]: row["ns"] for row in self._before}
+
+    def changing(self) -> list[Changing]:
+        """The model to be changed, once for each assumption on dependencies that are not recorded."""
+        return [Changing(self._found, model, self._modules, self._spans) for model in self._tasks]
+
+    def saved_ns(self, edit: Callable[[Changing], None], *, fastest: bool = False) -> int:
+        """How much shorter the median step is after a change, at the most.
+
+        Args:
+            edit: Changes the tasks.
+            fastest: Whether all processes and devices become like the one that is then the fastest.
+        """
+        after = []
+        for changing in self.changing():
+            edit(changing)
+            after.append(self._window_ns(changing.tasks, fastest=fastest))
+        return sum(self.before.values()) - min(after)
+
     def _changed(self, model: Tasks, changes: Changes) -> Tasks:
         return Changing(self._found, model, self._modules, self._spans).apply(changes)
 
     def _step_ns(self, model: Tasks, changes: Changes) -> int:
-        times, work = played(self._changed(model, changes)), self._found.work
+        return self._window_ns(self._changed(model, changes), fastest=changes.like_fastest_rank)
+
+    def _window_ns(self, model: Tasks, *, fastest: bool) -> int:
+        times, work = played(model), self._found.work
         windows = budget.windows_of(work.line, work.step, times.start, times.end)
         lengths = _Windows((windows.end - windows.start)[:, None], [(line,) for line in windows.line.tolist()])
-        return int((lengths.fastest() if changes.like_fastest_rank else lengths).middle().sum())
+        return int((lengths.fastest() if fastest else lengths).middle().sum())
 
     def _budget(self, times: Times, changes: Changes) -> list[dict[str, Any]]:
         moved = [after - before for after, before in zip(times, measured(self._found), strict=True)]

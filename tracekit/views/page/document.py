@@ -20,15 +20,25 @@ from tracekit.progress import Progress, no_progress
 from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels
 from tracekit.views.page.nodes import nodes, phases
-from tracekit.views.page.overview import about, budget, by_process, changes, coverage, idle, launched, title
+from tracekit.views.page.overview import (
+    about,
+    budget,
+    by_process,
+    changes,
+    coverage,
+    first_findings,
+    idle,
+    launched,
+    title,
+)
 from tracekit.views.page.timeline import steps, timelines
 
 _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
 SCRIPTS = (
     *("formatting", "elements", "labels", "data", "colours", "selection", "phases", "table", "overview", "budget"),
-    *("changes", "icicle", "card", "modules", "kernels", "steps", "bands", "timeline", "timeline_moves", "roofline"),
-    *("idle", "theme", "main"),
+    *("findings", "changes", "icicle", "card", "modules", "kernels", "steps", "bands", "timeline", "timeline_moves"),
+    *("roofline", "idle", "theme", "main"),
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -98,7 +108,7 @@ def contents(dataset: Dataset, before: Dataset | None, progress: Progress, optio
 def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
     yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
-    yield {"budget": budget(dataset)}
+    yield {"budget": budget(dataset), "findings": first_findings(dataset)}
     modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
     by_phase = phases(dataset)
     yield {"phases": by_phase.data}

@@ -10,7 +10,7 @@ from tracekit.analyses.difference import Options, compare
 from tracekit.analyses.nodes import why
 from tracekit.dataset.opening import SUFFIX, Dataset
 from tracekit.version import __version__
-from tracekit.views import summary
+from tracekit.views import findings, summary
 from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps
 from tracekit.views.formatting import nouns, records
 from tracekit.views.page import limits
@@ -82,6 +82,15 @@ def budget(dataset: Dataset) -> dict[str, Any]:
         row["leading"] = [[clipped(name), share] for name, share in row["leading"]]
     of = "median step" if dataset.manifest["rows"]["steps"] else "recording"
     return {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}
+
+
+def first_findings(dataset: Dataset) -> list[dict[str, Any]]:
+    """The first findings: what could be had back of the median step, and how."""
+    return [
+        {name: row[name] for name in ("family", "saving_ns", "saving_share")}
+        | {"module": clipped(row["module"] or "(outside)"), "advice": clipped(row["advice"], limits.TEXT)}
+        for row in findings.first(dataset)
+    ]
 
 
 def by_process(dataset: Dataset) -> dict[str, Any]:

@@ -24,6 +24,7 @@ function addWords() {
 
 addWords();
 addBudget();
+addFindings();
 addOverview();
 addChanges();
 if (TOTAL || TREES.modules.nodes.length) {
