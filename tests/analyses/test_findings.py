@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tracekit
+from tests.command import command
 from tests.trace_lines import report
 from tracekit.analyses import findings
 from tracekit.analyses.findings import Finding
@@ -69,9 +72,10 @@ class Run:
 
     def _run(self, op: Op, step: int) -> None:
         begin = self.now
-        if op.does in {LOADS, COMPILES}:
+        if op.does in {LOADS, COMPILES, "os"}:
             self.now += op.lasts
-            self.lines.append(f"range 1 {begin} {self.now} {op.does}")
+            kind, text = ("os", "clock_nanosleep") if op.does == "os" else ("range", op.does)
+            self.lines.append(f"{kind} 1 {begin} {self.now} {text}")
             return
         self.ids += not op.of_graph
         self.now += 0 if op.of_graph else op.code
@@ -210,7 +214,7 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_a_fault_is_found_first_and_its_bound_is_what_mending_it_saves(
     fault: Callable[[Random], tuple[Step, Step]], seed: int
@@ -260,7 +264,83 @@ def test_ranks_that_wait_for_a_straggler_could_be_as_fast_as_the_others(steady: 
     assert "straggler" not in [finding.family for finding in found_in(mended)]
 
 
-@settings(max_examples=10, deadline=None)
+def test_clocks_that_fell_are_found(tmp_path: Path) -> None:
+    step = layers(20_000, count=5)
+    slow = [replace(op, lasts=26_000) for op in step]
+    done, mended = run([step] * 3 + [slow] * 4), run([step] * 7)
+    (found,) = found_in(done)
+    saved = done.median_ns() - mended.median_ns()
+    assert found.family == "clock_drop"
+    assert saved <= found.saving_ns <= 1.1 * saved
+    assert "4 of 7 steps" in found.advice
+    assert "1.30 times" in found.advice
+
+
+def test_a_thread_that_sleeps_between_the_calls_of_modules_loads_data() -> None:
+    step = layers(20_000)
+    done = run([[Op(None, "os", 900_000), *step]] * 7)
+    (found,) = found_in(done)
+    saved = done.median_ns() - run([step] * 7).median_ns()
+    assert (found.family, found.module) == ("data_loading", None)
+    assert saved <= found.saving_ns <= 1.1 * saved
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_what_other_work_hides_is_not_listed(seed: int) -> None:
+    """The device has enough to do while other copies run, and while the thread loads data and allocates."""
+    lasts = busy(Random(seed))
+    copies = layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "upload", lasts, stream=8)])
+    assert found_in(run([copies] * 7)) == []
+    calls = layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "allocate", lasts // 2)])
+    assert found_in(run([[*calls, Op(None, LOADS, lasts)]] * 7)) == []
+
+
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_nothing_is_found_where_the_device_always_works(seed: int) -> None:
     assert found_in(run([layers(busy(Random(seed)))] * 7)) == []
+
+
+def test_some_steps_of_a_large_dataset_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run([host_wait(Random(3))[0]] * 40)
+    (whole,) = found_in(done)
+    monkeypatch.setattr("tracekit.analyses.findings.sample._MOST_KERNELS", 160)
+    (part,) = found_in(done)
+    assert part[:4] == whole[:4]
+    assert part.evidence["count"] == whole.evidence["count"] // 4
+    assert {*part.evidence["ids"]}.isdisjoint(whole.evidence["ids"])
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Path:
+    lines = "\n".join(run([host_wait(Random(1))[0]] * 7).lines)
+    return tracekit.parse(report(tmp_path / "report.sqlite", lines), tmp_path / "out", scheduler="here").folder
+
+
+def test_a_build_fails_on_a_family_that_is_there(waiting: Path) -> None:
+    asked = ("show", "findings", waiting, "--json", "--fail-on")
+    there, absent = (command(*asked, family) for family in ("host_wait", "straggler"))
+    assert (there.code, absent.code, there.out) == (1, 0, absent.out)
+    assert list(json.loads(there.out)[0]) == list(Finding._fields)
+    unknown = command("show", "findings", waiting, "--fail-on", "weather")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "there is no family of findings weather; expected one of host_wait, launch_bound" in unknown.err
+    assert "tree has no option --fail-on" in command("show", "tree", waiting, "--fail-on", "host_wait").err
+
+
+def test_findings_are_paragraphs_and_end_the_summary(waiting: Path) -> None:
+    text = " ".join(command("show", "findings", waiting).out.split())
+    assert text.startswith("1 host_wait top.layers.*.mlp at most 54.6 \N{MICRO SIGN}s a step")
+    assert f"tracekit show launches {waiting} --path top.layers.0.mlp" in text
+    last = command("parse", waiting.parent / "report.sqlite", "-o", waiting, "--force").out.splitlines()[-1]
+    assert last.startswith("To be had back of a step: host_wait top.layers.*.mlp 15.7 %")
+    assert last.endswith(f"tracekit show findings {waiting}")
+
+
+def test_the_command_of_a_finding_shows_its_module(waiting: Path) -> None:
+    (finding,) = findings.findings(tracekit.load(waiting))
+    outcome = command(*shlex.split(finding.evidence["command"])[1:], "--json")
+    assert [row["path"] for row in json.loads(outcome.out)] == ["top.layers.0.mlp"]
+    starts = tracekit.load(waiting).waits(["start_ns"]).start_ns
+    assert set(finding.evidence["ids"]) <= set(starts)

@@ -43,4 +43,6 @@ def _paragraph(row: dict[str, Any]) -> RenderableType:
 def line(rows: list[dict[str, Any]], command: str) -> Text:
     """Findings on one line: ``To be had back: host_wait in top.mlp 6.6 %, …``."""
     parts = [f"{row['family']} {plain(row['module'] or '(outside)')} {percent(row['saving_share'])}" for row in rows]
-    return Text.assemble(("To be had back of a step: ", "bold"), f"{', '.join(parts)}: ", command)
+    text = Text.assemble(("To be had back of a step: ", "bold"), f"{', '.join(parts)}: ", command)
+    text.no_wrap, text.overflow = True, "ignore"
+    return text

@@ -34,7 +34,7 @@ from tracekit.analyses.findings import (
 )
 from tracekit.analyses.findings.base import Candidate, Family
 from tracekit.analyses.findings.rows import StepRows
-from tracekit.analyses.findings.sample import sample
+from tracekit.analyses.findings.sample import sampled
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
@@ -45,8 +45,9 @@ FAMILIES: tuple[Family, ...] = (
 )
 #: Findings that would save a smaller share of the median step are not listed.
 _LEAST_SHARE = 0.01
-#: How many candidates of a family the model is asked about.
-_MOST_ASKED = 4
+#: How many candidates of a family the model is asked about; how many of all families, given how many calls and pieces
+#: of work it plays each time, are asked about at least.
+_MOST_OF_FAMILY, _LEAST_ASKED, _MOST_PLAYED = 4, 4, 3_000_000
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -96,18 +97,27 @@ def findings(dataset: Dataset) -> list[Finding]:
         raise UsageError(f"{NAME} are of whole devices; ask the whole dataset, without --path")
     if not has_device_work(dataset):
         return []
-    steps = StepRows(sample(dataset))
+    steps = StepRows(sampled(dataset))
     least = max(1, _LEAST_SHARE * steps.step_ns)
     found = []
-    for family in FAMILIES:
-        asked = (candidate for candidate in family.candidates(steps) if candidate.most_ns >= least)
-        for candidate in nlargest(_MOST_ASKED, asked, key=lambda one: one.most_ns):
-            saving = steps.model.saved_ns(candidate.edit, fastest=candidate.fastest)
-            saving = min(saving, int(candidate.most_ns))
-            if saving >= least:
-                found.append((saving, family.NAME, candidate))
+    for family, candidate in _asked(steps, least):
+        saving = steps.model.saved_ns(candidate.edit, fastest=candidate.fastest)
+        saving = min(saving, int(candidate.most_ns))
+        if saving >= least:
+            found.append((saving, family, candidate))
     found.sort(key=lambda one: -one[0])
     return [_finding(rank, *one, steps.step_ns) for rank, one in enumerate(found, 1)]
+
+
+def _asked(steps: StepRows, least: float) -> list[tuple[str, Candidate]]:
+    """The candidates that the model is asked about, each with its family: those that may save most."""
+    promising: list[tuple[str, Candidate]] = []
+    for family in FAMILIES:
+        candidates = (candidate for candidate in family.candidates(steps) if candidate.most_ns >= least)
+        largest = nlargest(_MOST_OF_FAMILY, candidates, key=lambda one: one.most_ns)
+        promising += [(family.NAME, candidate) for candidate in largest]
+    number = max(_LEAST_ASKED, _MOST_PLAYED // max(1, steps.work.start.size + steps.events.start.size))
+    return nlargest(number, promising, key=lambda one: one[1].most_ns)
 
 
 def has_device_work(dataset: Dataset) -> bool:

@@ -22,21 +22,21 @@ _PHASE = "data"
 
 def candidates(steps: StepRows) -> Iterator[Candidate]:
     """Ranges of the DataLoader, and stretches between calls of modules in which the thread waits for no device."""
-    ranges, waits = steps.stretches(_PHASE), _waits(steps)
+    (ranges, ids), waits = steps.stretches(_PHASE), _waits(steps)
     found = Stretches(*(np.concatenate(pair) for pair in zip(ranges, _around(steps, waits), strict=True)))
     if found.start.size:
         most = steps.per_step(int((found.end - found.start).sum()))
-        evidence = steps.evidence("waits", steps.waits.id[waits], "budget")
+        table, rows = ("ranges", ids) if ids.size else ("waits", steps.waits.id[waits])
+        evidence = steps.evidence(table, rows, "budget")
         yield Candidate(None, most, partial(without_code, stretches=found), evidence, _ADVICE)
 
 
 def _waits(steps: StepRows) -> Rows:
-    """Waits of the operating system outside modules, in which no other thread launches work."""
+    """Waits of the operating system in steps but outside modules, in which no other thread launches work."""
     waits, events = steps.waits, steps.events
     launches = np.flatnonzero(steps.launched >= 0)
     rows = np.flatnonzero((waits.kind == "os_wait") & (waits.event < 0) & (waits.module < 0))
-    has_steps = steps.step.max(initial=-1) >= 0
-    rows = rows[np.isin(waits.thread[rows], events.thread[launches]) & ((waits.step[rows] >= 0) | ~has_steps)]
+    rows = rows[np.isin(waits.thread[rows], steps.calls.thread) & (waits.step[rows] >= 0)]
     starts = np.sort(events.start[launches])
     during = np.searchsorted(starts, waits.end[rows]) > np.searchsorted(starts, waits.start[rows])
     return np.asarray(rows[~during])

@@ -13,6 +13,7 @@ from tracekit.analyses.findings.rows import StepRows
 from tracekit.analyses.whatif.changes import Changing
 from tracekit.arrays.intervals import covered
 from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.markers.base import OPERATOR
 
 NAME = "launch_bound"
 _ADVICE = (
@@ -42,6 +43,7 @@ def candidates(steps: StepRows) -> Iterator[Candidate]:
     waiting = _subtree(steps, steps.events.module[waits[steps.counted(waits)]])
     called = np.zeros(len(modules.path), dtype=bool)
     called[steps.calls.module[steps.calls.module >= 0]] = True
+    called &= np.array([kind != OPERATOR for kind in modules.kind], dtype=bool)
     fits = called & (launching > 1) & (waiting == 0)
     above = np.zeros(fits.size, dtype=bool)
     for row, parent in enumerate(modules.parent.tolist()):

@@ -20,7 +20,7 @@ _ADVICE = (
 
 def candidates(steps: StepRows) -> Iterator[Candidate]:
     """Ranges of torch.compile at work."""
-    ranges = steps.stretches("compile")
+    ranges, _ = steps.stretches("compile")
     compiled = steps.dataset.table("steps", ["step_id", "compile_ns"])
     ids = np.asarray(compiled.column("step_id"))[np.asarray(compiled.column("compile_ns")) > 0]
     if ranges.start.size and ids.size:

@@ -73,7 +73,7 @@ class StepRows:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset, self.modules, self.model = dataset, hierarchy(dataset), StepModel.of(dataset)
         self.patterns: list[str | None] = [*patterns(self.modules), None]
-        changing = self.model.changing()[0]
+        changing = self.model.changing()
         self.events, self.work, self.calls = changing.found.events, changing.found.work, changing.calls
         windows = budget.windows_of(self.work.line, self.work.step, self.work.start, self.work.end)
         self.steps = int(np.bincount(windows.line).max(initial=0))
@@ -89,6 +89,7 @@ class StepRows:
         self.call, self.bytes = (self.column(name) for name in ("call_id", "bytes"))
         self.in_step: Flags = (self.step >= 0) | (self.step.max(initial=-1) < 0)
         self.waits = self._waits()
+        self._edges: dict[int, Ints] = {}
         self.wait = np.full(self.events.start.size, -1)
         own = np.flatnonzero(self.waits.event >= 0)[::-1]
         self.wait[self.waits.event[own]] = own
@@ -215,28 +216,34 @@ class StepRows:
         """
         before, after = start.copy(), end.copy()
         for number in np.unique(thread).tolist():
-            calls = self.calls.thread == number
-            events = (self.events.thread == number) & ((self.launched >= 0) | self.events.blocks)
-            edges = [self.calls.start[calls], self.calls.end[calls], self.events.start[events], self.events.end[events]]
-            edge, asked = np.sort(np.concatenate(edges)), np.flatnonzero(thread == number)
+            edge, asked = self._edges_of(number), np.flatnonzero(thread == number)
             low = np.searchsorted(edge, start[asked], side="left") - 1
             high = np.searchsorted(edge, end[asked], side="right")
             before[asked] = np.where(low >= 0, np.append(edge, 0)[low], start[asked])
             after[asked] = np.where(high < edge.size, np.append(edge, 0)[np.minimum(high, edge.size)], end[asked])
         return before, after
 
-    def stretches(self, phase: str) -> Stretches:
-        """The ranges of a phase of the program, on threads with calls of CUDA."""
-        pieces, threads = [], 0
+    def _edges_of(self, thread: int) -> Ints:
+        if thread not in self._edges:
+            calls = self.calls.thread == thread
+            events = (self.events.thread == thread) & ((self.launched >= 0) | self.events.blocks)
+            edges = [self.calls.start[calls], self.calls.end[calls], self.events.start[events], self.events.end[events]]
+            self._edges[thread] = np.sort(np.concatenate(edges))
+        return self._edges[thread]
+
+    def stretches(self, phase: str) -> tuple[Stretches, Ints]:
+        """The ranges of a phase of the program, on threads with calls of CUDA, and their ids."""
+        pieces, ids, threads = [], [], 0
         for (part, found), clock in zip(self.model.parts, self.model.clocks, strict=True):
-            table = part.table("ranges", ["phase", "pid", "tid", "start_ns", "end_ns"])
+            table = part.table("ranges", ["range_id", "phase", "pid", "tid", "start_ns", "end_ns"])
             phases = labels(table, "phase")
             thread = positions(thread_keys(table), found.threads)
             own = np.flatnonzero(np.isin(phases.code, phases.of(phase)) & (thread >= 0))
             times = (clock.at(integers(table, name)[own]) for name in ("start_ns", "end_ns"))
             pieces.append(Stretches(thread[own] + threads, *times))
+            ids.append(integers(table, "range_id")[own])
             threads += found.threads.size
-        return Stretches(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+        return Stretches(*(np.concatenate(column) for column in zip(*pieces, strict=True))), np.concatenate(ids)
 
     def evidence(self, table: str, ids: Ints, question: str, module: Rows | None = None) -> dict[str, Any]:
         """Evidence: rows of a table, and the question that shows more of them."""

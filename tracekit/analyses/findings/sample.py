@@ -12,7 +12,7 @@ from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import Dataset
 
 #: Of a dataset with more kernels than this, as many steps are taken as have so many, but not fewer than some.
-_MOST_KERNELS, _LEAST_STEPS = 60_000, 8
+_MOST_KERNELS, _LEAST_STEPS = 30_000, 8
 #: The columns that tell when the rows of a table begin and end on the host.
 _TIMES = {
     "kernels": ("launch_start_ns", "start_ns"),
@@ -24,7 +24,7 @@ _TIMES = {
 _NEVER = np.iinfo(np.int64).min
 
 
-def sample(dataset: Dataset) -> Dataset:
+def sampled(dataset: Dataset) -> Dataset:
     """The dataset, or what its threads did in some steps that follow each other."""
     rows = dataset.manifest["rows"]
     share = _MOST_KERNELS / max(1, rows["kernels"])

@@ -113,32 +113,35 @@ class StepModel:
         """The median step by kind of its budget."""
         return {row["kind"]: row["ns"] for row in self._before}
 
-    def changing(self) -> list[Changing]:
-        """The model to be changed, once for each assumption on dependencies that are not recorded."""
-        return [Changing(self._found, model, self._modules, self._spans) for model in self._tasks]
+    def changing(self) -> Changing:
+        """The model to be changed, with the likely dependencies where these are not recorded."""
+        return Changing(self._found, self._tasks[0], self._modules, self._spans)
 
     def saved_ns(self, edit: Callable[[Changing], None], *, fastest: bool = False) -> int:
-        """How much shorter the median step is after a change, at the most.
+        """How much shorter the median step is after a change.
 
         Args:
             edit: Changes the tasks.
             fastest: Whether all processes and devices become like the one that is then the fastest.
         """
-        after = []
-        for changing in self.changing():
-            edit(changing)
-            after.append(self._window_ns(changing.tasks, fastest=fastest))
-        return sum(self.before.values()) - min(after)
+        changing = self.changing()
+        lasted = changing.tasks.lasts
+        edit(changing)
+        # Work that is gone begins no window.
+        left = np.flatnonzero((changing.tasks.lasts > 0) | (lasted <= 0))
+        return sum(self.before.values()) - self._window_ns(changing.tasks, left, fastest=fastest)
 
     def _changed(self, model: Tasks, changes: Changes) -> Tasks:
         return Changing(self._found, model, self._modules, self._spans).apply(changes)
 
     def _step_ns(self, model: Tasks, changes: Changes) -> int:
-        return self._window_ns(self._changed(model, changes), fastest=changes.like_fastest_rank)
+        every = np.arange(model.lasts.size)
+        return self._window_ns(self._changed(model, changes), every, fastest=changes.like_fastest_rank)
 
-    def _window_ns(self, model: Tasks, *, fastest: bool) -> int:
+    def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
+        """The median window of some work."""
         times, work = played(model), self._found.work
-        windows = budget.windows_of(work.line, work.step, times.start, times.end)
+        windows = budget.windows_of(work.line[rows], work.step[rows], times.start[rows], times.end[rows])
         lengths = _Windows((windows.end - windows.start)[:, None], [(line,) for line in windows.line.tolist()])
         return int((lengths.fastest() if fastest else lengths).middle().sum())
 

@@ -220,7 +220,7 @@ class Changing:
             waits_for=np.where(member, -1, tasks.waits_for),
             awaited=(calls[kept], awaited[kept], after[kept]),
             event=np.where(moved, np.append(leader, -1)[tasks.event], tasks.event),
-            early=tasks.early & ~moved,
+            early=tasks.early & (~moved | leads[tasks.event]),  # work that starts before its call returns still does
             launch=np.where(moved, np.minimum(tasks.launch, _usual(tasks.launch[tasks.event >= 0])), tasks.launch),
             order=np.where(follows, np.minimum(tasks.order, usual), tasks.order),
         )

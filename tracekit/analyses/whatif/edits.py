@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analyses.whatif.changes import Changing
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.intervals import covered
 from tracekit.arrays.types import Flags, Ints, Rows
 
@@ -43,17 +44,23 @@ class Stretches(NamedTuple):
 
 
 def without(changing: Changing, removal: Removal) -> None:
-    """Calls and work no longer happen: what came behind them comes behind what came before them."""
-    gone = _flags(removal.work, changing.tasks.lasts.size)
-    one, other, lag = changing.tasks.dependent
-    kept = ~gone[one]
+    """Calls and work no longer happen: what waited for them waits for what was before them on their streams."""
+    tasks, gone = changing.tasks, _flags(removal.work, changing.tasks.lasts.size)
+    instead = np.arange(gone.size)
+    while (rows := np.flatnonzero((instead >= 0) & gone[instead])).size:
+        instead[rows] = tasks.before[instead[rows]]
+    one, other, lag = tasks.dependent
+    dependent = ~gone[one] & (instead[other] >= 0)
+    calls, awaited, after = tasks.awaited
+    kept = instead[awaited] >= 0
     changing.tasks = replace(
-        changing.tasks,
-        lasts=np.where(gone, 0, changing.tasks.lasts),
-        order=np.where(gone, 0, changing.tasks.order),
-        event=np.where(gone, -1, changing.tasks.event),
-        meeting=np.where(gone, -1, changing.tasks.meeting),
-        dependent=(one[kept], other[kept], lag[kept]),
+        tasks,
+        lasts=np.where(gone, 0, tasks.lasts),
+        before=lookup(instead, tasks.before),
+        waits_for=lookup(instead, tasks.waits_for),
+        meeting=np.where(gone, -1, tasks.meeting),
+        dependent=(one[dependent], instead[other[dependent]], lag[dependent]),
+        awaited=(calls[kept], instead[awaited[kept]], after[kept]),
     )
     _without_waiting(changing, removal.calls, takes=0)
     code = changing.tasks.code.copy()
