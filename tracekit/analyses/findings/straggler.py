@@ -28,6 +28,9 @@ _MOVING = (
 
 def candidates(steps: StepRows) -> Iterator[Candidate]:
     """All waiting for other ranks at once; the module is the one in which most of it is."""
+    rows = np.flatnonzero(steps.model.changing().tasks.meeting >= 0)
+    if not rows.size:
+        return
     answer = stragglers.frame(steps.dataset)
     answer = answer[answer["waited_ns"] > 0]
     if answer.empty:
@@ -35,7 +38,6 @@ def candidates(steps: StepRows) -> Iterator[Candidate]:
     waited = answer.groupby(answer.apply(_who, axis=1))["waited_ns"].sum()
     rank, share = str(waited.idxmax()), float(waited.max() / waited.sum())
     advice = _STEADILY.format(rank=rank, share=share) if rank and share > _STEADY else _MOVING
-    rows = np.flatnonzero(steps.model.changing().tasks.meeting >= 0)
     names = dict(zip(steps.modules.path, steps.patterns, strict=False))
     evidence = steps.evidence("kernels", steps.work.kernel[rows], "stragglers")
     most = steps.per_step(int(answer["waited_ns"].sum()))
