@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -274,6 +276,20 @@ def test_clocks_that_fell_are_found(tmp_path: Path) -> None:
     assert saved <= found.saving_ns <= 1.1 * saved
     assert "4 of 7 steps" in found.advice
     assert "1.30 times" in found.advice
+
+
+def test_products_without_tensor_cores_are_found(tmp_path: Path) -> None:
+    named = [replace(op, name="ampere_sgemm_128x64_tn") for op in layers(40_000)]
+    done, mended = run([named] * 7), run([layers(10_000)] * 7)
+    path = report(tmp_path / "report.sqlite", "\n".join(done.lines))
+    assert findings.findings(tracekit.parse(path, tmp_path / "unknown", scheduler="here")) == []
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT)")
+        db.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A100-SXM4-80GB')")
+    (found,) = findings.findings(tracekit.parse(path, tmp_path / "out", scheduler="here"))
+    assert (found.family, found.module) == ("below_roof", "top.layers.*.mlp")
+    saved = done.median_ns() - mended.median_ns()
+    assert saved <= found.saving_ns <= 1.2 * saved
 
 
 def test_a_thread_that_sleeps_between_the_calls_of_modules_loads_data() -> None:

@@ -20,6 +20,7 @@ import pandas as pd
 from tracekit.analyses.base import Columns
 from tracekit.analyses.findings import (
     allocation,
+    below_roof,
     clock_drop,
     data_loading,
     elementwise_chain,
@@ -41,7 +42,7 @@ from tracekit.errors import UsageError
 NAME = "findings"
 FAMILIES: tuple[Family, ...] = (
     *(host_wait, launch_bound, data_loading, pageable_copy, repeated_copy, elementwise_chain),
-    *(exposed_communication, straggler, unlike_layers, allocation, recompilation, clock_drop),
+    *(exposed_communication, straggler, unlike_layers, allocation, recompilation, clock_drop, below_roof),
 )
 #: Findings that would save a smaller share of the median step are not listed.
 _LEAST_SHARE = 0.01
