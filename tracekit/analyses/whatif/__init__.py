@@ -141,7 +141,12 @@ class StepModel:
     def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
         """The median window of some work."""
         times, work = played(model), self._found.work
-        windows = budget.windows_of(work.line[rows], work.step[rows], times.start[rows], times.end[rows])
+        # Windows are told on the clocks of their reports.
+        start, end = (
+            np.concatenate([getattr(part.found.work, name) for part in self._parts]) - getattr(work, name) + moved
+            for name, moved in (("start", times.start), ("end", times.end))
+        )
+        windows = budget.windows_of(work.line[rows], work.step[rows], start[rows], end[rows])
         lengths = _Windows((windows.end - windows.start)[:, None], [(line,) for line in windows.line.tolist()])
         return int((lengths.fastest() if fastest else lengths).middle().sum())
 
