@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tracekit
+from tests.analyses.test_whatif import Writer, dataset_of
 from tests.command import command
+from tests.simulator import timelines
 from tests.trace_lines import report
 from tracekit.analyses import findings
 from tracekit.analyses.findings import Finding
@@ -264,6 +266,25 @@ def test_ranks_that_wait_for_a_straggler_could_be_as_fast_as_the_others(steady: 
     assert saved <= found[0].saving_ns + 100 <= 1.1 * saved
     assert ("rank 1" in found[0].advice or "always" not in found[0].advice) == steady
     assert "straggler" not in [finding.family for finding in found_in(mended)]
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), device=st.sampled_from((0.2, 1.0)))
+def test_the_bound_of_waits_is_what_programs_without_them_save(seed: int, device: float) -> None:
+    programs = [{1: Writer(seed).program()}]
+    plain, mended = (
+        timelines.run(programs, timelines.Machine(device=lambda *_: device, no_sync=lambda _, gone=gone: gone))
+        for gone in (False, True)
+    )
+    with TemporaryDirectory() as folder:
+        found = findings.findings(dataset_of(plain, Path(folder)))
+    saved = plain.step_ns - mended.step_ns
+    bounds = [finding.saving_ns for finding in found if finding.family == "host_wait"]
+    if saved > 0.02 * plain.step_ns:
+        assert len(bounds) == 1
+        assert 0.98 * saved <= bounds[0] <= 1.1 * saved + 2_000
+    elif saved <= 0:
+        assert not bounds
 
 
 def test_clocks_that_fell_are_found(tmp_path: Path) -> None:

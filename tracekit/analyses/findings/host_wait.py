@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.analyses.findings.base import Candidate
 from tracekit.analyses.findings.rows import StepRows
-from tracekit.analyses.whatif.edits import without
+from tracekit.analyses.whatif.edits import Removal, asynchronous
 from tracekit.arrays.types import Rows
 
 NAME = "host_wait"
@@ -37,16 +37,23 @@ def _waits(steps: StepRows) -> Rows:
 
 def _candidate(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
     events, down = steps.events, steps.copied("device-to-host")
+    up = steps.copied("host-to-device")[steps.launched[rows]]
     prior = steps.before[rows]
-    copies = prior[(prior >= 0) & down[steps.launched[prior]] & (steps.event_step[prior] == steps.event_step[rows])]
-    gone = np.unique(np.concatenate([rows, copies]))
-    reads = down[steps.launched[gone]]
-    removal = steps.removed(gone, steps.launched[gone[reads]])
-    waits = steps.waits.id[steps.wait[rows]]
-    what = _READ if reads.any() else _SYNCHRONISED.format(call=_call(steps, rows))
-    evidence = steps.evidence("waits", waits, "launches" if module else "budget", events.module[rows])
-    advice = f"{what} {_KEEP if reads.any() else _REMOVE}"
-    return Candidate(module, steps.per_step(removal.ns), partial(without, removal=removal), evidence, advice)
+    read = prior[(prior >= 0) & down[steps.launched[prior]] & (steps.event_step[prior] == steps.event_step[rows])]
+    read = np.union1d(read, rows[down[steps.launched[rows]]])
+    after = np.isin(prior, read)
+    reads = np.union1d(read, rows[after])
+    others = np.setdiff1d(rows[~up], reads)
+    parts = steps.removed(reads, steps.launched[read]), steps.removed(others, rows[:0], "none")
+    removal = Removal(*map(np.concatenate, zip(*(part[:4] for part in parts), strict=True)), parts[0].ns + parts[1].ns)
+    copies = rows[up], steps.launched[rows[up]], (steps.work.end - steps.work.start)[steps.launched[rows[up]]]
+    what = _READ if read.size else _SYNCHRONISED.format(call=_call(steps, rows))
+    evidence = steps.evidence(
+        "waits", steps.waits.id[steps.wait[rows]], "launches" if module else "budget", events.module[rows]
+    )
+    edit = partial(asynchronous, copies=copies, after=removal)
+    most = steps.per_step(removal.ns + int((events.end - events.start)[rows[up]].sum()))
+    return Candidate(module, most, edit, evidence, f"{what} {_KEEP if read.size else _REMOVE}")
 
 
 def _call(steps: StepRows, rows: Rows) -> str:

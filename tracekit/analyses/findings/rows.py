@@ -22,7 +22,7 @@ from tracekit.errors import plain
 
 #: How many rows evidence names.
 _MOST_IDS = 10
-_COLUMNS = ("kernel_id", "kind", "full_name", "bytes", "copy_kind", "call_id", "grid_x")
+_COLUMNS = ("kernel_id", "kind", "full_name", "bytes", "copy_kind", "call_id", "grid_x", "rank", "pid", "device")
 
 
 class Waits(NamedTuple):

@@ -14,7 +14,7 @@ from tracekit.analyses.subtrees import series
 from tracekit.analyses.whatif.edits import shortened
 from tracekit.arrays.codes import codes
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import maxima, minima
+from tracekit.arrays.groups import counts, maxima, minima, sums
 from tracekit.arrays.types import Ints, Rows
 
 NAME = "unlike_layers"
@@ -22,15 +22,21 @@ _ADVICE = (
     "{few} of {all} layers of one kind and size differ: {path} takes {ratio:.1f} times as long as the median layer. "
     "Compare its kernels with those of another one: another dtype or layout, a fallback, or work of its own."
 )
-#: So many layers must be alike; how many times the median a layer must take; which share of them may.
-_LEAST_LAYERS, _SLOW, _FEW = 3, 1.2, 0.34
+#: So many layers must be of one kind; how many times the median a layer must take; which share of them may; and by
+#: which share of the median the others may differ, which run as many kernels each.
+_LEAST_LAYERS, _SLOW, _FEW, _ALIKE = 3, 1.2, 0.34, 0.1
 
 
 class _Time(NamedTuple):
-    """The time of every module with all below it: on the device, and of the host in calls of CUDA and code before."""
+    """The time of every module with all below it: on the device, and of the host in calls of CUDA and code before.
+
+    Attributes:
+        kernels: How many kernels these are.
+    """
 
     device: Ints
     host: Ints
+    kernels: Ints
 
 
 def candidates(steps: StepRows) -> Iterator[Candidate]:
@@ -38,8 +44,10 @@ def candidates(steps: StepRows) -> Iterator[Candidate]:
     modules, time, seen = steps.modules, _time(steps), np.zeros(len(steps.modules.path), dtype=bool)
     for rows in _alike(steps):
         usual = np.median(time.device[rows])
-        slow = rows[time.device[rows] > _SLOW * usual] if usual else rows[:0]
-        if slow.size and slow.size <= _FEW * rows.size and not seen[slow].any():
+        slow = rows[time.device[rows] > _SLOW * usual]
+        others = np.setdiff1d(rows, slow)
+        alike = np.abs(time.device[others] - usual).max() <= _ALIKE * usual and np.ptp(time.kernels[others]) == 0
+        if slow.size and slow.size <= _FEW * rows.size and alike and not seen[slow].any():
             for row in slow.tolist():
                 seen[row : int(modules.end[row])] = True
             yield _candidate(steps, time, rows, slow)
@@ -49,10 +57,9 @@ def _time(steps: StepRows) -> _Time:
     work, events, size = steps.work, steps.events, len(steps.modules.path)
     ran = np.flatnonzero(steps.in_step & (work.module >= 0) & ~work.collective)
     called = np.flatnonzero((events.module >= 0) & steps.counted(np.arange(events.module.size)))
-    spent = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    np.add.at(spent[0], work.module[ran], (work.end - work.start)[ran])
-    np.add.at(spent[1], events.module[called], (events.end - events.start)[called] + steps.code[called])
-    return _Time(*map(steps.modules.subtree_sums, spent))
+    device = sums(work.module[ran], (work.end - work.start)[ran], size)
+    host = sums(events.module[called], (events.end - events.start)[called] + steps.code[called], size)
+    return _Time(*map(steps.modules.subtree_sums, (device, host, counts(work.module[ran], size))))
 
 
 def _alike(steps: StepRows) -> Iterator[Rows]:
@@ -88,12 +95,12 @@ def _inputs(steps: StepRows) -> tuple[Ints, Ints]:
 
 
 def _candidate(steps: StepRows, time: _Time, rows: Rows, slow: Rows) -> Candidate:
-    usual = [float(np.median(column[rows])) for column in time]
+    usual = [float(np.median(column[rows])) for column in time[:2]]
     work, calls = np.ones(steps.work.start.size), np.ones(steps.events.start.size)
     spared = 0.0
     for row in slow.tolist():
-        factors = [min(1.0, own / max(1, int(column[row]))) for own, column in zip(usual, time, strict=True)]
-        spared += sum((1 - factor) * column[row] for factor, column in zip(factors, time, strict=True))
+        factors = [min(1.0, own / max(1, int(column[row]))) for own, column in zip(usual, time[:2], strict=True)]
+        spared += sum((1 - factor) * column[row] for factor, column in zip(factors, time[:2], strict=True))
         for module, factor, changed in (
             (steps.work.module, factors[0], work),
             (steps.events.module, factors[1], calls),
