@@ -226,7 +226,7 @@ def test_ranks_meet_in_collectives(change: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_ranks_of_several_reports_meet_on_one_clock(change: str, seed: int) -> None:
     changes, machine, within = RANK_CHANGES[change]
-    check(ranks(seed), changes, machine, within, before=Machine(slowness=SLOWNESS), drifts=True)
+    check(ranks(seed), changes, machine, max(within, 1e-4), before=Machine(slowness=SLOWNESS), drifts=True)
 
 
 def training(seed: int) -> dict[int, list[Op]]:

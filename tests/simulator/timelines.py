@@ -51,7 +51,7 @@ class Machine:
     slowness: tuple[float, ...] = ()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # it would be of all work before it
 class Work:
     rank: int
     step: int | None
@@ -224,7 +224,7 @@ class Rank:
         return made
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A program that ran on a machine: one program for every rank."""
 
