@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.analyses.findings.base import Candidate
 from tracekit.analyses.findings.rows import StepRows
-from tracekit.analyses.whatif.edits import Removal, asynchronous
+from tracekit.analyses.whatif.edits import asynchronous
 from tracekit.arrays.types import Rows
 
 NAME = "host_wait"
@@ -44,8 +44,7 @@ def _candidate(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
     after = np.isin(prior, read)
     reads = np.union1d(read, rows[after])
     others = np.setdiff1d(rows[~up], reads)
-    parts = steps.removed(reads, steps.launched[read]), steps.removed(others, rows[:0], "none")
-    removal = Removal(*map(np.concatenate, zip(*(part[:4] for part in parts), strict=True)), parts[0].ns + parts[1].ns)
+    removal = steps.removed(reads, steps.launched[read]).joined(steps.removed(others, rows[:0], "none"))
     copies = rows[up], steps.launched[rows[up]], (steps.work.end - steps.work.start)[steps.launched[rows[up]]]
     what = _READ if read.size else _SYNCHRONISED.format(call=_call(steps, rows))
     evidence = steps.evidence(

@@ -34,6 +34,11 @@ class Removal(NamedTuple):
     work: Rows
     ns: int
 
+    def joined(self, other: Removal) -> Removal:
+        """Both together."""
+        calls, shorter, code, work = (np.append(one, more) for one, more in zip(self[:4], other[:4], strict=True))
+        return Removal(calls, shorter, code, work, self.ns + other.ns)
+
 
 class Stretches(NamedTuple):
     """Stretches of time on host threads."""
