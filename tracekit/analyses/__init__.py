@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 #: The names of the analyses and of their modules, in the order in which they are listed.
 QUESTIONS = (
     *("tree", "modules", "classes", "shapes", "layers", "roofline", "memory"),
-    *("kernels", "module_kernels", "fusions", "launches", "gaps", "budget", "steps", "phases"),
-    *("copies", "communication", "stragglers", "clocks", "processes", "coverage"),
+    *("kernels", "module_kernels", "fusions", "launches", "gaps", "budget", "findings", "steps"),
+    *("phases", "copies", "communication", "stragglers", "clocks", "processes", "coverage"),
 )
 
 

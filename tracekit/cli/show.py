@@ -60,6 +60,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="only these columns, in this order, by name or heading, such as path,share",
     )
     parser.add_argument("--top", type=count, metavar="N", help="at most N rows; of the tree those with the most time")
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="FAMILY",
+        help="findings: exit with code 1 if there is one of this family, such as host_wait; repeatable",
+    )
     add_device(parser)
 
 
@@ -75,12 +82,25 @@ def run(args: argparse.Namespace) -> int:
     name, place = _asked(args)
     analysis = asking.question(name)
     options = _options(analysis, args)
+    _check_families(analysis, args.fail_on)
     dataset = load(place)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
     choice = Choice(args.depth, args.min_share, args.sort, args.top, args.columns)
-    _print(dataset, analysis, options, choice, args)
-    return 0
+    answer = _print(dataset, analysis, options, choice, args)
+    return int(bool(args.fail_on) and not set(args.fail_on).isdisjoint(answer["family"].tolist()))
+
+
+def _check_families(analysis: Analysis, names: list[str]) -> None:
+    from tracekit.errors import UsageError
+
+    if names and analysis.NAME != "findings":
+        raise UsageError(f"{analysis.NAME} has no option --fail-on")
+    if names:
+        from tracekit.analyses.findings import check_family
+
+        for name in names:
+            check_family(name)
 
 
 def _asked(args: argparse.Namespace) -> tuple[str, Path | str]:
@@ -109,7 +129,8 @@ def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
 
 def _print(
     dataset: Dataset, analysis: Analysis, options: dict[str, Any], choice: Choice, args: argparse.Namespace
-) -> None:
+) -> Columns:
+    """Prints the chosen rows of the answer, and returns all of it."""
     from tracekit.views import answers, asking
 
     as_text = not (args.json or args.csv)
@@ -126,18 +147,21 @@ def _print(
     else:
         terminal = console()
         terminal.print(_text(dataset, analysis, rows, choice, args.by, terminal.width))
+    return answer
 
 
 def _text(
     dataset: Dataset, analysis: Analysis, rows: Columns, choice: Choice, by: str | None, width: int
 ) -> RenderableType:
     """The rows in the form of their question, or as a table."""
-    from tracekit.views import answers, asking, budget, tree
+    from tracekit.views import answers, asking, budget, findings, tree
     from tracekit.views.formatting import nouns
 
     if by is None and choice.columns is None:
         if analysis.NAME == "tree":
             return tree.of_dataset(dataset, rows, width, top=choice.top, min_share=choice.min_share)
+        if analysis.NAME == "findings":
+            return findings.as_text(rows)
         if analysis.NAME == "budget" and (text := budget.as_text(dataset, rows, width)):
             return text
     if analysis.NAME == "tree" and by is None:

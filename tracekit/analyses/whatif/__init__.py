@@ -7,7 +7,7 @@ of the ``shifted`` dataset.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -66,7 +66,7 @@ class StepModel:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         self._parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
         lanes = collectives(dataset).lanes
-        clocks = aligned(lanes)
+        self.clocks = clocks = aligned(lanes)
         self._found = joined([part.found for part in self._parts], [clock.at for clock in clocks])
         self._spans = _spans(dataset, self._parts, clocks, self._modules)
         meeting = _meetings(self._found, lanes, clocks)
@@ -101,19 +101,52 @@ class StepModel:
         """
         return self._step_ns(self._tasks[0], changes)
 
+    @property
+    def parts(self) -> list[tuple[Dataset, Recorded]]:
+        """Every report, and what it holds of dependencies on its own clock; ``clocks`` are these clocks."""
+        return [(part.dataset, part.found) for part in self._parts]
+
+    @property
+    def before(self) -> dict[str, int]:
+        """The median step by kind of its budget."""
+        return {row["kind"]: row["ns"] for row in self._before}
+
+    def changing(self) -> Changing:
+        """The model to be changed, with the likely dependencies where these are not recorded."""
+        return Changing(self._found, self._tasks[0], self._modules, self._spans)
+
+    def saved_ns(self, edit: Callable[[Changing], None], *, fastest: bool = False) -> int:
+        """How much shorter the median step is after a change.
+
+        Args:
+            edit: Changes the tasks.
+            fastest: Whether all processes and devices become like the one that is then the fastest.
+        """
+        changing = self.changing()
+        lasted = changing.tasks.lasts
+        edit(changing)
+        # Work that is gone begins no window.
+        left = np.flatnonzero((changing.tasks.lasts > 0) | (lasted <= 0))
+        return sum(self.before.values()) - self._window_ns(changing.tasks, left, fastest=fastest)
+
     def _changed(self, model: Tasks, changes: Changes) -> Tasks:
         return Changing(self._found, model, self._modules, self._spans).apply(changes)
 
     def _step_ns(self, model: Tasks, changes: Changes) -> int:
-        times, work = played(self._changed(model, changes)), self._found.work
+        every = np.arange(model.lasts.size)
+        return self._window_ns(self._changed(model, changes), every, fastest=changes.like_fastest_rank)
+
+    def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
+        """The median window of some work."""
+        times, work = played(model), self._found.work
         # Windows are told on the clocks of their reports.
-        edges = (
+        start, end = (
             np.concatenate([getattr(part.found.work, name) for part in self._parts]) - getattr(work, name) + moved
             for name, moved in (("start", times.start), ("end", times.end))
         )
-        windows = budget.windows_of(work.line, work.step, *edges)
+        windows = budget.windows_of(work.line[rows], work.step[rows], start[rows], end[rows])
         lengths = _Windows(windows.line, (windows.end - windows.start)[:, None])
-        return int((lengths.fastest() if changes.like_fastest_rank else lengths).middle().sum())
+        return int((lengths.fastest() if fastest else lengths).middle().sum())
 
     def _budget(self, times: Times, changes: Changes) -> list[dict[str, Any]]:
         moved = [after - before for after, before in zip(times, measured(self._found), strict=True)]

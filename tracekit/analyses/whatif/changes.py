@@ -96,7 +96,7 @@ class Changing:
     """The tasks of a report, changed one after the other."""
 
     def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans) -> None:
-        self.found, self.tasks, self.modules, self._calls = found, tasks, modules, spans
+        self.found, self.tasks, self.modules, self.calls = found, tasks, modules, spans
 
     def apply(self, changes: Changes) -> Tasks:
         """All changes."""
@@ -107,7 +107,7 @@ class Changing:
         for patterns, change in (
             (changes.no_sync, self._no_sync),
             (changes.no_launch_cost, self._no_launch_cost),
-            (changes.as_graph, self._as_graph),
+            (changes.as_graph, self.as_graph),
         ):
             for pattern in patterns:
                 change(matched(pattern, self.modules))
@@ -116,7 +116,7 @@ class Changing:
         if changes.like_fastest_rank:
             self.tasks = replace(self.tasks, meeting=np.full(self.tasks.meeting.size, -1))
         if changes.overlap_communication:
-            self._overlap_communication()
+            self.overlap_communication()
         return self.tasks
 
     def _scale(self, pattern: str, factor: float) -> None:
@@ -152,8 +152,8 @@ class Changing:
 
     def _by_thread(self, chosen: Flags) -> list[tuple[Rows, Covered]]:
         """The calls of CUDA of each thread, and the outermost calls of modules there."""
-        own = np.flatnonzero(chosen[self._calls.module])
-        threads, start, end, _ = (column[own] for column in self._calls)
+        own = np.flatnonzero(chosen[self.calls.module])
+        threads, start, end, _ = (column[own] for column in self.calls)
         pairs = []
         for number in np.unique(threads).tolist():
             low, high = np.searchsorted(self.found.events.thread, (number, number + 1))
@@ -191,7 +191,7 @@ class Changing:
         launch = np.where(tasks.early & lookup(free, tasks.event, 0).astype(bool), 0, tasks.launch)
         self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
 
-    def _as_graph(self, chosen: Flags) -> None:
+    def as_graph(self, chosen: Flags) -> None:
         """Of the calls of CUDA in each outermost call one launch remains, and no code."""
         tasks, events = self.tasks, self.found.events
         leader = np.full(events.start.size, -1)
@@ -220,12 +220,12 @@ class Changing:
             waits_for=np.where(member, -1, tasks.waits_for),
             awaited=(calls[kept], awaited[kept], after[kept]),
             event=np.where(moved, np.append(leader, -1)[tasks.event], tasks.event),
-            early=tasks.early & ~moved,
+            early=tasks.early & (~moved | leads[tasks.event]),  # work that starts before its call returns still does
             launch=np.where(moved, np.minimum(tasks.launch, _usual(tasks.launch[tasks.event >= 0])), tasks.launch),
             order=np.where(follows, np.minimum(tasks.order, usual), tasks.order),
         )
 
-    def _overlap_communication(self) -> None:
+    def overlap_communication(self) -> None:
         """Nothing waits for collectives, neither behind them on their stream nor by an event, but the next step."""
         tasks, collective = self.tasks, self.found.work.collective
         before = tasks.before.copy()

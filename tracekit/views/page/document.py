@@ -24,7 +24,7 @@ from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels
 from tracekit.views.page.memory import memory
 from tracekit.views.page.nodes import nodes, phases
-from tracekit.views.page.overview import about, budget, by_process, coverage, idle, launched, title
+from tracekit.views.page.overview import about, budget, by_process, coverage, first_findings, idle, launched, title
 from tracekit.views.page.ranks import ranks
 from tracekit.views.page.timeline import steps, timelines
 
@@ -32,8 +32,8 @@ _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
 SCRIPTS = (
     *("formatting", "elements", "labels", "data", "colours", "selection", "link", "phases", "table", "overview"),
-    *("budget", "changes", "icicle", "bottom_up", "difference", "search", "card", "modules", "kernels", "steps"),
-    *("bands", "timeline", "timeline_moves", "roofline", "memory", "ranks", "idle", "theme", "main"),
+    *("budget", "findings", "changes", "icicle", "bottom_up", "difference", "search", "card", "modules", "kernels"),
+    *("steps", "bands", "timeline", "timeline_moves", "roofline", "memory", "ranks", "idle", "theme", "main"),
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -114,7 +114,7 @@ def _parts(
     heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
     yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
     of_steps, windows = budget(dataset)
-    yield {"budget": of_steps}
+    yield {"budget": of_steps, "findings": first_findings(dataset)}
     modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
     if step is not None and not ((by_step["index"] == step) & (by_step["kernels"] > 0)).any():
         raise UsageError(f"no step with work has the index {step}; tracekit show steps lists them")

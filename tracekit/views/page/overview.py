@@ -9,7 +9,7 @@ from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by
 from tracekit.analyses.nodes import why
 from tracekit.dataset.opening import SUFFIX, Dataset
 from tracekit.version import __version__
-from tracekit.views import summary
+from tracekit.views import findings, summary
 from tracekit.views.formatting import nouns, records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
@@ -85,6 +85,15 @@ def budget(dataset: Dataset) -> tuple[dict[str, Any], pd.DataFrame | None]:
     of = "median step" if dataset.manifest["rows"]["steps"] else "recording"
     data = {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}
     return data, None if windows is None else pd.DataFrame({"report": None, **windows})
+
+
+def first_findings(dataset: Dataset) -> list[dict[str, Any]]:
+    """The first findings: what could be had back of the median step, and how."""
+    return [
+        {name: row[name] for name in ("family", "saving_ns", "saving_share")}
+        | {"module": clipped(row["module"] or "(outside)"), "advice": clipped(row["advice"], limits.TEXT)}
+        for row in findings.first(dataset)
+    ]
 
 
 def by_process(in_processes: pd.DataFrame) -> dict[str, Any]:

@@ -25,6 +25,7 @@ function addWords() {
 
 addWords();
 addBudget();
+addFindings();
 addOverview();
 addChanges();
 if (TOTAL || TREES.modules.nodes.length) {
