@@ -106,8 +106,7 @@ def overview(dataset: Dataset) -> Columns:
     for _, found in _each(dataset):
         rows = found.rows
         names = [*patterns(found.modules), ""] if len(names) == 1 else names
-        cell = rows.window * len(KINDS) + rows.kind
-        by_window.append(sums(cell, rows.ns, found.windows.start.size * len(KINDS)).reshape(-1, len(KINDS)))
+        by_window.append(_by_kind(found))
         keys, (ns,) = sums_by((rows.kind, rows.module), (rows.ns,))
         for kind, module, time in zip(*(key.tolist() for key in keys), ns.tolist(), strict=True):
             total[kind, names[module]] += time
@@ -132,6 +131,20 @@ def _leading(total: Counter[tuple[int, str]], kind: int) -> list[tuple[str, floa
     own = Counter({name: time for (of, name), time in total.items() if of == kind})
     first = [(name or "(outside)", time / own.total()) for name, time in own.most_common(_LEADING)]
     return [(name, share) for name, share in first if share >= _LEAST_SHARE]
+
+
+def by_window(dataset: Dataset) -> tuple[Rows, Ints]:
+    """A number for the process and device of every window, and its time by kind, in the order of ``KINDS``."""
+    lines, times = [], []
+    for at, (_, found) in enumerate(_each(dataset)):
+        lines.append(found.windows.line + (at << 32))
+        times.append(_by_kind(found))
+    return np.concatenate(lines), np.concatenate(times)
+
+
+def _by_kind(found: _Found) -> Ints:
+    cell, windows = found.rows.window * len(KINDS) + found.rows.kind, found.windows.start.size
+    return sums(cell, found.rows.ns, windows * len(KINDS)).reshape(-1, len(KINDS))
 
 
 def waits_of_streams(dataset: Dataset) -> tuple[int, int]:
