@@ -37,7 +37,7 @@ def _paragraph(row: dict[str, Any]) -> RenderableType:
         (percent(row["saving_share"]), "bold"),
     )  # fmt: skip
     command = Text(row["evidence"]["command"], style="dim")
-    return Group(title, Padding(Group(Text(row["advice"]), command), (0, 0, 1, _INDENT)))
+    return Group(title, Padding(Group(Text(row["advice"]), command), (0, 0, 1, _INDENT), expand=False))
 
 
 def line(rows: list[dict[str, Any]], command: str) -> Text:
