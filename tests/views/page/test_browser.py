@@ -179,6 +179,23 @@ def test_the_timeline_zooms_and_moves(look, llama) -> None:
         assert shown.evaluate(PIXELS) != before, move
 
 
+def test_the_timeline_tells_who_launched_a_kernel_and_zooms_to_a_module(look, llama) -> None:
+    shown = look(page(llama)).page
+    assert "calls on 1 thread of the host" in shown.locator("#timeline-summary").inner_text()
+    shown.locator("#canvas").focus()
+    before = shown.evaluate(PIXELS)
+    shown.keyboard.press("ArrowRight")
+    shown.wait_for_timeout(50)
+    assert "launched by cudaLaunchKernel" in shown.locator("#timeline-piece").inner_text()
+    assert shown.evaluate(PIXELS) != before
+    cell(shown, "lm_head").click()
+    shown.wait_for_timeout(50)
+    before = shown.evaluate(PIXELS)
+    shown.locator("#zoom-node").click()
+    shown.wait_for_timeout(50)
+    assert shown.evaluate(PIXELS) != before
+
+
 def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
     marker = json.dumps({"Module": f"top.{BAD}", "Class": WORSE})
     lines = f"""

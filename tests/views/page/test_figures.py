@@ -210,13 +210,18 @@ def check_phases(data: dict[str, Any], tables: Tables) -> None:
 def check_timeline(data: dict[str, Any], tables: Tables) -> None:
     for drawn in data["timeline"]["drawn"]:
         step, work = drawn["step"], tables.kernels
+        if step is not None and step["why"] == "all ranks":
+            check_together(drawn, tables)
+            continue
         if "report" in work.columns:
             work = work[work["report"] == drawn["report"]]
         if step is not None:
             work = work[work["step_id"] == step["step_id"]]
             assert step["gpu_time_ns"] == work["dur_ns"].sum()
         assert drawn["work"] == len(work)
-        assert drawn["start_ns"] >= work["start_ns"].min()
+        assert drawn["start_ns"] >= work["start_ns"].min() or "host" in drawn
+        if "host" in drawn:
+            check_host(drawn, tables, work)
         drawn_pieces = list(pieces(drawn))
         assert len(drawn_pieces) <= limits.PIECES + len(drawn["streams"])
         if drawn["left_out"]:
@@ -227,6 +232,35 @@ def check_timeline(data: dict[str, Any], tables: Tables) -> None:
             times = [(drawn["start_ns"] + piece["start_ns"], piece["length_ns"]) for piece in drawn_pieces]
             expected = zip(work["start_ns"], work["end_ns"] - work["start_ns"], strict=True)
             assert sorted(times) == sorted(expected)
+
+
+def check_together(drawn: dict[str, Any], tables: Tables) -> None:
+    """A drawing of all ranks has the work of all steps with the index of its step."""
+    same = tables.steps[tables.steps["index"] == drawn["step"]["index"]]
+    work = tables.kernels[tables.kernels["step_id"].isin(same["step_id"])]
+    assert drawn["work"] <= len(work)
+    if not drawn["left_out"]:
+        assert sum(drawn["pieces"]["count"]) == drawn["work"]
+    assert min(drawn["pieces"]["start_ns"]) == 0
+
+
+def check_host(drawn: dict[str, Any], tables: Tables, work: pd.DataFrame) -> None:
+    """Calls on the host are those of the tables, and each kernel's arrow comes from its launch."""
+    host, begin = drawn["host"], drawn["start_ns"]
+    calls = tables.calls[tables.calls["step_id"] == drawn["step"]["step_id"]]
+    of_modules = sum(name == -2 for name in host["name"])
+    assert of_modules <= len(calls)
+    assert of_modules == len(calls) or len(host["name"]) == limits.HOST_CALLS
+    launch = drawn["pieces"].get("launch")
+    if launch is None:
+        return
+    started = zip(work["launch_start_ns"], work["start_ns"], work["end_ns"] - work["start_ns"], strict=True)
+    expected = sorted((None if pd.isna(at) else int(at), start, length) for at, start, length in started)
+    columns = zip(launch, drawn["pieces"]["start_ns"], drawn["pieces"]["length_ns"], strict=True)
+    of_launch = [begin + start for start in host["start_ns"]]
+    found = [(of_launch[at] if at >= 0 else None, begin + start, length) for at, start, length in columns]
+    if len(host["name"]) < limits.HOST_CALLS:
+        assert sorted(found, key=str) == sorted(expected, key=str)
 
 
 def check_bars(data: dict[str, Any], tables: Tables) -> None:
@@ -319,6 +353,30 @@ def test_ranks_are_told_apart_and_so_is_for_whom_the_others_waited(tmp_path: Pat
     slowest = max(data["rows"], key=lambda row: row["own_ns"])
     assert slowest["rank"] == 2
     assert slowest == max(data["rows"], key=lambda row: row["others_waited_ns"])
+
+
+def test_a_step_of_all_ranks_is_drawn_on_one_clock_with_its_collectives_tied(tmp_path: Path) -> None:
+    run = simulated(Job(seed=1, ranks=4, steps=12, slow={2: 300_000}))
+    dataset = joined_here(reports(run, tmp_path), tmp_path / "run.tracekit")
+    data = shown(dataset)
+    check_timeline(data, Tables(dataset))
+    drawn = data["timeline"]["drawn"][0]
+    assert drawn["step"]["why"] == "all ranks"
+    assert {stream["report"] for stream in drawn["streams"]} == {f"rank{rank}" for rank in range(4)}
+    ends: dict[int, list[int]] = {}
+    for piece in pieces(drawn):
+        if piece["meeting"] >= 0:
+            ends.setdefault(piece["meeting"], []).append(piece["start_ns"] + piece["length_ns"])
+    assert len(ends) > 5
+    # All ranks of a collective end together, but for what their clocks and records differ by.
+    assert max(max(times) - min(times) for times in ends.values()) < 20_000
+
+
+def test_without_a_common_clock_ranks_are_not_drawn_together(tmp_path: Path) -> None:
+    lines = "range 1 0 90 step 1\nlaunch 1 5 8 #1\nkernel 1 10 60 #1 gemm\n"
+    sources = [report(tmp_path / f"{name}.sqlite", lines) for name in "ab"]
+    drawn = shown(joined_here(sources, tmp_path / "run.tracekit"))["timeline"]["drawn"]
+    assert {drawing["step"] and drawing["step"]["why"] for drawing in drawn} == {"median", None}
 
 
 def test_slow_steps_are_those_whose_wall_clock_is_long_though_their_work_is_not(tmp_path: Path) -> None:

@@ -108,6 +108,16 @@ def test_the_roofline_is_that_of_the_analysis_with_the_peaks_that_are_said(tmp_p
     assert chart["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 300.0, "peak_gb_per_s": 2000.0}]
 
 
+def test_the_step_that_is_asked_for_comes_first_on_the_timeline(tmp_path: Path) -> None:
+    dataset = tracekit.parse(ROOT / "data" / "small_llama.sqlite", tmp_path / "llama")
+    assert command("html", dataset.folder, "--step", "3", "-o", tmp_path / "page.html").code == 0
+    step = data_of((tmp_path / "page.html").read_bytes())["timeline"]["drawn"][0]["step"]
+    assert (step["index"], step["why"]) == (3, "chosen")
+    refused = command("html", dataset.folder, "--step", "99", "-o", tmp_path / "other.html")
+    assert refused == (2, "", "tracekit: no step with work has the index 99; tracekit show steps lists them\n")
+    assert not (tmp_path / "other.html").exists()
+
+
 def test_a_peak_that_is_none_is_refused_before_anything_is_written(folder: Path, tmp_path) -> None:
     done = command("html", folder, "--peak", "fast", "-o", tmp_path / "page.html")
     assert (done.code, done.err.count("\n")) == (2, 1)

@@ -16,6 +16,7 @@ from typing import Any
 from tracekit.analyses import launches, processes, roofline, steps as step_times
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.dataset.opening import Dataset
+from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
 from tracekit.views.formatting import records
 from tracekit.views.page.figures import roof, shapes
@@ -44,6 +45,7 @@ def page(
     *,
     progress: Progress = no_progress,
     options: dict[str, Any] | None = None,
+    step: int | None = None,
 ) -> bytes:
     """The page of a dataset, compared with an earlier one if there is one.
 
@@ -52,8 +54,12 @@ def page(
         before: An earlier dataset.
         progress: Called with the share that is done.
         options: Peaks of devices and dtypes: keyword arguments of the analysis ``roofline``.
+        step: The index of the steps that the timeline shows first.
+
+    Raises:
+        UsageError: If there is no work in such a step.
     """
-    return document(contents(dataset, before, progress, options or {}))
+    return document(contents(dataset, before, progress, options or {}, step))
 
 
 def document(data: dict[str, Any]) -> bytes:
@@ -86,30 +92,36 @@ def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def contents(dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any]) -> dict[str, Any]:
+def contents(
+    dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any], step: int | None
+) -> dict[str, Any]:
     """The data of the page, part by part, as :func:`page` describes it."""
     data: dict[str, Any] = {}
     count = _ALONE if before is None else _COMPARED
     progress("gathering", 0.0)
-    for done, part in enumerate(_parts(dataset, before, options), 1):
+    for done, part in enumerate(_parts(dataset, before, options, step), 1):
         data |= part
         progress("gathering", done / count)
     return data
 
 
-def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _parts(
+    dataset: Dataset, before: Dataset | None, options: dict[str, Any], step: int | None
+) -> Iterator[dict[str, Any]]:
     heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
     yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
     of_steps, windows = budget(dataset)
     yield {"budget": of_steps}
     modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
+    if step is not None and not ((by_step["index"] == step) & (by_step["kernels"] > 0)).any():
+        raise UsageError(f"no step with work has the index {step}; tracekit show steps lists them")
     by_phase = phases(dataset)
     yield {"phases": by_phase.data}
     page_nodes = nodes(dataset, modules, by_module, by_phase.own)
     yield {"nodes": page_nodes.data}
     yield {"kernels": kernels(dataset, modules, page_nodes, by_phase.names)}
     yield {"shapes": shapes(dataset, modules, page_nodes)}
-    yield {"timeline": timelines(dataset, modules, page_nodes, by_step)}
+    yield {"timeline": timelines(dataset, modules, page_nodes, by_step, step)}
     in_processes = processes.frame(dataset)
     yield {"steps": steps(by_step, dataset, windows), "processes": by_process(in_processes)}
     yield {"ranks": ranks(dataset, records(in_processes), windows)}

@@ -10,9 +10,10 @@ TYPES = 500
 #: Kernels by name, and pairs of a module and a kernel.
 KERNELS = 500
 PAIRS = 40_000
-#: On the timeline: kernels in a drawing, drawings of steps (and of recordings), names of kernels, and streams.
+#: On the timeline: kernels in a drawing, drawings of steps (and of recordings), calls on the host, names, and streams.
 PIECES = 4_000
 STEPS = 16
+HOST_CALLS = 1_500
 NAMES = 2_000
 STREAMS = 48
 #: Points on the roofline.

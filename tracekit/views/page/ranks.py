@@ -67,5 +67,5 @@ def _waited(dataset: Dataset, rows: pd.DataFrame) -> list[float | None]:
 
 def _longest(time: Ints) -> list[int]:
     first = np.unique(np.arange(limits.RANK_STEPS) * time.size // limits.RANK_STEPS)
-    longest: Ints = time if time.size <= limits.RANK_STEPS else np.maximum.reduceat(time, first)
-    return longest.tolist()
+    longest: list[int] = (time if time.size <= limits.RANK_STEPS else np.maximum.reduceat(time, first)).tolist()
+    return longest

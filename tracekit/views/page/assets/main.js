@@ -18,6 +18,7 @@ function addWords() {
   for (const heading of document.querySelectorAll("main h2")) heading.textContent = inWords(heading.textContent);
   for (const element of document.querySelectorAll("main [aria-label]")) element.setAttribute("aria-label", inWords(element.getAttribute("aria-label")));
   for (const part of document.querySelectorAll("main > section")) part.dataset.short = inWords(part.dataset.short);
+  byId("zoom-node").textContent = inWords(byId("zoom-node").textContent);
   byId("why").textContent = DATA.about.why.join(" ");
   byId("why").hidden = !DATA.about.why.length;
 }
