@@ -19,10 +19,11 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
 from tracekit.views.formatting import records
+from tracekit.views.page.changes import changes
 from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels
 from tracekit.views.page.nodes import nodes, phases
-from tracekit.views.page.overview import about, budget, by_process, changes, coverage, idle, launched, title
+from tracekit.views.page.overview import about, budget, by_process, coverage, idle, launched, title
 from tracekit.views.page.ranks import ranks
 from tracekit.views.page.timeline import steps, timelines
 
@@ -30,8 +31,8 @@ _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
 SCRIPTS = (
     *("formatting", "elements", "labels", "data", "colours", "selection", "link", "phases", "table", "overview"),
-    *("budget", "changes", "icicle", "bottom_up", "search", "card", "modules", "kernels", "steps", "bands", "timeline"),
-    *("timeline_moves", "roofline", "ranks", "idle", "theme", "main"),
+    *("budget", "changes", "icicle", "bottom_up", "difference", "search", "card", "modules", "kernels", "steps"),
+    *("bands", "timeline", "timeline_moves", "roofline", "ranks", "idle", "theme", "main"),
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -128,4 +129,4 @@ def _parts(
     yield {"idle": idle(dataset), "launched": launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
     if before is not None:
-        yield {"changes": changes(before, dataset)}
+        yield {"changes": changes(before, dataset, page_nodes)}
