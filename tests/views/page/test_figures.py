@@ -360,6 +360,20 @@ def test_each_module_and_layer_has_its_change_and_both_runs_their_budget(tmp_pat
     assert changes["budget"] == shown(before)["budget"]
 
 
+@pytest.mark.traces
+def test_memory_is_told_by_module_and_adds_up_over_a_step(tmp_path: Path) -> None:
+    dataset = tracekit.parse(TRACES / "kineto" / "with_stack_qwen_h100.json.gz", tmp_path / "out")
+    data = shown(dataset)
+    calls = dataset.table("calls", ["module", "allocated_bytes", "retained_bytes", "parent_call_id"]).to_pandas()
+    paths = [node.path for node in nodes(data["nodes"]["modules"])]
+    expected = calls.groupby("module", observed=True)[["allocated_bytes", "retained_bytes"]].sum()
+    for row in data["memory"]["rows"]:
+        times = expected.loc[paths[row["module"]]]
+        assert (row["allocated_bytes"], row["retained_bytes"]) == tuple(times)
+    outermost = calls[calls["parent_call_id"].isna()]
+    assert data["memory"]["held"]["bytes"][-1] == outermost["retained_bytes"].sum()
+
+
 def test_ranks_are_told_apart_and_so_is_for_whom_the_others_waited(tmp_path: Path) -> None:
     run = simulated(Job(seed=1, ranks=4, steps=12, slow={2: 300_000}))
     dataset = joined_here(reports(run, tmp_path), tmp_path / "run.tracekit")

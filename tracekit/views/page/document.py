@@ -22,6 +22,7 @@ from tracekit.views.formatting import records
 from tracekit.views.page.changes import changes
 from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels
+from tracekit.views.page.memory import memory
 from tracekit.views.page.nodes import nodes, phases
 from tracekit.views.page.overview import about, budget, by_process, coverage, idle, launched, title
 from tracekit.views.page.ranks import ranks
@@ -32,12 +33,12 @@ _ASSETS = files("tracekit.views.page") / "assets"
 SCRIPTS = (
     *("formatting", "elements", "labels", "data", "colours", "selection", "link", "phases", "table", "overview"),
     *("budget", "changes", "icicle", "bottom_up", "difference", "search", "card", "modules", "kernels", "steps"),
-    *("bands", "timeline", "timeline_moves", "roofline", "ranks", "idle", "theme", "main"),
+    *("bands", "timeline", "timeline_moves", "roofline", "memory", "ranks", "idle", "theme", "main"),
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 #: How many times :func:`_parts` yields for one dataset, and for two.
-_ALONE, _COMPARED = 11, 12
+_ALONE, _COMPARED = 12, 13
 
 
 def page(
@@ -123,6 +124,7 @@ def _parts(
     yield {"kernels": kernels(dataset, modules, page_nodes, by_phase.names)}
     yield {"shapes": shapes(dataset, modules, page_nodes)}
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step, step)}
+    yield {"memory": memory(dataset, modules, page_nodes, by_step)}
     in_processes = processes.frame(dataset)
     yield {"steps": steps(by_step, dataset, windows), "processes": by_process(in_processes)}
     yield {"ranks": ranks(dataset, records(in_processes), windows)}

@@ -44,6 +44,7 @@ addKernels();
 addSteps();
 addTimeline();
 addRoofline();
+addMemory();
 addRanks();
 addIdle();
 addProcesses();
