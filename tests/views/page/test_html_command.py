@@ -22,7 +22,7 @@ def test_the_page_goes_beside_the_dataset_and_a_line_says_where(folder: Path, tm
     before = contents(folder)
     outcome = command("html", folder)
     out = tmp_path / "run.html"
-    assert outcome == (0, f"{out}: 0.1 MB, opens in any browser\n", "")
+    assert outcome == (0, f"{out}: 0.2 MB, opens in any browser\n", "")
     assert out.read_text("utf-8").startswith("<!doctype html>")
     assert contents(folder) == before
 
