@@ -129,11 +129,9 @@ def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
 
 
 def _by_window(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
-    count = found.windows.start.size
-    cell = found.rows.window * len(KINDS) + found.rows.kind
-    by_kind = sums(cell, found.rows.ns, count * len(KINDS)).reshape(-1, len(KINDS))
+    by_kind = _by_kind(found)
     return {
-        **_of_windows(dataset, part, found, np.arange(count)),
+        **_of_windows(dataset, part, found, np.arange(len(by_kind))),
         "window_ns": found.windows.end - found.windows.start,
         **{f"{kind}_ns": by_kind[:, place] for place, kind in enumerate(KINDS)},
     }
@@ -160,6 +158,20 @@ def _leading(total: Counter[tuple[int, str]], kind: int) -> list[tuple[str, floa
     own = Counter({name: time for (of, name), time in total.items() if of == kind})
     first = [(name or "(outside)", time / own.total()) for name, time in own.most_common(_LEADING)]
     return [(name, share) for name, share in first if share >= _LEAST_SHARE]
+
+
+def by_window(dataset: Dataset) -> tuple[Rows, Ints]:
+    """A number for the process and device of every window, and its time by kind, in the order of ``KINDS``."""
+    lines, times = [], []
+    for at, (_, found) in enumerate(_each(dataset)):
+        lines.append(found.windows.line + (at << 32))
+        times.append(_by_kind(found))
+    return np.concatenate(lines), np.concatenate(times)
+
+
+def _by_kind(found: _Found) -> Ints:
+    cell, windows = found.rows.window * len(KINDS) + found.rows.kind, found.windows.start.size
+    return sums(cell, found.rows.ns, windows * len(KINDS)).reshape(-1, len(KINDS))
 
 
 def waits_of_streams(dataset: Dataset) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from tracekit.cli import capture, demo, diff, doctor, export, html, mcp, parse, schema, show, whatif
+from tracekit.cli import capture, demo, diff, doctor, export, html, mcp, parse, schema, show, trend, whatif
 from tracekit.cli.parsing import SHELLS, Parser, PrintCompletion, complete
 from tracekit.errors import TracekitError
 from tracekit.version import __version__
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from tracekit.cli.base import Command
 
-COMMANDS: tuple[Command, ...] = (capture, parse, show, whatif, diff, html, export, demo, doctor, schema, mcp)
+COMMANDS: tuple[Command, ...] = (
+    capture, parse, show, whatif, diff, trend, html, export, demo, doctor, schema, mcp,
+)  # fmt: skip
 
 #: Many more than the imports of a command leave.
 _OBJECTS_PER_COLLECTION = 200_000

@@ -16,6 +16,8 @@ _KINDS = {
 }
 #: What NCCL calls the size of one rank's message in payloads of its ranges, today and in releases up to 2.18.
 SIZE_FIELDS = ("Message size [bytes]", "Bytes")
+#: More bytes than memories of a whole machine room; sums of fewer fit into 64 bits.
+_MOST_BYTES = 1 << 48
 
 
 class Collective(NamedTuple):
@@ -41,3 +43,8 @@ def kind_of(name: str) -> str:
     """One name for all spellings of a collective: ``all_gather`` for ``ncclAllGather``; others stay as they are."""
     short = name.lower().replace("_", "").removeprefix("nccl")
     return next((kind for begin, kind in _KINDS.items() if short.startswith(begin)), name)
+
+
+def plausible(size: int) -> int | None:
+    """A number of bytes; None if it cannot be true."""
+    return size if 0 < size < _MOST_BYTES else None

@@ -18,7 +18,7 @@ from tracekit.markers.phases import COMPILE, PHASES, RECOMPUTE
 from tracekit.recording.axis import range_around
 from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK_KINDS
 from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
-from tracekit.tables.base import category, or_null, pieces
+from tracekit.tables.base import category, module_paths, or_null, pieces
 from tracekit.trace.collectives import collectives_of
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.gpu_metrics import Sampled, sampled
@@ -216,13 +216,13 @@ _UNCHANGED = (*(column.name for column in (*_PLACE, *_SIZES, *_GRAPH_IDS)),)
 def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
     launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
-    named, phase = _Operators(trace.evidence), _phase(trace)
+    named, phase, paths = _Operators(trace.evidence), _phase(trace), module_paths(trace)
     collectives = _Collectives(trace.evidence, launches, captured)
     metrics = sampled(trace.evidence.recording)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
             _device(trace, rows)
-            | _owner(trace, phase, rows)
+            | _owner(trace, phase, paths, rows)
             | _launch(trace.evidence, launches, rows)
             | named.columns(rows)
             | captured.columns(rows)
@@ -250,11 +250,11 @@ def _device(trace: Trace, rows: Rows) -> dict[str, object]:
     }
 
 
-def _owner(trace: Trace, phase: Ints, rows: Rows) -> dict[str, object]:
+def _owner(trace: Trace, phase: Ints, paths: pa.Array, rows: Rows) -> dict[str, object]:
     owners, module = trace.owners, trace.module[rows]
     return {
         "module_id": or_null(module),
-        "module": category(module, [module.path for module in trace.evidence.calls.modules]),
+        "module": category(module, paths),
         "call_id": or_null(lookup(trace.ids.call_id, owners.call[rows])),
         "method": category(owners.method[rows], [method.NAME for method in METHODS]),
         "cause": category(np.array([*NAME_OF_CAUSE, -1])[owners.cause[rows]], NAMES),

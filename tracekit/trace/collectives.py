@@ -11,13 +11,13 @@ import numpy as np
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Flags, Rows
-from tracekit.recording.collectives import SIZE_FIELDS, Collective, kind_of
+from tracekit.recording.collectives import SIZE_FIELDS, Collective, kind_of, plausible
 from tracekit.recording.tables import KERNEL, Ranges, Recording
 
 _COMMUNICATOR, _RANKS = "NCCL communicator ID", "No. of ranks"
 _PEER = "Peer rank"
 _BEGIN_GROUP, _END_GROUP = "ncclGroupStart", "ncclGroupEnd"
-_LONGEST_PAYLOAD, _LARGEST = 4_096, 1 << 62
+_LONGEST_PAYLOAD = 4_096
 #: Of these NCCL records the size of one rank's part.
 _OF_PARTS = ("all_gather", "reduce_scatter", "all_to_all")
 
@@ -111,7 +111,7 @@ def _collective(text: str, fields: dict[str, int], sizes: dict[int, int]) -> Col
     moved = 0 if parts is None else parts * next(fields[name] for name in SIZE_FIELDS if name in fields)
     return Collective(
         kind,
-        bytes=_plausible(moved),
+        bytes=plausible(moved),
         group_size=ranks,
         communicator=None if communicator is None else f"{communicator:#x}",
     )
@@ -151,8 +151,4 @@ def _of_group(calls: Sequence[_Call]) -> Collective | None:
     ranks = len(peers["send"])
     with_all = all({*of_kind} == {*range(ranks)} and len(of_kind) == ranks for of_kind in peers.values())
     kind = "all_to_all" if with_all and first.group_size in (ranks, None) else "send_recv"
-    return first._replace(kind=kind, bytes=_plausible(max(moved.values())))
-
-
-def _plausible(moved: int) -> int | None:
-    return moved if 0 < moved < _LARGEST else None
+    return first._replace(kind=kind, bytes=plausible(max(moved.values())))

@@ -188,7 +188,7 @@ def test_the_timeline_tells_who_launched_a_kernel_and_zooms_to_a_module(look, ll
     shown.wait_for_timeout(50)
     assert "launched by cudaLaunchKernel" in shown.locator("#timeline-piece").inner_text()
     assert shown.evaluate(PIXELS) != before
-    cell(shown, "lm_head").click()
+    cell(shown, "mlp").click()
     shown.wait_for_timeout(50)
     before = shown.evaluate(PIXELS)
     shown.locator("#zoom-node").click()
@@ -236,10 +236,20 @@ def test_what_changed_is_told_in_words_and_opened_for_its_kernels(look, llama, t
     assert "small_llama → slower" in text
     assert "+100.0 %" in text
     shown.locator("#changes tbody summary").first.click()
-    assert "o_proj_kernel" in shown.locator("#changes details[open]").inner_text()
-    rows = shown.locator("#changes tbody tr").count()
+    assert "o_proj_kernel" in shown.locator("#changes .changed details[open]").inner_text()
+    rows = shown.locator("#changes .changed tbody tr").count()
     shown.locator("#changes button", has_text="more").click()
-    assert shown.locator("#changes tbody tr").count() > rows
+    assert shown.locator("#changes .changed tbody tr").count() > rows
+    assert (
+        shown.locator("#changes .layers tbody tr", has_text="o_proj").locator("td").all_inner_texts()
+        == ["+100.0 %"] * 4
+    )
+    assert shown.locator("#budget .stack").count() == 2
+    boxes = "[...document.querySelectorAll('#icicle .cell')].map((cell) => cell.style.getPropertyValue('--tone'))"
+    assert any("--worse" in tone for tone in shown.evaluate(boxes))
+    assert not any("--better" in tone for tone in shown.evaluate(boxes))
+    shown.locator("#colours").select_option("types")
+    assert not any("--worse" in tone for tone in shown.evaluate(boxes))
 
 
 def test_a_search_stands_out_and_tells_the_share_of_all_matches(look, llama) -> None:

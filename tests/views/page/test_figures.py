@@ -340,6 +340,40 @@ def test_what_is_compared_is_what_diff_says(tmp_path: Path) -> None:
     ]
 
 
+def test_each_module_and_layer_has_its_change_and_both_runs_their_budget(tmp_path: Path) -> None:
+    before, after = (
+        tracekit.parse(ROOT / "data" / f"{name}.sqlite", tmp_path / name)
+        for name in ("llama_graphs", "llama_graphs_changed")
+    )
+    data = shown(after, before)
+    changes = data["changes"]
+    rows = difference.frame(before, after)
+    paths = [node.path for node in nodes(data["nodes"]["modules"])]
+    changed = rows[(rows["what"] == "module") & rows["status"].isin(["slower", "faster"])]
+    expected = changed.groupby("path")["change_ns"].sum().to_dict()
+    found = {path: ns for path, ns in zip(paths, changes["modules"]["change_ns"], strict=True) if ns}
+    assert found == pytest.approx(expected)
+    assert changes["layers"]["names"] == ["0", "1", "2", "3"]
+    for row in changes["layers"]["rows"]:
+        for number, times in zip(changes["layers"]["names"], row["layers"], strict=True):
+            assert times[1] == pytest.approx(expected.get(row["path"].replace("*", number), 0))
+    assert changes["budget"] == shown(before)["budget"]
+
+
+@pytest.mark.traces
+def test_memory_is_told_by_module_and_adds_up_over_a_step(tmp_path: Path) -> None:
+    dataset = tracekit.parse(TRACES / "kineto" / "with_stack_qwen_h100.json.gz", tmp_path / "out")
+    data = shown(dataset)
+    calls = dataset.table("calls", ["module", "allocated_bytes", "retained_bytes", "parent_call_id"]).to_pandas()
+    paths = [node.path for node in nodes(data["nodes"]["modules"])]
+    expected = calls.groupby("module", observed=True)[["allocated_bytes", "retained_bytes"]].sum()
+    for row in data["memory"]["rows"]:
+        times = expected.loc[paths[row["module"]]]
+        assert (row["allocated_bytes"], row["retained_bytes"]) == tuple(times)
+    outermost = calls[calls["parent_call_id"].isna()]
+    assert data["memory"]["held"]["bytes"][-1] == outermost["retained_bytes"].sum()
+
+
 def test_ranks_are_told_apart_and_so_is_for_whom_the_others_waited(tmp_path: Path) -> None:
     run = simulated(Job(seed=1, ranks=4, steps=12, slow={2: 300_000}))
     dataset = joined_here(reports(run, tmp_path), tmp_path / "run.tracekit")

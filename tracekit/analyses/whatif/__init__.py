@@ -7,7 +7,6 @@ of the ``shifted`` dataset.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -17,7 +16,6 @@ import numpy as np
 from tracekit.analyses import budget
 from tracekit.analyses.alignment.collectives import Lane, collectives
 from tracekit.analyses.alignment.reports import Clock, aligned, met
-from tracekit.analyses.base import Columns
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
 from tracekit.analyses.whatif.model import Tasks, Times, measured, tasks
@@ -63,7 +61,7 @@ class StepModel:
             UsageError: If the dataset is a subtree, or of a run without a GPU.
         """
         self._dataset, self._modules = dataset, hierarchy(dataset)
-        self._before = _Windows.of(budget.columns(dataset)).median()
+        self._before = _by_kind(_Windows(*budget.by_window(dataset)).middle())
         if not self._before:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         self._parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
@@ -108,8 +106,13 @@ class StepModel:
 
     def _step_ns(self, model: Tasks, changes: Changes) -> int:
         times, work = played(self._changed(model, changes)), self._found.work
-        windows = budget.windows_of(work.line, work.step, times.start, times.end)
-        lengths = _Windows((windows.end - windows.start)[:, None], [(line,) for line in windows.line.tolist()])
+        # Windows are told on the clocks of their reports.
+        edges = (
+            np.concatenate([getattr(part.found.work, name) for part in self._parts]) - getattr(work, name) + moved
+            for name, moved in (("start", times.start), ("end", times.end))
+        )
+        windows = budget.windows_of(work.line, work.step, *edges)
+        lengths = _Windows(windows.line, (windows.end - windows.start)[:, None])
         return int((lengths.fastest() if changes.like_fastest_rank else lengths).middle().sum())
 
     def _budget(self, times: Times, changes: Changes) -> list[dict[str, Any]]:
@@ -121,8 +124,8 @@ class StepModel:
             parts.append((part, Times(*own, *(column[rows : rows + work] for column in moved[2:]))))
             events, rows = events + calls, rows + work
         waited = {budget.NAME: self._waited(times, changes)}
-        windows = _Windows.of(budget.columns(cast("Dataset", Shifted(self._dataset, parts, waited))))
-        return (windows.fastest() if changes.like_fastest_rank else windows).median()
+        windows = _Windows(*budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited))))
+        return _by_kind((windows.fastest() if changes.like_fastest_rank else windows).middle())
 
     def _waited(self, times: Times, changes: Changes) -> tuple[Ints, Ints]:
         """The kernels of collectives whose ranks are known, and how long each then waits for the last one."""
@@ -179,36 +182,24 @@ def _spans(dataset: Dataset, parts: Sequence[Report], clocks: Sequence[Clock], m
 
 
 class _Windows(NamedTuple):
-    """The time of windows by kind, a row each, and the process and device of each window."""
+    """The process and device of windows, and their time by kind, a row each."""
 
+    line: Rows
     ns: Ints
-    line: list[tuple[object, ...]]
-
-    @classmethod
-    def of(cls, columns: Columns) -> _Windows:
-        ns: dict[tuple[object, ...], Counter[str]] = {}
-        names = [name for name in ("report", "pid", "device", "step_id") if name in columns]
-        for *key, kind, time in zip(*(columns[name].tolist() for name in (*names, "kind", "ns")), strict=True):
-            ns.setdefault(tuple(key), Counter())[kind] += time
-        rows = [[counted[kind] for kind in budget.KINDS] for counted in ns.values()]
-        return cls(np.array(rows, np.int64).reshape(-1, len(budget.KINDS)), [key[:-1] for key in ns])
 
     def middle(self) -> Ints:
         """The median window, of two in the middle the shorter one."""
-        order = np.argsort(self.ns.sum(axis=1), kind="stable")
-        return self.ns[order[(order.size - 1) // 2]] if order.size else np.zeros(self.ns.shape[1], np.int64)
-
-    def median(self) -> list[dict[str, Any]]:
-        """The median window by kind."""
-        middle = self.middle()
-        total = max(1, int(middle.sum()))
-        pairs = zip(budget.KINDS, middle.tolist(), strict=True)
-        return [{"kind": kind, "ns": ns, "share": ns / total} for kind, ns in pairs if ns]
+        some = self.ns[self.ns.sum(axis=1) > 0]
+        order = np.argsort(some.sum(axis=1), kind="stable")
+        return some[order[(order.size - 1) // 2]] if order.size else np.zeros(some.shape[1], np.int64)
 
     def fastest(self) -> _Windows:
         """Those of the process and device whose median is the shortest."""
-        rows: dict[tuple[object, ...], list[int]] = {}
-        for at, line in enumerate(self.line):
-            rows.setdefault(line, []).append(at)
-        parts = [_Windows(self.ns[own], [line] * len(own)) for line, own in rows.items()]
-        return min(parts, key=lambda part: float(np.median(part.ns.sum(axis=1))), default=self)
+        parts = [_Windows(self.line[own], self.ns[own]) for own in map(self.line.__eq__, np.unique(self.line))]
+        return min(parts, key=lambda part: int(part.middle().sum()), default=self)
+
+
+def _by_kind(middle: Ints) -> list[dict[str, Any]]:
+    total = max(1, int(middle.sum()))
+    pairs = zip(budget.KINDS, middle.tolist(), strict=True)
+    return [{"kind": kind, "ns": ns, "share": ns / total} for kind, ns in pairs if ns]

@@ -3,9 +3,9 @@
 import re
 
 from tracekit.readers.kineto.stream import Args
-from tracekit.recording.collectives import Collective, kind_of
+from tracekit.recording.collectives import Collective, kind_of, plausible
 
-#: torch's names of scalar types; those of others are the dtype's in lower case without it.
+#: torch's names of scalar types; all others are names of dtypes but for capitals (``BFloat16``).
 _DTYPES = {
     "Double": "float64",
     "Float": "float32",
@@ -41,12 +41,11 @@ def collective_of(values: list[object]) -> Collective | None:
     counts = [count for count in elements if isinstance(count, int)]
     width = 0 if dtype is None or _SEVERAL in name else _width(dtype)
     size = max(counts, default=0) * width
-    known = isinstance(group_size, int) and 0 < group_size < _LARGEST
     return Collective(
         kind=kind_of(name),
-        bytes=size if 0 < size < _LARGEST**2 else None,
+        bytes=plausible(size),
         dtype=dtype,
-        group_size=group_size if known and isinstance(group_size, int) else None,
+        group_size=group_size if isinstance(group_size, int) and 0 < group_size < _LARGEST else None,
         communicator=str(group)[:_LONGEST] if isinstance(group, str | int) and group != "" else None,
     )
 

@@ -19,10 +19,12 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
 from tracekit.views.formatting import records
+from tracekit.views.page.changes import changes
 from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels
+from tracekit.views.page.memory import memory
 from tracekit.views.page.nodes import nodes, phases
-from tracekit.views.page.overview import about, budget, by_process, changes, coverage, idle, launched, title
+from tracekit.views.page.overview import about, budget, by_process, coverage, idle, launched, title
 from tracekit.views.page.ranks import ranks
 from tracekit.views.page.timeline import steps, timelines
 
@@ -30,13 +32,13 @@ _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
 SCRIPTS = (
     *("formatting", "elements", "labels", "data", "colours", "selection", "link", "phases", "table", "overview"),
-    *("budget", "changes", "icicle", "bottom_up", "search", "card", "modules", "kernels", "steps", "bands", "timeline"),
-    *("timeline_moves", "roofline", "ranks", "idle", "theme", "main"),
+    *("budget", "changes", "icicle", "bottom_up", "difference", "search", "card", "modules", "kernels", "steps"),
+    *("bands", "timeline", "timeline_moves", "roofline", "memory", "ranks", "idle", "theme", "main"),
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 #: How many times :func:`_parts` yields for one dataset, and for two.
-_ALONE, _COMPARED = 11, 12
+_ALONE, _COMPARED = 12, 13
 
 
 def page(
@@ -69,8 +71,8 @@ def document(data: dict[str, Any]) -> bytes:
     style = "".join(_asset(f"{name}.css") for name in STYLES)
     text = Template(_asset("page.html")).substitute(
         title=html.escape(data["about"]["title"]),
-        script_digest=_digest(script),
-        style_digest=_digest(style),
+        script_digest=digest(script),
+        style_digest=digest(style),
         style=style,
         script=script,
         data=embedded(data),
@@ -88,7 +90,8 @@ def _asset(name: str) -> str:
     return (_ASSETS / name).read_text("utf-8")
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """How a Content-Security-Policy names a script or style that is allowed."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
@@ -122,10 +125,11 @@ def _parts(
     yield {"kernels": kernels(dataset, modules, page_nodes, by_phase.names)}
     yield {"shapes": shapes(dataset, modules, page_nodes)}
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step, step)}
+    yield {"memory": memory(dataset, modules, page_nodes, by_step)}
     in_processes = processes.frame(dataset)
     yield {"steps": steps(by_step, dataset, windows), "processes": by_process(in_processes)}
     yield {"ranks": ranks(dataset, records(in_processes), windows)}
     yield {"idle": idle(dataset), "launched": launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
     if before is not None:
-        yield {"changes": changes(before, dataset)}
+        yield {"changes": changes(before, dataset, page_nodes)}

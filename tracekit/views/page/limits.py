@@ -29,6 +29,11 @@ HISTOGRAMS = 400
 BINS = 24
 #: Steps of a rank.
 RANK_STEPS = 120
+#: Series of modules that changed, and layers of each.
+LAYER_ROWS = 12
+LAYERS = 128
+#: Modules by memory.
+MEMORY_ROWS = 400
 #: Rows of smaller tables.
 ROWS = 200
 #: Characters of a name, and of a longer text.

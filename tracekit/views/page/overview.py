@@ -1,4 +1,4 @@
-"""What was recorded, how much of it is attributed, where devices were idle, and what changed."""
+"""What was recorded, how much of it is attributed, where the wall clock went, and where devices were idle."""
 
 from collections import Counter
 from typing import Any
@@ -6,18 +6,15 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps
-from tracekit.analyses.difference import Options, compare
 from tracekit.analyses.nodes import why
 from tracekit.dataset.opening import SUFFIX, Dataset
 from tracekit.version import __version__
 from tracekit.views import summary
-from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps
 from tracekit.views.formatting import nouns, records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 
 _PAIRS = 50
-_KERNELS = 8
 
 
 def title(dataset: Dataset) -> str:
@@ -148,42 +145,3 @@ def launched(by_module: pd.DataFrame) -> dict[str, int]:
     """Sums over the rows of the analysis ``launches``: number, host time, GPU time, and launch-bound GPU time."""
     names = ("launches", "launch_ns", "blocked_ns", "gpu_time_ns", "launch_bound_ns", "waiting_ns", "replayed_ns")
     return {name: int(by_module[name].sum()) for name in names}
-
-
-def changes(before: Dataset, after: Dataset) -> dict[str, Any]:
-    """Whole steps, and the modules that changed, equal changes in one line, the largest own change first."""
-    difference = compare(before, after, Options())
-    rows = records(difference.rows)
-    changed = changed_parts(rows)
-    lines = by_own_change(changed, difference.patterns)
-    whole = [{**row, "copies": [row]} for row in whole_steps(rows)]
-    kernels = by_module(difference)
-    return {
-        "before": title(before),
-        "after": title(after),
-        "notes": [clipped(note, limits.TEXT) for note in difference.notes],
-        "tally": dict(Counter(row["status"] for row in changed)),
-        "same": sum(row["what"] != "step" and row["status"] == "same" for row in rows),
-        "steps": [_line(line, []) for line in whole[: limits.ROWS]],
-        "lines": [_line(line, kernels_of(line, kernels)) for line in lines[: limits.ROWS]],
-        "left_out": max(len(lines) - limits.ROWS, 0),
-    }
-
-
-def _line(line: dict[str, Any], kernels: list[dict[str, Any]]) -> dict[str, Any]:
-    shapes = line["shapes"]
-    return {
-        **_figures(line),
-        "path": clipped(line["path"], limits.TEXT),
-        "shapes": None if shapes is None else clipped(shapes, limits.TEXT),
-        "status": line["status"],
-        "copies": len(line["copies"]),
-        "own_change_ns": line["own_change_ns"],
-        "kernels": [{**_figures(kernel), "name": clipped(kernel["name"])} for kernel in kernels[:_KERNELS]],
-        "kernels_left_out": max(len(kernels) - _KERNELS, 0),
-    }
-
-
-def _figures(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("before_ns", "after_ns", "change_ns", "before_kernels", "after_kernels")
-    return {name: row[name] for name in names}

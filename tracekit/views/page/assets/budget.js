@@ -24,8 +24,27 @@ function budgetTable(rows, of) {
   return el("table", { class: "budget" }, el("thead", {}, el("tr", {}, ...headings)), el("tbody", {}, ...lines));
 }
 
+// Both budgets below each other on one scale, with how each kind changed.
+function addBothBudgets(before, after) {
+  const longest = Math.max(before.whole_ns, after.whole_ns, 1);
+  const bars = [[DATA.changes.before, before], [DATA.changes.after, after]].map(([name, budget]) => el("div", { class: "scaled" },
+    el("p", { class: "muted" }, `${name}, ${budget.of}: ${duration(budget.whole_ns)}`), styled(budgetBar(budget.rows), { width: `${(budget.whole_ns / longest) * 100}%` })));
+  const rows = new Map();
+  for (const [side, budget] of [["before_ns", before], ["after_ns", after]]) {
+    for (const row of budget.rows) rows.set(row.kind, { ...row, before_ns: 0, after_ns: 0, ...rows.get(row.kind), [side]: row.median_ns });
+  }
+  const ordered = [...rows.values()].sort((left, right) => left.place - right.place).map((row) => ({ ...row, change_ns: row.after_ns - row.before_ns }));
+  section("budget", ...bars, plainTable("The budgets before and after, by kind", [
+    ["kind", (row) => el("span", {}, swatch(kindTone(row)), ` ${kindName(row)}`)], ["before", (row) => timeText(row.before_ns), true],
+    ["after", (row) => timeText(row.after_ns), true], ["change", (row) => (row.change_ns ? changeText(row) : "\u2013"), true]], ordered));
+}
+
 function addBudget() {
   const { rows, whole_ns: whole, of } = DATA.budget;
   if (!rows.length) return;
+  if (DATA.changes?.budget.rows.length) {
+    addBothBudgets(DATA.changes.budget, DATA.budget);
+    return;
+  }
   section("budget", el("p", { class: "muted" }, `${capital(of)}: ${duration(whole)}.`), budgetBar(rows), budgetTable(rows, of));
 }

@@ -17,6 +17,7 @@ function cardFacts(node) {
     ["self", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.subtree_ns))})` : ""],
     ["busy", node.busy_ns ? duration(node.busy_ns) : ""],
     ["each, median", each],
+    ["change per step", node.change_ns ? changeText(node) : ""],
     ["per step, median", step],
     ["calls", integer(node.calls)],
     [`own ${WORDS.works}`, node.kind === "module" ? integer(node.kernels) : ""],

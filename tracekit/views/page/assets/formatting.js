@@ -58,6 +58,16 @@ function figure(number) {
   return Math.abs(number) >= 999.5 ? grouped(fixed(number, 0)) : precise(number, 3);
 }
 
+const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+// Bytes in the largest decimal unit that fits, three digits.
+function sizeText(bytes) {
+  if (bytes === null) return "";
+  if (bytes < 0) return `-${sizeText(-bytes)}`;
+  const [size, prefix] = PREFIXES.find(([least]) => bytes >= 0.9995 * least) ?? [1, ""];
+  return `${figure(bytes / size)} ${prefix}B`;
+}
+
 function counted(number, singular, plural = `${singular}s`) {
   return `${grouped(number)} ${inWords(number === 1 ? singular : plural)}`;
 }

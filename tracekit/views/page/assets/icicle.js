@@ -70,7 +70,7 @@ function nodeLabel(node) {
   const copies = node.modules > 1 ? `, ${counted(node.modules, "module")}` : "";
   const type = className(node);
   const phases = phaseText(node);
-  return `${node.name}${type && `, ${type}`}${copies}: ${duration(node.subtree_ns)}, ${percent(node.share)} of ${selection.phase ?? WORDS.device} time${phases && `; ${phases}`}`;
+  return `${node.name}${type && `, ${type}`}${copies}: ${duration(node.subtree_ns)}, ${percent(node.share)} of ${selection.phase ?? WORDS.device} time${phases && `; ${phases}`}${node.change_ns ? `; changed by ${changeText(node)} a step` : ""}`;
 }
 
 // Rows of ancestors are less high than the others.
@@ -84,10 +84,12 @@ function cellOf(cell) {
   const tone = toneOfCell(cell);
   const shade = tone === "tone-small" ? `${NEUTRAL}-${cell.shade}` : `${tone}-${cell.shade}`;
   const box = { left: `${left}px`, top: `${topOf(depth)}px`, width: `${Math.max(width - 1, 1)}px`, "--tone": `var(--${shade})` };
+  const changed = differs.shown && !own && !small ? changeColour(node) : null;
+  if (differs.shown) box["--tone"] = changed ?? `var(--${NEUTRAL}-${cell.shade})`;
   const time = own ? "self_ns" : "subtree_ns";
   const phases = PHASES.length && !small ? styled(el("span", { class: "stripes", "aria-hidden": "true" }), { background: phaseStripes(phaseParts(node, time, node[time])) }) : null;
   const text = small ? [] : own ? ownText(width) : cellText(node, width);
-  const looks = `cell ${tone} ${text.length ? "named" : ""} ${phases ? "striped" : ""} ${own ? "own" : ""} ${cell.above ? "above" : ""} ${isFaded(node) ? "faded" : ""}`;
+  const looks = `cell ${differs.shown && tone !== "tone-small" ? NEUTRAL : tone} ${text.length ? "named" : ""} ${phases ? "striped" : ""} ${own ? "own" : ""} ${cell.above ? "above" : ""} ${isFaded(node) ? "faded" : ""}`;
   if (own || small) {
     const title = own ? `${node.name}, self: ${duration(node.self_ns)}` : `${counted(small.count, "small module")} in ${node.name}: ${duration(small.ns)}`;
     return styled(el("div", { class: looks, title, "aria-hidden": "true" }, ...text, phases), box);
@@ -127,7 +129,7 @@ function cellText(node, width) {
     return el("span", { class: kind }, text);
   };
   const times = part("times", node.copies > 1 ? `${grouped(node.copies)} \u00d7` : "", BADGE_PX);
-  const share = part("part", percent(node.share));
+  const share = part("part", differs.shown && node.change_ns ? `${changeText(node)}` : percent(node.share));
   const type = part("class", className(node));
   return name ? [el("span", { class: "name" }, name), type, times, share].filter(Boolean) : [];
 }

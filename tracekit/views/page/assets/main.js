@@ -33,6 +33,7 @@ if (TOTAL || TREES.modules.nodes.length) {
   addIcicle();
   addRoots();
   addOrder();
+  addColours();
   linked("module", () => (selection.node.kind === "all" ? "" : selection.node.path), selectPath);
   addSearch();
   addCard();
@@ -43,6 +44,7 @@ addKernels();
 addSteps();
 addTimeline();
 addRoofline();
+addMemory();
 addRanks();
 addIdle();
 addProcesses();
