@@ -26,7 +26,9 @@ class Page(NamedTuple):
     height: int
 
     def _repr_html_(self) -> str:
-        text = html.escape(self.content.decode("utf-8"))
+        # Else its links to its own sections would lead to those of the notebook.
+        document = self.content.decode("utf-8").replace("<head>", '<head><base href="about:srcdoc">', 1)
+        text = html.escape(document)
         return f'<iframe srcdoc="{text}" width="100%" height="{self.height}" style="border: 0"></iframe>'
 
 

@@ -335,6 +335,22 @@ def test_axe_finds_nothing_that_keeps_somebody_out(look, llama, tmp_path: Path, 
     assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_in_a_notebooks_frame_it_is_searched_and_its_links_stay_inside(browser: Browser, llama: Dataset) -> None:
+    notebook, errors = browser.new_page(), []
+    notebook.on("console", lambda message: errors.append(message.text))
+    notebook.on("pageerror", lambda error: errors.append(str(error)))
+    notebook.set_content(llama.html()._repr_html_())
+    frame = notebook.frames[1]
+    frame.wait_for_selector("[data-ready]")
+    frame.fill("input[type=search]", "mlp")
+    frame.click("nav a >> nth=-1")
+    notebook.wait_for_timeout(400)  # the link to what is shown is written with a delay
+    assert frame.evaluate("scrollY") > 0
+    assert "tracekit" in frame.title()
+    assert errors == []
+    notebook.close()
+
+
 def test_numbers_read_as_in_the_terminal(look, llama) -> None:
     shown = look(page(llama)).page
     rng = np.random.default_rng(6)

@@ -9,6 +9,7 @@ function linked(name, get, set) {
 }
 
 function writeLink() {
+  if (location.protocol === "about:") return; // a notebook's frame has no address
   clearTimeout(linkPending);
   linkPending = setTimeout(() => {
     const parts = LINKED.map(({ name, get }) => [name, get()]).filter(([, text]) => text);
