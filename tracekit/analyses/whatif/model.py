@@ -186,17 +186,26 @@ def _expected(ready: tuple[Ints, ...], usual: list[Ints]) -> Ints:
     return np.stack([np.where(time > NEVER, time + lag, NEVER) for time, lag in zip(ready, usual, strict=True)])
 
 
+#: The condition that the work before on the stream has ended; and how long after that nodes of a replay start, and
+#: other work, on GPUs of today where a report never shows it.
+_ORDER, NODE_AFTER_NS, _AFTER_NS = 1, 500, 1_000
+
+
 def _usual(found: Recorded, kind: int, seen: list[Ints]) -> Ints:
     """The usual lag where this condition was met clearly last, for nodes of replays and for other work."""
     others = np.min([lag for other, lag in enumerate(seen) if other != kind], axis=0)
     lags, replayed = seen[kind], found.work.from_replay
     clear = (lags >= 0) & (lags < others)
-    of_nodes, of_others = (_median(lags[clear & chosen]) for chosen in (replayed, ~replayed))
+    unseen = (NODE_AFTER_NS, _AFTER_NS) if kind == _ORDER else (0, 0)
+    of_nodes, of_others = (
+        median(lags[clear & chosen], lag) for chosen, lag in zip((replayed, ~replayed), unseen, strict=True)
+    )
     return np.where(replayed, of_nodes, of_others)
 
 
-def _median(values: Ints) -> int:
-    return int(np.median(values)) if values.size else 0
+def median(values: Ints, unseen: int = 0) -> int:
+    """Their median, or what it is taken to be where there are none."""
+    return int(np.median(values)) if values.size else unseen
 
 
 #: How much later than usual work must start to wait for something that is not recorded, and how soon after that.
@@ -233,8 +242,8 @@ def _waits(found: Recorded, places: Order, known_from: Ints) -> tuple[Ints, Rows
     ends = lookup(work.end, waits_for, NEVER)
     binding = (waits_for >= 0) & (ends > events.start)
     after = events.end - ends
-    usual_after = _median(after[binding])
-    own = np.where(binding, np.minimum(takes, _median(takes[(waits_for >= 0) & ~binding])), takes)
+    usual_after = median(after[binding])
+    own = np.where(binding, np.minimum(takes, median(takes[(waits_for >= 0) & ~binding])), takes)
     calls, others = _on_all_streams(found, waits_for)
     kept = known_from[others] < places.call[calls]
     calls, others = calls[kept], others[kept]
