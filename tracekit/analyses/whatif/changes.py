@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.analyses.subtrees import Hierarchy
-from tracekit.analyses.whatif.model import NODE_AFTER_NS, Tasks, median
+from tracekit.analyses.whatif.model import Tasks, median
 from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped, minima
@@ -208,10 +208,7 @@ class Changing:
         replays[tasks.event[self.found.work.from_replay]] = True
         once = median(tasks.takes[replays[:-1]]) or median(tasks.takes[started])
         moved = lookup(member, tasks.event, 0).astype(bool)
-        work = self.found.work
         follows = moved & (tasks.before >= 0) & moved[tasks.before]
-        usual = min(median(tasks.order[tasks.before >= 0]), NODE_AFTER_NS)
-        usual = median(tasks.order[(tasks.before >= 0) & work.from_replay], usual)
         calls, awaited, after = tasks.awaited
         kept = ~member[calls]
         self.tasks = replace(
@@ -223,7 +220,7 @@ class Changing:
             event=np.where(moved, np.append(leader, -1)[tasks.event], tasks.event),
             early=tasks.early & ~moved,
             launch=np.where(moved, np.minimum(tasks.launch, median(tasks.launch[tasks.event >= 0])), tasks.launch),
-            order=np.where(follows, np.minimum(tasks.order, usual), tasks.order),
+            order=np.where(follows, np.minimum(tasks.order, tasks.node_after), tasks.order),
         )
 
     def _overlap_communication(self) -> None:
