@@ -37,6 +37,9 @@ def as_text(prediction: Prediction) -> RenderableType:
     if low < high:
         note = f"Between {_ms(low)} and {_ms(high)}: the report does not record which work streams waited for"
         parts.insert(1, Text(note))
+    if prediction.unproven:
+        note = f"{prediction.unproven:,} collectives keep their waits: not all of their ranks are known"
+        parts.append(Text(note, style="dim"))
     return Group(*parts)
 
 

@@ -42,6 +42,7 @@ class Prediction:
         range_ns: The least and the most, where the report does not record all dependencies; else None.
         before: A row per kind of :mod:`tracekit.analyses.budget`: ``kind``, ``ns`` and ``share``.
         after: The same after the changes.
+        unproven: How many kernels of collectives there are of which not all ranks are known: these keep their waits.
     """
 
     step_before_ns: int
@@ -49,6 +50,7 @@ class Prediction:
     range_ns: tuple[int, int] | None
     before: list[dict[str, Any]]
     after: list[dict[str, Any]]
+    unproven: int = 0
 
 
 class StepModel:
@@ -91,7 +93,8 @@ class StepModel:
         total = sum(row["ns"] for row in after)
         others = [self._step_ns(one, changes) for one in self._tasks[1:]]
         known = (min(total, *others), max(total, *others)) if others else None
-        return Prediction(sum(row["ns"] for row in self._before), total, known, self._before, after)
+        unproven = int((self._found.work.collective & (self._tasks[0].meeting < 0)).sum())
+        return Prediction(sum(row["ns"] for row in self._before), total, known, self._before, after, unproven)
 
     def step_ns(self, changes: Changes) -> int:
         """The ``step_after_ns`` of :meth:`predict` alone, for many questions.

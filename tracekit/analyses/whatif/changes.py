@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.analyses.subtrees import Hierarchy
-from tracekit.analyses.whatif.model import Tasks
+from tracekit.analyses.whatif.model import Tasks, median
 from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped, minima
@@ -174,7 +174,7 @@ class Changing:
         gone = events.ended_by_work & self._calls_of(chosen)
         launches = np.zeros(gone.size + 1, dtype=bool)
         launches[tasks.event] = True
-        usual = _usual(tasks.takes[launches[:-1] & ~events.blocks])
+        usual = median(tasks.takes[launches[:-1] & ~events.blocks])
         takes = np.where(gone, np.where(launches[:-1], np.minimum(tasks.takes, usual), 0), tasks.takes)
         calls, awaited, after = tasks.awaited
         kept = ~gone[calls]
@@ -206,11 +206,9 @@ class Changing:
         started = started[:-1] & ~events.blocks
         replays = np.zeros(leader.size + 1, dtype=bool)
         replays[tasks.event[self.found.work.from_replay]] = True
-        once = _usual(tasks.takes[replays[:-1]]) or _usual(tasks.takes[started])
+        once = median(tasks.takes[replays[:-1]]) or median(tasks.takes[started])
         moved = lookup(member, tasks.event, 0).astype(bool)
-        work = self.found.work
         follows = moved & (tasks.before >= 0) & moved[tasks.before]
-        usual = _usual(tasks.order[(tasks.before >= 0) & work.from_replay]) or _usual(tasks.order[tasks.before >= 0])
         calls, awaited, after = tasks.awaited
         kept = ~member[calls]
         self.tasks = replace(
@@ -221,8 +219,8 @@ class Changing:
             awaited=(calls[kept], awaited[kept], after[kept]),
             event=np.where(moved, np.append(leader, -1)[tasks.event], tasks.event),
             early=tasks.early & (~moved | leads[tasks.event]),  # work that starts before its call returns still does
-            launch=np.where(moved, np.minimum(tasks.launch, _usual(tasks.launch[tasks.event >= 0])), tasks.launch),
-            order=np.where(follows, np.minimum(tasks.order, usual), tasks.order),
+            launch=np.where(moved, np.minimum(tasks.launch, median(tasks.launch[tasks.event >= 0])), tasks.launch),
+            order=np.where(follows, np.minimum(tasks.order, tasks.node_after), tasks.order),
         )
 
     def overlap_communication(self) -> None:
@@ -283,7 +281,3 @@ def _span_of(time: Covered, at: Ints) -> Rows:
 def _scaled(values: Ints, factor: float) -> Ints:
     scaled: Ints = np.rint(values * factor).astype(np.int64)
     return scaled
-
-
-def _usual(values: Ints) -> int:
-    return int(np.median(values)) if values.size else 0

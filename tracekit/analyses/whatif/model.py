@@ -58,6 +58,7 @@ class Tasks:
         dependent: Work, other work that it waits for, and how long after that it starts.
         meeting: Of all work the number of its collective of several ranks, or -1.
         alone: When work starts that waits for nothing.
+        node_after: How long after the node before on its stream a node of a replay starts.
     """
 
     order_of: Order
@@ -76,6 +77,7 @@ class Tasks:
     dependent: tuple[Rows, Rows, Ints]
     meeting: Rows
     alone: Ints
+    node_after: int
 
 
 class Times(NamedTuple):
@@ -125,6 +127,7 @@ def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none") -> Tasks:
     return Tasks(
         places, events.previous, code, own, waits_for, after_work, awaited, event, launch, early,
         before, order, work.end - arrived, (one, other, dependent), meeting, work.start,
+        _node_after(found, _seen(work.start, (called, ended, waited))),
     )  # fmt: skip
 
 
@@ -186,17 +189,34 @@ def _expected(ready: tuple[Ints, ...], usual: list[Ints]) -> Ints:
     return np.stack([np.where(time > NEVER, time + lag, NEVER) for time, lag in zip(ready, usual, strict=True)])
 
 
+#: The condition that the work before on the stream has ended; and how long after that nodes of a replay start, and
+#: other work, on GPUs of today where a report never shows it.
+_ORDER, _NODE_AFTER_NS, _AFTER_NS = 1, 500, 1_000
+
+
 def _usual(found: Recorded, kind: int, seen: list[Ints]) -> Ints:
     """The usual lag where this condition was met clearly last, for nodes of replays and for other work."""
+    of_nodes, of_others = _clear_lags(found, kind, seen)
+    unseen = (_node_after(found, seen), _AFTER_NS) if kind == _ORDER else (0, 0)
+    return np.where(found.work.from_replay, median(of_nodes, unseen[0]), median(of_others, unseen[1]))
+
+
+def _clear_lags(found: Recorded, kind: int, seen: list[Ints]) -> tuple[Ints, Ints]:
     others = np.min([lag for other, lag in enumerate(seen) if other != kind], axis=0)
     lags, replayed = seen[kind], found.work.from_replay
     clear = (lags >= 0) & (lags < others)
-    of_nodes, of_others = (_median(lags[clear & chosen]) for chosen in (replayed, ~replayed))
-    return np.where(replayed, of_nodes, of_others)
+    return lags[clear & replayed], lags[clear & ~replayed]
 
 
-def _median(values: Ints) -> int:
-    return int(np.median(values)) if values.size else 0
+def _node_after(found: Recorded, seen: list[Ints]) -> int:
+    """How long after the one before a node of a replay starts: as seen, or as other work does."""
+    of_nodes, of_others = _clear_lags(found, _ORDER, seen)
+    return median(of_nodes, median(of_others, _NODE_AFTER_NS))
+
+
+def median(values: Ints, unseen: int = 0) -> int:
+    """Their median, or what it is taken to be where there are none."""
+    return int(np.median(values)) if values.size else unseen
 
 
 #: How much later than usual work must start to wait for something that is not recorded, and how soon after that.
@@ -233,8 +253,8 @@ def _waits(found: Recorded, places: Order, known_from: Ints) -> tuple[Ints, Rows
     ends = lookup(work.end, waits_for, NEVER)
     binding = (waits_for >= 0) & (ends > events.start)
     after = events.end - ends
-    usual_after = _median(after[binding])
-    own = np.where(binding, np.minimum(takes, _median(takes[(waits_for >= 0) & ~binding])), takes)
+    usual_after = median(after[binding])
+    own = np.where(binding, np.minimum(takes, median(takes[(waits_for >= 0) & ~binding])), takes)
     calls, others = _on_all_streams(found, waits_for)
     kept = known_from[others] < places.call[calls]
     calls, others = calls[kept], others[kept]
