@@ -124,6 +124,8 @@ def test_two_datasets_are_compared_and_changes_predicted(tmp_path: Path) -> None
     assert any("down_proj" in row["path"] for row in compared["answer"]["changes"])
     assert json.loads(command(*shlex.split(compared["command"])[1:]).out)["rows"]
     assert predicted["answer"]["step_after_ns"] < predicted["answer"]["step_before_ns"]
+    printed = json.loads(command(*shlex.split(predicted["command"])[1:]).out)
+    assert printed["step_after_ns"] == predicted["answer"]["step_after_ns"]
     assert shlex.split(predicted["command"])[3:] == [
         *("--scale", "*=0.5", "--no-launch-cost", "*", "--overlap-communication", "--json")
     ]
