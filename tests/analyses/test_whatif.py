@@ -77,9 +77,9 @@ class Writer:
         met = Op("collective", 30_000 + 7_000 * number, stream=COMM, key=100 * step + number)
         return [before, Op("wait", key=self.keys, stream=COMM), met, after, Op("wait", key=self.keys + 1, stream=MAIN)]
 
-    def program(self) -> list[Op]:
+    def program(self, steps: int = STEPS) -> list[Op]:
         ops: list[Op] = []
-        for step in range(STEPS):
+        for step in range(steps):
             ops += [Op("step", key=step), Op("enter", name="top"), Op("code", 1_000)]
             for layer in self.layers:
                 ops += [self.alike(op) for op in layer]
@@ -197,11 +197,11 @@ def test_several_changes_are_made_at_once(seed: int) -> None:
 SLOWNESS = (1.0, 1.3, 1.1)
 
 
-def ranks(seed: int) -> list[dict[int, list[Op]]]:
+def ranks(seed: int, steps: int = STEPS) -> list[dict[int, list[Op]]]:
     """Three ranks, which run one program and meet in two collectives in each step."""
     chance = Random(seed)
     syncs, streams = chance.random() < 0.5, chance.random() < 0.5
-    return [{1: Writer(seed, syncs=syncs, streams=streams, collectives=4).program()} for _ in SLOWNESS]
+    return [{1: Writer(seed, syncs=syncs, streams=streams, collectives=4).program(steps)} for _ in SLOWNESS]
 
 
 RANK_CHANGES = {
@@ -226,7 +226,8 @@ def test_ranks_meet_in_collectives(change: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_ranks_of_several_reports_meet_on_one_clock(change: str, seed: int) -> None:
     changes, machine, within = RANK_CHANGES[change]
-    check(ranks(seed), changes, machine, max(within, 1e-4), before=Machine(slowness=SLOWNESS), drifts=True)
+    programs = ranks(seed, steps=24)  # of fewer collectives it can be uncertain which are the same
+    check(programs, changes, machine, max(within, 1e-4), before=Machine(slowness=SLOWNESS), drifts=True)
 
 
 def training(seed: int) -> dict[int, list[Op]]:

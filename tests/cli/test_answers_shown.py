@@ -23,7 +23,11 @@ REPORTS = {
     "batches": "llama_batches.sqlite",
 }
 #: Questions with a form of their own, and the headings that answer them.
-FORMS = {"tree": ["self", "subtree", "share"], "budget": ["kind", "median step", "share"]}
+FORMS = {
+    "tree": ["self", "subtree", "share"],
+    "budget": ["kind", "median step", "share"],
+    "findings": ["at most", "a step,"],
+}
 WIDTH = 80
 
 

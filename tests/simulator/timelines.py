@@ -148,7 +148,7 @@ class Thread:
     collective = graph = kernel
 
     def copy(self, op: Op) -> Iterator[None]:
-        if self.machine.no_sync(self.module) or self.graph:
+        if self.machine.no_sync(self.module) or self.inside:
             self.kernel(op)
             return
         begun = self.now
@@ -171,7 +171,7 @@ class Thread:
             self.rank.waits.setdefault(op.stream, []).append(waited)
 
     def sync(self, op: Op) -> Iterator[None]:
-        if self.machine.no_sync(self.module) or self.graph:
+        if self.machine.no_sync(self.module) or self.inside:
             return
         last = self.rank.last
         name, awaited = {

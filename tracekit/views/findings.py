@@ -41,8 +41,8 @@ def _paragraph(row: dict[str, Any]) -> RenderableType:
 
 
 def line(rows: list[dict[str, Any]], command: str) -> Text:
-    """Findings on one line: ``To be had back: host_wait in top.mlp 6.6 %, …``."""
+    """Findings on one line: ``Findings (the most each saves of a step): host_wait top.mlp 6.6 %, …``."""
     parts = [f"{row['family']} {plain(row['module'] or '(outside)')} {percent(row['saving_share'])}" for row in rows]
-    text = Text.assemble(("To be had back of a step: ", "bold"), f"{', '.join(parts)}: ", command)
+    text = Text.assemble(("Findings (the most each saves of a step): ", "bold"), f"{', '.join(parts)}: ", command)
     text.no_wrap, text.overflow = True, "ignore"
     return text
