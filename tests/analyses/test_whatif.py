@@ -182,6 +182,30 @@ def test_calls_are_launched_as_graphs(seed: int, pattern: str) -> None:
     check([{1: Writer(seed).program()}], Changes(as_graph=(pattern,)), machine, 0.05)
 
 
+def short_kernels(seed: int) -> list[Op]:
+    """A program that launches each kernel at some time around the end of the one before, and reads its results."""
+    writer = Writer(seed, syncs=False, streams=False)
+    read = [Op("copy", 1_500), Op("sync", name="stream", stream=MAIN)]
+    for layer in writer.layers:
+        kernels = [[Op("code", 1_000), Op("kernel", writer.random.randrange(2_000, 7_000))] for _ in range(12)]
+        layer[1:-1] = [*chain(*kernels), *read, Op("code", 500), Op("kernel", 3_000)]
+    return writer.program()
+
+
+@pytest.mark.parametrize(
+    ("changes", "machine"),
+    [
+        (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
+        (Changes(no_launch_cost=("*",)), Machine(no_launch_cost=lambda _: True)),
+        (Changes(scale=(("*", 2.0),)), Machine(device=lambda *_: 2.0)),
+    ],
+)
+@settings(max_examples=8, deadline=None)
+@given(seed=SEEDS)
+def test_what_delays_short_kernels_is_told_apart(changes: Changes, machine: Machine, seed: int) -> None:
+    check([{1: short_kernels(seed)}], changes, machine, 0.02)
+
+
 @settings(max_examples=10, deadline=None)
 @given(SEEDS)
 def test_several_changes_are_made_at_once(seed: int) -> None:
@@ -240,7 +264,8 @@ def training(seed: int) -> dict[int, list[Op]]:
         own = [op for layer in reversed(layers) for op in layer if op.kind in ("code", "kernel", "enter", "leave")]
         forward += [Op("step", key=step), Op("enter", name="top"), *chain(*layers), Op("leave"), Op("code", 2_000)]
         forward += [Op("give", key=2 * step), Op("take", key=2 * step + 1), Op("code", 1_500), Op("kernel", 30_000)]
-        backward += [Op("take", key=2 * step), Op("code", 3_000), *own, Op("give", key=2 * step + 1)]
+        last = [Op("enter", name="top.layers.0"), Op("code", 900_000), Op("leave")]
+        backward += [Op("take", key=2 * step), Op("code", 3_000), *own, *last, Op("give", key=2 * step + 1)]
         forward += [Op("sync", name="stream"), Op("code", 900), Op("end")]
     return {1: forward, 2: backward}
 
@@ -250,6 +275,7 @@ def training(seed: int) -> dict[int, list[Op]]:
     [
         (Changes(), Machine()),
         (Changes(scale=(("*", 0.3),)), Machine(device=lambda *_: 0.3)),
+        (Changes(host_scale=(("top.layers.*", 0.1),)), Machine(host=lambda module: 0.1 if "layers" in module else 1.0)),
         (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
         (Changes(no_launch_cost=("*",)), Machine(no_launch_cost=lambda _: True)),
         (Changes(as_graph=("top.layers.*",)), Machine(as_graph=lambda module: "layers" in module)),

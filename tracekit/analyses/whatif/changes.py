@@ -146,9 +146,12 @@ class Changing:
             return np.where(previous >= 0, self.tasks.code, 0)
         inside = np.zeros(events.start.size, dtype=np.int64)
         for of_thread, time in self._by_thread(chosen):
-            rows = of_thread[previous[of_thread] >= 0]
-            inside[rows] = np.maximum(0, time.until(events.start[rows]) - time.until(begin[rows]))
-        return inside
+            # A thread may go on where another one stopped: code of both is between the two calls.
+            mine = np.zeros(inside.size, dtype=bool)
+            mine[of_thread] = True
+            rows = np.flatnonzero((previous >= 0) & (mine | mine[previous]))
+            inside[rows] += np.maximum(0, time.until(events.start[rows]) - time.until(begin[rows]))
+        return np.minimum(inside, self.tasks.code)
 
     def _by_thread(self, chosen: Flags) -> list[tuple[Rows, Covered]]:
         """The calls of CUDA of each thread, and the outermost calls of modules there."""
@@ -175,7 +178,7 @@ class Changing:
         launches = np.zeros(gone.size + 1, dtype=bool)
         launches[tasks.event] = True
         usual = median(tasks.takes[launches[:-1] & ~events.blocks])
-        takes = np.where(gone, np.where(launches[:-1], np.minimum(tasks.takes, usual), 0), tasks.takes)
+        takes = np.where(gone, np.where(launches[:-1], np.minimum(events.end - events.start, usual), 0), tasks.takes)
         calls, awaited, after = tasks.awaited
         kept = ~gone[calls]
         self.tasks = replace(

@@ -112,13 +112,13 @@ def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none") -> Tasks:
     ended = lookup(work.end, before, NEVER)
     one, other = found.waits
     if assumed != "none":
-        pairs = _assumed(found, (called, ended), everything=assumed == "all")
+        pairs = _assumed(found, (called, ended), early, everything=assumed == "all")
         one, other = np.append(one, pairs[0]), np.append(other, pairs[1])
     kept = (work.start[one] >= work.end[other]) & (known_from[other] < places.start[one])
     one, other = one[kept], other[kept]
     waited = maxima(one, work.end[other], work.start.size) if one.size else np.full(work.start.size, NEVER)
     waited = np.maximum(waited, NEVER)
-    launch, order, wait = _lags(found, (called, ended, waited))
+    launch, order, wait = _lags(found, (called, ended, waited), early)
     after = work.start[one] - work.end[other]
     usual = int(np.median(wait[one])) if one.size else 0
     dependent = np.where(work.end[other] == waited[one], wait[one], np.minimum(after, usual))
@@ -177,10 +177,10 @@ def _seen(start: Ints, ready: tuple[Ints, ...]) -> list[Ints]:
     return [np.where(time > NEVER, start - time, _LONGEST) for time in ready]
 
 
-def _lags(found: Recorded, ready: tuple[Ints, ...]) -> list[Ints]:
+def _lags(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> list[Ints]:
     """How long after each of its conditions work starts: what was seen for the binding one, else what is usual."""
     seen = _seen(found.work.start, ready)
-    usual = [_usual(found, kind, seen) for kind in range(len(ready))]
+    usual = _usual(found, seen, early)
     binding = _expected(ready, usual).argmax(axis=0)
     return [np.where(binding == kind, lag, np.minimum(lag, usual[kind])) for kind, lag in enumerate(seen)]
 
@@ -189,29 +189,45 @@ def _expected(ready: tuple[Ints, ...], usual: list[Ints]) -> Ints:
     return np.stack([np.where(time > NEVER, time + lag, NEVER) for time, lag in zip(ready, usual, strict=True)])
 
 
-#: The condition that the work before on the stream has ended; and how long after that nodes of a replay start, and
-#: other work, on GPUs of today where a report never shows it.
-_ORDER, _NODE_AFTER_NS, _AFTER_NS = 1, 500, 1_000
+#: The condition that the work before on the stream has ended.
+_ORDER = 1
+#: On GPUs of today, where a report never shows it: how long after the work before nodes of a replay start, and other
+#: work; and the longest after a call returned, and after one began which goes on.
+_NODE_AFTER_NS, _AFTER_NS, _LAUNCH_NS, _EARLY_NS = 500, 1_000, 2_000, 8_000
+#: Work that starts so many times later after its launch than usual waited for something else.
+_CLEARLY = 2
 
 
-def _usual(found: Recorded, kind: int, seen: list[Ints]) -> Ints:
-    """The usual lag where this condition was met clearly last, for nodes of replays and for other work."""
-    of_nodes, of_others = _clear_lags(found, kind, seen)
-    unseen = (_node_after(found, seen), _AFTER_NS) if kind == _ORDER else (0, 0)
-    return np.where(found.work.from_replay, median(of_nodes, unseen[0]), median(of_others, unseen[1]))
+def _usual(found: Recorded, seen: list[Ints], early: Flags) -> list[Ints]:
+    """The usual lag after each condition where it was met clearly last, for nodes of replays and for other work.
+
+    That of launches is another one where it counts from the start of a call, as the call goes on until the work ends.
+    """
+    replayed = found.work.from_replay
+    classes = (early, _EARLY_NS), (replayed & ~early, _LAUNCH_NS), (~replayed & ~early, _LAUNCH_NS)
+    lags = [np.select([own for own, _ in classes], [_after_launch(seen, *one) for one in classes])]
+    late = seen[0] > _CLEARLY * lags[0]
+    for kind in range(1, len(seen)):
+        clear = _clear(seen, kind) & late
+        unseen = (_node_after(found, seen), _AFTER_NS) if kind == _ORDER else (0, 0)
+        of_nodes, of_others = seen[kind][clear & replayed], seen[kind][clear & ~replayed]
+        lags.append(np.where(replayed, median(of_nodes, unseen[0]), median(of_others, unseen[1])))
+    return lags
 
 
-def _clear_lags(found: Recorded, kind: int, seen: list[Ints]) -> tuple[Ints, Ints]:
+def _after_launch(seen: list[Ints], own: Flags, unseen: int) -> int:
+    return median(seen[0][own & _clear(seen, 0)], int(seen[0][own & (seen[0] >= 0)].min(initial=unseen)))
+
+
+def _clear(seen: list[Ints], kind: int) -> Flags:
     others = np.min([lag for other, lag in enumerate(seen) if other != kind], axis=0)
-    lags, replayed = seen[kind], found.work.from_replay
-    clear = (lags >= 0) & (lags < others)
-    return lags[clear & replayed], lags[clear & ~replayed]
+    return np.asarray((seen[kind] >= 0) & (seen[kind] < others))
 
 
 def _node_after(found: Recorded, seen: list[Ints]) -> int:
     """How long after the one before a node of a replay starts: as seen, or as other work does."""
-    of_nodes, of_others = _clear_lags(found, _ORDER, seen)
-    return median(of_nodes, median(of_others, _NODE_AFTER_NS))
+    clear, replayed = _clear(seen, _ORDER), found.work.from_replay
+    return median(seen[_ORDER][clear & replayed], median(seen[_ORDER][clear & ~replayed], _NODE_AFTER_NS))
 
 
 def median(values: Ints, unseen: int = 0) -> int:
@@ -223,10 +239,10 @@ def median(values: Ints, unseen: int = 0) -> int:
 _LATE_NS, _SOON_NS = 1_000, 5_000
 
 
-def _assumed(found: Recorded, ready: tuple[Ints, Ints], *, everything: bool) -> tuple[Rows, Rows]:
+def _assumed(found: Recorded, ready: tuple[Ints, Ints], early: Flags, *, everything: bool) -> tuple[Rows, Rows]:
     """Work, and the work of other streams that ended last before it: of all, or if nothing else explains its start."""
     work = found.work
-    usual = [_usual(found, kind, _seen(work.start, ready)) for kind in range(len(ready))]
+    usual = _usual(found, _seen(work.start, ready), early)
     expected = _expected(ready, usual).max(axis=0)
     late = (expected > NEVER) & (work.start - expected > _LATE_NS)
     pairs = [(work.stream[:0], work.stream[:0])]
