@@ -127,7 +127,7 @@ def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none") -> Tasks:
     return Tasks(
         places, events.previous, code, own, waits_for, after_work, awaited, event, launch, early,
         before, order, work.end - arrived, (one, other, dependent), meeting, work.start,
-        _node_after(found, _seen(work.start, (called, ended, waited))),
+        _node_after(found, _seen(work.start, (called, ended, waited)), early),
     )  # fmt: skip
 
 
@@ -203,20 +203,24 @@ def _usual(found: Recorded, seen: list[Ints], early: Flags) -> list[Ints]:
 
     That of launches is another one where it counts from the start of a call, as the call goes on until the work ends.
     """
-    replayed = found.work.from_replay
-    classes = (early, _EARLY_NS), (replayed & ~early, _LAUNCH_NS), (~replayed & ~early, _LAUNCH_NS)
-    lags = [np.select([own for own, _ in classes], [_after_launch(seen, *one) for one in classes])]
-    late = seen[0] > _CLEARLY * lags[0]
+    replayed, lags = found.work.from_replay, [_after_launch(found, seen, early)]
     for kind in range(1, len(seen)):
-        clear = _clear(seen, kind) & late
-        unseen = (_node_after(found, seen), _AFTER_NS) if kind == _ORDER else (0, 0)
+        clear = _clearly_last(found, seen, early, kind)
+        unseen = (_node_after(found, seen, early), _AFTER_NS) if kind == _ORDER else (0, 0)
         of_nodes, of_others = seen[kind][clear & replayed], seen[kind][clear & ~replayed]
         lags.append(np.where(replayed, median(of_nodes, unseen[0]), median(of_others, unseen[1])))
     return lags
 
 
-def _after_launch(seen: list[Ints], own: Flags, unseen: int) -> int:
-    return median(seen[0][own & _clear(seen, 0)], int(seen[0][own & (seen[0] >= 0)].min(initial=unseen)))
+def _after_launch(found: Recorded, seen: list[Ints], early: Flags) -> Ints:
+    replayed, clear, launched = found.work.from_replay, _clear(seen, 0), seen[0] >= 0
+    classes = (early, _EARLY_NS), (replayed & ~early, _LAUNCH_NS), (~replayed & ~early, _LAUNCH_NS)
+    usual = [median(seen[0][own & clear], int(seen[0][own & launched].min(initial=most))) for own, most in classes]
+    return np.select([own for own, _ in classes], usual)
+
+
+def _clearly_last(found: Recorded, seen: list[Ints], early: Flags, kind: int) -> Flags:
+    return _clear(seen, kind) & (seen[0] > _CLEARLY * _after_launch(found, seen, early))
 
 
 def _clear(seen: list[Ints], kind: int) -> Flags:
@@ -224,9 +228,9 @@ def _clear(seen: list[Ints], kind: int) -> Flags:
     return np.asarray((seen[kind] >= 0) & (seen[kind] < others))
 
 
-def _node_after(found: Recorded, seen: list[Ints]) -> int:
+def _node_after(found: Recorded, seen: list[Ints], early: Flags) -> int:
     """How long after the one before a node of a replay starts: as seen, or as other work does."""
-    clear, replayed = _clear(seen, _ORDER), found.work.from_replay
+    clear, replayed = _clearly_last(found, seen, early, _ORDER), found.work.from_replay
     return median(seen[_ORDER][clear & replayed], median(seen[_ORDER][clear & ~replayed], _NODE_AFTER_NS))
 
 
