@@ -72,7 +72,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas, with one report in memory at a time."""
-    parts = [_columns(dataset, part, found) for part, found in _each(dataset)]
+    parts = [_columns(dataset, *one) for one in _each(dataset)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -85,11 +85,13 @@ def _of_windows(dataset: Dataset, part: Dataset, found: _Found, rows: Rows) -> C
     }
 
 
-def _columns(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
-    rows, window_ns = found.rows, (found.windows.end - found.windows.start)[found.rows.window]
+def _columns(dataset: Dataset, part: Dataset, found: _Found, modules: Hierarchy) -> Columns:
+    order = np.lexsort((found.rows.module, found.rows.kind, -found.rows.ns, found.rows.window))
+    rows = _Rows(*(column[order] for column in found.rows))
+    window_ns = (found.windows.end - found.windows.start)[rows.window]
     return _of_windows(dataset, part, found, rows.window) | {
         "kind": np.array(KINDS, object)[rows.kind],
-        "path": np.array([*found.modules.path, None], object)[rows.module],
+        "path": np.array([*modules.path, None], object)[rows.module],
         "ns": rows.ns,
         "share": rows.ns / window_ns,
         "window_ns": window_ns,
@@ -118,8 +120,8 @@ def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
     ``compute_ns`` and so on, which add up to ``window_ns``.
     """
     parts, total, names = [], Counter[tuple[int, str]](), [""]
-    for part, found in _each(dataset):
-        names = [*patterns(found.modules), ""] if len(names) == 1 else names
+    for part, found, modules in _each(dataset):
+        names = [*patterns(modules), ""] if len(names) == 1 else names
         parts.append(_by_window(dataset, part, found))
         keys, (ns,) = sums_by((found.rows.kind, found.rows.module), (found.rows.ns,))
         for kind, module, time in zip(*(key.tolist() for key in keys), ns.tolist(), strict=True):
@@ -163,7 +165,8 @@ def _leading(total: Counter[tuple[int, str]], kind: int) -> list[tuple[str, floa
 def by_window(dataset: Dataset) -> tuple[Rows, Ints]:
     """A number for the process and device of every window, and its time by kind, in the order of ``KINDS``."""
     lines, times = [], []
-    for at, (_, found) in enumerate(_each(dataset)):
+    for at, part in enumerate(_reports(dataset)):
+        found = _of_one(part, None)
         lines.append(found.windows.line + (at << 32))
         times.append(_by_kind(found))
     return np.concatenate(lines), np.concatenate(times)
@@ -197,21 +200,25 @@ class _Rows(NamedTuple):
 class _Found(NamedTuple):
     """The budget of a report; ``lines`` are the processes and devices of ``windows.line``."""
 
-    modules: Hierarchy
     lines: tuple[Ints, Ints]
     windows: Windows
     rows: _Rows
 
 
-def _each(dataset: Dataset) -> Iterator[tuple[Dataset, _Found]]:
+def _reports(dataset: Dataset) -> Iterator[Dataset]:
     if dataset.root is not None:
         raise UsageError(f"a {NAME} is of whole devices; ask the whole dataset, without --path")
-    modules = hierarchy(dataset)
-    for part in dataset.by_report():
-        yield part, _of_one(part, modules)
+    return dataset.by_report()
 
 
-def _of_one(dataset: Dataset, modules: Hierarchy) -> _Found:
+def _each(dataset: Dataset) -> Iterator[tuple[Dataset, _Found, Hierarchy]]:
+    reports, modules = _reports(dataset), hierarchy(dataset)
+    for part in reports:
+        yield part, _of_one(part, modules), modules
+
+
+def _of_one(dataset: Dataset, modules: Hierarchy | None) -> _Found:
+    """The budget of a report, by module if these are given."""
     work = _work_of(dataset, modules)
     windows = windows_of(work.line, work.column("step_id"), work.start, work.end)
     pieces = _pieces(work, windows)
@@ -219,8 +226,7 @@ def _of_one(dataset: Dataset, modules: Hierarchy) -> _Found:
     parts = [pieces.at(~idle), *_idle_pieces(dataset, modules, work, pieces.at(idle))]
     whole = _Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     (window, kind, module), (ns,) = sums_by((whole.window, whole.kind, whole.module), (whole.end - whole.start,))
-    order = np.lexsort((module, kind, -ns, window))
-    return _Found(modules, work.lines, windows, _Rows(window[order], kind[order], module[order], ns[order]))
+    return _Found(work.lines, windows, _Rows(window, kind, module, ns))
 
 
 def _or_none(values: Ints) -> np.ndarray[Any, Any]:
@@ -250,7 +256,7 @@ class _Work(NamedTuple):
         return integers(self.table, name, null)
 
 
-def _work_of(dataset: Dataset, modules: Hierarchy) -> _Work:
+def _work_of(dataset: Dataset, modules: Hierarchy | None) -> _Work:
     table = dataset.table("kernels", [*_WORK, *_PLACE, *_LAUNCHED])
     kinds, collective = labels(table, "kind"), nccl_work(dataset, table)
     kind = np.where(np.isin(kinds.code, kinds.of("memcpy", "memset")), _COPY, _COMPUTE)
@@ -268,7 +274,11 @@ def _work_of(dataset: Dataset, modules: Hierarchy) -> _Work:
     shift[line] = start - times[0]
     arrived = start + _waited(dataset, line[kind == _COMMUNICATION], integers(table, "kernel_id"))
     lines = pid[first], device[first]
-    return _Work(table, line, lines, shift, start, end, np.minimum(arrived, end), kind, modules.rows(table))
+    return _Work(table, line, lines, shift, start, end, np.minimum(arrived, end), kind, _modules(table, modules))
+
+
+def _modules(table: pa.Table, modules: Hierarchy | None) -> Rows:
+    return np.full(table.num_rows, -1) if modules is None else modules.rows(table)
 
 
 def _waited(dataset: Dataset, lines: Rows, kernel_id: Ints) -> Ints:
@@ -384,7 +394,7 @@ class _Gaps(NamedTuple):
         return _Gaps(*(column[rows] for column in self))
 
 
-def _idle_pieces(dataset: Dataset, modules: Hierarchy, work: _Work, idle: _Pieces) -> list[_Pieces]:
+def _idle_pieces(dataset: Dataset, modules: Hierarchy | None, work: _Work, idle: _Pieces) -> list[_Pieces]:
     following = np.searchsorted(work.start, idle.start, side="right")
     launched, returned = (work.column(f"launch_{name}_ns", _NEVER) for name in ("start", "end"))
     known = launched[following] != _NEVER
@@ -487,7 +497,7 @@ class _Spans(NamedTuple):
     module: Rows
 
 
-def _on_threads(dataset: Dataset, modules: Hierarchy, work: _Work, gaps: _Gaps, threads: Ints) -> _Pieces:
+def _on_threads(dataset: Dataset, modules: Hierarchy | None, work: _Work, gaps: _Gaps, threads: Ints) -> _Pieces:
     """The stretches, cut wherever their thread begins or ends something."""
     done = [*_done_by_threads(dataset, work), _calls(dataset, modules)]
     done = [spans._replace(thread=positions(spans.thread, threads)) for spans in done]
@@ -569,6 +579,8 @@ def _ended(table: pa.Table, module: Rows) -> _Spans:
     return _Spans(_threads(table), integers(table, "start_ns"), integers(table, "end_ns"), module)
 
 
-def _calls(dataset: Dataset, modules: Hierarchy) -> _Spans:
+def _calls(dataset: Dataset, modules: Hierarchy | None) -> _Spans:
+    if modules is None:
+        return _Spans(*np.zeros((4, 0), np.int64))
     table = dataset.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
     return _ended(table, modules.rows(table))

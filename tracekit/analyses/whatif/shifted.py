@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from tracekit.analyses.whatif.edits import Floats
 from tracekit.analyses.whatif.model import Times
 from tracekit.analyses.whatif.recorded import NEVER, Recorded, thread_keys
 from tracekit.arrays.codes import lookup
@@ -91,19 +93,20 @@ class _ShiftedReport:
 
     def _moved(self, keys: Ints, time: Ints) -> Ints:
         """Times on host threads: what lies within a call of CUDA, or between two, keeps its share of that."""
-        found, by, moved = self._found, self._moved_by, time.copy()
-        for number, key in enumerate(found.threads.tolist()):
-            events = np.arange(*np.searchsorted(found.events.thread, (number, number + 1)))
+        moved = time.copy()
+        for key, (begin, edges, shifts) in self._edges.items():
             rows = np.flatnonzero((keys == key) & (time != NEVER))
-            if events.size and rows.size:
-                old = np.column_stack((found.events.start[events], found.events.end[events])).ravel()
-                shifts = np.column_stack((by.event_start[events], by.event_end[events])).ravel()
-                moved[rows] += _between(old, shifts, time[rows])
+            moved[rows] += np.rint(np.interp((time[rows] - begin).astype(float), edges, shifts)).astype(np.int64)
         return moved
 
-
-def _between(old: Ints, shifts: Ints, time: Ints) -> Ints:
-    """How far times move, by how far the edges around them do."""
-    shift = np.interp((time - old[0]).astype(float), (old - old[0]).astype(float), shifts.astype(float))
-    whole: Ints = np.rint(shift).astype(np.int64)
-    return whole
+    @cached_property
+    def _edges(self) -> dict[int, tuple[int, Floats, Floats]]:
+        """By thread, the first start, and since then the starts and ends of calls of CUDA, and how far these move."""
+        found, by, edges = self._found, self._moved_by, {}
+        for number, key in enumerate(found.threads.tolist()):
+            events = slice(*np.searchsorted(found.events.thread, (number, number + 1)))
+            old = np.column_stack((found.events.start[events], found.events.end[events])).ravel()
+            shifts = np.column_stack((by.event_start[events], by.event_end[events])).ravel()
+            if old.size:
+                edges[key] = int(old[0]), (old - old[0]).astype(float), shifts.astype(float)
+        return edges
