@@ -365,9 +365,10 @@ def test_findings_are_paragraphs_and_end_the_summary(waiting: Path) -> None:
     text = " ".join(command("show", "findings", waiting).out.split())
     assert text.startswith("1 host_wait top.layers.*.mlp at most 54.6 \N{MICRO SIGN}s a step")
     assert f"tracekit show launches {waiting} --path top.layers.0.mlp" in text
-    last = command("parse", waiting.parent / "report.sqlite", "-o", waiting, "--force").out.splitlines()[-1]
-    assert last.startswith("Findings (the most each saves of a step): host_wait top.layers.*.mlp 15.7 %")
-    assert last.endswith(f"tracekit show findings {waiting}")
+    summary = command("parse", waiting.parent / "report.sqlite", "-o", waiting, "--force").out.splitlines()
+    [line] = [line for line in summary if line.startswith("Findings")]
+    assert line.startswith("Findings (the most each saves of a step): host_wait top.layers.*.mlp 15.7 %")
+    assert line.endswith(f"tracekit show findings {waiting}")
 
 
 def test_the_command_of_a_finding_shows_its_module(waiting: Path) -> None:
