@@ -17,7 +17,18 @@ from tests.simulator import capturing, eventful, simulate, write_report
 from tests.simulator.compiled.program import program
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
-from tracekit.analyses import ANALYSES, budget, coverage, fusions, gaps, kernels, module_kernels, modules, tree
+from tracekit.analyses import (
+    ANALYSES,
+    budget,
+    coverage,
+    findings,
+    fusions,
+    gaps,
+    kernels,
+    module_kernels,
+    modules,
+    tree,
+)
 from tracekit.analyses.base import Analysis
 from tracekit.analyses.difference import Difference, Options, compare
 from tracekit.analyses.spread import Values, spread
@@ -53,8 +64,8 @@ def at_once(dataset: Dataset) -> Iterator[Dataset]:
     yield dataset
 
 
-#: A budget is worked out for one report after the other; see ``test_budget`` for several.
-AT_ONCE = [one for one in BY_REPORT if one not in (coverage, budget)]
+#: A budget and the model of a step are of one report after the other; see their own tests for several.
+AT_ONCE = [one for one in BY_REPORT if one not in (coverage, budget, findings)]
 
 
 @pytest.mark.parametrize("analysis", AT_ONCE, ids=lambda analysis: analysis.NAME)
@@ -75,7 +86,7 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
 
 
 def whole_page(dataset: Dataset) -> dict[str, Any]:
-    return contents(dataset, dataset, no_progress, {})
+    return contents(dataset, dataset, no_progress, {}, None)
 
 
 ASKED: dict[str, Callable[[Dataset], object]] = {
@@ -151,12 +162,16 @@ def test_medians_over_steps_of_several_reports_are_those_of_all_steps(trainings:
 
 def drawings(page: dict[str, Any]) -> dict[tuple[str, int | None], dict[str, Any]]:
     """What the page draws of each report and step, with the names of pieces in place of their numbers."""
-    names = [*page["timeline"]["names"], None]
+    names = [*page["timeline"]["names"], "a call of a module", None]
     found = {}
     for drawing in page["timeline"]["drawn"]:
-        pieces = drawing["pieces"] | {"name": [names[at] for at in drawing["pieces"]["name"]]}
+        named = {
+            part: drawing[part] | {"name": [names[at] for at in drawing[part]["name"]]}
+            for part in ("pieces", "host")
+            if part in drawing
+        }
         step = drawing["step"] and drawing["step"]["step_id"]
-        found[drawing["report"], step] = drawing | {"pieces": pieces, "step": step}
+        found[drawing["report"], step] = drawing | named | {"step": step}
     return found
 
 

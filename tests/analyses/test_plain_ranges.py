@@ -72,7 +72,7 @@ def test_the_tree_says_what_its_rows_are_and_folds_ranges_of_a_series(parsed: Pa
     assert heading == "range"
     assert first.startswith("───")
     assert rest == [ROOT_NAME, "", "", "", "(outside_ranges)"]
-    assert list(module_tree.frame(dataset).label) == [ROOT_NAME, "batch *", "layer_0 … layer_2", "soft.max[0]; 1.5"]
+    assert list(module_tree.frame(dataset).label) == [ROOT_NAME, "batch *", "layer_0 … 2", "soft.max[0]; 1.5"]
     assert list(classes.frame(dataset).name) == ["soft.max[0]; 1.5", ROOT_NAME, "batch *", "layer_*"]
 
 
@@ -261,7 +261,7 @@ def test_types_and_patterns_know_the_numbers_that_parts_of_layers_repeat(parsed:
     lines = [f"range 1 {at}00 {at}90 h.{at % 3}\nrange 1 {at}10 {at}20 h.{at % 3}.mlp" for at in range(3, 9)]
     dataset = parsed("\n".join(lines))
     assert set(classes.frame(dataset).name) == {"h.*", "h.*.mlp"}
-    assert list(module_tree.frame(dataset).label) == ["h.0 … h.2", "h.0.mlp … h.2.mlp"]
+    assert list(module_tree.frame(dataset).label) == ["h.0 … 2", "h.0 … 2.mlp"]
 
 
 def test_ranges_without_device_work_have_their_time_on_the_host(tmp_path: Path) -> None:

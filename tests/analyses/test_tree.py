@@ -116,10 +116,23 @@ def test_modules_that_hold_others_are_folded_by_the_numbers_in_their_names(parse
     layers: list[Node] = [(f"layer_{at}", "Layer", [("fc1", "Linear", []), ("fc2", "Linear", [])]) for at in range(3)]
     assert shown(parsed(lines_of([("top", "Top", layers)]))) == [
         ("top", 0, 1),
-        ("layer_0 … layer_2", 1, 3),
+        ("layer_0 … 2", 1, 3),
         ("fc1", 2, 1),
         ("fc2", 2, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "label"),
+    [
+        ("4", "19", "4 … 19"),
+        ("FSDP (blocks.4)", "FSDP (blocks.19)", "FSDP (blocks.4 … 19)"),
+        ("h.0.fc0", "h.3.fc3", "h.0.fc0 … h.3.fc3"),
+        ("a", "a", "a"),
+    ],
+)
+def test_a_line_of_layers_names_what_they_share_once(first: str, last: str, label: str) -> None:
+    assert module_tree.folded(first, last) == label
 
 
 def test_names_without_numbers_are_never_folded(parsed: Parse) -> None:

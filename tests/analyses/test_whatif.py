@@ -27,6 +27,7 @@ from tracekit.analyses.whatif.replay import played
 from tracekit.cli import main
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
+from tracekit.views.formatting import duration
 
 SEEDS = st.integers(0, 10_000)
 STEPS = 8
@@ -372,7 +373,7 @@ def test_the_command_prints_what_the_model_predicts(tmp_path: Path, capsys: pyte
     }
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert f"{found.step_after_ns / 1e6:.3f} ms after" in shown
+    assert f"{duration(found.step_after_ns)} after" in shown
     assert "compute" in shown
 
 

@@ -19,6 +19,7 @@ from tracekit.analyses.comparable import (
     work_summary,
 )
 from tracekit.analyses.coverage import certainty_of_work
+from tracekit.analyses.durations import duration
 from tracekit.analyses.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
 from tracekit.analyses.nodes import noun
 from tracekit.analyses.phase_times import PHASES
@@ -358,11 +359,11 @@ def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
     notes = []
     for name, side in (("first", before), ("second", after)):
         if side.between is not None and (between := int(side.between.ns.sum())):
-            notes.append(f"The {name} run has {between:,} ns of work between steps; it is compared as a whole.")
+            notes.append(f"The {name} run has {duration(between)} of work between steps; it is compared as a whole.")
         if side.outside_ns:
             notes.append(
-                f"The {name} run has {side.outside_ns:,} ns of work launched before the first step of its process; it "
-                "is ignored."
+                f"The {name} run has {duration(side.outside_ns)} of work launched before the first step of its "
+                "process; it is ignored."
             )
         if side.steps < _FEW_STEPS:
             steps = f"{side.steps} {'step' if side.steps == 1 else 'steps'}"

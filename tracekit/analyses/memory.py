@@ -27,7 +27,7 @@ _FIGURES = ("input_bytes", "output_bytes", "bytes")
 
 
 def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
-    """Modules by the size of the parameters of their subtree, the largest first.
+    """Modules by the size of the parameters of their subtree, the largest first; of equal ones by what they copied.
 
     Args:
         dataset: The dataset, or a subtree of one.
@@ -57,7 +57,7 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
             **gathered.columns(params, subtree_params),
         }
     )
-    order = np.argsort(-np.where(subtree_params.known, subtree_params.value, -1), kind="stable")
+    order = np.lexsort((-answer["copied_bytes"], -np.where(subtree_params.known, subtree_params.value, -1)))
     return answer.iloc[order].reset_index(drop=True)
 
 

@@ -191,15 +191,15 @@ class _Folding:
 
     def lines(self) -> Iterator[_Line]:
         """The lines, in pre-order."""
-        ahead = self._folded([[row] for row in self._children[-1]], 0, "")[::-1]
+        ahead = self.folded([[row] for row in self._children[-1]], 0, "")[::-1]
         while ahead:
             line = ahead.pop()
             yield line
             below = [self._children[row] for row in line.rows]
             siblings = [[children[at] for children in below] for at in range(len(below[0]))]
-            ahead += self._folded(siblings, line.depth + 1, f"{line.pattern}.")[::-1]
+            ahead += self.folded(siblings, line.depth + 1, f"{line.pattern}.")[::-1]
 
-    def _folded(self, siblings: list[list[int]], depth: int, above: str) -> list[_Line]:
+    def folded(self, siblings: list[list[int]], depth: int, above: str) -> list[_Line]:
         members: list[list[list[int]]] = []
         #: The siblings of each series since one that is in none: series may alternate.
         by_series: dict[str, list[list[int]]] = {}
@@ -239,9 +239,8 @@ class _Folding:
 
     def _line(self, copies: list[list[int]], depth: int, above: str) -> _Line:
         rows = [row for copy in copies for row in copy]
-        first, last = self._names[rows[0]], self._names[rows[-1]]
-        label, pattern = (first, first) if first == last else (f"{first} … {last}", f"{first}…{last}")
-        return _Line(rows, depth, len(copies), label, f"{above}{pattern}")
+        label = folded(self._names[rows[0]], self._names[rows[-1]])
+        return _Line(rows, depth, len(copies), label, f"{above}{label.replace(' … ', '…')}")
 
     def _alike(self, first: int, second: int) -> bool:
         if self._kind[first] != self._kind[second]:
@@ -251,3 +250,13 @@ class _Folding:
         )
         changes = {number - other for number, other in zip(numbers, others, strict=True)}
         return len(changes - {0}) <= 1
+
+
+def folded(first: str, last: str) -> str:
+    """The name of a line of layers: ``layer_0 … 3``, or both names where they differ in more than a number."""
+    parts, others = (re.split(r"(\d+)", name) for name in (first, last))
+    unlike = [at for at, pair in enumerate(zip(parts, others, strict=False)) if pair[0] != pair[1]]
+    if first == last or len(parts) != len(others) or len(unlike) != 1 or unlike[0] % 2 == 0:
+        return first if first == last else f"{first} … {last}"
+    parts[unlike[0]] += f" … {others[unlike[0]]}"
+    return "".join(parts)

@@ -148,7 +148,7 @@ def named(name: str, answer: Columns, column: str) -> str:
     for candidate in answer:
         if column in (heading(candidate, words) for words in (ON_GPU, ON_CPU)):
             return candidate
-    raise UsageError(f"{name} has no column {column}; {did_you_mean(column.replace(' ', '_'), answer)}")
+    raise UsageError(f"{name or 'the answer'} has no column {column}; {did_you_mean(column.replace(' ', '_'), answer)}")
 
 
 def picked(name: str, answer: Columns, choice: Choice) -> Columns:

@@ -17,11 +17,11 @@ from rich.text import Text
 
 from tracekit.analyses import nodes
 from tracekit.analyses.base import Columns
+from tracekit.analyses.durations import duration as duration
 from tracekit.analyses.phase_times import COLUMNS
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
 
-_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
 _SHOWN_AS_ZERO = 0.0005
 #: From the first on, three digits would be written 1e+03; below the second, with a negative power of ten.
 _FOUR_DIGITS, _LEAST = 999.5, 0.001
@@ -89,14 +89,6 @@ def records(answer: pd.DataFrame | Columns) -> list[dict[str, Any]]:
     columns = answer if isinstance(answer, dict) else columns_of(answer)
     values = [[None if value != value else value for value in column.tolist()] for column in columns.values()]
     return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
-
-
-def duration(ns: float) -> str:
-    """Nanoseconds in the largest unit that fits, three digits: ``1.23 ms``."""
-    if ns < 0:
-        return f"-{duration(-ns)}"
-    size, unit = next((unit for unit in _UNITS if ns >= _ROUNDED_UP * unit[0]), _UNITS[-1])
-    return f"{ns / size:.3g} {unit}" if ns < _FOUR_DIGITS * size else f"{ns / size:,.0f} {unit}"
 
 
 def size(number_of_bytes: float) -> str:

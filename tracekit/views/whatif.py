@@ -11,9 +11,7 @@ from rich.text import Text
 
 from tracekit.analyses.budget import KINDS
 from tracekit.analyses.whatif import Prediction
-from tracekit.views.formatting import percent
-
-_NS_PER_MS = 1_000_000
+from tracekit.views.formatting import change, duration, percent
 
 
 def as_json(prediction: Prediction) -> dict[str, Any]:
@@ -29,13 +27,12 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
 def as_text(prediction: Prediction) -> RenderableType:
     """The prediction as lines."""
     before, after = prediction.step_before_ns, prediction.step_after_ns
-    change = percent(abs(after / before - 1)) if before else "unknown"
-    sign = "+" if after > before else "-"
-    head = f"Median step: {_ms(before)} before, {_ms(after)} after ({sign}{change})"
+    changed = change(after / before - 1) if before else "unknown"
+    head = f"Median step: {duration(before)} before, {duration(after)} after ({changed})"
     parts: list[RenderableType] = [Text(head, style="bold"), _budgets(prediction)]
     low, high = prediction.range_ns or (after, after)
     if low < high:
-        note = f"Between {_ms(low)} and {_ms(high)}: the report does not record which work streams waited for"
+        note = f"Between {duration(low)} and {duration(high)}: the report does not record which work streams waited for"
         parts.insert(1, Text(note))
     if prediction.unproven:
         note = f"{prediction.unproven:,} collectives keep their waits: not all of their ranks are known"
@@ -46,16 +43,16 @@ def as_text(prediction: Prediction) -> RenderableType:
 def _budgets(prediction: Prediction) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("kind", no_wrap=True)
-    for heading in ("before", "share", "after", "share", "change"):
+    for heading in ("before", "share before", "after", "share after", "change"):
         table.add_column(heading, justify="right", no_wrap=True)
     before, after = ({row["kind"]: row for row in rows} for rows in (prediction.before, prediction.after))
     for kind in KINDS:
         if kind in before or kind in after:
             one, other = (rows.get(kind, {"ns": 0, "share": 0.0}) for rows in (before, after))
-            figures = (_ms(one["ns"]), percent(one["share"]), _ms(other["ns"]), percent(other["share"]))
-            table.add_row(kind.replace("_", " "), *figures, f"{(other['ns'] - one['ns']) / _NS_PER_MS:+,.3f} ms")
+            figures = (duration(one["ns"]), percent(one["share"]), duration(other["ns"]), percent(other["share"]))
+            table.add_row(kind.replace("_", " "), *figures, _signed(other["ns"] - one["ns"]))
     return table
 
 
-def _ms(ns: int) -> str:
-    return f"{ns / _NS_PER_MS:,.3f} ms"
+def _signed(ns: int) -> str:
+    return f"{'+' if ns > 0 else ''}{duration(ns)}"

@@ -251,6 +251,7 @@ def check_host(drawn: dict[str, Any], tables: Tables, work: pd.DataFrame) -> Non
     of_modules = sum(name == -2 for name in host["name"])
     assert of_modules <= len(calls)
     assert of_modules == len(calls) or len(host["name"]) == limits.HOST_CALLS
+    assert drawn["calls"] == len(host["name"]) or len(host["name"]) == limits.HOST_CALLS < drawn["calls"]
     launch = drawn["pieces"].get("launch")
     if launch is None:
         return

@@ -33,7 +33,7 @@ COLUMNS = {
 KNOWN = pd.DataFrame(COLUMNS)
 KNOWN.loc[1, ["tflops_per_s", "flops_per_byte", "gb_per_s"]] = [3.5, 20.0, 175.0]
 SOME = pd.DataFrame(COLUMNS)
-UNKNOWN = SOME.assign(tflops_per_s=float("nan"), peak_tflops_per_s=float("nan"))
+UNKNOWN = SOME.assign(tflops_per_s=float("nan"), peak_tflops_per_s=float("nan"), peak_gb_per_s=float("nan"))
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +62,6 @@ def test_without_peaks_or_flops_the_notes_say_what_to_do(llama: Dataset) -> None
     roofline = drawn(llama, UNKNOWN)
     assert roofline["points"] == roofline["roofs"] == []
     assert "--peak" in roofline["notes"][-1]
+    # Of no dtype, only the peak of memory counts.
+    without_dtype = SOME.assign(dtype=None, peak_tflops_per_s=float("nan"))
+    assert not any("--peak" in note for note in drawn(llama, without_dtype)["notes"])

@@ -37,7 +37,7 @@ from tracekit.analyses.findings.base import Candidate, Family
 from tracekit.analyses.findings.rows import StepRows
 from tracekit.analyses.findings.sample import sampled
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, did_you_mean
 
 NAME = "findings"
 ANSWER = ("family", "module", "saving_share", "saving_ns", "advice")
@@ -142,4 +142,4 @@ def check_family(name: str) -> None:
     """
     names = [family.NAME for family in FAMILIES]
     if name not in names:
-        raise UsageError(f"there is no family of findings {name}; expected one of {', '.join(names)}")
+        raise UsageError(f"there is no family of findings {name}; {did_you_mean(name, names)}")

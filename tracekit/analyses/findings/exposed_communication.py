@@ -23,8 +23,10 @@ _ADVICE = (
 
 def candidates(steps: StepRows) -> Iterator[Candidate]:
     """All collectives at once; the module is the one with most exposed time."""
-    table, _, exposed = communication(steps.dataset, ["kernel_id"])
-    time = lookup(exposed, positions(steps.work.kernel, integers(table, "kernel_id")), 0)
+    time = np.zeros(steps.work.kernel.size, np.int64)
+    for part in steps.dataset.by_report():
+        table, _, exposed = communication(part, ["kernel_id"])
+        time += lookup(exposed, positions(steps.work.kernel, integers(table, "kernel_id")), 0)
     rows = np.flatnonzero((time > 0) & steps.in_step)
     if rows.size:
         by_module = sums(steps.work.module[rows] + 1, time[rows], len(steps.patterns))

@@ -10,6 +10,7 @@ import numpy as np
 from tracekit.analyses.findings.base import Candidate
 from tracekit.analyses.findings.rows import StepRows
 from tracekit.analyses.whatif.edits import without_code
+from tracekit.arrays.columns import integers
 
 NAME = "recompilation"
 _ADVICE = (
@@ -21,8 +22,8 @@ _ADVICE = (
 def candidates(steps: StepRows) -> Iterator[Candidate]:
     """Ranges of torch.compile at work."""
     ranges, _ = steps.stretches("compile")
-    compiled = steps.dataset.table("steps", ["step_id", "compile_ns"])
-    ids = np.asarray(compiled.column("step_id"))[np.asarray(compiled.column("compile_ns")) > 0]
+    tables = [part.table("steps", ["step_id", "compile_ns"]) for part in steps.dataset.by_report()]
+    ids = np.concatenate([integers(table, "step_id")[integers(table, "compile_ns") > 0] for table in tables])
     if ranges.start.size and ids.size:
         most = steps.per_step(int((ranges.end - ranges.start).sum()))
         evidence = steps.evidence("steps", ids, "steps")

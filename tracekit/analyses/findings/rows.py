@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from tracekit.analyses import budget
 from tracekit.analyses.subtrees import hierarchy, patterns
@@ -82,9 +83,8 @@ class StepRows:
         self.launched = np.full(self.events.start.size, -1)
         own = np.flatnonzero(self.work.event >= 0)[::-1]
         self.launched[self.work.event[own]] = own
-        table = dataset.table("kernels", [*_COLUMNS])
-        at = positions(self.work.kernel, integers(table, "kernel_id"))
-        self._kernels, self._at = table, at
+        self._kernels = pa.concat_tables(self._played(part) for part in dataset.by_report()).unify_dictionaries()
+        self._at = positions(self.work.kernel, integers(self._kernels, "kernel_id"))
         self.step = self.work.step
         self.call, self.bytes = (self.column(name) for name in ("call_id", "bytes"))
         self.in_step: Flags = (self.step >= 0) | (self.step.max(initial=-1) < 0)
@@ -99,6 +99,11 @@ class StepRows:
         self._ending = np.where(telling, np.arange(telling.size), self.after)
         step = np.where(self.wait >= 0, lookup(self.waits.step, self.wait), lookup(self.step, self.launched))
         self.event_step = lookup(step, self._ending)
+
+    def _played(self, report: Dataset) -> pa.Table:
+        """Of a report the device work that is in the model."""
+        table = report.table("kernels", [*_COLUMNS])
+        return table.filter(pa.array(positions(integers(table, "kernel_id"), self.work.kernel) >= 0))
 
     def words(self, column: str) -> Labels:
         """A column of the table ``kernels``, of all work."""

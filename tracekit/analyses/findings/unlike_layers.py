@@ -7,12 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from tracekit.analyses.findings.base import Candidate
 from tracekit.analyses.findings.rows import StepRows
 from tracekit.analyses.subtrees import series
 from tracekit.analyses.whatif.edits import shortened
-from tracekit.arrays.codes import codes
+from tracekit.arrays.codes import codes, joint
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, minima, sums
 from tracekit.arrays.types import Ints, Rows
@@ -88,10 +89,16 @@ def _kinds(steps: StepRows) -> list[int]:
 
 
 def _inputs(steps: StepRows) -> tuple[Ints, Ints]:
-    table = steps.dataset.table("calls", ["module_id", "inputs"])
-    shapes = codes(table.column("inputs").combine_chunks())
-    rows, size = steps.modules.rows(table), len(steps.modules.path)
-    return minima(rows, shapes, size), maxima(rows, shapes, size)
+    """Of each module the smallest and the largest number of a shape of its inputs."""
+    parts, shapes = [], []
+    for part in steps.dataset.by_report():
+        table = part.table("calls", ["module_id", "inputs"])
+        rows, inputs = steps.modules.rows(table), table.column("inputs").combine_chunks()
+        _, first = np.unique(joint([rows + 1, codes(inputs)]), return_index=True)
+        parts.append(rows[first])
+        shapes.append(inputs.take(pa.array(first)))
+    rows, shape, size = np.concatenate(parts), codes(pa.concat_arrays(shapes)), len(steps.modules.path)
+    return minima(rows, shape, size), maxima(rows, shape, size)
 
 
 def _candidate(steps: StepRows, time: _Time, rows: Rows, slow: Rows) -> Candidate:

@@ -70,18 +70,18 @@ def roof(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any
         for row in records(known.head(limits.ROOF_POINTS))
     ]
     roofs = [_figures(row, _PEAKS) for row in records(peaks)]
-    return {"points": points, "roofs": roofs, "notes": _notes(worked, known, peaks)}
+    return {"points": points, "roofs": roofs, "notes": _notes(worked, known)}
 
 
 def _figures(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: clipped(str(row[name])) if name in _WORDS and row[name] is not None else row[name] for name in names}
 
 
-def _notes(worked: pd.DataFrame, known: pd.DataFrame, peaks: pd.DataFrame) -> list[str]:
+def _notes(worked: pd.DataFrame, known: pd.DataFrame) -> list[str]:
     return [
         _shown_note(worked, known),
         *_unknown_notes(worked, worked.drop(known.index)),
-        *([] if len(peaks) else [_NO_PEAKS]),
+        *([] if worked["peak_gb_per_s"].notna().any() else [_NO_PEAKS]),
     ]
 
 

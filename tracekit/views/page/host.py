@@ -24,7 +24,7 @@ class Host(NamedTuple):
     """Calls on threads, in columns; ``name`` is -1 of calls of modules, ``thread`` is an index into ``threads``.
 
     ``depth`` is how many calls of the thread are around one, ``launch`` is of each kernel of the step the call that
-    launched it, or -1.
+    launched it, or -1; ``calls`` counts them with those that are not drawn.
     """
 
     start: Ints
@@ -35,6 +35,7 @@ class Host(NamedTuple):
     name: Rows
     threads: list[tuple[int, int]]
     launch: Rows
+    calls: int
 
 
 class _Spans(NamedTuple):
@@ -118,10 +119,17 @@ def _drawn(spans: _Spans, launch: Rows, length: Ints) -> Host:
     place[shown] = np.arange(shown.size)
     kept = spans.of(shown)
     thread, first = grouped((kept.pid, kept.tid))
-    depth = np.zeros(shown.size, np.int64)
+    threads = list(zip(kept.pid[first].tolist(), kept.tid[first].tolist(), strict=True))
+    depth = _depth(spans)[shown]
+    return Host(kept.start, kept.end, thread, depth, kept.module, kept.name, threads, place[launch], length.size)
+
+
+def _depth(spans: _Spans) -> Ints:
+    """How many calls of the thread are around each: also those for which there is no room."""
+    thread, first = grouped((spans.pid, spans.tid))
+    depth = np.zeros(thread.size, np.int64)
     for at in range(first.size):
         rows = np.flatnonzero(thread == at)
-        rows = rows[nesting_order(kept.start[rows], kept.end[rows])]
-        depth[rows] = np.minimum(parents(kept.start[rows], kept.end[rows])[1], _DEEPEST)
-    threads = list(zip(kept.pid[first].tolist(), kept.tid[first].tolist(), strict=True))
-    return Host(kept.start, kept.end, thread, depth, kept.module, kept.name, threads, place[launch])
+        rows = rows[nesting_order(spans.start[rows], spans.end[rows])]
+        depth[rows] = np.minimum(parents(spans.start[rows], spans.end[rows])[1], _DEEPEST)
+    return depth

@@ -83,10 +83,10 @@ def timelines(
         (from the start of the drawing), ``length_ns``, ``stream``, ``lane``, ``module``, ``line``, ``name`` (-1 if not
         listed), ``count`` (kernels that are drawn as one) and ``ns`` (their time). Where there are too many
         pieces, neighbours are drawn as one, with the module and the name that took the most of their time. Drawings of
-        steps with work of a device have ``threads`` of the host and ``host``, the calls on these, in columns: those
-        above, with the thread as ``stream`` and -2 as the ``name`` of calls of modules; and ``pieces`` have ``launch``,
-        the call that launched each, or -1. If several ranks ran the first step on a known clock, the first drawing is
-        of all of them, and its ``pieces`` have ``meeting``: which are of one collective.
+        steps with work of a device have ``threads`` of the host, ``calls`` (how many) and ``host``, those that are
+        drawn, in the columns above, with the thread as ``stream`` and -2 as the ``name`` of calls of modules; and
+        ``pieces`` have ``launch``, the call that launched each, or -1. If several ranks ran the first step on a known
+        clock, the first drawing is of all of them, and its ``pieces`` have ``meeting``: which are of one collective.
     """
     choices, texts = chosen(steps, number), _Texts()
     common = together(dataset, steps, choices[0][0] if choices else None)
@@ -204,6 +204,7 @@ def _add_host(drawing: dict[str, Any], host: Host, nodes: Nodes) -> None:
         "span_ns": max(end, int(host.end[host.module >= 0].max(initial=end))) - begin,
         "threads": [{"pid": pid, "tid": tid} for pid, tid in host.threads],
         "host": {name: column.tolist() for name, column in columns.items()},
+        "calls": host.calls,
     }
 
 

@@ -27,8 +27,8 @@ function budgetTable(rows, of) {
 // Both budgets below each other on one scale, with how each kind changed.
 function addBothBudgets(before, after) {
   const longest = Math.max(before.whole_ns, after.whole_ns, 1);
-  const bars = [[DATA.changes.before, before], [DATA.changes.after, after]].map(([name, budget]) => el("div", { class: "scaled" },
-    el("p", { class: "muted" }, `${name}, ${budget.of}: ${duration(budget.whole_ns)}`), styled(budgetBar(budget.rows), { width: `${(budget.whole_ns / longest) * 100}%` })));
+  const bars = [[DATA.changes.before, before], [DATA.changes.after, after]].map(([name, budget], at) => el("div", { class: "scaled" },
+    el("p", { class: "muted" }, `${name}, ${budget.of}: ${duration(budget.whole_ns)}${at && before.whole_ns ? ` (${signed(budget.whole_ns / before.whole_ns - 1, percent)})` : ""}`), styled(budgetBar(budget.rows), { width: `${(budget.whole_ns / longest) * 100}%` })));
   const rows = new Map();
   for (const [side, budget] of [["before_ns", before], ["after_ns", after]]) {
     for (const row of budget.rows) rows.set(row.kind, { ...row, before_ns: 0, after_ns: 0, ...rows.get(row.kind), [side]: row.median_ns });

@@ -45,7 +45,7 @@ function addChanges() {
   const rows = [...changes.steps, ...changes.lines];
   const most = Math.max(...rows.map((row) => Math.abs(row.change_ns)), 1);
   const table = (shown) => plainTable(`Changes from ${changes.before} to ${changes.after}, per step`, [
-    ["per step", changeName],
+    [`${WORDS.device} time per step`, changeName],
     ["before", (row) => timeText(row.before_ns), true],
     ["after", (row) => timeText(row.after_ns), true],
     ["change", changeText, true],

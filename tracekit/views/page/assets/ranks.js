@@ -20,7 +20,7 @@ function culpritOf(rows) {
   const most = rows.reduce((worst, row) => (of(row) > of(worst) ? row : worst));
   const usual = medianOf(rows.map(of));
   if (!proven && most.own_ns < NOTABLY * usual) return { most: null, text: "No rank works notably longer than the others before it communicates." };
-  const waited = `The others waited ${duration(Math.round(most.others_waited_ns))} a step for ${rankName(most)}.`;
+  const waited = `In a step the other ranks waited ${duration(Math.round(most.others_waited_ns))} for ${rankName(most)}, added up.`;
   const worked = `In a step ${rankName(most)} works ${duration(Math.round(most.own_ns))} before or beside communication, the median of the ranks is ${duration(Math.round(usual))}.`;
   return { most, text: proven ? waited : worked };
 }

@@ -22,7 +22,8 @@ class SortedTable {
   }
 
   get shownColumns() {
-    return this.columns.filter((column) => !column.hidden?.());
+    const isKnown = (column) => !this.rows.length || this.rows.some((row) => (column.of(row) ?? null) !== null);
+    return this.columns.filter((column) => !column.hidden?.() && isKnown(column));
   }
 
   get sorted() {

@@ -8,6 +8,7 @@ const TEXT_PX = 26;
 const BELOW_PX = 10;
 const TEXT_ROWS = 100;
 const MOST_ARROWS = 50;
+const MOST_BANDED = 8; // streams, so that many ranks are seen at once
 const OF_MODULE = -2; // as the name of a call on the host
 const STREAM = WORDS.device === "CPU" ? "thread" : "stream";
 
@@ -51,9 +52,9 @@ function rowsOf(drawn) {
   for (const at of order) {
     const stream = streams[at];
     const own = pieces.stream.flatMap((stream, piece) => (stream === at ? [piece] : []));
-    rows.push({ kind: "title", top, text: streamName(stream) });
+    rows.push({ kind: "title", top, text: streamName(stream), own });
     top += TITLE_PX;
-    for (const runs of !stream.isHost && drawn.work === drawn.pieces.name.length ? bandsOf(pieces, own) : []) {
+    for (const runs of !stream.isHost && streams.length <= MOST_BANDED && drawn.work === drawn.pieces.name.length ? bandsOf(pieces, own) : []) {
       rows.push({ kind: "band", top, high: BAND_PX, runs });
       top += BAND_PX;
     }
@@ -81,9 +82,15 @@ function choose(at) {
   byId("drawn").selectedIndex = at;
   const drawn = DATA.timeline.drawn[at];
   Object.assign(timeline, { drawn, pieces: withHost(drawn), streams: [...drawn.streams, ...threadsOf(drawn)] });
-  Object.assign(timeline, { rows: rowsOf(drawn), from: 0, to: Math.max(drawn.span_ns, 1), piece: null });
+  Object.assign(timeline, { rows: rowsOf(drawn), to: Math.max(drawn.span_ns, 1), piece: null });
+  timeline.from = leadOf(drawn) > drawn.span_ns / 2 ? leadOf(drawn) * 1.02 - drawn.span_ns * 0.02 : 0;
   describeTimeline();
   redraw();
+}
+
+// How long the host was ahead of the device.
+function leadOf({ host, pieces }) {
+  return host ? pieces.start_ns.reduce((least, start) => Math.min(least, start), Infinity) : 0;
 }
 
 function describeTimeline() {
@@ -91,7 +98,10 @@ function describeTimeline() {
   const boxes = drawn.pieces.name.length;
   const merged = drawn.work > boxes ? `; neighbours are merged into ${counted(boxes, "box", "boxes")}` : "";
   const left = drawn.left_out ? `; ${counted(drawn.left_out, STREAM)} with the least time not drawn` : "";
-  const text = `${counted(drawn.work, WORDS.work)} in ${duration(drawn.span_ns)} on ${counted(drawn.streams.length, STREAM)}${drawn.host ? `, ${counted(drawn.host.name.length, "call")} on ${counted(drawn.threads.length, "thread")} of the host` : ""}${merged}${left}.`;
+  const calls = drawn.host?.name.length;
+  const host = drawn.host ? `, ${drawn.calls > calls ? `${grouped(calls)} of ` : ""}${counted(drawn.calls, "call")} on ${counted(drawn.threads.length, "thread")} of the host` : "";
+  const lead = timeline.from ? ` The host ran ${duration(leadOf(drawn))} ahead: Fit shows its calls, too.` : "";
+  const text = `${counted(drawn.work, WORDS.work)} in ${duration(drawn.span_ns)} on ${counted(drawn.streams.length, STREAM)}${host}${merged}${left}.${lead}`;
   byId("timeline-summary").textContent = text;
   byId("canvas").setAttribute("aria-label", `Timeline: ${drawingName(drawn)}. ${text} Arrow keys select, plus and minus zoom.`);
   const order = pieces.start_ns.map((_, at) => at).sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]).slice(0, TEXT_ROWS);
@@ -223,7 +233,9 @@ function paintBox(brush, { start, end, row, tone, shade, text, dim }) {
 const PAINT = {
   title({ pen, tones }, row) {
     pen.fillStyle = tones.muted;
-    pen.fillText(row.text, 4, row.top + TITLE_PX / 2);
+    const { from, to, pieces } = timeline;
+    const isSeen = row.own.some((at) => pieces.start_ns[at] <= to && pieces.start_ns[at] + pieces.length_ns[at] >= from);
+    pen.fillText(isSeen ? row.text : `${row.text}: nothing in view`, 4, row.top + TITLE_PX / 2);
   },
   band(brush, row) {
     const { node } = selection;
