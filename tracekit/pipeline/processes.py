@@ -118,7 +118,7 @@ class _Part(NamedTuple):
         self.folder.mkdir(exist_ok=True)
         tables = DealtTables(self.report, self.dealt, self.processes)
         recording = recording_of(tables, lambda: self.source, lambda _, done: share(0.2 * done))
-        trace = traced(recording, options.rows, lambda _, done: share(0.2 + 0.4 * done))
+        trace = traced(recording, options, lambda _, done: share(0.2 + 0.4 * done))
         markers = trace.evidence.decoded.markers
         about, held = described(self.report, trace, options), Held.of(recording)
         rows = write_part(self.folder, trace, lambda _, done: share(0.6 + 0.4 * done))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Ints, Rows
-from tracekit.attribution import METHODS
+from tracekit.attribution import METHOD_NAMES
 from tracekit.attribution.base import Trace
 from tracekit.causes import NAME_OF_CAUSE, NAMES
 from tracekit.markers.base import Shapes
@@ -220,7 +220,7 @@ def _owner(trace: Trace, phase: Ints, rows: Rows) -> dict[str, object]:
         "module_id": or_null(module),
         "module": category(module, [module.path for module in trace.evidence.calls.modules]),
         "call_id": or_null(lookup(trace.ids.call_id, owners.call[rows])),
-        "method": category(owners.method[rows], [method.NAME for method in METHODS]),
+        "method": category(owners.method[rows], METHOD_NAMES),
         "cause": category(np.array([*NAME_OF_CAUSE, -1])[owners.cause[rows]], NAMES),
         "phase": category(phase[rows], PHASES),
     }

@@ -1,0 +1,261 @@
+"""Work without a module gets that of its certain counterpart in marked runs; steps that nobody marked are found."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit import causes
+from tracekit.aligned.matching import Answer, Matcher
+from tracekit.aligned.reference import Reference
+from tracekit.aligned.signatures import SIZES, Described, Signatures, signatures_of
+from tracekit.aligned.stretches import beginnings
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import agreed, grouped
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.attribution import ALIGNED, METHOD_NAMES, ids_of
+from tracekit.attribution.base import Trace, UsedReference
+from tracekit.dataset.per_report_modules import facts_in, united
+from tracekit.markers.base import StepMarker
+from tracekit.tables.modules import table_of
+from tracekit.trace.evidence import Evidence
+from tracekit.trace.hierarchy.modules import Module
+from tracekit.trace.steps.steps import Steps, step_at
+
+_NO_STEP, _CONTRADICTED = (causes.CAUSES.index(cause) for cause in (causes.LIKE_NO_STEP, causes.LIKE_CONTRADICTED))
+#: Causes that say no more than that nothing marked the work.
+_UNMARKED = [
+    causes.CAUSES.index(cause)
+    for cause in causes.CAUSES
+    if cause.name in {"outside_modules", "graph_unmapped", "graph_not_expanded", "backward", "optimizer"}
+]
+#: So many neighbouring stretches are tried as one: something inside a step may look like the beginning of another.
+_MOST_JOINED = 3
+_NO_CAUSE = -1
+
+
+class _Work(NamedTuple):
+    """The work of a recording, thread by thread in the order of launches.
+
+    Attributes:
+        order: Rows of work.
+        line: A number of the thread, or of the stream of work without a known launch.
+        step: The step that is recorded for it, or -1.
+        node: A number of the node of a CUDA graph that it was, or -1.
+    """
+
+    order: Rows
+    line: Rows
+    step: Rows
+    node: Rows
+    signatures: Signatures
+
+
+class _Found(NamedTuple):
+    """What a reference shows: for each piece of work the row of its module there, or a cause; steps."""
+
+    module: Rows
+    cause: Rows
+    steps: list[tuple[int, int, StepMarker]]
+    used: set[int]
+
+
+def aligned(trace: Trace, references: Sequence[Reference]) -> Trace:
+    """The trace in which work without a module has that of its counterpart in one of the references."""
+    work = _work_of(trace.evidence)
+    found = [_found(work, reference) for reference in references]
+    union = united([table_of(trace.evidence.calls.modules), *_modules_of(references, found)])
+    pending = np.isin(trace.owners.cause, _UNMARKED)
+    module, cause = np.full(work.order.size, -1, dtype=np.int64), np.full(work.order.size, _NO_STEP, dtype=np.int64)
+    disputed = np.zeros(module.size, dtype=bool)
+    for one, new_id in zip(found, union.module_id[1:], strict=True):
+        own = lookup(new_id, one.module)
+        disputed |= (own >= 0) & (module >= 0) & (own != module)
+        cause = np.where((cause == _NO_STEP) & (one.cause != _NO_STEP), one.cause, cause)
+        module = np.where(module >= 0, module, own)
+    module[disputed] = -1
+    cause = np.where(disputed, _CONTRADICTED, np.where(module >= 0, _NO_CAUSE, cause))
+    return _completed(trace, work, (module, cause), pending, union.table, union.module_id[0], found, references)
+
+
+def _modules_of(references: Sequence[Reference], found: Sequence[_Found]) -> list[pa.Table]:
+    """The modules of each reference; none of one that shows nothing."""
+    return [
+        one.modules if (shown.module >= 0).any() else one.modules.slice(0, 0)
+        for one, shown in zip(references, found, strict=True)
+    ]
+
+
+def _completed(  # noqa: PLR0913 - all that a trace is put together from
+    trace: Trace,
+    work: _Work,
+    told: tuple[Rows, Rows],
+    pending: Flags,
+    modules: pa.Table,
+    own_id: Ints,
+    found: Sequence[_Found],
+    references: Sequence[Reference],
+) -> Trace:
+    evidence = trace.evidence
+    of_work, cause = (np.full(work.order.size, -1, dtype=np.int64) for _ in range(2))
+    of_work[work.order], cause[work.order] = told
+    module = lookup(own_id, trace.module)
+    owners = replace(
+        trace.owners,
+        method=np.where(pending & (of_work >= 0), METHOD_NAMES.index(ALIGNED), trace.owners.method).astype(np.int8),
+        cause=np.where(pending, cause, trace.owners.cause).astype(np.int16),
+        call=np.where(pending, -1, trace.owners.call).astype(np.int32),
+    )
+    module = np.where(pending, of_work, module).astype(np.int32)
+    calls = replace(
+        evidence.calls, modules=_as_modules(modules), module=lookup(own_id, evidence.calls.module).astype(np.int32)
+    )
+    shares = evidence.compiled_work.shares
+    shares = replace(shares, module=lookup(own_id, shares.module), main=lookup(own_id, shares.main))
+    evidence = replace(
+        evidence,
+        calls=calls,
+        compiled_work=replace(evidence.compiled_work, shares=shares),
+        steps=_with_steps(evidence, work, [step for one in found for step in one.steps]),
+    )
+    used = tuple(
+        UsedReference(one.name, one.sha256, one.reports, sorted(shown.used), int((shown.module >= 0).sum()))
+        for one, shown in zip(references, found, strict=True)
+    )
+    return replace(
+        trace, evidence=evidence, owners=owners, module=module, ids=ids_of(evidence, module), references=used
+    )
+
+
+def _as_modules(table: pa.Table) -> list[Module]:
+    return [
+        Module(
+            path=row["path"],
+            name=row["name"],
+            kind=row["kind"],
+            parent=-1 if row["parent_id"] is None else row["parent_id"],
+            facts=facts_in(row, None),
+            alias_of=row["alias_of"],
+            subtree_end=row["subtree_end_id"],
+        )
+        for row in table.to_pylist()
+    ]
+
+
+def _work_of(evidence: Evidence) -> _Work:
+    recording, launch = evidence.recording, evidence.launched.launch
+    work, launches = recording.work, recording.launches
+    thread = lookup(launches.thread, launch)
+    line = grouped([work.process, thread, np.where(thread < 0, work.stream, -1)]).group
+    order = np.lexsort((work.start_ns, work.graph_node_id, launch, line))
+    step = step_at(
+        evidence.steps, thread, work.process, *(lookup(times, launch) for times in (launches.start_ns, launches.end_ns))
+    )
+    node = np.where(work.graph_node_id >= 0, grouped([work.process, work.graph_node_id]).group, -1)
+    name = np.where(work.full_name >= 0, work.full_name, work.name)
+    described = Described(
+        work.kind[order],
+        name[order],
+        work.copy_kind[order],
+        [getattr(work, size)[order] for size in SIZES],
+        recording.names,
+    )
+    return _Work(order, line[order], np.where(launch >= 0, step, -1)[order], node[order], signatures_of(described))
+
+
+def _found(work: _Work, reference: Reference) -> _Found:
+    size = work.order.size
+    found = _Found(np.full(size, -1, dtype=np.int64), np.full(size, _NO_STEP, dtype=np.int64), [], set())
+    if not reference.patterns or not size:
+        return found
+    matcher = Matcher(reference)
+    edges = np.flatnonzero(np.diff(work.line, prepend=-1, append=-1))
+    for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        steps = work.step[first:end]
+        if (steps >= 0).any():
+            changes = np.flatnonzero((np.diff(steps, prepend=-1) != 0) & (steps >= 0))
+            _match(work, matcher, first + np.append(changes, end - first), found)
+        unknown = np.flatnonzero(found.cause[first:end] == _NO_STEP) + first
+        for part in np.split(unknown, np.flatnonzero(np.diff(unknown) > 1) + 1) if unknown.size else ():
+            begin, stop = int(part[0]), int(part[-1]) + 1
+            cuts = beginnings(work.signatures.name[begin:stop], reference.patterns) + begin
+            _match(work, matcher, np.unique(np.concatenate([[begin], cuts, [stop]])), found)
+    _agree_on_nodes(work, found)
+    return found
+
+
+def _match(work: _Work, matcher: Matcher, cuts: Rows, found: _Found) -> None:
+    """Compares the work between neighbouring cuts with the reference."""
+    at = 0
+    while at < cuts.size - 1:
+        best: Answer | None = None
+        joined = 1
+        for number in range(1, min(_MOST_JOINED, cuts.size - 1 - at) + 1):
+            stretch = slice(int(cuts[at]), int(cuts[at + number]))
+            answer = matcher.answer(work.signatures.at(stretch))
+            if answer is not None and (best is None or answer.share > best.share):
+                best, joined = answer, number
+            if best is not None and best.share == 1:
+                break
+        if best is not None:
+            _keep(best, int(cuts[at]), int(cuts[at + joined]), found)
+        at += joined
+
+
+def _keep(answer: Answer, first: int, end: int, found: _Found) -> None:
+    found.module[first:end], found.cause[first:end] = answer.module, answer.cause
+    begin, stop = answer.core
+    if answer.pattern.step is not None and stop > begin:
+        found.steps.append((first + begin, first + stop - 1, answer.pattern.step))
+    if answer.pattern.step_id >= 0:
+        found.used.add(answer.pattern.step_id)
+
+
+def _agree_on_nodes(work: _Work, found: _Found) -> None:
+    """A node of a CUDA graph is of one module in all its replays, and always runs the same kernel."""
+    rows = np.flatnonzero(work.node >= 0)
+    if not rows.size:
+        return
+    node, nodes = work.node[rows], int(work.node.max()) + 1
+    module, unknown = found.module[rows], -2
+    told = np.flatnonzero(module >= 0)
+    common = agreed(node[told], module[told], nodes, missing=unknown)
+    same_kernel = agreed(node, work.signatures.name[rows], nodes, missing=unknown) != unknown
+    has = np.zeros(nodes, dtype=bool)
+    has[node[told]] = True
+    clear = has & (common != unknown) & same_kernel
+    found.module[rows] = np.where(clear[node], common[node], -1)
+    found.cause[rows] = np.where(clear[node], _NO_CAUSE, np.where(has[node], _CONTRADICTED, found.cause[rows]))
+
+
+def _with_steps(evidence: Evidence, work: _Work, found: Sequence[tuple[int, int, StepMarker]]) -> Steps:
+    """The steps, and those that were found in processes in which none are recorded."""
+    steps, recording = evidence.steps, evidence.recording
+    launches, launch = recording.launches, evidence.launched.launch
+    recorded = set(steps.process.tolist())
+    rows = []
+    for first, last, marker in found:
+        begin, end = int(launch[work.order[first]]), int(launch[work.order[last]])
+        if begin >= 0 and end >= 0 and int(recording.work.process[work.order[first]]) not in recorded:
+            rows.append((begin, end, marker))
+    if not rows:
+        return steps
+    begins, ends = (np.array([row[at] for row in rows], dtype=np.int64) for at in range(2))
+    columns = (launches.start_ns[begins], launches.end_ns[ends], launches.thread[begins])
+    known = (steps.start_ns, steps.end_ns, steps.thread)
+    start_ns, end_ns, thread = (np.concatenate(pair) for pair in zip(known, columns, strict=True))
+    process = recording.threads.process[thread]
+    order = np.lexsort((process, start_ns))
+    markers = [*steps.markers, *(row[2] for row in rows)]
+    parts_step = lookup(np.argsort(order), steps.parts.step)
+    return Steps(
+        start_ns[order],
+        end_ns[order],
+        thread[order],
+        process[order],
+        [markers[at] for at in order.tolist()],
+        steps.apart,
+        steps.parts._replace(step=parts_step),
+    )
