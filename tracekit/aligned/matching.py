@@ -5,6 +5,7 @@ classes on both sides are the same with other names, and a single one in place o
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ _UNMATCHED, _AMBIGUOUS, _CONTRADICTED = (
     causes.CAUSES.index(cause) for cause in (causes.LIKE_UNMATCHED, causes.LIKE_AMBIGUOUS, causes.LIKE_CONTRADICTED)
 )
 #: The least share of a step, on both sides, that must have a certain counterpart.
-_LEAST_SHARE = 0.6
+_LEAST_SHARE = 0.8
 #: The least share of equal names, in any order, without which two sequences are not compared; and how many are.
 _LEAST_COMMON = 0.3
 _MOST_COMPARED = 6
@@ -65,12 +66,13 @@ class Matcher:
         self._known: dict[bytes, Answer | None] = {}
         self._cells = 0
 
-    def answer(self, work: Signatures) -> Answer | None:
-        """What the most similar pattern shows; None if none is like it."""
-        key = work.exact.tobytes()
+    def answer(self, work: Signatures, before: int) -> Answer | None:
+        """What the most similar pattern shows; None if none is like it. ``before`` is the name of the work before it."""
+        before = before if work.group[0] == GRAPHS else 0
+        key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True)
         if key not in self._known:
-            same = self._exact.get(key)
-            self._known[key] = self._identical(same) if same else self._most_similar(work)
+            same = self._exact.get(work.exact.tobytes())
+            self._known[key] = self._identical(same) if same else self._most_similar(work, before)
         return self._known[key]
 
     def _counted(self, names: Ints) -> Ints:
@@ -82,7 +84,7 @@ class Matcher:
         answer = Answer(pattern, pattern.module, pattern.cause, (0, pattern.core), 1.0)
         return _common([answer, *(answer._replace(module=one.module, cause=one.cause) for one in patterns[1:])])
 
-    def _most_similar(self, work: Signatures) -> Answer | None:
+    def _most_similar(self, work: Signatures, before: int) -> Answer | None:
         common = np.minimum(self._counts, self._counted(work.name)).sum(axis=1)
         sizes = np.array([pattern.work.name.size for pattern in self._patterns])
         share = common / np.maximum(1, np.minimum(sizes, work.name.size))
@@ -93,13 +95,13 @@ class Matcher:
             if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or (best and bound < best[0].share / 2):
                 continue
             compared += 1
-            answer = self._compared(work, self._patterns[at])
+            answer = self._compared(work, self._patterns[at], before)
             if answer is None or (best and answer.share < best[0].share):
                 continue
             best = [answer] if not best or answer.share > best[0].share else [*best, answer]
         return _common(best) if best else None
 
-    def _compared(self, work: Signatures, pattern: Pattern) -> Answer | None:
+    def _compared(self, work: Signatures, pattern: Pattern, before: int) -> Answer | None:
         self._cells += work.name.size * abs(work.name.size - pattern.work.name.size)
         if self._cells > _MOST_CELLS:
             return None
@@ -111,7 +113,8 @@ class Matcher:
         found = agreement(work.name, pattern.work.name, pattern.module, exact)
         if found is None:
             return None
-        return _Comparison(work, pattern, found, self._parent, self._called).answer(same_sizes=same_sizes)
+        comparison = _Comparison(work, pattern, found, self._parent, self._called)
+        return comparison.answer(same_sizes=same_sizes, follows=before == int(pattern.work.name[-1]))
 
 
 def _all_in(left: Ints, right: Ints) -> bool:
@@ -145,11 +148,14 @@ class _Comparison:
         self.covered[self.place[certain]] = True
         self.filled = np.zeros(size, dtype=bool)
 
-    def answer(self, *, same_sizes: bool) -> Answer | None:
-        """The modules, if the greater part of both is alike, and one batch explains all sizes."""
+    def answer(self, *, same_sizes: bool, follows: bool) -> Answer | None:
+        """The modules, if the greater part of both is alike, and one batch explains all sizes.
+
+        ``follows`` is whether the work before it is what ends the pattern, so that it begins where the pattern does.
+        """
         if not (self.place >= 0).any():
             return None
-        self._fill()
+        self._fill(follows=follows)
         self._drop_lonely()
         rows = np.flatnonzero(self.place >= 0)
         if not rows.size:
@@ -168,12 +174,12 @@ class _Comparison:
         share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
         return Answer(self.pattern, self.module.astype(np.int32), self.cause.astype(np.int32), core, float(share))
 
-    def _fill(self) -> None:
+    def _fill(self, *, follows: bool) -> None:
         """Kernels between certain neighbours that have other names, or are fused."""
         certain = np.flatnonzero(self.place >= 0)
-        for before, after in zip(certain[:-1].tolist(), certain[1:].tolist(), strict=True):
-            work = slice(before + 1, after)
-            pattern = slice(int(self.place[before]) + 1, int(self.place[after]))
+        places = [*zip(certain.tolist(), self.place[certain].tolist(), strict=True)]
+        for (before, first), (after, last) in pairwise([(-1, -1), *places] if follows else places):
+            work, pattern = slice(before + 1, after), slice(first + 1, last)
             number, others = work.stop - work.start, pattern.stop - pattern.start
             if not number or not others or (self.found.some[work] >= 0).any() or self.found.used[pattern].any():
                 continue

@@ -188,20 +188,47 @@ def _found(work: _Work, reference: Reference) -> _Found:
 
 def _match(work: _Work, matcher: Matcher, cuts: Rows, found: _Found) -> None:
     """Compares the work between neighbouring cuts with the reference."""
+    stretches = _Stretches(work, matcher, cuts)
     at = 0
     while at < cuts.size - 1:
-        best: Answer | None = None
-        joined = 1
-        for number in range(1, min(_MOST_JOINED, cuts.size - 1 - at) + 1):
-            stretch = slice(int(cuts[at]), int(cuts[at + number]))
-            answer = matcher.answer(work.signatures.at(stretch))
-            if answer is not None and (best is None or answer.share > best.share):
-                best, joined = answer, number
-            if best is not None and best.share == 1:
-                break
+        best, joined = stretches.best(at)
         if best is not None:
             _keep(best, int(cuts[at]), int(cuts[at + joined]), found)
         at += joined
+
+
+class _Stretches(NamedTuple):
+    """The work between neighbouring cuts."""
+
+    work: _Work
+    matcher: Matcher
+    cuts: Rows
+
+    def best(self, at: int) -> tuple[Answer | None, int]:
+        """What the stretch from a cut on shows, and how many that lie between cuts are part of it."""
+        best, joined = self._answer(at, 1), 1
+        for number in range(2, _MOST_JOINED + 1):
+            if best is not None and best.share == 1:
+                break
+            answer = self._answer(at, number)
+            # In a row of alike stretches, any two may be taken for a pattern that holds such a stretch twice.
+            if answer is None or (best is not None and best.share >= answer.share):
+                continue
+            beside = [self._answer(other, number) for other in (at - 1, at + 1)]
+            if not any(other is not None and other.share >= answer.share for other in beside):
+                best, joined = answer, number
+        return best, joined
+
+    def _answer(self, at: int, number: int) -> Answer | None:
+        if at < 0 or at + number >= self.cuts.size:
+            return None
+        first, end = int(self.cuts[at]), int(self.cuts[at + number])
+        before = (
+            int(self.work.signatures.name[first - 1])
+            if first and self.work.line[first - 1] == self.work.line[first]
+            else 0
+        )
+        return self.matcher.answer(self.work.signatures.at(slice(first, end)), before)
 
 
 def _keep(answer: Answer, first: int, end: int, found: _Found) -> None:

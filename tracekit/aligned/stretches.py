@@ -13,7 +13,7 @@ _LENGTHS = range(1, 7)
 _OF_EACH_LENGTH = 3
 #: A sequence that occurs so much more often than others of its pattern is part of something else, too.
 _TOO_OFTEN = 4
-#: Beginnings this close together are one, around which something was added or left out.
+#: Of beginnings this close together, around which something was added or left out, the one with the most votes counts.
 _CLOSE = 6
 
 
@@ -31,9 +31,19 @@ def beginnings(names: Ints, patterns: Sequence[Pattern]) -> Rows:
         if key not in seen:
             seen.add(key)
             votes += _votes(own, present, pattern.work.name)
-    every = np.unique(np.concatenate(votes)) if votes else np.empty(0, dtype=np.int64)
-    every = every[(every >= 0) & (every < names.size)]
-    return every[np.diff(every, prepend=-_CLOSE - 1) > _CLOSE]
+    places, number = np.unique(np.concatenate(votes or [names[:0]]), return_counts=True)
+    inside = (places >= 0) & (places < names.size)
+    return _most_voted(places[inside], number[inside])
+
+
+def _most_voted(places: Rows, number: Ints) -> Rows:
+    """The places next to which no other has more votes."""
+    kept = np.ones(places.size, dtype=bool)
+    for apart in range(1, _CLOSE + 1):
+        close = places[apart:] - places[:-apart] <= _CLOSE
+        kept[:-apart] &= ~(close & (number[apart:] > number[:-apart]))
+        kept[apart:] &= ~(close & (number[:-apart] > number[apart:]))
+    return places[kept]
 
 
 def _votes(own: list[Ints], present: list[Ints], pattern: Ints) -> list[Rows]:
