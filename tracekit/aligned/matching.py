@@ -54,20 +54,20 @@ class Answer(NamedTuple):
 class Matcher:
     """Compares stretches of work with a reference, each different one once."""
 
-    def __init__(self, reference: Reference) -> None:
-        self._patterns = reference.patterns
+    def __init__(self, reference: Reference, patterns: list[Pattern]) -> None:
+        self._patterns = patterns
         self._parent = integers(reference.modules, "parent_id")
         self._called = reference.called
         self._exact: dict[bytes, list[Pattern]] = {}
-        for pattern in reference.patterns:
+        for pattern in patterns:
             self._exact.setdefault(pattern.work.exact.tobytes(), []).append(pattern)
-        self._names = np.unique(np.concatenate([[0], *(pattern.work.name for pattern in reference.patterns)]))
-        self._counts = np.stack([self._counted(pattern.work.name) for pattern in reference.patterns])
+        self._names = np.unique(np.concatenate([[0], *(pattern.work.name for pattern in patterns)]))
+        self._counts = np.stack([self._counted(pattern.work.name) for pattern in patterns])
         self._known: dict[bytes, Answer | None] = {}
         self._cells = 0
 
     def answer(self, work: Signatures, before: int) -> Answer | None:
-        """What the most similar pattern shows; None if none is like it. ``before`` is the name of the work before it."""
+        """What the most similar pattern shows; None if none is like it. ``before`` is the name of what ran before."""
         before = before if work.group[0] == GRAPHS else 0
         key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True)
         if key not in self._known:

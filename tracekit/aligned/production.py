@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -9,16 +10,17 @@ import pyarrow as pa
 
 from tracekit import causes
 from tracekit.aligned.matching import Answer, Matcher
-from tracekit.aligned.reference import Reference
+from tracekit.aligned.reference import Reference, Way
 from tracekit.aligned.signatures import SIZES, Described, Signatures, signatures_of
 from tracekit.aligned.stretches import beginnings
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import agreed, grouped
+from tracekit.arrays.groups import agreed, counts, grouped
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.attribution import ALIGNED, METHOD_NAMES, ids_of
 from tracekit.attribution.base import Trace, UsedReference
 from tracekit.dataset.per_report_modules import facts_in, united
 from tracekit.markers.base import StepMarker
+from tracekit.recording.tables import Work
 from tracekit.tables.modules import table_of
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.hierarchy.modules import Module
@@ -37,19 +39,34 @@ _NO_CAUSE = -1
 
 
 class _Work(NamedTuple):
-    """The work of a recording, thread by thread in the order of launches.
+    """The work of a recording.
 
     Attributes:
-        order: Rows of work.
-        line: A number of the thread, or of the stream of work without a known launch.
+        launch: The row of its launch, or -1.
+        thread: The row of the thread that launched it, or -1.
         step: The step that is recorded for it, or -1.
-        node: A number of the node of a CUDA graph that it was, or -1.
     """
+
+    rows: Work
+    launch: Rows
+    thread: Rows
+    step: Rows
+    signatures: Signatures
+
+    def in_lines(self, *, by_stream: bool) -> "_Lines":
+        """Thread by thread, or stream by stream, in the order of launches, nodes of CUDA graphs by their numbers."""
+        thread = np.full(self.thread.size, -1) if by_stream else self.thread
+        line = grouped([self.rows.process, thread, np.where(thread < 0, self.rows.stream, -1)]).group
+        order = np.lexsort((self.rows.start_ns, self.rows.graph_node_id, self.launch, line))
+        return _Lines(order, line[order], self.step[order], self.signatures.at(order))
+
+
+class _Lines(NamedTuple):
+    """Work in an order, line by line."""
 
     order: Rows
     line: Rows
     step: Rows
-    node: Rows
     signatures: Signatures
 
 
@@ -68,7 +85,7 @@ def aligned(trace: Trace, references: Sequence[Reference]) -> Trace:
     found = [_found(work, reference) for reference in references]
     union = united([table_of(trace.evidence.calls.modules), *_modules_of(references, found)])
     pending = np.isin(trace.owners.cause, _UNMARKED)
-    module, cause = np.full(work.order.size, -1, dtype=np.int64), np.full(work.order.size, _NO_STEP, dtype=np.int64)
+    module, cause = np.full(pending.size, -1, dtype=np.int64), np.full(pending.size, _NO_STEP, dtype=np.int64)
     disputed = np.zeros(module.size, dtype=bool)
     for one, new_id in zip(found, union.module_id[1:], strict=True):
         own = lookup(new_id, one.module)
@@ -77,7 +94,7 @@ def aligned(trace: Trace, references: Sequence[Reference]) -> Trace:
         module = np.where(module >= 0, module, own)
     module[disputed] = -1
     cause = np.where(disputed, _CONTRADICTED, np.where(module >= 0, _NO_CAUSE, cause))
-    return _completed(trace, work, (module, cause), pending, union.table, union.module_id[0], found, references)
+    return _completed(trace, (module, cause), pending, union.table, union.module_id[0], found, references)
 
 
 def _modules_of(references: Sequence[Reference], found: Sequence[_Found]) -> list[pa.Table]:
@@ -90,7 +107,6 @@ def _modules_of(references: Sequence[Reference], found: Sequence[_Found]) -> lis
 
 def _completed(  # noqa: PLR0913 - all that a trace is put together from
     trace: Trace,
-    work: _Work,
     told: tuple[Rows, Rows],
     pending: Flags,
     modules: pa.Table,
@@ -99,8 +115,7 @@ def _completed(  # noqa: PLR0913 - all that a trace is put together from
     references: Sequence[Reference],
 ) -> Trace:
     evidence = trace.evidence
-    of_work, cause = (np.full(work.order.size, -1, dtype=np.int64) for _ in range(2))
-    of_work[work.order], cause[work.order] = told
+    of_work, cause = told
     module = lookup(own_id, trace.module)
     owners = replace(
         trace.owners,
@@ -118,7 +133,7 @@ def _completed(  # noqa: PLR0913 - all that a trace is put together from
         evidence,
         calls=calls,
         compiled_work=replace(evidence.compiled_work, shares=shares),
-        steps=_with_steps(evidence, work, [step for one in found for step in one.steps]),
+        steps=_with_steps(evidence, [step for one in found for step in one.steps]),
     )
     used = tuple(
         UsedReference(one.name, one.sha256, one.reports, sorted(shown.used), int((shown.module >= 0).sum()))
@@ -148,59 +163,53 @@ def _work_of(evidence: Evidence) -> _Work:
     recording, launch = evidence.recording, evidence.launched.launch
     work, launches = recording.work, recording.launches
     thread = lookup(launches.thread, launch)
-    line = grouped([work.process, thread, np.where(thread < 0, work.stream, -1)]).group
-    order = np.lexsort((work.start_ns, work.graph_node_id, launch, line))
-    step = step_at(
-        evidence.steps, thread, work.process, *(lookup(times, launch) for times in (launches.start_ns, launches.end_ns))
-    )
-    node = np.where(work.graph_node_id >= 0, grouped([work.process, work.graph_node_id]).group, -1)
+    times = [lookup(column, launch) for column in (launches.start_ns, launches.end_ns)]
+    step = np.where(launch >= 0, step_at(evidence.steps, thread, work.process, *times), -1)
     name = np.where(work.full_name >= 0, work.full_name, work.name)
-    described = Described(
-        work.kind[order],
-        name[order],
-        work.copy_kind[order],
-        [getattr(work, size)[order] for size in SIZES],
-        recording.names,
-    )
-    return _Work(order, line[order], np.where(launch >= 0, step, -1)[order], node[order], signatures_of(described))
+    sizes = [getattr(work, size) for size in SIZES]
+    described = Described(work.kind, name, work.copy_kind, sizes, recording.names)
+    return _Work(work, launch, thread, step, signatures_of(described))
 
 
 def _found(work: _Work, reference: Reference) -> _Found:
-    size = work.order.size
+    size = len(work.rows)
     found = _Found(np.full(size, -1, dtype=np.int64), np.full(size, _NO_STEP, dtype=np.int64), [], set())
-    if not reference.patterns or not size:
-        return found
-    matcher = Matcher(reference)
-    edges = np.flatnonzero(np.diff(work.line, prepend=-1, append=-1))
-    for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        steps = work.step[first:end]
-        if (steps >= 0).any():
-            changes = np.flatnonzero((np.diff(steps, prepend=-1) != 0) & (steps >= 0))
-            _match(work, matcher, first + np.append(changes, end - first), found)
-        unknown = np.flatnonzero(found.cause[first:end] == _NO_STEP) + first
-        for part in np.split(unknown, np.flatnonzero(np.diff(unknown) > 1) + 1) if unknown.size else ():
-            begin, stop = int(part[0]), int(part[-1]) + 1
-            cuts = beginnings(work.signatures.name[begin:stop], reference.patterns) + begin
-            _match(work, matcher, np.unique(np.concatenate([[begin], cuts, [stop]])), found)
+    for way in reference.ways if size else ():
+        if (found.cause == _NO_STEP).any():
+            _match_lines(work.in_lines(by_stream=way.by_stream), Matcher(reference, way.patterns), way, found)
     _agree_on_nodes(work, found)
     return found
 
 
-def _match(work: _Work, matcher: Matcher, cuts: Rows, found: _Found) -> None:
+def _match_lines(lines: _Lines, matcher: Matcher, way: Way, found: _Found) -> None:
+    edges = np.flatnonzero(np.diff(lines.line, prepend=-1, append=-1))
+    for first, end in pairwise(edges.tolist()):
+        steps = lines.step[first:end]
+        if (steps >= 0).any() and (found.cause[lines.order[first:end]] == _NO_STEP).all():
+            changes = np.flatnonzero((np.diff(steps, prepend=-1) != 0) & (steps >= 0))
+            _match(lines, matcher, first + np.append(changes, end - first), found)
+        unknown = np.flatnonzero(found.cause[lines.order[first:end]] == _NO_STEP) + first
+        for part in np.split(unknown, np.flatnonzero(np.diff(unknown) > 1) + 1) if unknown.size else ():
+            begin, stop = int(part[0]), int(part[-1]) + 1
+            cuts = beginnings(lines.signatures.name[begin:stop], way.patterns) + begin
+            _match(lines, matcher, np.unique(np.concatenate([[begin], cuts, [stop]])), found)
+
+
+def _match(lines: _Lines, matcher: Matcher, cuts: Rows, found: _Found) -> None:
     """Compares the work between neighbouring cuts with the reference."""
-    stretches = _Stretches(work, matcher, cuts)
+    stretches = _Stretches(lines, matcher, cuts)
     at = 0
     while at < cuts.size - 1:
         best, joined = stretches.best(at)
         if best is not None:
-            _keep(best, int(cuts[at]), int(cuts[at + joined]), found)
+            _keep(best, lines.order[int(cuts[at]) : int(cuts[at + joined])], found)
         at += joined
 
 
 class _Stretches(NamedTuple):
     """The work between neighbouring cuts."""
 
-    work: _Work
+    lines: _Lines
     matcher: Matcher
     cuts: Rows
 
@@ -223,49 +232,45 @@ class _Stretches(NamedTuple):
         if at < 0 or at + number >= self.cuts.size:
             return None
         first, end = int(self.cuts[at]), int(self.cuts[at + number])
-        before = (
-            int(self.work.signatures.name[first - 1])
-            if first and self.work.line[first - 1] == self.work.line[first]
-            else 0
-        )
-        return self.matcher.answer(self.work.signatures.at(slice(first, end)), before)
+        names, line = self.lines.signatures.name, self.lines.line
+        before = int(names[first - 1]) if first and line[first - 1] == line[first] else 0
+        return self.matcher.answer(self.lines.signatures.at(slice(first, end)), before)
 
 
-def _keep(answer: Answer, first: int, end: int, found: _Found) -> None:
-    found.module[first:end], found.cause[first:end] = answer.module, answer.cause
+def _keep(answer: Answer, rows: Rows, found: _Found) -> None:
+    found.module[rows], found.cause[rows] = answer.module, answer.cause
     begin, stop = answer.core
     if answer.pattern.step is not None and stop > begin:
-        found.steps.append((first + begin, first + stop - 1, answer.pattern.step))
+        found.steps.append((int(rows[begin]), int(rows[stop - 1]), answer.pattern.step))
     if answer.pattern.step_id >= 0:
         found.used.add(answer.pattern.step_id)
 
 
 def _agree_on_nodes(work: _Work, found: _Found) -> None:
     """A node of a CUDA graph is of one module in all its replays, and always runs the same kernel."""
-    rows = np.flatnonzero(work.node >= 0)
+    rows = np.flatnonzero(work.rows.graph_node_id >= 0)
     if not rows.size:
         return
-    node, nodes = work.node[rows], int(work.node.max()) + 1
-    module, unknown = found.module[rows], -2
+    node = grouped([work.rows.process[rows], work.rows.graph_node_id[rows]]).group
+    nodes, module, unknown = int(node.max()) + 1, found.module[rows], -2
     told = np.flatnonzero(module >= 0)
     common = agreed(node[told], module[told], nodes, missing=unknown)
     same_kernel = agreed(node, work.signatures.name[rows], nodes, missing=unknown) != unknown
-    has = np.zeros(nodes, dtype=bool)
-    has[node[told]] = True
+    has = counts(node[told], nodes) > 0
     clear = has & (common != unknown) & same_kernel
     found.module[rows] = np.where(clear[node], common[node], -1)
     found.cause[rows] = np.where(clear[node], _NO_CAUSE, np.where(has[node], _CONTRADICTED, found.cause[rows]))
 
 
-def _with_steps(evidence: Evidence, work: _Work, found: Sequence[tuple[int, int, StepMarker]]) -> Steps:
+def _with_steps(evidence: Evidence, found: Sequence[tuple[int, int, StepMarker]]) -> Steps:
     """The steps, and those that were found in processes in which none are recorded."""
     steps, recording = evidence.steps, evidence.recording
     launches, launch = recording.launches, evidence.launched.launch
     recorded = set(steps.process.tolist())
     rows = []
     for first, last, marker in found:
-        begin, end = int(launch[work.order[first]]), int(launch[work.order[last]])
-        if begin >= 0 and end >= 0 and int(recording.work.process[work.order[first]]) not in recorded:
+        begin, end = int(launch[first]), int(launch[last])
+        if begin >= 0 and end >= 0 and int(recording.work.process[first]) not in recorded:
             rows.append((begin, end, marker))
     if not rows:
         return steps

@@ -1,8 +1,9 @@
 """The marked run: its steps, and other outermost calls, as sequences of work whose modules are recorded."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -24,11 +25,13 @@ from tracekit.storage.locations import Given, text_of
 
 #: Of more different steps, the most frequent ones are compared.
 _MOST_PATTERNS = 256
+#: An outermost call of less work has too little to be known by, apart from its step.
+_LEAST_CALL = 8
 #: Why work of the marked run has no module, where a cause does not say it.
 _UNCLEAR = causes.CAUSES.index(causes.LIKE_UNRECORDED)
 _KERNEL_COLUMNS = (
-    *("kind", "full_name", "name", "start_ns", "pid", "tid", "correlation_id", "launch_start_ns", "module_id"),
-    *("call_id", "method", "cause", "step_id", "copy_kind", "graph_node_id", *SIZES),
+    *("kind", "full_name", "name", "start_ns", "pid", "tid", "stream", "correlation_id", "launch_start_ns"),
+    *("module_id", "call_id", "method", "cause", "step_id", "copy_kind", "graph_node_id", *SIZES),
 )
 
 
@@ -53,6 +56,17 @@ class Pattern:
     step_id: int
 
 
+class Way(NamedTuple):
+    """A way to put work in sequences, and what ran in the marked run by it, the most frequent sequences first.
+
+    Attributes:
+        by_stream: Whether sequences are of one stream; else they are of one thread.
+    """
+
+    by_stream: bool
+    patterns: list[Pattern]
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A marked run.
@@ -63,7 +77,7 @@ class Reference:
         reports: Digests of the reports in it, by their names.
         modules: The table ``modules``.
         called: Which of them have calls.
-        patterns: What ran in it, each sequence once, the most frequent first.
+        ways: What ran in it, by the ways to put it in sequences that may differ, the surest first.
     """
 
     name: str
@@ -71,7 +85,7 @@ class Reference:
     reports: dict[str, str]
     modules: pa.Table
     called: Flags
-    patterns: list[Pattern]
+    ways: list[Way]
 
 
 def reference(given: Given) -> Reference:
@@ -94,7 +108,7 @@ def reference(given: Given) -> Reference:
         reports={entry["source"]["name"]: entry["source"]["sha256"] for entry in entries},
         modules=modules,
         called=called,
-        patterns=_distinct([pattern for part in dataset.by_report() for pattern in _patterns_of(part, calls)]),
+        ways=_ways([_Part(part, calls) for part in dataset.by_report()]),
     )
 
 
@@ -134,35 +148,80 @@ def _steps_of(dataset: Dataset) -> _Steps:
     return _Steps(marker, {row["step_id"]: row["tid"] for row in rows})
 
 
-def _patterns_of(dataset: Dataset, calls: _Calls) -> Iterator[Pattern]:
-    table = dataset.table("kernels", list(_KERNEL_COLUMNS))
-    columns = {
-        name: integers(table, name) for name in table.column_names if pa.types.is_integer(table.schema.field(name).type)
-    }
-    launched = columns["launch_start_ns"] >= 0
-    line = grouped([columns["pid"], np.where(launched, columns["tid"], -1)]).group
-    at = np.where(launched, columns["launch_start_ns"], columns["start_ns"])
-    order = np.lexsort((columns["start_ns"], columns["graph_node_id"], at, line))
-    columns = {name: values[order] for name, values in columns.items()}
-    line = line[order]
-    method = labels(table, "method")
-    recorded = np.isin(method.code[order], method.of(ALIGNED), invert=True)
-    module = np.where(recorded, columns["module_id"], -1)
-    cause = np.where(module >= 0, -1, _causes(table)[order])
-    work = signatures_of(_described(table.take(pa.array(order)), columns))
-    unit = _units(columns, calls)
-    steps = _steps_of(dataset)
-    for first, core, end in _bounds(line, unit):
-        step = int(columns["step_id"][first])
-        lead = step >= 0 and steps.tid.get(step) == int(columns["tid"][first])
-        yield Pattern(
-            work=work.at(slice(first, end)),
-            module=module[first:end].astype(np.int32),
-            cause=cause[first:end].astype(np.int32),
-            core=core - first,
-            step=steps.marker[step] if lead else None,
-            step_id=step,
-        )
+class _Part:
+    """The work of a report, and in which steps and outermost calls it ran."""
+
+    def __init__(self, dataset: Dataset, calls: _Calls) -> None:
+        table = dataset.table("kernels", list(_KERNEL_COLUMNS))
+        self.columns = columns = {
+            name: integers(table, name)
+            for name in table.column_names
+            if pa.types.is_integer(table.schema.field(name).type)
+        }
+        method = labels(table, "method")
+        recorded = np.isin(method.code, method.of(ALIGNED), invert=True)
+        self.module = np.where(recorded, columns["module_id"], -1).astype(np.int32)
+        self.cause = np.where(self.module >= 0, -1, _causes(table)).astype(np.int32)
+        self.work = signatures_of(_described(table, columns))
+        self.steps = _steps_of(dataset)
+        self.call = calls.around(columns["call_id"])
+
+    @property
+    def streams(self) -> int:
+        """How many streams it has at most in a process."""
+        pairs = grouped([self.columns["pid"], self.columns["stream"]]).first
+        return int(np.unique(self.columns["pid"][pairs], return_counts=True)[1].max(initial=0))
+
+    @property
+    def calls_share_steps(self) -> bool:
+        """Whether a step has several outermost calls."""
+        pairs = grouped([self.columns["step_id"], self.call]).first
+        step = self.columns["step_id"][pairs][self.call[pairs] >= 0]
+        return bool((np.unique(step[step >= 0], return_counts=True)[1] > 1).any())
+
+    def patterns(self, *, by_stream: bool = False, by_call: bool = False) -> Iterator[Pattern]:
+        """What it ran, piece by piece."""
+        columns = self.columns
+        launched = columns["launch_start_ns"] >= 0
+        place = columns["stream"] if by_stream else np.where(launched, columns["tid"], -1)
+        line = grouped([columns["pid"], place]).group
+        at = np.where(launched, columns["launch_start_ns"], columns["start_ns"])
+        order = np.lexsort((columns["start_ns"], columns["graph_node_id"], at, line))
+        unit = self._units(by_call=by_call)[order]
+        for first, core, end in _bounds(line[order], unit):
+            rows = order[first:end]
+            step = -1 if by_call else int(columns["step_id"][rows[0]])
+            lead = step >= 0 and not by_stream and self.steps.tid.get(step) == int(columns["tid"][rows[0]])
+            yield Pattern(
+                work=self.work.at(rows),
+                module=self.module[rows],
+                cause=self.cause[rows],
+                core=core - first,
+                step=self.steps.marker[step] if lead else None,
+                step_id=step,
+            )
+
+    def _units(self, *, by_call: bool) -> Ints:
+        """A number of the step, outermost call or replay that each piece of work is of; -1 between these."""
+        step = np.where(by_call, -1, self.columns["step_id"])
+        replayed = (self.columns["graph_node_id"] >= 0) & (self.module >= 0)
+        units = [
+            step,
+            np.where((step < 0) & ~replayed, self.call, -1),
+            np.where((step < 0) & replayed, self.columns["correlation_id"], -1),
+        ]
+        outside = np.all([column < 0 for column in units], axis=0)
+        return np.where(outside, -1, grouped(units).group)
+
+
+def _ways(parts: Sequence[_Part]) -> list[Way]:
+    ways = [Way(by_stream=False, patterns=_distinct(part.patterns() for part in parts))]
+    if any(part.calls_share_steps for part in parts):
+        calls = [pattern for part in parts for pattern in part.patterns(by_call=True) if pattern.core >= _LEAST_CALL]
+        ways.append(Way(by_stream=False, patterns=_distinct([calls])))
+    if any(part.streams > 1 for part in parts):
+        ways.append(Way(by_stream=True, patterns=_distinct(part.patterns(by_stream=True) for part in parts)))
+    return [way for way in ways if way.patterns]
 
 
 def _causes(table: pa.Table) -> Rows:
@@ -180,19 +239,6 @@ def _described(table: pa.Table, columns: dict[str, Ints]) -> Described:
     return Described(kinds[kind.code], row, copies, [columns[size] for size in SIZES], names)
 
 
-def _units(columns: dict[str, Ints], calls: _Calls) -> Ints:
-    """A number of the step, outermost call or replay that each piece of work is of; -1 between these."""
-    step, call = columns["step_id"], calls.around(columns["call_id"])
-    replayed = (columns["graph_node_id"] >= 0) & (columns["module_id"] >= 0)
-    columns_of_unit = [
-        np.where(step >= 0, step, -1),
-        np.where((step < 0) & ~replayed, call, -1),
-        np.where((step < 0) & replayed, columns["correlation_id"], -1),
-    ]
-    outside = np.all([column < 0 for column in columns_of_unit], axis=0)
-    return np.where(outside, -1, grouped(columns_of_unit).group)
-
-
 def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int]]:
     """Of every pattern its first row, the end of its step or call, and the end of what follows it."""
     inside = np.flatnonzero(unit >= 0)
@@ -206,9 +252,9 @@ def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int]]:
     yield from zip(first.tolist(), (last + 1).tolist(), end.tolist(), strict=True)
 
 
-def _distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
+def _distinct(patterns: Iterable[Iterable[Pattern]]) -> list[Pattern]:
     times: dict[tuple[bytes, bytes, str], list[Pattern]] = {}
-    for pattern in patterns:
+    for pattern in chain.from_iterable(patterns):
         kind = repr(pattern.step and (pattern.step.kind, pattern.core))
         times.setdefault((pattern.work.exact.tobytes(), pattern.module.tobytes(), kind), []).append(pattern)
     most = sorted(times.values(), key=len, reverse=True)[:_MOST_PATTERNS]
