@@ -13,7 +13,7 @@ import numpy as np
 from tracekit import causes
 from tracekit.aligned.reference import Pattern, Reference
 from tracekit.aligned.sequences import Agreement, agreement
-from tracekit.aligned.signatures import GRAPHS, UNKNOWN, Signatures
+from tracekit.aligned.signatures import GRAPHS, PRODUCT, UNKNOWN, Signatures
 from tracekit.aligned.sizes import one_batch_explains
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts
@@ -22,8 +22,8 @@ from tracekit.arrays.types import Flags, Ints, Rows
 _UNMATCHED, _AMBIGUOUS, _CONTRADICTED = (
     causes.CAUSES.index(cause) for cause in (causes.LIKE_UNMATCHED, causes.LIKE_AMBIGUOUS, causes.LIKE_CONTRADICTED)
 )
-#: The least share of a step, on both sides, that must have a certain counterpart.
-_LEAST_SHARE = 0.8
+#: The least share of a step, on both sides, that must have a certain counterpart, and how much of it more may run.
+_LEAST_SHARE, _MOST_LONGER = 0.6, 0.15
 #: The least share of equal names, in any order, without which two sequences are not compared; and how many are.
 _LEAST_COMMON = 0.3
 _MOST_COMPARED = 6
@@ -147,6 +147,7 @@ class _Comparison:
         self.covered = np.zeros(pattern.module.size, dtype=bool)
         self.covered[self.place[certain]] = True
         self.filled = np.zeros(size, dtype=bool)
+        self.fused_away = 0
 
     def answer(self, *, same_sizes: bool, follows: bool) -> Answer | None:
         """The modules, if the greater part of both is alike, and one batch explains all sizes.
@@ -162,17 +163,23 @@ class _Comparison:
             return None
         if not same_sizes and not one_batch_explains(self.work.at(rows), self.pattern.work.at(self.place[rows])):
             return None
-        within = slice(rows[0], rows[-1] + 1)
-        known = (self.module >= 0) | (self.place >= 0)
-        of_work = known[within].mean()
-        marked = self.pattern.module >= 0
-        of_pattern = self.covered[marked].mean()
-        if min(of_work, of_pattern) < _LEAST_SHARE:
+        if not self._mostly_alike(rows):
             return None
         in_core = rows[self.place[rows] < self.pattern.core]
         core = (int(in_core[0]), int(in_core[-1]) + 1) if in_core.size else (0, 0)
         share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
         return Answer(self.pattern, self.module.astype(np.int32), self.cause.astype(np.int32), core, float(share))
+
+    def _mostly_alike(self, rows: Rows) -> bool:
+        """Whether most of both sides has a counterpart, and neither runs much more than the other."""
+        first, last = int(rows[0]), int(rows[-1])
+        known = (self.module >= 0) | (self.place >= 0)
+        of_pattern = self.covered[self.pattern.module >= 0].mean()
+        lengths = last - first + 1, int(self.place[last] - self.place[first]) + 1 - self.fused_away
+        return bool(
+            min(known[first : last + 1].mean(), of_pattern) >= _LEAST_SHARE
+            and min(lengths) >= (1 - _MOST_LONGER) * max(lengths)
+        )
 
     def _fill(self, *, follows: bool) -> None:
         """Kernels between certain neighbours that have other names, or are fused."""
@@ -180,25 +187,45 @@ class _Comparison:
         places = [*zip(certain.tolist(), self.place[certain].tolist(), strict=True)]
         for (before, first), (after, last) in pairwise([(-1, -1), *places] if follows else places):
             work, pattern = slice(before + 1, after), slice(first + 1, last)
-            number, others = work.stop - work.start, pattern.stop - pattern.start
-            if not number or not others or (self.found.some[work] >= 0).any() or self.found.used[pattern].any():
+            if self.found.used[pattern].any() or (after - before == 1 and last - first == 1):
                 continue
-            if number == others and self._of_equal_classes(work, pattern):
-                self._tell(work, self.pattern.module[pattern], self.pattern.cause[pattern])
-                self.place[work] = np.arange(pattern.start, pattern.stop)
-                self.covered[pattern] = True
-            elif number == 1 and others > 1:
+            wider = self._widened(work, pattern)
+            if wider != (work, pattern) and not self._renamed(*wider):
+                self.module[wider[0]], self.place[wider[0]], self.cause[wider[0]] = -1, -1, _AMBIGUOUS
+            elif wider == (work, pattern) and not self._renamed(work, pattern) and after - before == 2:  # noqa: PLR2004
                 self._fused(work.start, pattern)
+
+    def _widened(self, work: slice, pattern: slice) -> tuple[slice, slice]:
+        """A gap with its neighbours of the same classes: among these, names do not show which one is another's."""
+        groups = {*self.work.group[work].tolist()} - {UNKNOWN}
+        groups |= {PRODUCT} & {*self.pattern.work.group[pattern].tolist()}
+        start, stop, size = work.start, work.stop, self.place.size
+        first, last = pattern.start, pattern.stop
+        while start > 0 and self.place[start - 1] == first - 1 and int(self.work.group[start - 1]) in groups:
+            start, first = start - 1, first - 1
+        while stop < size and self.place[stop] == last and int(self.work.group[stop]) in groups:
+            stop, last = stop + 1, last + 1
+        return slice(start, stop), slice(first, last)
+
+    def _renamed(self, work: slice, pattern: slice) -> bool:
+        """Gives kernels those in their places, if there are as many of the same classes."""
+        if work.stop - work.start != pattern.stop - pattern.start or not self._of_equal_classes(work, pattern):
+            return False
+        self._tell(work, self.pattern.module[pattern], self.pattern.cause[pattern])
+        self.place[work] = np.arange(pattern.start, pattern.stop)
+        self.covered[pattern] = True
+        return True
 
     def _of_equal_classes(self, work: slice, pattern: slice) -> bool:
         group = self.work.group[work]
         return bool((group != UNKNOWN).all() and (group == self.pattern.work.group[pattern]).all())
 
     def _fused(self, row: int, pattern: slice) -> None:
-        """A kernel in place of several: one that no pattern has, of the class of one of them, or a whole graph."""
+        """A kernel in place of several: a whole graph, one named as a fusion, or of the class and module of all."""
         group, parts = self.work.group[row], self.pattern.module[pattern]
         whole = group == GRAPHS
-        if not whole and group not in self.pattern.work.group[pattern]:
+        similar = group in self.pattern.work.group[pattern] and np.unique(parts).size == 1
+        if not (whole or similar or self.work.fused[row]):
             return
         module = self._around(parts)
         while whole and module >= 0 and not self.called[module]:
@@ -206,6 +233,7 @@ class _Comparison:
         if module >= 0:
             self._tell(slice(row, row + 1), np.array([module]), np.array([-1]))
             self.covered[pattern] = True
+            self.fused_away += pattern.stop - pattern.start - 1
 
     def _around(self, modules: Rows) -> int:
         """The smallest module that holds all of some; -1 if there is none."""

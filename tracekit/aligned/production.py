@@ -1,6 +1,6 @@
 """Work without a module gets that of its certain counterpart in marked runs; steps that nobody marked are found."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -35,6 +35,8 @@ _UNMARKED = [
 ]
 #: So many neighbouring stretches are tried as one: something inside a step may look like the beginning of another.
 _MOST_JOINED = 3
+#: The share, relative to another, from which stretches are alike.
+_AS_GOOD = 0.9
 _NO_CAUSE = -1
 
 
@@ -223,10 +225,13 @@ class _Stretches(NamedTuple):
             # In a row of alike stretches, any two may be taken for a pattern that holds such a stretch twice.
             if answer is None or (best is not None and best.share >= answer.share):
                 continue
-            beside = [self._answer(other, number) for other in (at - 1, at + 1)]
-            if not any(other is not None and other.share >= answer.share for other in beside):
+            if not any(self._as_good(*other, answer) for other in _overlapping(at, number)):
                 best, joined = answer, number
         return best, joined
+
+    def _as_good(self, at: int, number: int, answer: Answer) -> bool:
+        other = self._answer(at, number)
+        return other is not None and other.share >= _AS_GOOD * answer.share
 
     def _answer(self, at: int, number: int) -> Answer | None:
         if at < 0 or at + number >= self.cuts.size:
@@ -235,6 +240,15 @@ class _Stretches(NamedTuple):
         names, line = self.lines.signatures.name, self.lines.line
         before = int(names[first - 1]) if first and line[first - 1] == line[first] else 0
         return self.matcher.answer(self.lines.signatures.at(slice(first, end)), before)
+
+
+def _overlapping(at: int, number: int) -> Iterator[tuple[int, int]]:
+    """Beginnings and lengths of what shares only a part with some neighbouring stretches."""
+    for other in range(at - _MOST_JOINED + 1, at + number):
+        for length in range(2, _MOST_JOINED + 1):
+            begins, ends = other - at, other + length - (at + number)
+            if begins * ends > 0 and other + length > at:
+                yield other, length
 
 
 def _keep(answer: Answer, rows: Rows, found: _Found) -> None:

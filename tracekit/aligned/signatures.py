@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.flops.kernels import kind_of
 from tracekit.recording.tables import COPY_KINDS, CPU_OP, GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS
 
@@ -21,6 +21,7 @@ _NOISE = re.compile(
     r"|(?<=[<,(])(\((unsigned )?(int|long)\))?-?\d+(?=[,>)])"
 )
 _NUMBER_OF_INDUCTOR = re.compile(r"^(triton_\w+?)_\d+(d\w*)?$")
+_FUSED = re.compile(r"fused|fusion|epilog|_and_|^triton_", re.IGNORECASE)
 #: Classes by a part of the name, the first that fits; matrix products stand between.
 _BEFORE_PRODUCTS = (
     ("attention", r"flash|fmha|attention|attn|sdpa"),
@@ -28,6 +29,7 @@ _BEFORE_PRODUCTS = (
     ("split", r"splitk.*reduce"),
 )
 _AFTER_PRODUCTS = (
+    ("batch_norm", r"batch_?norm|bn_[fb]w"),
     ("norm", r"norm|RowwiseMoments"),
     ("softmax", r"softmax"),
     ("gather", r"gather|indexSelect|index|embedding|scatter"),
@@ -43,7 +45,9 @@ _CLASSES = (
     *(name for name, _ in _AFTER_PRODUCTS),
     *(kind for kind in WORK_KINDS),
 )
-ATTENTION, PRODUCT, NORM, GRAPHS = map(_CLASSES.index, ("attention", _PRODUCT, "norm", WORK_KINDS[GRAPH]))
+ATTENTION, PRODUCT, GRAPHS = map(_CLASSES.index, ("attention", _PRODUCT, WORK_KINDS[GRAPH]))
+#: Kernels that have a block, or some, for each row of their input, however wide that is.
+BY_ROWS = [*map(_CLASSES.index, ("norm", "softmax", "gather"))]
 UNKNOWN = -1
 _DIMENSIONS = 3
 
@@ -57,6 +61,7 @@ class Signatures(NamedTuple):
         exact: Digest of the whole name with grid and block, or with bytes.
         group: Class of the kernel, or ``UNKNOWN``.
         grid: Size of the grid, three columns.
+        fused: Whether its name says that it does what several kernels did.
     """
 
     name: Ints
@@ -64,6 +69,7 @@ class Signatures(NamedTuple):
     exact: Ints
     group: Ints
     grid: Ints
+    fused: Flags
 
     def at(self, rows: Rows | slice) -> "Signatures":
         """Some of them."""
@@ -99,6 +105,7 @@ def signatures_of(work: Described) -> Signatures:
         exact=exact,
         group=np.where(np.isin(work.kind, (KERNEL, CPU_OP)), group[of_name], _CLASSES.index(WORK_KINDS[0]) + work.kind),
         grid=np.stack(work.sizes[:_DIMENSIONS], axis=1),
+        fused=np.array([*(_FUSED.search(text) is not None for text in work.names), False])[of_name],
     )
 
 

@@ -6,7 +6,7 @@ not those of norms, in which each row has a block of its own; and those of produ
 
 import numpy as np
 
-from tracekit.aligned.signatures import ATTENTION, NORM, PRODUCT, Signatures
+from tracekit.aligned.signatures import ATTENTION, BY_ROWS, PRODUCT, Signatures
 from tracekit.arrays.types import Flags, Floats, Ints
 
 #: Grids of fewer blocks may be as they are for any size.
@@ -35,9 +35,9 @@ def one_batch_explains(work: Signatures, reference: Signatures) -> bool:
 
 
 def _factor(ratio: Floats, group: Ints) -> float:
-    """By how much the batch is larger: of norms, if there are some, else of most other grids that differ."""
-    norms = ratio[group == NORM]
-    return float(np.median(norms if norms.size else ratio[ratio != 1]))
+    """By how much the batch is larger: of kernels over rows, if there are some, else of most grids that differ."""
+    rows = ratio[np.isin(group, BY_ROWS)]
+    return float(np.median(rows if rows.size else ratio[ratio != 1]))
 
 
 def _near(ratio: Floats, factor: float) -> Flags:
