@@ -3,15 +3,14 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit import causes
 from tracekit.aligned.signatures import SIZES, Described, Signatures, copy_kinds, signatures_of
-from tracekit.arrays.codes import labels
+from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Flags, Ints, Rows
@@ -119,20 +118,15 @@ class _Calls:
         table = dataset.table("calls", ["call_id", "parent_call_id", "module_id"])
         self.id = integers(table, "call_id")
         self.module = integers(table, "module_id")
-        row = dict(zip(self.id.tolist(), range(self.id.size), strict=True))
-        above = np.array([row.get(one, -1) for one in integers(table, "parent_call_id").tolist()], dtype=np.int64)
+        above = positions(integers(table, "parent_call_id"), self.id)
         top = np.where(above < 0, np.arange(above.size), above)
         for _ in range(int(top.size).bit_length()):
             top = top[top]
-        self.outermost = self.id[top]
+        self._outermost = self.id[top]
 
     def around(self, call: Ints) -> Ints:
         """The id of the outermost call around each call; -1 for none."""
-        order = np.argsort(self.id)
-        found = (
-            order[np.minimum(np.searchsorted(self.id[order], call), max(0, self.id.size - 1))] if self.id.size else 0
-        )
-        return np.where(call >= 0, self.outermost[found], -1) if self.id.size else np.full(call.size, -1)
+        return lookup(self._outermost, positions(call, self.id))
 
 
 class _Steps(NamedTuple):
@@ -146,6 +140,10 @@ def _steps_of(dataset: Dataset) -> _Steps:
     rows = dataset.table("steps", ["step_id", "name", "kind", "tid"]).to_pylist()
     marker = {row["step_id"]: StepMarker(row["name"], row["kind"]) for row in rows}
     return _Steps(marker, {row["step_id"]: row["tid"] for row in rows})
+
+
+#: Patterns with how often each occurs, by all that makes two the same.
+_Patterns: TypeAlias = dict[tuple[bytes, bytes, str | None, int], list[Any]]
 
 
 class _Part:
@@ -179,27 +177,29 @@ class _Part:
         step = self.columns["step_id"][pairs][self.call[pairs] >= 0]
         return bool((np.unique(step[step >= 0], return_counts=True)[1] > 1).any())
 
-    def patterns(self, *, by_stream: bool = False, by_call: bool = False) -> Iterator[Pattern]:
-        """What it ran, piece by piece."""
+    def patterns(self, *, by_stream: bool = False, by_call: bool = False) -> _Patterns:
+        """What it ran, each sequence once, with how often it did."""
         columns = self.columns
         launched = columns["launch_start_ns"] >= 0
         place = columns["stream"] if by_stream else np.where(launched, columns["tid"], -1)
         line = grouped([columns["pid"], place]).group
         at = np.where(launched, columns["launch_start_ns"], columns["start_ns"])
         order = np.lexsort((columns["start_ns"], columns["graph_node_id"], at, line))
-        unit = self._units(by_call=by_call)[order]
-        for first, core, end in _bounds(line[order], unit):
+        exact, module = self.work.exact[order], self.module[order]
+        found: _Patterns = {}
+        for first, core, end in _bounds(line[order], self._units(by_call=by_call)[order]):
+            if by_call and core - first < _LEAST_CALL:
+                continue
             rows = order[first:end]
             step = -1 if by_call else int(columns["step_id"][rows[0]])
             lead = step >= 0 and not by_stream and self.steps.tid.get(step) == int(columns["tid"][rows[0]])
-            yield Pattern(
-                work=self.work.at(rows),
-                module=self.module[rows],
-                cause=self.cause[rows],
-                core=core - first,
-                step=self.steps.marker[step] if lead else None,
-                step_id=step,
-            )
+            marker = self.steps.marker[step] if lead else None
+            key = exact[first:end].tobytes(), module[first:end].tobytes(), marker and marker.kind, core - first
+            if key not in found:
+                work, cause = self.work.at(rows), self.cause[rows]
+                found[key] = [Pattern(work, module[first:end], cause, core - first, marker, step), 0]
+            found[key][1] += 1
+        return found
 
     def _units(self, *, by_call: bool) -> Ints:
         """A number of the step, outermost call or replay that each piece of work is of; -1 between these."""
@@ -215,13 +215,21 @@ class _Part:
 
 
 def _ways(parts: Sequence[_Part]) -> list[Way]:
-    ways = [Way(by_stream=False, patterns=_distinct(part.patterns() for part in parts))]
+    ways = [Way(by_stream=False, patterns=_frequent(part.patterns() for part in parts))]
     if any(part.calls_share_steps for part in parts):
-        calls = [pattern for part in parts for pattern in part.patterns(by_call=True) if pattern.core >= _LEAST_CALL]
-        ways.append(Way(by_stream=False, patterns=_distinct([calls])))
+        ways.append(Way(by_stream=False, patterns=_frequent(part.patterns(by_call=True) for part in parts)))
     if any(part.streams > 1 for part in parts):
-        ways.append(Way(by_stream=True, patterns=_distinct(part.patterns(by_stream=True) for part in parts)))
+        ways.append(Way(by_stream=True, patterns=_frequent(part.patterns(by_stream=True) for part in parts)))
     return [way for way in ways if way.patterns]
+
+
+def _frequent(parts: Iterable[_Patterns]) -> list[Pattern]:
+    every: _Patterns = {}
+    for part in parts:
+        for key, (pattern, times) in part.items():
+            every.setdefault(key, [pattern, 0])[1] += times
+    most = sorted(every.values(), key=lambda one: -one[1])[:_MOST_PATTERNS]
+    return [pattern for pattern, _ in most if (pattern.module >= 0).any()]
 
 
 def _causes(table: pa.Table) -> Rows:
@@ -250,12 +258,3 @@ def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int]]:
     ends = np.append(np.flatnonzero(np.diff(line)) + 1, line.size)
     end = np.minimum(ends[np.searchsorted(ends, last, side="right")], np.append(first[1:], line.size))
     yield from zip(first.tolist(), (last + 1).tolist(), end.tolist(), strict=True)
-
-
-def _distinct(patterns: Iterable[Iterable[Pattern]]) -> list[Pattern]:
-    times: dict[tuple[bytes, bytes, str], list[Pattern]] = {}
-    for pattern in chain.from_iterable(patterns):
-        kind = repr(pattern.step and (pattern.step.kind, pattern.core))
-        times.setdefault((pattern.work.exact.tobytes(), pattern.module.tobytes(), kind), []).append(pattern)
-    most = sorted(times.values(), key=len, reverse=True)[:_MOST_PATTERNS]
-    return [alike[0] for alike in most if (alike[0].module >= 0).any()]
