@@ -194,7 +194,7 @@ class _Part:
             step = -1 if by_call else int(columns["step_id"][rows[0]])
             lead = step >= 0 and not by_stream and self.steps.tid.get(step) == int(columns["tid"][rows[0]])
             marker = self.steps.marker[step] if lead else None
-            key = exact[first:end].tobytes(), module[first:end].tobytes(), marker and marker.kind, core - first
+            key = exact[first:end].tobytes(), module[first:end].tobytes(), marker.kind if marker else "", core - first
             if key not in found:
                 work, cause = self.work.at(rows), self.cause[rows]
                 found[key] = [Pattern(work, module[first:end], cause, core - first, marker, step), 0]

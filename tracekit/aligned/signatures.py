@@ -73,7 +73,9 @@ class Signatures(NamedTuple):
 
     def at(self, rows: Rows | slice) -> "Signatures":
         """Some of them."""
-        return Signatures(*(column[rows] for column in self))
+        columns = (self.name, self.code, self.exact, self.group, self.grid)
+        name, code, exact, group, grid = (column[rows] for column in columns)
+        return Signatures(name, code, exact, group, grid, self.fused[rows])
 
 
 class Described(NamedTuple):

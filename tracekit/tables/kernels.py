@@ -136,8 +136,9 @@ SPEC = TableSpec(
             "kernel_modules lists all modules that it serves), range (around the launch), backward (by the sequence "
             "number of the autograd node that launched it), graph_node (by the graph capture of its node), graph_order "
             "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
-            "that holds its graph capture, for everything in it) or autograd_thread (launched by a thread of autograd: "
-            "the range of another thread that waited for it, or what ran inside of that); null if it was not found.",
+            "that holds its graph capture, for everything in it), autograd_thread (launched by a thread of autograd: "
+            "the range of another thread that waited for it, or what ran inside of that) or aligned (by its certain "
+            "counterpart in a marked run, parse --like); null if it was not found.",
         ),
         Nullable("cause", CATEGORY, "Why its module was not found; null exactly where method is set."),
         Nullable(
