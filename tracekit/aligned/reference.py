@@ -24,8 +24,8 @@ from tracekit.storage.locations import Given, text_of
 
 #: Of more different steps, the most frequent ones are compared.
 _MOST_PATTERNS = 256
-#: An outermost call of less work has too little to be known by, apart from its step.
-_LEAST_CALL = 8
+#: Any model may have a few kernels in a row that another has, too.
+_TELLING = 8
 #: Why work of the marked run has no module, where a cause does not say it.
 _UNCLEAR = causes.CAUSES.index(causes.LIKE_UNRECORDED)
 _KERNEL_COLUMNS = (
@@ -188,8 +188,6 @@ class _Part:
         exact, module = self.work.exact[order], self.module[order]
         found: _Patterns = {}
         for first, core, end in _bounds(line[order], self._units(by_call=by_call)[order]):
-            if by_call and core - first < _LEAST_CALL:
-                continue
             rows = order[first:end]
             step = -1 if by_call else int(columns["step_id"][rows[0]])
             lead = step >= 0 and not by_stream and self.steps.tid.get(step) == int(columns["tid"][rows[0]])
@@ -220,7 +218,14 @@ def _ways(parts: Sequence[_Part]) -> list[Way]:
         ways.append(Way(by_stream=False, patterns=_frequent(part.patterns(by_call=True) for part in parts)))
     if any(part.streams > 1 for part in parts):
         ways.append(Way(by_stream=True, patterns=_frequent(part.patterns(by_stream=True) for part in parts)))
-    return [way for way in ways if way.patterns]
+    return [way for way in map(_telling, ways) if way.patterns]
+
+
+def _telling(way: Way) -> Way:
+    """The way without patterns that are too short to be known by, beside longer ones."""
+    marked = [int((pattern.module >= 0).sum()) for pattern in way.patterns]
+    least = min(_TELLING, max(marked, default=0) // 2)
+    return way._replace(patterns=[one for one, number in zip(way.patterns, marked, strict=True) if number > least])
 
 
 def _frequent(parts: Iterable[_Patterns]) -> list[Pattern]:
@@ -229,7 +234,7 @@ def _frequent(parts: Iterable[_Patterns]) -> list[Pattern]:
         for key, (pattern, times) in part.items():
             every.setdefault(key, [pattern, 0])[1] += times
     most = sorted(every.values(), key=lambda one: -one[1])[:_MOST_PATTERNS]
-    return [pattern for pattern, _ in most if (pattern.module >= 0).any()]
+    return [pattern for pattern, _ in most]
 
 
 def _causes(table: pa.Table) -> Rows:
