@@ -1,9 +1,9 @@
 """Runs of a language model as reports: marked ones, and bare ones of which it is known what each kernel belongs to."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -234,17 +234,3 @@ class Laboratory:
     def dataset(self, run: Run, *references: Path) -> Dataset:
         path = run.written(self.folder / f"bare{next(self._number)}.sqlite")
         return tracekit.parse(path, like=references)
-
-
-Change = Callable[[list[Op]], list[Op]]
-
-
-def renamed(ops: Sequence[Op], names: dict[str, str]) -> list[Op]:
-    return [replace_name(op, names.get(op.name, op.name)) for op in ops]
-
-
-def replace_name(op: Op, name: str) -> Op:
-    return op._replace(name=name)
-
-
-__all__ = ["Change", "Laboratory", "Op", "Run", "Score", "Step", "model", "renamed", "replace", "sampled", "scored"]

@@ -1,11 +1,16 @@
 """Work that nobody marked, aligned with marked runs: what is told is right, and nothing is told that is not certain."""
 
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
 import pytest
 
+import tracekit
 from tests.aligned.runs import ELEMENTWISE, Laboratory, Op, Run, Step, model, sampled
+from tests.trace_lines import report
+from tracekit.cli import main
+from tracekit.errors import DatasetError, UsageError
 
 SIX = 6
 
@@ -84,3 +89,93 @@ def test_steps_that_nobody_marked_are_those_of_the_marked_run(laboratory: Labora
     assert {row["call_id"] for row in kernels} == {None}
     assert {row["cause"] for row in kernels if not row["module"]} == {"outside_modules"}
     assert len({row["step_id"] for row in kernels} - {None}) == SIX
+
+
+def test_whole_graphs_get_the_module_that_is_called_and_holds_all_they_replace(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()), "step[DECODE bs=8]")] * 3)
+    run = Run([Step(sampled(model()), graph=3, how="whole")] * SIX, marked=False)
+    assert laboratory.score(run, reference) == (SIX, SIX, 0)
+
+
+def test_a_fused_kernel_gets_the_smallest_module_that_holds_its_parts(laboratory: Laboratory) -> None:
+    ops = model()
+    at = next(row for row, op in enumerate(ops) if op.module == "top.layers.1" and "add" in op.name)
+    fused = [*ops[:at], Op("top.layers.1", "triton_poi_fused_add_layer_norm_3", (9, 1)), *ops[at + 2 :]]
+    reference = laboratory.reference([Step(sampled(ops))] * 3)
+    score = laboratory.score(bare(sampled(fused)), reference)
+    assert (score.share, score.wrong) == (1, 0)
+
+
+def test_models_that_run_in_other_numbers_are_known_call_by_call(laboratory: Laboratory) -> None:
+    draft, target = model(layers=2, prefix="draft", tokens=8), model(layers=6, prefix="target", tokens=8)
+    between = [Op(None, "memcpy 8")]
+    reference = laboratory.reference([Step([*draft, *between, *draft, *between, *target], "step[DECODE bs=8]")] * 3)
+    steps = [Step(sampled([op for _ in range(times) for op in (*draft, *between)] + target)) for times in (1, 3, 2, 4)]
+    score = laboratory.score(Run(steps, marked=False), reference)
+    assert score.wrong == 0
+    assert score.share > 0.7
+
+
+def test_a_model_beside_its_twin_in_the_marked_run_is_not_taken_for_both(laboratory: Laboratory) -> None:
+    teacher, student = model(prefix="teacher"), model(prefix="student")
+    reference = laboratory.reference([Step(sampled([*teacher, *student]), "step[DECODE bs=8]")] * 3)
+    assert laboratory.score(bare(sampled(student)), reference).wrong == 0
+
+
+def test_a_layer_that_is_missing_among_alike_ones_makes_all_of_them_unknown(laboratory: Laboratory) -> None:
+    ops = model(layers=8)
+    reference = laboratory.reference([Step(sampled(ops))] * 3)
+    without = [op for op in ops if not f"{op.module}.".startswith("top.layers.3.")]
+    assert laboratory.score(bare(sampled(without)), reference).told == 0
+
+
+def test_a_step_that_the_end_of_the_marked_recording_cuts_serves_nothing_but_its_equal(laboratory: Laboratory) -> None:
+    layers = [op for op in model(layers=8) if op.module and ".layers." in op.module]
+    half = len(layers) // 2
+    reference = laboratory.reference([Step(layers[:half])])
+    assert laboratory.score(Run([Step(layers[half:-1])], marked=False), reference).told == 0
+    assert laboratory.score(Run([Step(layers[:half])], marked=False), reference).share == 1
+
+
+def test_marked_runs_that_contradict_each_other_show_nothing(laboratory: Laboratory) -> None:
+    one, other = (laboratory.reference([Step(sampled(model(prefix=name)))] * 3) for name in ("one", "other"))
+    dataset = laboratory.dataset(bare(sampled(model(prefix="one"))), one, other)
+    assert {row["module"] for row in dataset.table("kernels").to_pylist()} == {None}
+    assert "like_ambiguous" in {row["cause"] for row in dataset.table("kernels").to_pylist()}
+
+
+def test_what_was_aligned_serves_no_other_run(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()))] * 3)
+    first = laboratory.dataset(bare(sampled(model())), reference)
+    assert laboratory.score(bare(sampled(model())), Path(str(first.folder))).told == 0
+
+
+def test_reports_are_added_like_the_same_marked_run_or_not_at_all(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()))] * 3)
+    path = bare(sampled(model())).written(laboratory.folder / "rank0.sqlite")
+    other = bare(sampled(model(tokens=64))).written(laboratory.folder / "rank1.sqlite")
+    out = laboratory.folder / "all.tracekit"
+    tracekit.parse(path, out, like=[reference], add=True)
+    dataset = tracekit.parse(other, out, like=[reference], add=True)
+    digest = sha256((reference / "manifest.json").read_bytes()).hexdigest()
+    assert [entry["like"][0]["sha256"] for entry in dataset.manifest["reports"]] == [digest] * 2
+    with pytest.raises(DatasetError, match="like other marked runs"):
+        tracekit.parse(path, out, add=True, rows="modules")
+
+
+def test_rows_of_marked_runs_are_modules(laboratory: Laboratory, tmp_path: Path) -> None:
+    reference = laboratory.reference([Step(model())] * 2)
+    with pytest.raises(UsageError, match="leave out one of the two"):
+        tracekit.parse(tmp_path / "any.sqlite", like=[reference], rows="ranges")
+    ranges = tracekit.parse(report(tmp_path / "r.sqlite", "range 1 0 9 step"), rows="ranges")
+    with pytest.raises(UsageError, match="no dataset of a marked run"):
+        tracekit.parse(tmp_path / "any.sqlite", like=[Path(str(ranges.folder))])
+
+
+def test_the_command_says_that_nothing_could_be_aligned(
+    laboratory: Laboratory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = laboratory.reference([Step(model())] * 3)
+    path = bare(model(layers=7)).written(laboratory.folder / "other.sqlite")
+    assert main(["parse", str(path), "--like", str(reference)]) == 0
+    assert "nothing could be aligned with marked0.tracekit" in " ".join(capsys.readouterr().out.split())

@@ -66,13 +66,17 @@ class Matcher:
         self._known: dict[bytes, Answer | None] = {}
         self._cells = 0
 
-    def answer(self, work: Signatures, before: int) -> Answer | None:
-        """What the most similar pattern shows; None if none is like it. ``before`` is the name of what ran before."""
+    def answer(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
+        """What the most similar pattern shows; None if none is like it.
+
+        ``before`` is the name of what ran before; ``whole`` is whether something ran before and after it. If not, and
+        the pattern may be cut, too, both may be different parts of a step, unless they are the same.
+        """
         before = before if work.group[0] == GRAPHS else 0
-        key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True)
+        key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True) + bytes([whole])
         if key not in self._known:
             same = self._exact.get(work.exact.tobytes())
-            self._known[key] = self._identical(same) if same else self._most_similar(work, before)
+            self._known[key] = self._identical(same) if same else self._most_similar(work, before, whole=whole)
         return self._known[key]
 
     def _counted(self, names: Ints) -> Ints:
@@ -84,7 +88,7 @@ class Matcher:
         answer = Answer(pattern, pattern.module, pattern.cause, (0, pattern.core), 1.0)
         return _common([answer, *(answer._replace(module=one.module, cause=one.cause) for one in patterns[1:])])
 
-    def _most_similar(self, work: Signatures, before: int) -> Answer | None:
+    def _most_similar(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
         common = np.minimum(self._counts, self._counted(work.name)).sum(axis=1)
         sizes = np.array([pattern.work.name.size for pattern in self._patterns])
         share = common / np.maximum(1, np.minimum(sizes, work.name.size))
@@ -92,6 +96,8 @@ class Matcher:
         compared = 0
         for at in np.argsort(-common / (sizes + work.name.size), kind="stable").tolist():
             bound = 2 * common[at] / (sizes[at] + work.name.size)
+            if not (whole or self._patterns[at].whole):
+                continue
             if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or (best and bound < best[0].share / 2):
                 continue
             compared += 1
@@ -261,6 +267,8 @@ class _Comparison:
     def _drop_lonely(self) -> None:
         """Pairs both of whose neighbours differ on both sides may be chance."""
         rows = np.flatnonzero((self.place >= 0) | self.filled)
+        if not rows.size:
+            return
         place = np.where(self.place[rows] >= 0, self.place[rows], -2)
         near_work = np.diff(rows) == 1
         near_pattern = (np.diff(place) == 1) | (place[1:] < 0) | (place[:-1] < 0)

@@ -240,8 +240,10 @@ class _Stretches(NamedTuple):
             return None
         first, end = int(self.cuts[at]), int(self.cuts[at + number])
         names, line = self.lines.signatures.name, self.lines.line
-        before = int(names[first - 1]) if first and line[first - 1] == line[first] else 0
-        return self.matcher.answer(self.lines.signatures.at(slice(first, end)), before)
+        begins = not first or line[first - 1] != line[first]
+        ends = end == line.size or line[end] != line[first]
+        work = self.lines.signatures.at(slice(first, end))
+        return self.matcher.answer(work, 0 if begins else int(names[first - 1]), whole=not (begins or ends))
 
 
 def _overlapping(at: int, number: int) -> Iterator[tuple[int, int]]:

@@ -2,8 +2,8 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,7 @@ class Pattern:
         core: How many pieces are of the step or call itself.
         step: Its marker, if it is a step and this is its thread.
         step_id: Of a step, its id in the dataset; else -1.
+        whole: Whether it is certain that the recording does not cut it: it ran twice, or between other work.
     """
 
     work: Signatures
@@ -53,6 +54,7 @@ class Pattern:
     core: int
     step: StepMarker | None
     step_id: int
+    whole: bool
 
 
 class Way(NamedTuple):
@@ -143,7 +145,7 @@ def _steps_of(dataset: Dataset) -> _Steps:
 
 
 #: Patterns with how often each occurs, by all that makes two the same.
-_Patterns: TypeAlias = dict[tuple[bytes, bytes, str | None, int], list[Any]]
+_Patterns: TypeAlias = dict[tuple[bytes, bytes, str | None, int], tuple[Pattern, int]]
 
 
 class _Part:
@@ -187,7 +189,7 @@ class _Part:
         order = np.lexsort((columns["start_ns"], columns["graph_node_id"], at, line))
         exact, module = self.work.exact[order], self.module[order]
         found: _Patterns = {}
-        for first, core, end in _bounds(line[order], self._units(by_call=by_call)[order]):
+        for first, core, end, whole in _bounds(line[order], self._units(by_call=by_call)[order]):
             rows = order[first:end]
             step = -1 if by_call else int(columns["step_id"][rows[0]])
             lead = step >= 0 and not by_stream and self.steps.tid.get(step) == int(columns["tid"][rows[0]])
@@ -195,8 +197,8 @@ class _Part:
             key = exact[first:end].tobytes(), module[first:end].tobytes(), marker.kind if marker else "", core - first
             if key not in found:
                 work, cause = self.work.at(rows), self.cause[rows]
-                found[key] = [Pattern(work, module[first:end], cause, core - first, marker, step), 0]
-            found[key][1] += 1
+                found[key] = Pattern(work, module[first:end], cause, core - first, marker, step, whole), 0
+            found[key] = replace(found[key][0], whole=found[key][0].whole or whole), found[key][1] + 1
         return found
 
     def _units(self, *, by_call: bool) -> Ints:
@@ -232,9 +234,11 @@ def _frequent(parts: Iterable[_Patterns]) -> list[Pattern]:
     every: _Patterns = {}
     for part in parts:
         for key, (pattern, times) in part.items():
-            every.setdefault(key, [pattern, 0])[1] += times
+            known, before = every.get(key, (pattern, 0))
+            every[key] = replace(known, whole=known.whole or pattern.whole), before + times
     most = sorted(every.values(), key=lambda one: -one[1])[:_MOST_PATTERNS]
-    return [pattern for pattern, _ in most]
+    # Two steps are not cut in the same way.
+    return [replace(pattern, whole=pattern.whole or times > 1) for pattern, times in most]
 
 
 def _causes(table: pa.Table) -> Rows:
@@ -252,8 +256,8 @@ def _described(table: pa.Table, columns: dict[str, Ints]) -> Described:
     return Described(kinds[kind.code], row, copies, [columns[size] for size in SIZES], names)
 
 
-def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int]]:
-    """Of every pattern its first row, the end of its step or call, and the end of what follows it."""
+def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int, bool]]:
+    """Of every pattern its first row, the end of its step or call, that of what follows, and whether it is not cut."""
     inside = np.flatnonzero(unit >= 0)
     if not inside.size:
         return
@@ -262,4 +266,5 @@ def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int]]:
     last = np.append(inside[np.flatnonzero(begins)[1:] - 1], inside[-1])
     ends = np.append(np.flatnonzero(np.diff(line)) + 1, line.size)
     end = np.minimum(ends[np.searchsorted(ends, last, side="right")], np.append(first[1:], line.size))
-    yield from zip(first.tolist(), (last + 1).tolist(), end.tolist(), strict=True)
+    whole = np.isin(first, np.append(0, ends), invert=True) & np.isin(last + 1, ends, invert=True)
+    yield from zip(first.tolist(), (last + 1).tolist(), end.tolist(), whole.tolist(), strict=True)
