@@ -12,7 +12,7 @@ import tracekit
 from tracekit.views.page.document import page
 
 HERE = Path(__file__).parent
-WIDTH, HEIGHT = 1280, 860
+WIDTH, HEIGHT = 1280, 1230
 
 
 def main() -> None:

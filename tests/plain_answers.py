@@ -451,9 +451,12 @@ def processes(plain: Plain) -> Iterable[Row]:
 
 def communication(plain: Plain) -> Iterable[Row]:
     talking, hidden = talk(plain)
-    keys = grouped(talking, lambda row: (row["name"], row["module_id"]))
-    for (name, module), rows in keys.items():
+    fields = ("name", "module_id", "collective", "communicator", "group_size")
+    keys = grouped(talking, lambda row: tuple(row[field] for field in fields))
+    for (name, module, kind, communicator, ranks), rows in keys.items():
         overlapped = sum(hidden[row["kernel_id"]] for row in rows)
+        sized = [row for row in rows if row["bytes"] is not None]
+        speed = sum(row["bytes"] for row in sized) / total(sized) if sized else None
         yield {
             "name": name,
             "path": plain.path[module],
@@ -462,6 +465,12 @@ def communication(plain: Plain) -> Iterable[Row]:
             "share": plain.share(total(rows)),
             "exposed_ns": total(rows) - overlapped,
             "overlapped_ns": overlapped,
+            "collective": kind,
+            "communicator": communicator,
+            "group_size": ranks,
+            "bytes": sum(row["bytes"] for row in sized) if sized else None,
+            "algorithm_gb_per_s": speed,
+            "bus_gb_per_s": 2 * (ranks - 1) / ranks * speed if kind == "all_reduce" and speed and ranks else None,
         }
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tracekit.analyses import ANALYSES
+from tracekit import analyses
 from tracekit.causes import CAUSES, NAMES
 from tracekit.cli import COMMANDS
 from tracekit.cli.base import Command
@@ -75,7 +75,7 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def questions() -> str:
-    rows = ([f"`{analysis.NAME}`", (analysis.__doc__ or "").partition("\n")[0]] for analysis in ANALYSES)
+    rows = ([f"`{name}`", question] for name, question in analyses.questions().items())
     return markdown_table(["Name", "Question"], rows)
 
 

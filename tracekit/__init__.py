@@ -7,6 +7,7 @@ dataset, ``analyses`` answer questions about it, ``views`` show the answers. ``p
 >>> import tracekit
 >>> dataset = tracekit.parse("report.sqlite")     # doctest: +SKIP
 >>> dataset = tracekit.parse(["rank0.sqlite", "rank1.sqlite"], "run.tracekit")     # doctest: +SKIP
+>>> dataset.ask("launches", path="top.layers")     # doctest: +SKIP
 >>> dataset.kernels().groupby("module").dur_ns.sum().nlargest(10)     # doctest: +SKIP
 """
 
@@ -26,6 +27,7 @@ from tracekit.errors import (
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
+    from tracekit.analyses import questions
     from tracekit.dataset.opening import Dataset, load
     from tracekit.pipeline import parse
 
@@ -41,18 +43,24 @@ __all__ = [
     "__version__",
     "load",
     "parse",
+    "questions",
 ]
 
 #: Packages that are attributes of this one.
-_ROOMS = ("analyses",)
-_LATE = {"parse": "tracekit.pipeline", "load": "tracekit.dataset", "Dataset": "tracekit.dataset"}
+_PACKAGES = ("analyses",)
+_LATE = {
+    "parse": "tracekit.pipeline",
+    "load": "tracekit.dataset",
+    "Dataset": "tracekit.dataset",
+    "questions": "tracekit.analyses",
+}
 
 
 def __getattr__(name: str) -> object:
     """Loads the heavy parts when they are first used, so that ``import tracekit`` stays fast."""
     from importlib import import_module  # noqa: PLC0415
 
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

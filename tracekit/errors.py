@@ -15,12 +15,13 @@ Bad rows inside a readable report are not errors: they are counted (see :mod:`tr
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self
 
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from upath import UPath
@@ -31,6 +32,12 @@ def plain(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in keep else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """How a message about an unknown name ends: ``did you mean tree?``, or all names that are known."""
+    close = get_close_matches(name, known, 1)
+    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(known)}"
 
 
 class TracekitError(Exception):

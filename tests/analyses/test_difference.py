@@ -135,7 +135,7 @@ def test_a_threshold_is_exceeded_only_by_more(tmp_path: Path) -> None:
     assert said(before, after, "--fail-over", "5%")[0] == 0
     code, text = said(before, after, "--fail-over", "4.9%")
     assert code == 3
-    assert "slower by 5.0%, more than 4.9%: module top.a [[2]]" in text
+    assert "slower by 5.0 %, more than 4.9 %: module top.a [[2]]" in text
     assert said(after, before, "--fail-over", "0%")[0] == 0
 
 
@@ -265,7 +265,7 @@ def test_work_between_steps_is_compared_as_a_whole_and_it_says_so(tmp_path: Path
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 3
     assert "The first run has 35 ns of work between steps; it is compared as a whole." in text
-    assert "slower by 28.6%, more than 5.0%: between (between steps)" in text
+    assert "slower by 28.6 %, more than 5.0 %: between (between steps)" in text
     assert "adam 7 ns 9 ns +2 ns (+28.6 %) 1" in text
     for one, other in ((before, before), (after, before)):
         assert said(one, other, "--fail-over", "5%")[0] == 0

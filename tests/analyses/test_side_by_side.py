@@ -36,7 +36,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def comparable(frame: pd.DataFrame) -> list[str]:
-    kept = frame.drop(columns=["report", "rank", "step_id"], errors="ignore")
+    kept = frame.drop(columns=["report", "rank", "step_id", "evidence"], errors="ignore")
     return sorted(str(row) for row in records(kept))
 
 

@@ -94,6 +94,34 @@ def test_a_layer_that_differs_has_its_own_line_and_parts_those_beside_it(parsed:
     assert layers == [("0 … 1", 2), ("2", 1), ("3", 1)]
 
 
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ("ABABAB", [("0 … 4", 3), ("1 … 5", 3)]),
+        ("AABAABA", [("0 … 6", 5), ("2 … 5", 2)]),
+        ("CABAB", [("0", 1), ("1 … 3", 2), ("2 … 4", 2)]),
+        ("AAABBB", [("0 … 2", 3), ("3 … 5", 3)]),
+        ("ABA", [("0", 1), ("1", 1), ("2", 1)]),
+    ],
+)
+def test_kinds_of_layers_that_alternate_have_a_line_each(
+    parsed: Parse, kinds: str, expected: list[tuple[str, int]]
+) -> None:
+    layers = [(str(at), kind, [("x", "X", [])]) for at, kind in enumerate(kinds)]
+    found = shown(parsed(lines_of([("top", "Top", layers)])))
+    assert [(label, copies) for label, depth, copies in found if depth == 1] == expected
+
+
+def test_modules_that_hold_others_are_folded_by_the_numbers_in_their_names(parsed: Parse) -> None:
+    layers: list[Node] = [(f"layer_{at}", "Layer", [("fc1", "Linear", []), ("fc2", "Linear", [])]) for at in range(3)]
+    assert shown(parsed(lines_of([("top", "Top", layers)]))) == [
+        ("top", 0, 1),
+        ("layer_0 … layer_2", 1, 3),
+        ("fc1", 2, 1),
+        ("fc2", 2, 1),
+    ]
+
+
 def test_names_without_numbers_are_never_folded(parsed: Parse) -> None:
     same = [("a", "Linear", []), ("b", "Linear", []), ("c", "Linear", [])]
     assert [row[2] for row in shown(parsed(lines_of([("top", "Top", same)])))] == [1] * 4

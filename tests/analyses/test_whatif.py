@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -13,143 +14,340 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tracekit
+from tests.joined import joined_here
 from tests.needs import REPORTS
+from tests.simulator.timelines import Machine, Op, Run, run
 from tests.trace_lines import report
 from tracekit.analyses.subtrees import hierarchy
-from tracekit.analyses.whatif import Changes, predict
-from tracekit.analyses.whatif.model import measured, played, tasks
+from tracekit.analyses.whatif import Changes, Prediction, StepModel, predict
+from tracekit.analyses.whatif.changes import matched
+from tracekit.analyses.whatif.model import measured, tasks
 from tracekit.analyses.whatif.recorded import recorded
+from tracekit.analyses.whatif.replay import played
+from tracekit.cli import main
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
-LAUNCH_NS, STARTS_AFTER_NS, BETWEEN_NS, SYNC_NS, RETURNS_AFTER_NS = 5_000, 2_000, 800, 1_500, 3_000
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a module: code before each launch, kernels on streams, and whether it waits for the device then."""
-
-    module: str
-    kernels: tuple[tuple[int, int, int], ...]  # code, stream, duration
-    waits: bool = False
-
-
-@dataclass(frozen=True)
-class Machine:
-    """How the program runs."""
-
-    device: Callable[[str], float] = lambda module: 1.0
-    host: Callable[[str], float] = lambda module: 1.0
-    launch_ns: int = LAUNCH_NS
-    waits: bool = True
-
-
-@dataclass
-class Run:
-    lines: list[str] = field(default_factory=list)
-    windows: list[int] = field(default_factory=list)
-
-
-def run(steps: list[list[Call]], machine: Machine) -> Run:
-    """One host thread and some streams, as a simulation of events."""
-    done, now, ids = Run(), 0, 0
-    ends: dict[int, int] = {}
-    starts = []
-    for number, calls in enumerate(steps):
-        begin, first = now, None
-        now += 1_000
-        for call in calls:
-            entered = now
-            for code, stream, lasts in call.kernels:
-                now += round(code * machine.host(call.module))
-                ids += 1
-                done.lines.append(f"launch 1 {now} {now + machine.launch_ns} #{ids}")
-                now += machine.launch_ns
-                start = max(now + STARTS_AFTER_NS, ends.get(stream, -BETWEEN_NS) + BETWEEN_NS)
-                ends[stream] = start + round(lasts * machine.device(call.module))
-                done.lines.append(f"kernel+{stream} 1 {start} {ends[stream]} #{ids} gemm{stream}")
-                first = start if first is None else min(first, start)
-            if call.waits and machine.waits:
-                ids += 1
-                until = max(now + SYNC_NS, max(ends.values()) + RETURNS_AFTER_NS)
-                done.lines.append(f"launch 1 {now} {until} #{ids} cudaDeviceSynchronize")
-                now = until
-            now += 500
-            done.lines.append(f"range 1 {entered} {now} {{'Module': 'top.{call.module}'}}")
-        now += 700
-        done.lines.append(f"range 1 {begin} {now} ProfilerStep#{number}")
-        starts.append(first)
-    edges = [start for start in starts if start is not None]
-    done.windows = [after - before for before, after in zip(edges, [*edges[1:], max(ends.values())], strict=True)]
-    return done
-
-
-def program(seed: int) -> list[list[Call]]:
-    random = Random(seed)
-    calls = [
-        Call(
-            f"layers.{at}",
-            tuple(
-                (random.randrange(500, 30_000), random.choice((7, 7, 8)), random.randrange(2_000, 60_000))
-                for _ in range(random.randrange(1, 6))
-            ),
-            random.random() < 0.3,
-        )
-        for at in range(random.randrange(2, 6))
-    ]
-    return [calls] * 6
-
-
-def check(seed: int, changes: Changes, machine: Machine, within: float) -> None:
-    steps = program(seed)
-    before, after = run(steps, Machine()), run(steps, machine)
-    with TemporaryDirectory() as folder:
-        path = report(Path(folder, "report.sqlite"), "\n".join(before.lines))
-        found = predict(tracekit.parse(path, Path(folder, "out"), scheduler="here"), changes)
-    assert found.step_before_ns == sorted(before.windows)[(len(before.windows) - 1) // 2]
-    true = sorted(after.windows)[(len(after.windows) - 1) // 2]
-    assert found.step_after_ns == pytest.approx(true, rel=within)
-    assert sum(row["ns"] for row in found.after) == found.step_after_ns
-
-
 SEEDS = st.integers(0, 10_000)
+STEPS = 8
+MAIN, SIDE, COMM = 7, 8, 20
+
+
+class Writer:
+    """Writes a random program: the same calls in every step, which take a little longer or shorter."""
+
+    def __init__(self, seed: int, *, syncs: bool = True, streams: bool = True, collectives: int = 0) -> None:
+        self.random, self.keys, self.spread = Random(seed), 0, 0.5 if collectives else 0.03
+        self.syncs, self.streams, self.collectives = syncs, streams, collectives
+        self.layers = [self.layer(number) for number in range(self.random.randrange(2, 6))]
+
+    def layer(self, number: int) -> list[Op]:
+        ops = [Op("enter", name=f"top.layers.{number}")]
+        scale = self.random.choice((3_000, 30_000))
+        for _ in range(self.random.randrange(2, 6)):
+            ops += [self.code(scale), Op("kernel", self.random.randrange(2_000, 60_000), name=self.name())]
+        if self.streams and self.random.random() < 0.5:
+            ops += self.beside()
+        if self.syncs and self.random.random() < 0.5:
+            name = self.random.choice(("device", "stream", "copy"))
+            ops.append(Op("copy", 8_000) if name == "copy" else Op("sync", name=name, stream=MAIN))
+        if self.random.random() < 0.2:
+            ops += [self.code(scale), Op("graph", nodes=tuple((MAIN, self.random.randrange(9_000)) for _ in range(4)))]
+        return [*ops, self.code(3_000), Op("leave")]
+
+    def code(self, scale: int) -> Op:
+        return Op("code", self.random.randrange(500, scale))
+
+    def name(self) -> str:
+        return self.random.choice(("gemm", "flash", "norm"))
+
+    def beside(self) -> list[Op]:
+        """Work on another stream, which waits for the first, and for which that waits later."""
+        self.keys += 2
+        before, after = Op("record", key=self.keys, stream=MAIN), Op("record", key=self.keys + 1, stream=SIDE)
+        side = Op("kernel", self.random.randrange(9_000, 90_000), stream=SIDE)
+        here = [Op("kernel", self.random.randrange(2_000, 60_000)) for _ in range(self.random.randrange(3))]
+        waits = [Op("wait", key=self.keys, stream=SIDE), side, after, *here, Op("wait", key=self.keys + 1, stream=MAIN)]
+        return [before, *waits, Op("kernel", self.random.randrange(2_000, 60_000))]
+
+    def all_reduce(self, step: int, number: int) -> list[Op]:
+        """A collective on its own stream; what comes after it waits for it."""
+        self.keys += 2
+        before, after = Op("record", key=self.keys, stream=MAIN), Op("record", key=self.keys + 1, stream=COMM)
+        met = Op("collective", 30_000 + 7_000 * number, stream=COMM, key=100 * step + number)
+        return [before, Op("wait", key=self.keys, stream=COMM), met, after, Op("wait", key=self.keys + 1, stream=MAIN)]
+
+    def program(self, steps: int = STEPS) -> list[Op]:
+        ops: list[Op] = []
+        for step in range(steps):
+            ops += [Op("step", key=step), Op("enter", name="top"), Op("code", 1_000)]
+            for layer in self.layers:
+                ops += [self.alike(op) for op in layer]
+            for number in range(self.collectives):
+                ops += [*self.all_reduce(step, number), Op("code", 2_000), Op("kernel", 20_000, name="norm")]
+            ops += [Op("code", 900), Op("leave"), Op("end"), Op("code", 700)]
+        return ops
+
+    def alike(self, op: Op) -> Op:
+        vary = self.random.uniform(1 - self.spread, 1 + self.spread)
+        return Op(op.kind, round(op.ns * vary), op.stream, op.name, op.key, op.nodes, self.random.uniform(0.8, 1.3))
+
+
+def dataset_of(ran: Run, folder: Path, *, events: bool = True, drifts: bool = False) -> Dataset:
+    """What profilers recorded of a run: one report of all ranks, or one each with a clock of its own."""
+
+    def written(name: str, text: str) -> Path:
+        plain = text if events else "\n".join(line for line in text.split("\n") if "Event" not in line)
+        return report(folder / f"{name}.sqlite", plain)
+
+    if not drifts:
+        text = "\n".join(ran.lines(rank) for rank in range(len(ran.ranks)))
+        return tracekit.parse(written("report", text), folder / "out", scheduler="here")
+    clocks = [lambda time, at=at: 10**9 * at + round(time * (1 + at * 2e-5)) for at in range(len(ran.ranks))]
+    return joined_here([written(f"rank{at}", ran.lines(at, clock)) for at, clock in enumerate(clocks)], folder / "out")
+
+
+def check(
+    programs: list[dict[int, list[Op]]],
+    changes: Changes,
+    machine: Machine,
+    within: float,
+    *,
+    before: Machine | None = None,
+    drifts: bool = False,
+) -> Prediction:
+    plain, changed = (run(programs, one) for one in (before or Machine(), machine))
+    with TemporaryDirectory() as folder:
+        model = StepModel.of(dataset_of(plain, Path(folder), drifts=drifts))
+        found = model.predict(changes)
+        assert model.step_ns(changes) == found.step_after_ns
+    assert found.step_before_ns == pytest.approx(plain.step_ns, rel=1e-4 if drifts else 0)
+    assert found.range_ns is None
+    assert found.step_after_ns == pytest.approx(changed.step_ns, rel=within)
+    assert sum(row["ns"] for row in found.after) == found.step_after_ns
+    return found
 
 
 @settings(max_examples=15, deadline=None)
 @given(SEEDS)
 def test_nothing_changes_where_nothing_is_changed(seed: int) -> None:
-    check(seed, Changes(), Machine(), 0)
+    found = check([{1: Writer(seed).program()}], Changes(), Machine(), 0)
+    assert found.before == found.after
 
 
 @settings(max_examples=15, deadline=None)
 @given(SEEDS, st.sampled_from((0.0, 0.5, 2.0)))
 def test_device_time_of_modules_is_scaled(seed: int, factor: float) -> None:
-    machine = Machine(device=lambda module: factor if module == "layers.1" else 1.0)
-    check(seed, Changes(scale=(("top.layers.1", factor),)), machine, 0.02)
+    machine = Machine(device=lambda module, name: factor if module == "top.layers.1" else 1.0)
+    check([{1: Writer(seed).program()}], Changes(scale=(("top.layers.1", factor),)), machine, 0.02)
+
+
+@settings(max_examples=10, deadline=None)
+@given(SEEDS, st.sampled_from((0.0, 0.5)))
+def test_device_time_of_kernels_is_scaled(seed: int, factor: float) -> None:
+    machine = Machine(device=lambda module, name: factor if name == "flash" else 1.0)
+    program = [Op("kernel", 10, name="flash"), *Writer(seed).program()]
+    check([{1: program}], Changes(scale=(("*:kernel=fla*", factor),)), machine, 0.02)
 
 
 @settings(max_examples=15, deadline=None)
 @given(SEEDS, st.sampled_from((0.25, 3.0)))
 def test_code_of_modules_is_scaled(seed: int, factor: float) -> None:
-    check(seed, Changes(host_scale=(("top.layers.*", factor),)), Machine(host=lambda _: factor), 0.05)
+    machine = Machine(host=lambda module: factor if "layers" in module else 1.0)
+    check([{1: Writer(seed).program()}], Changes(host_scale=(("top.layers.*", factor),)), machine, 0.02)
 
 
 @settings(max_examples=15, deadline=None)
-@given(SEEDS)
-def test_calls_that_block_no_longer_do(seed: int) -> None:
-    check(seed, Changes(no_sync=("*",)), Machine(waits=False), 0.02)
+@given(SEEDS, st.sampled_from(("*", "top.layers.1")))
+def test_calls_that_block_no_longer_do(seed: int, pattern: str) -> None:
+    machine = Machine(no_sync=lambda module: pattern in ("*", module))
+    check([{1: Writer(seed).program()}], Changes(no_sync=(pattern,)), machine, 0.02)
 
 
 @settings(max_examples=15, deadline=None)
+@given(SEEDS, st.sampled_from(("*", "top.layers.1")))
+def test_launches_take_no_time(seed: int, pattern: str) -> None:
+    machine = Machine(no_launch_cost=lambda module: pattern in ("*", module))
+    check([{1: Writer(seed).program()}], Changes(no_launch_cost=(pattern,)), machine, 0.02)
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS, st.sampled_from(("top", "top.layers.*", "top.layers.1")))
+def test_calls_are_launched_as_graphs(seed: int, pattern: str) -> None:
+    matches: dict[str, Callable[[str], bool]] = {
+        "top": lambda module: module == "top",
+        "top.layers.*": lambda module: module.startswith("top.layers."),
+    }
+    machine = Machine(as_graph=matches.get(pattern, lambda module: module == pattern))
+    check([{1: Writer(seed).program()}], Changes(as_graph=(pattern,)), machine, 0.05)
+
+
+@settings(max_examples=10, deadline=None)
 @given(SEEDS)
-def test_launches_take_no_time(seed: int) -> None:
-    check(seed, Changes(no_launch_cost=("*",)), Machine(launch_ns=0), 0.04)
+def test_several_changes_are_made_at_once(seed: int) -> None:
+    machine = Machine(device=lambda *_: 0.5, no_sync=lambda _: True, no_launch_cost=lambda _: True)
+    check(
+        [{1: Writer(seed).program()}],
+        Changes(scale=(("*", 0.5),), no_sync=("*",), no_launch_cost=("*",)),
+        machine,
+        0.02,
+    )
 
 
-def test_a_pattern_that_names_no_module_is_refused(tmp_path: Path) -> None:
-    path = report(tmp_path / "report.sqlite", "\n".join(run(program(1), Machine()).lines))
-    dataset = tracekit.parse(path, tmp_path / "out", scheduler="here")
-    with pytest.raises(UsageError, match=r"no module matches top\.nothing"):
-        predict(dataset, Changes(no_sync=("top.nothing",)))
+SLOWNESS = (1.0, 1.3, 1.1)
+
+
+def ranks(seed: int, steps: int = STEPS) -> list[dict[int, list[Op]]]:
+    """Three ranks, which run one program and meet in two collectives in each step."""
+    chance = Random(seed)
+    syncs, streams = chance.random() < 0.5, chance.random() < 0.5
+    return [{1: Writer(seed, syncs=syncs, streams=streams, collectives=4).program(steps)} for _ in SLOWNESS]
+
+
+RANK_CHANGES = {
+    "nothing": (Changes(), Machine(slowness=SLOWNESS), 0.0),
+    "interconnect": (Changes(interconnect=3), Machine(slowness=SLOWNESS, interconnect=3), 0.05),
+    "overlap": (Changes(overlap_communication=True), Machine(slowness=SLOWNESS, overlap=True), 0.05),
+    "fastest": (Changes(like_fastest_rank=True), Machine(slowness=(1.0, 1.0, 1.0)), 0.05),
+    "device": (Changes(scale=(("top.layers.*", 0.5),)), Machine(
+        slowness=SLOWNESS, device=lambda module, _: 0.5 if "layers" in module else 1.0), 0.02),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", RANK_CHANGES)
+@settings(max_examples=8, deadline=None)
+@given(SEEDS)
+def test_ranks_meet_in_collectives(change: str, seed: int) -> None:
+    changes, machine, within = RANK_CHANGES[change]
+    check(ranks(seed), changes, machine, within, before=Machine(slowness=SLOWNESS))
+
+
+@pytest.mark.parametrize("change", RANK_CHANGES)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ranks_of_several_reports_meet_on_one_clock(change: str, seed: int) -> None:
+    changes, machine, within = RANK_CHANGES[change]
+    programs = ranks(seed, steps=24)  # of fewer collectives it can be uncertain which are the same
+    check(programs, changes, machine, max(within, 1e-4), before=Machine(slowness=SLOWNESS), drifts=True)
+
+
+def training(seed: int) -> dict[int, list[Op]]:
+    """A program of which a second thread runs a part, while the first waits for that."""
+    writer = Writer(seed)
+    forward: list[Op] = []
+    backward: list[Op] = []
+    for step in range(STEPS):
+        layers = [[writer.alike(op) for op in layer] for layer in writer.layers]
+        own = [op for layer in reversed(layers) for op in layer if op.kind in ("code", "kernel", "enter", "leave")]
+        forward += [Op("step", key=step), Op("enter", name="top"), *chain(*layers), Op("leave"), Op("code", 2_000)]
+        forward += [Op("give", key=2 * step), Op("take", key=2 * step + 1), Op("code", 1_500), Op("kernel", 30_000)]
+        backward += [Op("take", key=2 * step), Op("code", 3_000), *own, Op("give", key=2 * step + 1)]
+        forward += [Op("sync", name="stream"), Op("code", 900), Op("end")]
+    return {1: forward, 2: backward}
+
+
+@pytest.mark.parametrize(
+    ("changes", "machine"),
+    [
+        (Changes(), Machine()),
+        (Changes(scale=(("*", 0.3),)), Machine(device=lambda *_: 0.3)),
+        (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
+        (Changes(no_launch_cost=("*",)), Machine(no_launch_cost=lambda _: True)),
+        (Changes(as_graph=("top.layers.*",)), Machine(as_graph=lambda module: "layers" in module)),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_threads_take_turns(changes: Changes, machine: Machine, seed: int) -> None:
+    check([training(seed)], changes, machine, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "machine"),
+    [
+        (Changes(scale=(("*", 0.5),)), Machine(device=lambda *_: 0.5)),
+        (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
+        (Changes(as_graph=("top.layers.*",)), Machine(as_graph=lambda module: "layers" in module)),
+    ],
+)
+@settings(max_examples=8, deadline=None)
+@given(seed=SEEDS)
+def test_without_events_the_truth_lies_in_a_range(changes: Changes, machine: Machine, seed: int) -> None:
+    writer = Writer(seed)
+    writer.layers[0][1:1] = writer.beside()
+    plain, changed = (run([{1: program}], one) for program in [writer.program()] for one in (Machine(), machine))
+    with TemporaryDirectory() as folder:
+        found = predict(dataset_of(plain, Path(folder), events=False), changes)
+    assert found.range_ns is not None
+    low, high = found.range_ns
+    assert low <= found.step_after_ns <= high
+    assert low * 0.995 <= changed.step_ns <= high * 1.005
+
+
+def parsed_program(folder: Path) -> Dataset:
+    return dataset_of(run([{1: Writer(1).program()}], Machine()), folder)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths"),
+    [
+        ("top.layers.*", {"top.layers.0", "top.layers.1"}),
+        ("top.layers", {"top.layers", "top.layers.0", "top.layers.1"}),
+        ("*.0", {"top.layers.0"}),
+        ("*.layers.[1-9]", {"top.layers.1"}),
+        ("to*", {"top", "top.layers", "top.layers.0", "top.layers.1"}),
+        ("layers.0", None),
+        ("top.*.*.*", None),
+        ("*.top", None),
+    ],
+)
+def test_a_pattern_is_a_path_part_by_part(pattern: str, paths: set[str] | None, tmp_path: Path) -> None:
+    lines = "range 1 0 9 {'Module': 'top.layers.0'}\nrange 1 10 19 {'Module': 'top.layers.1'}"
+    modules = hierarchy(tracekit.parse(report(tmp_path / "report.sqlite", lines), tmp_path / "out", scheduler="here"))
+    if paths is None:
+        with pytest.raises(UsageError, match="no module matches"):
+            matched(pattern, modules)
+    else:
+        chosen = matched(pattern, modules)
+        assert {path for path, one in zip(modules.path, chosen, strict=False) if one} == paths
+        assert not chosen[-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"no_sync": ("top.nothing",)}, r"no module matches 'top\.nothing'"),
+        ({"scale": (("*:kernel=nothing", 1.0),)}, "no kernel matches 'nothing'"),
+        ({"scale": (("*", -1.0),)}, "-1.0 is no factor"),
+        ({"host_scale": (("*", float("nan")),)}, "nan is no factor"),
+        ({"interconnect": 0.0}, "0.0 is no factor"),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        predict(parsed_program(tmp_path), Changes(**changes))
+
+
+def test_a_run_without_a_gpu_has_no_steps_to_predict(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", "op 1 10 20 aten::addmm")
+    with pytest.raises(UsageError, match="no work of a GPU"):
+        predict(tracekit.parse(path, tmp_path / "out", scheduler="here"), Changes())
+
+
+def test_the_command_prints_what_the_model_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = parsed_program(tmp_path)
+    changes = Changes(scale=(("top.layers.*", 0.5),), no_sync=("*",))
+    arguments = ["whatif", str(dataset.folder), "--scale", "top.layers.*=0.5", "--no-sync", "*"]
+    found = predict(dataset, changes)
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "step_before_ns": found.step_before_ns,
+        "step_after_ns": found.step_after_ns,
+        "range_ns": None,
+        "budget": {"before": found.before, "after": found.after},
+    }
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"{found.step_after_ns / 1e6:.3f} ms after" in shown
+    assert "compute" in shown
 
 
 @pytest.mark.traces
@@ -157,6 +355,6 @@ def test_a_pattern_that_names_no_module_is_refused(tmp_path: Path) -> None:
 def test_the_model_of_a_real_report_gives_back_its_times(path: Path, tmp_path: Path) -> None:
     dataset = tracekit.parse(path, tmp_path / "out", scheduler="here")
     found = recorded(dataset, hierarchy(dataset))
-    for assumed in (False, True):
+    for assumed in ("none", "late", "all"):
         model = tasks(found, np.full(found.work.start.size, -1), assumed=assumed)
-        assert all(np.array_equal(*pair) for pair in zip(measured(found), played(found, model), strict=True))
+        assert all(np.array_equal(*pair) for pair in zip(measured(found), played(model), strict=True))

@@ -23,7 +23,12 @@ def test_the_demo_leaves_a_report_and_a_dataset_and_says_nothing_on_stderr(demo:
     folder, outcome = demo
     assert (outcome.code, outcome.err) == (0, "")
     assert {path.name for path in folder.iterdir()} == {"demo.sqlite", "demo.tracekit"}
-    assert outcome.out.splitlines()[-1] == "report: demo.sqlite, dataset: demo.tracekit"
+    assert [line.split("#")[0].strip() for line in outcome.out.splitlines()[-4:]] == [
+        "report: demo.sqlite, dataset: demo.tracekit",
+        "",
+        "Next: tracekit html demo.tracekit",
+        "tracekit show kernels demo.tracekit",
+    ]
 
 
 def test_the_tree_of_the_demo_has_the_lines_that_the_readme_shows(demo: tuple[Path, Outcome]) -> None:

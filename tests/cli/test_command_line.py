@@ -50,6 +50,10 @@ Why some time has no module, and what to do
 filter the report by time
 
 Tables are in out
+Findings (the most each saves of a step): launch_bound top 60.5 %: tracekit show findings out
+
+Next: tracekit html out # a page to open in a browser
+tracekit show kernels out # or another question: tracekit show --list
 """
 
 
@@ -133,15 +137,12 @@ def test_quiet_prints_nothing_but_errors(small: Path) -> None:
     ("args", "message"),
     [
         ((), "the following arguments are required: COMMAND; see tracekit --help"),
-        (("prase",), "argument COMMAND: invalid choice: 'prase'"),
+        (("prase",), "argument COMMAND: there is no prase; did you mean parse? See tracekit --help"),
         (("parse",), "the following arguments are required: REPORT; see tracekit parse --help"),
         (("parse", "a", "-o"), "argument -o/--out: expected one argument"),
         (("parse", "a", "b"), "several reports become one dataset; name its folder with -o"),
-        (("parse", "a", "--loud"), "unrecognized arguments: --loud"),
-        (
-            ("schema", "kernel"),
-            f"there is no table kernel; expected one of {', '.join(table.SPEC.name for table in TABLES)}",
-        ),
+        (("parse", "a", "--loud"), "there is no option --loud; did you mean --out? See tracekit parse --help"),
+        (("schema", "kernel"), "there is no table kernel; did you mean kernels?"),
     ],
 )
 def test_a_call_that_makes_no_sense_is_answered_in_one_line_with_exit_code_2(
@@ -159,7 +160,7 @@ def test_help_names_every_command_and_every_command_its_arguments() -> None:
     assert outcome.code == 0
     for one in COMMANDS:
         assert f"{one.NAME} " in outcome.out
-        assert one.HELP in outcome.out
+        assert one.HELP in " ".join(outcome.out.split())
         own_help = command(one.NAME, "--help")
         assert (own_help.code, own_help.err) == (0, "")
         assert one.HELP[1:] in " ".join(own_help.out.split())

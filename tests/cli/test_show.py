@@ -51,7 +51,9 @@ def squeezed(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
-def test_the_tree_as_text(folder: Path) -> None:
+def test_the_tree_as_text_answers_who_asks_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert show(folder).out == show("tree", folder).out
     assert squeezed(show("tree", folder).out) == [
         "module calls self subtree GPU share",
         "─" * 65,
@@ -118,7 +120,7 @@ def test_the_analyses_are_listed() -> None:
 def test_nothing_found_is_said(folder: Path) -> None:
     assert "no matching rows" in show("copies", folder).out
     assert show("copies", folder, "--json").out == "[]\n"
-    assert "no matching rows" in show("tree", folder, "--top", 0).out
+    assert show("tree", folder, "--top", 0).out == "no matching rows: the options leave out all 4\n"
 
 
 def test_where_no_module_was_marked_an_empty_answer_tells_so(tmp_path: Path) -> None:
@@ -136,10 +138,11 @@ WRONG = {
     "a name misspelt": (["clases", "DIR"], 2, "there is no question clases; did you mean classes?"),
     "the wrong way round": (["run.tracekit", "tree"], 2, "did you mean tracekit show tree run."),
     "a column misspelt": (["kernels", "DIR", "--sort", "gpu_tim"], 2, "did you mean gpu_time_ns?"),
-    "no dataset named": (["tree"], 2, "the following arguments are required: DATASET"),
+    "no dataset named": (["tree"], 2, "which dataset? tracekit show tree DATASET"),
     "no dataset": (["tree", "absent"], 1, "absent: is not a dataset"),
     "no such module": (["tree", "DIR", "--path", "topp"], 1, "has no module topp"),
-    "no such column": (["kernels", "DIR", "--sort", "x"], 2, "kernels has no column x; it has name"),
+    "no such column": (["kernels", "DIR", "--sort", "x"], 2, "kernels has no column x; expected one of name, "),
+    "no such columns": (["kernels", "DIR", "--columns", "name,shar"], 2, "did you mean share?"),
     "no share": (["steps", "DIR", "--min-share", "1%"], 2, "steps has no column share"),
     "sorted by lists": (["shapes", "DIR", "--sort", "inputs"], 2, "cannot be sorted by inputs"),
     "two forms": (["tree", "DIR", "--json", "--csv"], 2, "not allowed with argument"),
@@ -170,7 +173,7 @@ def test_a_peak_and_a_dtype_are_stated_for_the_roofline(folder: Path) -> None:
         (("memory", "--peak", "memory=3"), "memory has no option --peak"),
         (("tree", "--dtype", "float16"), "tree has no option --dtype"),
         (("roofline", "--peak", "fast"), "--peak fast: expected DTYPE=TFLOPS"),
-        (("roofline", "--dtype", "float17"), "--dtype float17: expected one of float64"),
+        (("roofline", "--dtype", "float17"), "--dtype float17: did you mean float16?"),
     ],
 )
 def test_an_option_that_an_analysis_lacks_or_cannot_read_is_a_wrong_call(

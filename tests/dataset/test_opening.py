@@ -110,10 +110,13 @@ def test_an_unknown_table_or_column_is_answered_with_those_there_are(root: str |
     dataset = small if root is None else small.subtree(root)
     with pytest.raises(tracekit.UsageError) as unknown:
         dataset.table("kernel")
-    assert str(unknown.value) == f"there is no table kernel; expected one of {', '.join(SPECS)}"
+    assert str(unknown.value) == "there is no table kernel; did you mean kernels?"
     with pytest.raises(tracekit.UsageError) as lacking:
         dataset.table("steps", ["name", "duration"])
-    assert str(lacking.value) == f"steps has no column duration; it has {', '.join(SPECS['steps'].schema().names)}"
+    assert (
+        str(lacking.value)
+        == f"steps has no column duration; expected one of {', '.join(SPECS['steps'].schema().names)}"
+    )
 
 
 @pytest.mark.parametrize("kind", [Path, str])

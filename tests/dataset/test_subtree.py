@@ -109,8 +109,13 @@ def test_a_subtree_reads_only_the_row_groups_that_can_hold_it(
 def test_a_subtree_knows_no_coverage_and_no_module_that_is_not_there(small: Dataset) -> None:
     with pytest.raises(tracekit.UsageError, match="coverage is not divided by modules; ask the whole dataset for it"):
         small.subtree("top").coverage()
-    for path in ("top.b", "to", "", "top."):
-        with pytest.raises(tracekit.DatasetError, match=r"has no module .*; tracekit show modules lists the paths"):
+    for path, remedy in {
+        "top.b": r"did you mean top.a\?",
+        "to": r"did you mean top\?",
+        "": "tracekit show modules lists the paths",
+        "elsewhere": "tracekit show modules lists the paths",
+    }.items():
+        with pytest.raises(tracekit.DatasetError, match=f"has no module {path}; {remedy}$"):
             small.subtree(path)
 
 

@@ -17,10 +17,10 @@ _SYSTEM = ("CpuArchitecture", "CpuCores", "CudaVersion", "CudaDriverVersion", "N
 #: Columns that hold the number of a string.
 _STRING_COLUMNS = re.compile(r".*(name|text)(Id)?", re.IGNORECASE)
 #: What else tells of the machine in tables that tracekit reads: names of files and programs, and of whatever else ran,
-#: because nsys lists all processes and threads. Each with the tables that it needs.
+#: because nsys lists all processes and threads; and metrics that it does not read. Each with the tables that it needs.
 _TELLING = (
-    (("META_DATA_EXPORT",), "DELETE FROM META_DATA_EXPORT WHERE value LIKE '%/%'"),
-    (("EXPORT_META_DATA",), "DELETE FROM EXPORT_META_DATA WHERE value LIKE '%/%'"),
+    (("META_DATA_EXPORT",), "DELETE FROM META_DATA_EXPORT WHERE value LIKE '%/%' OR name LIKE 'EXPORT_HOST%'"),
+    (("EXPORT_META_DATA",), "DELETE FROM EXPORT_META_DATA WHERE value LIKE '%/%' OR name LIKE 'EXPORT_HOST%'"),
     (("DIAGNOSTIC_EVENT",), "DELETE FROM DIAGNOSTIC_EVENT WHERE text LIKE '%/%'"),
     (("PROCESSES",), "UPDATE PROCESSES SET name = 'python' WHERE name LIKE '%/%'"),
     (
@@ -28,9 +28,16 @@ _TELLING = (
         "DELETE FROM PROCESSES WHERE globalPid >> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)",
     ),
     (
+        ("GPU_METRICS", "TARGET_INFO_GPU_METRICS"),
+        "DELETE FROM GPU_METRICS WHERE metricId NOT IN (SELECT metricId FROM TARGET_INFO_GPU_METRICS WHERE metricName"
+        " LIKE 'SM% Active%' OR metricName LIKE 'Tensor Active%' OR metricName LIKE 'DRAM %')",
+    ),
+    (
         ("ThreadNames", "NVTX_EVENTS"),
         "DELETE FROM ThreadNames WHERE globalTid >> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)",
     ),
+    # Importing torch makes more calls of the OS runtime than all else.
+    (("OSRT_API", "NVTX_EVENTS"), "DELETE FROM OSRT_API WHERE end < (SELECT MIN(start) FROM NVTX_EVENTS)"),
 )
 
 
@@ -89,10 +96,30 @@ def strip(report: Path) -> None:
         for needed, statement in _TELLING:
             if {*needed} <= {*there}:
                 db.execute(statement)
+        _drop_undeclared_columns(db, [name for name in there if name in TABLES])
         _drop_unused_strings(db, [name for name in there if name in TABLES])
     with closing(sqlite3.connect(report)) as db:
         db.execute("PRAGMA page_size=512")
         db.execute("VACUUM")
+
+
+def cut(report: Path, first_ns: int, last_ns: int) -> None:
+    """Leaves what began and ended in some nanoseconds of the session, and what has no end."""
+    with closing(sqlite3.connect(report)) as db, db:
+        for table in ("GPU_METRICS", *(name for name, known in TABLES.items() if {"start", "end"} <= {*known.columns})):
+            columns = _columns(db, table)
+            start, end = ("timestamp", "timestamp") if "timestamp" in columns else ("start", '"end"')
+            if columns:
+                outside = f"{start} < ? AND {end} IS NOT NULL OR {end} > ?"
+                db.execute(f"DELETE FROM {table} WHERE {outside}", (first_ns, last_ns))  # noqa: S608 - constants
+
+
+def _drop_undeclared_columns(db: sqlite3.Connection, tables: list[str]) -> None:
+    """Drops what tracekit does not read, such as the ids of GPUs."""
+    for table in tables:
+        for column in _columns(db, table):
+            if column not in TABLES[table].columns:
+                db.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
 
 
 def _drop_unused_strings(db: sqlite3.Connection, tables: list[str]) -> None:
@@ -100,8 +127,12 @@ def _drop_unused_strings(db: sqlite3.Connection, tables: list[str]) -> None:
         return
     db.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
     for table in set(tables) - {STRINGS.name, RECORDER.name}:
-        for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", [table]).fetchall():
+        for column in _columns(db, table):
             if _STRING_COLUMNS.fullmatch(column):
                 query = f'SELECT "{column}" FROM "{table}" WHERE typeof("{column}") = \'integer\''  # noqa: S608 - as above
                 db.execute(f"INSERT OR IGNORE INTO used {query}")
     db.execute(f"DELETE FROM {STRINGS.name} WHERE id NOT IN (SELECT id FROM used)")  # noqa: S608 - a constant
+
+
+def _columns(db: sqlite3.Connection, table: str) -> list[str]:
+    return [column for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", [table])]

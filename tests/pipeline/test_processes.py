@@ -13,10 +13,12 @@ import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
 import tracekit
+from tests.readers.files import changed
 from tests.readers.folders import SUFFIXES, as_folder
 from tests.simulator import Plan, simulate, write_report
 from tests.simulator.plan import capturing, eventful
 from tests.simulator.strategies import capturing_plans, plans
+from tests.tables.test_gpu_metrics import add_samples, together
 from tests.trace_lines import report
 from tracekit.dataset.opening import TABLE_NAMES, Dataset
 from tracekit.errors import ReportError
@@ -249,6 +251,20 @@ def test_a_damaged_page_is_told_as_of_any_report_and_nothing_is_left(
     assert str(found.value) == str(expected.value)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["report.sqlite", "scratch"]
     assert not [*scratch.iterdir()]
+
+
+def test_samples_and_payloads_reach_the_processes(tmp_path: Path) -> None:
+    lines = """
+        range@2  5/5  61  69 ncclAllReduce
+        launch   5/5  62  68 #9
+        kernel   5/5 260 270 #9 ncclDevKernel
+    """
+    path = report(tmp_path / "report.sqlite", RANKS + lines)
+    add_samples(path, [*together(225, 40, 30, 20, 10), *together(245, 80, 70, 60, 50, gpu=1)])
+    changed(path, """UPDATE NVTX_EVENTS SET jsonText = '{"Message size [bytes]": 64}' WHERE text = 'ncclAllReduce'""")
+    check_same(path, tmp_path)
+    rows = tracekit.load(tmp_path / "apart").table("kernels", ["bytes", "tensor_active_pct"]).to_pylist()
+    assert {(*row.values(),) for row in rows} == {(64, None), (None, 30), (None, 70), (None, None)}
 
 
 def test_progress_goes_once_through_reading_attributing_and_writing(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def _copied(db: sqlite3.Connection, name: str, path: Path) -> None:
 
 
 def _type(name: str, declared: str, suffix: str) -> pa.DataType:
+    if name == "binaryData":
+        return pa.binary()
     if declared != "INTEGER":
         return pa.string() if declared == "TEXT" else pa.float64()
     if name in _UNSIGNED:

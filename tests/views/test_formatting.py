@@ -18,6 +18,7 @@ from tracekit.views.answers import Choice
 from tracekit.views.formatting import (
     ON_GPU,
     WrappedText,
+    change,
     columns_of,
     duration,
     flops,
@@ -32,9 +33,11 @@ TIMES = {
     0: "0 ns",
     0.5: "0.5 ns",
     999.4: "999 ns",
-    999.5: "1,000 ns",
+    999.5: "1 \N{MICRO SIGN}s",
+    -134_100: "-134 \N{MICRO SIGN}s",
     12_250: "12.2 \N{MICRO SIGN}s",
-    999_500: "1,000 \N{MICRO SIGN}s",
+    999_499: "999 \N{MICRO SIGN}s",
+    999_500: "1 ms",
     1_234_567_890: "1.23 s",
     4_000_000_000_000: "4,000 s",
 }
@@ -48,6 +51,8 @@ def test_times_have_three_digits_and_no_exponent(ns: float, text: str) -> None:
 def test_a_share_is_called_all_or_nothing_only_if_it_is() -> None:
     assert [percent(one) for one in (0, 0.0004, 0.123)] == ["0.0 %", "<0.1 %", "12.3 %"]
     assert [percent(one) for one in (0.9996, 1)] == [">99.9 %", "100.0 %"]
+    assert [percent(one) for one in (-0.0, -0.0004, -0.123)] == ["0.0 %", "<0.1 %", "-12.3 %"]
+    assert [change(one) for one in (0.0, -0.0004, 0.019, -0.2)] == ["0.0 %", "<0.1 %", "+1.9 %", "-20.0 %"]
 
 
 def test_bytes_and_operations_are_in_the_largest_unit_that_fits() -> None:

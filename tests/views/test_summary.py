@@ -32,19 +32,20 @@ def test_the_summary_shows_the_tree_without_breaking_a_line(tmp_path: Path, widt
     assert tree[0].startswith(" LlamaForCausalLM")
     assert width >= 80 or all(line.endswith("%") for line in tree)
     assert lines[end].endswith(f"tracekit show tree '{dataset.folder}'")
-    assert max(map(cell_len, [*lines[:end], *lines[end + 1 : -1]])) <= width
+    assert max(map(cell_len, [*lines[:end], *lines[end + 1 : -2]])) <= width
 
 
 @pytest.mark.parametrize("width", [60, 200])
 def test_the_summary_of_several_ranks_keeps_to_the_width(tmp_path: Path, width: int) -> None:
     reports = sorted((ROOT / "data" / "llama_ranks").glob("*.sqlite"))
-    *lines, last = printed(tracekit.parse(reports, tmp_path / "run"), width)
+    *lines, folder, last = printed(tracekit.parse(reports, tmp_path / "run"), width)
     assert "GPU time by process" in [line.strip() for line in lines]
     assert [line.split()[0] for line in lines if line.startswith(" rank") and "%" in line] == [
         f"rank{rank}" for rank in range(4)
     ]
     assert max(cell_len(line) for line in lines if "show tree" not in line) <= width
-    assert last == f"Tables are in {tmp_path}/run"
+    assert folder == f"Tables are in {tmp_path}/run"
+    assert last.startswith("Findings (the most each saves of a step): ")
 
 
 @pytest.mark.parametrize(

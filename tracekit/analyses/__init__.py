@@ -1,6 +1,6 @@
 """Stage 6: questions asked of a dataset, answered with DataFrames. They see only the dataset.
 
-To add an analysis, write ``analyses/<name>.py``, named as its command, with ``NAME`` and ``frame`` as
+To add an analysis, write ``analyses/<name>.py``, named as its command, with ``NAME``, ``ANSWER`` and ``frame`` as
 :class:`~tracekit.analyses.base.Analysis` has them; add the name to ``QUESTIONS``, and a report with the expected
 answer to the tests. ``OPTIONS`` names the keywords of ``frame`` that the command line passes on.
 
@@ -15,6 +15,8 @@ and which collectives they share). ``difference`` compares two datasets, with ``
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,9 +27,21 @@ if TYPE_CHECKING:
 #: The names of the analyses and of their modules, in the order in which they are listed.
 QUESTIONS = (
     *("tree", "modules", "classes", "shapes", "layers", "roofline", "memory"),
-    *("kernels", "module_kernels", "fusions", "launches", "gaps", "budget", "steps", "phases"),
-    *("copies", "communication", "stragglers", "clocks", "processes", "coverage"),
+    *("kernels", "module_kernels", "fusions", "launches", "gaps", "budget", "findings", "steps"),
+    *("phases", "copies", "communication", "stragglers", "clocks", "processes", "coverage"),
 )
+
+
+def questions() -> dict[str, str]:
+    """Every question by its name: what :meth:`tracekit.Dataset.ask` and ``tracekit show`` answer."""
+    return {name: _question(name) for name in QUESTIONS}
+
+
+def _question(name: str) -> str:
+    """The first line of an analysis' docstring, from its source: loading all of them takes a second."""
+    spec = find_spec(f"{__name__}.{name}")
+    assert spec is not None
+    return Path(str(spec.origin)).read_text("utf-8").split('"""', 2)[1].partition("\n")[0]
 
 
 def __getattr__(name: str) -> object:

@@ -39,6 +39,7 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
 NAME = "budget"
+ANSWER = ("step_id", "kind", "ns", "share", "path")
 KINDS = (
     *("compute", "communication", "communication_wait", "copy"),
     *("host_blocked", "launch", "data_loading", "compilation", "host_code"),
@@ -75,13 +76,18 @@ def columns(dataset: Dataset) -> Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
-    windows, rows = found.windows, found.rows
-    line, window_ns = windows.line[rows.window], (windows.end - windows.start)[rows.window]
-    answer = {"report": np.full(rows.ns.size, part.reports[0], object)} if dataset.reports else {}
+def _of_windows(dataset: Dataset, part: Dataset, found: _Found, rows: Rows) -> Columns:
+    line = found.windows.line[rows]
+    answer = {"report": np.full(rows.size, part.reports[0], object)} if dataset.reports else {}
     return answer | {
         **{name: _or_none(values[line]) for name, values in zip(("pid", "device"), found.lines, strict=True)},
-        "step_id": _or_none(windows.step[rows.window]),
+        "step_id": _or_none(found.windows.step[rows]),
+    }
+
+
+def _columns(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
+    rows, window_ns = found.rows, (found.windows.end - found.windows.start)[found.rows.window]
+    return _of_windows(dataset, part, found, rows.window) | {
         "kind": np.array(KINDS, object)[rows.kind],
         "path": np.array([*found.modules.path, None], object)[rows.module],
         "ns": rows.ns,
@@ -102,16 +108,36 @@ def overview(dataset: Dataset) -> Columns:
         ``share`` (of that), ``total_share`` (of all windows together) and ``leading``: the modules, or layers that are
         alike, with most of its time in all windows, each with its share of that.
     """
-    by_window, total, names = [], Counter[tuple[int, str]](), [""]
-    for _, found in _each(dataset):
-        rows = found.rows
+    return with_windows(dataset)[0]
+
+
+def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
+    """The :func:`overview`, and the windows of every process and device in their order, a row each.
+
+    Windows have ``report`` to ``step_id`` as in :func:`frame` and their time by kind in columns named as the kinds,
+    ``compute_ns`` and so on, which add up to ``window_ns``.
+    """
+    parts, total, names = [], Counter[tuple[int, str]](), [""]
+    for part, found in _each(dataset):
         names = [*patterns(found.modules), ""] if len(names) == 1 else names
-        cell = rows.window * len(KINDS) + rows.kind
-        by_window.append(sums(cell, rows.ns, found.windows.start.size * len(KINDS)).reshape(-1, len(KINDS)))
-        keys, (ns,) = sums_by((rows.kind, rows.module), (rows.ns,))
+        parts.append(_by_window(dataset, part, found))
+        keys, (ns,) = sums_by((found.rows.kind, found.rows.module), (found.rows.ns,))
         for kind, module, time in zip(*(key.tolist() for key in keys), ns.tolist(), strict=True):
             total[kind, names[module]] += time
-    windows = np.concatenate(by_window)
+    windows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _overview(np.stack([windows[f"{kind}_ns"] for kind in KINDS], axis=1), total), windows
+
+
+def _by_window(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
+    by_kind = _by_kind(found)
+    return {
+        **_of_windows(dataset, part, found, np.arange(len(by_kind))),
+        "window_ns": found.windows.end - found.windows.start,
+        **{f"{kind}_ns": by_kind[:, place] for place, kind in enumerate(KINDS)},
+    }
+
+
+def _overview(windows: Ints, total: Counter[tuple[int, str]]) -> Columns:
     windows = windows[windows.sum(axis=1) > 0]
     order = np.argsort(windows.sum(axis=1), kind="stable")
     middle = windows[order[(order.size - 1) // 2]] if order.size else np.zeros(len(KINDS), np.int64)
@@ -132,6 +158,20 @@ def _leading(total: Counter[tuple[int, str]], kind: int) -> list[tuple[str, floa
     own = Counter({name: time for (of, name), time in total.items() if of == kind})
     first = [(name or "(outside)", time / own.total()) for name, time in own.most_common(_LEADING)]
     return [(name, share) for name, share in first if share >= _LEAST_SHARE]
+
+
+def by_window(dataset: Dataset) -> tuple[Rows, Ints]:
+    """A number for the process and device of every window, and its time by kind, in the order of ``KINDS``."""
+    lines, times = [], []
+    for at, (_, found) in enumerate(_each(dataset)):
+        lines.append(found.windows.line + (at << 32))
+        times.append(_by_kind(found))
+    return np.concatenate(lines), np.concatenate(times)
+
+
+def _by_kind(found: _Found) -> Ints:
+    cell, windows = found.rows.window * len(KINDS) + found.rows.kind, found.windows.start.size
+    return sums(cell, found.rows.ns, windows * len(KINDS)).reshape(-1, len(KINDS))
 
 
 def waits_of_streams(dataset: Dataset) -> tuple[int, int]:
@@ -159,7 +199,7 @@ class _Found(NamedTuple):
 
     modules: Hierarchy
     lines: tuple[Ints, Ints]
-    windows: _Windows
+    windows: Windows
     rows: _Rows
 
 
@@ -173,7 +213,7 @@ def _each(dataset: Dataset) -> Iterator[tuple[Dataset, _Found]]:
 
 def _of_one(dataset: Dataset, modules: Hierarchy) -> _Found:
     work = _work_of(dataset, modules)
-    windows = _windows(work)
+    windows = windows_of(work.line, work.column("step_id"), work.start, work.end)
     pieces = _pieces(work, windows)
     idle = pieces.kind < 0
     parts = [pieces.at(~idle), *_idle_pieces(dataset, modules, work, pieces.at(idle))]
@@ -255,7 +295,7 @@ def _waited_of_all(dataset: Dataset) -> tuple[Ints, Ints]:
     return kernel[proven], waited[proven]
 
 
-class _Windows(NamedTuple):
+class Windows(NamedTuple):
     """The windows of all lines, by line and start."""
 
     line: Rows
@@ -264,21 +304,20 @@ class _Windows(NamedTuple):
     end: Ints
 
 
-def _windows(work: _Work) -> _Windows:
-    step = work.column("step_id")
-    lines = work.lines[0].size
-    stepped = np.zeros(lines, bool)
-    stepped[work.line[step >= 0]] = True
-    rows = np.flatnonzero((step >= 0) | ~stepped[work.line])
+def windows_of(line: Rows, step: Ints, start: Ints, end: Ints) -> Windows:
+    """The windows of work, given its line (process and device, from 0), step (-1 for none) and times."""
+    stepped = np.zeros(int(line.max(initial=-1)) + 1, bool)
+    stepped[line[step >= 0]] = True
+    rows = np.flatnonzero((step >= 0) | ~stepped[line])
     if not rows.size:
-        return _Windows(rows, rows, rows, rows)
-    group, first = grouped((work.line[rows], step[rows]))
-    start, end = minima(group, work.start[rows], first.size), maxima(group, work.end[rows], first.size)
-    line, step = work.line[rows[first]], step[rows[first]]
-    order = np.lexsort((step, start))
+        return Windows(rows, rows, rows, rows)
+    group, first = grouped((line[rows], step[rows]))
+    start, end = minima(group, start[rows], first.size), maxima(group, end[rows], first.size)
+    line, step = line[rows[first]], step[rows[first]]
+    order = np.lexsort((step, start, line))
     line, step, start, end = line[order], step[order], start[order], end[order]
     follows = np.append(line[1:] == line[:-1], False)
-    return _Windows(line, step, start, np.where(follows, np.append(start[1:], 0), end))
+    return Windows(line, step, start, np.where(follows, np.append(start[1:], 0), end))
 
 
 class _Pieces(NamedTuple):
@@ -294,7 +333,7 @@ class _Pieces(NamedTuple):
         return _Pieces(*(column[rows] for column in self))
 
 
-def _pieces(work: _Work, windows: _Windows) -> _Pieces:
+def _pieces(work: _Work, windows: Windows) -> _Pieces:
     """All windows, cut wherever work starts or ends; kind -1 where the device is idle."""
     edges = _distinct((work.start, work.end, work.arrived, windows.start, windows.end))
     start, end = edges[:-1], edges[1:]

@@ -14,6 +14,7 @@ from tracekit.arrays.types import Flags, Rows
 from tracekit.dataset.opening import Dataset
 
 NAME = "classes"
+ANSWER = ("class_name", "name", "self_ns", "self_share", "calls", "modules")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 
 NAME = "clocks"
+ANSWER = ("report", "rank", "offset_ns", "error_ns", "why")
 COMPARES_REPORTS = True
 
 _PER_MILLION = 1e6

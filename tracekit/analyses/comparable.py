@@ -4,11 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracekit.analyses.nodes import hierarchy_keys
 from tracekit.analyses.phase_times import TRAINING
 from tracekit.analyses.step_metrics import KeyTimes, common_properties
 from tracekit.analyses.step_times import StepTimes, step_times
 from tracekit.analyses.subtrees import hierarchy, series
 from tracekit.dataset.opening import Dataset
+from tracekit.errors import DatasetError
 
 _COLUMNS = ("kind", "phase", "method")
 _OPERATOR, _COMPILED = "cpu_op", "compiled"
@@ -61,6 +63,23 @@ class Run(NamedTuple):
 
     dataset: Dataset
     work: WorkSummary
+
+
+def check_devices(before: Run, after: Run) -> None:
+    """Refuses to compare a run on a CPU with one on a GPU."""
+    if before.work.kinds and after.work.kinds and before.work.on_cpu != after.work.on_cpu:
+        devices = ["a CPU" if run.work.on_cpu else "a GPU" for run in (before, after)]
+        problem = f"was recorded on {devices[1]}, but {before.dataset.folder} on {devices[0]}"
+        raise DatasetError(after.dataset.folder, problem, "compare runs on the same kind of device")
+
+
+def check_hierarchies(before: Dataset, after: Dataset) -> None:
+    """Refuses to compare modules with ranges or operators."""
+    keys = [hierarchy_keys(side).keys() for side in (before, after)]
+    if all(keys) and not keys[0] & keys[1]:
+        first, second = (" and ".join(by) for by in keys)
+        problem = f"its hierarchy is keyed by {second}, that of {before.folder} by {first}"
+        raise DatasetError(after.folder, problem, "parse both with the same --rows")
 
 
 class Paths(NamedTuple):

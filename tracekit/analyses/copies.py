@@ -15,6 +15,7 @@ from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 
 NAME = "copies"
+ANSWER = ("kind", "copy_kind", "path", "moved_bytes", "gb_per_s", "gpu_time_ns")
 
 _KEYS = ["kind", "direction", "module"]
 

@@ -21,6 +21,7 @@ INFERRING = ("graph_order", "graph_capture", "autograd_thread", "aligned")
 KINDS = ("exact", "weighted", "inferred")
 
 NAME = "coverage"
+ANSWER = ("report", "what", "cause", "share", "known", "advice")
 
 #: Subject of the rows that report how certain attribution is.
 CERTAINTY = "certainty"

@@ -9,16 +9,24 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.comparable import Run, measured, names_of, patterns_of, work_summary
+from tracekit.analyses.comparable import (
+    Run,
+    check_devices,
+    check_hierarchies,
+    measured,
+    names_of,
+    patterns_of,
+    work_summary,
+)
 from tracekit.analyses.coverage import certainty_of_work
 from tracekit.analyses.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
-from tracekit.analyses.nodes import hierarchy_keys, noun
+from tracekit.analyses.nodes import noun
 from tracekit.analyses.phase_times import PHASES
 from tracekit.analyses.step_metrics import KEYS, Mix, in_blocks, mix
 from tracekit.analyses.step_times import StepTimes
 from tracekit.arrays.types import Flags, Floats
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import DatasetError, UsageError
+from tracekit.errors import UsageError
 
 _FEW_STEPS = 5
 _SIDES = ("before", "after")
@@ -101,8 +109,8 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
 def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
     """Compares two datasets, with the kernels that changed; raises what :func:`frame` does."""
     runs = Run(before, work_summary(before)), Run(after, work_summary(after))
-    _check_devices(*runs)
-    _check_hierarchies(before, after)
+    check_devices(*runs)
+    check_hierarchies(before, after)
     names, notes = names_of(before, after, strip_root=options.strip_root)
     with_steps = [run.work.steps for run in runs]
     times_before, times_after = measured(runs, names, steps=all(with_steps), shapes=options.shapes)
@@ -193,21 +201,6 @@ def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
     for steps in (rows["before_steps"], rows["after_steps"]):
         alone |= both & (steps == 1) & (steps.max() > 1)
     return alone
-
-
-def _check_devices(before: Run, after: Run) -> None:
-    if before.work.kinds and after.work.kinds and before.work.on_cpu != after.work.on_cpu:
-        devices = ["a CPU" if run.work.on_cpu else "a GPU" for run in (before, after)]
-        problem = f"was recorded on {devices[1]}, but {before.dataset.folder} on {devices[0]}"
-        raise DatasetError(after.dataset.folder, problem, "compare runs on the same kind of device")
-
-
-def _check_hierarchies(before: Dataset, after: Dataset) -> None:
-    keys = [hierarchy_keys(side).keys() for side in (before, after)]
-    if all(keys) and not keys[0] & keys[1]:
-        first, second = (" and ".join(by) for by in keys)
-        problem = f"its hierarchy is keyed by {second}, that of {before.folder} by {first}"
-        raise DatasetError(after.folder, problem, "parse both with the same --rows")
 
 
 def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> pd.DataFrame:

@@ -101,6 +101,7 @@ def _sets(module: Rows, first: Rows) -> Rows:
 
 
 NAME = "fusions"
+ANSWER = ("fused", "within", "share", "crosses", "gpu_time_ns")
 
 #: What stands for the module that all others are part of.
 _ITSELF = "(itself)"

@@ -17,6 +17,7 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
 NAME = "gaps"
+ANSWER = ("report", "device", "idle_ns", "before", "after", "share")
 
 _KEYS = ["line", "before", "after"]
 

@@ -18,6 +18,7 @@ from tracekit.arrays.types import Rows
 from tracekit.dataset.opening import Dataset
 
 NAME = "kernels"
+ANSWER = ("name", "gpu_time_ns", "share", "module", "kernels")
 
 _KEYS = ["name", "kind"]
 

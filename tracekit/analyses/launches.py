@@ -25,6 +25,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 NAME = "launches"
+ANSWER = ("path", "subtree_launch_bound_share", "subtree_waiting_ns", "launches", "launch_ns")
 
 _COLUMNS = (
     *("module_id", "kind", "dur_ns", "pid", "tid", "launch_start_ns", "launch_end_ns", "graph_id", "graph_node_id"),

@@ -8,6 +8,7 @@ from tracekit.analyses import tree as module_tree
 from tracekit.dataset.opening import Dataset
 
 NAME = "layers"
+ANSWER = ("pattern", "spread", "median_ns", "min_ns", "max_ns", "modules")
 
 _COLUMNS = [
     *("pattern", "class_name", "modules", "subtree_ns", "share", "median_ns", "spread", "min_ns", "max_ns"),

@@ -19,6 +19,7 @@ from tracekit.flops.tensors import param_bytes
 from tracekit.markers.base import MODULE
 
 NAME = "memory"
+ANSWER = ("path", "param_bytes", "input_bytes", "output_bytes", "copied_bytes")
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("dtype",)
 

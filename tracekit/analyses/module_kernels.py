@@ -16,6 +16,7 @@ from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import Dataset
 
 NAME = "module_kernels"
+ANSWER = ("path", "name", "gpu_time_ns", "share", "kernels")
 
 _KEYS = ["module", "name", "kind"]
 

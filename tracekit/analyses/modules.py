@@ -19,6 +19,7 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 NAME = "modules"
+ANSWER = ("path", "subtree_ns", "share", "self_ns", "subtree_host_ns", "calls")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import Dataset
 
 NAME = "phases"
+ANSWER = ("kind", "batch_size", "gpu_median_ns", "gpu_ns_per_token", "steps")
 
 _KEYS = ["kind", "batch_size"]
 

@@ -16,6 +16,7 @@ from tracekit.arrays.types import Rows
 from tracekit.dataset.opening import Dataset
 
 NAME = "processes"
+ANSWER = ("report", "rank", "pid", "device", "gpu_time_ns", "communication_ns")
 
 _KEYS = ["report", "rank", "pid", "device"]
 _SUMMED = ("dur_ns", "known_ns", "communication_ns", "exposed_ns")

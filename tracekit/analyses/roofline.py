@@ -1,7 +1,8 @@
 """How close does each module come to the limits of its device: FLOP/s and memory bandwidth?
 
 ``frame`` reads like the calculation: what calls cost (``costs``), what modules cost by themselves (``Gathered``),
-what their devices can do (``_RanOn``), how long the calls would take at those limits (``_roof``).
+what their devices can do (``_RanOn``), how long the calls would take at those limits (``_roof``), and what samplers of
+the devices saw (``_Measured``).
 """
 
 from __future__ import annotations
@@ -16,22 +17,26 @@ from tracekit.analyses.costs.calls import Costs, costs
 from tracekit.analyses.costs.modules import Gathered, Own
 from tracekit.analyses.spread import MergedCounts, ratio
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
-from tracekit.analyses.weighted_kernels import report_codes
+from tracekit.analyses.weighted_kernels import report_codes, weighted_kernels
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import agreed, grouped
+from tracekit.arrays.groups import agreed, grouped, sums
 from tracekit.arrays.slices import maxima, minima
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.dataset.opening import Dataset
 from tracekit.flops.peaks import Peaks, Stated, dtypes_stated, stated
 
 NAME = "roofline"
+ANSWER = ("path", "roof_share", "bound", "self_ns", "tflops_per_s", "unknown")
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("peaks", "dtype")
 
 #: A FLOP in a nanosecond is 10^9 in a second.
 _GIGA_IN_TERA = 1e3
 _UNKNOWN = -1.0
+#: Columns of ``kernels`` with averages of samples of GPU metrics, and their number.
+_THROUGHPUT = ("tensor_active_pct", "dram_read_pct", "dram_write_pct")
+_METRICS, _SAMPLES = ("sm_active_pct", *_THROUGHPUT), "metric_samples"
 
 
 def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = None) -> pd.DataFrame:
@@ -63,7 +68,12 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
         graphs for the module, and of CUDA graphs traced as a whole that the calls hold), ``roof_share`` (the part of
         that time for which the device would be busy if every call ran at its own limit: the compute or the memory peak,
         whichever takes longer) and ``bound`` (which limit that is: ``compute``, ``memory``, or ``mixed`` where calls
-        differ, as prefill and decode do). Over all calls: ``flops``, ``bytes``, ``tflops_per_s``, ``gb_per_s``,
+        differ, as prefill and decode do). Of the samples of GPU metrics inside the kernels of the module itself:
+        ``metric_samples`` (how many; a sample inside several kernels counts for each), the averages ``sm_active_pct``,
+        ``tensor_active_pct``, ``dram_read_pct`` and ``dram_write_pct``, and ``highest_metric``: which of the last three
+        is the largest, as SMs are active while a kernel is resident, whatever it does. They are null without samples;
+        kernels shorter than some periods of the sampler have much of their neighbours' in them. Over all calls:
+        ``flops``, ``bytes``, ``tflops_per_s``, ``gb_per_s``,
         ``flops_per_byte``, ``peak_tflops_per_s``, ``peak_gb_per_s``, ``peak_flops_share``, ``peak_bandwidth_share``,
         ``dtype`` (of its matrix products; null if calls differ) and ``runs`` (calls; a call during a graph capture
         counts once per replay; null inside compiled graphs). With all modules below: ``subtree_ns``,
@@ -78,11 +88,12 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     """
     user_peaks, user_dtype = stated(peaks), dtypes_stated(dtype)
     modules = hierarchy(dataset)
-    gathered, ran_on, runs = Gathered(modules), _RanOn(), MergedCounts(4)
+    gathered, ran_on, runs, measured = Gathered(modules), _RanOn(), MergedCounts(4), _Measured(modules)
     for calls in costs(dataset, user_dtype, modules):
         gathered.add(calls)
         ran_on.add(calls)
         runs.add(*_runs(calls))
+        measured.add(calls.report)
     own = gathered.own()
     limits = ran_on.limits(own, user_peaks)
     answer = pd.DataFrame(
@@ -90,6 +101,7 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
             "path": pd.array(modules.path, dtype=object),
             "class_name": pd.array(modules.class_name, dtype=object),
             **_at_the_roof(runs, own, limits),
+            **measured.columns(),
             **_rates(own, limits),
             "dtype": pd.array(own.dtype, dtype=object),
             "runs": own.runs.column(),
@@ -144,6 +156,41 @@ class _Device(NamedTuple):
 
     name: str | None
     bytes_per_s: int | None
+
+
+class _Measured:
+    """Samples of GPU metrics inside the kernels of each module, in all reports so far."""
+
+    def __init__(self, modules: Hierarchy) -> None:
+        self._modules, count = modules, len(modules.path)
+        self._samples = np.zeros(count, np.int64)
+        self._sums, self._counts = np.zeros((2, len(_METRICS), count))
+
+    def add(self, report: Dataset) -> None:
+        """Adds those of a report; one that an earlier tracekit parsed has none."""
+        if _SAMPLES not in report.schema("kernels").names:
+            return
+        table = weighted_kernels(report, ["module_id", "dur_ns", _SAMPLES, *_METRICS])
+        if table.column(_SAMPLES).null_count == table.num_rows:
+            return
+        owner, samples = self._modules.rows(table), integers(table, _SAMPLES, null=0)
+        self._samples += sums(owner, samples, self._samples.size)
+        for at, name in enumerate(_METRICS):
+            average = table.column(name).to_numpy()
+            known = np.flatnonzero((owner >= 0) & ~np.isnan(average))
+            for totals, weights in ((self._sums, (samples * average)[known]), (self._counts, samples[known])):
+                totals[at] += np.bincount(owner[known], weights, minlength=self._samples.size)
+
+    def columns(self) -> dict[str, object]:
+        """Averages of each module, and which of them is the largest."""
+        averages = dict(zip(_METRICS, ratio(self._sums, self._counts), strict=True))
+        throughput = np.nan_to_num([averages[name] for name in _THROUGHPUT])
+        names = np.array([name.removesuffix("_pct") for name in _THROUGHPUT], object)[throughput.argmax(axis=0)]
+        return {
+            _SAMPLES: pd.arrays.IntegerArray(self._samples, self._samples == 0),
+            **averages,
+            "highest_metric": np.where(throughput.max(axis=0) > 0, names, None),
+        }
 
 
 def _common_limits(modules: list[int], limits: list[tuple[float, float]], count: int) -> _Limits:

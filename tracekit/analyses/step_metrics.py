@@ -203,11 +203,12 @@ def mix(before: KeyTimes, after: KeyTimes) -> Mix:
     both = pd.concat(shares, axis=1, keys=("before", "after")).fillna(0.0)
     moved = (both["after"] - both["before"]).abs()
     changed = both[moved > _MIX_CHANGE].loc[moved.sort_values(ascending=False).index[: (moved > _MIX_CHANGE).sum()]]
-    named = [(_named(str(row[0])), float(row[1]), float(row[2])) for row in changed.itertuples()]
+    named = [(step_name(str(row[0])), float(row[1]), float(row[2])) for row in changed.itertuples()]
     return Mix((covered[0], covered[1]), named, len(both) > 1)
 
 
-def _named(alike: str) -> str:
+def step_name(alike: str) -> str:
+    """Steps of like kind and size in words: ``decode of batch_size 8, tokens 8``."""
     kind, _, size = alike.partition(" ")
     parts = ", ".join(f"{name} {number:,}" for name, number in json.loads(size).items())
     return f"{kind} of {parts}" if parts else kind

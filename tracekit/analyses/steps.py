@@ -19,6 +19,7 @@ from tracekit.arrays.groups import counts, sums
 from tracekit.dataset.opening import REPORT, Dataset
 
 NAME = "steps"
+ANSWER = ("report", "index", "kind", "batch_size", "host_ns", "gpu_time_ns", "gpu_ns_per_token")
 
 _NULLABLE = ("rank", "batch_size", "tokens")
 

@@ -18,6 +18,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 NAME = "stragglers"
+ANSWER = ("rank", "waited_ns", "step_index", "path", "collective")
 COMPARES_REPORTS = True
 
 _KEYS = ["lane", "step_id", "module", "name"]

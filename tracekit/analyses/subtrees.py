@@ -12,7 +12,7 @@ from tracekit.arrays.groups import sums_by
 from tracekit.arrays.intervals import by_level
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
-from tracekit.markers.base import RANGE
+from tracekit.markers.base import MODULE, RANGE
 
 
 class Hierarchy(NamedTuple):
@@ -112,25 +112,30 @@ def series(modules: Hierarchy) -> list[str | None]:
     """For each module of a series its name with ``*`` for the number; None for the others.
 
     A module is in a series if its name is a number, or its class and a number, as Chrome traces name what holds others;
-    a range if a sibling has the next number or the one before in place of one of its own (of several the one that takes
-    most values: the layer's, not the expert's), or if its name begins as that of the range around it, which is in one.
+    a range, or a module that holds others, if a sibling has the next number or the one before in place of one of its
+    own (of several the one that takes most values: the layer's, not the expert's); a range also if its name begins as
+    that of the range around it, which is in one.
     """
-    # By parent and name without the number, the ranges by number.
+    parents, holds_others = modules.parent.tolist(), (modules.end - np.arange(modules.end.size) > 1).tolist()
+    names = ["*" if name.isdecimal() else None for name in modules.name]
+    for row in np.flatnonzero(holds_others).tolist():
+        if is_numbered(modules, row):
+            names[row] = f"{modules.class_name[row]}_*"
+    numbers = {
+        row: [*_numbers(modules.name[row])]
+        for row, kind in enumerate(modules.kind)
+        if kind == RANGE or (kind == MODULE and holds_others[row] and names[row] is None)
+    }
+    # By parent and name without the number, the numbers.
     alike: dict[tuple[int, str], set[int]] = {}
-    numbers = {row: [*_numbers(modules.name[row])] for row, kind in enumerate(modules.kind) if kind == RANGE}
-    parents = modules.parent.tolist()
     for row, own in numbers.items():
         for name, number in own:
             alike.setdefault((parents[row], name), set()).add(number)
-    names = ["*" if name.isdecimal() else None for name in modules.name]
-    for row in np.flatnonzero(modules.end - np.arange(modules.end.size) > 1).tolist():
-        if is_numbered(modules, row):
-            names[row] = f"{modules.class_name[row]}_*"
     for row, own in numbers.items():
         taken = {n: alike[parents[row], n] for n, number in own}
         in_series = [n for n, number in own if not taken[n].isdisjoint((number - 1, number + 1))]
         above = parents[row]
-        around = names[above] if above >= 0 else None
+        around = names[above] if above >= 0 and modules.kind[row] == RANGE else None
         inherited = _inherited(modules.name[row], modules.name[above], around) if around else None
         names[row] = max(in_series, key=lambda n: len(taken[n]), default=inherited)
     return names

@@ -20,6 +20,7 @@ from tracekit.errors import UsageError
 from tracekit.markers.base import RANGE
 
 NAME = "tree"
+ANSWER = ("path", "share", "subtree_ns", "self_ns", "calls")
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("sort",)
 
@@ -157,6 +158,8 @@ def _sort_key(lines: Columns, sort: str) -> list[float]:
 
 
 _DIGITS = re.compile(r"\d+")
+#: How many kinds of layers may alternate: attention in each eighth layer.
+_MOST_KINDS = 8
 
 
 class _Folding:
@@ -177,11 +180,11 @@ class _Folding:
         self._numbers: list[list[int]] = [[] for _ in parents]
         for row in reversed(range(len(parents))):
             name = self._names[row]
-            if modules.kind[row] == RANGE or name.isdecimal():
+            if is_numbered(modules, row):
+                name = ""
+            elif modules.kind[row] == RANGE or self._series[row] is not None:
                 self._numbers[row] = [int(number) for number in _DIGITS.findall(name)]
                 name = _DIGITS.sub("*", name)
-            elif is_numbered(modules, row):
-                name = ""
             below = tuple(self._kind[child] for child in self._children[row])
             kind = modules.kind[row], modules.class_name[row], name, below
             self._kind[row] = kinds.setdefault(kind, len(kinds))
@@ -198,18 +201,41 @@ class _Folding:
 
     def _folded(self, siblings: list[list[int]], depth: int, above: str) -> list[_Line]:
         members: list[list[list[int]]] = []
-        #: The last line of each series since a sibling that is in none: series may alternate.
-        latest: dict[str | None, list[list[int]]] = {}
-        for rows in siblings:
-            name = self._series[rows[0]]
-            if name is None:
-                latest.clear()
-            if name in latest and self._alike(latest[name][0][0], rows[0]):
-                latest[name].append(rows)
-            else:
-                members.append([rows])
-                latest[name] = members[-1]
+        #: The siblings of each series since one that is in none: series may alternate.
+        by_series: dict[str, list[list[int]]] = {}
+        for rows in [*siblings, None]:
+            name = None if rows is None else self._series[rows[0]]
+            if rows is not None and name is not None:
+                by_series.setdefault(name, []).append(rows)
+                continue
+            lines = [line for alike in by_series.values() for line in self._runs(alike)]
+            members += [*sorted(lines), *([] if rows is None else [[rows]])]
+            by_series.clear()
         return [self._line(copies, depth, above) for copies in members]
+
+    def _runs(self, siblings: list[list[int]]) -> Iterator[list[list[int]]]:
+        """The lines of a series: neighbours that are alike, or kinds that alternate."""
+        start = 0
+        while start < len(siblings):
+            period, end = self._period(siblings, start)
+            lines: list[list[list[int]]] = []
+            for at in range(start, min(start + period, end)):
+                alike = next((line for line in lines if self._alike(line[0][0], siblings[at][0])), None)
+                lines += [[]] if alike is None else []
+                (lines[-1] if alike is None else alike).extend(siblings[at:end:period])
+            yield from map(sorted, lines)
+            start = end
+
+    def _period(self, siblings: list[list[int]], start: int) -> tuple[int, int]:
+        """After how many siblings kinds repeat, so that most of them do, and where that ends."""
+        period, end = 1, start
+        for longer in range(1, _MOST_KINDS + 1):
+            at = start + longer
+            while at < len(siblings) and self._alike(siblings[at - longer][0], siblings[at][0]):
+                at += 1
+            if at > end and (longer == 1 or at - start >= 2 * longer):
+                period, end = longer, at
+        return period, end
 
     def _line(self, copies: list[list[int]], depth: int, above: str) -> _Line:
         rows = [row for copy in copies for row in copy]

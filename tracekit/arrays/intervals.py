@@ -141,11 +141,13 @@ def _parents_of_any(start: Ints, end: Ints) -> Rows:
 def depths(parent: Rows) -> Ints:
     """How many intervals contain each one, following ``parent``."""
     depth = (parent >= 0).astype(np.int32)
-    above = parent.copy()
+    above, reached = parent.copy(), np.flatnonzero(parent >= 0)
     # Pointer doubling: depth[i] is the way from i to above[i], which doubles every round.
-    while (reached := np.flatnonzero(above >= 0)).size:
-        depth[reached] += depth[above[reached]]
-        above[reached] = above[above[reached]]
+    while reached.size:
+        at = above[reached]
+        depth[reached] += depth[at]
+        above[reached] = at = above[at]
+        reached = reached[at >= 0]
     return depth
 
 

@@ -6,7 +6,6 @@ module to ``COMMANDS``, and a test that runs it to ``tests/cli/test_command_line
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import gc
 import io
@@ -16,19 +15,21 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from typing_extensions import override
-
-from tracekit.cli import capture, demo, diff, doctor, export, html, parse, schema, show
-from tracekit.errors import TracekitError, UsageError, plain
+from tracekit.cli import capture, demo, diff, doctor, export, html, mcp, parse, schema, show, trend, whatif
+from tracekit.cli.parsing import SHELLS, Parser, PrintCompletion, complete
+from tracekit.errors import TracekitError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
     from types import FrameType
 
     from tracekit.cli.base import Command
 
-COMMANDS: tuple[Command, ...] = (capture, parse, show, diff, html, export, demo, doctor, schema)
+COMMANDS: tuple[Command, ...] = (
+    capture, parse, show, whatif, diff, trend, html, export, demo, doctor, schema, mcp,
+)  # fmt: skip
 
 #: Many more than the imports of a command leave.
 _OBJECTS_PER_COLLECTION = 200_000
@@ -40,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, trailing = _split_at_dashes(sys.argv[1:] if argv is None else list(argv))
 
     def run() -> int:
-        args = _parser().parse_args(options)
+        parser = _parser()
+        complete(parser)
+        args = parser.parse_args(options)
         args.trailing = trailing
         if args.command is not capture:  # which runs a program of the user's, in this process or below it
             _prepare_memory()
@@ -117,17 +120,17 @@ def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-class _Parser(argparse.ArgumentParser):
-    @override
-    def error(self, message: str) -> NoReturn:
-        print(plain(f"{self.prog}: {message}; see {self.prog} --help"), file=sys.stderr)
-        sys.exit(UsageError.exit_code)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="tracekit", description="Which nn.Module the GPU's time went to.")
+    parser = Parser(prog="tracekit", description="Which nn.Module the GPU's time went to.")
     parser.add_argument(
         "--version", action="version", version=f"tracekit {__version__}", help="print the version and exit"
+    )
+    parser.add_argument(
+        "--completion",
+        action=PrintCompletion,
+        choices=SHELLS,
+        metavar="SHELL",
+        help='print what makes bash, zsh or fish complete arguments: eval "$(tracekit --completion bash)"',
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 import threading
 import time
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tracekit.progress import Progress
 #: Options that describe the device, by the keyword of the analyses that take them.
 DEVICE_OPTIONS = {"peaks": "--peak", "dtype": "--dtype"}
+#: Characters of a line that goes into a pipe or a file: more than any has.
+_UNCUT = 100_000
 #: What takes longer is announced also where no bar is shown.
 _LONG_S = 10
 _SHARE = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})( ?%)?", re.ASCII)
@@ -51,6 +54,7 @@ class Command(Protocol):
 def console() -> Console:
     """Prints tables and trees to stdout, whatever their texts hold without control characters.
 
+    Lines are as long as the terminal is wide, or as the variable COLUMNS says; those into a pipe or file are not cut.
     When stdout is closed, rich would exit with code 1. That is no error: ``main`` handles the closed pipe.
     """
     from rich.console import Console
@@ -66,7 +70,15 @@ def console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    return Terminal(highlight=False, soft_wrap=False)
+    is_cut = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Terminal(highlight=False, soft_wrap=False, width=None if is_cut else _UNCUT)
+
+
+def print_next(folder: object) -> None:
+    """Prints the two commands that most people run next on a new dataset."""
+    place = shlex.quote(plain(str(folder)))
+    print(f"\nNext: tracekit html {place}  # a page to open in a browser")
+    print(f"      tracekit show kernels {place}  # or another question: tracekit show --list")
 
 
 def print_to_stderr(lines: Iterable[str]) -> None:
@@ -142,7 +154,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         dest="peaks",
         action="append",
         metavar="PEAK",
-        help="roofline: what the device can do at most: DTYPE=TFLOP/s (bfloat16=989), memory=GB/s (memory=3350) or "
+        help="roofline: peak throughput of the device: DTYPE=TFLOP/s (bfloat16=989), memory=GB/s (memory=3350) or "
         "the name of a GPU; repeatable",
     )
     parser.add_argument(

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from tracekit.cli.base import add_force, console, print_to_stderr, progress_bar
+from tracekit.cli.base import add_force, console, print_next, print_to_stderr, progress_bar
 from tracekit.cli.recording import report_place, require_torch
 
 NAME = "demo"
@@ -52,4 +52,5 @@ def run(args: argparse.Namespace) -> int:
     terminal = console()
     terminal.print(tree.as_text(module_tree.columns(dataset), nouns(dataset), terminal.width))
     print(f"report: {report}, dataset: {dataset.folder}")
+    print_next(dataset.folder)
     return outcome.exit_code

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit.cli.base import add_force, console, print_to_stderr, progress_bar
 from tracekit.cli.recording import require_torch, unusable
-from tracekit.errors import TracekitError, UsageError
+from tracekit.errors import TracekitError, UsageError, did_you_mean
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) ->
     """Runs programs into a folder, according to ``--only``, ``--force`` and ``--json``."""
     names = [program.name for program in programs]
     if unknown := [name for name in args.only if name not in names]:
-        raise UsageError(f"--only {unknown[0]}: there is no such check; expected one of {', '.join(names)}")
+        raise UsageError(f"--only {unknown[0]}: there is no such check; {did_you_mean(unknown[0], names)}")
     require_torch()
     from tracekit import selftest
     from tracekit.selftest import summary

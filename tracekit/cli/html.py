@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import DEVICE_OPTIONS, add_device, add_force, add_quiet, dataset_place, progress_bar
+from tracekit.cli.base import DEVICE_OPTIONS, add_device, add_force, add_quiet, count, dataset_place, progress_bar
 from tracekit.errors import plain
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="page to write (default: the dataset's name with the suffix .html)",
     )
+    parser.add_argument(
+        "--step",
+        type=count,
+        metavar="N",
+        help="show the steps with index N first on the timeline (default: the median one)",
+    )
     add_force(parser, "an existing file")
     add_quiet(parser)
     add_device(parser)
@@ -53,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     _refuse_inside(before, out)
     options = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}
     with progress_bar(quiet=args.quiet) as progress, exported_file(dataset, Target(str(out), args.force)) as partial:
-        partial.write_bytes(page(dataset, *before, progress=progress, options=options))
+        partial.write_bytes(page(dataset, *before, progress=progress, options=options, step=args.step))
     if not args.quiet:
         print(plain(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser"))
     return 0

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import add_force, add_quiet, console, progress_bar
+from tracekit.cli.base import add_force, add_quiet, console, print_next, progress_bar
 from tracekit.errors import plain
 from tracekit.markers.base import AUTO, HIERARCHIES
 
@@ -120,3 +120,4 @@ def _print(dataset: Dataset, args: argparse.Namespace) -> None:
     else:
         terminal = console()
         terminal.print(summary.as_text(dataset, terminal.width), crop=False)
+        print_next(dataset.folder)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
 from tracekit.cli.base import DEVICE_OPTIONS, add_device, console, count, dataset_place, share_of_whole
+from tracekit.cli.parsing import completed_by
 
 if TYPE_CHECKING:
-    from tracekit.analyses.base import Analysis
+    from rich.console import RenderableType
+
+    from tracekit.analyses.base import Analysis, Columns
     from tracekit.dataset.opening import Dataset
     from tracekit.views.answers import Choice
 
@@ -20,17 +24,21 @@ HELP = "answer a question about a dataset"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("name", metavar="QUESTION", help="such as tree; see --list")
-    parser.add_argument(
+    parser.formatter_class = _WithQuestions
+    question = parser.add_argument("name", metavar="QUESTION", help="one of those below (default: tree)")
+    completed_by(question, lambda **_: [*_names_of_questions(), *map(str, Path().glob("*.tracekit"))])
+    place = parser.add_argument(
         "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
     )
+    place.required = False  # the only argument is the dataset: see _asked
     parser.add_argument("--list", action=_List, nargs=0, help="list the questions and exit")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the rows as JSON")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")
-    parser.add_argument(
+    path = parser.add_argument(
         "--path", metavar="PATH", help="only this module, range or operator and those below it; shares are of its time"
     )
+    completed_by(path, _paths)
     parser.add_argument("--depth", type=count, metavar="N", help="at most N levels below the top")
     parser.add_argument(
         "--min-share",
@@ -45,7 +53,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="group results by rank, report or host",
     )
     parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
+    parser.add_argument(
+        "--columns",
+        type=_names,
+        metavar="NAMES",
+        help="only these columns, in this order, by name or heading, such as path,share",
+    )
     parser.add_argument("--top", type=count, metavar="N", help="at most N rows; of the tree those with the most time")
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="FAMILY",
+        help="findings: exit with code 1 if there is one of this family, such as host_wait; repeatable",
+    )
     add_device(parser)
 
 
@@ -54,113 +75,137 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.arrays.without_pandas import without_pandas
 
     without_pandas()
-    from tracekit import analyses
     from tracekit.dataset.opening import load
-    from tracekit.errors import UsageError
+    from tracekit.views import asking
     from tracekit.views.answers import Choice
 
-    if args.name not in analyses.QUESTIONS:
-        raise UsageError(f"there is no question {args.name}; {_hint(args)}")
-    analysis = getattr(analyses, args.name)
+    name, place = _asked(args)
+    analysis = asking.question(name)
     options = _options(analysis, args)
-    dataset = load(args.dataset)
+    _check_families(analysis, args.fail_on)
+    dataset = load(place)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
-    choice = Choice(args.depth, args.min_share, args.sort, args.top)
-    if "sort" in options:
-        choice = choice._replace(sort=None)
-    _print(dataset, analysis, options, choice, args)
-    return 0
+    choice = Choice(args.depth, args.min_share, args.sort, args.top, args.columns)
+    answer = _print(dataset, analysis, options, choice, args)
+    return int(bool(args.fail_on) and not set(args.fail_on).isdisjoint(answer["family"].tolist()))
 
 
-def _hint(args: argparse.Namespace) -> str:
-    from difflib import get_close_matches
+def _check_families(analysis: Analysis, names: list[str]) -> None:
+    from tracekit.errors import UsageError
 
+    if names and analysis.NAME != "findings":
+        raise UsageError(f"{analysis.NAME} has no option --fail-on")
+    if names:
+        from tracekit.analyses.findings import check_family
+
+        for name in names:
+            check_family(name)
+
+
+def _asked(args: argparse.Namespace) -> tuple[str, Path | str]:
+    """The question and the dataset; the question of a dataset alone is the tree."""
     from tracekit.analyses import QUESTIONS
+    from tracekit.errors import UsageError
 
-    if str(args.dataset) in QUESTIONS:
-        return f"did you mean tracekit show {args.dataset} {args.name}?"
-    close = get_close_matches(args.name, QUESTIONS, 1)
-    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(QUESTIONS)}"
+    name, place = args.name, args.dataset
+    if place is None and name in QUESTIONS:
+        raise UsageError(f"which dataset? tracekit show {name} DATASET")
+    if name not in QUESTIONS and str(place) in QUESTIONS:
+        raise UsageError(f"there is no question {name}; did you mean tracekit show {place} {name}?")
+    return ("tree", dataset_place(name)) if place is None else (name, place)
 
 
 def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
     from tracekit.errors import UsageError
-    from tracekit.views import tree
+    from tracekit.views.asking import options_of
 
-    accepted = getattr(analysis, "OPTIONS", ())
-    for name, option in DEVICE_OPTIONS.items():
-        if getattr(args, name) is not None and name not in accepted:
-            raise UsageError(f"{analysis.NAME} has no option {option}")
-    options = {name: getattr(args, name) for name in accepted if getattr(args, name) is not None}
-    if "sort" in options:
-        options["sort"] = tree.column_of(options["sort"])
-    return options
+    given = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}
+    for name in given:
+        if name not in options_of(analysis):
+            raise UsageError(f"{analysis.NAME} has no option {DEVICE_OPTIONS[name]}")
+    return given
 
 
 def _print(
     dataset: Dataset, analysis: Analysis, options: dict[str, Any], choice: Choice, args: argparse.Namespace
-) -> None:
-    from tracekit.analyses import budget, tree
-    from tracekit.analyses.base import taken
-    from tracekit.views import answers
+) -> Columns:
+    """Prints the chosen rows of the answer, and returns all of it."""
+    from tracekit.views import answers, asking
 
     as_text = not (args.json or args.csv)
-    if analysis is budget and as_text:
-        _print_budget(dataset, choice, args)
-        return
-    answer = rows = answers.columns(dataset, analysis, args.by, **options)
-    is_tree = analysis is tree and args.by is None
-    if is_tree:
-        rows = answers.chosen(analysis.NAME, answer, choice._replace(top=None), dataset)
-        # Keeps what is above the largest rows, so that the tree stays connected.
-        rows = rows if choice.top is None else taken(rows, tree.largest(rows, choice.top))
-    else:
-        rows = answers.chosen(analysis.NAME, answer, choice, dataset)
+    answered = asking.overview if as_text else asking.answered
+    answer, rows = answered(dataset, analysis, choice, args.by, options)
     if args.json:
-        print(answers.as_json(rows))
-        return
-    if args.csv:
-        print(answers.as_csv(rows), end="")
-        return
+        print(answers.as_json(answers.picked(analysis.NAME, rows, choice)))
+    elif args.csv:
+        print(answers.as_csv(answers.picked(analysis.NAME, rows, choice)), end="")
+    elif answers.is_empty(analysis.NAME, answer):
+        console().print(answers.nothing(analysis.NAME, answer, dataset))
+    elif not answers.rows_of(rows):
+        print(f"no matching rows: the options leave out all {answers.rows_of(answer):,}")
+    else:
+        terminal = console()
+        terminal.print(_text(dataset, analysis, rows, choice, args.by, terminal.width))
+    return answer
 
-    from tracekit.views import tree as tree_view
+
+def _text(
+    dataset: Dataset, analysis: Analysis, rows: Columns, choice: Choice, by: str | None, width: int
+) -> RenderableType:
+    """The rows in the form of their question, or as a table."""
+    from tracekit.views import answers, asking, budget, findings, tree
     from tracekit.views.formatting import nouns
 
-    terminal, words = console(), nouns(dataset)
-    if is_tree and answers.rows_of(rows):
-        lines = tree_view.of_dataset(dataset, rows, terminal.width, top=choice.top, min_share=choice.min_share)
-        terminal.print(lines)
-    elif not answers.rows_of(answer):
-        terminal.print(answers.nothing(analysis.NAME, answer, dataset))
-    else:
-        shown = rows if args.by is None else answers.side_by_side(rows)
-        terminal.print(answers.as_text(shown, words, terminal.width, choice))
+    if by is None and choice.columns is None:
+        if analysis.NAME == "tree":
+            return tree.of_dataset(dataset, rows, width, top=choice.top, min_share=choice.min_share)
+        if analysis.NAME == "findings":
+            return findings.as_text(rows)
+        if analysis.NAME == "budget" and (text := budget.as_text(dataset, rows, width)):
+            return text
+    if analysis.NAME == "tree" and by is None:
+        rows = tree.indented(rows)
+    return answers.as_text(rows, nouns(dataset), width, choice, asking.columns_to_show(analysis, rows, by))
 
 
-def _print_budget(dataset: Dataset, choice: Choice, args: argparse.Namespace) -> None:
-    """Prints a line for each kind, in place of all rows."""
-    from tracekit.analyses import budget
-    from tracekit.views import answers, budget as view
-    from tracekit.views.formatting import nouns
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
-    answer = budget.overview(dataset) if args.by is None else view.overview(dataset, args.by)
-    rows, terminal = answers.chosen(budget.NAME, answer, choice, dataset), console()
-    if not answers.rows_of(answer):
-        terminal.print(answers.nothing(budget.NAME, answer, dataset))
-    elif args.by is None and (text := view.as_text(dataset, rows, terminal.width)):
-        terminal.print(text)
-    else:
-        terminal.print(answers.as_text(rows, nouns(dataset), terminal.width, choice))
+
+def _names_of_questions() -> tuple[str, ...]:
+    from tracekit.analyses import QUESTIONS
+
+    return QUESTIONS
+
+
+def _paths(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    from tracekit.dataset.opening import load
+
+    paths: list[str] = load(_asked(parsed_args)[1]).table("modules", ["path"]).column("path").to_pylist()
+    return paths
 
 
 class _List(argparse.Action):
     @override
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from tracekit.analyses import ANALYSES
+        from tracekit.analyses import QUESTIONS, questions
 
-        width = max(len(analysis.NAME) for analysis in ANALYSES)
-        for analysis in ANALYSES:
-            question = (analysis.__doc__ or "").split("\n", 1)[0]
-            print(f"{analysis.NAME:<{width}}  {question}")
+        width = max(map(len, QUESTIONS))
+        for name, question in questions().items():
+            print(f"{name:<{width}}  {question}")
         parser.exit()
+
+
+class _WithQuestions(argparse.HelpFormatter):
+    """Lists the questions below the options."""
+
+    @override
+    def format_help(self) -> str:
+        from tracekit.analyses import questions
+
+        self.start_section("questions")
+        for name, question in questions().items():
+            self.add_argument(argparse.Action((), name, help=question.replace("%", "%%")))
+        self.end_section()
+        return super().format_help()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
+from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,12 +17,14 @@ from typing_extensions import override
 
 from tracekit.arrays.columns import integers
 from tracekit.dataset import manifest
-from tracekit.errors import DatasetError, UsageError
+from tracekit.errors import DatasetError, UsageError, did_you_mean
 from tracekit.schema import CATEGORY, Column
 from tracekit.storage.locations import Given, Location, in_order, is_remote, listed, location, reachable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tracekit.views.notebook import Page
 
 SUFFIX = ".tracekit"
 #: The table that is one for all reports.
@@ -36,6 +39,8 @@ FILE_ID = b"tracekit.id"
 REPORT = "report"
 #: Column of all tables but one that names a row's report, in datasets of several reports.
 REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report that the row is from.")
+#: How many paths an unknown one is compared with: each takes some microseconds.
+_MOST_COMPARED = 10_000
 #: How many folders a sentence names.
 _MOST_NAMED = 3
 
@@ -90,7 +95,7 @@ class Dataset:
             columns: The columns to read, by default all.
         """
         if name not in TABLE_NAMES:
-            raise UsageError(f"there is no table {name}; expected one of {', '.join(TABLE_NAMES)}")
+            raise UsageError(f"there is no table {name}; {did_you_mean(name, TABLE_NAMES)}")
         with self._reading(name):
             _ = name == "steps" and self._module_ids and self._steps_seen  # looked at once, not by each thread
             parts = [*in_order(partial(self._part, name, columns), self._files(name), self.folder)]
@@ -154,6 +159,34 @@ class Dataset:
     def coverage(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """What is known and what is not, counted by cause."""
         return self.frame("coverage", columns)
+
+    def ask(self, question: str, *, path: str | None = None, by: str | None = None, **options: Any) -> pd.DataFrame:  # noqa: ANN401
+        """The answer of a question as a DataFrame, with units in the names of its columns.
+
+        Args:
+            question: Its name; ``tracekit.questions()`` lists them.
+            path: Only this module and those below it; shares are then of its time.
+            by: ``rank``, ``report`` or ``host``: the figures of each of them, side by side.
+            options: Options of the question, such as ``dtype="bfloat16"`` of ``roofline``.
+
+        Raises:
+            UsageError: If there is no such question, or it has no such option.
+            DatasetError: If the dataset has no such module.
+        """
+        from tracekit.views import notebook  # noqa: PLC0415 - what shows a dataset is loaded when it is used
+
+        return notebook.ask(self, question, path, by, options)
+
+    def html(self, height: int = 720) -> Page:
+        """The page that ``tracekit html`` writes, for a notebook to show in a frame of so many pixels."""
+        from tracekit.views import notebook  # noqa: PLC0415 - as above
+
+        return notebook.inline_page(self, height)
+
+    def _repr_html_(self) -> str:
+        from tracekit.views import notebook  # noqa: PLC0415 - as above
+
+        return notebook.as_html(self)
 
     def subtree(self, path: str) -> Dataset:
         """The part of the dataset that belongs to one module and those below it; ``coverage`` cannot be divided so.
@@ -260,7 +293,7 @@ class Dataset:
         rows, report, place = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:
-            raise UsageError(f"{name} has no column {unknown[0]}; it has {', '.join(names)}")
+            raise UsageError(f"{name} has no column {unknown[0]}; {did_you_mean(unknown[0], names)}")
         wanted = list(columns) if columns is not None else names
         with self._reading(name, place):
             table = self._rows(name, rows, [column for column in wanted if column != REPORT])
@@ -288,8 +321,9 @@ class Dataset:
         modules = self.table("modules", ["path", "module_id", "subtree_end_id"])
         paths = modules.column("path").to_pylist()
         if path not in paths:
-            longer = next((known for known in paths if known.endswith(f".{path}")), None)
-            remedy = "tracekit show modules lists the paths" if longer is None else f"did you mean {longer}?"
+            longer = (known for known in paths if known.endswith(f".{path}"))
+            close = next(longer, None) or next(iter(get_close_matches(path, paths[:_MOST_COMPARED], 1)), None)
+            remedy = "tracekit show modules lists the paths" if close is None else f"did you mean {close}?"
             kinds = self.table("modules", ["kind"]).column("kind").unique().to_pylist()
             noun = " or ".join(sorted(kinds)) or "module"
             raise DatasetError(self.folder, f"has no {noun} {path}", remedy)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, did_you_mean
 from tracekit.flops.tensors import MULTIPLIED, plain
 
 
@@ -163,7 +163,7 @@ def dtypes_stated(dtype: str | None) -> str | None:
     if dtype is None:
         return None
     if (known := plain(dtype)) not in MULTIPLIED:
-        raise UsageError(f"--dtype {dtype}: expected one of {', '.join(MULTIPLIED)}")
+        raise UsageError(f"--dtype {dtype}: {did_you_mean(dtype, MULTIPLIED)}")
     return known
 
 

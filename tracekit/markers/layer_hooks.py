@@ -17,15 +17,17 @@ from tracekit.causes import BROKEN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, RECOMPUTE
 from tracekit.markers import literal
 from tracekit.markers.base import CALL_PHASES, Dialect, ModuleMarker, Param, Shapes, Unreadable
 from tracekit.markers.formatting import CUT, KWARG_TYPES, KWARGS, PHASE, TYPES
-from tracekit.markers.literal import cause_of, is_path, shapes_of
+from tracekit.markers.literal import MOST_PARTS, cause_of, is_path, shapes_of
 
 _KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticParams"}
 _BEGINNING = re.compile(r"""\s*\{\s*['"]Module['"]\s*:""")
 _LEADING_NAME = re.compile(r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]""")
-_NAME_ALONE = re.compile(r"\{'Module': '([\w.]+)'")
+#: The name is a path by its form; :data:`_MOST_CACHED_CHARACTERS` keeps it short.
+_NAME_ALONE = re.compile(rf"\{{'Module': '(\w+(?:\.\w+){{0,{MOST_PARTS - 1}}})'")
 #: The module stands before these and the tensors after them. Each repeats often, so both are cached separately.
 _INPUTS, _OUTPUTS = ", 'Inputs': ", ", 'Outputs': "
 _MOST_CACHED_CHARACTERS = 2_048
+_NUMBERS = json.JSONDecoder()
 
 
 def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
@@ -52,7 +54,7 @@ def _whole(text: str) -> ModuleMarker | Unreadable | None:
 @lru_cache(maxsize=4_096)
 def _module(text: str) -> tuple[str, str | None, tuple[Param, ...], Cause | None] | None:
     if name := _NAME_ALONE.fullmatch(text):
-        return (name[1], None, (), None) if is_path(name[1]) else None
+        return name[1], None, (), None
     try:
         items = literal.pairs(f"{text}}}")
     except literal.Refused:
@@ -67,7 +69,12 @@ def _module(text: str) -> tuple[str, str | None, tuple[Param, ...], Cause | None
 def _shapes(text: str) -> tuple[Shapes, Cause | None] | None:
     """The shapes at the end of a plain text, and what of them cannot be read; None if it does not end with shapes."""
     try:
-        items = literal.pairs(f"{{'': {text}")
+        # Most are numbers only.
+        numbers, end = _NUMBERS.raw_decode(text)
+    except (ValueError, RecursionError):
+        numbers, end = None, 0
+    try:
+        items = [("", numbers)] if text[end:] == "}" else literal.pairs(f"{{'': {text}")
     except literal.Refused:
         return None
     shapes = shapes_of(items[0][1]) if len(items) == 1 else None

@@ -9,6 +9,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from tracekit.causes import BROKEN, DIMENSION_UNKNOWN, TOO_DEEP, TOO_LONG, Cause
@@ -96,8 +97,8 @@ def is_path(text: str) -> bool:
 
 def cause_of(*all_shapes: Iterable[Shape] | None) -> Cause | None:
     """The cause if some of the shapes have a dimension that is not a number."""
-    unknown = any(None in shape for shapes in all_shapes for shape in shapes or ())
-    return DIMENSION_UNKNOWN if unknown else None
+    shapes = chain.from_iterable(filter(None, all_shapes))
+    return DIMENSION_UNKNOWN if None in chain.from_iterable(shapes) else None
 
 
 def count_of(item: object) -> int | None:

@@ -26,6 +26,10 @@ NVTX = stored(
     texts="text jsonText",
     floats="doubleValue floatValue",
 )
+#: The fields of payloads of NVTX ranges.
+PAYLOAD_ENTRIES = stored(
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId schemaId idx flags type arrayOrUnionDetail offset", "name description"
+)
 RUNTIME = stored(
     "CUPTI_ACTIVITY_KIND_RUNTIME", "start end eventClass globalTid correlationId nameId returnValue callchainId"
 )
@@ -51,6 +55,9 @@ GRAPH_TRACE = stored(
 _STREAM_CALL = "deviceId contextId streamId correlationId globalPid eventId eventSyncId"
 SYNCHRONIZATION = stored("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", _STREAM_CALL)
 CUDA_EVENT = stored("CUPTI_ACTIVITY_KIND_CUDA_EVENT", _STREAM_CALL)
+GPU_METRICS = stored("GPU_METRICS", "timestamp typeId metricId value")
+GPU_METRIC_NAMES = stored("TARGET_INFO_GPU_METRICS", "typeId sourceId metricId", "typeName metricName")
+CUDA_DEVICE = stored("TARGET_INFO_CUDA_DEVICE", "gpuId cudaId pid")
 OS_RUNTIME = stored("OSRT_API", "start end globalTid nameId")
 MPI_RANKS = stored("MPI_RANKS", "globalTid rank")
 #: Creation of graphs, or of their nodes in files up to schema 3.7.2; only the columns show which.

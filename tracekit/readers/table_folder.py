@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tracekit.errors import ReportError
 from tracekit.readers.rows import decoded
-from tracekit.readers.source import ENCODED_TEXT, Piece, Request, as_type
+from tracekit.readers.source import ENCODED_BLOB, ENCODED_TEXT, Piece, Request, as_type
 
 DAMAGED = "its files are damaged or truncated; export the report again"
 _PARQUET, _ARROW = ".parquet", ".arrow"
@@ -183,6 +183,8 @@ def _stored(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[pa.Array, int]
     if type_ == ENCODED_TEXT:
         encoded = column if pa.types.is_dictionary(column.type) else column.cast(pa.string()).dictionary_encode()
         return _joined(encoded.cast(type_)), 0
+    if type_ == ENCODED_BLOB:
+        return _joined(column.cast(pa.binary()).dictionary_encode().cast(type_)), 0
     column = _plain(column)
     if pa.types.is_floating(type_) or pa.types.is_string(type_):
         return _joined(column.cast(type_)), 0

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Flags, Floats, Ints, Rows
+from tracekit.recording.collectives import Collective
 from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Rank, Source
 
 PUSH_POP, START_END = 0, 1
@@ -50,6 +51,7 @@ NO_TIME = int(np.iinfo(np.int64).min)
 Int8: TypeAlias = Annotated[Ints, np.int8]
 Int32: TypeAlias = Annotated[Ints, np.int32]
 Int64: TypeAlias = Annotated[Ints, np.int64]
+Float64: TypeAlias = Annotated[Floats, np.float64]
 Bool: TypeAlias = Annotated[Flags, np.bool_]
 
 
@@ -271,6 +273,7 @@ class Work(Columns):
         graph_id: CUDA graph it ran from.
         graph_exec_id: Instance of that CUDA graph.
         graph_node_id: Node of that CUDA graph.
+        collective: Row of collectives, where the report records them by kernel.
     """
 
     kind: Int8
@@ -298,6 +301,28 @@ class Work(Columns):
     graph_id: Int64
     graph_exec_id: Int64
     graph_node_id: Int64
+    collective: Int32
+
+
+#: Metrics of a GPU, in per cent of the most that is possible.
+GPU_METRICS = ("sm_active", "tensor_active", "dram_read", "dram_write")
+
+
+@dataclass(frozen=True, slots=True)
+class Samples(Columns):
+    """Samples of metrics of GPUs, in any order.
+
+    Attributes:
+        time_ns: When, on the clock of device work.
+        gpu: Number of the GPU in the machine.
+        metric: Row of ``GPU_METRICS``.
+        value: In per cent.
+    """
+
+    time_ns: Int64
+    gpu: Int32
+    metric: Int8
+    value: Float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +394,9 @@ class Recording:
         graphs: Records of graphs.
         failed: API calls that returned an error, and so started no work.
         stream_calls: Streams and events of API calls; empty where they were not recorded.
+        collectives: The distinct collectives of kernels.
+        samples: Samples of metrics of GPUs; empty where they were not recorded.
+        gpus: The number of the GPU in the machine by (process id, device), where it is recorded; else it is the same.
         os_waits: Calls of the operating system's runtime that wait, on threads that are known; none has an id.
         texts: The distinct texts of ranges.
         domains: The distinct names of NVTX domains.
@@ -402,6 +430,9 @@ class Recording:
     failed: Launches = field(default_factory=Launches.empty)
     stream_calls: StreamCalls = field(default_factory=StreamCalls.empty)
     os_waits: Launches = field(default_factory=Launches.empty)
+    collectives: list[Collective] = field(default_factory=list)
+    samples: Samples = field(default_factory=Samples.empty)
+    gpus: Mapping[tuple[int, int], int] = field(default_factory=dict)
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[int, str] = field(default_factory=dict)
     devices: dict[int, Gpu] = field(default_factory=dict)

@@ -31,21 +31,30 @@ def pieces(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield rows[start : start + _PIECE_ROWS].astype(np.intp, copy=False)
 
 
-def category(row: NDArray[Any], values: Sequence[str]) -> pa.Array:
+def category(row: NDArray[Any], values: Sequence[str] | pa.Array) -> pa.Array:
     """Strings by their row in ``values``; null for -1. Values that do not occur are left out."""
     least, most = int(row.min(initial=len(values))), int(row.max(initial=-1))
     if least == most:  # as in most pieces: kinds, phases, causes
         if most < 0:
             return pa.nulls(row.size, CATEGORY)
-        return pa.DictionaryArray.from_arrays(np.zeros(row.size, dtype=np.int32), [values[most]])
+        return pa.DictionaryArray.from_arrays(np.zeros(row.size, dtype=np.int32), values[most : most + 1])
     row = row.astype(np.intp, copy=False)
     used = np.zeros(len(values) + 1, dtype=bool)
     used[row] = True
     null = row < 0 if used[-1] else None
     used[-1] = False
     indices = (np.cumsum(used) - 1).astype(np.int32).take(row)
-    kept = [values[at] for at in np.flatnonzero(used).tolist()]
-    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=null), pa.array(kept, pa.string()), safe=False)
+    kept = np.flatnonzero(used)
+    if isinstance(values, pa.Array):
+        words = values.take(pa.array(kept)).cast(pa.string())
+    else:
+        words = pa.array([values[at] for at in kept.tolist()], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=null), words, safe=False)
+
+
+def module_paths(trace: Trace) -> pa.Array:
+    """The path of every module."""
+    return pa.array([module.path for module in trace.evidence.calls.modules], pa.string())
 
 
 def or_null(values: NDArray[Any], null: int = -1) -> pa.Array:

@@ -1,7 +1,7 @@
 """``calls``: every call of a module, with its tensors, its memory and its work on the device."""
 
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.markers.base import CALL_PHASES, Marker, ModuleMarker
 from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, Nullable, TableSpec
-from tracekit.tables.base import category, or_null, pieces
+from tracekit.tables.base import category, module_paths, or_null, pieces
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.steps.steps import step_at
 
@@ -123,6 +123,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     """The calls of known modules."""
     whole, device, node = _whole_columns(trace), _device(trace), trace.evidence.calls.trees.node
     shaped, allocated = Shaped(trace.evidence), Allocated(trace.evidence)
+    module, paths = trace.evidence.calls.module, module_paths(trace)
     for at in pieces(np.arange(trace.ids.call_order.size)):
         rows = trace.ids.call_order[at].astype(np.intp)
         in_trees = node[rows].astype(np.intp)
@@ -132,6 +133,8 @@ def build(trace: Trace) -> Iterator[pa.Table]:
         yield SPEC.table(
             {
                 **_host(trace, rows),
+                "module_id": module[rows],
+                "module": category(module[rows], paths),
                 **shaped.columns(rows),
                 **allocated.columns(rows),
                 **columns,
@@ -147,11 +150,9 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    at, module = calls.range_row[rows].astype(np.intp), calls.module[rows]
+    at = calls.range_row[rows].astype(np.intp)
     thread = recording.ranges.thread[at].astype(np.intp)
     return {
-        "module_id": module,
-        "module": category(module, [known.path for known in calls.modules]),
         "range_id": at,
         "pid": recording.threads.pid[thread].astype(np.int32),
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
@@ -242,52 +243,48 @@ def _launch_time(trace: Trace, owned: Ints) -> Ints:
 
 
 class Shaped:
-    """Shapes and types of calls, taken from the distinct markers."""
+    """Shapes and types of calls, taken from the markers."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self._calls = evidence.calls
-        tensors = [_tensors(marker) for marker in evidence.decoded.markers]
-        distinct = dict(zip(tensors, evidence.decoded.markers, strict=True))
-        number = {key: row for row, key in enumerate(distinct)}
-        self._row, markers = np.array([*map(number.__getitem__, tensors), -1], dtype=np.int64), [*distinct.values()]
-        self._inputs = _by_marker(markers, lambda marker: marker.inputs, SHAPES)
-        self._outputs = _by_marker(markers, lambda marker: marker.outputs, SHAPES)
-        self._kwargs = _by_marker(markers, lambda marker: tuple(marker.kwargs.items()), _KWARGS)
-        self._types = _by_marker(markers, lambda marker: marker.types or None, TYPES)
-        self._kwarg_types = _by_marker(markers, lambda marker: tuple(marker.kwarg_types.items()) or None, _KWARG_TYPES)
+        self._calls, markers = evidence.calls, evidence.decoded.markers
+        self._inputs = _Field.of(markers, "inputs", SHAPES)
+        self._outputs = _Field.of(markers, "outputs", SHAPES)
+        self._kwargs = _Field.of(markers, "kwargs", _KWARGS, lambda kwargs: tuple(kwargs.items()))
+        self._types = _Field.of(markers, "types", TYPES, lambda types: types or None)
+        self._kwarg_types = _Field.of(markers, "kwarg_types", _KWARG_TYPES, lambda types: tuple(types.items()) or None)
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The shapes and types of some calls."""
-        marker, outputs = (self._row[column[rows]] for column in (self._calls.marker, self._calls.outputs))
-        result = np.where(outputs >= 0, outputs, marker)
+        marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
         return {
-            "inputs": _of_markers(self._inputs, marker),
-            "outputs": _of_markers(self._outputs, result),
-            "kwargs": _of_markers(self._kwargs, marker),
-            "input_types": _of_markers(self._types, marker),
-            "output_types": _of_markers(self._types, outputs),
-            "kwarg_types": _of_markers(self._kwarg_types, marker),
+            "inputs": self._inputs.at(marker),
+            "outputs": self._outputs.at(np.where(outputs >= 0, outputs, marker)),
+            "kwargs": self._kwargs.at(marker),
+            "input_types": self._types.at(marker),
+            "output_types": self._types.at(outputs),
+            "kwarg_types": self._kwarg_types.at(marker),
         }
 
 
-def _tensors(marker: Marker) -> tuple[int, ...]:
-    """Equal ones are equal tensors, which mostly are one object, however many modules there are."""
-    if not isinstance(marker, ModuleMarker):
-        return ()
-    return (*map(id, (marker.inputs, marker.outputs, marker.kwargs, marker.types, marker.kwarg_types)),)
+class _Field(NamedTuple):
+    """A field of markers: its values, and for every marker the row of its own; a last -1 stands for row -1."""
 
+    values: pa.Array
+    row: Rows
 
-def _by_marker(markers: list[Marker], field: Callable[[ModuleMarker], Hashable], type_: pa.DataType) -> pa.Array:
-    values: dict[Hashable, int] = {None: 0}
-    rows = [
-        values.setdefault(field(marker), len(values)) if isinstance(marker, ModuleMarker) else 0 for marker in markers
-    ]
-    return pa.array(values, type_).take(pa.array(rows, pa.int64()))
+    @staticmethod
+    def of(markers: list[Marker], name: str, type_: pa.DataType, form: Callable[[Any], object] = tuple) -> "_Field":
+        """The field of markers of modules; null for others. ``form`` makes Arrow's value of theirs."""
+        values = [getattr(marker, name) if isinstance(marker, ModuleMarker) else None for marker in markers]
+        # Equal ones are mostly one object, however many modules there are.
+        ids = [*map(id, values)]
+        distinct = dict(zip(ids, values, strict=True)).values()
+        array = pa.array([None if value is None else form(value) for value in distinct], type_)
+        return _Field(array, np.append(pa.array(ids, pa.int64()).dictionary_encode().indices, -1))
 
-
-def _of_markers(by_marker: pa.Array, marker: Rows) -> pa.Array | None:
-    """What some markers say; None if no marker says anything."""
-    return by_marker.take(or_null(marker)) if by_marker.null_count < len(by_marker) else None
+    def at(self, marker: Rows) -> pa.Array | None:
+        """What some markers say; None if no marker says anything."""
+        return self.values.take(or_null(self.row[marker])) if self.values.null_count < len(self.values) else None
 
 
 class Allocated:

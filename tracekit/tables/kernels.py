@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Ints, Rows
@@ -17,8 +18,10 @@ from tracekit.markers.phases import COMPILE, PHASES, RECOMPUTE
 from tracekit.recording.axis import range_around
 from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK_KINDS
 from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
-from tracekit.tables.base import category, or_null, pieces
+from tracekit.tables.base import category, module_paths, or_null, pieces
+from tracekit.trace.collectives import collectives_of
 from tracekit.trace.evidence import Evidence
+from tracekit.trace.gpu_metrics import Sampled, sampled
 from tracekit.trace.operators import operator_ranges
 from tracekit.trace.steps.steps import step_at
 
@@ -38,7 +41,25 @@ _SIZES = (
     Nullable("registers", pa.int32(), f"Registers per thread{_OF_KERNELS}"),
     Nullable("static_smem_bytes", pa.int32(), f"Static shared memory per block{_OF_KERNELS}"),
     Nullable("dynamic_smem_bytes", pa.int32(), f"Dynamic shared memory per block{_OF_KERNELS}"),
-    Nullable("bytes", pa.int64(), "Bytes copied or set; null for kernels."),
+    Nullable(
+        "bytes",
+        pa.int64(),
+        "Bytes copied or set; of a collective the whole result of an all_gather, the whole input of a reduce_scatter "
+        "or all_to_all, what a send_recv sends or receives (the larger), else its message. Null for other kernels, and "
+        "if the report does not record it.",
+    ),
+)
+_COLLECTIVE = (
+    Nullable(
+        "collective",
+        CATEGORY,
+        "Collective that it runs, such as all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send, "
+        "recv or send_recv (several in a group): of Chrome traces, and where payloads of NCCL's ranges record sizes; "
+        "else null.",
+    ),
+    Nullable("dtype", CATEGORY, "Dtype of that collective's elements; null if the report does not record it."),
+    Nullable("group_size", pa.int32(), "How many ranks take part in that collective; null if unknown."),
+    Nullable("communicator", CATEGORY, "Its process group, or NCCL's id of its communicator; null if unknown."),
 )
 _GRAPH_IDS = (
     Nullable("graph_id", pa.int64(), "CUDA graph it ran from; null outside graphs or if unknown."),
@@ -73,6 +94,15 @@ _OPERATOR = (
         "Sequence number of autograd in that operator's marker; null if it has none. An operator and the backward node "
         "that it makes have the same.",
     ),
+)
+
+_SAMPLES = "of its device inside it, in per cent; null without samples."
+_METRICS = (
+    Nullable("metric_samples", pa.int32(), "How many samples of GPU metrics fall inside a kernel; null if none."),
+    Nullable("sm_active_pct", pa.float64(), f"Average of the samples of SMs Active {_SAMPLES}"),
+    Nullable("tensor_active_pct", pa.float64(), f"Average of the samples of Tensor Active {_SAMPLES}"),
+    Nullable("dram_read_pct", pa.float64(), f"Average of the samples of DRAM Read Bandwidth {_SAMPLES}"),
+    Nullable("dram_write_pct", pa.float64(), f"Average of the samples of DRAM Write Bandwidth {_SAMPLES}"),
 )
 
 SPEC = TableSpec(
@@ -162,6 +192,7 @@ SPEC = TableSpec(
             "threads that run no forward pass of their own take the step of another thread.",
         ),
         *_SIZES,
+        *_COLLECTIVE,
         Nullable("copy_kind", CATEGORY, "Direction of a copy, such as Host-to-Device; null for other work."),
         *_GRAPH_IDS,
         Nullable(
@@ -175,6 +206,7 @@ SPEC = TableSpec(
             pa.int64(),
             "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown.",
         ),
+        *_METRICS,
     ),
     sorted_by=("module_id", "start_ns"),
 )
@@ -185,14 +217,18 @@ _UNCHANGED = (*(column.name for column in (*_PLACE, *_SIZES, *_GRAPH_IDS)),)
 def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
     launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
-    named, phase = _Operators(trace.evidence), _phase(trace)
+    named, phase, paths = _Operators(trace.evidence), _phase(trace), module_paths(trace)
+    collectives = _Collectives(trace.evidence, launches, captured)
+    metrics = sampled(trace.evidence.recording)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
             _device(trace, rows)
-            | _owner(trace, phase, rows)
+            | _owner(trace, phase, paths, rows)
             | _launch(trace.evidence, launches, rows)
             | named.columns(rows)
             | captured.columns(rows)
+            | collectives.columns(rows)
+            | _metrics(metrics, rows)
         )
 
 
@@ -215,11 +251,11 @@ def _device(trace: Trace, rows: Rows) -> dict[str, object]:
     }
 
 
-def _owner(trace: Trace, phase: Ints, rows: Rows) -> dict[str, object]:
+def _owner(trace: Trace, phase: Ints, paths: pa.Array, rows: Rows) -> dict[str, object]:
     owners, module = trace.owners, trace.module[rows]
     return {
         "module_id": or_null(module),
-        "module": category(module, [module.path for module in trace.evidence.calls.modules]),
+        "module": category(module, paths),
         "call_id": or_null(lookup(trace.ids.call_id, owners.call[rows])),
         "method": category(owners.method[rows], METHOD_NAMES),
         "cause": category(np.array([*NAME_OF_CAUSE, -1])[owners.cause[rows]], NAMES),
@@ -239,6 +275,13 @@ def _phase(trace: Trace) -> Ints:
     phase[mapped] = lookup(evidence.phase, evidence.compiled_work.launch[mapped])
     phase[mapped[evidence.compiled_work.shares.recomputes[evidence.compiled_work.of_work[mapped]]]] = RECOMPUTE
     return phase
+
+
+def _metrics(found: Sampled | None, rows: Rows) -> dict[str, object]:
+    if found is None or not found.samples[rows].any():
+        return dict.fromkeys(column.name for column in _METRICS)
+    averages = {f"{name}_pct": pa.array(values[rows], from_pandas=True) for name, values in found.averages.items()}
+    return averages | {"metric_samples": or_null(found.samples[rows].astype(np.int32), 0)}
 
 
 class _Launches(NamedTuple):
@@ -305,6 +348,40 @@ class _Captured:
         return {
             "original_graph_node_id": pa.array(self._node_id[original], mask=original < 0),
             "capture_range_id": or_null(self._range[node]),
+        }
+
+    def ranges_around(self, launch_range: Rows) -> Rows:
+        """The range around the launch of each kernel; of those with a node, around the graph capture of that."""
+        if not self._node_id.size:
+            return launch_range
+        return np.where(self._of_work < 0, launch_range, self._range[self._of_work])
+
+
+class _Collectives:
+    """What is recorded of the collectives in the work of a recording."""
+
+    def __init__(self, evidence: Evidence, launches: _Launches, captured: _Captured) -> None:
+        launch = evidence.launched.launch
+        self._moved = evidence.recording.work.bytes
+        self._of_work, self._distinct = collectives_of(
+            evidence.recording, lambda: captured.ranges_around(launches.range_id.take(launch.astype(np.intp)))
+        )
+
+    def columns(self, rows: Rows) -> dict[str, object]:
+        """The collectives of some work, and the bytes of collectives and copies."""
+        of_work = self._of_work[rows]
+        if not (of_work >= 0).any():
+            return dict.fromkeys(column.name for column in _COLLECTIVE)
+        at = pa.array(of_work, mask=of_work < 0)
+        kind, moved, dtype, group_size, communicator = (
+            pa.array(values).take(at) for values in zip(*self._distinct, strict=True)
+        )
+        return {
+            "bytes": pc.coalesce(or_null(self._moved[rows]), moved.cast(pa.int64())),
+            "collective": kind.dictionary_encode(),
+            "dtype": dtype.cast(pa.string()).dictionary_encode(),
+            "group_size": group_size.cast(pa.int32()),
+            "communicator": communicator.cast(pa.string()).dictionary_encode(),
         }
 
 

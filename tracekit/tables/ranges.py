@@ -98,11 +98,11 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     module = _module_around(trace)
     projection = range_projection(evidence)
     recording.counters.add("launches", API_OVERLAP, projection.left_out)
-    marker = _marker_of_text(evidence)
+    marker, texts = _marker_of_text(evidence), pa.array(recording.texts, pa.large_string())
     for rows in pieces(np.arange(parent.size)):
         ranges = recording.ranges.take(rows)
         yield SPEC.table(
-            _own_columns(trace, ranges, marker)
+            _own_columns(trace, ranges, marker, texts)
             | {
                 "range_id": rows,
                 "parent_range_id": or_null(parent[rows]),
@@ -123,13 +123,13 @@ def _marker_of_text(evidence: Evidence) -> Ints:
     return np.where(evidence.operators.of_text >= 0, _MARKERS.index("operator"), marker)
 
 
-def _own_columns(trace: Trace, ranges: Ranges, marker: Ints) -> dict[str, object]:
+def _own_columns(trace: Trace, ranges: Ranges, marker: Ints, texts: pa.Array) -> dict[str, object]:
     recording = trace.evidence.recording
     thread, text = ranges.thread.astype(np.intp), ranges.text.astype(np.intp)
     unchanged: dict[str, object] = {name: getattr(ranges, name) for name in _UNCHANGED}
     return unchanged | {
         "domain": category(ranges.domain, recording.domains),
-        "text": category(text, recording.texts),
+        "text": category(text, texts),
         "marker": category(marker.take(text), _MARKERS),
         "phase": category(trace.evidence.phased.of_text.take(text), PHASES),
         "kind": category(ranges.kind, RANGE_KINDS),

@@ -11,7 +11,7 @@ from tracekit.arrays.types import Rows
 from tracekit.attribution.base import Trace
 from tracekit.recording.tables import Launches
 from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
-from tracekit.tables.base import category, or_null, pieces
+from tracekit.tables.base import category, module_paths, or_null, pieces
 from tracekit.trace.host_calls import WAIT_KINDS, waits
 from tracekit.trace.steps.steps import step_at
 
@@ -57,6 +57,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     call = _call_around(trace, found.calls)
     module = lookup(evidence.calls.module, call)
     step = step_at(evidence.steps, thread, process, found.calls.start_ns, found.calls.end_ns)
+    paths = module_paths(trace)
     for rows in pieces(np.arange(thread.size)):
         calls = found.calls.take(rows)
         yield SPEC.table(
@@ -69,7 +70,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
                 "start_ns": calls.start_ns,
                 "dur_ns": calls.end_ns - calls.start_ns,
                 "module_id": or_null(module[rows]),
-                "module": category(module[rows], [known.path for known in evidence.calls.modules]),
+                "module": category(module[rows], paths),
                 "call_id": or_null(lookup(trace.ids.call_id, call[rows])),
                 "step_id": or_null(step[rows]),
                 "kernel_id": or_null(lookup(trace.ids.kernel_id, found.work[rows])),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from difflib import get_close_matches
+import re
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,18 +18,18 @@ from rich.text import Text
 from tracekit.analyses import nodes
 from tracekit.analyses.base import Analysis, Columns, taken
 from tracekit.analyses.phase_times import COLUMNS, TRAINING
-from tracekit.analyses.side_by_side import frame as side_by_side_frame
+from tracekit.analyses.side_by_side import RANK, REPORT, frame as side_by_side_frame
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.text import safe_in_a_sheet
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import UsageError, plain
+from tracekit.errors import UsageError, did_you_mean, plain
 from tracekit.markers.base import KINDS
 from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, columns_of, printed_json, records
 
 _ROWS = 30
-#: Texts wider than this are folded.
-_FOLDED = 24
+#: Texts wider than this are folded: as narrow as it takes to show the columns that answer the question.
+_FOLDED = (24, 20, 16, 12, 8)
 #: Why an analysis of a dataset with calls has no rows.
 _EMPTY = {
     "layers": "no siblings are numbered and alike",
@@ -36,13 +38,17 @@ _EMPTY = {
         "such as 'step 17'"
     ),
     "budget": "no work on a GPU was recorded, and a run on the CPU alone has no budget",
+    "findings": "nothing that would save 1 % of the median step or more",
     "copies": "no copies or memory sets were recorded",
     "communication": "no NCCL kernels were recorded",
-    "stragglers": "no two ranks are known to have run the same collective of NCCL",
+    "stragglers": "no two ranks are known to have run the same collective of NCCL; tracekit show clocks shows why",
     "fusions": "no kernel is known to serve several modules",
+    "launches": "no launches were recorded, as of a run on the CPU",
+    "gaps": "no device was idle between two kernels",
 }
 _EMPTY["phases"] = _EMPTY["steps"]
-_TOLD_BY_PATH = ("label", "pattern", "class_name", "depth", "copies", "modules")
+#: Columns of counts that are no answer if all of them are 0.
+_COUNTED = {"launches": ("launches", "replayed_ns")}
 #: The least width of a column of texts.
 _LEAST = 8
 _LINE_END = "\r\n"
@@ -51,21 +57,31 @@ _GAP = 2
 #: Columns of times of modules that are empty where no device did any work, which then does not hide those of the host.
 _OF_DEVICES = ("kernels", "self_ns", "subtree_ns", "share", "busy_ns", "steps")
 _HEADINGS = {
+    "runs": "calls",
+    "ns": "time",
     "copied_bytes": "copied bytes",
     "copied_ns": "copy time",
     "gpu_ns_per_token": "GPU time per token",
     "known": "attributed",
+    "launch_bound_share": "self launch-bound share",
     "param_bytes": "parameters",
+    "subtree_launch_bound_share": "launch-bound share",
     "subtree_param_bytes": "subtree parameters",
     "roof_share": "share of the roof",
     "waited_ns": "others waited",
     "tflops_per_s": "TFLOP/s",
     "gb_per_s": "GB/s",
+    "algorithm_gb_per_s": "algorithm GB/s",
+    "bus_gb_per_s": "bus GB/s",
     "flops_per_byte": "FLOP/byte",
     "peak_tflops_per_s": "peak TFLOP/s",
     "peak_gb_per_s": "peak GB/s",
     "subtree_tflops_per_s": "subtree TFLOP/s",
 }
+#: Units that cells show themselves.
+_UNIT = re.compile("_(ns|bytes|pct)$")
+#: Columns of modules, and what stands there for work outside all of them.
+_MODULES, _OUTSIDE = ("path", "module", "before", "after"), "(outside)"
 #: Headings of columns that mean something else next to another column.
 _HEADINGS_BESIDE = {("cause", "known"): "how", ("rank", "waited_ns"): "last rank"}
 
@@ -78,12 +94,14 @@ class Choice(NamedTuple):
         min_share: The least ``share``, from 0 to 1.
         sort: A column: numbers from the largest, texts from A; missing values come last.
         top: The most rows.
+        columns: The columns to show, by name or heading; None shows all, or those that fit a terminal.
     """
 
     depth: int | None = None
     min_share: float | None = None
     sort: str | None = None
     top: int | None = None
+    columns: Sequence[str] | None = None
 
 
 def columns(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) -> Columns:  # noqa: ANN401
@@ -95,7 +113,7 @@ def columns(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any
 
 
 def chosen(name: str, answer: Columns, choice: Choice, dataset: Dataset) -> Columns:
-    """The rows of an analysis' answer about a dataset that a choice selects."""
+    """The rows of an analysis' answer about a dataset that a choice selects, with all columns."""
     if choice.depth is not None:
         answer = taken(answer, _depth(name, answer, dataset) <= choice.depth)
     if choice.min_share is not None:
@@ -128,11 +146,16 @@ def named(name: str, answer: Columns, column: str) -> str:
     if column in answer:
         return column
     for candidate in answer:
-        if column in (_heading(candidate, words) for words in (ON_GPU, ON_CPU)):
+        if column in (heading(candidate, words) for words in (ON_GPU, ON_CPU)):
             return candidate
-    matches = get_close_matches(column.replace(" ", "_"), answer, 1)
-    hint = f"did you mean {matches[0]}? It has" if matches else "it has"
-    raise UsageError(f"{name} has no column {column}; {hint} {', '.join(answer)}")
+    raise UsageError(f"{name} has no column {column}; {did_you_mean(column.replace(' ', '_'), answer)}")
+
+
+def picked(name: str, answer: Columns, choice: Choice) -> Columns:
+    """The columns that a choice names, in its order; all of them if it names none."""
+    if choice.columns is None:
+        return answer
+    return {column: answer[column] for column in (named(name, answer, wanted) for wanted in choice.columns)}
 
 
 def as_json(answer: Columns) -> str:
@@ -166,18 +189,25 @@ def _csv_cell(value: object) -> str:
     return safe_in_a_sheet(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def as_text(answer: Columns, words: Nouns, width: int, choice: Choice) -> RenderableType:
-    """The first rows, or as many as are asked for, with as many columns from the left as fit.
+def as_text(answer: Columns, words: Nouns, width: int, choice: Choice, asked: Sequence[str] = ()) -> RenderableType:
+    """The first rows, or as many as are asked for, with as many columns as fit; a caption names the others.
 
-    The column that the rows are sorted by is always shown, after the first one.
+    Args:
+        answer: The rows.
+        words: What work and device are called.
+        width: Of the terminal, in characters.
+        choice: Which rows these are. Columns that it names are shown in its order. The column that the rows are sorted
+            by comes second.
+        asked: The columns that answer the question, the most important first: they come before the others.
     """
-    if not (rows := rows_of(answer)):
-        return Text("no matching rows")
-    idle = _idle(answer, choice)
-    answer = {name: values for name, values in answer.items() if name not in idle}
+    rows = rows_of(answer)
+    if choice.columns is None:
+        answer = _by_importance(answer, choice, asked)
+    else:
+        asked = [*(answer := picked("", answer, choice))]
     shown = answer if choice.top is not None else taken(answer, slice(_ROWS))
-    columns = _columns(_sorted_column_second(shown, choice), words)
-    fitting = _fitting(columns, width)
+    columns = _columns(shown, words, keep_empty=choice.columns is not None)
+    fitting = _fitting(columns, width, asked)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in fitting:
         column.add_to(table)
@@ -193,21 +223,15 @@ def rows_of(answer: Columns) -> int:
     return len(next(iter(answer.values()), ()))
 
 
-def side_by_side(answer: Columns) -> Columns:
-    """Answers about several reports, with what is compared in the columns that a narrow terminal shows.
+def side_by_side(answer: Columns, by: str, asked: Sequence[str]) -> list[str]:
+    """The columns that matter in answers about several reports: in front what distinguishes these."""
+    is_known = by != RANK or RANK not in answer or None not in answer[RANK].tolist()
+    return [by, *([] if is_known else [REPORT]), *(name for name in asked if name != REPORT)]
 
-    The rank distinguishes reports where it is known. Of modules, the path replaces names and depths.
-    """
-    first, last = ["host", "rank"], []
-    if "rank" in answer and None not in answer["rank"].tolist():
-        last.append("report")
-    else:
-        first.append("report")
-    if "path" in answer:
-        first += ["path", "share", "subtree_ns", "self_ns"]
-        last += _TOLD_BY_PATH
-    between = [name for name in answer if name not in last]
-    return {name: answer[name] for name in dict.fromkeys([*first, *between, *last]) if name in answer}
+
+def is_empty(name: str, answer: Columns) -> bool:
+    """Whether an analysis found nothing."""
+    return not rows_of(answer) or (name in _COUNTED and not any(answer[column].any() for column in _COUNTED[name]))
 
 
 def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
@@ -216,7 +240,7 @@ def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     about_modules = not others and not {"path", "module", "class_name"}.isdisjoint(answer)
     if about_modules and not dataset.manifest["rows"]["calls"]:
         return Text(f"no matching rows: {nodes.none(dataset)}")
-    return Text(f"no matching rows: {_EMPTY[name]}" if name in _EMPTY else "no matching rows")
+    return Text(f"no matching rows: {_EMPTY.get(name, 'no work of a device was recorded')}")
 
 
 class _Column(NamedTuple):
@@ -227,11 +251,10 @@ class _Column(NamedTuple):
     cells: list[str]
     is_text: bool
 
-    @property
-    def width(self) -> int:
-        """The least width of the column."""
+    def width(self, folded: int) -> int:
+        """The least width of the column, if texts wider than this are folded."""
         widest = max(len(self.heading), *map(len, self.cells))
-        return max(min(widest, _FOLDED), _LEAST) if self.is_text else widest
+        return max(min(widest, folded), _LEAST) if self.is_text else widest
 
     def add_to(self, table: Table) -> None:
         if self.is_text:
@@ -255,43 +278,48 @@ def _idle(answer: Columns, choice: Choice) -> list[str]:
     return [name for name in idle if choice.sort is None or name != named("", answer, choice.sort)]
 
 
-def _sorted_column_second(answer: Columns, choice: Choice) -> Columns:
-    if choice.sort is None:
-        return answer
-    return {name: answer[name] for name in (next(iter(answer)), named("", answer, choice.sort), *answer)}
+def _by_importance(answer: Columns, choice: Choice, asked: Sequence[str]) -> Columns:
+    idle = _idle(answer, choice)
+    names = [name for name in dict.fromkeys((*asked, *answer)) if name in answer and name not in idle]
+    if choice.sort is not None:
+        names = [names[0], named("", answer, choice.sort), *names]
+    return {name: answer[name] for name in names}
 
 
-def _columns(answer: Columns, words: Nouns) -> list[_Column]:
+def _columns(answer: Columns, words: Nouns, *, keep_empty: bool) -> list[_Column]:
     rows = records(answer)
     columns = []
     for name in answer:
-        values = [row[name] for row in rows]
+        values = [_OUTSIDE if row[name] is None and name in _MODULES else row[name] for row in rows]
         is_text = any(isinstance(value, _TEXTS) for value in values)
-        special = (_HEADINGS_BESIDE.get((name, beside)) for beside in answer)
-        heading = next(filter(None, special), None) or _heading(name, words)
-        columns.append(_Column(name, heading, [cell(name, value) for value in values], is_text))
-    return [column for column in columns if any(column.cells)]
+        cells = [cell(name, value) for value in values]
+        columns.append(_Column(name, heading(name, words, answer), cells, is_text))
+    return [column for column in columns if keep_empty or any(column.cells)]
 
 
-def _fitting(columns: list[_Column], width: int) -> list[_Column]:
-    used = _GAP
-    for at, column in enumerate(columns):
-        used += _GAP + column.width
-        if at and used > width:
-            return columns[:at]
-    return columns
+def _fitting(columns: list[_Column], width: int, asked: Sequence[str]) -> list[_Column]:
+    fitting = columns[:1]
+    for folded in _FOLDED:
+        widths = accumulate((_GAP + column.width(folded) for column in columns), initial=_GAP)
+        fitting = columns[: max(1, sum(used <= width for used in widths) - 1)]
+        if not any(column.name in asked for column in columns[len(fitting) :]):
+            break
+    return fitting
 
 
 def _caption(more_rows: int, more_columns: list[_Column]) -> str | None:
     parts = [f"{more_rows:,} more rows: --top N"] if more_rows else []
     if more_columns:
         names = ", ".join(column.name for column in more_columns)
-        parts.append(f"more columns: {names} (--csv, --json or a wider terminal)")
+        parts.append(f"more columns: {names} (--columns NAME,NAME, a wider terminal, --csv or --json)")
     return "; ".join(parts) or None
 
 
-def _heading(name: str, words: Nouns) -> str:
-    name = _HEADINGS.get(name, name.removesuffix("_ns").removesuffix("_bytes").replace("_ns_per_", "_per_"))
+def heading(name: str, words: Nouns, beside: Iterable[str] = ()) -> str:
+    """What the terminal calls a column, which can depend on the columns beside it."""
+    if special := next((text for other in beside if (text := _HEADINGS_BESIDE.get((name, other)))), None):
+        return special
+    name = _HEADINGS.get(name, _UNIT.sub("", name).replace("_ns_per_", "_per_"))
     if words.device == "CPU":
         name = name.replace("gpu", "cpu").replace("GPU", "CPU").replace("kernels", words.works)
     return name.replace("_", " ")

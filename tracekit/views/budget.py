@@ -34,6 +34,8 @@ _STYLES = {
     "latency": ("bright_cyan", "T"),
     "unknown": ("white", "?"),
 }
+#: The most cells of the bar: it also goes into files, whose lines are not cut.
+_BAR_CELLS = 80
 #: Cells of a line beside the names of modules; those of a short name, and of its share.
 _BESIDE, _SHORT, _SHARE = 55, 24, 5
 
@@ -63,7 +65,7 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
     what = "the median step" if dataset.manifest["rows"]["steps"] else "the recording"
     parts: list[RenderableType] = [
         Text(f"Wall clock of {what}, {duration(whole)}", style="bold"),
-        _bar(rows, width),
+        _bar(rows, min(width, _BAR_CELLS)),
         _table(rows, width),
     ]
     number, unknown = budget.waits_of_streams(dataset)

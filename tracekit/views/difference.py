@@ -15,7 +15,7 @@ from rich.text import Text
 from tracekit.analyses.difference import Difference
 from tracekit.analyses.step_metrics import KEYS
 from tracekit.errors import plain
-from tracekit.views.formatting import WrappedText, count, duration, records, shortened
+from tracekit.views.formatting import WrappedText, change, count, duration, percent, records, shortened
 
 #: Rows by their key.
 _Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
@@ -107,7 +107,7 @@ def _judgement(row: dict[str, Any], limit: float) -> str:
         return f"only in the {side} dataset, cannot be compared"
     if row["change"] is None:
         return f"slower by {duration(row['change_ns'])}, from 0 ns"
-    return f"slower by {row['change']:.1%}, more than {limit:.1%}"
+    return f"slower by {percent(row['change'])}, more than {percent(limit)}"
 
 
 def whole_steps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -255,12 +255,11 @@ def kernels_of(line: dict[str, Any], kernels: _Rows) -> list[dict[str, Any]]:
 def _figures(row: dict[str, Any]) -> tuple[str, str, str]:
     times = (row[f"{side}_ns"] for side in ("before", "after"))
     before, after = ("" if time is None else duration(round(time)) for time in times)
-    sign = "-" if row["change_ns"] < 0 else "+"
-    change = f"{sign}{duration(round(abs(row['change_ns'])))}"
+    changed = round(row["change_ns"])
+    text = f"{'' if changed < 0 else '+'}{duration(changed)}"
     if row["before_ns"]:
-        share = row["change_ns"] / row["before_ns"]
-        change += f" ({share:+.1%})".replace("%", " %")
-    return before, after, change
+        text += f" ({change(row['change_ns'] / row['before_ns'])})"
+    return before, after, text
 
 
 def _count(number: float | None) -> str:

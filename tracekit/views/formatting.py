@@ -25,6 +25,8 @@ _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (
 _SHOWN_AS_ZERO = 0.0005
 #: From the first on, three digits would be written 1e+03; below the second, with a negative power of ten.
 _FOUR_DIGITS, _LEAST = 999.5, 0.001
+#: The least share of a unit that three digits write as the whole.
+_ROUNDED_UP = 0.9995
 #: What stands for the middle of a long text, and the least room in which that is left out.
 _CUT, _LEAST_CELLS = "\N{HORIZONTAL ELLIPSIS}", 12
 _PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
@@ -91,7 +93,9 @@ def records(answer: pd.DataFrame | Columns) -> list[dict[str, Any]]:
 
 def duration(ns: float) -> str:
     """Nanoseconds in the largest unit that fits, three digits: ``1.23 ms``."""
-    size, unit = next((unit for unit in _UNITS if ns >= unit[0]), _UNITS[-1])
+    if ns < 0:
+        return f"-{duration(-ns)}"
+    size, unit = next((unit for unit in _UNITS if ns >= _ROUNDED_UP * unit[0]), _UNITS[-1])
     return f"{ns / size:.3g} {unit}" if ns < _FOUR_DIGITS * size else f"{ns / size:,.0f} {unit}"
 
 
@@ -107,7 +111,7 @@ def flops(number: float) -> str:
 
 def _scaled(number: float, unit: str) -> str:
     for power, prefix in _PREFIXES:
-        if number >= 0.9995 * 10**power:
+        if number >= _ROUNDED_UP * 10**power:
             return f"{rounded(number / 10**power)} {prefix}{unit}"
     return f"{rounded(number)} {unit}"
 
@@ -121,9 +125,14 @@ def rounded(number: float) -> str:
 
 def percent(share: float) -> str:
     """A share as a percentage: ``12.3 %``. Only exactly nothing is 0.0 %, only exactly all is 100.0 %."""
-    if 0 < share < _SHOWN_AS_ZERO:
+    if share and abs(share) < _SHOWN_AS_ZERO:
         return "<0.1 %"
-    return ">99.9 %" if 1 - _SHOWN_AS_ZERO < share < 1 else f"{share:.1%}".replace("%", " %")
+    return ">99.9 %" if 1 - _SHOWN_AS_ZERO < share < 1 else f"{share or 0.0:.1%}".replace("%", " %")
+
+
+def change(share: float) -> str:
+    """A share that something changed by: ``+1.9 %``, ``-20.0 %``, ``<0.1 %``."""
+    return percent(share) if abs(share) < _SHOWN_AS_ZERO else f"{share:+.1%}".replace("%", " %")
 
 
 def printed_json(value: object, indent: int) -> str:
@@ -171,10 +180,12 @@ def cell(name: str, value: object) -> str:
 
 
 def _figure(name: str, value: float) -> str:
-    if name.endswith(("_ns", "_ns_per_token")):
-        return f"-{duration(-value)}" if value < 0 else duration(value)
+    if name == "ns" or name.endswith(("_ns", "_ns_per_token")):
+        return duration(value)
     if name.endswith(_SHARES) or name == "known":
         return percent(value)
+    if name.endswith("_pct"):
+        return percent(value / 100)
     if name.endswith(_IDENTIFIERS):
         return str(value)
     if name.endswith("bytes"):

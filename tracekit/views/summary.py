@@ -24,7 +24,7 @@ from tracekit.analyses.coverage import certainty_of_work
 from tracekit.dataset.manifest import of_same_processes
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
-from tracekit.views import budget as budget_view, tree
+from tracekit.views import budget as budget_view, findings, tree
 from tracekit.views.formatting import Nouns, count, duration, nouns, percent, records
 
 _MOST_MODULES = 10
@@ -69,6 +69,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         "by_process": by_process,
         "steps": steps_by_kind(dataset),
         "budget": records(budget.overview(dataset)) if "waits" in dataset.tables else [],
+        "findings": findings.first(dataset),
         "modules": records(modules),
     }
 
@@ -89,6 +90,8 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
         title = f"Why some time has no {words.node}, and what to do"
         parts += [Text(title, style="bold"), _bullets(sentences), Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
+    if rows := findings.first(dataset):
+        parts.append(findings.line(rows, f"tracekit show findings {shlex.quote(plain(str(dataset.folder)))}"))
     return Group(*parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -73,6 +74,12 @@ def of_dataset(
         return Group(*why, as_text(lines, words, width, top))
     outside = phase_times.outside(dataset)
     return Group(*why, as_text(lines, words, width, outside=taken(outside, outside["share"] >= (min_share or 0))))
+
+
+def indented(lines: Columns) -> Columns:
+    """The lines with labels that show their depth, for a table of chosen columns."""
+    rows = zip(lines["label"].tolist(), lines["depth"].tolist(), strict=True)
+    return lines | {"label": np.array(["  " * depth + label for label, depth in rows], object)}
 
 
 def as_text(

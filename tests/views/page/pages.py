@@ -58,7 +58,7 @@ class Tables:
     def __init__(self, dataset: Dataset) -> None:
         self.kernels = dataset.table("kernels").to_pandas()
         self.modules = dataset.table("modules").to_pandas()
-        self.calls = dataset.table("calls", ["module_id"]).to_pandas()
+        self.calls = dataset.table("calls", ["module_id", "module", "phase", "gpu_time_ns", "step_id"]).to_pandas()
         self.steps = dataset.table("steps").to_pandas()
         self.kernels["named"] = self.kernels["name"].astype(object).where(self.kernels["name"].notna(), None)
 

@@ -15,12 +15,14 @@ import tracekit
 from tests.analyses.test_phase_times import TRAINING
 from tests.attribution.test_compiled import OTHER, kernel_map, run
 from tests.command import ROOT
+from tests.joined import joined_here
 from tests.needs import TRACES
 from tests.simulator import Plan, simulate, write_report
+from tests.simulator.ranks import Job, reports, simulated
 from tests.simulator.strategies import capturing_plans, plans
 from tests.trace_lines import report
 from tests.views.page.pages import Tables, nodes, pieces, reach, shown
-from tracekit.analyses import difference
+from tracekit.analyses import difference, stragglers
 from tracekit.dataset.opening import Dataset
 from tracekit.views.page import limits
 from tracekit.views.page.document import page
@@ -37,6 +39,9 @@ SMALL = {
     "BARS": 2,
     "ROWS": 2,
     "SHAPES": 3,
+    "HISTOGRAMS": 2,
+    "BINS": 3,
+    "RANK_STEPS": 2,
 }
 
 
@@ -54,6 +59,39 @@ def check(dataset: Dataset) -> None:
     check_phases(data, tables)
     check_timeline(data, tables)
     check_bars(data, tables)
+    check_durations(data, tables)
+    check_ranks(data["ranks"])
+
+
+def check_ranks(data: dict[str, Any]) -> None:
+    """What a rank does in a step adds up to the step."""
+    for row, own in zip(data["rows"], data["own"], strict=True):
+        parts = ("compute_ns", "copy_ns", "communication_ns", "communication_wait_ns", "idle_ns")
+        assert sum(row[name] for name in parts) == pytest.approx(row["step_ns"])
+        assert row["own_ns"] + row["communication_ns"] + row["communication_wait_ns"] == pytest.approx(row["step_ns"])
+        assert len(own) <= min(row["steps"], limits.RANK_STEPS)
+        if len(own) == row["steps"]:
+            assert sum(own) == pytest.approx(row["own_ns"] * row["steps"])
+
+
+def check_durations(data: dict[str, Any], tables: Tables) -> None:
+    """Histograms hold every run of a kernel and every call of a module that took time, between the edges."""
+    listed, paths = data["kernels"], [node.path for node in nodes(data["nodes"]["modules"])]
+    work, calls = tables.kernels, tables.calls[tables.calls["phase"] != "capture"]
+    for row in listed["durations"]["kernels"]:
+        name, kind = listed["name"][row["of"]], listed["kind"][row["of"]]
+        same = work["named"].isna() if name is None else work["named"] == name
+        check_histogram(row, work[same & (work["kind"] == kind)]["dur_ns"])
+    for row in listed["durations"]["modules"]:
+        check_histogram(row, calls[calls["module"] == paths[row["of"]]]["gpu_time_ns"])
+
+
+def check_histogram(row: dict[str, Any], times: pd.Series) -> None:
+    times = times[times > 0]
+    assert sum(row["counts"]) == len(times)
+    assert len(row["counts"]) <= limits.BINS
+    assert row["from_ns"] <= times.min() + 1
+    assert times.max() <= row["until_ns"] + 1
 
 
 def check_budget(data: dict[str, Any]) -> None:
@@ -172,13 +210,18 @@ def check_phases(data: dict[str, Any], tables: Tables) -> None:
 def check_timeline(data: dict[str, Any], tables: Tables) -> None:
     for drawn in data["timeline"]["drawn"]:
         step, work = drawn["step"], tables.kernels
+        if step is not None and step["why"] == "all ranks":
+            check_together(drawn, tables)
+            continue
         if "report" in work.columns:
             work = work[work["report"] == drawn["report"]]
         if step is not None:
             work = work[work["step_id"] == step["step_id"]]
             assert step["gpu_time_ns"] == work["dur_ns"].sum()
         assert drawn["work"] == len(work)
-        assert drawn["start_ns"] >= work["start_ns"].min()
+        assert drawn["start_ns"] >= work["start_ns"].min() or "host" in drawn
+        if "host" in drawn:
+            check_host(drawn, tables, work)
         drawn_pieces = list(pieces(drawn))
         assert len(drawn_pieces) <= limits.PIECES + len(drawn["streams"])
         if drawn["left_out"]:
@@ -191,13 +234,45 @@ def check_timeline(data: dict[str, Any], tables: Tables) -> None:
             assert sorted(times) == sorted(expected)
 
 
+def check_together(drawn: dict[str, Any], tables: Tables) -> None:
+    """A drawing of all ranks has the work of all steps with the index of its step."""
+    same = tables.steps[tables.steps["index"] == drawn["step"]["index"]]
+    work = tables.kernels[tables.kernels["step_id"].isin(same["step_id"])]
+    assert drawn["work"] <= len(work)
+    if not drawn["left_out"]:
+        assert sum(drawn["pieces"]["count"]) == drawn["work"]
+    assert min(drawn["pieces"]["start_ns"]) == 0
+
+
+def check_host(drawn: dict[str, Any], tables: Tables, work: pd.DataFrame) -> None:
+    """Calls on the host are those of the tables, and each kernel's arrow comes from its launch."""
+    host, begin = drawn["host"], drawn["start_ns"]
+    calls = tables.calls[tables.calls["step_id"] == drawn["step"]["step_id"]]
+    of_modules = sum(name == -2 for name in host["name"])
+    assert of_modules <= len(calls)
+    assert of_modules == len(calls) or len(host["name"]) == limits.HOST_CALLS
+    launch = drawn["pieces"].get("launch")
+    if launch is None:
+        return
+    started = zip(work["launch_start_ns"], work["start_ns"], work["end_ns"] - work["start_ns"], strict=True)
+    expected = sorted((None if pd.isna(at) else int(at), start, length) for at, start, length in started)
+    columns = zip(launch, drawn["pieces"]["start_ns"], drawn["pieces"]["length_ns"], strict=True)
+    of_launch = [begin + start for start in host["start_ns"]]
+    found = [(of_launch[at] if at >= 0 else None, begin + start, length) for at, start, length in columns]
+    if len(host["name"]) < limits.HOST_CALLS:
+        assert sorted(found, key=str) == sorted(expected, key=str)
+
+
 def check_bars(data: dict[str, Any], tables: Tables) -> None:
     steps, bars = data["steps"], data["steps"]["bars"]
     assert steps["count"] == len(tables.steps)
     by_step = tables.kernels.groupby("step_id")["dur_ns"].sum()
     times = [int(by_step.get(step, 0)) for step in tables.steps["step_id"]]
     assert [times[row] for row in bars["step"]] == bars["gpu_time_ns"]
-    assert max(bars["gpu_time_ns"], default=0) == max(times, default=0)
+    assert all(time > 0 for time, work in zip(bars["time_ns"], bars["gpu_time_ns"], strict=True) if work)
+    for slow in steps["slow"]:
+        assert slow["time_ns"] > slow["median_ns"]
+        assert slow["gpu_time_ns"] == times[slow["row"]]
 
 
 @settings(
@@ -263,6 +338,93 @@ def test_what_is_compared_is_what_diff_says(tmp_path: Path) -> None:
         (row.path, *(None if time != time else time for time in (row.before_ns, row.after_ns)))
         for row in steps.itertuples()
     ]
+
+
+def test_each_module_and_layer_has_its_change_and_both_runs_their_budget(tmp_path: Path) -> None:
+    before, after = (
+        tracekit.parse(ROOT / "data" / f"{name}.sqlite", tmp_path / name)
+        for name in ("llama_graphs", "llama_graphs_changed")
+    )
+    data = shown(after, before)
+    changes = data["changes"]
+    rows = difference.frame(before, after)
+    paths = [node.path for node in nodes(data["nodes"]["modules"])]
+    changed = rows[(rows["what"] == "module") & rows["status"].isin(["slower", "faster"])]
+    expected = changed.groupby("path")["change_ns"].sum().to_dict()
+    found = {path: ns for path, ns in zip(paths, changes["modules"]["change_ns"], strict=True) if ns}
+    assert found == pytest.approx(expected)
+    assert changes["layers"]["names"] == ["0", "1", "2", "3"]
+    for row in changes["layers"]["rows"]:
+        for number, times in zip(changes["layers"]["names"], row["layers"], strict=True):
+            assert times[1] == pytest.approx(expected.get(row["path"].replace("*", number), 0))
+    assert changes["budget"] == shown(before)["budget"]
+
+
+@pytest.mark.traces
+def test_memory_is_told_by_module_and_adds_up_over_a_step(tmp_path: Path) -> None:
+    dataset = tracekit.parse(TRACES / "kineto" / "with_stack_qwen_h100.json.gz", tmp_path / "out")
+    data = shown(dataset)
+    calls = dataset.table("calls", ["module", "allocated_bytes", "retained_bytes", "parent_call_id"]).to_pandas()
+    paths = [node.path for node in nodes(data["nodes"]["modules"])]
+    expected = calls.groupby("module", observed=True)[["allocated_bytes", "retained_bytes"]].sum()
+    for row in data["memory"]["rows"]:
+        times = expected.loc[paths[row["module"]]]
+        assert (row["allocated_bytes"], row["retained_bytes"]) == tuple(times)
+    outermost = calls[calls["parent_call_id"].isna()]
+    assert data["memory"]["held"]["bytes"][-1] == outermost["retained_bytes"].sum()
+
+
+def test_ranks_are_told_apart_and_so_is_for_whom_the_others_waited(tmp_path: Path) -> None:
+    run = simulated(Job(seed=1, ranks=4, steps=12, slow={2: 300_000}))
+    dataset = joined_here(reports(run, tmp_path), tmp_path / "run.tracekit")
+    data = shown(dataset)["ranks"]
+    assert [row["rank"] for row in data["rows"]] == [0, 1, 2, 3]
+    check_ranks(data)
+    waits = stragglers.frame(dataset)
+    for row in data["rows"]:
+        expected = waits[(waits["rank"] == row["rank"]).fillna(False)]["waited_ns"].sum()
+        assert row["others_waited_ns"] * row["steps"] == pytest.approx(expected)
+    slowest = max(data["rows"], key=lambda row: row["own_ns"])
+    assert slowest["rank"] == 2
+    assert slowest == max(data["rows"], key=lambda row: row["others_waited_ns"])
+
+
+def test_a_step_of_all_ranks_is_drawn_on_one_clock_with_its_collectives_tied(tmp_path: Path) -> None:
+    run = simulated(Job(seed=1, ranks=4, steps=12, slow={2: 300_000}))
+    dataset = joined_here(reports(run, tmp_path), tmp_path / "run.tracekit")
+    data = shown(dataset)
+    check_timeline(data, Tables(dataset))
+    drawn = data["timeline"]["drawn"][0]
+    assert drawn["step"]["why"] == "all ranks"
+    assert {stream["report"] for stream in drawn["streams"]} == {f"rank{rank}" for rank in range(4)}
+    ends: dict[int, list[int]] = {}
+    for piece in pieces(drawn):
+        if piece["meeting"] >= 0:
+            ends.setdefault(piece["meeting"], []).append(piece["start_ns"] + piece["length_ns"])
+    assert len(ends) > 5
+    # All ranks of a collective end together, but for what their clocks and records differ by.
+    assert max(max(times) - min(times) for times in ends.values()) < 20_000
+
+
+def test_without_a_common_clock_ranks_are_not_drawn_together(tmp_path: Path) -> None:
+    lines = "range 1 0 90 step 1\nlaunch 1 5 8 #1\nkernel 1 10 60 #1 gemm\n"
+    sources = [report(tmp_path / f"{name}.sqlite", lines) for name in "ab"]
+    drawn = shown(joined_here(sources, tmp_path / "run.tracekit"))["timeline"]["drawn"]
+    assert {drawing["step"] and drawing["step"]["why"] for drawing in drawn} == {"median", None}
+
+
+def test_slow_steps_are_those_whose_wall_clock_is_long_though_their_work_is_not(tmp_path: Path) -> None:
+    starts = [0, 100, 200, 300, 700, 800]
+    lines = [
+        f"range 1 {at} {at + 90} ## step {number}\nlaunch 1 {at + 5} {at + 8} #{number + 1}\n"
+        f"kernel 1 {at + 10} {at + 60} #{number + 1} gemm"
+        for number, at in enumerate(starts)
+    ]
+    lines = [line.replace("## step", "step") for line in lines]
+    data = shown(tracekit.parse(report(tmp_path / "slow.sqlite", "\n".join(lines))))["steps"]
+    assert data["bars"]["time_ns"] == [100, 100, 100, 400, 100, 50]
+    assert data["bars"]["gpu_time_ns"] == [50] * 6
+    assert [(step["row"], step["time_ns"], step["median_ns"]) for step in data["slow"]] == [(3, 400, 100)]
 
 
 def test_a_dataset_of_nothing_has_a_page_that_says_so(tmp_path: Path) -> None:

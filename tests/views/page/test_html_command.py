@@ -22,7 +22,7 @@ def test_the_page_goes_beside_the_dataset_and_a_line_says_where(folder: Path, tm
     before = contents(folder)
     outcome = command("html", folder)
     out = tmp_path / "run.html"
-    assert outcome == (0, f"{out}: 0.1 MB, opens in any browser\n", "")
+    assert outcome == (0, f"{out}: 0.2 MB, opens in any browser\n", "")
     assert out.read_text("utf-8").startswith("<!doctype html>")
     assert contents(folder) == before
 
@@ -106,6 +106,16 @@ def test_the_roofline_is_that_of_the_analysis_with_the_peaks_that_are_said(tmp_p
     } == set(known[["path", "self_ns", "tflops_per_s", "roof_share"]].itertuples(index=False, name=None))
     assert len(chart["points"]) > 10
     assert chart["roofs"] == [{"dtype": "bfloat16", "peak_tflops_per_s": 300.0, "peak_gb_per_s": 2000.0}]
+
+
+def test_the_step_that_is_asked_for_comes_first_on_the_timeline(tmp_path: Path) -> None:
+    dataset = tracekit.parse(ROOT / "data" / "small_llama.sqlite", tmp_path / "llama")
+    assert command("html", dataset.folder, "--step", "3", "-o", tmp_path / "page.html").code == 0
+    step = data_of((tmp_path / "page.html").read_bytes())["timeline"]["drawn"][0]["step"]
+    assert (step["index"], step["why"]) == (3, "chosen")
+    refused = command("html", dataset.folder, "--step", "99", "-o", tmp_path / "other.html")
+    assert refused == (2, "", "tracekit: no step with work has the index 99; tracekit show steps lists them\n")
+    assert not (tmp_path / "other.html").exists()
 
 
 def test_a_peak_that_is_none_is_refused_before_anything_is_written(folder: Path, tmp_path) -> None:

@@ -1,34 +1,35 @@
 """What would change the time of a step: a model of its dependencies, asked with changes.
 
-``recorded`` reads what a report holds of calls, work and waits, ``model`` gives back the measured times and others
-where something changes, ``changes`` are the changes. The answer is the budget of the times after them.
+``recorded`` reads what a report holds of calls, work and waits, ``model`` makes tasks of them, ``changes`` changes
+these, and ``replay`` gives the times then, which without changes are those that were measured. The answer is the budget
+of the ``shifted`` dataset.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import pyarrow as pa
 
 from tracekit.analyses import budget
 from tracekit.analyses.alignment.collectives import Lane, collectives
 from tracekit.analyses.alignment.reports import Clock, aligned, met
-from tracekit.analyses.base import Columns
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
-from tracekit.analyses.whatif.model import Times, measured, played, tasks
-from tracekit.analyses.whatif.recorded import NEVER, Recorded, joined, recorded, thread_keys
+from tracekit.analyses.whatif.model import Tasks, Times, measured, tasks
+from tracekit.analyses.whatif.recorded import Recorded, joined, recorded, thread_keys
+from tracekit.analyses.whatif.replay import played
+from tracekit.analyses.whatif.shifted import Report, Shifted
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import maxima
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.errors import UsageError
 
-__all__ = ["Changes", "Prediction", "predict"]
+__all__ = ["Changes", "Prediction", "StepModel", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Prediction:
         range_ns: The least and the most, where the report does not record all dependencies; else None.
         before: A row per kind of :mod:`tracekit.analyses.budget`: ``kind``, ``ns`` and ``share``.
         after: The same after the changes.
+        unproven: How many kernels of collectives there are of which not all ranks are known: these keep their waits.
     """
 
     step_before_ns: int
@@ -48,30 +50,135 @@ class Prediction:
     range_ns: tuple[int, int] | None
     before: list[dict[str, Any]]
     after: list[dict[str, Any]]
+    unproven: int = 0
+
+
+class StepModel:
+    """The model of a dataset's steps: made once, asked often."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        """Makes the model.
+
+        Raises:
+            UsageError: If the dataset is a subtree, or of a run without a GPU.
+        """
+        self._dataset, self._modules = dataset, hierarchy(dataset)
+        self._before = _by_kind(_Windows(*budget.by_window(dataset)).middle())
+        if not self._before:
+            raise UsageError("no work of a GPU is in this dataset, so no step to predict")
+        self._parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
+        lanes = collectives(dataset).lanes
+        self.clocks = clocks = aligned(lanes)
+        self._found = joined([part.found for part in self._parts], [clock.at for clock in clocks])
+        self._spans = _spans(dataset, self._parts, clocks, self._modules)
+        meeting = _meetings(self._found, lanes, clocks)
+        known = self._found.has_dependencies or not _has_streams(self._found)
+        self._tasks = [
+            tasks(self._found, meeting, assumed=assumed) for assumed in (["none"] if known else ["late", "none", "all"])
+        ]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> StepModel:
+        """The model of a whole dataset; raises as the constructor."""
+        return cls(dataset)
+
+    def predict(self, changes: Changes) -> Prediction:
+        """What a step would take after changes.
+
+        Raises:
+            UsageError: If a pattern names no module, or no kernel.
+        """
+        times = played(self._changed(self._tasks[0], changes))
+        after = self._budget(times, changes)
+        total = sum(row["ns"] for row in after)
+        others = [self._step_ns(one, changes) for one in self._tasks[1:]]
+        known = (min(total, *others), max(total, *others)) if others else None
+        unproven = int((self._found.work.collective & (self._tasks[0].meeting < 0)).sum())
+        return Prediction(sum(row["ns"] for row in self._before), total, known, self._before, after, unproven)
+
+    def step_ns(self, changes: Changes) -> int:
+        """The ``step_after_ns`` of :meth:`predict` alone, for many questions.
+
+        Raises:
+            UsageError: If a pattern names no module, or no kernel.
+        """
+        return self._step_ns(self._tasks[0], changes)
+
+    @property
+    def parts(self) -> list[tuple[Dataset, Recorded]]:
+        """Every report, and what it holds of dependencies on its own clock; ``clocks`` are these clocks."""
+        return [(part.dataset, part.found) for part in self._parts]
+
+    @property
+    def before(self) -> dict[str, int]:
+        """The median step by kind of its budget."""
+        return {row["kind"]: row["ns"] for row in self._before}
+
+    def changing(self) -> Changing:
+        """The model to be changed, with the likely dependencies where these are not recorded."""
+        return Changing(self._found, self._tasks[0], self._modules, self._spans)
+
+    def saved_ns(self, edit: Callable[[Changing], None], *, fastest: bool = False) -> int:
+        """How much shorter the median step is after a change.
+
+        Args:
+            edit: Changes the tasks.
+            fastest: Whether all processes and devices become like the one that is then the fastest.
+        """
+        changing = self.changing()
+        lasted = changing.tasks.lasts
+        edit(changing)
+        # Work that is gone begins no window.
+        left = np.flatnonzero((changing.tasks.lasts > 0) | (lasted <= 0))
+        return sum(self.before.values()) - self._window_ns(changing.tasks, left, fastest=fastest)
+
+    def _changed(self, model: Tasks, changes: Changes) -> Tasks:
+        return Changing(self._found, model, self._modules, self._spans).apply(changes)
+
+    def _step_ns(self, model: Tasks, changes: Changes) -> int:
+        every = np.arange(model.lasts.size)
+        return self._window_ns(self._changed(model, changes), every, fastest=changes.like_fastest_rank)
+
+    def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
+        """The median window of some work."""
+        times, work = played(model), self._found.work
+        # Windows are told on the clocks of their reports.
+        start, end = (
+            np.concatenate([getattr(part.found.work, name) for part in self._parts]) - getattr(work, name) + moved
+            for name, moved in (("start", times.start), ("end", times.end))
+        )
+        windows = budget.windows_of(work.line[rows], work.step[rows], start[rows], end[rows])
+        lengths = _Windows(windows.line, (windows.end - windows.start)[:, None])
+        return int((lengths.fastest() if fastest else lengths).middle().sum())
+
+    def _budget(self, times: Times, changes: Changes) -> list[dict[str, Any]]:
+        moved = [after - before for after, before in zip(times, measured(self._found), strict=True)]
+        parts, events, rows = [], 0, 0
+        for part in self._parts:
+            calls, work = part.found.events.start.size, part.found.work.start.size
+            own = [column[events : events + calls] for column in moved[:2]]
+            parts.append((part, Times(*own, *(column[rows : rows + work] for column in moved[2:]))))
+            events, rows = events + calls, rows + work
+        waited = {budget.NAME: self._waited(times, changes)}
+        windows = _Windows(*budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited))))
+        return _by_kind((windows.fastest() if changes.like_fastest_rank else windows).middle())
+
+    def _waited(self, times: Times, changes: Changes) -> tuple[Ints, Ints]:
+        """The kernels of collectives whose ranks are known, and how long each then waits for the last one."""
+        meeting, work = self._tasks[0].meeting, self._found.work
+        rows = np.flatnonzero(meeting >= 0)
+        arrived = maxima(meeting[rows], times.start[rows], int(meeting.max(initial=-1)) + 1)[meeting[rows]]
+        waited = np.zeros(rows.size, np.int64) if changes.like_fastest_rank else arrived - times.start[rows]
+        return work.kernel[rows], waited
 
 
 def predict(dataset: Dataset, changes: Changes) -> Prediction:
-    """What a step would take after changes.
+    """What a step would take after changes: ``StepModel.of(dataset).predict(changes)``.
 
     Raises:
-        UsageError: If a pattern names no module, or the dataset is a subtree.
+        UsageError: If a pattern names no module, or the dataset is a subtree or of a run without a GPU.
     """
-    before = _Windows.of(budget.columns(dataset)).median()
-    modules = hierarchy(dataset)
-    parts = [_Report.read(part, modules) for part in dataset.by_report()]
-    lanes = collectives(dataset).lanes
-    clocks = aligned(lanes)
-    found = joined([part.found for part in parts], [clock.at for clock in clocks])
-    meeting = _meetings(found, lanes, clocks)
-    spans = _spans(dataset, parts, clocks, modules)
-    answers = [
-        _after(dataset, parts, found, Changing(found, tasks(found, meeting, assumed=assumed), modules, spans), changes)
-        for assumed in (False, True)[: 1 if found.has_dependencies or not _has_streams(found) else 2]
-    ]
-    totals = sorted(sum(row["ns"] for row in rows) for rows in answers)
-    first = sum(row["ns"] for row in answers[0])
-    known = None if len(answers) == 1 else (totals[0], totals[-1])
-    return Prediction(sum(row["ns"] for row in before), first, known, before, answers[0])
+    return StepModel.of(dataset).predict(changes)
 
 
 def _has_streams(found: Recorded) -> bool:
@@ -98,7 +205,7 @@ def _meetings(found: Recorded, lanes: list[list[Lane]], clocks: Sequence[Clock])
     return meeting
 
 
-def _spans(dataset: Dataset, parts: Sequence[_Report], clocks: Sequence[Clock], modules: Hierarchy) -> Spans:
+def _spans(dataset: Dataset, parts: Sequence[Report], clocks: Sequence[Clock], modules: Hierarchy) -> Spans:
     pieces, threads = [], 0
     for part, report, clock in zip(parts, dataset.by_report(), clocks, strict=True):
         calls = report.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
@@ -110,147 +217,25 @@ def _spans(dataset: Dataset, parts: Sequence[_Report], clocks: Sequence[Clock], 
     return Spans(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
 
-def _after(
-    dataset: Dataset, parts: Sequence[_Report], found: Recorded, changing: Changing, changes: Changes
-) -> list[dict[str, Any]]:
-    times = played(found, changing.apply(changes))
-    moved = [after - before for after, before in zip(times, measured(found), strict=True)]
-    changed, events, rows = [], 0, 0
-    for part in parts:
-        calls, work = part.found.events.start.size, part.found.work.start.size
-        own = [column[events : events + calls] for column in moved[:2]]
-        changed.append(_Changed(part, Times(*own, *(column[rows : rows + work] for column in moved[2:]))))
-        events, rows = events + calls, rows + work
-    windows = _Windows.of(budget.columns(cast("Dataset", _Parts(dataset, changed))))
-    return (windows.fastest() if changes.like_fastest_rank else windows).median()
-
-
 class _Windows(NamedTuple):
-    """The time of windows by kind, a row each, and the process and device of each window."""
+    """The process and device of windows, and their time by kind, a row each."""
 
+    line: Rows
     ns: Ints
-    line: list[tuple[object, ...]]
 
-    @classmethod
-    def of(cls, columns: Columns) -> _Windows:
-        ns: dict[tuple[object, ...], Counter[str]] = {}
-        names = [name for name in ("report", "pid", "device", "step_id") if name in columns]
-        for *key, kind, time in zip(*(columns[name].tolist() for name in (*names, "kind", "ns")), strict=True):
-            ns.setdefault(tuple(key), Counter())[kind] += time
-        rows = [[counted[kind] for kind in budget.KINDS] for counted in ns.values()]
-        return cls(np.array(rows, np.int64).reshape(-1, len(budget.KINDS)), [key[:-1] for key in ns])
-
-    def median(self) -> list[dict[str, Any]]:
-        """The median window by kind, of two in the middle the shorter one."""
-        order = np.argsort(self.ns.sum(axis=1), kind="stable")
-        middle = self.ns[order[(order.size - 1) // 2]] if order.size else np.zeros(len(budget.KINDS), np.int64)
-        total = max(1, int(middle.sum()))
-        pairs = zip(budget.KINDS, middle.tolist(), strict=True)
-        return [{"kind": kind, "ns": ns, "share": ns / total} for kind, ns in pairs if ns]
+    def middle(self) -> Ints:
+        """The median window, of two in the middle the shorter one."""
+        some = self.ns[self.ns.sum(axis=1) > 0]
+        order = np.argsort(some.sum(axis=1), kind="stable")
+        return some[order[(order.size - 1) // 2]] if order.size else np.zeros(some.shape[1], np.int64)
 
     def fastest(self) -> _Windows:
         """Those of the process and device whose median is the shortest."""
-        rows: dict[tuple[object, ...], list[int]] = {}
-        for at, line in enumerate(self.line):
-            rows.setdefault(line, []).append(at)
-        parts = [_Windows(self.ns[own], [line] * len(own)) for line, own in rows.items()]
-        return min(parts, key=lambda part: float(np.median(part.ns.sum(axis=1))), default=self)
+        parts = [_Windows(self.line[own], self.ns[own]) for own in map(self.line.__eq__, np.unique(self.line))]
+        return min(parts, key=lambda part: int(part.middle().sum()), default=self)
 
 
-class _Report(NamedTuple):
-    """A report, and what it holds of dependencies."""
-
-    dataset: Dataset
-    found: Recorded
-
-    @classmethod
-    def read(cls, dataset: Dataset, modules: Hierarchy) -> _Report:
-        return cls(dataset, recorded(dataset, modules))
-
-
-class _Parts:
-    """A dataset whose reports have other times."""
-
-    root = None
-
-    def __init__(self, dataset: Dataset, parts: Sequence[_Changed]) -> None:
-        self._dataset, self._parts = dataset, parts
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
-        return getattr(self._dataset, name)
-
-    def by_report(self) -> Iterator[_Changed]:
-        yield from self._parts
-
-
-class _Changed:
-    """A report with the times after changes."""
-
-    root = None
-
-    def __init__(self, report: _Report, moved: Times) -> None:
-        self._dataset, self._found, self._moved_by = report.dataset, report.found, moved
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
-        return getattr(self._dataset, name)
-
-    @property
-    def whole(self) -> _Changed:
-        return self
-
-    def by_report(self) -> Iterator[_Changed]:
-        yield self
-
-    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """A table with the times after the changes."""
-        needed = [] if columns is None else [column for column in ("pid", "tid") if column not in columns]
-        asked = None if columns is None else [*columns, *needed]
-        if name not in _TIMED or (columns is not None and not {*_TIMED[name]} & {*columns}):
-            return self._dataset.table(name, columns)
-        table = self._dataset.table(name, asked)
-        for column, values in self._columns(name, table).items():
-            at = table.column_names.index(column)
-            null = np.asarray(table.column(column).is_null())
-            table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64(), mask=null))
-        return table if columns is None else table.select(list(columns))
-
-    def _columns(self, name: str, table: pa.Table) -> Mapping[str, Ints]:
-        host = [column for column in _TIMED[name] if column in table.column_names]
-        keys = thread_keys(table)
-        changed: dict[str, Ints] = {}
-        if name == "kernels":
-            rows = self._found.work_of
-            for column, moved in (("start_ns", self._moved_by.start), ("end_ns", self._moved_by.end)):
-                if column in host:
-                    changed[column] = integers(table, column) + lookup(moved, rows, 0)
-            host = [column for column in host if column.startswith("launch")]
-        if "dur_ns" in host:
-            start = integers(self._dataset.table(name, ["start_ns"]), "start_ns")
-            end = start + integers(table, "dur_ns")
-            begin, until = self._moved(keys, start), self._moved(keys, end)
-            return {"dur_ns": until - begin} | ({"start_ns": begin} if "start_ns" in host else {})
-        return changed | {column: self._moved(keys, integers(table, column, NEVER)) for column in host}
-
-    def _moved(self, keys: Ints, time: Ints) -> Ints:
-        """Times on host threads: what lies within a call, or between two, keeps its share of that."""
-        found, by, moved = self._found, self._moved_by, time.copy()
-        for number, key in enumerate(found.threads.tolist()):
-            events = np.flatnonzero(found.events.thread == number)
-            rows = np.flatnonzero((keys == key) & (time != NEVER))
-            if not events.size or not rows.size:
-                continue
-            old = np.column_stack((found.events.start[events], found.events.end[events])).ravel()
-            shifts = np.column_stack((by.event_start[events], by.event_end[events])).ravel()
-            shift = np.interp(time[rows].astype(float), old.astype(float), shifts.astype(float))
-            moved[rows] = time[rows] + np.rint(shift).astype(np.int64)
-        return moved
-
-
-#: The columns of tables that hold times of the host, or of the device.
-_TIMED = {
-    "kernels": ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns"),
-    "waits": ("start_ns", "dur_ns"),
-    "api_calls": ("start_ns", "dur_ns"),
-    "calls": ("start_ns", "end_ns"),
-    "ranges": ("start_ns", "end_ns"),
-}
+def _by_kind(middle: Ints) -> list[dict[str, Any]]:
+    total = max(1, int(middle.sum()))
+    pairs = zip(budget.KINDS, middle.tolist(), strict=True)
+    return [{"kind": kind, "ns": ns, "share": ns / total} for kind, ns in pairs if ns]

@@ -1,11 +1,8 @@
-"""Changes to a step, as changes of its model: what takes less time, what no longer waits, what is launched at once.
-
-A pattern names modules part by part: ``*`` is one part, and so may be within one (``layers.*.mlp``, ``*_proj``). It may
-begin anywhere in a path, and stands for the modules below, too.
-"""
+"""Changes to a step, as changes of its model: what takes less time, what no longer waits, what is launched at once."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -13,29 +10,38 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.analyses.subtrees import Hierarchy
-from tracekit.analyses.whatif.model import Tasks
+from tracekit.analyses.whatif.model import Tasks, median
 from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.intervals import covered
+from tracekit.arrays.groups import grouped, minima
+from tracekit.arrays.intervals import Covered, nesting_order
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.errors import UsageError
 
-_KERNEL = ":kernel="
+KERNEL = ":kernel="
+_EVERYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """What would be changed; several at once are applied in this order.
 
+    A *pattern* names modules by their path from the root, part by part: ``*`` is one part, or stands for some of one
+    (``*_proj``), but as the first part it is all parts in front. What it names includes all modules below. ``*`` alone
+    is everything, also what is outside of modules.
+
     Attributes:
-        scale: Device time: pairs of a pattern, which may end in ``:kernel=PATTERN`` for names of kernels, and a factor.
-        host_scale: Code on the host, without calls of CUDA.
-        no_sync: Modules whose calls no longer block: waits disappear, copies become asynchronous.
-        no_launch_cost: Modules whose calls of CUDA that do not block take no time.
-        as_graph: Modules of which each call launches its work as one CUDA graph.
-        overlap_communication: Whether nothing waits for collectives but the next step.
+        scale: Device time: pairs of a pattern, which may end in ``:kernel=GLOB`` for names of kernels, and a factor. Of
+            a collective only the part after its last rank arrived, where all ranks are known.
+        host_scale: Code on the host, without calls of CUDA: pairs of a pattern and a factor.
+        no_sync: Patterns of modules whose calls no longer wait for the device: synchronization disappears, and blocking
+            copies become asynchronous.
+        no_launch_cost: Patterns of modules whose calls of CUDA take no time, except those that block.
+        as_graph: Patterns of modules of which each call launches its work as one CUDA graph: what the host did in it
+            becomes one launch.
+        overlap_communication: Whether only the next step waits for collectives, and no other work.
         interconnect: How many times as fast collectives move their data.
-        like_fastest_rank: Whether no rank waits for another.
+        like_fastest_rank: Whether all ranks take as long as the fastest one, so that none waits for another.
     """
 
     scale: tuple[tuple[str, float], ...] = ()
@@ -46,6 +52,13 @@ class Changes:
     overlap_communication: bool = False
     interconnect: float | None = None
     like_fastest_rank: bool = False
+
+    def __post_init__(self) -> None:
+        for _, factor in (*self.scale, *self.host_scale):
+            if not (math.isfinite(factor) and factor >= 0):
+                raise UsageError(f"{factor} is no factor; expected a number that is not negative, such as 0.5")
+        if self.interconnect is not None and not (math.isfinite(self.interconnect) and self.interconnect > 0):
+            raise UsageError(f"{self.interconnect} is no factor; expected a number above 0, such as 2")
 
 
 class Spans(NamedTuple):
@@ -63,142 +76,208 @@ def matched(pattern: str, modules: Hierarchy) -> Flags:
     Raises:
         UsageError: If it names none.
     """
-    parts = pattern.split(".")
-    if pattern == "*":
+    if pattern == _EVERYTHING:
         return np.ones(len(modules.path) + 1, dtype=bool)
-    found = np.zeros(len(modules.path) + 1, dtype=bool)
-    for row in range(len(modules.path)):
-        own = modules.path[row].split(".")[-len(parts) :]
-        if len(own) == len(parts) and all(map(fnmatchcase, own, parts)):
-            found[row : int(modules.end[row])] = True
-    if not found.any():
-        raise UsageError(f"no module matches {pattern}; tracekit show modules lists the paths")
-    return found
+    first, *rest = parts = pattern.split(".")
+    chosen = np.zeros(len(modules.path) + 1, dtype=bool)
+    for row, path in enumerate(modules.path):
+        names = path.split(".")
+        own = names[len(names) - len(rest) :] if first == _EVERYTHING else names
+        wanted = rest if first == _EVERYTHING else parts
+        if len(own) == len(wanted) and len(names) >= len(parts) and all(map(fnmatchcase, own, wanted)):
+            chosen[row : int(modules.end[row])] = True
+    if not chosen.any():
+        hint = "" if first == _EVERYTHING else f", or *.{pattern} for a part of them"
+        raise UsageError(f"no module matches {pattern!r}; tracekit show modules lists the paths{hint}")
+    return chosen
 
 
 class Changing:
     """The tasks of a report, changed one after the other."""
 
     def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans) -> None:
-        self.found, self.tasks, self.modules, self._calls = found, tasks, modules, spans
+        self.found, self.tasks, self.modules, self.calls = found, tasks, modules, spans
 
     def apply(self, changes: Changes) -> Tasks:
         """All changes."""
         for pattern, factor in changes.scale:
             self._scale(pattern, factor)
         for pattern, factor in changes.host_scale:
-            self._host_scale(pattern, factor)
+            self._host_scale(matched(pattern, self.modules), factor)
         for patterns, change in (
             (changes.no_sync, self._no_sync),
             (changes.no_launch_cost, self._no_launch_cost),
-            (changes.as_graph, self._as_graph),
+            (changes.as_graph, self.as_graph),
         ):
             for pattern in patterns:
                 change(matched(pattern, self.modules))
         if changes.interconnect is not None:
-            self._of_collectives(1 / changes.interconnect)
+            self._of_work(self.found.work.collective, 1 / changes.interconnect)
         if changes.like_fastest_rank:
             self.tasks = replace(self.tasks, meeting=np.full(self.tasks.meeting.size, -1))
         if changes.overlap_communication:
-            self._overlap_communication()
+            self.overlap_communication()
         return self.tasks
 
     def _scale(self, pattern: str, factor: float) -> None:
-        path, _, name = pattern.partition(_KERNEL)
+        path, _, name = pattern.partition(KERNEL)
         work = self.found.work
         chosen = matched(path, self.modules)[work.module]
         if name:
             fits = np.array([fnmatchcase(word, name) for word in work.names] + [False])
+            if not fits.any():
+                raise UsageError(f"no kernel matches {name!r}; tracekit show kernels lists the names")
             chosen &= fits[work.name]
-        self.tasks = replace(self.tasks, lasts=np.where(chosen, _scaled(self.tasks.lasts, factor), self.tasks.lasts))
+        self._of_work(chosen, factor)
 
-    def _of_collectives(self, factor: float) -> None:
-        lasts = np.where(self.found.work.collective, _scaled(self.tasks.lasts, factor), self.tasks.lasts)
+    def _of_work(self, chosen: Flags, factor: float) -> None:
+        lasts = np.where(chosen, _scaled(self.tasks.lasts, factor), self.tasks.lasts)
         self.tasks = replace(self.tasks, lasts=lasts)
 
-    def _host_scale(self, pattern: str, factor: float) -> None:
-        chosen = matched(pattern, self.modules)
-        events = self.found.events
-        first = _first_of_threads(events.thread)
-        begin = np.where(first, events.start, np.append(0, events.end[:-1]))
-        inside = np.zeros(events.start.size, dtype=np.int64)
-        threads, start, end = self._spans(chosen)
-        for thread in np.unique(events.thread).tolist():
-            rows, own = np.flatnonzero(events.thread == thread), threads == thread
-            time = covered(start[own], end[own])
-            inside[rows] = time.until(events.start[rows]) - time.until(begin[rows])
+    def _host_scale(self, chosen: Flags, factor: float) -> None:
+        inside = self._inside(chosen, everywhere=bool(chosen[-1]))
         self.tasks = replace(self.tasks, code=self.tasks.code - inside + _scaled(inside, factor))
 
-    def _spans(self, chosen: Flags) -> tuple[Rows, Ints, Ints]:
-        """The thread, start and end of calls of modules."""
-        rows = np.flatnonzero(chosen[self._calls.module])
-        return self._calls.thread[rows], self._calls.start[rows], self._calls.end[rows]
+    def _inside(self, chosen: Flags, *, everywhere: bool = False) -> Ints:
+        """How much of the code before each call of CUDA lies in calls of modules."""
+        events, previous = self.found.events, self.tasks.previous
+        begin = lookup(events.end, previous)
+        if everywhere:
+            return np.where(previous >= 0, self.tasks.code, 0)
+        inside = np.zeros(events.start.size, dtype=np.int64)
+        for of_thread, time in self._by_thread(chosen):
+            rows = of_thread[previous[of_thread] >= 0]
+            inside[rows] = np.maximum(0, time.until(events.start[rows]) - time.until(begin[rows]))
+        return inside
+
+    def _by_thread(self, chosen: Flags) -> list[tuple[Rows, Covered]]:
+        """The calls of CUDA of each thread, and the outermost calls of modules there."""
+        own = np.flatnonzero(chosen[self.calls.module])
+        threads, start, end, _ = (column[own] for column in self.calls)
+        pairs = []
+        for number in np.unique(threads).tolist():
+            low, high = np.searchsorted(self.found.events.thread, (number, number + 1))
+            at = np.flatnonzero(threads == number)
+            pairs.append((np.arange(low, high), _outermost(start[at], end[at])))
+        return pairs
+
+    def _calls_of(self, chosen: Flags) -> Flags:
+        """Which calls of CUDA modules made."""
+        events = self.found.events
+        made = chosen[events.module]
+        for rows, time in self._by_thread(chosen):
+            made[rows] |= _span_of(time, events.start[rows]) >= 0
+        return made
 
     def _no_sync(self, chosen: Flags) -> None:
         tasks, events = self.tasks, self.found.events
-        gone = events.blocks & chosen[events.module] & (tasks.waits_for >= 0)
-        started = np.zeros(gone.size + 1, dtype=bool)
-        started[tasks.event] = True
-        copies = gone & started[:-1]
-        usual = _usual(tasks.takes[started[:-1] & ~events.blocks])
-        takes = np.where(copies, usual, np.where(gone, 0, tasks.takes))
-        waits_for = np.where(gone, -1, tasks.waits_for)
-        kept = ~gone[tasks.awaited[0]]
-        awaited = tasks.awaited[0][kept], tasks.awaited[1][kept]
-        self.tasks = replace(tasks, takes=takes, waits_for=waits_for, awaited=awaited)
+        gone = events.ended_by_work & self._calls_of(chosen)
+        launches = np.zeros(gone.size + 1, dtype=bool)
+        launches[tasks.event] = True
+        usual = median(tasks.takes[launches[:-1] & ~events.blocks])
+        takes = np.where(gone, np.where(launches[:-1], np.minimum(tasks.takes, usual), 0), tasks.takes)
+        calls, awaited, after = tasks.awaited
+        kept = ~gone[calls]
+        self.tasks = replace(
+            tasks,
+            takes=takes,
+            waits_for=np.where(gone, -1, tasks.waits_for),
+            awaited=(calls[kept], awaited[kept], after[kept]),
+        )
 
     def _no_launch_cost(self, chosen: Flags) -> None:
-        tasks, events = self.tasks, self.found.events
-        free = ~events.blocks & chosen[events.module]
+        tasks = self.tasks
+        free = ~self.found.events.blocks & self._calls_of(chosen)
         launch = np.where(tasks.early & lookup(free, tasks.event, 0).astype(bool), 0, tasks.launch)
         self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
 
-    def _as_graph(self, chosen: Flags) -> None:
-        """Of the calls of CUDA in each outermost call only the first remains, and code between them goes."""
+    def as_graph(self, chosen: Flags) -> None:
+        """Of the calls of CUDA in each outermost call one launch remains, and no code."""
         tasks, events = self.tasks, self.found.events
-        threads, start, end = self._spans(chosen)
-        takes, code, event = tasks.takes.copy(), tasks.code.copy(), tasks.event.copy()
-        graph = np.full(events.start.size, -1)
-        for thread in np.unique(events.thread).tolist():
-            rows = np.flatnonzero((events.thread == thread) & ~events.blocks)
-            own = threads == thread
-            time = covered(start[own], end[own])
-            at = np.searchsorted(time.start, events.start[rows], side="right") - 1
-            inside = (at >= 0) & (events.start[rows] < np.append(time.end, 0)[at])
-            graph[rows[inside]] = at[inside] + 1 + int(graph.max(initial=-1))
-        members = np.flatnonzero(graph >= 0)
-        _, lead = np.unique(graph[members], return_index=True)
-        leads = members[lead]
         leader = np.full(events.start.size, -1)
-        leader[members] = leads[np.unique(graph[members], return_inverse=True)[1]]
-        follows = (leader >= 0) & (leader != np.arange(leader.size))
-        takes[follows], code[follows] = 0, 0
-        moved = lookup(follows, event, 0).astype(bool)
-        event[moved] = leader[event[moved]]
-        usual = _usual(tasks.order[tasks.before >= 0])
-        launch = np.where(moved, np.minimum(tasks.launch, usual), tasks.launch)
-        order = np.where(moved, np.minimum(tasks.order, usual), tasks.order)
-        self.tasks = replace(tasks, takes=takes, code=code, event=event, launch=launch, order=order)
+        for rows, time in self._by_thread(chosen):
+            at = _span_of(time, events.start[rows])
+            inside = np.flatnonzero(at >= 0)
+            number = np.unique(at[inside], return_index=True, return_inverse=True)
+            leader[rows[inside]] = rows[inside][number[1]][number[2]]
+        leads, member = leader == np.arange(leader.size), leader >= 0
+        started = np.zeros(leader.size + 1, dtype=bool)
+        started[tasks.event] = True
+        started = started[:-1] & ~events.blocks
+        replays = np.zeros(leader.size + 1, dtype=bool)
+        replays[tasks.event[self.found.work.from_replay]] = True
+        once = median(tasks.takes[replays[:-1]]) or median(tasks.takes[started])
+        moved = lookup(member, tasks.event, 0).astype(bool)
+        follows = moved & (tasks.before >= 0) & moved[tasks.before]
+        calls, awaited, after = tasks.awaited
+        kept = ~member[calls]
+        self.tasks = replace(
+            tasks,
+            code=tasks.code - self._inside(chosen),
+            takes=np.where(member, np.where(leads, once, 0), tasks.takes),
+            waits_for=np.where(member, -1, tasks.waits_for),
+            awaited=(calls[kept], awaited[kept], after[kept]),
+            event=np.where(moved, np.append(leader, -1)[tasks.event], tasks.event),
+            early=tasks.early & (~moved | leads[tasks.event]),  # work that starts before its call returns still does
+            launch=np.where(moved, np.minimum(tasks.launch, median(tasks.launch[tasks.event >= 0])), tasks.launch),
+            order=np.where(follows, np.minimum(tasks.order, tasks.node_after), tasks.order),
+        )
 
-    def _overlap_communication(self) -> None:
-        """Nothing waits for collectives, neither behind them on their stream nor by an event."""
+    def overlap_communication(self) -> None:
+        """Nothing waits for collectives, neither behind them on their stream nor by an event, but the next step."""
         tasks, collective = self.tasks, self.found.work.collective
         before = tasks.before.copy()
         while (behind := (before >= 0) & np.append(collective, False)[before] & ~collective).any():
             before = np.where(behind, np.append(tasks.before, -1)[before], before)
         one, other, lag = tasks.dependent
         kept = ~collective[other] | collective[one]
-        self.tasks = replace(tasks, before=before, dependent=(one[kept], other[kept], lag[kept]))
+        for works, others in (self._collectives_in_a_row(), self._next_steps()):
+            known = tasks.order_of.end(tasks.meeting)[others] < tasks.order_of.start[works]
+            one, other = np.append(one[kept], works[known]), np.append(other[kept], others[known])
+            lag = np.append(lag[kept], np.zeros(np.count_nonzero(known), np.int64))
+            kept = np.ones(one.size, dtype=bool)
+        self.tasks = replace(tasks, before=before, dependent=(one, other, lag))
+
+    def _collectives_in_a_row(self) -> tuple[Rows, Rows]:
+        """Collectives, and the ones before them on their streams."""
+        rows = np.flatnonzero(self.found.work.collective)
+        rows = rows[np.argsort(self.found.work.stream[rows], kind="stable")]
+        same = self.found.work.stream[rows[1:]] == self.found.work.stream[rows[:-1]]
+        return rows[1:][same], rows[:-1][same]
+
+    def _next_steps(self) -> tuple[Rows, Rows]:
+        """The first work of each step on every stream of a device, and the last collectives before the step there."""
+        work = self.found.work
+        rows = np.flatnonzero(work.step >= 0)
+        first = rows[grouped((work.line[rows], work.step[rows], work.stream[rows]))[1]]
+        step, begin = grouped((work.line[first], work.step[first]))
+        begun = minima(step, work.start[first], begin.size)[step]
+        pairs = [(first[:0], first[:0])]
+        for stream in np.unique(work.stream[work.collective]).tolist():
+            own = np.flatnonzero(work.collective & (work.stream == stream))
+            place = np.searchsorted(work.start[own], begun) - 1
+            fits = (place >= 0) & (work.line[first] == work.line[own[0]])
+            pairs.append((first[fits], own[place[fits]]))
+        works, others = (np.concatenate(column) for column in zip(*pairs, strict=True))
+        return works, others
 
 
-def _first_of_threads(thread: Rows) -> Flags:
-    return np.append(True, thread[1:] != thread[:-1])[: thread.size]
+def _outermost(start: Ints, end: Ints) -> Covered:
+    """The intervals that lie in no other one."""
+    order = nesting_order(start, end)
+    start, end = start[order], end[order]
+    reached = np.maximum.accumulate(end)
+    outermost = np.append(True, start[1:] >= reached[:-1])
+    start, end = start[outermost], end[outermost]
+    return Covered(start, end, np.cumsum(end - start) - (end - start))
+
+
+def _span_of(time: Covered, at: Ints) -> Rows:
+    """The stretch around each time, or -1."""
+    row = np.searchsorted(time.start, at, side="right") - 1
+    return np.where((row >= 0) & (at < np.append(time.end, 0)[row]), row, -1)
 
 
 def _scaled(values: Ints, factor: float) -> Ints:
     scaled: Ints = np.rint(values * factor).astype(np.int64)
     return scaled
-
-
-def _usual(values: Ints) -> int:
-    return int(np.median(values)) if values.size else 0

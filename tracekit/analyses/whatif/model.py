@@ -9,7 +9,6 @@ moves unless something changes. (Daydream, Zhu et al., USENIX ATC 2020, has host
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,12 +16,26 @@ import numpy as np
 
 from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import maxima
 from tracekit.arrays.types import Flags, Ints, Rows
 
-_NEVER = np.iinfo(np.int64).min // 4
-_LAUNCH, _ORDER, _WAIT = range(3)
-#: What kinds of nodes come first at one time: a call ends before the next starts, which launches the work.
-_EVENT_ENDS, _EVENT_STARTS, _WORK_STARTS, _MET = range(4)
+NEVER = np.iinfo(np.int64).min // 4
+_LONGEST = np.iinfo(np.int64).max
+
+
+class Order(NamedTuple):
+    """The places of ends of calls, starts of work and arrivals of last ranks in one order, that of the measured times.
+
+    Nothing waits for what has a later place, so that one pass in this order gives all times.
+    """
+
+    call: Ints
+    start: Ints
+    arrival: Ints
+
+    def end(self, meeting: Rows) -> Ints:
+        """The place from which the end of each work is known."""
+        return np.where(meeting >= 0, np.append(self.arrival, -1)[meeting], self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +43,31 @@ class Tasks:
     """What takes time, and what waits for what, before or after a change; times in ns.
 
     Attributes:
-        code: Of every event the code of its thread before it; of the first one of a thread, when it starts.
-        takes: How long every event takes by itself.
+        previous: Of every call the one before it in its program, or -1.
+        code: Of every call the code before it; of the first one of a program, when it starts.
+        takes: How long every call takes by itself.
         waits_for: Row of the work at which it ends, or -1.
         after_work: How long after that.
-        awaited: Pairs of events and further work at which they end: the last on each stream, of a device's.
+        awaited: Calls, further work at which they end, and how long after that.
         event: Of all work its call, or -1.
         launch: How long after its call (the end of it, or the start if ``early``) it starts at the least.
         early: Whether it started before its call returned.
         before: The work before it on its stream, or -1.
         order: How long after that it starts at the least.
         lasts: How long it runs; of a collective of several ranks from the arrival of the last one.
-        dependent: Pairs of work: the row that waits, the row it waits for, and how long after that it starts.
+        dependent: Work, other work that it waits for, and how long after that it starts.
         meeting: Of all work the number of its collective of several ranks, or -1.
+        alone: When work starts that waits for nothing.
+        node_after: How long after the node before on its stream a node of a replay starts.
     """
 
+    order_of: Order
+    previous: Rows
     code: Ints
     takes: Ints
     waits_for: Rows
     after_work: Ints
-    awaited: tuple[Rows, Rows]
+    awaited: tuple[Rows, Rows, Ints]
     event: Rows
     launch: Ints
     early: Flags
@@ -58,10 +76,12 @@ class Tasks:
     lasts: Ints
     dependent: tuple[Rows, Rows, Ints]
     meeting: Rows
+    alone: Ints
+    node_after: int
 
 
 class Times(NamedTuple):
-    """When events and work start and end."""
+    """When calls and work start and end."""
 
     event_start: Ints
     event_end: Ints
@@ -74,110 +94,179 @@ def measured(found: Recorded) -> Times:
     return Times(found.events.start, found.events.end, found.work.start, found.work.end)
 
 
-def tasks(found: Recorded, meeting: Rows, *, assumed: bool = False) -> Tasks:
+def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none") -> Tasks:
     """The model of reports.
 
     Args:
         found: The reports.
         meeting: Of all work the number of its collective of several ranks, or -1.
-        assumed: Whether work that starts right when other work of another stream ends is assumed to wait for that.
+        assumed: Which unrecorded dependencies between streams are assumed: ``none``; ``late``, of work that starts
+            right when other work ends, later than all else explains; or ``all``, on everything that had ended before.
     """
     events, work = found.events, found.work
-    fresh = np.append(True, events.thread[1:] != events.thread[:-1])[: events.thread.size]
-    code = events.start - np.where(fresh, 0, np.append(0, events.end[:-1]))
-    takes = events.end - events.start
-    called = lookup(events.end, work.event, _NEVER)
-    early = (work.event >= 0) & (work.start < called)
-    called = np.where(early, lookup(events.start, work.event, _NEVER), called)
-    ended = lookup(work.end, work.before, _NEVER)
+    places = _order(found, meeting)
+    known_from = places.end(meeting)
+    before = _if(known_from[work.before] < places.start, work.before)
+    code = events.start - np.where(events.previous >= 0, events.end[events.previous], 0)
+    called, early, event = _called(found, places)
+    ended = lookup(work.end, before, NEVER)
     one, other = found.waits
-    if assumed:
-        pairs = _assumed(found, (called, ended))
+    if assumed != "none":
+        pairs = _assumed(found, (called, ended), everything=assumed == "all")
         one, other = np.append(one, pairs[0]), np.append(other, pairs[1])
-    kept = work.start[one] >= work.end[other]
+    kept = (work.start[one] >= work.end[other]) & (known_from[other] < places.start[one])
     one, other = one[kept], other[kept]
-    waited = np.full(work.start.size, _NEVER)
-    np.maximum.at(waited, one, work.end[other])
-    launch, order, wait = _lags(work.start, (called, ended, waited))
+    waited = maxima(one, work.end[other], work.start.size) if one.size else np.full(work.start.size, NEVER)
+    waited = np.maximum(waited, NEVER)
+    launch, order, wait = _lags(found, (called, ended, waited))
     after = work.start[one] - work.end[other]
-    last = work.end[other] == waited[one]
-    dependent = np.where(last, wait[one], np.minimum(after, np.median(wait[one]) if one.size else 0)).astype(np.int64)
-    waits_for, after_work, own = _waits(found, takes)
-    met = meeting >= 0
-    arrived = np.full(int(meeting.max(initial=-1)) + 1, _NEVER)
-    np.maximum.at(arrived, meeting[met], work.start[met])
-    begun = np.where(met, np.append(arrived, 0)[meeting], work.start)
+    usual = int(np.median(wait[one])) if one.size else 0
+    dependent = np.where(work.end[other] == waited[one], wait[one], np.minimum(after, usual))
+    own, waits_for, after_work, awaited = _waits(found, places, known_from)
+    arrived = _arrived(work.start, meeting)
     return Tasks(
-        code, own, waits_for, after_work, _awaited(found, waits_for), work.event, launch, early,
-        work.before, order, work.end - begun, (one, other, dependent), meeting,
+        places, events.previous, code, own, waits_for, after_work, awaited, event, launch, early,
+        before, order, work.end - arrived, (one, other, dependent), meeting, work.start,
+        _node_after(found, _seen(work.start, (called, ended, waited))),
     )  # fmt: skip
 
 
-def _lags(start: Ints, ready: tuple[Ints, ...]) -> list[Ints]:
+def _if(holds: Flags, rows: Rows) -> Rows:
+    return np.where(holds & (rows >= 0), rows, -1)
+
+
+def _arrived(start: Ints, meeting: Rows) -> Ints:
+    """When the last rank began the collective of each work; of other work its start."""
+    met = np.flatnonzero(meeting >= 0)
+    if not met.size:
+        return start
+    arrived = start.copy()
+    arrived[met] = maxima(meeting[met], start[met], int(meeting.max()) + 1)[meeting[met]]
+    return arrived
+
+
+def _order(found: Recorded, meeting: Rows) -> Order:
+    events, work = found.events, found.work
+    calls = np.lexsort((events.start, events.end))
+    start = np.maximum(work.start, lookup(events.start, work.event, NEVER))
+    met = np.flatnonzero(meeting >= 0)
+    arrived = maxima(meeting[met], start[met], int(meeting.max()) + 1) if met.size else met
+    # A call ends before work that starts at that time, and the last to arrive has begun.
+    order = np.argsort(np.concatenate([events.end[calls], start, arrived]), kind="stable")
+    place = np.empty(order.size, np.int64)
+    place[order] = np.arange(order.size)
+    of_calls, starts, arrivals = np.split(place, [calls.size, calls.size + start.size])
+    by_row = np.empty(calls.size, np.int64)
+    by_row[calls] = of_calls
+    return Order(by_row, starts, arrivals)
+
+
+def _called(found: Recorded, places: Order) -> tuple[Ints, Flags, Rows]:
+    """From when on work could start by its call; whether that is the start of the call; and the call."""
+    events, work = found.events, found.work
+    called = lookup(events.end, work.event, NEVER)
+    early = (work.event >= 0) & (work.start < called)
+    known_from = np.where(early, lookup(events.previous, work.event), work.event)
+    event = _if(lookup(places.call, known_from) < places.start, work.event)
+    called = np.where(early, lookup(events.start, event, NEVER), called)
+    return np.where(event >= 0, called, NEVER), early & (event >= 0), event
+
+
+def _seen(start: Ints, ready: tuple[Ints, ...]) -> list[Ints]:
+    """How long after each of its conditions work started."""
+    return [np.where(time > NEVER, start - time, _LONGEST) for time in ready]
+
+
+def _lags(found: Recorded, ready: tuple[Ints, ...]) -> list[Ints]:
     """How long after each of its conditions work starts: what was seen for the binding one, else what is usual."""
-    seen = [np.where(time > _NEVER, start - time, np.iinfo(np.int64).max) for time in ready]
-    usual = [_usual(kind, seen) for kind in range(len(ready))]
-    expected = np.stack([np.where(time > _NEVER, time + lag, _NEVER) for time, lag in zip(ready, usual, strict=True)])
-    binding = expected.argmax(axis=0)
+    seen = _seen(found.work.start, ready)
+    usual = [_usual(found, kind, seen) for kind in range(len(ready))]
+    binding = _expected(ready, usual).argmax(axis=0)
     return [np.where(binding == kind, lag, np.minimum(lag, usual[kind])) for kind, lag in enumerate(seen)]
+
+
+def _expected(ready: tuple[Ints, ...], usual: list[Ints]) -> Ints:
+    return np.stack([np.where(time > NEVER, time + lag, NEVER) for time, lag in zip(ready, usual, strict=True)])
+
+
+#: The condition that the work before on the stream has ended; and how long after that nodes of a replay start, and
+#: other work, on GPUs of today where a report never shows it.
+_ORDER, _NODE_AFTER_NS, _AFTER_NS = 1, 500, 1_000
+
+
+def _usual(found: Recorded, kind: int, seen: list[Ints]) -> Ints:
+    """The usual lag where this condition was met clearly last, for nodes of replays and for other work."""
+    of_nodes, of_others = _clear_lags(found, kind, seen)
+    unseen = (_node_after(found, seen), _AFTER_NS) if kind == _ORDER else (0, 0)
+    return np.where(found.work.from_replay, median(of_nodes, unseen[0]), median(of_others, unseen[1]))
+
+
+def _clear_lags(found: Recorded, kind: int, seen: list[Ints]) -> tuple[Ints, Ints]:
+    others = np.min([lag for other, lag in enumerate(seen) if other != kind], axis=0)
+    lags, replayed = seen[kind], found.work.from_replay
+    clear = (lags >= 0) & (lags < others)
+    return lags[clear & replayed], lags[clear & ~replayed]
+
+
+def _node_after(found: Recorded, seen: list[Ints]) -> int:
+    """How long after the one before a node of a replay starts: as seen, or as other work does."""
+    of_nodes, of_others = _clear_lags(found, _ORDER, seen)
+    return median(of_nodes, median(of_others, _NODE_AFTER_NS))
+
+
+def median(values: Ints, unseen: int = 0) -> int:
+    """Their median, or what it is taken to be where there are none."""
+    return int(np.median(values)) if values.size else unseen
 
 
 #: How much later than usual work must start to wait for something that is not recorded, and how soon after that.
 _LATE_NS, _SOON_NS = 1_000, 5_000
 
 
-def _assumed(found: Recorded, ready: tuple[Ints, Ints]) -> tuple[Rows, Rows]:
-    """Work that starts later than all recorded conditions explain, and the work of another stream that just ended."""
+def _assumed(found: Recorded, ready: tuple[Ints, Ints], *, everything: bool) -> tuple[Rows, Rows]:
+    """Work, and the work of other streams that ended last before it: of all, or if nothing else explains its start."""
     work = found.work
-    seen = [np.where(time > _NEVER, work.start - time, np.iinfo(np.int64).max) for time in ready]
-    usual = [_usual(kind, seen) for kind in range(len(ready))]
-    expected = np.max([np.where(time > _NEVER, time + lag, _NEVER) for time, lag in zip(ready, usual, strict=True)], 0)
-    late = np.flatnonzero((expected > _NEVER) & (work.start - expected > _LATE_NS))
-    by_end = np.lexsort((work.end, work.context))
-    place = (
-        np.searchsorted(
-            _keyed(work.context[by_end], work.end[by_end]), _keyed(work.context[late], work.start[late]), "right"
-        )
-        - 1
-    )
-    other = by_end[np.maximum(place, 0)]
-    fits = (place >= 0) & (work.context[other] == work.context[late]) & (work.stream[other] != work.stream[late])
-    fits &= (work.start[late] - work.end[other] <= _SOON_NS) & (work.end[other] > expected[late])
-    return late[fits], other[fits]
+    usual = [_usual(found, kind, _seen(work.start, ready)) for kind in range(len(ready))]
+    expected = _expected(ready, usual).max(axis=0)
+    late = (expected > NEVER) & (work.start - expected > _LATE_NS)
+    pairs = [(work.stream[:0], work.stream[:0])]
+    for stream in np.unique(work.stream).tolist():
+        own = np.flatnonzero(work.stream == stream)
+        asking = np.flatnonzero((work.context == work.context[own[0]]) & (work.stream != stream))
+        place = np.searchsorted(np.maximum.accumulate(work.end[own]), work.start[asking], "right") - 1
+        other = own[np.maximum(place, 0)]
+        fits = place >= 0
+        if not everything:
+            fits &= late[asking] & (work.start[asking] - work.end[other] <= _SOON_NS)
+            fits &= work.end[other] > expected[asking]
+        pairs.append((asking[fits], other[fits]))
+    one, other = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return one, other
 
 
-def _keyed(context: Rows, time: Ints) -> Ints:
-    return context.astype(np.int64) << 52 | time.astype(np.int64)
-
-
-def _usual(kind: int, seen: list[Ints]) -> int:
-    """The usual lag where this condition was met clearly last."""
-    others = np.min([lag for other, lag in enumerate(seen) if other != kind], axis=0)
-    lags = seen[kind]
-    clear = lags[(lags >= 0) & (lags < others)]
-    return int(np.median(clear)) if clear.size else 0
-
-
-def _waits(found: Recorded, takes: Ints) -> tuple[Rows, Ints, Ints]:
-    """At which work calls that block end, how long after it, and how long they take by themselves."""
+def _waits(found: Recorded, places: Order, known_from: Ints) -> tuple[Ints, Rows, Ints, tuple[Rows, Rows, Ints]]:
+    """How long calls take by themselves, at which work those that block end, and how long after it."""
     events, work = found.events, found.work
-    ends = lookup(work.end, events.work, _NEVER)
-    began = lookup(work.start, events.work, np.iinfo(np.int64).max)
-    waits_for = np.where((began < events.end) & events.blocks & (takes > 0), events.work, -1)
+    takes = events.end - events.start
+    asks = events.ended_by_work & (takes > 0) & (lookup(known_from, events.work, _LONGEST) < places.call)
+    waits_for = _if(asks, events.work)
+    ends = lookup(work.end, waits_for, NEVER)
     binding = (waits_for >= 0) & (ends > events.start)
     after = events.end - ends
-    usual_after = int(np.median(after[binding])) if binding.any() else 0
-    idle = takes[(waits_for >= 0) & ~binding]
-    usual_own = int(np.median(idle)) if idle.size else 0
-    own = np.where(binding, np.minimum(takes, usual_own), takes)
-    return waits_for, np.where(binding, after, np.minimum(after, usual_after)), own
+    usual_after = median(after[binding])
+    own = np.where(binding, np.minimum(takes, median(takes[(waits_for >= 0) & ~binding])), takes)
+    calls, others = _on_all_streams(found, waits_for)
+    kept = known_from[others] < places.call[calls]
+    calls, others = calls[kept], others[kept]
+    further = np.minimum(events.end[calls] - work.end[others], usual_after)
+    return own, waits_for, np.where(binding, after, np.minimum(after, usual_after)), (calls, others, further)
 
 
-def _awaited(found: Recorded, waits_for: Rows) -> tuple[Rows, Rows]:
+def _on_all_streams(found: Recorded, waits_for: Rows) -> tuple[Rows, Rows]:
     """For calls that wait for a device the last work on each of its streams that was launched before."""
     events, work = found.events, found.work
     asking = np.flatnonzero(events.everywhere & (waits_for >= 0))
-    launched = lookup(events.start, work.event, _NEVER)
+    launched = lookup(events.start, work.event, NEVER)
     pairs: list[tuple[Rows, Rows]] = [(asking[:0], asking[:0])]
     context = work.context[waits_for[asking]]
     for stream in np.unique(work.stream).tolist() if asking.size else ():
@@ -187,104 +276,5 @@ def _awaited(found: Recorded, waits_for: Rows) -> tuple[Rows, Rows]:
         place = np.searchsorted(launched[own], events.start[asking]) - 1
         fits = (place >= 0) & (context == work.context[own[0]])
         pairs.append((asking[fits], latest[place[fits]]))
-    return tuple(np.concatenate(column) for column in zip(*pairs, strict=True))  # type: ignore[return-value]
-
-
-def played(found: Recorded, changed: Tasks) -> Times:
-    """The times under the model, in one pass over all calls and work in the order in which they were measured."""
-    playing = _Playing(found, changed)
-    does = (playing.end_event, playing.start_event, playing.start_work, playing.meet)
-    kinds, rows = _nodes(found, changed)
-    for kind, row in zip(kinds.tolist(), rows.tolist(), strict=True):
-        does[kind](row)
-    return Times(*(np.array(column, np.int64) for column in playing.times))
-
-
-class _Playing:
-    """The times so far, as lists: one of Python's integers is read and written faster than one of NumPy's."""
-
-    def __init__(self, found: Recorded, changed: Tasks) -> None:
-        self._thread, self._code, self._takes = (
-            column.tolist() for column in (found.events.thread, changed.code, changed.takes)
-        )
-        self._after_work = changed.after_work.tolist()
-        self._event, self._launch, self._early = (
-            column.tolist() for column in (changed.event, changed.launch, changed.early)
-        )
-        self._before, self._order, self._lasts = (
-            column.tolist() for column in (changed.before, changed.order, changed.lasts)
-        )
-        waiting = np.flatnonzero(changed.waits_for >= 0)
-        calls, ended_by = (
-            np.append(waiting, changed.awaited[0]),
-            np.append(changed.waits_for[waiting], changed.awaited[1]),
-        )
-        self._awaited = _lists(calls, zip(ended_by.tolist()))
-        one, other, lag = changed.dependent
-        self._depends = _lists(one, zip(other.tolist(), lag.tolist(), strict=True))
-        met = np.flatnonzero(changed.meeting >= 0)
-        self._members = _lists(changed.meeting[met], zip(met.tolist()))
-        self._now = [0] * (int(found.events.thread.max(initial=-1)) + 1)
-        self._event_start, self._event_end = [0] * len(self._thread), [0] * len(self._thread)
-        self._start, self._end = found.work.start.tolist(), found.work.end.tolist()
-
-    @property
-    def times(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        return self._event_start, self._event_end, self._start, self._end
-
-    def start_event(self, row: int) -> None:
-        thread = self._thread[row]
-        self._event_start[row] = at = self._now[thread] + self._code[row]
-        self._event_end[row] = self._now[thread] = at + self._takes[row]
-
-    def end_event(self, row: int) -> None:
-        until = max(self._end[work] for (work,) in self._awaited[row]) + self._after_work[row]
-        if until > self._event_end[row]:
-            self._event_end[row] = self._now[self._thread[row]] = until
-
-    def start_work(self, row: int) -> None:
-        at = _NEVER
-        if (call := self._event[row]) >= 0:
-            at = (self._event_start if self._early[row] else self._event_end)[call] + self._launch[row]
-        if (prior := self._before[row]) >= 0:
-            at = max(at, self._end[prior] + self._order[row])
-        if row in self._depends:
-            at = max(at, *(self._end[other] + lag for other, lag in self._depends[row]))
-        if at > _NEVER:
-            self._start[row] = at
-        self._end[row] = self._start[row] + self._lasts[row]
-
-    def meet(self, number: int) -> None:
-        members = self._members[number]
-        arrived = max(self._start[one] for (one,) in members)
-        for (one,) in members:
-            self._end[one] = arrived + self._lasts[one]
-
-
-def _lists(keys: Ints, values: Iterable[tuple[int, ...]]) -> dict[int, list[tuple[int, ...]]]:
-    found: dict[int, list[tuple[int, ...]]] = {}
-    for key, value in zip(keys.tolist(), values, strict=True):
-        found.setdefault(key, []).append(value)
-    return found
-
-
-def _nodes(found: Recorded, changed: Tasks) -> tuple[Ints, Rows]:
-    """The starts and ends of calls, the starts of work, and the arrivals of the last ranks, in the measured order."""
-    events, work = found.events, found.work
-    waiting = np.flatnonzero(changed.waits_for >= 0)
-    launched = lookup(events.start, changed.event, _NEVER)
-    met = np.flatnonzero(changed.meeting >= 0)
-    arrived = np.full(int(changed.meeting.max(initial=-1)) + 1, _NEVER)
-    np.maximum.at(arrived, changed.meeting[met], work.start[met])
-    parts = [
-        (_EVENT_ENDS, waiting, events.end[waiting]),
-        (_EVENT_STARTS, np.arange(events.start.size), events.start),
-        (_WORK_STARTS, np.arange(work.start.size), np.maximum(work.start, launched)),
-        (_MET, np.arange(arrived.size), arrived),
-    ]
-    kinds, rows, times = (
-        np.concatenate(column)
-        for column in zip(*((np.full(part[1].size, part[0]), *part[1:]) for part in parts), strict=True)
-    )
-    order = np.lexsort((kinds, times))
-    return kinds[order], rows[order]
+    calls, others = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return calls, others

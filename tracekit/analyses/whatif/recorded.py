@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tracekit.analyses.communication import nccl_work
 from tracekit.analyses.subtrees import Hierarchy
+from tracekit.analyses.whatif.turns import previous_calls
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
@@ -18,7 +19,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 NEVER = np.iinfo(np.int64).min
-_WORK = ("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "range_id")
+_WORK = ("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "range_id", "step_id")
 _TIMES = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns")
 #: Names of calls that wait for all streams of a device.
 _WHOLE_DEVICE = ("devicesynchronize", "ctxsynchronize", "threadsynchronize")
@@ -27,10 +28,11 @@ _ENDED_BY_WORK = ("synchronize", "copy", "pageable_copy")
 
 
 class Events(NamedTuple):
-    """The outermost calls of CUDA on each host thread, and waits, by thread and start.
+    """The outermost calls of CUDA on each host thread, by thread and start.
 
     Attributes:
-        blocks: Whether it blocks its thread.
+        previous: Row of the call before it in the order of the program (see :mod:`turns`), or -1.
+        blocks: Whether it blocks its thread; ``ended_by_work`` whether it does so until work ends.
         work: Row of the work that it waits for, or -1.
         everywhere: Whether it waits for all streams of its process.
     """
@@ -39,7 +41,9 @@ class Events(NamedTuple):
     pid: Ints
     start: Ints
     end: Ints
+    previous: Rows
     blocks: Flags
+    ended_by_work: Flags
     work: Rows
     everywhere: Flags
     module: Rows
@@ -50,13 +54,15 @@ class Work(NamedTuple):
 
     Attributes:
         kernel: Its id.
-        stream: A number for its process, device, context and stream; ``context`` one for the first three.
+        stream: A number for its process, device, context and stream; ``context`` one for the first three, ``line``
+            for the first two.
         event: Row of the call that launched it, or -1.
         before: Row of the work before it on its stream, or -1.
     """
 
     kernel: Ints
-    pid: Ints
+    line: Rows
+    step: Ints
     context: Rows
     stream: Rows
     start: Ints
@@ -73,8 +79,7 @@ class Work(NamedTuple):
 class Recorded(NamedTuple):
     """One report; ``waits`` are pairs of work: the first waits for the second.
 
-    ``event_of`` maps the rows of the tables ``kernels``, ``waits`` and ``api_calls`` to events, ``work_of`` those of
-    ``kernels`` to work; ``threads`` are the keys of threads.
+    ``work_of`` maps the rows of the table ``kernels`` to work; ``threads`` are the keys of threads.
     """
 
     events: Events
@@ -82,7 +87,6 @@ class Recorded(NamedTuple):
     waits: tuple[Rows, Rows]
     threads: Ints
     work_of: Rows
-    event_of: dict[str, Rows]
     has_dependencies: bool
 
 
@@ -96,6 +100,8 @@ def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
     """Reads a report."""
     kernels = dataset.table("kernels", [*_WORK, *_TIMES])
     waits = dataset.table("waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "kernel_id"])
+    # A thread that waits for another one has no call of its own meanwhile.
+    waits = waits.filter(pa.array(~np.isin(labels(waits, "kind").code, labels(waits, "kind").of("os_wait"))))
     others = dataset.table("api_calls", ["name", "pid", "tid", "start_ns", "dur_ns", "context", "stream", "kernel_id"])
     kinds = labels(kernels, "kind")
     on_device = np.flatnonzero(~np.isin(kinds.code, kinds.of("cpu_op")))
@@ -109,7 +115,7 @@ def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
     awaited = {name: lookup(work_of, positions(ids, place)) for name, ids in rows.items()}
     events = _with_work(events, event_of["waits"], awaited["waits"])
     pairs, has = _dependencies(kernels, others, awaited["api_calls"], order)
-    return Recorded(events, work, pairs, threads, work_of, event_of, has)
+    return Recorded(events, work, pairs, threads, work_of, has)
 
 
 def _events(
@@ -146,12 +152,15 @@ def _events(
     of_wait = np.where(part[lead] == 0, row[lead], -1)
     module = {"waits": modules.rows(waits), "kernels": modules.rows(kernels)}
     of_kernel = np.where(part[lead] == 1, row[lead], -1)
+    pid = key[lead] >> 32
     events = Events(
         thread[lead],
-        key[lead] >> 32,
+        pid,
         first[lead],
         last[lead],
+        previous_calls(pid, thread[lead], first[lead], last[lead]),
         of_wait >= 0,
+        lookup(ended_by_work, of_wait, 0).astype(bool),
         np.full(lead.size, -1),
         lookup(whole & ended_by_work, of_wait, 0).astype(bool),
         np.where(of_wait >= 0, lookup(module["waits"], of_wait), lookup(module["kernels"], of_kernel)),
@@ -190,9 +199,10 @@ def _work(dataset: Dataset, kernels: pa.Table, order: Rows, event: Rows, modules
     several = lookup(launched, np.where(own >= 0, own, -1), 0) > 1
     ids = integers(kernels, "kernel_id")[order]
     module, name = modules.rows(kernels)[order], names.code[order]
-    context, _ = grouped(place[:3])
+    line, context = grouped(place[:2])[0], grouped(place[:3])[0]
+    step = integers(kernels, "step_id")[order].astype(np.int64)
     return Work(
-        ids, place[0], context, stream, start, end, own, before, module, name, names.words, collective, several
+        ids, line, step, context, stream, start, end, own, before, module, name, names.words, collective, several
     )  # fmt: skip
 
 
@@ -224,16 +234,23 @@ def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recor
     """Several reports as one, with times on one clock; without the rows of their tables."""
     moved = [_on_clock(part, clock) for part, clock in zip(parts, clocks, strict=True)]
     counts = [
-        (one.threads.size, one.events.start.size, one.work.start.size, len(one.work.names), _next(one.work.context),
-         _next(one.work.stream))
+        (one.threads.size, one.events.start.size, one.work.start.size, len(one.work.names), _next(one.work.line),
+         _next(one.work.context), _next(one.work.stream))
         for one in parts
     ]  # fmt: skip
-    offsets = np.cumsum([(0,) * 6, *counts], axis=0)[:-1]
+    offsets = np.cumsum([(0,) * 7, *counts], axis=0)[:-1]
     events, work, waits = [], [], []
-    for one, (threads, calls, rows, names, contexts, streams) in zip(moved, offsets.tolist(), strict=True):
-        events.append(one.events._replace(thread=one.events.thread + threads, work=_raised(one.events.work, rows)))
+    for one, (threads, calls, rows, names, lines, contexts, streams) in zip(moved, offsets.tolist(), strict=True):
+        events.append(
+            one.events._replace(
+                thread=one.events.thread + threads,
+                previous=_raised(one.events.previous, calls),
+                work=_raised(one.events.work, rows),
+            )
+        )
         work.append(
             one.work._replace(
+                line=one.work.line + lines,
                 context=one.work.context + contexts,
                 stream=one.work.stream + streams,
                 event=_raised(one.work.event, calls),
@@ -248,7 +265,6 @@ def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recor
         (np.concatenate([one for one, _ in waits]), np.concatenate([other for _, other in waits])),
         np.concatenate([one.threads for one in parts]),
         np.empty(0, np.int64),
-        {},
         all(one.has_dependencies for one in parts),
     )
 

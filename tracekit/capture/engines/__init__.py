@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tracekit.capture.engines import nsys_profile, torch_profiler
-from tracekit.errors import CaptureError, UsageError
+from tracekit.errors import CaptureError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from tracekit.capture.engines.base import Engine
@@ -27,8 +27,8 @@ def chosen(name: str = AUTO) -> Engine:
         return nsys_profile if use_nsys else torch_profiler
     engine = next((engine for engine in ENGINES if name == engine.NAME), None)
     if engine is None:
-        names = ", ".join(engine.NAME for engine in ENGINES)
-        raise UsageError(f"unknown engine {name!r}; expected one of {AUTO}, {names}")
+        names = [AUTO, *(engine.NAME for engine in ENGINES)]
+        raise UsageError(f"there is no engine {name}; {did_you_mean(name, names)}")
     if reason := engine.unavailable():
         raise CaptureError(f"the engine {name} cannot record on this machine: {reason}")
     return engine

@@ -12,8 +12,10 @@ import numpy as np
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, OTHER_EVENT, UNKNOWN_EVENT
 from tracekit.markers.torch_texts import PREFIX
+from tracekit.readers.kineto.collectives import collective_of, fields_of
 from tracekit.readers.kineto.stream import NO_ARGS, Args, Event, ExactTimes, Number, Piece
 from tracekit.readers.rows import nanoseconds
+from tracekit.recording.collectives import Collective
 from tracekit.recording.provenance import LossCounters
 
 OPERATOR, ANNOTATION, MODULE, FORWARD, ALLOCATION, FLOW, SYNC, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
@@ -82,6 +84,7 @@ class Gathering:
         self.names: dict[str, int] = {}
         self.texts: dict[str, int] = {}
         self.hierarchies: dict[str, int] = {}
+        self.collectives: dict[Collective, int] = {}
         self.process_names: dict[int, str] = {}
         self.thread_names: dict[tuple[int, int], str] = {}
         self._chunks: defaultdict[str, list[Columns]] = defaultdict(list)
@@ -171,14 +174,23 @@ class Gathering:
             columns["open"] = np.array([bytes(one.finished or b"") == b"false" for one in args], dtype=bool)
         return columns
 
-    @staticmethod
-    def _device_columns(kind: str, args: Sequence[Args]) -> Columns:
+    def _device_columns(self, kind: str, args: Sequence[Args]) -> Columns:
         columns = {name: _integers_of([getattr(one, name) for one in args]) for name in _DEVICE_COLUMNS}
         if kind == KERNEL:
             columns["registers"] = _integers_of([one.registers for one in args])
             columns |= _sizes("grid", [one.grid for one in args])
             columns |= _sizes("block", [one.block for one in args])
+            columns["collective"] = self._collectives(args)
         return columns
+
+    def _collectives(self, args: Sequence[Args]) -> Ints:
+        """Rows of collectives; -1 of all other kernels."""
+        written = [fields_of(one) for one in args]
+        rows: dict[tuple[bytes, ...] | None, int] = {None: -1}
+        for fields in dict.fromkeys(written):
+            one = None if fields is None else collective_of([*map(decoded, fields)])
+            rows[fields] = -1 if one is None else self.collectives.setdefault(one, len(self.collectives))
+        return np.array([rows[fields] for fields in written], dtype=np.int64)
 
     def _kernels(self, texts: Sequence[bytes]) -> Ints:
         """Rows of names of the kernels that calls launch, as ROCm's traces record; -1 where a call has none."""

@@ -108,6 +108,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         inside_ns=inside_ns,
         domains=[],
         texts=list(gathering.texts),
+        collectives=list(gathering.collectives),
         names=list(gathering.names),
         process_names=_process_names_of(gathering.process_names, threads),
         thread_names=_thread_names_of(gathering.thread_names, threads),
@@ -119,6 +120,8 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     )
     without = not known and not _has_markers(gathering.texts)
     missing = [*_missing_data(recording, numbered=numbered, without_modules=without)]
+    if not recording.collectives and any("nccl" in name.lower() for name in recording.names):
+        missing.append(MissingData("sizes of collectives", "record with a newer torch; CUDA graphs record none"))
     if trace.cut_at is not None:
         missing.insert(0, MissingData(f"its events after byte {trace.cut_at:,}, where it is cut off", CUT_OFF.advice))
     return replace(recording, missing=tuple(missing))

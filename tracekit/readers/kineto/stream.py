@@ -50,6 +50,12 @@ class Args(Struct, gc=False):
     device_type: Number = field(name="Device Type", default=0)
     finished: Raw | UnsetType = UNSET
     name: Raw | UnsetType = UNSET
+    collective: Raw | UnsetType = field(name="Collective name", default=UNSET)
+    dtype: Raw | UnsetType = UNSET
+    group_size: Raw | UnsetType = field(name="Group size", default=UNSET)
+    group: Raw | UnsetType = field(name="Process Group Name", default=UNSET)
+    elements_in: Raw | UnsetType = field(name="In msg nelems", default=UNSET)
+    elements_out: Raw | UnsetType = field(name="Out msg nelems", default=UNSET)
 
 
 class Event(Struct, gc=False):

@@ -92,7 +92,7 @@ def _nested(start: Ints, end: Ints, thread: Ints) -> Ints:
 _KINDS = {KERNEL: tables.KERNEL, MEMCPY: tables.MEMCPY, MEMSET: tables.MEMSET}
 _SAME = {"device": "device", "context": "context", "stream": "stream", "correlation_id": "correlation"}
 _OF_KERNELS = {f"{size}_{axis}": f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz"}
-_OF_KERNELS |= {"registers": "registers"}
+_OF_KERNELS |= {"registers": "registers", "collective": "collective"}
 #: Directions as Kineto writes them: ``Memcpy HtoD (Pageable -> Device)``.
 _DIRECTIONS = {
     f"{source[0]}to{target[0]}": row

@@ -213,6 +213,7 @@ class DealtTables:
         self.path = report
         self.tables = source.tables
         self.values = source.values
+        self.pieces, self.piece = source.pieces, source.piece
         # What became null is not known by process: it counts where the first one is.
         first = bool(dealt.processes) and dealt.processes[0] in part
         self.beyond = sum(file.beyond for files in dealt.files.values() for file in files) if first else 0

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.arrays.intervals import one_axis
 from tracekit.causes import CUDA_EVENTS_LOST, CUDA_NOT_TRACED, EVENTS_LOST, NVTX_EVENTS_LOST, NVTX_NOT_TRACED, Cause
 from tracekit.nsight import tables as nsight
+from tracekit.readers.nsight.gpu_metrics import has_unknown_metrics
 from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.source import TableSource, typed
+from tracekit.recording.collectives import SIZE_FIELDS
 from tracekit.recording.provenance import MissingData
 from tracekit.recording.tables import GRAPH, Recording, graph_launch_names
 
@@ -175,6 +179,8 @@ class Held(NamedTuple):
     on_device: bool
     whole_graphs: bool
     replays_without_work: bool
+    collectives: bool
+    sizes_of_collectives: bool
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
@@ -186,6 +192,8 @@ class Held(NamedTuple):
             on_device=bool(recording.on_device.any()),
             whole_graphs=bool((recording.work.kind == GRAPH).any()),
             replays_without_work=_replays_without_work(recording),
+            collectives=any("nccl" in name.lower() for name in recording.names),
+            sizes_of_collectives=_has_sizes(recording.ranges.payload_json),
         )
 
     @classmethod
@@ -196,7 +204,7 @@ class Held(NamedTuple):
 
 def missing_data(source: TableSource, held: Held) -> tuple[MissingData, ...]:
     """Everything that the report could hold and does not."""
-    return (*_missing_events(held), *_missing_graphs(held), *_missing_columns(source))
+    return (*_missing_events(held), *_missing_graphs(held), *_missing_sizes(held), *_missing_columns(source))
 
 
 def _missing_events(held: Held) -> Iterator[MissingData]:
@@ -220,6 +228,19 @@ def _missing_graphs(held: Held) -> Iterator[MissingData]:
         yield MissingData("the GPU time of CUDA graphs", remedy)
 
 
+def _missing_sizes(held: Held) -> Iterator[MissingData]:
+    if held.collectives and not held.sizes_of_collectives:
+        remedy = (
+            "record with NVTX and NCCL 2.19 or newer, and export with nsys 2026 or newer: "
+            "nsys export --type sqlite --include-blobs true --include-json true"
+        )
+        yield MissingData("sizes of collectives", remedy)
+
+
+def _has_sizes(payloads: pa.Array | None) -> bool:
+    return payloads is not None and any(pc.any(pc.match_substring(payloads, name)).as_py() for name in SIZE_FIELDS)
+
+
 def _replays_without_work(recording: Recording) -> bool:
     launches, work = recording.launches, recording.work
     replays = np.isin(launches.name, graph_launch_names(recording.names))
@@ -232,6 +253,8 @@ def _replays_without_work(recording: Recording) -> bool:
 
 
 def _missing_columns(source: TableSource) -> Iterator[MissingData]:
+    if has_unknown_metrics(source):
+        yield MissingData("GPU metrics that are known by name", "sample the default set: --gpu-metrics-devices=all")
     for table, columns in _WANTED_COLUMNS.items():
         present = source.tables.get(table.name, frozenset(columns))
         for column in columns:

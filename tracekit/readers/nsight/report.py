@@ -14,6 +14,7 @@ from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT, TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
 from tracekit.progress import Progress
+from tracekit.readers.nsight.gpu_metrics import gpus_of_devices, samples_of
 from tracekit.readers.nsight.losses import (
     Held,
     lacking,
@@ -22,6 +23,7 @@ from tracekit.readers.nsight.losses import (
     recorder_saw_every_graph,
     reported_losses,
 )
+from tracekit.readers.nsight.payloads import with_json
 from tracekit.readers.nsight.ranges import ranges_table
 from tracekit.readers.nsight.threads import GlobalIds, global_threads, named_threads, ranks_by_mpi
 from tracekit.readers.nsight.waiting import EVENTS, OS_CALLS, SYNCS, os_waits, stream_calls, waiting_requests
@@ -35,7 +37,16 @@ from tracekit.readers.nsight.work import (
 )
 from tracekit.readers.ranks import ranks
 from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, have_start, start_and_end, strings_of
-from tracekit.readers.source import ENCODED, ENCODED_TEXT, Request, TableSource, has, typed
+from tracekit.readers.source import (
+    ENCODED,
+    ENCODED_BLOB,
+    ENCODED_TEXT,
+    PiecewiseSource,
+    Request,
+    TableSource,
+    has,
+    typed,
+)
 from tracekit.recording.operators import Operators, no_operators, operators_as_work
 from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, Source, compute_capability
 from tracekit.recording.tables import Recording, Threads
@@ -63,6 +74,7 @@ _RARE_NVTX_COLUMNS = {
     "endGlobalTid": ENCODED,
     "jsonTextId": ENCODED,
     "jsonText": ENCODED_TEXT,
+    "binaryData": ENCODED_BLOB,
     "uint64Value": pa.int64(),
     "int64Value": pa.int64(),
     "uint32Value": pa.int64(),
@@ -97,7 +109,7 @@ def of_nsight(tables: Iterable[str]) -> bool:
     return _NVPROF_STRINGS not in names and not _NSIGHT_TABLES.isdisjoint(names)
 
 
-def recording_of(tables: TableSource, report: Callable[[], Source], progress: Progress) -> Recording:
+def recording_of(tables: PiecewiseSource, report: Callable[[], Source], progress: Progress) -> Recording:
     """Reads the report; what is known of its file is asked for while tables are read, for a digest takes time."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(report)
@@ -148,7 +160,11 @@ def _timed(name: str, table: pa.Table) -> Flags:
 
 
 def _recording(
-    source: TableSource, tables: dict[str, pa.Table], report: Source, counters: LossCounters, pool: ThreadPoolExecutor
+    source: PiecewiseSource,
+    tables: dict[str, pa.Table],
+    report: Source,
+    counters: LossCounters,
+    pool: ThreadPoolExecutor,
 ) -> Recording:
     syncs, events, os_calls = (tables.pop(name) for name in (SYNCS, EVENTS, OS_CALLS))
     threads, ids = global_threads(tables)
@@ -166,7 +182,7 @@ def _recording(
     work_rows = {name: tables.pop(name) for name in WORK_TABLES}
     device_work = pool.submit(work_table, work_rows, ids, names, counters)
     del work_rows
-    ranges, texts, domains = ranges_table(tables.pop("nvtx"), strings, ids, launches, counters)
+    ranges, texts, domains = ranges_table(with_json(tables.pop("nvtx"), source), strings, ids, launches, counters)
     work, inside_ns = operators.with_work(device_work.result())
     graph_nodes, graphs = graph_tables(tables, ids)
     recording = Recording(
@@ -178,6 +194,8 @@ def _recording(
         graph_nodes=graph_nodes,
         graphs=graphs,
         failed=failed,
+        samples=samples_of(source),
+        gpus=gpus_of_devices(source),
         stream_calls=stream_calls(syncs, events, ids),
         os_waits=os_waits(os_calls, strings, ids, names, counters),
         texts=texts,

@@ -322,7 +322,7 @@ def _doubtful_stretches(ends: RangeEnds, calls: CallColumns) -> tuple[Ints, Ints
         return since, until, row
     times = np.concatenate((calls.start, calls.end))
     at = np.searchsorted(since, times, side="right") - 1
-    edges = np.sort(np.concatenate((since, until, times[(at >= 0) & (until[at] > times)])))
+    edges = np.sort(np.concatenate((since, until, times[(at >= 0) & (until[at] > times)])), kind="stable")
     at = np.searchsorted(since, edges[:-1], side="right") - 1
     inside = (edges[1:] > edges[:-1]) & (at >= 0) & (until[at] >= edges[1:])
     return edges[:-1][inside], edges[1:][inside], row[at[inside]]

@@ -207,7 +207,8 @@ class MarkerTraits(NamedTuple):
             if isinstance(marker, ModuleMarker):
                 placed = not (marker.class_only or marker.only_result)
                 columns[row] = marker.only_result, marker.has_no_tensors, placed
-        return MarkerTraits(decoded.path[spans.marker], *(column[spans.marker] for column in np.array(columns).T))
+        traits = (np.array(column)[spans.marker] for column in zip(*columns, strict=True))
+        return MarkerTraits(decoded.path[spans.marker], *traits)
 
 
 def says_less(less: Rows, more: Rows, markers: list[Marker]) -> Flags:

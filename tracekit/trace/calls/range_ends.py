@@ -74,28 +74,28 @@ class _Names(NamedTuple):
     @staticmethod
     def of(markers: list[Marker]) -> _Names:
         kind, name = [], []
-        numbers: dict[tuple[int, str], int] = {}
+        # Paths are keys as they are, of which there may be many; a name of steps is in a tuple.
+        numbers: dict[str | tuple[str], int] = {}
         for marker in markers:
-            match marker:
-                case ModuleMarker(class_only=False):
-                    kind.append(_MODULE)
-                    name.append(numbers.setdefault((_MODULE, marker.path), len(numbers)))
-                case StepMarker():
-                    kind.append(_STEP)
-                    name.append(numbers.setdefault((_STEP, _NUMBERS.sub("", marker.name)), len(numbers)))
-                case _:
-                    kind.append(_UNPLACED if isinstance(marker, ModuleMarker | Unreadable) else _PLAIN)
-                    name.append(_OUTERMOST)
-        above = [_above(path, numbers) if of_kind == _MODULE else _OUTERMOST for of_kind, path in numbers]
-        parts = [path.count(".") for _, path in numbers]
+            if isinstance(marker, ModuleMarker) and not marker.class_only:
+                kind.append(_MODULE)
+                name.append(numbers.setdefault(marker.path, len(numbers)))
+            elif isinstance(marker, StepMarker):
+                kind.append(_STEP)
+                name.append(numbers.setdefault((_NUMBERS.sub("", marker.name),), len(numbers)))
+            else:
+                kind.append(_UNPLACED if isinstance(marker, ModuleMarker | Unreadable) else _PLAIN)
+                name.append(_OUTERMOST)
+        above = [_above(key, numbers) if isinstance(key, str) else _OUTERMOST for key in numbers]
+        parts = [key.count(".") for key in numbers]
         return _Names(*map(np.array, ([*kind, _PLAIN], [*name, _OUTERMOST], [*above, _OUTERMOST], [*parts, 0])))
 
 
-def _above(path: str, numbers: dict[tuple[int, str], int]) -> int:
+def _above(path: str, numbers: dict[str | tuple[str], int]) -> int:
     while path:
         path = path.rpartition(".")[0]
-        if (_MODULE, path) in numbers:
-            return numbers[_MODULE, path]
+        if path in numbers:
+            return numbers[path]
     return _OUTERMOST
 
 
@@ -309,9 +309,10 @@ def _ended_by_calls_from_outside(
 ) -> Rows:
     """For every call and step the push by which it had ended, also that of a call that only an outer one makes."""
     seen, proven = known
-    # Lists, because a loop asks arrays for single numbers slowly.
-    cut, outer, proof = killed.tolist(), parent.tolist(), _last_called(pushes, pushes.parent).tolist()
-    kinds, names, aboves = pushes.kind.tolist(), pushes.name.tolist(), pushes.above.tolist()
+    cut = killed.copy()
+    # Views, because a loop asks arrays for single numbers slowly, and lists of all take long to make.
+    cuts, outer, proof = cut.data, parent.copy().data, _last_called(pushes, pushes.parent).data
+    kinds, names, aboves = pushes.kind.data, pushes.name.data, pushes.above.data
     for push in foreign.tolist():
         callers = seen.callers.get(names[push], set()) | {aboves[push]}
         at = outer[push]
@@ -319,7 +320,7 @@ def _ended_by_calls_from_outside(
         while at >= 0 and kinds[at] < _STEP and proof[at] <= push and len(left) < _MOST_LEFT_OPEN:
             if kinds[at] == _MODULE and names[at] in callers:
                 break
-            if not 0 <= cut[at] <= push:
+            if not 0 <= cuts[at] <= push:
                 left.append(at)
             at = outer[at]
         unclear = len(left) in {0, _MOST_LEFT_OPEN}
@@ -327,8 +328,8 @@ def _ended_by_calls_from_outside(
             continue
         if (proven[push] and len(callers) == 1) or names[left[0]] in seen.often:
             for inner in left:
-                cut[inner], outer[inner] = push, at
-    return np.array(cut, dtype=np.int64)
+                cuts[inner], outer[inner] = push, at
+    return cut
 
 
 def _last_called(pushes: _Pushes, parent: Rows) -> Rows:
@@ -358,7 +359,7 @@ def _doubts(axis: ThreadAxis, pushes: _Pushes, end: Ints, unsure: Flags, last_ca
     calls = calls[axis.range_start[pushes.row[calls]] < reach]
     calls = calls[nesting_order(axis.range_start[pushes.row[calls]], end[pushes.row[calls]])]
     start, until = axis.range_start[pushes.row[calls]], end[pushes.row[calls]]
-    edges = np.sort(np.concatenate((start, until)))
+    edges = np.sort(np.concatenate((start, until)), kind="stable")
     at = innermost(start, until, parents(start, until)[0], edges[:-1], edges[1:])
     proof = axis.range_start[pushes.row[last_called[calls]]]
     doubtful = (edges[1:] > edges[:-1]) & (at >= 0) & unsure[calls[at]] & (edges[:-1] >= proof[at])
@@ -368,6 +369,8 @@ def _doubts(axis: ThreadAxis, pushes: _Pushes, end: Ints, unsure: Flags, last_ca
 def _end_steps(recording: Recording, axis: ThreadAxis, pushes: _Pushes, cut: Rows, end: Ints, end_ns: Ints) -> None:
     """Ends steps that were left open at the last pop of a range from within: that was meant for the step."""
     steps = np.flatnonzero((cut >= 0) & (pushes.kind == _STEP))
+    if not steps.size:
+        return
     popped = np.flatnonzero((recording.ranges.kind == PUSH_POP) & axis.ends_here & ~recording.ranges.open)
     pushed, ended = axis.range_start[popped], axis.range_end[popped]
     called = np.append(np.sort(axis.range_start[pushes.row[pushes.kind < _STEP]]), _BEFORE_ALL)

@@ -69,17 +69,16 @@ def nodes_of(
 
 
 class ModuleTrees(NamedTuple):
-    """Trees of modules, and by the identity of each tree the one above it; None above a root."""
+    """Trees of modules, that of every node, and by the identity of each the one above it; None above a root."""
 
     roots: list[Tree]
-    of_node: list[Tree]
+    of_node: dict[int, Tree]
     above: dict[int, Tree | None]
 
 
 def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> ModuleTrees:
     """The roots of all processes with everything below them, containers included, in the order of first calls."""
-    found = ModuleTrees([], [], {})
-    by_row: dict[int, Tree] = {}
+    found = ModuleTrees([], {}, {})
     known: dict[tuple[int, str, Numbers], Tree] = {}
     process, place, which = (column.tolist() for column in nodes[:3])
     first_ns, first_call = nodes.first_ns.tolist(), nodes.first_call.tolist()
@@ -97,15 +96,14 @@ def trees(nodes: Nodes, paths: Sequence[str], numbers: Sequence[Numbers]) -> Mod
             outer = known[key]
         for key, part in reversed(unknown):
             name, kind = name_and_kind(part)
-            tree = known[key] = Tree(name, key[0], -1, NOTHING, first=(first_ns[row], first_call[row]), kind=kind)
+            tree = known[key] = Tree(name, key[0], -1, first=(first_ns[row], first_call[row]), kind=kind)
             (found.roots if outer is None else outer.below).append(tree)
             found.above[id(tree)] = outer
             outer = tree
         assert outer is not None
         outer.row = row
         outer.facts, outer.differs = nodes.facts[row]
-        by_row[row] = outer
-    found.of_node.extend(by_row[row] for row in range(len(by_row)))
+        found.of_node[row] = outer
     return found
 
 
@@ -300,8 +298,7 @@ class Group:
     @property
     def first(self) -> tuple[int, int]:
         """When it was first called."""
-        firsts = [tree.first for tree in self.members if tree.first is not None]
-        return firsts[0] if len(firsts) == 1 else min(firsts)
+        return min(tree.first for tree in self.members if tree.first is not None)
 
 
 def in_order(groups: list[Group], spelled: Callable[[Group], str]) -> list[Group]:
@@ -320,6 +317,9 @@ def in_order(groups: list[Group], spelled: Callable[[Group], str]) -> list[Group
 def _by_number(groups: list[Group]) -> list[Group]:
     """Numbered siblings by their numbers, unless a process called them in another order, as pipeline stages are."""
     numbered = [place for place, group in enumerate(groups) if group.name.isascii() and group.name.isdigit()]
+    numbers = [int(groups[place].name) for place in numbered]
+    if numbers == sorted(numbers):
+        return groups
     by_source: dict[int, list[tuple[tuple[int, int], int]]] = {}
     for place in numbered:
         for tree in groups[place].members:

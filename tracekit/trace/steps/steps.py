@@ -296,8 +296,9 @@ def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, markers: lis
     recording.counters.add("ranges", STEP_AROUND_STEPS, int((~single).sum()))
     outermost = np.flatnonzero(single & ~lookup(single, parent, missing=False))
     # The steps inside such a one lie in a chain.
-    chains = [[markers[row] for row in order[first : until[first]].tolist()] for first in outermost.tolist()]
-    return MarkedSteps(marked[order[outermost]], [_as_one(chain) for chain in chains])
+    inner = [markers[row] for row in order.tolist()]
+    chains = zip(outermost.tolist(), until[outermost].tolist(), strict=True)
+    return MarkedSteps(marked[order[outermost]], [_as_one(inner[first:last]) for first, last in chains])
 
 
 def _as_one(chain: list[StepMarker]) -> StepMarker:

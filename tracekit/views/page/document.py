@@ -13,27 +13,32 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from tracekit.analyses import launches, roofline, steps as step_times
+from tracekit.analyses import launches, processes, roofline, steps as step_times
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.dataset.opening import Dataset
+from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
+from tracekit.views.formatting import records
+from tracekit.views.page.changes import changes
 from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels
+from tracekit.views.page.memory import memory
 from tracekit.views.page.nodes import nodes, phases
-from tracekit.views.page.overview import about, budget, by_process, changes, coverage, idle, launched, title
+from tracekit.views.page.overview import about, budget, by_process, coverage, first_findings, idle, launched, title
+from tracekit.views.page.ranks import ranks
 from tracekit.views.page.timeline import steps, timelines
 
 _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
 SCRIPTS = (
-    *("formatting", "elements", "labels", "data", "colours", "selection", "phases", "table", "overview", "budget"),
-    *("changes", "icicle", "card", "modules", "kernels", "steps", "bands", "timeline", "timeline_moves", "roofline"),
-    *("idle", "theme", "main"),
+    *("formatting", "elements", "labels", "data", "colours", "selection", "link", "phases", "table", "overview"),
+    *("budget", "findings", "changes", "icicle", "bottom_up", "difference", "search", "card", "modules", "kernels"),
+    *("steps", "bands", "timeline", "timeline_moves", "roofline", "memory", "ranks", "idle", "theme", "main"),
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 #: How many times :func:`_parts` yields for one dataset, and for two.
-_ALONE, _COMPARED = 10, 11
+_ALONE, _COMPARED = 12, 13
 
 
 def page(
@@ -42,6 +47,7 @@ def page(
     *,
     progress: Progress = no_progress,
     options: dict[str, Any] | None = None,
+    step: int | None = None,
 ) -> bytes:
     """The page of a dataset, compared with an earlier one if there is one.
 
@@ -50,8 +56,12 @@ def page(
         before: An earlier dataset.
         progress: Called with the share that is done.
         options: Peaks of devices and dtypes: keyword arguments of the analysis ``roofline``.
+        step: The index of the steps that the timeline shows first.
+
+    Raises:
+        UsageError: If there is no work in such a step.
     """
-    return document(contents(dataset, before, progress, options or {}))
+    return document(contents(dataset, before, progress, options or {}, step))
 
 
 def document(data: dict[str, Any]) -> bytes:
@@ -61,8 +71,8 @@ def document(data: dict[str, Any]) -> bytes:
     style = "".join(_asset(f"{name}.css") for name in STYLES)
     text = Template(_asset("page.html")).substitute(
         title=html.escape(data["about"]["title"]),
-        script_digest=_digest(script),
-        style_digest=_digest(style),
+        script_digest=digest(script),
+        style_digest=digest(style),
         style=style,
         script=script,
         data=embedded(data),
@@ -80,35 +90,46 @@ def _asset(name: str) -> str:
     return (_ASSETS / name).read_text("utf-8")
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """How a Content-Security-Policy names a script or style that is allowed."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def contents(dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any]) -> dict[str, Any]:
+def contents(
+    dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any], step: int | None
+) -> dict[str, Any]:
     """The data of the page, part by part, as :func:`page` describes it."""
     data: dict[str, Any] = {}
     count = _ALONE if before is None else _COMPARED
     progress("gathering", 0.0)
-    for done, part in enumerate(_parts(dataset, before, options), 1):
+    for done, part in enumerate(_parts(dataset, before, options, step), 1):
         data |= part
         progress("gathering", done / count)
     return data
 
 
-def _parts(dataset: Dataset, before: Dataset | None, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _parts(
+    dataset: Dataset, before: Dataset | None, options: dict[str, Any], step: int | None
+) -> Iterator[dict[str, Any]]:
     heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
     yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
-    yield {"budget": budget(dataset)}
+    of_steps, windows = budget(dataset)
+    yield {"budget": of_steps, "findings": first_findings(dataset)}
     modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
+    if step is not None and not ((by_step["index"] == step) & (by_step["kernels"] > 0)).any():
+        raise UsageError(f"no step with work has the index {step}; tracekit show steps lists them")
     by_phase = phases(dataset)
     yield {"phases": by_phase.data}
     page_nodes = nodes(dataset, modules, by_module, by_phase.own)
     yield {"nodes": page_nodes.data}
     yield {"kernels": kernels(dataset, modules, page_nodes, by_phase.names)}
     yield {"shapes": shapes(dataset, modules, page_nodes)}
-    yield {"timeline": timelines(dataset, modules, page_nodes, by_step)}
-    yield {"steps": steps(by_step, dataset), "processes": by_process(dataset)}
+    yield {"timeline": timelines(dataset, modules, page_nodes, by_step, step)}
+    yield {"memory": memory(dataset, modules, page_nodes, by_step)}
+    in_processes = processes.frame(dataset)
+    yield {"steps": steps(by_step, dataset, windows), "processes": by_process(in_processes)}
+    yield {"ranks": ranks(dataset, records(in_processes), windows)}
     yield {"idle": idle(dataset), "launched": launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
     if before is not None:
-        yield {"changes": changes(before, dataset)}
+        yield {"changes": changes(before, dataset, page_nodes)}

@@ -13,6 +13,7 @@ from tracekit.analyses.subtrees import Hierarchy
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.views.page import limits
+from tracekit.views.page.durations import durations
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.nodes import Nodes
 
@@ -25,12 +26,13 @@ def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str
     """Kernels by time, and pairs of a node of the tree and a kernel that ran for it.
 
     Returns:
-        ``name``, ``kind``, figures of each kernel and, if it is fused, whom it ``serves``; ``left_out`` kernels and
-        ``left_out_ns``; and two lists of pairs, ``of_modules`` and ``of_lines``, with the columns ``node`` (-1 for work
-        without a module, -2 for work of a module that is not on the page), ``kernel``, ``kernels``, ``gpu_time_ns``
-        and, if there are any, ``phase`` (its place in ``phases``, or -1). Work of a module that is not on the page
-        counts for its nearest ancestor that is. Kernels on the page have all their pairs. A fused kernel is one of each
-        module that it serves, and one of each subtree: what holds several of these modules takes the others back.
+        ``name``, ``kind``, figures of each kernel and, if it is fused, whom it ``serves``; ``durations`` (histograms);
+        ``left_out`` kernels and ``left_out_ns``; and two lists of pairs, ``of_modules`` and ``of_lines``, with the
+        columns ``node`` (-1 for work without a module, -2 for work of a module that is not on the page), ``kernel``,
+        ``kernels``, ``gpu_time_ns`` and, if there are any, ``phase`` (its place in ``phases``, or -1). Work of a module
+        that is not on the page counts for its nearest ancestor that is. Kernels on the page have all their pairs. A
+        fused kernel is one of each module that it serves, and one of each subtree: what holds several of these modules
+        takes the others back.
     """
     by_time = kernels_by_time.frame(dataset)
     pairs = kernels_by_module.frame(dataset, phases=True) if phases else kernels_by_module.frame(dataset)
@@ -45,7 +47,9 @@ def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str
     count = min(len(by_time), limits.KERNELS, *map(_fitting, by_node.values()))
     shown, rest = by_time.head(count), by_time.iloc[count:]
     values = shown[list(_FIGURES)].astype(object)
+    keys = [(name if isinstance(name, str) else None, kind) for name, kind in shown[["name", "kind"]].to_numpy()]
     return {
+        "durations": durations(dataset, modules, nodes, keys),
         "name": _texts(shown["name"], limits.NAME),
         "kind": shown["kind"].tolist(),
         **{name: values[name].tolist() for name in _FIGURES},

@@ -10,9 +10,10 @@ TYPES = 500
 #: Kernels by name, and pairs of a module and a kernel.
 KERNELS = 500
 PAIRS = 40_000
-#: On the timeline: kernels in a drawing, drawings of steps (and of recordings), names of kernels, and streams.
+#: On the timeline: kernels in a drawing, drawings of steps (and of recordings), calls on the host, names, and streams.
 PIECES = 4_000
 STEPS = 16
+HOST_CALLS = 1_500
 NAMES = 2_000
 STREAMS = 48
 #: Points on the roofline.
@@ -23,6 +24,16 @@ NOTES = 6
 SHAPES = 6_000
 #: Bars of steps.
 BARS = 600
+#: Histograms of kernels, modules and lines, and bins of each.
+HISTOGRAMS = 400
+BINS = 24
+#: Steps of a rank.
+RANK_STEPS = 120
+#: Series of modules that changed, and layers of each.
+LAYER_ROWS = 12
+LAYERS = 128
+#: Modules by memory.
+MEMORY_ROWS = 400
 #: Rows of smaller tables.
 ROWS = 200
 #: Characters of a name, and of a longer text.

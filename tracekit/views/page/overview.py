@@ -1,23 +1,20 @@
-"""What was recorded, how much of it is attributed, where devices were idle, and what changed."""
+"""What was recorded, how much of it is attributed, where the wall clock went, and where devices were idle."""
 
 from collections import Counter
 from typing import Any
 
 import pandas as pd
 
-from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps, processes
-from tracekit.analyses.difference import Options, compare
+from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps
 from tracekit.analyses.nodes import why
 from tracekit.dataset.opening import SUFFIX, Dataset
 from tracekit.version import __version__
-from tracekit.views import summary
-from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps
+from tracekit.views import findings, summary
 from tracekit.views.formatting import nouns, records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 
 _PAIRS = 50
-_KERNELS = 8
 
 
 def title(dataset: Dataset) -> str:
@@ -74,19 +71,34 @@ def coverage(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def budget(dataset: Dataset) -> dict[str, Any]:
-    """The budget of the median step by kind; without rows where it is not known."""
+def budget(dataset: Dataset) -> tuple[dict[str, Any], pd.DataFrame | None]:
+    """The budget of the median step by kind, without rows where it is not known, and the windows of all devices.
+
+    Windows have a column ``report``, and are None where they are not known.
+    """
     # A dataset of an earlier tracekit lacks what it needs.
-    rows = records(budget_of_steps.overview(dataset)) if "waits" in dataset.tables else []
+    by_kind, windows = budget_of_steps.with_windows(dataset) if "waits" in dataset.tables else (None, None)
+    rows = [] if by_kind is None else records(by_kind)
     for row in rows:
+        row["place"] = budget_of_steps.KINDS.index(row["kind"])
         row["leading"] = [[clipped(name), share] for name, share in row["leading"]]
     of = "median step" if dataset.manifest["rows"]["steps"] else "recording"
-    return {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}
+    data = {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}
+    return data, None if windows is None else pd.DataFrame({"report": None, **windows})
 
 
-def by_process(dataset: Dataset) -> dict[str, Any]:
-    """Work by report, rank, process and device."""
-    rows = records(processes.frame(dataset))
+def first_findings(dataset: Dataset) -> list[dict[str, Any]]:
+    """The first findings: what could be had back of the median step, and how."""
+    return [
+        {name: row[name] for name in ("family", "saving_ns", "saving_share")}
+        | {"module": clipped(row["module"] or "(outside)"), "advice": clipped(row["advice"], limits.TEXT)}
+        for row in findings.first(dataset)
+    ]
+
+
+def by_process(in_processes: pd.DataFrame) -> dict[str, Any]:
+    """Work by report, rank, process and device, which the analysis ``processes`` answers."""
+    rows = records(in_processes)
     for row in rows:
         row["report"] = row["report"] and clipped(row["report"])
     return {"rows": rows[: limits.ROWS], "left_out": max(len(rows) - limits.ROWS, 0)}
@@ -142,42 +154,3 @@ def launched(by_module: pd.DataFrame) -> dict[str, int]:
     """Sums over the rows of the analysis ``launches``: number, host time, GPU time, and launch-bound GPU time."""
     names = ("launches", "launch_ns", "blocked_ns", "gpu_time_ns", "launch_bound_ns", "waiting_ns", "replayed_ns")
     return {name: int(by_module[name].sum()) for name in names}
-
-
-def changes(before: Dataset, after: Dataset) -> dict[str, Any]:
-    """Whole steps, and the modules that changed, equal changes in one line, the largest own change first."""
-    difference = compare(before, after, Options())
-    rows = records(difference.rows)
-    changed = changed_parts(rows)
-    lines = by_own_change(changed, difference.patterns)
-    whole = [{**row, "copies": [row]} for row in whole_steps(rows)]
-    kernels = by_module(difference)
-    return {
-        "before": title(before),
-        "after": title(after),
-        "notes": [clipped(note, limits.TEXT) for note in difference.notes],
-        "tally": dict(Counter(row["status"] for row in changed)),
-        "same": sum(row["what"] != "step" and row["status"] == "same" for row in rows),
-        "steps": [_line(line, []) for line in whole[: limits.ROWS]],
-        "lines": [_line(line, kernels_of(line, kernels)) for line in lines[: limits.ROWS]],
-        "left_out": max(len(lines) - limits.ROWS, 0),
-    }
-
-
-def _line(line: dict[str, Any], kernels: list[dict[str, Any]]) -> dict[str, Any]:
-    shapes = line["shapes"]
-    return {
-        **_figures(line),
-        "path": clipped(line["path"], limits.TEXT),
-        "shapes": None if shapes is None else clipped(shapes, limits.TEXT),
-        "status": line["status"],
-        "copies": len(line["copies"]),
-        "own_change_ns": line["own_change_ns"],
-        "kernels": [{**_figures(kernel), "name": clipped(kernel["name"])} for kernel in kernels[:_KERNELS]],
-        "kernels_left_out": max(len(kernels) - _KERNELS, 0),
-    }
-
-
-def _figures(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("before_ns", "after_ns", "change_ns", "before_kernels", "after_kernels")
-    return {name: row[name] for name in names}

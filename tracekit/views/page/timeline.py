@@ -18,11 +18,14 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
+from tracekit.views.page.host import Host, HostCalls
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.nodes import Nodes
+from tracekit.views.page.together import Together, joined, tied, together
 
 _WHERE = ["pid", "device", "context", "stream"]
-_COLUMNS = ["name", "kind", "module_id", "step_id", "start_ns", "end_ns", "dur_ns", "tid", *_WHERE]
+_NUMBERS = ["start_ns", "end_ns", "dur_ns", "step_id", "kernel_id"]
+_COLUMNS = ["name", "kind", "module_id", "tid", *_NUMBERS, *_WHERE]
 _OPERATOR = "cpu_op"
 
 
@@ -44,31 +47,34 @@ class _Texts:
     """Names and kinds of work in all reports so far; both are numbered, kinds from -2 downwards."""
 
     def __init__(self) -> None:
-        self._names, self._kinds = Words(), Words()
+        self.names, self._kinds = Words(), Words()
 
     def codes(self, table: pa.Table) -> Rows:
         """For each kernel its name, or its kind if it has none."""
-        name, kind = self._names.codes(labels(table, "name")), self._kinds.codes(labels(table, "kind"))
+        name, kind = self.names.codes(labels(table, "name")), self._kinds.codes(labels(table, "kind"))
         return np.where(name >= 0, name, -2 - kind)
 
     def listed(self, drawn: list[dict[str, list[int]]]) -> list[str]:
-        """The most frequent texts of pieces; ``name`` in the pieces becomes the index among these, or -1."""
-        used = np.array([code for pieces in drawn for code in pieces["name"]], np.int64)
-        texts = [*self._names.all(), *self._kinds.all()]
+        """The most frequent texts of pieces; ``name`` becomes the index among these, or -1; that of none is -2."""
+        used = np.array([code for pieces in drawn for code in pieces["name"] if code != -1], np.int64)
+        texts = [*self.names.all(), *self._kinds.all()]
         codes, times = np.unique(self._places(used), return_counts=True)
         listed = codes[np.argsort(-times, kind="stable")][: limits.NAMES]
-        index = np.full(len(texts), -1, dtype=np.int64)
-        index[listed] = np.arange(listed.size)
+        index = np.full(len(texts) + 1, -1, dtype=np.int64)
+        index[listed], index[-1] = np.arange(listed.size), -2
         for pieces in drawn:
             pieces["name"] = index[self._places(np.array(pieces["name"], np.int64))].tolist()
         return [clipped(texts[code]) for code in listed.tolist()]
 
     def _places(self, codes: Rows) -> Rows:
-        return np.where(codes >= 0, codes, len(self._names) - 2 - codes)
+        """The places of codes among all texts; that of none, -1, stays."""
+        return np.where(codes >= -1, codes, len(self.names) - 2 - codes)
 
 
-def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame) -> dict[str, Any]:
-    """The work of chosen steps, and of each whole recording.
+def timelines(
+    dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame, number: int | None
+) -> dict[str, Any]:
+    """The work of chosen steps, of these the one with index ``number`` first, and of each whole recording.
 
     Returns:
         ``names`` of work, and ``drawn``, a list of drawings: ``step`` (null for a whole recording), ``report``,
@@ -76,30 +82,67 @@ def timelines(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.Data
         ``lanes`` each needs), ``left_out`` (how many streams are not drawn), and ``pieces`` in columns: ``start_ns``
         (from the start of the drawing), ``length_ns``, ``stream``, ``lane``, ``module``, ``line``, ``name`` (-1 if not
         listed), ``count`` (kernels that are drawn as one) and ``ns`` (their time). Where there are too many
-        pieces, neighbours are drawn as one, with the module and the name that took the most of their time.
+        pieces, neighbours are drawn as one, with the module and the name that took the most of their time. Drawings of
+        steps with work of a device have ``threads`` of the host and ``host``, the calls on these, in columns: those
+        above, with the thread as ``stream`` and -2 as the ``name`` of calls of modules; and ``pieces`` have ``launch``,
+        the call that launched each, or -1. If several ranks ran the first step on a known clock, the first drawing is
+        of all of them, and its ``pieces`` have ``meeting``: which are of one collective.
     """
-    choices, texts = chosen(steps), _Texts()
+    choices, texts = chosen(steps, number), _Texts()
+    common = together(dataset, steps, choices[0][0] if choices else None)
     of_steps: list[dict[str, Any]] = [{}] * len(choices)
+    of_common: dict[int, dict[str, Any]] = {}
     recordings: list[dict[str, Any]] = []
-    drawn_in = {None if REPORT not in steps else steps[REPORT].iloc[row] for row, _ in choices}
+    reports = [None if REPORT not in steps else steps[REPORT].iloc[row] for row, _ in choices]
     for at, part in enumerate(dataset.by_report()):
-        report = part.reports[0] if part.reports else None
-        if at >= limits.STEPS and report not in drawn_in:
+        name = part.reports[0] if part.reports else None
+        if at >= limits.STEPS and name not in reports and at not in common.rows:
             continue
-        table = device_work(part, _COLUMNS)
-        stream, streams = _streams(part, table)
-        start, end, time, step_of = (integers(table, name) for name in ("start_ns", "end_ns", "dur_ns", "step_id"))
-        work = _Work(start, end, time, stream, modules.rows(table), texts.codes(table))
-        for place, (row, why) in enumerate(choices):
-            if report is None or steps[REPORT].iloc[row] == report:
-                step = described(steps, row, why)
-                rows = np.flatnonzero(step_of == step["step_id"])
-                of_steps[place] = {"step": step, "report": step["report"], **_drawn(work.of(rows), streams, nodes)}
-        if at < limits.STEPS and step_of.size:
-            drawing = _drawn(work, streams, nodes)
-            recordings.append({"step": None, "report": report and clipped(report), **drawing})
+        report = _read(part, modules, texts)
+        for place in [place for place, one in enumerate(reports) if one == name]:
+            of_steps[place] = report.of_step(described(steps, *choices[place]), nodes)
+        if at in common.rows:
+            of_common[at] = report.of_ranks(steps["step_id"].iloc[common.rows[at]].to_numpy("int64"), common, nodes)
+        if at < limits.STEPS and report.step.size:
+            drawing = _drawn(report.work, report.streams, nodes)
+            recordings.append({"step": None, "report": name and clipped(name), **drawing})
     drawn = of_steps + recordings
-    return {"names": texts.listed([drawing["pieces"] for drawing in drawn]), "drawn": drawn}
+    if of_common:
+        step = described(steps, choices[0][0], "all ranks")
+        drawn.insert(0, {"step": step, "report": None, **joined(of_common, common)})
+    columns = [drawing[name] for drawing in drawn for name in ("pieces", "host") if name in drawing]
+    return {"names": texts.listed(columns), "drawn": drawn}
+
+
+class _Report(NamedTuple):
+    """The work of a report, the step and the id of each piece, and what the host called if that is known."""
+
+    work: _Work
+    streams: list[dict[str, Any]]
+    step: Ints
+    kernel: Ints
+    host: HostCalls | None
+
+    def of_step(self, step: dict[str, Any], nodes: Nodes) -> dict[str, Any]:
+        rows = np.flatnonzero(self.step == step["step_id"])
+        drawing = _drawn(self.work.of(rows), self.streams, nodes)
+        if self.host is not None and drawing["streams"][0]["tid"] is None:
+            _add_host(drawing, self.host.of_step(step["step_id"], rows, self.work.module[rows]), nodes)
+        return {"step": step, "report": step["report"], **drawing}
+
+    def of_ranks(self, steps: Ints, common: Together, nodes: Nodes) -> dict[str, Any]:
+        rows = np.flatnonzero(np.isin(self.step, steps))
+        drawing = _drawn(self.work.of(rows), self.streams, nodes, len(common.rows))
+        return tied(drawing, common, self.kernel[rows])
+
+
+def _read(dataset: Dataset, modules: Hierarchy, texts: _Texts) -> _Report:
+    table = device_work(dataset, _COLUMNS)
+    stream, streams = _streams(dataset, table)
+    start, end, time, step, kernel = (integers(table, name) for name in _NUMBERS)
+    work = _Work(start, end, time, stream, modules.rows(table), texts.codes(table))
+    host = HostCalls(dataset, modules, texts.names) if "waits" in dataset.tables else None
+    return _Report(work, streams, step, kernel, host)
 
 
 def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, Any]]]:
@@ -116,14 +159,14 @@ def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, An
     return code, streams
 
 
-def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes) -> dict[str, Any]:
+def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes, parts: int = 1) -> dict[str, Any]:
     streams, local = np.unique(whole.stream, return_inverse=True)
-    shown = np.sort(np.argsort(-sums(local, whole.ns, streams.size), kind="stable")[: limits.STREAMS])
+    shown = np.sort(np.argsort(-sums(local, whole.ns, streams.size), kind="stable")[: max(limits.STREAMS // parts, 1)])
     place = np.full(streams.size, -1, dtype=np.int64)
     place[shown] = np.arange(shown.size)
     work = whole._replace(stream=place[local]).of(np.flatnonzero(place[local] >= 0))
     begin = int(work.start.min())
-    pieces, count = _merged(work, limits.PIECES)
+    pieces, count = _merged(work, limits.PIECES // parts)
     lane = lanes(pieces.stream, pieces.start, pieces.end)
     lane_counts = np.zeros(shown.size, dtype=np.int64)
     np.maximum.at(lane_counts, pieces.stream, lane + 1)
@@ -137,6 +180,30 @@ def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes) -> dict[
         ],
         "left_out": int(streams.size - shown.size),
         "pieces": _columns(pieces, begin, lane, count, nodes),
+    }
+
+
+def _add_host(drawing: dict[str, Any], host: Host, nodes: Nodes) -> None:
+    """Adds what threads of the host did; a drawing of merged pieces does not tell who launched them."""
+    begin = min(drawing["start_ns"], int(host.start.min(initial=drawing["start_ns"])))
+    later, end = drawing["start_ns"] - begin, drawing["start_ns"] + drawing["span_ns"]
+    pieces = drawing["pieces"]
+    pieces["start_ns"] = [at + later for at in pieces["start_ns"]]
+    if drawing["work"] == len(pieces["ns"]) == host.launch.size:
+        pieces["launch"] = host.launch.tolist()
+    columns = {
+        "start_ns": host.start - begin,
+        "length_ns": host.end - host.start,
+        "stream": host.thread,
+        "lane": host.depth,
+        "name": host.name,
+        "module": _placed(host.module, nodes.module),
+    }
+    drawing |= {
+        "start_ns": begin,
+        "span_ns": max(end, int(host.end[host.module >= 0].max(initial=end))) - begin,
+        "threads": [{"pid": pid, "tid": tid} for pid, tid in host.threads],
+        "host": {name: column.tolist() for name, column in columns.items()},
     }
 
 
@@ -191,18 +258,26 @@ def _main(group: Rows, value: Rows, ns: Ints) -> Rows:
     return main
 
 
-def steps(frame: pd.DataFrame, dataset: Dataset) -> dict[str, Any]:
+#: Steps that take this much longer than the median of their kind are slow; so many are named.
+_SLOW, _NAMED = 1.2, 5
+
+
+def steps(frame: pd.DataFrame, dataset: Dataset, windows: pd.DataFrame | None) -> dict[str, Any]:
     """What steps cost.
 
     Args:
         frame: The answer of the analysis ``steps``.
         dataset: The dataset.
+        windows: The windows of devices in steps, if they are known.
 
     Returns:
-        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``gpu_time_ns``, ``kind`` (index
-        into ``kinds``) and ``step`` (its row). Of more steps than there is room for, neighbours share a bar, which is
-        that of the slowest.
+        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``time_ns`` (wall clock, from a
+        device's first work of the step to that of the next; if there is no such work, the host's time),
+        ``gpu_time_ns``, ``kind`` (index into ``kinds``) and ``step`` (its row). Of more steps than there is room for,
+        neighbours share a bar, which is that of the slowest. ``slow``: the steps that take far longer than the median
+        of their kind, which is ``median_ns``, the slowest first.
     """
+    frame = frame.assign(time_ns=_wall_clock(frame, windows))
     rows = records(phases.frame(dataset))
     for row in rows:
         row["kind"] = row["kind"] and clipped(row["kind"])
@@ -213,23 +288,43 @@ def steps(frame: pd.DataFrame, dataset: Dataset) -> dict[str, Any]:
         "count": len(frame),
         "kinds": [clipped(kind) for kind in kinds[: limits.ROWS]],
         "bars": _bars(frame, kinds),
+        "slow": _slow_steps(frame),
     }
 
 
+def _wall_clock(frame: pd.DataFrame, windows: pd.DataFrame | None) -> Ints:
+    host: Ints = frame["host_ns"].to_numpy("int64")
+    if windows is None:
+        return host
+    longest = windows.groupby("step_id")["window_ns"].max()
+    known = frame["step_id"].map(longest)
+    return np.where(known.notna(), known.fillna(0).astype("int64"), host)
+
+
+def _slow_steps(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    median = frame.groupby(frame["kind"].map(_kind))["time_ns"].transform("median")
+    slow = frame.assign(row=np.arange(len(frame)), median_ns=median)[frame["time_ns"] > _SLOW * median]
+    slow = slow.sort_values("time_ns", ascending=False, kind="stable").head(_NAMED)
+    rows = records(slow[["row", "index", "kind", "time_ns", "median_ns", "gpu_time_ns"]])
+    return [{**row, "kind": clipped(_kind(row["kind"]))} for row in rows]
+
+
 def _bars(frame: pd.DataFrame, kinds: list[str]) -> dict[str, list[int]]:
-    shown = _slowest(frame["gpu_time_ns"].to_numpy("int64"), limits.BARS)
+    shown = _slowest(frame["time_ns"].to_numpy("int64"), limits.BARS)
     index = {kind: at for at, kind in enumerate(kinds)}
     steps = frame.iloc[shown]
     return {
         "step": shown.tolist(),
+        "time_ns": steps["time_ns"].tolist(),
         "gpu_time_ns": steps["gpu_time_ns"].tolist(),
         "kind": [min(index[_kind(kind)], limits.ROWS) for kind in steps["kind"]],
     }
 
 
-def chosen(frame: pd.DataFrame) -> list[tuple[int, str]]:
+def chosen(frame: pd.DataFrame, number: int | None = None) -> list[tuple[int, str]]:
     """The rows of the steps to draw, and why: of each kind (and report) the median, the slowest and the first.
 
+    Steps with the index ``number`` come before these.
     Median and slowest are by GPU time; of two steps in the middle, the faster is the median. The median of the most
     frequent kind comes first. Steps without work are ignored.
     """
@@ -237,7 +332,7 @@ def chosen(frame: pd.DataFrame) -> list[tuple[int, str]]:
     keys = [name for name in ("report", "kind") if name in worked.columns]
     groups = [group for _, group in worked.groupby(keys, sort=False, dropna=False)]
     groups.sort(key=len, reverse=True)
-    steps: dict[int, str] = {}
+    steps = dict.fromkeys(worked[worked["index"] == number]["row"].tolist(), "chosen")
     for why in ("median", "slowest", "first"):
         for group in groups:
             steps.setdefault(_of_group(group, why), why)

@@ -17,6 +17,7 @@ function cardFacts(node) {
     ["self", node.kind === "module" ? `${duration(node.self_ns)} (${percent(shareOf(node.self_ns, node.subtree_ns))})` : ""],
     ["busy", node.busy_ns ? duration(node.busy_ns) : ""],
     ["each, median", each],
+    ["change per step", node.change_ns ? changeText(node) : ""],
     ["per step, median", step],
     ["calls", integer(node.calls)],
     [`own ${WORDS.works}`, node.kind === "module" ? integer(node.kernels) : ""],
@@ -52,6 +53,23 @@ function cardShapes(node) {
     el("span", { class: "figures" }, [duration(row.gpu_time_ns), `${grouped(row.calls)} \u00d7`, row.gpu_ns_per_token ? `${duration(row.gpu_ns_per_token)} per token` : ""].filter(Boolean).join(" \u00b7 ")))), others));
 }
 
+// How long its calls took, or the runs of a kernel.
+function cardDurations(node) {
+  const list = node.kind === "kernel" ? "kernels" : node.kind === "module" ? node.tree.mode : null;
+  const spread = list && !selection.phase ? DATA.kernels.durations[list].find((row) => row.of === (node.kernel ?? node.index)) : null;
+  if (!spread) return null;
+  const { counts, from_ns: from, until_ns: until } = spread;
+  const most = Math.max(...counts);
+  const edge = (at) => duration(Math.round(from * (until / from) ** (at / counts.length)));
+  const what = node.kind === "kernel" ? "Durations" : `${WORDS.device} time of calls`;
+  const bars = counts.map((count, at) => svg("rect", { x: at, width: 0.9, y: 1 - count / most, height: count / most },
+    svg("title", {}, `${grouped(count)} from ${edge(at)} to ${edge(at + 1)}`)));
+  const peak = counts.indexOf(most);
+  const label = `${what}: ${grouped(counts.reduce((sum, count) => sum + count, 0))} from ${duration(from)} to ${duration(until)}, most from ${edge(peak)} to ${edge(peak + 1)}`;
+  return el("div", {}, el("h4", {}, what), svg("svg", { viewBox: `0 0 ${counts.length} 1`, preserveAspectRatio: "none", class: "spread", role: "img", "aria-label": label }, ...bars),
+    el("p", { class: "ends muted" }, el("span", {}, duration(from)), el("span", {}, duration(until))));
+}
+
 function kernelName(at) {
   return DATA.kernels.name[at] ?? DATA.kernels.kind[at];
 }
@@ -65,7 +83,7 @@ function drawCard() {
     el("p", { class: "value" }, percent(node.share), el("span", { class: "muted" }, ` ${duration(node.subtree_ns)}${selection.phase ? ` ${selection.phase}` : ""}`)),
     phaseBar(node, "subtree_ns", node.tree.all.subtree_ns, toneOf(node)),
     node.advice ? el("p", { class: "muted" }, capital(node.advice)) : null,
-    cardPhases(node), cardFacts(node), cardKernels(node), cardShapes(node),
+    cardPhases(node), cardFacts(node), cardDurations(node), cardKernels(node), cardShapes(node),
   ].filter(Boolean));
 }
 

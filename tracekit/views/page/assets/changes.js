@@ -61,5 +61,5 @@ function addChanges() {
   const more = changes.left_out ? el("p", { class: "muted" }, `${counted(changes.left_out, "smaller change")} not shown: see tracekit diff`) : null;
   const none = changes.lines.length ? null : el("p", {}, inWords("No module changed by more than the spread between steps."));
   section("changes", el("p", { class: "chips" }, el("span", {}, `${changes.before} \u2192 ${changes.after}`), ...chips,
-    el("span", { class: "muted" }, `${counted(changes.same, "module and shape", "modules and shapes")} unchanged`)), ...notes, none, place, all, more);
+    el("span", { class: "muted" }, `${counted(changes.same, "module and shape", "modules and shapes")} unchanged`)), ...notes, none, place, all, more, layerTable(), cameAndWent());
 }

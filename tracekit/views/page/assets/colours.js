@@ -29,7 +29,7 @@ const TYPE_TONES = (() => {
 
 // A module's class as recorded by markers, or "".
 function className(node) {
-  return node.type?.class_name ?? "";
+  return node.kind === "class" ? "" : node.type?.class_name ?? "";
 }
 
 function typeName(type) {

@@ -23,6 +23,7 @@ class Node {
   }
 
   get path() {
+    if (this.tree.root !== "modules") return [this, ...this.ancestors.slice(1).reverse()].reverse().map((node) => node.name).join(" \u2190 ");
     const names = [];
     for (let node = this; node.parent; node = node.parent) names.push(node.name.replaceAll(" \u2026 ", "\u2026"));
     return names.reverse().join(".") || this.name;
@@ -45,6 +46,7 @@ class Node {
 
   // Whether work of an owner (an index of a node, or -1 for no module) is in this subtree.
   holds(owner) {
+    if (this.owners) return this.owners.has(owner);
     return owner >= this.reach[0] && owner < this.reach[1];
   }
 }
@@ -58,8 +60,9 @@ function rowOf(columns, at) {
 }
 
 // All work: modules in pre-order, modules that are left out, and work without a module, by cause.
-function treeOf(columns) {
-  const tree = { nodes: [], all: null };
+function treeOf(mode) {
+  const columns = DATA.nodes[mode];
+  const tree = { root: "modules", mode, nodes: [], all: null };
   const all = new Node(tree, "all", -2, `All ${WORDS.device} time`, { ...NO_FIGURES, subtree_ns: TOTAL });
   tree.all = all;
   columns.name.forEach((name, at) => {
@@ -102,13 +105,14 @@ function addLeftOut(node) {
   node.children.push(rest);
 }
 
-const TREES = { lines: treeOf(DATA.nodes.lines), modules: treeOf(DATA.nodes.modules) };
+const TREES = { lines: treeOf("lines"), modules: treeOf("modules") };
 const FOLDS = TREES.lines.nodes.length < TREES.modules.nodes.length;
 
 // The same module in the other tree, or its nearest ancestor there.
 function counterpart(node, mode) {
   const tree = TREES[mode];
   if (node.tree === tree) return node;
+  if (node.tree.root !== "modules") return treeFrom(node.tree.root, mode).all;
   if (node.kind === "unknown" || node.kind === "cause") {
     return tree.all.children.find((child) => child.kind === "unknown") ?? tree.all;
   }
@@ -120,11 +124,11 @@ function counterpart(node, mode) {
 
 // Kernels of a subtree in the phase that is shown, the most time first, and the time of kernels that are not listed.
 function kernelsOf(node) {
-  const pairs = node.tree === TREES.lines ? DATA.kernels.of_lines : DATA.kernels.of_modules;
+  const pairs = DATA.kernels[`of_${node.tree.mode}`];
   const byKernel = new Map();
   let rest = node.subtree_ns;
   pairs.node.forEach((owner, at) => {
-    if (!node.holds(owner) || (selection.phase && PHASES[pairs.phase[at]] !== selection.phase)) return;
+    if (!node.holds(owner) || (node.kernel ?? pairs.kernel[at]) !== pairs.kernel[at] || (selection.phase && PHASES[pairs.phase[at]] !== selection.phase)) return;
     const sums = byKernel.get(pairs.kernel[at]) ?? { kernel: pairs.kernel[at], kernels: 0, gpu_time_ns: 0 };
     sums.kernels += pairs.kernels[at];
     sums.gpu_time_ns += pairs.gpu_time_ns[at];

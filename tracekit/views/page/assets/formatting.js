@@ -32,7 +32,7 @@ function grouped(number) {
 function duration(ns) {
   if (ns === null) return "";
   if (ns < 0) return `-${duration(-ns)}`;
-  const [size, unit] = UNITS.find(([least]) => ns >= least) ?? UNITS.at(-1);
+  const [size, unit] = UNITS.find(([least]) => ns >= 0.9995 * least) ?? UNITS.at(-1);
   return `${ns < 999.5 * size ? precise(ns / size, 3) : grouped(fixed(ns / size, 0))} ${unit}`;
 }
 
@@ -56,6 +56,16 @@ function integer(number) {
 function figure(number) {
   if (number === null) return "";
   return Math.abs(number) >= 999.5 ? grouped(fixed(number, 0)) : precise(number, 3);
+}
+
+const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+// Bytes in the largest decimal unit that fits, three digits.
+function sizeText(bytes) {
+  if (bytes === null) return "";
+  if (bytes < 0) return `-${sizeText(-bytes)}`;
+  const [size, prefix] = PREFIXES.find(([least]) => bytes >= 0.9995 * least) ?? [1, ""];
+  return `${figure(bytes / size)} ${prefix}B`;
 }
 
 function counted(number, singular, plural = `${singular}s`) {

@@ -70,7 +70,7 @@ function nodeLabel(node) {
   const copies = node.modules > 1 ? `, ${counted(node.modules, "module")}` : "";
   const type = className(node);
   const phases = phaseText(node);
-  return `${node.name}${type && `, ${type}`}${copies}: ${duration(node.subtree_ns)}, ${percent(node.share)} of ${selection.phase ?? WORDS.device} time${phases && `; ${phases}`}`;
+  return `${node.name}${type && `, ${type}`}${copies}: ${duration(node.subtree_ns)}, ${percent(node.share)} of ${selection.phase ?? WORDS.device} time${phases && `; ${phases}`}${node.change_ns ? `; changed by ${changeText(node)} a step` : ""}`;
 }
 
 // Rows of ancestors are less high than the others.
@@ -84,10 +84,12 @@ function cellOf(cell) {
   const tone = toneOfCell(cell);
   const shade = tone === "tone-small" ? `${NEUTRAL}-${cell.shade}` : `${tone}-${cell.shade}`;
   const box = { left: `${left}px`, top: `${topOf(depth)}px`, width: `${Math.max(width - 1, 1)}px`, "--tone": `var(--${shade})` };
+  const changed = differs.shown && !own && !small ? changeColour(node) : null;
+  if (differs.shown) box["--tone"] = changed ?? `var(--${NEUTRAL}-${cell.shade})`;
   const time = own ? "self_ns" : "subtree_ns";
   const phases = PHASES.length && !small ? styled(el("span", { class: "stripes", "aria-hidden": "true" }), { background: phaseStripes(phaseParts(node, time, node[time])) }) : null;
   const text = small ? [] : own ? ownText(width) : cellText(node, width);
-  const looks = `cell ${tone} ${text.length ? "named" : ""} ${phases ? "striped" : ""} ${own ? "own" : ""} ${cell.above ? "above" : ""}`;
+  const looks = `cell ${differs.shown && tone !== "tone-small" ? NEUTRAL : tone} ${text.length ? "named" : ""} ${phases ? "striped" : ""} ${own ? "own" : ""} ${cell.above ? "above" : ""} ${isFaded(node) ? "faded" : ""}`;
   if (own || small) {
     const title = own ? `${node.name}, self: ${duration(node.self_ns)}` : `${counted(small.count, "small module")} in ${node.name}: ${duration(small.ns)}`;
     return styled(el("div", { class: looks, title, "aria-hidden": "true" }, ...text, phases), box);
@@ -104,7 +106,7 @@ function cellOf(cell) {
 
 // An id of a node that is unique on the page.
 function treeIndex(node) {
-  return node.kind === "module" ? node.index : `${node.kind}-${node.parent?.index ?? "all"}-${node.parent?.children.indexOf(node) ?? 0}`;
+  return node.kind === "module" ? node.index : node.number !== undefined ? `up-${node.number}` : `${node.kind}-${node.parent?.index ?? "all"}-${node.parent?.children.indexOf(node) ?? 0}`;
 }
 
 function ownText(width) {
@@ -127,7 +129,7 @@ function cellText(node, width) {
     return el("span", { class: kind }, text);
   };
   const times = part("times", node.copies > 1 ? `${grouped(node.copies)} \u00d7` : "", BADGE_PX);
-  const share = part("part", percent(node.share));
+  const share = part("part", differs.shown && node.change_ns ? `${changeText(node)}` : percent(node.share));
   const type = part("class", className(node));
   return name ? [el("span", { class: "name" }, name), type, times, share].filter(Boolean) : [];
 }
@@ -207,11 +209,17 @@ function onIcicleMove(event) {
   show(icicle.cells.find((cell) => cell.element && cell.element === item)?.node ?? null);
 }
 
+function setFold(folded) {
+  byId("fold").checked = folded;
+  setMode(folded ? "lines" : "modules");
+}
+
 function addIcicle() {
   icicle.place = byId("icicle");
   if (FOLDS) {
     const fold = el("input", { type: "checkbox", role: "switch", id: "fold", checked: true });
     fold.addEventListener("change", () => setMode(fold.checked ? "lines" : "modules"));
+    linked("fold", () => (fold.checked ? "" : "no"), (text) => setFold(text !== "no"));
     byId("fold-place").append(el("label", { for: "fold" }, fold, " fold equal layers"));
   }
   icicle.place.addEventListener("mousemove", onIcicleMove);

@@ -31,7 +31,8 @@ function drawKernels() {
 function addKernels() {
   if (!DATA.kernels.name.length) return;
   kernelTable = new SortedTable({ id: "kernels-table", caption: `${capital(WORDS.works)} by time`, columns: KERNEL_COLUMNS, sort: "gpu_time_ns", pageRows: FEW_ROWS });
-  const field = searchField(`Search ${WORDS.works}`, "search-kernels", (query) => { kernelQuery = query; drawKernels(); });
+  const field = searchField(`Search ${WORDS.works}`, "search-kernels", (query) => { kernelQuery = query; drawKernels(); writeLink(); });
+  linked("kernels", () => kernelQuery, (query) => { field.value = query; field.dispatchEvent(new Event("input")); });
   byId("kernels").querySelector("h2").textContent = capital(WORDS.works);
   section("kernels", el("div", { class: "tools" }, field), kernelTable.element);
   onSelected(drawKernels);

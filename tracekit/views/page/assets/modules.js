@@ -1,7 +1,6 @@
 // Layer types, and the table of modules.
 
 let moduleTable = null;
-let moduleQuery = "";
 let longestSelf = 1; // the time of the longest bar in the table
 const FIRST_TYPES = 12;
 
@@ -28,15 +27,6 @@ function addTypes() {
   section("types", el("div", { id: "types-place" }));
   onSelected(drawTypes);
   drawTypes();
-}
-
-// The type of numbered modules is named layers.*: search for layers.
-function searchFor(type) {
-  const field = byId("search-modules");
-  field.value = type.replace(/\.\*$/, ".");
-  field.dispatchEvent(new Event("input"));
-  byId("modules").scrollIntoView();
-  field.focus({ preventScroll: true });
 }
 
 function moduleCell(node) {
@@ -75,15 +65,15 @@ const MODULE_COLUMNS = [
 ];
 
 function searched(mode) {
-  return TREES[mode].nodes.filter((node) => !moduleQuery || matches(moduleQuery, `${node.path} ${className(node)}`));
+  return TREES[mode].nodes.filter((node) => !search.query || selection.node.tree.root !== "modules" || matches(search.query, `${node.path} ${className(node)}`));
 }
 
 function drawModules() {
   const { node, mode } = selection;
   const inside = (module) => node.kind === "all" || node.holds(module.index);
   const rows = searched(mode).filter(inside);
-  const single = mode === "lines" && moduleQuery && !rows.length ? searched("modules").length : 0;
-  const note = [node.kind === "all" ? "" : `inside ${node.path}`, selection.phase].filter(Boolean).join(", ");
+  const single = mode === "lines" && search.query && !rows.length ? searched("modules").length : 0;
+  const note = [node.kind === "all" ? "" : `inside ${node.path}`, search.query && `matching ${search.query}`, selection.phase].filter(Boolean).join(", ");
   longestSelf = TREES[mode].nodes.reduce((most, module) => Math.max(most, module.self_ns), 1);
   moduleTable.setRows(rows, note);
   byId("unfold-place").replaceChildren(...(single ? [el("button", { type: "button", onclick: unfold }, `Show ${counted(single, "matching single module")}`)] : []));
@@ -92,18 +82,16 @@ function drawModules() {
 
 function unfold() {
   select(selection.node.tree.all);
-  byId("fold").checked = false;
-  setMode("modules");
+  setFold(false);
 }
 
 function addModules() {
   if (!TREES.modules.nodes.length) return;
   moduleTable = new SortedTable({ id: "modules-table", caption: "Modules by self time", columns: MODULE_COLUMNS, sort: "self_ns",
     rowProperties: (node) => ({ class: node === selection.node ? "chosen" : null }) });
-  const field = searchField(inWords("Search modules: path or class"), "search-modules", (query) => { moduleQuery = query; drawModules(); });
   const hidden = DATA.about.rows.modules - TREES.modules.nodes.length;
   const more = hidden ? [el("p", { class: "muted" }, `${counted(hidden, "module")} with the least time not listed: see tracekit show modules.`)] : [];
-  section("modules", el("div", { class: "tools" }, field, el("span", { id: "unfold-place" }), el("span", { id: "everywhere-place" })), moduleTable.element, ...more);
+  section("modules", el("div", { class: "tools" }, el("span", { id: "unfold-place" }), el("span", { id: "everywhere-place" })), moduleTable.element, ...more);
   onSelected(drawModules);
   drawModules();
 }

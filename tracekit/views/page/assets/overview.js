@@ -65,23 +65,35 @@ function addOverview() {
   addCoverage();
 }
 
+// More than this share of the time without a module is told in full.
+const LOW_SHARE = 0.05;
+
 function addCoverage() {
   const rows = DATA.coverage.kernels;
   const tones = rows.map((row, at) => (row.known ? `known-${at % 3}` : `unknown-${at % 3}`));
-  const parts = rows.filter((row) => row.time_ns).map((row) =>
-    styled(el("span", { class: tones[rows.indexOf(row)] }), { "flex-grow": row.time_ns, "min-width": "2px" }));
+  const shares = rows.filter((row) => row.time_ns).map((row) =>
+    styled(el("span", { class: tones[rows.indexOf(row)] }), { "flex-grow": row.time_ns }));
   const list = rows.map((row, at) => el("li", {}, swatch(tones[at]),
     el("span", { class: "what" }, row.how),
     el("span", { class: "figures" }, `${percent(shareOf(row.time_ns, TOTAL))} \u00b7 ${duration(row.time_ns)} \u00b7 ${counted(row.count, WORDS.work)}`)));
   const doubts = DATA.coverage.doubts.map((doubt) => el("li", {}, el("span", { class: "what" }, capital(doubt))));
-  const stack = el("div", { class: "stack", role: "img", "aria-label": rows.map((row) => `${row.how} ${percent(shareOf(row.time_ns, TOTAL))}`).join(", ") }, ...parts);
+  const stack = el("div", { class: "stack", role: "img", "aria-label": rows.map((row) => `${row.how} ${percent(shareOf(row.time_ns, TOTAL))}`).join(", ") }, ...shares);
   const { certainty } = DATA.coverage;
   const sure = certainty ? [el("p", { class: "muted", id: "certainty" }, certainty)] : [];
-  section("coverage", ...(rows.length ? [stack, el("ul", { class: "legend" }, ...list, ...doubts), ...sure]
-    : [el("p", {}, `No ${WORDS.device} work was recorded.`)]));
+  const parts = rows.length ? [stack, el("ul", { class: "legend" }, ...list, ...doubts), ...sure] : [el("p", {}, `No ${WORDS.device} work was recorded.`)];
   const { advice } = DATA.coverage;
-  if (!advice.length) return;
-  const open = rows.some((row) => !row.known && shareOf(row.time_ns, TOTAL) > 0.05) || !rows.length;
-  byId("coverage").append(el("details", { class: "advice", open }, el("summary", {}, inWords(`Why some time has no module, and what to do (${advice.length})`)),
-    el("ul", {}, ...advice.map((line) => el("li", {}, line)))));
+  const isLow = !rows.length || rows.some((row) => !row.known && shareOf(row.time_ns, TOTAL) > LOW_SHARE);
+  if (advice.length) {
+    parts.push(el("details", { class: "advice", open: isLow }, el("summary", {}, inWords(`Why some time has no module, and what to do (${advice.length})`)),
+      el("ul", {}, ...advice.map((line) => el("li", {}, line)))));
+  }
+  if (isLow) section("coverage", ...parts);
+  else foldCoverage(parts);
+}
+
+// One line, which opens.
+function foldCoverage(parts) {
+  const known = DATA.coverage.kernels.reduce((sum, row) => sum + (row.known ? row.time_ns : 0), 0);
+  byId("coverage").querySelector("h2").remove();
+  section("coverage", el("details", {}, el("summary", {}, inWords(`Coverage: ${percent(shareOf(known, TOTAL))} of the ${WORDS.device} time has a module`)), ...parts));
 }

@@ -26,6 +26,7 @@ function showPhaseOf(node, at) {
 // Shows one phase, or with null all of them.
 function setPhase(phase) {
   selection.phase = phase;
+  for (const choice of document.getElementsByName("phase")) choice.checked = choice.value === (phase ?? "all");
   for (const { all } of Object.values(TREES)) {
     showPhaseOf(all, PHASES.indexOf(phase));
     all.name = `All ${phase ?? WORDS.device} time`;
@@ -67,6 +68,7 @@ function addPhases() {
     choice.addEventListener("change", () => setPhase(phase));
     return el("label", {}, choice, phase ? swatch(`phase-${phase}`) : null, phase ?? "all phases");
   });
+  linked("phase", () => selection.phase ?? "", (phase) => setPhase(PHASES.includes(phase) ? phase : null));
   byId("phase-hint").textContent = " Stripes: phases.";
   byId("phase-place").append(el("fieldset", { class: "phases" }, el("legend", { class: "unseen" }, "Phase"), ...choices));
 }

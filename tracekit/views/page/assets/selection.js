@@ -39,6 +39,12 @@ function setMode(mode) {
   for (const listener of listeners.selected) listener();
 }
 
+// The node of a path in the tree that is shown.
+function selectPath(path) {
+  const { tree } = selection.node;
+  select((path && [...tree.nodes, ...tree.all.children].find((node) => node.path === path)) || tree.all);
+}
+
 // Whether work of an owner (its index in either tree) is in the selected subtree.
 function isSelected(module, line) {
   return selection.node.holds(selection.mode === "lines" ? line : module);

@@ -7,34 +7,53 @@ const LANE_PX = 20;
 const TEXT_PX = 26;
 const BELOW_PX = 10;
 const TEXT_ROWS = 100;
+const MOST_ARROWS = 50;
+const OF_MODULE = -2; // as the name of a call on the host
 const STREAM = WORDS.device === "CPU" ? "thread" : "stream";
 
-const timeline = { drawn: null, rows: [], from: 0, to: 1, piece: null, pending: false, height: 0 };
+const timeline = { drawn: null, pieces: null, streams: [], rows: [], places: new Map(), from: 0, to: 1, piece: null, pending: false, height: 0 };
 
 function drawingName(drawing) {
   const { step } = drawing;
   const report = drawing.report ? `${drawing.report}: ` : "";
   if (!step) return `${report}whole recording, ${duration(drawing.span_ns)}`;
   const batch = step.batch_size === null ? "" : `, batch size ${step.batch_size}`;
-  return `${report}${step.why} ${step.kind} step (index ${step.index}${batch}), ${duration(step.gpu_time_ns)} ${WORDS.device} time`;
+  const kind = step.kind === "step" ? "" : ` ${step.kind}`;
+  if (step.why === "all ranks") return `all ranks:${kind} step (index ${step.index}${batch}) on one clock`;
+  return `${report}${step.why}${kind} step (index ${step.index}${batch}), ${duration(step.gpu_time_ns)} ${WORDS.device} time`;
 }
 
 function streamName(stream) {
-  const parts = [stream.report, stream.device === null ? null : `device ${stream.device}`, stream.stream === null ? null : `stream ${stream.stream}`,
-    stream.tid === null ? null : `thread ${stream.tid}`, stream.pid === null ? null : `process ${stream.pid}`];
-  return parts.filter((part) => part !== null).join(", ") || "device";
+  const part = (name, value) => (value === null || value === undefined ? null : `${name} ${value}`);
+  const parts = [stream.report, part("device", stream.device), part("stream", stream.stream), part(stream.isHost ? "host thread" : "thread", stream.tid), part("process", stream.pid)];
+  return parts.filter(Boolean).join(", ") || "device";
 }
 
-// Rows from top to bottom: for each stream its name, bands of modules, and lanes of kernels.
+// The pieces of all streams, and after them the calls on threads of the host, which are streams, too.
+function withHost({ pieces, host, streams }) {
+  if (!host) return pieces;
+  const more = { ...host, ns: host.length_ns, stream: host.stream.map((thread) => streams.length + thread), count: host.name.map(() => 1),
+    line: host.module.map((module) => DATA.nodes.modules.line[module] ?? -1) };
+  return { ...pieces, ...Object.fromEntries(Object.keys(more).map((name) => [name, pieces[name].concat(more[name])])) };
+}
+
+function threadsOf({ threads = [], host }) {
+  return threads.map((thread, at) => ({ ...thread, isHost: true, lanes: 1 + Math.max(...host.lane.filter((_, call) => host.stream[call] === at)) }));
+}
+
+// Rows from top to bottom, threads of the host first: for each its name, bands of modules, and lanes of kernels.
 function rowsOf(drawn) {
   const rows = [];
   let top = AXIS_PX;
-  const { pieces } = drawn;
-  drawn.streams.forEach((stream, at) => {
+  const { pieces, streams } = timeline;
+  const order = streams.map((_, at) => at).sort((one, other) => Boolean(streams[other].isHost) - Boolean(streams[one].isHost));
+  timeline.places = new Map();
+  for (const at of order) {
+    const stream = streams[at];
     const own = pieces.stream.flatMap((stream, piece) => (stream === at ? [piece] : []));
     rows.push({ kind: "title", top, text: streamName(stream) });
     top += TITLE_PX;
-    for (const runs of drawn.work === pieces.name.length ? bandsOf(pieces, own) : []) {
+    for (const runs of !stream.isHost && drawn.work === drawn.pieces.name.length ? bandsOf(pieces, own) : []) {
       rows.push({ kind: "band", top, high: BAND_PX, runs });
       top += BAND_PX;
     }
@@ -42,44 +61,60 @@ function rowsOf(drawn) {
     const lanes = Array.from({ length: stream.lanes }, () => []);
     for (const piece of own) lanes[pieces.lane[piece]].push(piece);
     for (const lane of lanes) {
-      rows.push({ kind: "lane", top, high: LANE_PX, looks, pieces: lane.sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]) });
+      const row = { kind: "lane", top, high: LANE_PX, looks, pieces: lane.sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]) };
+      for (const piece of lane) timeline.places.set(piece, row);
+      rows.push(row);
       top += LANE_PX;
     }
     top += BELOW_PX;
-  });
+  }
   timeline.height = top;
   return rows;
 }
 
+// What names a drawing in the address of the page.
+function drawingKey({ step, report }) {
+  return step ? `${step.row}${step.why === "all ranks" ? " of all ranks" : ""}` : `all of ${report ?? "it"}`;
+}
+
 function choose(at) {
+  byId("drawn").selectedIndex = at;
   const drawn = DATA.timeline.drawn[at];
-  Object.assign(timeline, { drawn, rows: rowsOf(drawn), from: 0, to: Math.max(drawn.span_ns, 1), piece: null });
+  Object.assign(timeline, { drawn, pieces: withHost(drawn), streams: [...drawn.streams, ...threadsOf(drawn)] });
+  Object.assign(timeline, { rows: rowsOf(drawn), from: 0, to: Math.max(drawn.span_ns, 1), piece: null });
   describeTimeline();
   redraw();
 }
 
 function describeTimeline() {
-  const { drawn } = timeline;
-  const { pieces } = drawn;
-  const merged = drawn.work > pieces.name.length ? `; neighbours are merged into ${counted(pieces.name.length, "box", "boxes")}` : "";
+  const { drawn, pieces } = timeline;
+  const boxes = drawn.pieces.name.length;
+  const merged = drawn.work > boxes ? `; neighbours are merged into ${counted(boxes, "box", "boxes")}` : "";
   const left = drawn.left_out ? `; ${counted(drawn.left_out, STREAM)} with the least time not drawn` : "";
-  const text = `${counted(drawn.work, WORDS.work)} in ${duration(drawn.span_ns)} on ${counted(drawn.streams.length, STREAM)}${merged}${left}.`;
+  const text = `${counted(drawn.work, WORDS.work)} in ${duration(drawn.span_ns)} on ${counted(drawn.streams.length, STREAM)}${drawn.host ? `, ${counted(drawn.host.name.length, "call")} on ${counted(drawn.threads.length, "thread")} of the host` : ""}${merged}${left}.`;
   byId("timeline-summary").textContent = text;
   byId("canvas").setAttribute("aria-label", `Timeline: ${drawingName(drawn)}. ${text} Arrow keys select, plus and minus zoom.`);
   const order = pieces.start_ns.map((_, at) => at).sort((left, right) => pieces.start_ns[left] - pieces.start_ns[right]).slice(0, TEXT_ROWS);
-  byId("timeline-rows").replaceChildren(plainTable(`The first ${TEXT_ROWS} ${WORDS.works}`, [
+  byId("timeline-rows").replaceChildren(plainTable(`The first ${TEXT_ROWS} boxes`, [
     ["start", (at) => duration(pieces.start_ns[at]), true], ["length", (at) => duration(pieces.length_ns[at]), true],
-    [WORDS.work, (at) => pieceName(at)], [WORDS.node, (at) => pieceModule(at)], [STREAM, (at) => streamName(drawn.streams[pieces.stream[at]])],
+    [WORDS.work, (at) => pieceName(at)], [WORDS.node, (at) => pieceModule(at)], [STREAM, (at) => streamName(timeline.streams[pieces.stream[at]])],
   ], order));
 }
 
 function pieceName(at) {
-  const { pieces } = timeline.drawn;
-  return DATA.timeline.names[pieces.name[at]] ?? `other ${WORDS.work}`;
+  const { pieces } = timeline;
+  const name = DATA.timeline.names[pieces.name[at]];
+  if (pieces.name[at] === OF_MODULE) return TREES.modules.nodes[pieces.module[at]]?.name ?? inWords("smaller module");
+  if (isHost(at)) return name ?? "other call";
+  return name ?? `other ${WORDS.work}`;
+}
+
+function isHost(at) {
+  return at >= timeline.drawn.pieces.name.length;
 }
 
 function pieceModule(at) {
-  return TREES.modules.nodes[timeline.drawn.pieces.module[at]]?.path ?? inWords("no module");
+  return TREES.modules.nodes[timeline.pieces.module[at]]?.path ?? inWords("no module");
 }
 
 function redraw() {
@@ -103,6 +138,55 @@ function paint() {
   pen.textBaseline = "middle";
   paintAxis(brush);
   for (const row of timeline.rows) PAINT[row.kind](brush, row);
+  for (const [call, piece] of launchesAt(timeline.piece)) paintArrow(brush, call, piece);
+  paintTies(brush, tiesOf(timeline.piece));
+}
+
+// The pieces of the same collective on all ranks, from top to bottom.
+function tiesOf(at) {
+  const { meeting } = timeline.pieces;
+  if (at === null || !(meeting?.[at] >= 0)) return [];
+  return meeting.flatMap((other, piece) => (other === meeting[at] ? [piece] : [])).sort((one, other) => timeline.places.get(one).top - timeline.places.get(other).top);
+}
+
+function paintTies({ pen, tones, x }, ties) {
+  const { pieces, places } = timeline;
+  pen.strokeStyle = tones.accent;
+  pen.lineWidth = 2;
+  for (const end of [0, 1]) {
+    pen.beginPath();
+    for (const at of ties) pen.lineTo(x(pieces.start_ns[at] + end * pieces.length_ns[at]), places.get(at).top + LANE_PX / 2);
+    pen.stroke();
+  }
+}
+
+// The pairs of a call and what it launched that a piece is in: a kernel, or a call of the API.
+function launchesAt(at) {
+  const { launch } = timeline.drawn.pieces;
+  if (at === null || !launch) return [];
+  const first = timeline.drawn.pieces.name.length;
+  if (!isHost(at)) return launch[at] < 0 ? [] : [[first + launch[at], at]];
+  return launch.flatMap((call, piece) => (first + call === at ? [[at, piece]] : [])).slice(0, MOST_ARROWS);
+}
+
+// From the return of a call to the start of what it launched.
+function paintArrow({ pen, tones, x }, call, piece) {
+  const { pieces, places } = timeline;
+  const middle = (at) => places.get(at).top + LANE_PX / 2;
+  const [left, right] = [x(pieces.start_ns[call] + pieces.length_ns[call]), x(pieces.start_ns[piece])];
+  const [top, bottom] = [middle(call), middle(piece)];
+  pen.strokeStyle = tones.accent;
+  pen.fillStyle = tones.accent;
+  pen.lineWidth = 1.5;
+  pen.beginPath();
+  pen.moveTo(left, top);
+  pen.bezierCurveTo(left, (top + bottom) / 2, right, (top + bottom) / 2, right, bottom - 6);
+  pen.stroke();
+  pen.beginPath();
+  pen.moveTo(right, bottom);
+  pen.lineTo(right - 4, bottom - 7);
+  pen.lineTo(right + 4, bottom - 7);
+  pen.fill();
 }
 
 function paintAxis({ pen, tones, width, x }) {
@@ -150,7 +234,7 @@ const PAINT = {
     }
   },
   lane(brush, row) {
-    const { pieces } = timeline.drawn;
+    const { pieces } = timeline;
     for (const at of row.pieces) {
       const { tone, shade } = row.looks.get(at);
       const start = pieces.start_ns[at];
@@ -162,7 +246,7 @@ const PAINT = {
 };
 
 function outline({ pen, tones, x }, row, at) {
-  const { pieces } = timeline.drawn;
+  const { pieces } = timeline;
   const left = x(pieces.start_ns[at]);
   pen.strokeStyle = tones.ink;
   pen.lineWidth = 2;

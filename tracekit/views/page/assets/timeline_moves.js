@@ -33,7 +33,7 @@ function rowAt(y) {
 function pieceAt(event) {
   const row = rowAt(event.offsetY);
   if (row?.kind !== "lane") return null;
-  const { pieces } = timeline.drawn;
+  const { pieces } = timeline;
   const reach = (2 * (timeline.to - timeline.from)) / byId("canvas").clientWidth;
   const at = timeAt(event);
   return row.pieces.find((piece) => at >= pieces.start_ns[piece] - reach && at <= pieces.start_ns[piece] + pieces.length_ns[piece] + reach) ?? null;
@@ -46,13 +46,26 @@ function runAt(event) {
 }
 
 function pieceText(at) {
-  const { pieces } = timeline.drawn;
+  const { pieces } = timeline;
   const count = pieces.count[at];
+  if (isHost(at)) return [pieceName(at), pieceModule(at), `${duration(pieces.length_ns[at])} on the host, starts at ${duration(pieces.start_ns[at])}`];
+  const [[call] = []] = launchesAt(at);
+  const launch = call === undefined ? null : `launched by ${pieceName(call)}, ${duration(Math.max(pieces.start_ns[at] - pieces.start_ns[call] - pieces.length_ns[call], 0))} before`;
   return [
     count > 1 ? `${counted(count, WORDS.work)}, mostly ${pieceName(at)}` : pieceName(at),
     pieceModule(at),
-    `${duration(pieces.ns[at])}${pieces.ns[at] === pieces.length_ns[at] ? "" : ` within ${duration(pieces.length_ns[at])}`}, starts at ${duration(pieces.start_ns[at])}`,
-  ];
+    `${duration(pieces.ns[at])}${pieces.ns[at] === pieces.length_ns[at] ? "" : ` within ${duration(pieces.length_ns[at])}`}, starts at ${duration(pieces.start_ns[at])}`, launch, tiesText(at),
+  ].filter(Boolean);
+}
+
+// When the ranks of a collective began.
+function tiesText(at) {
+  const { pieces } = timeline;
+  const starts = tiesOf(at).map((piece) => pieces.start_ns[piece]);
+  if (starts.length < 2) return null;
+  const late = pieces.start_ns[at] - Math.min(...starts);
+  const last = late === Math.max(...starts) - Math.min(...starts) ? ", the last" : "";
+  return `one of ${grouped(starts.length)} ranks of a collective, ${late ? `begins ${duration(late)} after the first${last}` : "the first to begin"}`;
 }
 
 function runText({ node, start, end }) {
@@ -82,9 +95,10 @@ function onHover(event) {
 // Selects the next kernel in its lane, or in the lane above or below.
 function stepTo(byPiece, byLane) {
   const lanes = timeline.rows.filter((row) => row.kind === "lane" && row.pieces.length);
-  let lane = Math.max(lanes.findIndex((row) => row.pieces.includes(timeline.piece)), 0);
+  const chosen = (row) => (timeline.piece === null ? !isHost(row.pieces[0]) : row.pieces.includes(timeline.piece));
+  let lane = Math.max(lanes.findIndex(chosen), 0);
   let at = lanes[lane].pieces.indexOf(timeline.piece);
-  const { pieces } = timeline.drawn;
+  const { pieces } = timeline;
   if (byLane && lanes[lane + byLane]) {
     const start = at < 0 ? timeline.from : pieces.start_ns[lanes[lane].pieces[at]];
     lane += byLane;
@@ -98,7 +112,7 @@ function stepTo(byPiece, byLane) {
 }
 
 function keepInView() {
-  const { pieces } = timeline.drawn;
+  const { pieces } = timeline;
   const start = pieces.start_ns[timeline.piece];
   const end = start + pieces.length_ns[timeline.piece];
   const wide = timeline.to - timeline.from;
@@ -114,7 +128,7 @@ const MOVES = {
 };
 
 function selectPiece(at) {
-  const node = TREES.modules.nodes[timeline.drawn.pieces.module[at]];
+  const node = TREES.modules.nodes[timeline.pieces.module[at]];
   if (node) select(counterpart(node, selection.mode));
 }
 
@@ -159,13 +173,25 @@ function clickAt(event) {
   else if (run) select(counterpart(run.node, selection.mode));
 }
 
+// Zooms to the work of the selected module.
+function zoomToSelected() {
+  const { pieces } = timeline;
+  const own = pieces.start_ns.flatMap((start, at) => (!isHost(at) && isSelected(pieces.module[at], pieces.line[at]) ? [at] : []));
+  if (!own.length) return;
+  const from = own.reduce((least, at) => Math.min(least, pieces.start_ns[at]), Infinity);
+  const to = own.reduce((most, at) => Math.max(most, pieces.start_ns[at] + pieces.length_ns[at]), 0);
+  const margin = (to - from) / 20;
+  setView(from - margin, to + margin);
+}
+
 function addTimeline() {
   const { drawn } = DATA.timeline;
   if (!drawn.length) return;
   byId("timeline").hidden = false;
   const chooser = byId("drawn");
   chooser.append(...drawn.map((drawing, at) => el("option", { value: String(at) }, drawing.report ? drawingName(drawing) : capital(drawingName(drawing)))));
-  chooser.addEventListener("change", () => choose(Number(chooser.value)));
+  chooser.addEventListener("change", () => { choose(Number(chooser.value)); writeLink(); });
+  linked("step", () => (chooser.selectedIndex ? drawingKey(drawn[chooser.selectedIndex]) : ""), (key) => choose(Math.max(drawn.findIndex((drawing) => drawingKey(drawing) === key), 0)));
   const canvas = byId("canvas");
   canvas.addEventListener("mousemove", onHover);
   canvas.addEventListener("mouseleave", () => { timeline.piece = null; tip(null); redraw(); });
@@ -175,6 +201,7 @@ function addTimeline() {
   addDragging(canvas);
   byId("zoom-in").addEventListener("click", () => zoom(0.5));
   byId("zoom-out").addEventListener("click", () => zoom(2));
+  byId("zoom-node").addEventListener("click", zoomToSelected);
   byId("zoom-all").addEventListener("click", () => setView(0, timeline.drawn.span_ns));
   onSelected(redraw);
   new ResizeObserver(redraw).observe(canvas.parentElement);

@@ -1,0 +1,378 @@
+"""Findings, against programs with one fault that are run again without it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import tracekit
+from tests.command import command
+from tests.trace_lines import report
+from tracekit.analyses import findings
+from tracekit.analyses.findings import Finding
+
+LAUNCH_NS, STARTS_AFTER_NS, BETWEEN_NS, RETURNS_AFTER_NS = 5_000, 2_000, 600, 3_000
+LOADS = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+COMPILES = "compile_file (dynamo_timed)"
+ELEMENTWISE, REDUCES = "vectorized_elementwise_kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+@dataclass(frozen=True)
+class Op:
+    """Code on the host, and then a call of CUDA, in a module or outside of all."""
+
+    module: str | None
+    does: str  # kernel, upload, download, synchronize, allocate, or a text of a range that only takes time
+    lasts: int = 0
+    code: int = 1_500
+    name: str = "gemm"
+    stream: int = 7
+    blocks: bool = False
+    of_graph: bool = False
+
+
+Step = list[Op]
+
+
+@dataclass
+class Run:
+    """A program as it ran: one thread, a device."""
+
+    lines: list[str] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    now: int = 0
+    ids: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+
+    def step(self, number: int, ops: Step) -> None:
+        begin, first, self.now = self.now, len(self.firsts), self.now + 1_000
+        module: str | None = None
+        entered = self.now
+        for op in ops:
+            if op.module != module:
+                self._leave(module, entered)
+                module, entered = op.module, self.now
+            self._run(op, first)
+        self._leave(module, entered)
+        self.now += 500
+        self.lines.append(f"range 1 {begin} {self.now} ProfilerStep#{number}")
+
+    def _leave(self, module: str | None, entered: int) -> None:
+        self.now += 300
+        if module is not None:
+            self.lines.append(f"range 1 {entered} {self.now} {{'Module': 'top.{module}'}}")
+
+    def _run(self, op: Op, step: int) -> None:
+        begin = self.now
+        if op.does in {LOADS, COMPILES, "os"}:
+            self.now += op.lasts
+            kind, text = ("os", "clock_nanosleep") if op.does == "os" else ("range", op.does)
+            self.lines.append(f"{kind} 1 {begin} {self.now} {text}")
+            return
+        self.ids += not op.of_graph
+        self.now += 0 if op.of_graph else op.code
+        call = self.now
+        launched = self.now if op.of_graph else self.now + LAUNCH_NS
+        if op.does == "allocate":
+            self.now += op.lasts
+            self.lines.append(f"launch 1 {call} {self.now} #{self.ids} cudaMalloc")
+        elif op.does == "synchronize":
+            self.now = max(self.now + 1_500, max(self.ends.values()) + RETURNS_AFTER_NS)
+            self.lines.append(f"launch 1 {call} {self.now} #{self.ids} cudaStreamSynchronize stream=7")
+        else:
+            start = max(launched + STARTS_AFTER_NS, self.ends.get(op.stream, -BETWEEN_NS) + BETWEEN_NS)
+            self.ends[op.stream] = start + op.lasts
+            self.now = max(launched, self.ends[op.stream] + RETURNS_AFTER_NS if op.blocks else 0)
+            self._work(op, start, call)
+            if step == len(self.firsts):
+                self.firsts.append(start)
+
+    def _work(self, op: Op, start: int, call: int) -> None:
+        api = {"kernel": "cudaLaunchKernel"}.get(op.does, "cudaMemcpyAsync")
+        if not op.of_graph:
+            self.lines.append(f"launch 1 {call} {self.now} #{self.ids} {api}")
+        ends = f"{start} {self.ends[op.stream]} #{self.ids}"
+        if op.does == "kernel":
+            self.lines.append(f"kernel+{op.stream} 1 {ends} {op.name}")
+        else:
+            size = 4 if op.does == "download" else max(4, round(op.lasts * (6 if op.blocks else 55)))
+            end = " from=0" if op.blocks else ""
+            self.lines.append(f"memcpy+{op.stream} 1 {ends} {size} kind={2 if op.does == 'download' else 1}{end}")
+
+    def median_ns(self) -> int:
+        """The median window."""
+        last = max(self.ends.values())
+        lengths = [after - before for before, after in zip(self.firsts, [*self.firsts[1:], last], strict=True)]
+        return sorted(lengths)[(len(lengths) - 1) // 2]
+
+
+def run(steps: Iterable[Step]) -> Run:
+    done = Run()
+    for number, ops in enumerate(steps):
+        done.step(number, ops)
+    return done
+
+
+def found_in(done: Run) -> list[Finding]:
+    with TemporaryDirectory() as folder:
+        path = report(Path(folder, "report.sqlite"), "\n".join(done.lines))
+        return findings.findings(tracekit.parse(path, Path(folder, "out"), scheduler="here"))
+
+
+def layers(lasts: int, more: Callable[[int], Step] = lambda layer: [], count: int = 4, kernels: int = 3) -> Step:
+    """A step of layers with some kernels each."""
+    own = [[Op(f"layers.{at}.mlp", "kernel", lasts)] * kernels + more(at) for at in range(count)]
+    return [op for ops in own for op in ops]
+
+
+def busy(random: Random) -> int:
+    """How long a kernel runs so that the device is never idle."""
+    return random.randrange(15_000, 60_000)
+
+
+def host_wait(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+
+    def reads(at: int) -> Step:
+        module = f"layers.{at}.mlp"
+        return [Op(module, "download", 1_400, code=200), Op(module, "synchronize", code=100)]
+
+    return layers(lasts, reads), layers(lasts)
+
+
+def synchronization(random: Random) -> tuple[Step, Step]:
+    lasts = random.randrange(9_000, 60_000)
+    module = "layers.{}.mlp".format
+    return layers(lasts, lambda at: [Op(module(at), "synchronize", code=0)]), layers(lasts)
+
+
+def pageable_copy(random: Random) -> tuple[Step, Step]:
+    step, lasts = layers(busy(random)), random.randrange(100_000, 400_000)
+    slow, fast = (Op(None, "upload", time, blocks=time == lasts) for time in (lasts, lasts * 6 // 55))
+    return [slow, *step], [fast, *step]
+
+
+def launch_bound(random: Random) -> tuple[Step, Step]:
+    step = [replace(op, module="net") for op in layers(random.randrange(2_000, 4_000), count=8)]
+    first, *others = step
+    return step, [first, *(replace(op, of_graph=True) for op in others)]
+
+
+def data_loading(random: Random) -> tuple[Step, Step]:
+    step = layers(busy(random))
+    loads = sum(op.lasts for op in step) + random.randrange(100_000, 300_000)
+    return [Op(None, LOADS, loads), *step], step
+
+
+def recompilation(random: Random) -> tuple[Step, Step]:
+    slow, step = data_loading(random)
+    return [replace(op, does=COMPILES) if op.does == LOADS else op for op in slow], step
+
+
+def repeated_copy(random: Random) -> tuple[Step, Step]:
+    lasts, copies = busy(random), random.randrange(20_000, 40_000)
+    return layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "upload", copies)]), layers(lasts)
+
+
+def elementwise_chain(random: Random) -> tuple[Step, Step]:
+    lasts, each, number = busy(random), random.randrange(8_000, 20_000), random.randrange(3, 9)
+    chain = [Op("", "kernel", each, name=ELEMENTWISE)] * number
+
+    def of(ops: Step) -> Step:
+        return layers(lasts, lambda at: [replace(op, module=f"layers.{at}.mlp") for op in ops])
+
+    return of(chain), of(chain[:1])
+
+
+def unlike_layers(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+    step = layers(lasts, count=5)
+    return [replace(op, lasts=3 * lasts) if op.module == "layers.2.mlp" else op for op in step], step
+
+
+def allocation(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+    return layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "allocate", 3 * lasts + 80_000)]), layers(lasts)
+
+
+def exposed_communication(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+    reduce = Op("layers.1.mlp", "kernel", 2 * lasts, name=REDUCES)
+
+    def of(stream: int) -> Step:
+        return layers(lasts, lambda at: [replace(reduce, stream=stream)] if at == 1 else [])
+
+    return of(7), of(8)
+
+
+FAULTS = (
+    *(
+        host_wait,
+        synchronization,
+        pageable_copy,
+        launch_bound,
+        data_loading,
+        recompilation,
+        repeated_copy,
+        elementwise_chain,
+    ),
+    *(unlike_layers, allocation, exposed_communication),
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@settings(max_examples=3, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_a_fault_is_found_first_and_its_bound_is_what_mending_it_saves(
+    fault: Callable[[Random], tuple[Step, Step]], seed: int
+) -> None:
+    slow, mended = (run([step] * 7) for step in fault(Random(seed)))
+    saved = slow.median_ns() - mended.median_ns()
+    found = found_in(slow)
+    assert saved > 0.01 * slow.median_ns()
+    family = {synchronization: "host_wait"}.get(fault, fault.__name__)
+    assert found[0].family == family
+    assert saved <= found[0].saving_ns <= 1.1 * saved
+    assert family not in [finding.family for finding in found_in(mended)]
+
+
+def ranks(steps: Iterable[tuple[int, ...]], reduces: int) -> Run:
+    """Ranks that run a kernel in each step, given how long each one's lasts, and then reduce together."""
+    done, free, launched = Run(), [0, 0], 0
+    for number, lasts in enumerate(steps):
+        arrived = [max(end, launched + 20_000) + kernel for end, kernel in zip(free, lasts, strict=True)]
+        until = max(arrived) + reduces
+        for rank, kernel in enumerate(lasts):
+            process, ids = f"{rank + 1}/1", (2 * number + 1, 2 * number + 2)
+            begin = arrived[rank] - kernel
+            done.lines += [
+                f"range {process} {launched} {launched + 19_000} ProfilerStep#{number}",
+                f"range {process} {launched + 100} {launched + 18_000} {{'Module': 'top'}}",
+                f"launch {process} {launched + 1_000} {launched + 4_000} #{ids[0]} cudaLaunchKernel",
+                f"launch {process} {launched + 8_000} {launched + 9_000} #{ids[1]} cudaLaunchKernel",
+                f"kernel:{rank} {process} {begin} {arrived[rank]} #{ids[0]} gemm",
+                f"kernel:{rank} {process} {arrived[rank] + 500} {until + rank * 50} #{ids[1]} {REDUCES}",
+            ]
+            free[rank] = until + 1_000
+            done.ends[rank] = until
+        done.firsts.append(arrived[0] - lasts[0])
+        launched += 20_000
+    return done
+
+
+@pytest.mark.parametrize("steady", [True, False])
+def test_ranks_that_wait_for_a_straggler_could_be_as_fast_as_the_others(steady: bool) -> None:
+    slow = [(100_000, 160_000) if steady or number % 2 else (160_000, 100_000) for number in range(8)]
+    done, mended = ranks(slow, 30_000), ranks([(100_000, 100_000)] * 8, 30_000)
+    saved = done.median_ns() - mended.median_ns()
+    found = found_in(done)
+    assert found[0].family == "straggler"
+    assert saved <= found[0].saving_ns + 100 <= 1.1 * saved
+    assert ("rank 1" in found[0].advice or "always" not in found[0].advice) == steady
+    assert "straggler" not in [finding.family for finding in found_in(mended)]
+
+
+def test_clocks_that_fell_are_found(tmp_path: Path) -> None:
+    step = layers(20_000, count=5)
+    slow = [replace(op, lasts=26_000) for op in step]
+    done, mended = run([step] * 3 + [slow] * 4), run([step] * 7)
+    (found,) = found_in(done)
+    saved = done.median_ns() - mended.median_ns()
+    assert found.family == "clock_drop"
+    assert saved <= found.saving_ns <= 1.1 * saved
+    assert "4 of 7 steps" in found.advice
+    assert "1.30 times" in found.advice
+
+
+def test_products_without_tensor_cores_are_found(tmp_path: Path) -> None:
+    named = [replace(op, name="ampere_sgemm_128x64_tn") for op in layers(40_000)]
+    done, mended = run([named] * 7), run([layers(10_000)] * 7)
+    path = report(tmp_path / "report.sqlite", "\n".join(done.lines))
+    assert findings.findings(tracekit.parse(path, tmp_path / "unknown", scheduler="here")) == []
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT)")
+        db.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A100-SXM4-80GB')")
+    (found,) = findings.findings(tracekit.parse(path, tmp_path / "out", scheduler="here"))
+    assert (found.family, found.module) == ("below_roof", "top.layers.*.mlp")
+    saved = done.median_ns() - mended.median_ns()
+    assert saved <= found.saving_ns <= 1.2 * saved
+
+
+def test_a_thread_that_sleeps_between_the_calls_of_modules_loads_data() -> None:
+    step = layers(20_000)
+    done = run([[Op(None, "os", 900_000), *step]] * 7)
+    (found,) = found_in(done)
+    saved = done.median_ns() - run([step] * 7).median_ns()
+    assert (found.family, found.module) == ("data_loading", None)
+    assert saved <= found.saving_ns <= 1.1 * saved
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_what_other_work_hides_is_not_listed(seed: int) -> None:
+    """The device has enough to do while other copies run, and while the thread loads data and allocates."""
+    lasts = busy(Random(seed))
+    copies = layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "upload", lasts, stream=8)])
+    assert found_in(run([copies] * 7)) == []
+    calls = layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "allocate", lasts // 2)])
+    assert found_in(run([[*calls, Op(None, LOADS, lasts)]] * 7)) == []
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_nothing_is_found_where_the_device_always_works(seed: int) -> None:
+    assert found_in(run([layers(busy(Random(seed)))] * 7)) == []
+
+
+def test_some_steps_of_a_large_dataset_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run([host_wait(Random(3))[0]] * 40)
+    (whole,) = found_in(done)
+    monkeypatch.setattr("tracekit.analyses.findings.sample._MOST_KERNELS", 160)
+    (part,) = found_in(done)
+    assert part[:4] == whole[:4]
+    assert part.evidence["count"] == whole.evidence["count"] // 4
+    assert {*part.evidence["ids"]}.isdisjoint(whole.evidence["ids"])
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Path:
+    lines = "\n".join(run([host_wait(Random(1))[0]] * 7).lines)
+    return tracekit.parse(report(tmp_path / "report.sqlite", lines), tmp_path / "out", scheduler="here").folder
+
+
+def test_a_build_fails_on_a_family_that_is_there(waiting: Path) -> None:
+    asked = ("show", "findings", waiting, "--json", "--fail-on")
+    there, absent = (command(*asked, family) for family in ("host_wait", "straggler"))
+    assert (there.code, absent.code, there.out) == (1, 0, absent.out)
+    assert list(json.loads(there.out)[0]) == list(Finding._fields)
+    unknown = command("show", "findings", waiting, "--fail-on", "weather")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "there is no family of findings weather; expected one of host_wait, launch_bound" in unknown.err
+    assert "tree has no option --fail-on" in command("show", "tree", waiting, "--fail-on", "host_wait").err
+
+
+def test_findings_are_paragraphs_and_end_the_summary(waiting: Path) -> None:
+    text = " ".join(command("show", "findings", waiting).out.split())
+    assert text.startswith("1 host_wait top.layers.*.mlp at most 54.6 \N{MICRO SIGN}s a step")
+    assert f"tracekit show launches {waiting} --path top.layers.0.mlp" in text
+    last = command("parse", waiting.parent / "report.sqlite", "-o", waiting, "--force").out.splitlines()[-1]
+    assert last.startswith("Findings (the most each saves of a step): host_wait top.layers.*.mlp 15.7 %")
+    assert last.endswith(f"tracekit show findings {waiting}")
+
+
+def test_the_command_of_a_finding_shows_its_module(waiting: Path) -> None:
+    (finding,) = findings.findings(tracekit.load(waiting))
+    outcome = command(*shlex.split(finding.evidence["command"])[1:], "--json")
+    assert [row["path"] for row in json.loads(outcome.out)] == ["top.layers.0.mlp"]
+    starts = tracekit.load(waiting).waits(["start_ns"]).start_ns
+    assert set(finding.evidence["ids"]) <= set(starts)

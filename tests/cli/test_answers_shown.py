@@ -1,0 +1,108 @@
+"""What a terminal of 80 columns and a pipe show of every question about different datasets."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tests.command import command
+from tests.readers.test_operators import NESTED
+from tests.test_data import DATA
+from tests.trace_lines import report
+from tracekit.analyses import ANALYSES
+from tracekit.dataset.opening import Dataset
+from tracekit.views.answers import heading
+from tracekit.views.formatting import nouns
+
+REPORTS = {
+    "eager": "llama_eager.sqlite",
+    "graphs": "llama_graphs.sqlite",
+    "ranks": "llama_ranks/*.sqlite",
+    "plain ranges": "annotated_training.sqlite",
+    "batches": "llama_batches.sqlite",
+}
+#: Questions with a form of their own, and the headings that answer them.
+FORMS = {
+    "tree": ["self", "subtree", "share"],
+    "budget": ["kind", "median step", "share"],
+    "findings": ["at most", "a step,"],
+}
+WIDTH = 80
+
+
+@pytest.fixture(scope="module", params=[*REPORTS, "cpu"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("shown")
+    if request.param == "cpu":
+        return tracekit.parse(report(folder / "cpu.sqlite", NESTED))
+    return tracekit.parse(sorted(DATA.glob(REPORTS[request.param])), folder / "out")
+
+
+def expected(dataset: Dataset, analysis, rows: list[dict], columns: list[str]) -> list[str]:
+    words, answered = nouns(dataset), [name for name in analysis.ANSWER if name in rows[0]]
+    names = [name for name in answered if any(row[name] not in (None, "") for row in rows)]
+    return FORMS.get(analysis.NAME) or [heading(name, words, columns) for name in names]
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
+def test_every_question_shows_the_columns_that_answer_it(
+    dataset: Dataset, analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_shown(dataset, analysis, (), monkeypatch)
+    if dataset.reports and analysis.NAME not in FORMS and not getattr(analysis, "COMPARES_REPORTS", False):
+        check_shown(dataset, analysis, ("--by", "report"), monkeypatch)
+
+
+def check_shown(dataset: Dataset, analysis, by: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("show", analysis.NAME, dataset.folder, *by)
+    rows = json.loads(command(*arguments, "--json", "--top", 30).out)
+    monkeypatch.delenv("COLUMNS", raising=False)  # which pytest-xdist sets
+    piped = command(*arguments).out
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    shown = command(*arguments).out
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    assert "more columns" not in piped
+    if not shown.startswith("no matching rows"):
+        for text in expected(dataset, analysis, rows, [*rows[0]]):
+            assert f" {text} " in f" {shown.partition('──')[0]} "
+            assert f" {text} " in f" {piped.partition('──')[0]} "
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
+def test_no_two_columns_of_an_answer_have_one_heading(dataset: Dataset, analysis) -> None:
+    names = analysis.frame(dataset).columns
+    headings = [heading(name, nouns(dataset), names) for name in names]
+    assert len(set(headings)) == len(headings)
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
+def test_the_columns_that_answer_a_question_exist(dataset: Dataset, analysis) -> None:
+    optional = {"report", "class_name", "within"}
+    assert set(analysis.ANSWER) - optional <= {*analysis.frame(dataset).columns}
+
+
+def test_what_does_not_fit_is_named_and_can_be_chosen(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    arguments = ("show", "modules", dataset.folder)
+    assert "more columns: " in (shown := command(*arguments).out)
+    assert "step_p95_ns" in shown
+    chosen = (*arguments, "--columns", "step_p95_ns,path, subtree host")
+    assert command(*chosen).out.splitlines()[1].split() == ["step", "p95", "path", "subtree", "host"]
+    rows = json.loads(command(*chosen, "--json").out)
+    assert [*rows[0]] == ["step_p95_ns", "path", "subtree_host_ns"]
+    assert command(*chosen, "--csv").out.splitlines()[0] == "step_p95_ns,path,subtree_host_ns"
+
+
+def test_chosen_columns_of_the_tree_keep_its_indentation(dataset: Dataset) -> None:
+    lines = command("show", dataset.folder, "--columns", "label,calls", "--top", 2).out.splitlines()
+    assert lines[1].split() == ["label", "calls"]
+    assert [len(line) - len(line.lstrip()) for line in lines[3:5]] in ([1, 3], [1, 1])
+
+
+def test_a_run_on_the_cpu_has_no_launches_and_says_so(tmp_path: Path) -> None:
+    folder = tracekit.parse(report(tmp_path / "cpu.sqlite", NESTED)).folder
+    assert command("show", "launches", folder).out == (
+        "no matching rows: no launches were recorded, as of a run on the CPU\n"
+    )
+    assert json.loads(command("show", "launches", folder, "--json").out)

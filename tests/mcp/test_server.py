@@ -1,0 +1,207 @@
+"""``tracekit mcp``, called by the SDK's own client, in this process and as a command."""
+
+import asyncio
+import json
+import shlex
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters, stdio_client
+
+import tracekit
+from tests.command import LINES, ROOT, command, contents
+from tests.test_data import DATA
+from tests.trace_lines import report
+from tracekit.analyses import QUESTIONS
+from tracekit.mcp.answers import MOST_CHARACTERS, bounded
+from tracekit.mcp.server import server
+
+Call = Callable[..., dict[str, Any]]
+
+
+async def called(client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a tool, or ``{"refused": why}``."""
+    result = await client.call_tool(tool, arguments)
+    text = result.content[0].text
+    if result.is_error:
+        return {"refused": text}
+    assert json.loads(text) == result.structured_content
+    return result.structured_content
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    own = tmp_path / "runs"
+    own.mkdir()
+    tracekit.parse(report(own / "run.sqlite", LINES))
+    return own
+
+
+@pytest.fixture
+def call(folder: Path, tmp_path: Path) -> Call:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+
+    async def connected(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        async with Client(server([folder], scratch)) as client:
+            return await called(client, tool, arguments)
+
+    return lambda tool, **arguments: asyncio.run(connected(tool, arguments))
+
+
+def test_every_tool_is_described_and_only_reads(folder: Path, tmp_path: Path) -> None:
+    async def listed() -> Any:
+        async with Client(server([folder], tmp_path)) as client:
+            return (await client.list_tools()).tools
+
+    tools = asyncio.run(listed())
+    assert [tool.name for tool in tools] == ["files", "parse", "questions", "ask", "diff", "whatif", "schema"]
+    assert all(tool.description and tool.annotations.read_only_hint for tool in tools)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_every_question_is_answered_with_the_rows_that_its_command_prints(
+    call: Call, folder: Path, question: str
+) -> None:
+    given = call("ask", dataset="run.tracekit", question=question)
+    name, *arguments = shlex.split(given["command"])
+    assert (name, arguments[:2]) == ("tracekit", ["show", question])
+    printed = json.loads(command(*arguments).out)
+    rows = given["answer"]["rows"]
+    if question != "budget":  # of which the command prints every window
+        assert rows == [{column: row[column] for column in rows[0]} for row in printed[: len(rows)]]
+        assert given["answer"]["rows_in_all"] == len(printed)
+    assert rows or given["answer"]["why_empty"].startswith("no matching rows: ")
+
+
+def test_rows_and_columns_of_an_answer_are_chosen(call: Call) -> None:
+    given = call("ask", dataset="run.tracekit", question="modules", columns=["path", "calls"], sort="path", top=1)
+    assert given["answer"]["rows"] == [{"path": "top", "calls": 1}]
+    assert "self_ns" in given["answer"]["other_columns"]
+    assert (given["complete"], given["answer"]["rows_in_all"]) == (False, 2)
+    below = call("ask", dataset="run.tracekit", question="modules", path="top.a", columns=["path"])
+    assert below["answer"]["rows"] == [{"path": "top.a"}]
+
+
+def test_a_report_is_parsed_into_a_temporary_dataset_and_nothing_else_is_written(call: Call, folder: Path) -> None:
+    before = contents(folder)
+    answer = call("parse", reports=["run.sqlite"])["answer"]
+    assert answer["rows"]["kernels"] == 3
+    rows = call("ask", dataset=answer["dataset"], question="kernels", columns=["name"])["answer"]["rows"]
+    assert [row["name"] for row in rows] == ["relu", "gemm", "[CUDA memcpy Host-to-Device]"]
+    files = call("files")["answer"]
+    assert files["reports"] == [str(folder / "run.sqlite")]
+    assert files["datasets"] == [str(folder / "run.tracekit"), answer["dataset"]]
+    assert contents(folder) == before
+
+
+def test_several_reports_are_one_dataset(tmp_path: Path) -> None:
+    async def parsed() -> dict[str, Any]:
+        async with Client(server([DATA], tmp_path)) as client:
+            reports = [f"llama_ranks/rank{rank}.sqlite" for rank in range(2)]
+            return await called(client, "parse", {"reports": reports})
+
+    given = asyncio.run(parsed())
+    assert [one["name"] for one in given["answer"]["reports"]] == ["rank0", "rank1"]
+    assert given["command"].endswith("-o llama_ranks.tracekit")
+
+
+def test_two_datasets_are_compared_and_changes_predicted(tmp_path: Path) -> None:
+    for name in ("llama_graphs", "llama_graphs_changed", "llama_eager"):
+        tracekit.parse(DATA / f"{name}.sqlite", tmp_path / name)
+
+    async def asked() -> list[dict[str, Any]]:
+        async with Client(server([tmp_path], tmp_path)) as client:
+            compared = await called(client, "diff", {"before": "llama_graphs", "after": "llama_graphs_changed"})
+            changes = {"scale": {"*": 0.5}, "no_launch_cost": ["*"], "overlap_communication": True}
+            return [compared, await called(client, "whatif", {"dataset": "llama_eager", **changes})]
+
+    compared, predicted = asyncio.run(asked())
+    assert [row["status"] for row in compared["answer"]["steps"]]
+    assert any("down_proj" in row["path"] for row in compared["answer"]["changes"])
+    assert json.loads(command(*shlex.split(compared["command"])[1:]).out)["rows"]
+    assert predicted["answer"]["step_after_ns"] < predicted["answer"]["step_before_ns"]
+    printed = json.loads(command(*shlex.split(predicted["command"])[1:]).out)
+    assert printed["step_after_ns"] == predicted["answer"]["step_after_ns"]
+    assert shlex.split(predicted["command"])[3:] == [
+        *("--scale", "*=0.5", "--no-launch-cost", "*", "--overlap-communication", "--json")
+    ]
+
+
+def test_tables_are_described(call: Call) -> None:
+    assert call("schema")["answer"]["steps"]
+    columns = call("schema", table="steps")["answer"]["columns"]
+    assert {"name", "type", "doc"} <= columns[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        ("ask", {"dataset": "run.tracekit", "question": "lanches"}, "did you mean launches?"),
+        ("ask", {"dataset": "run.tracekit", "question": "tree", "columns": ["shar"]}, "did you mean share?"),
+        ("ask", {"dataset": "run.tracekit", "question": "tree", "dtype": "float16"}, "tree has no option dtype"),
+        ("ask", {"dataset": "run.tracekit", "question": "tree", "path": "tap"}, "did you mean top?"),
+        ("ask", {"dataset": "absent", "question": "tree"}, "is not a dataset"),
+        ("ask", {"dataset": "..", "question": "tree"}, "lies outside the folders that may be read"),
+        ("ask", {"dataset": "/etc", "question": "tree"}, "lies outside the folders that may be read"),
+        ("ask", {"dataset": "https://host/run", "question": "tree"}, "is not a dataset"),
+        ("parse", {"reports": ["../secret.sqlite"]}, "lies outside the folders that may be read"),
+        ("parse", {"reports": ["link.sqlite"]}, "lies outside the folders that may be read"),
+        ("ask", {"dataset": "linking.tracekit", "question": "tree"}, "links to files outside"),
+        ("parse", {"reports": []}, "which reports?"),
+        ("schema", {"table": "kernel"}, "did you mean kernels?"),
+    ],
+)
+def test_a_call_that_is_refused_is_told_why(call: Call, folder: Path, tool: str, arguments: dict, message: str) -> None:
+    (folder.parent / "secret.sqlite").write_bytes((folder / "run.sqlite").read_bytes())
+    (folder / "link.sqlite").symlink_to(folder.parent / "secret.sqlite")
+    (folder / "linking.tracekit").mkdir()
+    (folder / "linking.tracekit" / "manifest.json").symlink_to(folder.parent / "secret.sqlite")
+    refused = call(tool, **arguments)["refused"]
+    assert refused.startswith(f"Error executing tool {tool}: ")
+    assert message in refused
+
+
+def test_answers_are_cut_to_size_and_say_so() -> None:
+    assert bounded({"rows": [1, 2]}, ["a", "b c"]) == {
+        "answer": {"rows": [1, 2]},
+        "complete": True,
+        "command": "a 'b c'",
+    }
+    for long in ([["x" * 100] * 50] * 1_000, {"a": "y" * 10**6}, {f"{name:0300}": 1 for name in range(1_000)}):
+        given = bounded(long, ["tracekit"])
+        assert len(json.dumps(given["answer"])) <= MOST_CHARACTERS
+    assert not bounded([["x" * 100] * 50] * 1_000, ["tracekit"])["complete"]
+
+
+def test_the_command_serves_on_standard_input_and_output(folder: Path) -> None:
+    parameters = StdioServerParameters(
+        command=sys.executable, args=["-m", "tracekit", "mcp", str(folder)], env={"PYTHONPATH": str(ROOT)}
+    )
+
+    async def asked() -> dict[str, Any]:
+        async with Client(stdio_client(parameters)) as client:
+            return await called(client, "ask", {"dataset": "run.tracekit", "question": "tree"})
+
+    within: Awaitable[dict[str, Any]] = asked()
+    rows = asyncio.run(asyncio.wait_for(within, 60))["answer"]["rows"]
+    assert [row["path"] for row in rows] == ["top", "top.a"]
+
+
+def test_a_folder_that_does_not_exist_is_a_wrong_call(tmp_path: Path) -> None:
+    outcome = command("mcp", tmp_path / "absent")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"tracekit: {tmp_path / 'absent'}: is not a folder\n"
+
+
+def test_without_the_sdk_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tracekit.mcp.server")
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    outcome = command("mcp", tmp_path)
+    assert (outcome.code, outcome.err) == (
+        2,
+        "tracekit: needs the extra mcp; install it with: pip install 'nsight-tracekit[mcp]'\n",
+    )

@@ -1,0 +1,329 @@
+"""Sizes of collectives: what Chrome traces record with kernels and NCCL in payloads, and the bandwidths from them."""
+
+import gzip
+import json
+import sqlite3
+import struct
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tests.golden import check, check_frame
+from tests.needs import TRACES
+from tests.readers.files import lacks
+from tests.readers.folders import SUFFIXES, as_folder
+from tests.readers.kineto.traces import event, kernel, launch, trace
+from tests.trace_lines import report
+from tracekit.analyses import communication
+from tracekit.dataset.opening import Dataset
+
+#: Schemas of NCCL: the offset and NVTX's type of every field.
+SCHEMAS = {
+    1: {"NCCL communicator ID": (0, 18), "No. of ranks": (8, 5), "Rank": (12, 5), "CUDA device": (16, 5)},
+    2: {"NCCL communicator ID": (0, 18), "Message size [bytes]": (8, 22), "Reduction operation": (16, 16_777_232)},
+    3: {"Bytes": (0, 22), "Peer rank": (8, 5)},
+}
+FORMATS = {5: "i", 18: "Q", 22: "Q"}
+LARGEST = 2**64 - 1
+#: The schema and the fields of what is in a range.
+Payload = tuple[int, dict[str, int]]
+
+LINES = """
+    domain  1   0   -  2 NCCL
+    range@2 1   1   2  ncclCommInitRank
+    range   1   5  95  {'Module': 'top'}
+    range@2 1  10  13  ncclAllGather
+    launch  1  11  12  #1
+    range@2 1  20  23  ncclAllReduce
+    launch  1  21  22  #2
+    range@2 1  30  33  ncclReduceScatter
+    launch  1  31  32  #3
+    range@2 1  40  41  ncclGroupStart
+    range@2 1  41  42  ncclBroadcast
+    range@2 1  42  45  ncclGroupEnd
+    launch  1  43  44  #4
+    range@2 1  50  51  ncclGroupStart
+    range@2 1  51  52  ncclSend
+    range@2 1  52  53  ncclRecv
+    range@2 1  53  56  ncclGroupEnd
+    launch  1  54  55  #5
+    range@2 1  60  65  ncclAllReduce
+    launch  1  61  62  #6
+    launch  1  63  64  #7
+    launch  1  70  72  #8
+    kernel  1 100 200  #1  ncclDevKernel_AllGather_RING_LL
+    kernel  1 200 300  #2  ncclDevKernel_AllReduce_Sum_f32_RING_LL
+    kernel  1 300 400  #3  ncclDevKernel_ReduceScatter_Sum_f32_RING_LL
+    kernel  1 400 500  #4  ncclDevKernel_Broadcast_RING_LL
+    kernel  1 500 600  #5  ncclDevKernel_SendRecv
+    kernel  1 600 700  #6  ncclDevKernel_AllReduce_Sum_f32_RING_LL
+    kernel  1 700 800  #7  ncclDevKernel_AllReduce_Sum_f32_RING_LL
+    kernel  1 800 900  #8  gemm
+"""
+PAYLOADS: dict[int, Payload] = {
+    1: (1, {"NCCL communicator ID": LARGEST, "No. of ranks": 4, "Rank": 1, "CUDA device": 1}),
+    10: (2, {"NCCL communicator ID": LARGEST, "Message size [bytes]": 1_000}),
+    20: (2, {"NCCL communicator ID": LARGEST, "Message size [bytes]": 3_000}),
+    30: (2, {"NCCL communicator ID": 7, "Message size [bytes]": 3_000}),  # how many ranks 7 has is not recorded
+    41: (3, {"Bytes": 5_000, "Peer rank": 0}),
+    51: (3, {"Bytes": 10, "Peer rank": 1}),
+    52: (3, {"Bytes": 10, "Peer rank": 1}),
+    60: (2, {"NCCL communicator ID": LARGEST, "Message size [bytes]": 3_000}),
+}
+ROWS = """
+    name                                         bytes  collective      group_size  communicator        dtype
+    ncclDevKernel_AllGather_RING_LL              4000   all_gather      4           0xffffffffffffffff  -
+    ncclDevKernel_AllReduce_Sum_f32_RING_LL      3000   all_reduce      4           0xffffffffffffffff  -
+    ncclDevKernel_ReduceScatter_Sum_f32_RING_LL  -      reduce_scatter  -           0x7                 -
+    ncclDevKernel_Broadcast_RING_LL              5000   broadcast       -           -                   -
+    ncclDevKernel_SendRecv                       10     send_recv       -           -                   -
+    ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      -               -           -                   -
+    ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      -               -           -                   -
+    gemm                                         -      -               -           -                   -
+"""
+
+
+def binary(payload: Payload) -> bytes:
+    number, fields = payload
+    size = 24
+    body = bytearray(size)
+    for name, value in fields.items():
+        offset, kind = SCHEMAS[number][name]
+        struct.pack_into(f"<{FORMATS[kind]}", body, offset, value)
+    return struct.pack("<IIIIQQ", 2, 0, number, 0, size, 32 + size) + body
+
+
+def as_blobs(db: sqlite3.Connection, encoded: Callable[[Payload], bytes] = binary) -> None:
+    db.execute("ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData TEXT")
+    db.execute("""CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES (domainId INTEGER, schemaId INTEGER, idx INTEGER,
+                  flags INTEGER, type INTEGER, name TEXT, description TEXT, arrayOrUnionDetail INTEGER,
+                  offset INTEGER)""")
+    entry = "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (2, ?, ?, NULL, ?, ?, NULL, NULL, ?)"
+    for _ in range(2):  # each process writes them
+        for number, fields in SCHEMAS.items():
+            for at, (name, (offset, kind)) in enumerate(fields.items()):
+                db.execute(entry, (number, at, kind, name, offset or None))
+    update = "UPDATE NVTX_EVENTS SET binaryData = ? WHERE start = ? AND domainId = 2"
+    db.executemany(update, [(encoded(payload), start) for start, payload in PAYLOADS.items()])
+
+
+def as_json(db: sqlite3.Connection) -> None:
+    update = "UPDATE NVTX_EVENTS SET jsonText = ? WHERE start = ? AND domainId = 2"
+    db.executemany(update, [(json.dumps(fields), start) for start, (_, fields) in PAYLOADS.items()])
+
+
+def as_texts_in_json(db: sqlite3.Connection) -> None:
+    update = "UPDATE NVTX_EVENTS SET jsonText = ? WHERE start = ? AND domainId = 2"
+    texts = {start: {name: str(value) for name, value in fields.items()} for start, (_, fields) in PAYLOADS.items()}
+    db.executemany(update, [(json.dumps(fields), start) for start, fields in texts.items()])
+
+
+@pytest.fixture
+def with_payloads(tmp_path: Path) -> Callable[..., Dataset]:
+    def parse(change: Callable[[sqlite3.Connection], None], lines: str = LINES) -> Dataset:
+        path = tmp_path / "report.sqlite"
+        path.unlink(missing_ok=True)
+        report(path, lines)
+        with closing(sqlite3.connect(path)) as db, db:
+            change(db)
+        return tracekit.parse(path, force=True)
+
+    return parse
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_folders_of_tables_have_payloads_too(tmp_path: Path, suffix: str) -> None:
+    path = report(tmp_path / "report.sqlite", LINES)
+    with closing(sqlite3.connect(path)) as db, db:
+        as_blobs(db)
+    check(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels", ROWS)
+
+
+@pytest.mark.parametrize("form", [as_blobs, as_json, as_texts_in_json])
+def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(
+    with_payloads: Callable[..., Dataset], form: Callable[[sqlite3.Connection], None]
+) -> None:
+    dataset = with_payloads(form)
+    check(dataset, "kernels", ROWS)
+    assert "sizes of collectives" not in lacks(dataset)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda payload: binary(payload)[:-1],
+        lambda payload: binary(payload) + b"\0",
+        lambda payload: binary(payload)[:20],
+        lambda payload: b"",
+        lambda payload: struct.pack("<IIIIQQ", 2, 0, 2, 0, 8, 40) + bytes(8),
+        lambda payload: binary(payload).replace(b"\x02\0\0\0", b"\x09\0\0\0"),
+    ],
+)
+def test_damaged_payloads_tell_nothing(
+    with_payloads: Callable[..., Dataset], damage: Callable[[Payload], bytes]
+) -> None:
+    dataset = with_payloads(lambda db: as_blobs(db, damage))
+    assert dataset.table("kernels", ["collective"]).column(0).null_count == 8
+    assert "sizes of collectives" in lacks(dataset)
+
+
+def test_schemas_that_contradict_each_other_are_not_used(with_payloads: Callable[..., Dataset]) -> None:
+    def contradicting(db: sqlite3.Connection) -> None:
+        as_blobs(db)
+        db.execute(
+            "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (2, 2, 1, NULL, 22, 'Message size [bytes]', NULL, NULL, 16)"
+        )
+
+    kinds = with_payloads(contradicting).table("kernels", ["collective"]).column(0).to_pylist()
+    assert kinds == [None, None, None, "broadcast", "send_recv", *[None] * 3]
+
+
+def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_payloads: Callable[..., Dataset]) -> None:
+    dataset = with_payloads(
+        as_json,
+        """
+        domain  1   0   -  2 NCCL
+        launch  1   5   6  #1 cudaStreamBeginCapture_v10000
+        range@2 1  20  25  ncclAllReduce
+        launch  1  21  24  #2
+        node!9  1  22  22
+        launch  1  26  27  #3 cudaStreamEndCapture_v10000
+        launch  1  60  65  #4 cudaGraphLaunch_v10000
+        launch  1  70  75  #5 cudaGraphLaunch_v10000
+        kernel!9 1 100 200 #4 ncclDevKernel_AllReduce_Sum_f32_RING_LL
+        kernel!9 1 300 400 #5 ncclDevKernel_AllReduce_Sum_f32_RING_LL
+    """,
+    )
+    assert dataset.table("kernels", ["bytes"]).column(0).to_pylist() == [3_000, 3_000]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ("send 0, recv 0, send 1, recv 1", ("all_to_all", 20)),
+        ("send 1, recv 1", ("send_recv", 10)),
+        ("send 1, recv 1, send 1, recv 1", ("send_recv", 20)),
+        ("send 0, send 1, recv 0", ("send_recv", 20)),
+        ("recv 1", ("recv", 10)),
+        ("send 0, allreduce 0", (None, None)),
+        (", ".join(["send 1"] * 3), ("send_recv", 30)),
+    ],
+)
+def test_a_group_is_what_its_calls_are_together(
+    with_payloads: Callable[..., Dataset], calls: str, expected: tuple[str | None, int | None]
+) -> None:
+    names = [one.split() for one in calls.split(", ")]
+    lines = [f"range@2 1 {10 + at} {11 + at} nccl{name.capitalize()}" for at, (name, _) in enumerate(names)]
+    peers = {10 + at: {"Bytes": 10, "Peer rank": int(peer)} for at, (_, peer) in enumerate(names)}
+
+    def payloads(db: sqlite3.Connection) -> None:
+        update = "UPDATE NVTX_EVENTS SET jsonText = ? WHERE start = ? AND domainId = 2"
+        db.executemany(update, [(json.dumps(fields), start) for start, fields in peers.items()])
+
+    dataset = with_payloads(
+        payloads,
+        "\n".join(
+            [
+                "domain 1 0 - 2 NCCL",
+                "range@2 1 5 6 ncclGroupStart",
+                *lines,
+                "range@2 1 30 40 ncclGroupEnd",
+                "launch 1 31 32 #1",
+                "kernel 1 50 60 #1 ncclDevKernel_SendRecv",
+            ]
+        ),
+    )
+    assert (*dataset.table("kernels", ["collective", "bytes"]).to_pylist()[0].values(),) == expected
+
+
+def told(name: object = "allreduce", **changed: object) -> dict[str, object]:
+    args = {
+        "Collective name": name,
+        "In msg nelems": 100,
+        "Out msg nelems": 100,
+        "Group size": 4,
+        "dtype": "BFloat16",
+        "Process Group Name": "tp",
+        "Process Group Ranks": "[0, 1, 2, 3]",
+    }
+    return args | {key.replace("_", " "): value for key, value in changed.items()}
+
+
+def test_chrome_traces_record_collectives_with_their_kernels(tmp_path: Path) -> None:
+    kernels = [
+        told("allreduce"),
+        told("_allgather_base", Out_msg_nelems=400, dtype="Float8_e4m3fn"),
+        told("_reduce_scatter_base", In_msg_nelems=400, dtype="Float"),
+        told("all_to_allv", dtype="Bool"),
+        told("broadcast", dtype="Undefined"),
+        told("allreduce_coalesced"),
+        told("barrier", In_msg_nelems=0, Out_msg_nelems=0, dtype="Byte"),
+        told("send", In_msg_nelems="100", Group_size=-1),
+        told(7),
+        {"dtype": [1], "Group size": {}, "In msg nelems": None, "Collective name": "recv"},
+        {},
+    ]
+    events = [launch(at, at) for at in range(1, len(kernels) + 1)]
+    events += [kernel(100 * at, at, "ncclDevKernel", **args) for at, args in enumerate(kernels, 1)]
+    path = trace(tmp_path / "trace.json", event("cpu_op", "aten::x", 0, 50), *events)
+    check(
+        tracekit.parse(path),
+        "kernels",
+        """
+        bytes  collective      dtype          group_size  communicator
+        200    all_reduce      bfloat16       4           tp
+        400    all_gather      float8_e4m3fn  4           tp
+        1600   reduce_scatter  float32        4           tp
+        100    all_to_all      bool           4           tp
+        -      broadcast       undefined      4           tp
+        -      all_reduce      bfloat16       4           tp
+        -      barrier         uint8          4           tp
+        200    send            bfloat16       -           tp
+        -      -               -              -           -
+        -      recv            -              -           -
+        -      -               -              -           -
+    """,
+    )
+
+
+def test_bandwidths_are_those_of_nccl_tests(with_payloads: Callable[..., Dataset]) -> None:
+    answer = communication.frame(with_payloads(as_blobs)).sort_values("name", kind="stable")
+    check_frame(
+        answer,
+        """
+        collective      communicator        group_size  path  kernels  bytes  algorithm_gb_per_s  bus_gb_per_s
+        all_gather      0xffffffffffffffff  4           top   1        4000   40                  30
+        -               -                   -           top   2        -      -                   -
+        all_reduce      0xffffffffffffffff  4           top   1        3000   30                  45
+        broadcast       -                   -           top   1        5000   50                  50
+        reduce_scatter  0x7                 -           top   1        -      -                   -
+        send_recv       -                   -           top   1        10     0.1                 0.1
+    """,
+    )
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", ["nccl_collectives", "vllm_eager_b200"])
+def test_real_chrome_traces_have_the_sizes_of_their_arguments(tmp_path: Path, name: str) -> None:
+    path = TRACES / "kineto" / f"{name}.json.gz"
+    widths = {"Float": 4, "Long": 8, "BFloat16": 2}
+    rows = [row for row in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if row.get("cat") == "kernel"]
+    expected = Counter(
+        (row["name"], max(args["In msg nelems"], args["Out msg nelems"]) * widths[args["dtype"]], args["Group size"])
+        for row in rows
+        if "Collective name" in (args := row["args"])
+    )
+    kernels = tracekit.parse(path, tmp_path / "d").table("kernels", ["full_name", "bytes", "group_size", "collective"])
+    found = [(*row.values(),) for row in kernels.to_pylist() if row["collective"]]
+    assert Counter(row[:3] for row in found) == expected
+    assert expected
+
+
+@pytest.mark.traces
+def test_a_real_report_without_payloads_says_so(tmp_path: Path) -> None:
+    dataset = tracekit.parse(TRACES / "nsys" / "fsdp_2rank_h100_v2026.2.sqlite", tmp_path / "d")
+    assert "sizes of collectives" in lacks(dataset)

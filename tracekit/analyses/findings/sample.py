@@ -1,0 +1,85 @@
+"""Some steps in the middle of a large dataset, so that the model of a step can be asked about many changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays.columns import integers
+from tracekit.dataset.opening import Dataset
+
+#: Of a dataset with more kernels than this, as many steps are taken as have so many, but not fewer than some.
+_MOST_KERNELS, _LEAST_STEPS = 30_000, 8
+#: The columns that tell when the rows of a table begin and end on the host.
+_TIMES = {
+    "kernels": ("launch_start_ns", "start_ns"),
+    "waits": ("start_ns",),
+    "api_calls": ("start_ns",),
+    "calls": ("start_ns", "end_ns"),
+    "ranges": ("start_ns", "end_ns"),
+}
+_NEVER = np.iinfo(np.int64).min
+
+
+def sampled(dataset: Dataset) -> Dataset:
+    """The dataset, or what its threads did in some steps that follow each other."""
+    rows = dataset.manifest["rows"]
+    share = _MOST_KERNELS / max(1, rows["kernels"])
+    if share >= 1 or rows["steps"] <= _LEAST_STEPS:
+        return dataset
+    return cast("Dataset", _Sample(dataset, [_Part(part, share) for part in dataset.by_report()]))
+
+
+class _Part:
+    """A report, with the rows of these steps in tables that have times of the host."""
+
+    root = None
+
+    def __init__(self, dataset: Dataset, share: float) -> None:
+        steps = dataset.table("steps", ["start_ns", "end_ns"])
+        start, end = integers(steps, "start_ns"), integers(steps, "end_ns")
+        order = np.argsort(start, kind="stable")
+        taken = min(order.size, max(_LEAST_STEPS, int(share * order.size)))
+        first = (order.size - taken) // 2
+        chosen = order[first : first + taken]
+        self._dataset, self._begin = dataset, int(start[chosen].min(initial=np.iinfo(np.int64).max))
+        self._until = int(end[chosen].max(initial=_NEVER))
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
+        return getattr(self._dataset, name)
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """A table."""
+        if name not in _TIMES:
+            return self._dataset.table(name, columns)
+        table = self._dataset.table(name, [*columns, *(one for one in _TIMES[name] if one not in columns)])
+        times = [integers(table, one, _NEVER) for one in _TIMES[name]]
+        if name == "kernels":
+            times = [np.where(times[0] == _NEVER, times[1], times[0])]
+        inside = (times[0] < self._until) & (times[-1] >= self._begin)
+        return table.filter(pa.array(inside)).select([*columns, *(set(table.column_names) & {"report"})])
+
+
+class _Sample:
+    """A dataset of such reports."""
+
+    root = None
+
+    def __init__(self, dataset: Dataset, parts: Sequence[_Part]) -> None:
+        self._dataset, self._parts = dataset, parts
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
+        return getattr(self._dataset, name)
+
+    def by_report(self) -> Iterator[_Part]:
+        """Its reports."""
+        yield from self._parts
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """A table of all reports."""
+        if name not in _TIMES:
+            return self._dataset.table(name, columns)
+        return pa.concat_tables([part.table(name, columns) for part in self._parts]).unify_dictionaries()

@@ -1,0 +1,199 @@
+"""How the times of modules went over many runs, and which changed for good: ``tracekit trend``.
+
+``runs`` reads a series of runs and keeps medians, ``change_points`` finds where series of numbers changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analyses.difference import MIN_SHARE, THRESHOLD
+from tracekit.analyses.nodes import noun
+from tracekit.analyses.step_metrics import step_name
+from tracekit.analyses.trend.change_points import LEAST_RUNS, Changes, changes, segments
+from tracekit.analyses.trend.runs import COLUMNS, WHOLE, Run, Series, listed
+from tracekit.arrays.types import Flags, Floats
+from tracekit.errors import UsageError
+from tracekit.progress import Progress, no_progress
+from tracekit.storage.locations import Given
+
+
+class Module(NamedTuple):
+    """A module in steps of one kind and size: its medians over steps, run by run; NaN where it had no work.
+
+    ``share`` is that of its own time in such steps, in the run where that is most.
+    """
+
+    step: str
+    path: str
+    subtree_ns: Floats
+    own_ns: Floats
+    share: float
+
+
+class Change(NamedTuple):
+    """A module whose own time changed for good.
+
+    Attributes:
+        module: The module.
+        run: The place of the first run after the change.
+        before_ns: Its own time since the change before this one, as if the clocks of all runs were those of most.
+        after_ns: The same, until the next change.
+        confidence: How sure it is that not one change would be found if no module had changed.
+    """
+
+    module: Module
+    run: int
+    before_ns: float
+    after_ns: float
+    confidence: float
+
+    @property
+    def change(self) -> float:
+        """The change as a share of the time before."""
+        return self.after_ns / self.before_ns - 1
+
+
+class Trend(NamedTuple):
+    """The times of modules over runs.
+
+    Attributes:
+        runs: The runs in their order.
+        factors: By how much all modules together are slower in each run than in most: an effect of clocks.
+        noise: The standard deviation of a module's time between runs, as a share, beside these factors.
+        modules: Modules by kind and size of step, those with the most time first.
+        changes: What changed, the largest change of time first.
+        notes: What a reader must know, in sentences.
+        node: What is compared: ``module``, ``range``, ``operator`` or ``node``.
+        patterns: For the paths of modules the same with a star for the numbers of siblings: ``top.layers.*.mlp``.
+    """
+
+    runs: list[Run]
+    factors: Floats
+    noise: float
+    modules: list[Module]
+    changes: list[Change]
+    notes: list[str]
+    node: str
+    patterns: dict[str, str]
+
+
+def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progress = no_progress) -> Trend:
+    """Reads runs, and finds which modules changed for good by more than noise between runs.
+
+    Args:
+        given: Datasets, folders of such, or patterns; paths or URLs.
+        strip_root: Whether to ignore the first part of every path.
+        progress: Called with the share of runs that were read.
+
+    Raises:
+        DatasetError: If a dataset cannot be read, or cannot be compared with the others.
+    """
+    series = Series(given, strip_root=strip_root)
+    frames = [*series.medians(progress)]
+    table = {name: pd.concat([frame[name] for frame in frames], axis=1, keys=range(len(frames))) for name in COLUMNS}
+    tested = table["subtree_ns"].index.get_level_values("path") != WHOLE
+    subtree, own, trimmed, error = (columns.to_numpy(np.float64) for columns in table.values())
+    own = np.where(np.isnan(own) & ~np.isnan(subtree), 0.0, own)
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(np.where(tested[:, None] & (trimmed > 0), trimmed, np.nan))
+    found = changes(logarithms, error, THRESHOLD)
+    modules = _modules(table["subtree_ns"].index.to_list(), subtree, own)
+    changed = [change for row in {one.row for one in found.found} for change in _changes(modules[row], row, found)]
+    notes = series.notes + _of_judgement(series.runs, found, logarithms) + _of_presence(series.runs, modules.values())
+    return Trend(
+        series.runs,
+        np.exp(found.common),
+        found.noise,
+        sorted(modules.values(), key=lambda module: -float(np.nanmax(module.subtree_ns))),
+        sorted(changed, key=lambda change: -abs(change.after_ns - change.before_ns)),
+        notes,
+        noun(series.first),
+        series.patterns,
+    )
+
+
+def part_of(trend: Trend, path: str | None, min_share: float) -> Trend:
+    """The modules at or below a path, and the changes of those with some share of the time.
+
+    Raises:
+        UsageError: If there is no such module.
+    """
+    modules = [one for one in trend.modules if path is None or f"{one.path}.".startswith(f"{path}.")]
+    if path is not None and not modules:
+        raise UsageError(f"no dataset has a {trend.node} {path}")
+    kept = {(one.step, one.path) for one in modules if one.share >= min_share}
+    changed = [one for one in trend.changes if (one.module.step, one.module.path) in kept]
+    return trend._replace(modules=modules, changes=changed)
+
+
+def slower_than(trend: Trend, share: float, min_share: float = MIN_SHARE) -> list[Change]:
+    """The changes by more than a share to slower, without modules of little time."""
+    return [one for one in trend.changes if one.change > share and one.module.share >= min_share]
+
+
+def _modules(index: list[tuple[str, str]], subtree: Floats, own: Floats) -> dict[int, Module]:
+    """The modules by their rows."""
+    whole = {alike: row for row, (alike, path) in enumerate(index) if path == WHOLE}
+    modules = {}
+    for row, (alike, path) in enumerate(index):
+        if path != WHOLE:
+            share = np.nan_to_num(own[row] / subtree[whole[alike]]).max()
+            modules[row] = Module(step_name(alike), path, subtree[row], own[row], float(share))
+    return modules
+
+
+def _changes(module: Module, row: int, found: Changes) -> list[Change]:
+    known = [one for one in found.found if one.row == row]
+    with np.errstate(divide="ignore"):
+        typical = np.log(np.where(module.own_ns > 0, module.own_ns, np.nan)) - found.common
+    levels = [
+        round(float(np.exp(np.nanmean(typical[low:high]))), 3) for low, high in segments(known, row, typical.size)
+    ]
+    changed = [
+        Change(module, one.column, before, after, 1 - one.chance)
+        for one, (before, after) in zip(known, pairwise(levels), strict=True)
+    ]
+    return [one for one in changed if abs(one.change) > THRESHOLD]
+
+
+def _of_judgement(runs: list[Run], found: Changes, values: Floats) -> list[str]:
+    if len(runs) < LEAST_RUNS:
+        count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+        return [f"{count}: noise between runs is learned from {LEAST_RUNS} or more, so no change is judged."]
+    notes = []
+    known = (~np.isnan(values)).sum(axis=1)
+    if few := int(((known > 0) & (known < LEAST_RUNS)).sum()):
+        notes.append(f"{few} of {int((known > 0).sum())} rows are in fewer than {LEAST_RUNS} runs and are not judged.")
+    if found.differing:
+        names = listed([runs[at].name for at in found.differing])
+        notes.append(f"Most modules changed, each by another factor, from {names} on: another model, size or device?")
+    for run, (before, after) in zip(runs[1:], pairwise(np.exp(found.common).tolist()), strict=True):
+        if abs(change := after / before - 1) > THRESHOLD:
+            speed = "slower" if change > 0 else "faster"
+            share = f"{abs(change):.1%}".replace("%", " %")
+            notes.append(f"All together are {share} {speed} from {run.name} on: clocks, and no change of a module.")
+    return notes
+
+
+def _of_presence(runs: list[Run], modules: Iterable[Module]) -> list[str]:
+    """Notes on modules that come with a run or are gone from one on."""
+    present: dict[str, Flags] = {}
+    for module in modules:
+        present[module.path] = present.get(module.path, False) | ~np.isnan(module.subtree_ns)
+    known = np.flatnonzero(np.any([*present.values()], axis=0)) if present else np.zeros(0, np.int64)
+    turns: dict[tuple[int, bool], list[str]] = {}
+    for path, flags in present.items():
+        changed = np.flatnonzero(np.diff(flags[known]))
+        if changed.size == 1:
+            run = int(known[changed[0] + 1])
+            turns.setdefault((run, bool(flags[run])), []).append(path)
+    return [
+        f"{'New' if comes else 'Gone'} from {runs[run].name} on: {listed(paths)}."
+        for (run, comes), paths in sorted(turns.items())
+    ]

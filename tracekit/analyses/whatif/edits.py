@@ -1,0 +1,131 @@
+"""Changes of single calls and single pieces of work, by their rows: calls that go, work that goes, calls that block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracekit.analyses.whatif.changes import Changing
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.intervals import covered
+from tracekit.arrays.types import Flags, Ints, Rows
+
+Floats: TypeAlias = NDArray[np.float64]
+Edit: TypeAlias = Callable[[Changing], None]
+
+
+class Removal(NamedTuple):
+    """Calls of CUDA and work that no longer happen, and how much of the code before some calls goes with them.
+
+    Attributes:
+        calls: Calls that go.
+        shorter: Calls, which need not go, before which there is less code, and ``code``, how much.
+        work: Work that goes.
+        ns: The time of all of it.
+    """
+
+    calls: Rows
+    shorter: Rows
+    code: Ints
+    work: Rows
+    ns: int
+
+    def joined(self, other: Removal) -> Removal:
+        """Both together."""
+        calls, shorter, code, work = (np.append(one, more) for one, more in zip(self[:4], other[:4], strict=True))
+        return Removal(calls, shorter, code, work, self.ns + other.ns)
+
+
+class Stretches(NamedTuple):
+    """Stretches of time on host threads."""
+
+    thread: Rows
+    start: Ints
+    end: Ints
+
+
+def without(changing: Changing, removal: Removal) -> None:
+    """Calls and work no longer happen: what waited for them waits for what was before them on their streams."""
+    tasks, gone = changing.tasks, _flags(removal.work, changing.tasks.lasts.size)
+    instead = np.arange(gone.size)
+    while (rows := np.flatnonzero((instead >= 0) & gone[instead])).size:
+        instead[rows] = tasks.before[instead[rows]]
+    one, other, lag = tasks.dependent
+    dependent = ~gone[one] & (instead[other] >= 0)
+    calls, awaited, after = tasks.awaited
+    kept = instead[awaited] >= 0
+    changing.tasks = replace(
+        tasks,
+        lasts=np.where(gone, 0, tasks.lasts),
+        before=lookup(instead, tasks.before),
+        waits_for=lookup(instead, tasks.waits_for),
+        meeting=np.where(gone, -1, tasks.meeting),
+        dependent=(one[dependent], instead[other[dependent]], lag[dependent]),
+        awaited=(calls[kept], instead[awaited[kept]], after[kept]),
+    )
+    _without_waiting(changing, removal.calls, takes=0)
+    code = changing.tasks.code.copy()
+    np.subtract.at(code, removal.shorter, removal.code)
+    changing.tasks = replace(changing.tasks, code=np.maximum(code, 0))
+
+
+def asynchronous(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Removal) -> None:
+    """Copies no longer block.
+
+    Args:
+        changing: The model.
+        copies: Calls that copy, their work, and how long that takes at the most.
+        after: Calls that wait for the copies, which go.
+    """
+    calls, work, lasts = copies
+    events = changing.found.events
+    started = _flags(changing.tasks.event[changing.tasks.event >= 0], events.start.size) & ~events.blocks
+    usual = int(np.median(changing.tasks.takes[started])) if started.any() else 0
+    _without_waiting(changing, calls, takes=usual)
+    without(changing, after)
+    changed = changing.tasks.lasts.copy()
+    changed[work] = np.minimum(changed[work], lasts)
+    changing.tasks = replace(changing.tasks, lasts=changed)
+
+
+def _without_waiting(changing: Changing, calls: Rows, takes: int) -> None:
+    tasks = changing.tasks
+    gone = _flags(calls, tasks.takes.size)
+    kept = ~gone[tasks.awaited[0]]
+    awaiting, awaited, after = (column[kept] for column in tasks.awaited)
+    changing.tasks = replace(
+        tasks,
+        takes=np.where(gone, np.minimum(takes, changing.found.events.end - changing.found.events.start), tasks.takes),
+        waits_for=np.where(gone, -1, tasks.waits_for),
+        awaited=(awaiting, awaited, after),
+    )
+
+
+def shortened(changing: Changing, work: Floats, calls: Floats) -> None:
+    """Work, and calls of CUDA with the code before them, take a share of their time each."""
+    tasks = changing.tasks
+    times = zip((tasks.lasts, tasks.takes, tasks.code), (work, calls, calls), strict=True)
+    lasts, takes, code = (np.rint(time * share).astype(np.int64) for time, share in times)
+    changing.tasks = replace(tasks, lasts=lasts, takes=takes, code=np.where(tasks.previous >= 0, code, tasks.code))
+
+
+def without_code(changing: Changing, stretches: Stretches) -> None:
+    """The code between calls of CUDA in some stretches of threads takes no time."""
+    events, previous, code = changing.found.events, changing.tasks.previous, changing.tasks.code.copy()
+    for thread in np.unique(stretches.thread).tolist():
+        own = stretches.thread == thread
+        time = covered(stretches.start[own], stretches.end[own])
+        rows = np.flatnonzero((events.thread == thread) & (previous >= 0))
+        spent = time.until(events.start[rows]) - time.until(events.end[previous[rows]])
+        code[rows] -= np.clip(spent, 0, code[rows])
+    changing.tasks = replace(changing.tasks, code=code)
+
+
+def _flags(rows: Rows, size: int) -> Flags:
+    flags = np.zeros(size, dtype=bool)
+    flags[rows] = True
+    return flags

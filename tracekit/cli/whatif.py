@@ -1,0 +1,94 @@
+"""``tracekit whatif``: what the steps of a dataset would take if something changed."""
+
+from __future__ import annotations
+
+import argparse
+
+from tracekit.cli.base import console, dataset_place
+
+NAME = "whatif"
+HELP = "predict the time of a step after changes"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
+    )
+    parser.add_argument(
+        "--scale",
+        action="append",
+        type=_scaled,
+        default=[],
+        metavar="PATTERN=F",
+        help="multiply the device time of modules by F. A pattern such as top.layers.*.mlp is a path from the root, "
+        "part by part, with the modules below: * is one part, as the first part all in front, and alone everything. "
+        "PATTERN:kernel=GLOB=F is of kernels with such names only",
+    )
+    parser.add_argument(
+        "--host-scale",
+        action="append",
+        type=_scaled,
+        default=[],
+        metavar="PATTERN=F",
+        help="multiply the time of code on the host, between calls of CUDA, by F",
+    )
+    for option, doc in (
+        ("--no-sync", "nothing in these modules waits for the device: blocking copies become asynchronous"),
+        ("--no-launch-cost", "calls of CUDA in these modules take no time, except those that block"),
+        ("--as-graph", "each call of these modules launches its work as one CUDA graph"),
+    ):
+        parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=doc)
+    parser.add_argument(
+        "--overlap-communication", action="store_true", help="only the next step waits for collectives, nothing else"
+    )
+    parser.add_argument("--interconnect", type=_factor, metavar="F", help="collectives move their data F times as fast")
+    parser.add_argument(
+        "--like-fastest-rank", action="store_true", help="all ranks take as long as the fastest one and none waits"
+    )
+    parser.add_argument("--json", action="store_true", help="print the prediction as JSON")
+
+
+def _factor(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number such as 0.5, got {text!r}") from None
+
+
+def _scaled(text: str) -> tuple[str, float]:
+    pattern, _, factor = text.rpartition("=")
+    if not pattern:
+        raise argparse.ArgumentTypeError(f"expected PATTERN=F such as 'top.layers.*.mlp=0.5', got {text!r}")
+    return pattern, _factor(factor)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predicts and prints; several changes are made at once."""
+    from tracekit.arrays.kept_memory import keep_memory
+
+    keep_memory()  # before NumPy is loaded
+    from tracekit.arrays.without_pandas import without_pandas
+
+    without_pandas()
+    from tracekit.analyses.whatif import Changes, predict
+    from tracekit.dataset.opening import load
+    from tracekit.views import whatif as view
+    from tracekit.views.formatting import printed_json
+
+    changes = Changes(
+        scale=tuple(args.scale),
+        host_scale=tuple(args.host_scale),
+        no_sync=tuple(args.no_sync),
+        no_launch_cost=tuple(args.no_launch_cost),
+        as_graph=tuple(args.as_graph),
+        overlap_communication=args.overlap_communication,
+        interconnect=args.interconnect,
+        like_fastest_rank=args.like_fastest_rank,
+    )
+    prediction = predict(load(args.dataset), changes)
+    if args.json:
+        print(printed_json(view.as_json(prediction), indent=2))
+    else:
+        console().print(view.as_text(prediction))
+    return 0

@@ -1,0 +1,47 @@
+"""Answers of a size that an agent can read, each with the command that prints all of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from tracekit.errors import plain
+from tracekit.views.formatting import shortened
+
+#: The most characters of an answer as JSON, and of a text in it.
+MOST_CHARACTERS = 24_000
+_LONGEST = 400
+#: The most items of every list in it: the first of these that is short enough.
+_MOST = (200, 100, 50, 25, 12, 6, 3, 1)
+
+Answer = dict[str, Any]
+
+
+def bounded(answer: Any, command: Sequence[object]) -> Answer:  # noqa: ANN401 - plain data
+    """An answer that is cut to size.
+
+    Args:
+        answer: Plain data.
+        command: The words of the command that prints all of it.
+
+    Returns:
+        ``answer``, ``complete`` (whether nothing was cut off) and ``command``.
+    """
+    whole = cut = _cut(answer, None)
+    for most in _MOST:
+        if len(json.dumps(cut)) <= MOST_CHARACTERS:
+            break
+        cut = _cut(answer, most)
+    if len(json.dumps(cut)) > MOST_CHARACTERS:
+        cut = None
+    return {"answer": cut, "complete": cut == whole, "command": shlex.join(map(str, command))}
+
+
+def _cut(value: Any, most: int | None) -> Any:  # noqa: ANN401 - plain data
+    if isinstance(value, str):
+        return plain(shortened(value, _LONGEST), keep="\n")
+    if isinstance(value, dict):
+        return {_cut(str(name), most): _cut(item, most) for name, item in value.items()}
+    return [_cut(item, most) for item in value[:most]] if isinstance(value, list | tuple) else value

@@ -1,0 +1,78 @@
+"""What an agent may read: files below the folders that the server was started with, and datasets that it made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from tracekit.dataset.manifest import MANIFEST
+from tracekit.dataset.opening import SUFFIX
+from tracekit.errors import UsageError
+
+#: Names of reports end so.
+_REPORTS = (".sqlite", ".nsys-rep", ".qdrep", ".json", ".json.gz", ".nvprof", ".nvvp")
+#: How many files are looked at to list them.
+_MOST_LOOKED_AT = 100_000
+
+
+class Folders:
+    """Folders below which everything may be read, and nothing else."""
+
+    def __init__(self, folders: Sequence[Path], scratch: Path) -> None:
+        """Resolves them.
+
+        Args:
+            folders: Those that the server was started with; other paths are relative to the first.
+            scratch: The folder of the datasets that it makes.
+        """
+        for folder in folders:
+            if not folder.is_dir():
+                raise UsageError(f"{folder}: is not a folder")
+        self.folders = [folder.resolve() for folder in folders]
+        self.scratch = scratch.resolve()
+
+    def path(self, text: str) -> Path:
+        """A path that may be read, without links.
+
+        Raises:
+            UsageError: If it may not.
+        """
+        path = (self.folders[0] / text).resolve()
+        names = ", ".join(map(str, self.folders))
+        if not self._may_read(path):
+            raise UsageError(f"{text}: lies outside the folders that may be read: {names}")
+        below = (Path(folder, name) for folder, *found in os.walk(path) for name in chain(*found))
+        if not all(self._may_read(file.resolve()) for file in below if file.is_symlink()):
+            raise UsageError(f"{text}: links to files outside the folders that may be read: {names}")
+        return path
+
+    def _may_read(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in (*self.folders, self.scratch))
+
+    def listed(self) -> dict[str, list[str]]:
+        """Datasets and files that may be reports, by their names."""
+        found: dict[str, list[str]] = {"datasets": [], "reports": []}
+        looked_at = 0
+        for folder, names in self._walked():
+            looked_at += len(names) + 1
+            if looked_at > _MOST_LOOKED_AT:
+                break
+            if MANIFEST in names:
+                found["datasets"].append(str(folder))
+            else:
+                found["reports"] += [str(folder / name) for name in sorted(names) if name.endswith(_REPORTS)]
+        return found
+
+    def _walked(self) -> Iterator[tuple[Path, list[str]]]:
+        for top in (*self.folders, self.scratch):
+            for folder, below, names in os.walk(top):
+                is_dataset = MANIFEST in names
+                below[:] = [] if is_dataset else sorted(name for name in below if not name.startswith("."))
+                yield Path(folder), names
+
+    def new_dataset(self, report: Path) -> Path:
+        """Where the dataset of a report goes."""
+        number = sum(1 for _ in self.scratch.iterdir())
+        return self.scratch / f"{number}-{report.name.partition('.')[0]}{SUFFIX}"

@@ -1,0 +1,225 @@
+"""What an agent can call: each tool is a command of the same name, bounded and read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tracekit import analyses
+from tracekit.analyses.difference import Options, compare, part_of
+from tracekit.analyses.whatif import Changes, predict
+from tracekit.dataset.opening import Dataset, load
+from tracekit.errors import UsageError, did_you_mean
+from tracekit.mcp.answers import Answer, bounded
+from tracekit.mcp.folders import Folders
+from tracekit.pipeline import parse as parse_reports
+from tracekit.tables import TABLES
+from tracekit.views import answers, asking, difference, schema as table_schema, summary
+from tracekit.views.formatting import records
+
+_ROWS = 20
+
+
+class Tools:
+    """The tools, and what they may read. Their docstrings tell agents how to use them."""
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+
+    @property
+    def all(self) -> list[Callable[..., Answer]]:
+        """Every tool."""
+        return [self.files, self.parse, self.questions, self.ask, self.diff, self.whatif, self.schema]
+
+    def files(self) -> Answer:
+        """Lists the datasets and reports that can be read."""
+        return bounded(self._folders.listed(), ["ls", "-R", *self._folders.folders])
+
+    def parse(self, reports: list[str], rows: str = "auto") -> Answer:
+        """Reads reports of Nsight Systems, torch.profiler or nvprof, one per rank, and summarizes them.
+
+        The answer names a temporary dataset for the other tools; the command makes one that stays.
+
+        Args:
+            reports: Paths of the reports.
+            rows: What the hierarchy is made of: auto, modules, ranges or operators.
+        """
+        if not reports:
+            raise UsageError("which reports? the tool files lists them")
+        paths = [self._folders.path(report) for report in reports]
+        out = self._folders.new_dataset(paths[0])
+        dataset = parse_reports(paths if len(paths) > 1 else paths[0], out, rows=rows)
+        place = [] if len(paths) == 1 else ["-o", f"{paths[0].parent.name or 'run'}.tracekit"]
+        option = [] if rows == "auto" else ["--rows", rows]
+        return bounded(summary.as_json(dataset), ["tracekit", "parse", *paths, *place, *option])
+
+    def questions(self) -> Answer:
+        """Lists the questions that can be asked of a dataset, with the columns that answer them and their options."""
+        every = [
+            {"name": name, "question": text, "answer": [*analysis.ANSWER], "options": [*asking.options_of(analysis)]}
+            for (name, text), analysis in zip(analyses.questions().items(), analyses.ANALYSES, strict=True)
+        ]
+        return bounded(every, ["tracekit", "show", "--list"])
+
+    def ask(  # noqa: PLR0913 - the options of tracekit show
+        self,
+        dataset: str,
+        question: str,
+        path: str | None = None,
+        by: str | None = None,
+        sort: str | None = None,
+        top: int = _ROWS,
+        columns: list[str] | None = None,
+        depth: int | None = None,
+        min_share: float | None = None,
+        dtype: str | None = None,
+        peaks: list[str] | None = None,
+    ) -> Answer:
+        """Answers a question about a dataset with rows: see the tool questions. Times are in nanoseconds.
+
+        Args:
+            dataset: Folder of the dataset, as the tools parse and files name it.
+            question: Such as tree, kernels, launches or budget.
+            path: Only this module and those below it; shares are then of its time.
+            by: rank, report or host: the figures of each of them.
+            sort: Sort by this column, the largest first.
+            top: At most so many rows.
+            columns: Only these columns; the answer names the others.
+            depth: At most so many levels of modules.
+            min_share: Only rows of at least this share, from 0 to 1.
+            dtype: Of roofline and memory: the dtype where markers record none.
+            peaks: Of roofline: peak throughput of the device, such as bfloat16=989 or memory=3350.
+        """
+        analysis, options = asking.question(question), _given(dtype=dtype, peaks=peaks)
+        if unknown := [name for name in options if name not in asking.options_of(analysis)]:
+            raise UsageError(f"{question} has no option {unknown[0]}")
+        if by is not None and by not in asking.BY:
+            raise UsageError(f"there is no by={by}; {did_you_mean(by, asking.BY)}")
+        opened = self._load(dataset)
+        part = opened if path is None else opened.subtree(path)
+        choice = answers.Choice(depth, min_share, sort, max(0, top), columns)
+        answer, rows = asking.overview(part, analysis, choice, by, options)
+        shown = choice._replace(columns=columns or _present(asking.columns_to_show(analysis, answer, by), answer))
+        picked = answers.picked(question, rows, shown)
+        content: Answer = {"rows": records(picked), "rows_in_all": answers.rows_of(answer)}
+        content["other_columns"] = [name for name in answer if name not in picked]
+        if answers.is_empty(question, answer):
+            content["why_empty"] = str(answers.nothing(question, answer, part))
+        command = ["tracekit", "show", question, opened.folder, *_flags(path=path, by=by, sort=sort, depth=depth)]
+        command += _flags(min_share=min_share, dtype=dtype, peak=peaks)
+        result = bounded(content, [*command, "--json"])
+        result["complete"] = bool(result["complete"]) and answers.rows_of(rows) == answers.rows_of(answer)
+        return result
+
+    def diff(
+        self,
+        before: str,
+        after: str,
+        path: str | None = None,
+        min_share: float = 0.0,
+        strip_root: bool = False,  # noqa: FBT001, FBT002 - an agent names its arguments
+        ignore_shapes: bool = False,  # noqa: FBT001, FBT002 - as above
+    ) -> Answer:
+        """Compares two datasets: whole steps, and the modules whose time in a step changed by more than chance.
+
+        Args:
+            before: Folder of the dataset before the change.
+            after: Folder of the dataset after it.
+            path: Only whole steps, and this module and those below it.
+            min_share: Leave out modules with less of the time in steps, from 0 to 1.
+            strip_root: Ignore the first part of all paths.
+            ignore_shapes: Compare calls whatever the shapes of their inputs.
+        """
+        one, other = self._load(before), self._load(after)
+        compared = compare(one, other, Options(strip_root=strip_root, shapes=not ignore_shapes))
+        found = part_of(compared, path, min_share)
+        rows = records(found.rows)
+        changes = sorted(difference.changed_parts(rows), key=lambda row: -abs(row["change_ns"]))
+        content = {"notes": found.notes, "steps": difference.whole_steps(rows), "changes": changes}
+        flags = _flags(path=path, min_share=min_share or None, strip_root=strip_root, ignore_shapes=ignore_shapes)
+        return bounded(content, ["tracekit", "diff", one.folder, other.folder, *flags, "--json"])
+
+    def whatif(  # noqa: PLR0913 - all changes that there are
+        self,
+        dataset: str,
+        scale: dict[str, float] | None = None,
+        host_scale: dict[str, float] | None = None,
+        no_sync: list[str] | None = None,
+        no_launch_cost: list[str] | None = None,
+        as_graph: list[str] | None = None,
+        overlap_communication: bool = False,  # noqa: FBT001, FBT002 - an agent names its arguments
+        interconnect: float | None = None,
+        like_fastest_rank: bool = False,  # noqa: FBT001, FBT002 - as above
+    ) -> Answer:
+        """Predicts the time of a step and its budget after changes. Patterns name modules: top.layers.*.mlp.
+
+        Args:
+            dataset: Folder of the dataset.
+            scale: Factors of device time by pattern; PATTERN:kernel=GLOB is of kernels with such names only.
+            host_scale: Factors of the time of code on the host by pattern.
+            no_sync: Patterns of modules that no longer wait for the device.
+            no_launch_cost: Patterns of modules whose calls of CUDA take no time, except those that block.
+            as_graph: Patterns of modules of which each call launches its work as one CUDA graph.
+            overlap_communication: Only the next step waits for collectives.
+            interconnect: How many times as fast collectives move their data.
+            like_fastest_rank: All ranks take as long as the fastest one.
+        """
+        patterns = {"no_sync": no_sync, "no_launch_cost": no_launch_cost, "as_graph": as_graph}
+        opened = self._load(dataset)
+        prediction = predict(
+            opened,
+            Changes(
+                scale=tuple((scale or {}).items()),
+                host_scale=tuple((host_scale or {}).items()),
+                **{name: tuple(given or ()) for name, given in patterns.items()},
+                overlap_communication=overlap_communication,
+                interconnect=interconnect,
+                like_fastest_rank=like_fastest_rank,
+            ),
+        )
+        content = {name: getattr(prediction, name) for name in prediction.__slots__}
+        flags = _flags(scale=_factors(scale), host_scale=_factors(host_scale), **patterns, interconnect=interconnect)
+        flags += _flags(overlap_communication=overlap_communication, like_fastest_rank=like_fastest_rank)
+        return bounded(content, ["tracekit", "whatif", opened.folder, *flags, "--json"])
+
+    def schema(self, table: str | None = None) -> Answer:
+        """Describes the tables of a dataset, or the columns of one table.
+
+        Args:
+            table: Name of the table; without it, all are named with what a row is.
+        """
+        specs = {one.SPEC.name: one.SPEC for one in TABLES}
+        if table is None:
+            return bounded({name: spec.doc for name, spec in specs.items()}, ["tracekit", "schema"])
+        if table not in specs:
+            raise UsageError(f"there is no table {table}; {did_you_mean(table, specs)}")
+        return bounded(table_schema.as_json(specs[table]), ["tracekit", "schema", table, "--json"])
+
+    def _load(self, dataset: str) -> Dataset:
+        return load(self._folders.path(dataset))
+
+
+def _given(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - of any kind
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _present(names: list[str], answer: Mapping[str, object]) -> list[str]:
+    return [name for name in names if name in answer]
+
+
+def _factors(factors: Mapping[str, float] | None) -> list[str]:
+    return [f"{pattern}={factor}" for pattern, factor in (factors or {}).items()]
+
+
+def _flags(**options: object) -> list[object]:
+    """Options as the command line takes them: a list repeats its option, what is False or None is left out."""
+    words: list[object] = []
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif isinstance(value, list):
+            words += [word for item in value for word in (option, item)]
+        elif value not in {None, False}:
+            words += [option, value]
+    return words

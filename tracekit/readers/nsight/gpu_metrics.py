@@ -1,0 +1,86 @@
+"""Samples of GPU metrics (``nsys profile --gpu-metrics-devices``), read piece by piece: few of the metrics are kept."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays.codes import positions
+from tracekit.arrays.columns import integers
+from tracekit.nsight import tables as nsight
+from tracekit.readers.source import PiecewiseSource, Request, TableSource, has, typed
+from tracekit.recording.tables import Samples
+
+#: Names of the metrics, in the order of ``GPU_METRICS``, as NVIDIA's user guide lists them: they differ by GPU and
+#: release. Averages and cycles of the same have another unit behind the name.
+_NAMES = tuple(
+    re.compile(rf"{name}( \[Throughput %\])?", re.IGNORECASE)
+    for name in (
+        r"SMs? Active",
+        r"Tensor Active( ?/ ?FP16 Active)?",
+        r"[DV]RAM Read (Bandwidth|Throughput)",
+        r"[DV]RAM Write (Bandwidth|Throughput)",
+    )
+)
+_REQUEST = Request(
+    nsight.GPU_METRICS, {"timestamp": pa.int64(), "typeId": pa.int64(), "metricId": pa.int64(), "value": pa.int64()}
+)
+#: A type holds the number of the GPU in its lowest bits, as NVIDIA's own recipes read it.
+_GPU_MASK = 0xFF
+
+
+def samples_of(source: PiecewiseSource) -> Samples:
+    """The samples of all GPUs, in any order."""
+    wanted = _wanted(source)
+    if not wanted or not has(source, nsight.GPU_METRICS, *_REQUEST.columns):
+        return Samples.empty()
+    parts = []
+    for which in source.pieces(_REQUEST) or [None]:
+        piece = None if which is None else source.piece(_REQUEST, which)
+        if piece is None:  # as of values with decimals
+            return _chosen(_queried(source), wanted)
+        parts.append(_chosen(piece.rows, wanted))
+    return Samples.concat(parts)
+
+
+def gpus_of_devices(source: PiecewiseSource) -> dict[tuple[int, int], int]:
+    """The number of the GPU by process id and number of the device in it, where the report records it."""
+    return {(pid, device): gpu for gpu, device, pid in typed(source, nsight.CUDA_DEVICE, "gpuId", "cudaId", "pid")}
+
+
+def has_unknown_metrics(source: TableSource) -> bool:
+    """Whether metrics were sampled, none of which is known by its name."""
+    return has(source, nsight.GPU_METRICS) and not any(_wanted(source).values())
+
+
+def _wanted(source: TableSource) -> dict[int, dict[int, int]]:
+    """By type and number of a metric, which of ours it is; of several names of one metric the first counts."""
+    wanted: dict[int, dict[int, int]] = {}
+    for kind, number, name in typed(source, nsight.GPU_METRIC_NAMES, "typeId", "metricId", "metricName"):
+        ours = next((at for at, names in enumerate(_NAMES) if names.fullmatch(name)), None)
+        known = wanted.setdefault(kind, {})
+        if ours is not None and ours not in known.values():
+            known[number] = ours
+    return wanted
+
+
+def _queried(source: PiecewiseSource) -> pa.Table:
+    rows = source.values(nsight.GPU_METRICS.name, tuple(_REQUEST.columns))
+    numbers = [row for row in rows if all(isinstance(value, int | float) for value in row)]
+    *ids, value = np.array(numbers, np.float64).reshape(-1, len(_REQUEST.columns)).T
+    return pa.table([*(column.astype(np.int64) for column in ids), value], names=[*_REQUEST.columns])
+
+
+def _chosen(rows: pa.Table, wanted: dict[int, dict[int, int]]) -> Samples:
+    rows = rows.drop_null()  # before integers(): no number stands for null
+    kind, number, value = (integers(rows, name) for name in ("typeId", "metricId", "value"))
+    parts = []
+    for one, known in wanted.items():
+        of_type = np.flatnonzero((kind == one) & (value >= 0))
+        numbers = np.array(sorted(known), np.int64)
+        metric = np.array([known[at] for at in numbers.tolist()] + [-1])[positions(number[of_type], numbers)]
+        found = of_type[metric >= 0]
+        gpu = np.full(found.size, one & _GPU_MASK)
+        time_ns = integers(rows, "timestamp")[found]
+        parts.append(Samples(time_ns, gpu, metric[metric >= 0], value[found].astype(np.float64)))
+    return Samples.concat(parts)

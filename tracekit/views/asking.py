@@ -1,0 +1,68 @@
+"""Questions by their names, with the rows that are chosen of their answers: for a terminal, a notebook or an agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracekit import analyses
+from tracekit.analyses import budget, tree
+from tracekit.analyses.base import Analysis, Columns, taken
+from tracekit.analyses.side_by_side import BY
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import UsageError, did_you_mean
+from tracekit.views import answers, budget as budget_view, tree as tree_view
+from tracekit.views.answers import Choice
+
+__all__ = ["BY", "answered", "columns_to_show", "options_of", "overview", "question"]
+
+
+def question(name: str) -> Analysis:
+    """The analysis of this name.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if name not in analyses.QUESTIONS:
+        raise UsageError(f"there is no question {name}; {did_you_mean(name, analyses.QUESTIONS)}")
+    analysis: Analysis = getattr(analyses, name)
+    return analysis
+
+
+def options_of(analysis: Analysis) -> tuple[str, ...]:
+    """The keywords of an analysis that people may give."""
+    accepted: tuple[str, ...] = getattr(analysis, "OPTIONS", ())
+    return accepted
+
+
+def answered(
+    dataset: Dataset, analysis: Analysis, choice: Choice, by: str | None, options: dict[str, Any]
+) -> tuple[Columns, Columns]:
+    """The whole answer and its chosen rows, with all columns.
+
+    Of a tree the lines with the most time are chosen, each with those above it, so that it stays connected.
+    """
+    is_tree = analysis is tree and by is None
+    if choice.sort is not None and "sort" in options_of(analysis):
+        options = options | {"sort": tree_view.column_of(choice.sort)}
+        choice = choice._replace(sort=None)
+    answer = answers.columns(dataset, analysis, by, **options)
+    rows = answers.chosen(analysis.NAME, answer, choice._replace(top=None) if is_tree else choice, dataset)
+    if is_tree and choice.top is not None:
+        rows = taken(rows, tree.largest(rows, choice.top))
+    return answer, rows
+
+
+def overview(
+    dataset: Dataset, analysis: Analysis, choice: Choice, by: str | None, options: dict[str, Any]
+) -> tuple[Columns, Columns]:
+    """The same for people: of the budget a row for each kind of time, in place of every window."""
+    if analysis is not budget:
+        return answered(dataset, analysis, choice, by, options)
+    answer = budget.overview(dataset) if by is None else budget_view.overview(dataset, by)
+    return answer, answers.chosen(budget.NAME, answer, choice, dataset)
+
+
+def columns_to_show(analysis: Analysis, answer: Columns, by: str | None) -> list[str]:
+    """The columns that answer the question, the most important first; in front what distinguishes reports."""
+    names = ("kind", "median_ns", "share") if "median_ns" in answer and analysis is budget else analysis.ANSWER
+    return [*names] if by is None else answers.side_by_side(answer, by, names)

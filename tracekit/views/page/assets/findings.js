@@ -1,0 +1,12 @@
+// The findings that would save most of the median step, with what to do.
+
+function addFindings() {
+  const rows = DATA.findings;
+  if (!rows.length) return;
+  const lines = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.family.replaceAll("_", " ")),
+    el("td", { class: "path" }, row.module), el("td", {}, duration(row.saving_ns)),
+    el("td", {}, percent(row.saving_share)), el("td", { class: "path" }, row.advice)));
+  const headings = ["finding", "module", "saves at most", "of the step", "what to do"];
+  section("findings", el("table", { class: "budget" },
+    el("thead", {}, el("tr", {}, ...headings.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, ...lines)));
+}

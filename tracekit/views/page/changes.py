@@ -1,0 +1,103 @@
+"""What changed since another dataset: whole steps, modules, layers side by side, and the budget of before."""
+
+from collections import Counter
+from typing import Any
+
+from tracekit.analyses.comparable import names_of
+from tracekit.analyses.difference import Options, compare
+from tracekit.dataset.opening import Dataset
+from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps
+from tracekit.views.formatting import records
+from tracekit.views.page import limits
+from tracekit.views.page.limits import clipped
+from tracekit.views.page.nodes import Nodes
+from tracekit.views.page.overview import budget, title
+
+_KERNELS = 8
+_CHANGED = ("slower", "faster", "added", "gone")
+
+
+def changes(before: Dataset, after: Dataset, nodes: Nodes) -> dict[str, Any]:
+    """Whole steps, and the modules that changed, equal changes in one line, the largest own change first.
+
+    Returns:
+        Also ``modules``, for those on the page ``before_ns`` (null if not compared) and ``change_ns`` (0 if it is no
+        more than chance) per step; ``layers``, the same for series of modules that changed; ``budget``, of before.
+    """
+    difference = compare(before, after, Options())
+    rows = records(difference.rows)
+    changed = changed_parts(rows)
+    lines = by_own_change(changed, difference.patterns)
+    whole = [{**row, "copies": [row]} for row in whole_steps(rows)]
+    kernels = by_module(difference)
+    return {
+        "before": title(before),
+        "after": title(after),
+        "notes": [clipped(note, limits.TEXT) for note in difference.notes],
+        "tally": dict(Counter(row["status"] for row in changed)),
+        "same": sum(row["what"] != "step" and row["status"] == "same" for row in rows),
+        "steps": [_line(line, []) for line in whole[: limits.ROWS]],
+        "lines": [_line(line, kernels_of(line, kernels)) for line in lines[: limits.ROWS]],
+        "left_out": max(len(lines) - limits.ROWS, 0),
+        "modules": _of_modules(rows, names_of(before, after, strip_root=False)[0][1], nodes),
+        "layers": _of_layers(rows, difference.patterns),
+        "budget": budget(before)[0],
+    }
+
+
+def _of_modules(rows: list[dict[str, Any]], names: list[str], nodes: Nodes) -> dict[str, list[float | None]]:
+    """The times of modules of before and how they changed, inputs of all shapes together."""
+    place = {names[row]: at for at, row in enumerate(nodes.rows.tolist())}
+    before: list[float | None] = [None] * nodes.rows.size
+    change: list[float | None] = [0] * nodes.rows.size
+    for row in rows:
+        at = place.get(row["path"])
+        if row["what"] == "module" and at is not None:
+            before[at] = (before[at] or 0) + (row["before_ns"] or 0)
+            change[at] = (change[at] or 0) + (row["change_ns"] if row["status"] in _CHANGED else 0)
+    return {"before_ns": before, "change_ns": change}
+
+
+def _of_layers(rows: list[dict[str, Any]], patterns: dict[str, str]) -> dict[str, Any]:
+    """Series of modules with the largest changes: what each of the series changed by."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        pattern = patterns.get(row["path"], "")
+        if row["what"] != "module" or pattern.count("*") != 1:
+            continue
+        begin, end = (len(part) for part in pattern.split("*"))
+        number = row["path"][begin : len(row["path"]) - end]
+        times = found.setdefault(pattern, {}).setdefault(number, [0, 0])
+        times[0] += row["before_ns"] or 0
+        times[1] += row["change_ns"] if row["status"] in _CHANGED else 0
+    changed = {pattern: sum(abs(change) for _, change in layers.values()) for pattern, layers in found.items()}
+    shown = [name for name in sorted(found, key=lambda name: -changed[name]) if changed[name] and len(found[name]) > 1]
+    shown = shown[: limits.LAYER_ROWS]
+    numbers = list(dict.fromkeys(number for name in shown for number in found[name]))
+    numbers = sorted(numbers, key=lambda number: (len(number), number))[: limits.LAYERS]
+    return {
+        "names": [clipped(number) for number in numbers],
+        "rows": [
+            {"path": clipped(name, limits.TEXT), "layers": [found[name].get(number) for number in numbers]}
+            for name in shown
+        ],
+    }
+
+
+def _line(line: dict[str, Any], kernels: list[dict[str, Any]]) -> dict[str, Any]:
+    shapes = line["shapes"]
+    return {
+        **_figures(line),
+        "path": clipped(line["path"], limits.TEXT),
+        "shapes": None if shapes is None else clipped(shapes, limits.TEXT),
+        "status": line["status"],
+        "copies": len(line["copies"]),
+        "own_change_ns": line["own_change_ns"],
+        "kernels": [{**_figures(kernel), "name": clipped(kernel["name"])} for kernel in kernels[:_KERNELS]],
+        "kernels_left_out": max(len(kernels) - _KERNELS, 0),
+    }
+
+
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("before_ns", "after_ns", "change_ns", "before_kernels", "after_kernels")
+    return {name: row[name] for name in names}

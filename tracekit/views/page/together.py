@@ -1,0 +1,93 @@
+"""A step of all ranks on one clock, with their collectives tied together where it is proven which are the same."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analyses.alignment.collectives import collectives
+from tracekit.analyses.alignment.reports import Clock, Met, aligned, met
+from tracekit.arrays.codes import lookup, positions
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.views.page import limits
+
+
+class Together(NamedTuple):
+    """The rows of a step of several ranks, by the place of their report; none if ranks have no common clock.
+
+    ``clocks`` are those of all reports, none for a dataset of one; ``kernel`` and ``meeting`` are the kernels of proven
+    collectives and which collective each is of.
+    """
+
+    rows: dict[int, list[int]]
+    clocks: list[Clock]
+    kernel: Ints
+    meeting: Rows
+
+
+def together(dataset: Dataset, steps: pd.DataFrame, at: int | None) -> Together:
+    """The steps of other processes with the same kind and index as the step of row ``at``."""
+    none = np.zeros(0, np.int64)
+    if at is None or steps["pid"].nunique() + len(dataset.reports) < 2:  # noqa: PLR2004 - one is no company
+        return Together({}, [], none, none)
+    lanes = collectives(dataset).lanes
+    clocks = aligned(lanes)
+    rows = _rows(dataset, steps, at, clocks)
+    kernel, meeting = _meetings(met(lanes, clocks)) if rows else (none, none)
+    return Together(rows, clocks if dataset.reports else [], kernel, meeting)
+
+
+def _rows(dataset: Dataset, steps: pd.DataFrame, at: int, clocks: list[Clock]) -> dict[int, list[int]]:
+    same = (steps["index"] == steps["index"].iloc[at]) & (steps["kernels"] > 0)
+    same &= steps["kind"].isna() if pd.isna(steps["kind"].iloc[at]) else steps["kind"] == steps["kind"].iloc[at]
+    found = np.flatnonzero(same).tolist()
+    place = {name: number for number, name in enumerate(dataset.reports)}
+    report = [place[steps[REPORT].iloc[row]] if dataset.reports else 0 for row in found]
+    known = Counter(clocks[one].reference for one in report if dataset.reports and clocks[one].why is None)
+    reference = known.most_common(1)[0][0] if known else None
+    rows: dict[int, list[int]] = {}
+    for row, one in zip(found[: limits.STEPS], report, strict=False):
+        if not dataset.reports or (clocks[one].why is None and clocks[one].reference == reference):
+            rows.setdefault(one, []).append(row)
+    return rows if sum(map(len, rows.values())) > 1 else {}
+
+
+def _meetings(rows: Met) -> tuple[Ints, Rows]:
+    kernel = np.full(rows.meeting.size, -1, dtype=np.int64)
+    for at in np.unique(rows.lane).tolist():
+        own = np.flatnonzero(rows.lane == at)
+        kernel[own] = rows.lanes[at].kernel_id[rows.event[own]]
+    proven = rows.missing[rows.meeting] == 0
+    return kernel[proven], rows.meeting[proven]
+
+
+def tied(drawing: dict[str, Any], whole: Together, kernel_id: Ints) -> dict[str, Any]:
+    """A drawing of a report with the ``meeting`` of each piece: the collective that it is of, or -1."""
+    if drawing["work"] == len(drawing["pieces"]["ns"]) == kernel_id.size:
+        meeting = lookup(whole.meeting, positions(kernel_id, whole.kernel))
+        drawing["pieces"]["meeting"] = meeting.tolist()
+    else:
+        drawing["pieces"]["meeting"] = [-1] * len(drawing["pieces"]["ns"])
+    return drawing
+
+
+def joined(drawings: dict[int, dict[str, Any]], whole: Together) -> dict[str, Any]:
+    """The drawings of several reports as one, on the clock of the reference."""
+    for at, drawing in drawings.items():
+        times = np.array([0, *drawing["pieces"]["start_ns"]], np.int64) + drawing["start_ns"]
+        placed = whole.clocks[at].at(times).tolist() if whole.clocks else times.tolist()
+        drawing["start_ns"], drawing["pieces"]["start_ns"] = placed[0], placed[1:]
+    begin = min(min(drawing["pieces"]["start_ns"]) for drawing in drawings.values())
+    streams: list[dict[str, Any]] = []
+    pieces: dict[str, list[int]] = {}
+    for drawing in drawings.values():
+        own = drawing["pieces"]
+        own["start_ns"] = [start - begin for start in own["start_ns"]]
+        own["stream"] = [len(streams) + stream for stream in own["stream"]]
+        streams += drawing["streams"]
+        pieces = {name: pieces.get(name, []) + own[name] for name in own}
+    ends = (start + length for start, length in zip(pieces["start_ns"], pieces["length_ns"], strict=True))
+    counts = {name: sum(drawing[name] for drawing in drawings.values()) for name in ("work", "left_out")}
+    return {"start_ns": begin, "span_ns": max(ends), "streams": streams, "pieces": pieces, **counts}
