@@ -49,6 +49,28 @@ def test_models_of_other_widths_and_depths_get_nothing(laboratory: Laboratory, c
     assert dataset.manifest["like"][0]["kernels"] == 0
 
 
+@pytest.mark.parametrize(("batch", "width", "told"), [(64, 64, True), (16, 128, False), (8, 96, False)])
+def test_more_images_are_explained_and_more_channels_are_not(
+    laboratory: Laboratory, batch: int, width: int, told: bool
+) -> None:
+    reference = laboratory.reference([Step(sampled(convolutional(16, 64)))] * 3)
+    assert (laboratory.score(bare(sampled(convolutional(batch, width))), reference).told > 0) == told
+
+
+def convolutional(batch: int, width: int) -> list[Op]:
+    """A network that halves images and doubles channels."""
+    ops = []
+    for stage in range(4):
+        pixels, channels = batch * (56 >> stage) ** 2, width << stage
+        for at in range(2):
+            grid = (-(-pixels // 128), -(-channels // 64))
+            ops += [
+                Op(f"net.{stage}.{at}.conv", "sm80_xmma_fprop_implicit_gemm_f16_tilesize128x64_cudnn", grid),
+                Op(f"net.{stage}.{at}.act", ELEMENTWISE.format(4, "relu"), (-(-pixels * channels // 512), 1)),
+            ]
+    return ops
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_kernels_that_are_added_and_left_out_make_nothing_wrong(laboratory: Laboratory, seed: int) -> None:
     rng = Random(seed)
@@ -104,6 +126,16 @@ def test_a_fused_kernel_gets_the_smallest_module_that_holds_its_parts(laboratory
     reference = laboratory.reference([Step(sampled(ops))] * 3)
     score = laboratory.score(bare(sampled(fused)), reference)
     assert (score.share, score.wrong) == (1, 0)
+
+
+def test_a_fused_kernel_of_another_class_than_its_parts_is_none_of_theirs(laboratory: Laboratory) -> None:
+    ops = model()
+    at = next(row for row, op in enumerate(ops) if op.module == "top.layers.1.attn.qkv")
+    other = [*ops[:at], Op(None, "fused_softmax_kernel", (9, 1)), *ops[at + 3 :]]
+    reference = laboratory.reference([Step(sampled(ops))] * 3)
+    score = laboratory.score(bare(sampled(other)), reference)
+    assert score.wrong == 0
+    assert score.share > 0.9
 
 
 def test_models_that_run_in_other_numbers_are_known_call_by_call(laboratory: Laboratory) -> None:

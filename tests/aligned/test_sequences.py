@@ -49,6 +49,16 @@ def test_an_element_is_told_only_if_all_alignments_that_match_the_most_agree(
     assert {*np.flatnonzero(found.used).tolist()} == {place for pairs in best for place in pairs.values()}
 
 
+def test_of_alike_layers_of_which_one_is_missing_none_is_told_even_if_one_alignment_matches_more() -> None:
+    layers = np.tile(np.arange(1, 9), 4)
+    left, right = np.append(layers[:24], [1, 2, 0]), np.append(layers, 0)
+    found = agreement(left, right, np.arange(33))
+    assert found is not None
+    assert found.matched == 27
+    assert (found.label[:24] == -1).all()
+    assert found.label[26] == 32
+
+
 def test_finer_signatures_decide_where_equally_many_match() -> None:
     left, right, labels = np.array([1, 1]), np.array([1, 1, 1]), np.array([5, 6, 7])
     found = agreement(left, right, labels, (np.array([10, 12]), np.array([10, 11, 12])))

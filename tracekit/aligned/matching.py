@@ -13,7 +13,7 @@ import numpy as np
 from tracekit import causes
 from tracekit.aligned.reference import Pattern, Reference
 from tracekit.aligned.sequences import Agreement, agreement
-from tracekit.aligned.signatures import GRAPHS, PRODUCT, UNKNOWN, Signatures
+from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures
 from tracekit.aligned.sizes import one_batch_explains
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts
@@ -24,6 +24,8 @@ _UNMATCHED, _AMBIGUOUS, _CONTRADICTED = (
 )
 #: The least share of a step, on both sides, that must have a certain counterpart, and how much of it more may run.
 _LEAST_SHARE, _MOST_LONGER = 0.6, 0.15
+#: The share of a step that may have several counterparts: of more, a layer is missing, or there is one too many.
+_MOST_AMBIGUOUS = 0.2
 #: The least share of equal names, in any order, without which two sequences are not compared; and how many are.
 _LEAST_COMMON = 0.3
 _MOST_COMPARED = 6
@@ -165,7 +167,7 @@ class _Comparison:
         self._fill(follows=follows)
         self._drop_lonely()
         rows = np.flatnonzero(self.place >= 0)
-        if not rows.size:
+        if not rows.size or (self.cause == _AMBIGUOUS).mean() > _MOST_AMBIGUOUS:
             return None
         if not same_sizes and not one_batch_explains(self.work.at(rows), self.pattern.work.at(self.place[rows])):
             return None
@@ -229,9 +231,10 @@ class _Comparison:
     def _fused(self, row: int, pattern: slice) -> None:
         """A kernel in place of several: a whole graph, one named as a fusion, or of the class and module of all."""
         group, parts = self.work.group[row], self.pattern.module[pattern]
-        whole = group == GRAPHS
-        similar = group in self.pattern.work.group[pattern] and np.unique(parts).size == 1
-        if not (whole or similar or self.work.fused[row]):
+        whole, groups = group == GRAPHS, self.pattern.work.group[pattern]
+        of_parts = group in groups or (group == ATTENTION and PRODUCT in groups)
+        similar = group != UNKNOWN and np.unique(parts).size == 1
+        if not (whole or (of_parts and (similar or self.work.fused[row]))):
             return
         module = self._around(parts)
         while whole and module >= 0 and not self.called[module]:

@@ -15,6 +15,9 @@ from tracekit.arrays.types import Flags, Ints, Rows
 #: More cells of a band are not worth the time: such sequences have little in common.
 MOST_CELLS = 40_000_000
 _FIRST_BAND = 32
+#: Where one of many alike layers is missing, chance decides which alignment matches best. One that pairs an element so
+#: many places away for each pair that it lacks is as good, if it lacks at most this share of the pairs.
+_SHIFTED, _FEW = 3, 0.1
 #: A label that no row has.
 _NEVER = np.iinfo(np.int32).max
 
@@ -57,7 +60,7 @@ def agreement(left: Ints, right: Ints, labels: Rows, exact: tuple[Ints, Ints] | 
         forward = _sums(weights)
         matched = int(forward[-1, right.size - left.size - low]) // unit
         if left.size - matched <= -low and right.size - matched <= high:
-            return _agreed(weights, forward, labels, low)._replace(matched=matched)
+            return _agreed(weights, forward, labels, low, unit)._replace(matched=matched)
         reach = 4 * reach + 1
 
 
@@ -84,13 +87,17 @@ def _sums(weights: Ints) -> Ints:
     return sums
 
 
-def _agreed(weights: Ints, forward: Ints, labels: Rows, low: int) -> Agreement:
+def _agreed(weights: Ints, forward: Ints, labels: Rows, low: int, unit: int) -> Agreement:
     backward = _sums(weights[::-1, ::-1])[::-1, ::-1]
     (lefts, width), rights = weights.shape, labels.size
     best = int(forward[-1, rights - lefts - low])
-    paired = (weights > 0) & (forward[:-1] + weights + backward[1:] == best)
+    lost = best - (forward[:-1] + weights + backward[1:])
     skipped = (forward[:-1, 1:] + backward[1:, :-1] == best).any(axis=1)
     at = _places(lefts, low, low + width - 1)
+    last = np.where((weights > 0) & (lost == 0), at, -1).max(axis=1, initial=-1)
+    apart = np.where(last >= 0, np.abs(at.T - last), 0).T
+    shifted = (apart >= _SHIFTED) & (_SHIFTED * lost <= unit * apart) & (lost <= _FEW * best)
+    paired = (weights > 0) & ((lost == 0) | shifted)
     first = np.where(paired, at, _NEVER).min(axis=1, initial=_NEVER)
     last = np.where(paired, at, -1).max(axis=1, initial=-1)
     of = np.append(labels, -1)[np.where(paired, at, rights)]

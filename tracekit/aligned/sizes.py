@@ -6,13 +6,13 @@ not those of norms, in which each row has a block of its own; and those of produ
 
 import numpy as np
 
-from tracekit.aligned.signatures import ATTENTION, BY_ROWS, PRODUCT, Signatures
+from tracekit.aligned.signatures import ATTENTION, BY_ROWS, PRODUCT, UNKNOWN, Signatures
 from tracekit.arrays.types import Flags, Floats, Ints
 
 #: Grids of fewer blocks may be as they are for any size.
 _FEW_BLOCKS = 4
-#: How far ratios of equal meaning may differ, by rounding to whole blocks.
-_ROUNDING = 1.3
+#: How far ratios of equal meaning may differ, by rounding to whole tiles; and that of blocks, beside one block.
+_ROUNDING, _EXACT = 1.3, 1.05
 #: The share of grids that may be otherwise: some depend on nothing, some on the GPU.
 _MOST_ODD = 0.3
 
@@ -28,10 +28,13 @@ def one_batch_explains(work: Signatures, reference: Signatures) -> bool:
     if not (ratio != 1).any():
         return True
     factor = _factor(ratio, group)
-    products = np.isin(group, (PRODUCT, ATTENTION))
-    odd = np.where(products, ~_between(ratio, factor), ~(_near(ratio, factor) | _near(ratio, factor**2)))
-    odd |= _along_columns(work.at(rows), reference.at(rows))
-    return bool(odd.mean() <= _MOST_ODD)
+    tiled = np.isin(group, (PRODUCT, ATTENTION, UNKNOWN))
+    off = np.log(_EXACT) + 1 / np.minimum(blocks, before)[rows]
+    odd = np.where(tiled, ~_between(ratio, factor), ~(_near(ratio, factor, off) | _near(ratio, factor**2, off)))
+    columns = _along_columns(work.at(rows), reference.at(rows))
+    grown = (group == PRODUCT) & (ratio != 1)
+    odd |= columns
+    return bool(odd.mean() <= _MOST_ODD and odd[grown].sum() <= grown.sum() / 2)
 
 
 def _factor(ratio: Floats, group: Ints) -> float:
@@ -40,24 +43,30 @@ def _factor(ratio: Floats, group: Ints) -> float:
     return float(np.median(rows if rows.size else ratio[ratio != 1]))
 
 
-def _near(ratio: Floats, factor: float) -> Flags:
-    return np.asarray(np.abs(np.log(ratio / factor)) <= np.log(_ROUNDING))
+def _near(ratio: Floats, factor: float, off: Floats) -> Flags:
+    return np.asarray(np.abs(np.log(ratio / factor)) <= off)
 
 
 def _between(ratio: Floats, factor: float) -> Flags:
     """Products round to large tiles, and attention may grow with the square."""
     least, most = sorted((1.0, factor**2))
-    return np.asarray((ratio >= least / _ROUNDING) & (ratio <= most * _ROUNDING))
+    rounding = _EXACT if least == most else _ROUNDING
+    return np.asarray((ratio >= least / rounding) & (ratio <= most * rounding))
 
 
 def _along_columns(work: Signatures, reference: Signatures) -> Flags:
-    """Products of one code that grow in a direction in which they had different sizes: rows are the same for all."""
-    differs = work.grid != reference.grid
-    one = (reference.group == PRODUCT) & (differs.sum(axis=1) == 1)
-    odd = np.zeros(one.size, dtype=bool)
-    for axis in range(differs.shape[1]):
-        grown = one & differs[:, axis]
-        for code in np.unique(reference.code[grown]).tolist():
-            rows = np.flatnonzero(grown & (reference.code == code))
-            odd[rows] = np.unique(reference.grid[rows, axis]).size > 1
+    """Products of one code that differ in the direction of their columns.
+
+    Where one direction has different sizes and the other has not, rows are the same for all, and columns differ. Where
+    both have, as in convolutions, rows are the longer direction.
+    """
+    differs = (work.grid != reference.grid) & (reference.group == PRODUCT)[:, None]
+    odd = np.zeros(differs.shape[0], dtype=bool)
+    for code in np.unique(reference.code[differs.any(axis=1)]).tolist():
+        rows = np.flatnonzero(reference.code == code)
+        grid = reference.grid[rows]
+        most = grid.max(axis=0)
+        varied = np.flatnonzero(grid.min(axis=0) < most)
+        if varied.size and (most > 1).sum() > 1:
+            odd[rows] = differs[rows, varied[most[varied].argmin()]]
     return odd
