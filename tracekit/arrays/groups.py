@@ -45,10 +45,21 @@ def grouped(columns: Sequence[Ints]) -> Grouping:
     """Groups of rows that are equal in every column of integers, in ascending order of the columns' values."""
     group = np.zeros(columns[0].size, dtype=np.int64)
     for column in columns:
-        _, code = np.unique(column, return_inverse=True)
-        _, group = np.unique(group * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
-    _, first = np.unique(group, return_index=True)
+        code = _ranks(column)
+        group = distinct(group * (int(code.max(initial=0)) + 1) + code)[1]
+    first = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+    first[group[::-1]] = np.arange(group.size)[::-1]
     return Grouping(group, first)
+
+
+def _ranks(column: Ints) -> Rows:
+    """For each value its place among the distinct ones."""
+    if not column.size:
+        return column.astype(np.int64)
+    least, most = int(column.min()), int(column.max())
+    if most - least >= _ONE_NUMBER:
+        return np.unique(column, return_inverse=True)[1]
+    return distinct(column.astype(np.int64) - least)[1]
 
 
 def counts(group: Rows, groups: int) -> Ints:

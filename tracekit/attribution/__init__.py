@@ -30,6 +30,9 @@ METHODS = (
     Method("graph_capture", methods.graph_capture),
     Method("autograd_thread", methods.autograd_thread),
 )
+#: The method of work that a marked run shows the modules of (:mod:`tracekit.aligned`), after all others.
+ALIGNED = "aligned"
+METHOD_NAMES = (*(method.NAME for method in METHODS), ALIGNED)
 _COMPILED, _BACKWARD, _, _BY_NODE, _BY_ORDER, _, _AUTOGRAD_THREAD = range(len(METHODS))
 
 
@@ -50,7 +53,7 @@ def attribute(evidence: Evidence) -> Trace:
         owners = replace(owners, call=call)
     elif evidence.keyed.by == MODULES:
         owners.call[linked] = -1
-    return Trace(evidence, owners, _numbered(evidence, module), module, recording.own_ns)
+    return Trace(evidence, owners, ids_of(evidence, module), module, recording.own_ns)
 
 
 def _with_backward_calls(evidence: Evidence, made: ForwardCalls, call: Rows, linked: Flags) -> tuple[Evidence, Rows]:
@@ -107,7 +110,8 @@ def _owners(evidence: Evidence) -> Owners:
     return Owners(call.astype(np.int32), method, cause)
 
 
-def _numbered(evidence: Evidence, module: Ints) -> Ids:
+def ids_of(evidence: Evidence, module: Ints) -> Ids:
+    """The keys of calls and kernels; ``module`` is that of every kernel."""
     calls, recording = evidence.calls, evidence.recording
     by_time = _stable_order(recording.ranges.start_ns[calls.range_row])
     call_order = _by_module(calls.module, by_time)[np.count_nonzero(calls.module < 0) :]

@@ -53,6 +53,25 @@ class Ids:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedReference:
+    """A marked run that shows modules of work which nobody marked.
+
+    Attributes:
+        name: That of its dataset.
+        sha256: Digest of the dataset's manifest, which lists the digests of all its tables.
+        reports: Digests of the reports in it, by their names.
+        steps: Ids of its steps that steps of the recording are like.
+        kernels: How many pieces of work have a counterpart with a module in it.
+    """
+
+    name: str
+    sha256: str
+    reports: dict[str, str]
+    steps: list[int]
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """A recording in which every kernel has an owner or a cause.
 
@@ -60,6 +79,7 @@ class Trace:
         module: For every kernel the row of its module, or -1; of several that it serves the one with the
             greatest weight, or what they are all part of.
         own_ns: How long every kernel ran, without what ran inside it, in nanoseconds.
+        references: The marked runs with which it was aligned.
     """
 
     evidence: Evidence
@@ -67,6 +87,7 @@ class Trace:
     ids: Ids
     module: Rows
     own_ns: Ints
+    references: tuple[UsedReference, ...] = ()
 
     @property
     def shares(self) -> Shares:

@@ -111,6 +111,28 @@ GRAPH_UPDATED = Cause(
     "nothing to do if every graph capture runs the same modules; otherwise instantiate each captured graph anew",
 )
 
+# Why a marked run shows no module of it.
+LIKE_UNMATCHED = Cause(
+    "like_unmatched",
+    "The marked run (parse --like) has no counterpart of it.",
+    "expected for samplers and copies; otherwise mark a run of the same model, code and kinds of steps",
+    detail="its step is like one of the marked run, which has no such kernel there",
+)
+LIKE_NO_STEP = LIKE_UNMATCHED.form(
+    "no step of the marked run is like the one that it ran in",
+    "mark a run of the same model, code and kinds of steps (prefill and decode, training and evaluation)",
+)
+LIKE_UNRECORDED = LIKE_UNMATCHED.form("the module of its counterpart was not recorded", "mark all modules of the model")
+LIKE_AMBIGUOUS = Cause(
+    "like_ambiguous",
+    "Several kernels of the marked run (parse --like) may be its counterpart, of different modules.",
+    "mark a run with the same batch sizes and on the same GPU, in which nothing is added or left out",
+    detail="several places of the step match equally well",
+)
+LIKE_CONTRADICTED = LIKE_AMBIGUOUS.form(
+    "marked runs, or replays of one CUDA graph, contradict each other", "give the run that is most like this one alone"
+)
+
 # Why the modules of compiled code are not known.
 COMPILED_UNMATCHED = Cause(
     "compiled_unmatched",

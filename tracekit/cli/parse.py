@@ -55,6 +55,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "graph capture in the report itself). Each joins the report of its process and rank",
     )
     parser.add_argument(
+        "--like",
+        action="append",
+        default=[],
+        metavar="MARKED",
+        help="dataset of a marked run of the same model: work without a module gets that of its certain counterpart "
+        "there, as in reports of production, where nothing is marked; may be given several times",
+    )
+    parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
         help="let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786; its "
@@ -76,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.arrays.kept_memory import keep_memory
 
     keep_memory()  # before NumPy is loaded
+    from tracekit.aligned import reference
     from tracekit.arrays.without_pandas import without_pandas
     from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
@@ -84,8 +93,9 @@ def run(args: argparse.Namespace) -> int:
 
     without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
-    options = ParseOptions(rows=args.rows, graph_captures=tuple(args.graph_captures))
     try:
+        like = tuple(map(reference, args.like))
+        options = ParseOptions(rows=args.rows, graph_captures=tuple(args.graph_captures), like=like)
         with progress_bar(quiet=args.quiet) as progress:
             how = Run(force=args.force, add=args.add, scheduler=args.scheduler, progress=progress)
             dataset, skipped = parse_new(reports, args.out, options, how)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from typing_extensions import TypeIs
 
+from tracekit.aligned import reference
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import Dataset, load
 from tracekit.dataset.writing import default_folder, is_there, published, writing
 from tracekit.errors import ReportError, UsageError
-from tracekit.markers.base import AUTO, HIERARCHIES
+from tracekit.markers.base import AUTO, HIERARCHIES, MODULES
 from tracekit.pipeline.one import Parsed, ParseOptions, Run
 from tracekit.pipeline.report import write_tables
 from tracekit.progress import Progress, no_progress
@@ -28,6 +29,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
     *,
     rows: str = AUTO,
     graph_captures: Sequence[str | os.PathLike[str]] = (),
+    like: Sequence[Given] = (),
     force: bool = False,
     add: bool = False,
     scheduler: str | None = None,
@@ -45,6 +47,8 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
             ``auto`` takes modules if any is marked in the report, else plain ranges, else operators.
         graph_captures: Chrome traces in which the CUDA graphs of a report were captured, or folders of such, where the
             report itself was recorded later. Each joins the report of its process and rank.
+        like: Datasets of marked runs of the same model: work without a module gets that of its certain counterpart
+            there.
         force: Whether an existing dataset may be replaced; with ``add``, a report of it whose file has changed.
         add: Whether the reports are added to the dataset ``out``, if there is one. A report that is in it already,
             unchanged, is skipped; the others of the dataset are not read again.
@@ -64,7 +68,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         UsageError: If there is no report, one is given twice, ``out`` is missing with several or with ``add``, or
             ``rows`` or ``scheduler`` is none of these.
     """
-    options = ParseOptions(rows=rows, graph_captures=tuple(map(Path, graph_captures)))
+    options = ParseOptions(rows=rows, graph_captures=tuple(map(Path, graph_captures)), like=tuple(map(reference, like)))
     run = Run(force=force, add=add, scheduler=scheduler, progress=progress)
     return parse_new(report, out, options, run).dataset
 
@@ -73,6 +77,8 @@ def parse_new(report: Given | Sequence[Given], out: Given | None, options: Parse
     """As :func:`parse`; also returns which reports were skipped."""
     if options.rows not in HIERARCHIES:
         raise UsageError(f"rows are {', '.join(HIERARCHIES)}, not {options.rows!r}")
+    if options.like:
+        options = replace(options, rows=_rows_of_marked(options.rows))
     reports = expanded(report if _are_several(report) else [report], ReportError)
     options = replace(options, required=len(reports) == 1)
     if out is None:
@@ -91,6 +97,12 @@ def parse_new(report: Given | Sequence[Given], out: Given | None, options: Parse
     with published(place, run.progress, force=run.force) as folder:
         _parsed(reports, folder, options, replace(run, force=False))
     return Parsed(load(place), [])
+
+
+def _rows_of_marked(rows: str) -> str:
+    if rows not in {AUTO, MODULES}:
+        raise UsageError(f"a marked run (like) gives modules, not {rows}: leave out one of the two")
+    return MODULES
 
 
 def _are_several(report: Given | Sequence[Given]) -> TypeIs[Sequence[Given]]:

@@ -45,13 +45,21 @@ class _Numbered(NamedTuple):
     is_new: bool
 
 
+class _Asked(NamedTuple):
+    """What was asked of a report: the rows, and the digests of the marked runs that it is like."""
+
+    rows: str
+    like: tuple[str, ...]
+
+
 def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run: Run) -> Parsed:
     """Adds reports to a dataset on this machine or at a URL."""
     check_given(paths)
     before = manifest.read(folder)
     there = _reports_of(before)
     given = _compared(paths, there, run.progress)
-    reports, skipped = _with_new(given, folder, there, options.rows, force=run.force)
+    asked = _Asked(options.rows, tuple(one.sha256 for one in options.like))
+    reports, skipped = _with_new(given, folder, there, asked, force=run.force)
     if len(skipped) == len(paths):
         if not is_remote(folder):  # there, another parse may be about to use files that are not listed yet
             tidy(folder.resolve())
@@ -95,7 +103,12 @@ def _compared(
 
 
 def _with_new(
-    given: list[tuple[Location, _Numbered | None]], folder: Location, before: list[_Numbered], by: str, *, force: bool
+    given: list[tuple[Location, _Numbered | None]],
+    folder: Location,
+    before: list[_Numbered],
+    by: _Asked,
+    *,
+    force: bool,
 ) -> tuple[list[_Numbered], list[Location]]:
     reports = {one.number: one for one in before}
     by_place = {_place(one.path): one for one in before}
@@ -116,8 +129,11 @@ def _place(path: Location) -> tuple[str, str]:
     return path.absolute().parent.name, path.name
 
 
-def _asked(report: _Numbered) -> object:
-    return report.entry and report.entry["hierarchy"]["asked"]
+def _asked(report: _Numbered) -> _Asked | None:
+    if report.entry is None:
+        return None
+    like = tuple(one["sha256"] for one in report.entry.get("like", ()))
+    return _Asked(report.entry["hierarchy"]["asked"], like)
 
 
 def _same_report(path: Location, reports: list[_Numbered]) -> _Numbered | None:
@@ -132,10 +148,11 @@ def _same_report(path: Location, reports: list[_Numbered]) -> _Numbered | None:
     return None
 
 
-def _differs(folder: Location, path: Location, old: _Numbered, by: str) -> DatasetError:
+def _differs(folder: Location, path: Location, old: _Numbered, by: _Asked) -> DatasetError:
     asked = _asked(old)
-    if _same_report(path, [old]) is not None:
-        problem = f"has the report {path} already, parsed with --rows {asked}, not --rows {by}"
+    if asked is not None and _same_report(path, [old]) is not None:
+        how = f"with --rows {asked.rows}, not --rows {by.rows}" if asked.rows != by.rows else "like other marked runs"
+        problem = f"has the report {path} already, parsed {how}"
         return DatasetError(folder, problem, "parse it again with --add --force")
     problem = f"has a report {old.path.parent.name}/{old.path.name} already, whose contents differ from {path}"
     return DatasetError(folder, problem, "replace it with --add --force, or rename the new report or its folder")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from tracekit.aligned import Reference, aligned
 from tracekit.attribution import attribute
 from tracekit.attribution.base import Trace
 from tracekit.dataset.opening import Dataset
@@ -41,12 +42,14 @@ class ParseOptions:
         rows: What the hierarchy is made of: one of ``markers.base.HIERARCHIES``.
         graph_captures: Traces of graph captures, or folders of such, that belong to the report.
         required: Whether one of these must be of the report's own processes.
+        like: Marked runs of the same model, which show the modules of what nobody marked.
     """
 
     first_id: int = 0
     rows: str = AUTO
     graph_captures: tuple[Path, ...] = ()
     required: bool = True
+    like: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +96,20 @@ def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, opti
         from tracekit.pipeline.graph_captures import with_graph_captures  # noqa: PLC0415 - few reports have such traces
 
         recording = with_graph_captures(path, recording, options.graph_captures, required=options.required)
-    trace = traced(recording, options.rows, progress)
+    trace = traced(recording, options, progress)
     write(folder, trace, described(path, trace, options), progress, options.first_id)
 
 
-def traced(recording: Recording, rows: str, progress: Progress) -> Trace:
-    """Finds the evidence, and gives every kernel its module; ``rows`` is one of ``markers.base.HIERARCHIES``."""
+def traced(recording: Recording, options: ParseOptions, progress: Progress) -> Trace:
+    """Finds the evidence, and gives every kernel its module."""
     pa.default_memory_pool().release_unused()
     progress("attributing", 0.0)
     decoded = decode(recording.texts)
     # The rest of the time is that of ``attribute``, on reports of a million kernels.
-    evidence = evidence_of(recording, decoded, rows, lambda share: progress("attributing", 0.9 * share))
+    evidence = evidence_of(recording, decoded, options.rows, lambda share: progress("attributing", 0.9 * share))
     trace = attribute(evidence)
+    if options.like:
+        trace = aligned(trace, options.like)
     progress("attributing", 1.0)
     pa.default_memory_pool().release_unused()
     return trace
@@ -116,6 +121,7 @@ def described(path: Path, trace: Trace, options: ParseOptions) -> dict[str, obje
         "hierarchy": {"by": trace.evidence.keyed.by, "asked": options.rows},
         # Reports of equal names are distinguished by it.
         "folder": os.fsencode(path.absolute().parent.name).decode("utf-8", "replace"),
+        **({"like": [asdict(one) for one in trace.references]} if options.like else {}),
         **_about(trace.evidence.recording),
     }
 

@@ -118,7 +118,7 @@ class _Part(NamedTuple):
         self.folder.mkdir(exist_ok=True)
         tables = DealtTables(self.report, self.dealt, self.processes)
         recording = recording_of(tables, lambda: self.source, lambda _, done: share(0.2 * done))
-        trace = traced(recording, options.rows, lambda _, done: share(0.2 + 0.4 * done))
+        trace = traced(recording, options, lambda _, done: share(0.2 + 0.4 * done))
         markers = trace.evidence.decoded.markers
         about, held = described(self.report, trace, options), Held.of(recording)
         rows = write_part(self.folder, trace, lambda _, done: share(0.6 + 0.4 * done))
@@ -237,8 +237,10 @@ class _Report(NamedTuple):
         known = {name: value for name, value in asdict(source).items() if name in own}
         processes = {process["pid"]: process for about in abouts for process in about["processes"]}
         missing = (*dealt.missing(Held.together(part.held for part in parsed)), *self.stored.missing)
+        like = {"like": _together([about["like"] for about in abouts])} if "like" in abouts[0] else {}
         return {
             **abouts[0],
+            **like,
             "source": abouts[0]["source"] | known | exporter,
             "processes": [processes[pid] for pid in sorted(processes)],
             "ranks": [rank for about in abouts for rank in about["ranks"]],
@@ -246,6 +248,18 @@ class _Report(NamedTuple):
             "length_ns": max(about["length_ns"] for about in abouts),
             "launches": sum(about["launches"] for about in abouts),
         }
+
+
+def _together(parts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The marked runs that the processes are like, with all steps that they use."""
+    return [
+        {
+            **same[0],
+            "steps": sorted({step for one in same for step in one["steps"]}),
+            "kernels": sum(one["kernels"] for one in same),
+        }
+        for same in zip(*parts, strict=True)
+    ]
 
 
 def _in_order(files: Sequence[DealtFile]) -> bool:

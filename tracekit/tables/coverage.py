@@ -10,7 +10,7 @@ from tracekit import causes
 from tracekit.arrays import groups
 from tracekit.arrays.intervals import innermost, parents
 from tracekit.arrays.types import Flags, Ints
-from tracekit.attribution import METHODS
+from tracekit.attribution import METHOD_NAMES
 from tracekit.attribution.base import Trace
 from tracekit.markers import phases
 from tracekit.markers.base import (
@@ -125,8 +125,8 @@ def _kernels(trace: Trace) -> list[Row]:
     rows = []
     for at, (count, spent) in _totals(owners.method, time).items():
         # What ran inside graphs traced as a whole is not known, even if their call is.
-        remedy = causes.GRAPH_NOT_EXPANDED.advice if METHODS[at].NAME == "graph_capture" else ""
-        rows.append(Row("kernels", METHODS[at].NAME, True, count, spent, spent / whole, remedy))  # noqa: FBT003
+        remedy = causes.GRAPH_NOT_EXPANDED.advice if METHOD_NAMES[at] == "graph_capture" else ""
+        rows.append(Row("kernels", METHOD_NAMES[at], True, count, spent, spent / whole, remedy))  # noqa: FBT003
     for at, (count, spent) in _totals(owners.cause, time).items():
         row = _unknown("kernels", causes.CAUSES[at], count, spent, spent / whole)
         rows.append(row._replace(advice=advice.get(causes.CAUSES[at], row.advice)))

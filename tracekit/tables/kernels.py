@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Ints, Rows
-from tracekit.attribution import METHODS
+from tracekit.attribution import METHOD_NAMES
 from tracekit.attribution.base import Trace
 from tracekit.causes import NAME_OF_CAUSE, NAMES
 from tracekit.markers.base import Shapes
@@ -166,8 +166,9 @@ SPEC = TableSpec(
             "kernel_modules lists all modules that it serves), range (around the launch), backward (by the sequence "
             "number of the autograd node that launched it), graph_node (by the graph capture of its node), graph_order "
             "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
-            "that holds its graph capture, for everything in it) or autograd_thread (launched by a thread of autograd: "
-            "the range of another thread that waited for it, or what ran inside of that); null if it was not found.",
+            "that holds its graph capture, for everything in it), autograd_thread (launched by a thread of autograd: "
+            "the range of another thread that waited for it, or what ran inside of that) or aligned (by its certain "
+            "counterpart in a marked run, parse --like); null if it was not found.",
         ),
         Nullable("cause", CATEGORY, "Why its module was not found; null exactly where method is set."),
         Nullable(
@@ -256,7 +257,7 @@ def _owner(trace: Trace, phase: Ints, paths: pa.Array, rows: Rows) -> dict[str, 
         "module_id": or_null(module),
         "module": category(module, paths),
         "call_id": or_null(lookup(trace.ids.call_id, owners.call[rows])),
-        "method": category(owners.method[rows], [method.NAME for method in METHODS]),
+        "method": category(owners.method[rows], METHOD_NAMES),
         "cause": category(np.array([*NAME_OF_CAUSE, -1])[owners.cause[rows]], NAMES),
         "phase": category(phase[rows], PHASES),
     }

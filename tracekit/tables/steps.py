@@ -17,7 +17,8 @@ SPEC = TableSpec(
     "around several is none); in a process without such "
     "ranges, from the end of one optimizer step to the end of the next, without evaluation; without "
     "optimizers, each outermost call of the root module that drives its loop, or each pass through "
-    "numbered layers if there is no root. Work outside these belongs to no step.",
+    "numbered layers if there is no root; where nothing is marked, each pass that is like a step of a marked run "
+    "(parse --like). Work outside these belongs to no step.",
     (
         Column("step_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
         Column(

@@ -47,6 +47,7 @@ _METHODS = {
     "backward": "attributed by the forward call of the autograd node",
     "autograd_thread": "attributed by the range that waits for autograd",
     "compiled": "attributed by the kernel map of the compiled graph",
+    "aligned": "attributed by its counterpart in a marked run",
 }
 #: Subject of the losses that the profiler itself reports; the lacks quote them.
 _PROFILER_LOSSES = "report: losses"
@@ -281,7 +282,8 @@ def _bullets(sentences: list[str]) -> Table:
 def advice(dataset: Dataset) -> list[str]:
     """Why some time has no module and what to do, a sentence each."""
     sentences, covered = _missing_data(dataset.manifest), set(_GRAPHS_TRACED_AS_A_WHOLE)
-    if not dataset.manifest["rows"]["calls"]:
+    sentences += _unlike(dataset.manifest)
+    if not dataset.manifest["rows"]["modules"]:
         covered |= _OUTSIDE
         sentences.append(nodes.none(dataset))
     for row in dataset.manifest["coverage"]:
@@ -307,6 +309,19 @@ def _missing_data(manifest: dict[str, Any]) -> list[str]:
             lacking.setdefault((data["what"], data["remedy"]), []).append(report["name"])
     return [f"{report['name']} was left out: {report['problem']}" for report in manifest["left_out"]] + [
         f"{_which(names, len(reports))} {what}: {remedy}" for (what, remedy), names in lacking.items()
+    ]
+
+
+def _unlike(manifest: dict[str, Any]) -> list[str]:
+    """Marked runs with which nothing could be aligned."""
+    served: dict[str, int] = {}
+    for report in manifest.get("reports", [manifest]):
+        for one in report.get("like", ()):
+            served[one["name"]] = served.get(one["name"], 0) + one["kernels"]
+    return [
+        f"nothing could be aligned with {name} (--like): it has no step like these"
+        for name in served
+        if not served[name]
     ]
 
 

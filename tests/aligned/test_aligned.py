@@ -1,0 +1,213 @@
+"""Work that nobody marked, aligned with marked runs: what is told is right, and nothing is told that is not certain."""
+
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import tracekit
+from tests.aligned.runs import ELEMENTWISE, Laboratory, Op, Run, Step, model, sampled
+from tests.trace_lines import report
+from tracekit.cli import main
+from tracekit.errors import DatasetError, UsageError
+
+SIX = 6
+
+
+@pytest.fixture
+def laboratory(tmp_path: Path) -> Laboratory:
+    return Laboratory(tmp_path)
+
+
+def bare(ops: list[Op], *, late: int = 0, cut: int = 0) -> Run:
+    return Run([Step(ops)] * SIX, marked=False, late=late, cut=cut)
+
+
+@pytest.mark.parametrize("text", [None, "step[DECODE bs=8]"])
+def test_the_same_program_without_markers_has_the_same_modules(laboratory: Laboratory, text: str | None) -> None:
+    reference = laboratory.reference([Step(sampled(model()), text)] * 3)
+    assert laboratory.score(bare(sampled(model())), reference).share == 1
+    assert laboratory.score(bare(sampled(model())), reference).wrong == 0
+
+
+@pytest.mark.parametrize("changes", [{"tokens": 2_048}, {"tokens": 96}, {"gpu": "hopper", "width": 16}])
+def test_other_batches_and_gpus_are_explained(laboratory: Laboratory, changes: dict[str, object]) -> None:
+    reference = laboratory.reference([Step(sampled(model()))] * 3)
+    score = laboratory.score(bare(sampled(model(**changes))), reference)  # type: ignore[arg-type]
+    assert score.wrong == 0
+    assert score.share > 0.95
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hidden": 2_048}, {"hidden": 2_048, "tokens": 256}, {"layers": 3}, {"layers": 5}, {"layers": 8}]
+)
+def test_models_of_other_widths_and_depths_get_nothing(laboratory: Laboratory, changes: dict[str, int]) -> None:
+    reference = laboratory.reference([Step(sampled(model()), "step[DECODE bs=8]")] * 3)
+    dataset = laboratory.dataset(bare(sampled(model(**changes))), reference)  # type: ignore[arg-type]
+    assert {row["module"] for row in dataset.table("kernels").to_pylist()} == {None}
+    assert dataset.manifest["like"][0]["kernels"] == 0
+
+
+@pytest.mark.parametrize(("batch", "width", "told"), [(64, 64, True), (16, 128, False), (8, 96, False)])
+def test_more_images_are_explained_and_more_channels_are_not(
+    laboratory: Laboratory, batch: int, width: int, told: bool
+) -> None:
+    reference = laboratory.reference([Step(sampled(convolutional(16, 64)))] * 3)
+    assert (laboratory.score(bare(sampled(convolutional(batch, width))), reference).told > 0) == told
+
+
+def convolutional(batch: int, width: int) -> list[Op]:
+    """A network that halves images and doubles channels."""
+    ops = []
+    for stage in range(4):
+        pixels, channels = batch * (56 >> stage) ** 2, width << stage
+        for at in range(2):
+            grid = (-(-pixels // 128), -(-channels // 64))
+            ops += [
+                Op(f"net.{stage}.{at}.conv", "sm80_xmma_fprop_implicit_gemm_f16_tilesize128x64_cudnn", grid),
+                Op(f"net.{stage}.{at}.act", ELEMENTWISE.format(4, "relu"), (-(-pixels * channels // 512), 1)),
+            ]
+    return ops
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kernels_that_are_added_and_left_out_make_nothing_wrong(laboratory: Laboratory, seed: int) -> None:
+    rng = Random(seed)
+    reference = laboratory.reference([Step(sampled(model(layers=8)))] * 2)
+    steps = []
+    for _ in range(SIX):
+        ops: list[Op] = []
+        for op in sampled(model(layers=8)):
+            chance = rng.random()
+            ops += [op] if chance > 0.01 else []
+            name = ELEMENTWISE.format(4, rng.choice(("CUDAFunctor_add", "other")))
+            ops += [Op(None, name, (7, 1))] if chance > 0.99 else []
+        steps.append(Step(ops))
+    score = laboratory.score(Run(steps, marked=False), reference)
+    assert score.wrong == 0
+    assert score.share > 0.8
+
+
+def test_steps_cut_at_the_edges_get_nothing_and_the_others_all(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()))] * 3)
+    score = laboratory.score(bare(sampled(model()), late=20, cut=20), reference)
+    assert score.wrong == 0
+    assert score.share > 4 / SIX
+
+
+def test_replays_of_cuda_graphs_are_known_by_the_numbers_of_their_nodes(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()))] * 3)
+    run = Run([Step(sampled(model()), graph=3, how="nodes")] * SIX, marked=False)
+    assert laboratory.score(run, reference).share == 1
+
+
+def test_steps_that_nobody_marked_are_those_of_the_marked_run(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()), "step[DECODE bs=8]")] * 3)
+    dataset = laboratory.dataset(bare(sampled(model())), reference)
+    assert [row["kind"] for row in dataset.table("steps").to_pylist()] == ["decode"] * SIX
+    kernels = dataset.table("kernels").to_pylist()
+    assert {row["method"] for row in kernels if row["module"]} == {"aligned"}
+    assert {row["call_id"] for row in kernels} == {None}
+    assert {row["cause"] for row in kernels if not row["module"]} == {"outside_modules"}
+    assert len({row["step_id"] for row in kernels} - {None}) == SIX
+
+
+def test_whole_graphs_get_the_module_that_is_called_and_holds_all_they_replace(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()), "step[DECODE bs=8]")] * 3)
+    run = Run([Step(sampled(model()), graph=3, how="whole")] * SIX, marked=False)
+    assert laboratory.score(run, reference) == (SIX, SIX, 0)
+
+
+def test_a_fused_kernel_gets_the_smallest_module_that_holds_its_parts(laboratory: Laboratory) -> None:
+    ops = model()
+    at = next(row for row, op in enumerate(ops) if op.module == "top.layers.1" and "add" in op.name)
+    fused = [*ops[:at], Op("top.layers.1", "triton_poi_fused_add_layer_norm_3", (9, 1)), *ops[at + 2 :]]
+    reference = laboratory.reference([Step(sampled(ops))] * 3)
+    score = laboratory.score(bare(sampled(fused)), reference)
+    assert (score.share, score.wrong) == (1, 0)
+
+
+def test_a_fused_kernel_of_another_class_than_its_parts_is_none_of_theirs(laboratory: Laboratory) -> None:
+    ops = model()
+    at = next(row for row, op in enumerate(ops) if op.module == "top.layers.1.attn.qkv")
+    other = [*ops[:at], Op(None, "fused_softmax_kernel", (9, 1)), *ops[at + 3 :]]
+    reference = laboratory.reference([Step(sampled(ops))] * 3)
+    score = laboratory.score(bare(sampled(other)), reference)
+    assert score.wrong == 0
+    assert score.share > 0.9
+
+
+def test_models_that_run_in_other_numbers_are_known_call_by_call(laboratory: Laboratory) -> None:
+    draft, target = model(layers=2, prefix="draft", tokens=8), model(layers=6, prefix="target", tokens=8)
+    between = [Op(None, "memcpy 8")]
+    reference = laboratory.reference([Step([*draft, *between, *draft, *between, *target], "step[DECODE bs=8]")] * 3)
+    steps = [Step(sampled([op for _ in range(times) for op in (*draft, *between)] + target)) for times in (1, 3, 2, 4)]
+    score = laboratory.score(Run(steps, marked=False), reference)
+    assert score.wrong == 0
+    assert score.share > 0.7
+
+
+def test_a_model_beside_its_twin_in_the_marked_run_is_not_taken_for_both(laboratory: Laboratory) -> None:
+    teacher, student = model(prefix="teacher"), model(prefix="student")
+    reference = laboratory.reference([Step(sampled([*teacher, *student]), "step[DECODE bs=8]")] * 3)
+    assert laboratory.score(bare(sampled(student)), reference).wrong == 0
+
+
+def test_a_layer_that_is_missing_among_alike_ones_makes_all_of_them_unknown(laboratory: Laboratory) -> None:
+    ops = model(layers=8)
+    reference = laboratory.reference([Step(sampled(ops))] * 3)
+    without = [op for op in ops if not f"{op.module}.".startswith("top.layers.3.")]
+    assert laboratory.score(bare(sampled(without)), reference).told == 0
+
+
+def test_a_step_that_the_end_of_the_marked_recording_cuts_serves_nothing_but_its_equal(laboratory: Laboratory) -> None:
+    layers = [op for op in model(layers=8) if op.module and ".layers." in op.module]
+    half = len(layers) // 2
+    reference = laboratory.reference([Step(layers[:half])])
+    assert laboratory.score(Run([Step(layers[half:-1])], marked=False), reference).told == 0
+    assert laboratory.score(Run([Step(layers[:half])], marked=False), reference).share == 1
+
+
+def test_marked_runs_that_contradict_each_other_show_nothing(laboratory: Laboratory) -> None:
+    one, other = (laboratory.reference([Step(sampled(model(prefix=name)))] * 3) for name in ("one", "other"))
+    dataset = laboratory.dataset(bare(sampled(model(prefix="one"))), one, other)
+    assert {row["module"] for row in dataset.table("kernels").to_pylist()} == {None}
+    assert "like_ambiguous" in {row["cause"] for row in dataset.table("kernels").to_pylist()}
+
+
+def test_what_was_aligned_serves_no_other_run(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()))] * 3)
+    first = laboratory.dataset(bare(sampled(model())), reference)
+    assert laboratory.score(bare(sampled(model())), Path(str(first.folder))).told == 0
+
+
+def test_reports_are_added_like_the_same_marked_run_or_not_at_all(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()))] * 3)
+    path = bare(sampled(model())).written(laboratory.folder / "rank0.sqlite")
+    other = bare(sampled(model(tokens=64))).written(laboratory.folder / "rank1.sqlite")
+    out = laboratory.folder / "all.tracekit"
+    tracekit.parse(path, out, like=[reference], add=True)
+    dataset = tracekit.parse(other, out, like=[reference], add=True)
+    digest = sha256((reference / "manifest.json").read_bytes()).hexdigest()
+    assert [entry["like"][0]["sha256"] for entry in dataset.manifest["reports"]] == [digest] * 2
+    with pytest.raises(DatasetError, match="like other marked runs"):
+        tracekit.parse(path, out, add=True, rows="modules")
+
+
+def test_rows_of_marked_runs_are_modules(laboratory: Laboratory, tmp_path: Path) -> None:
+    reference = laboratory.reference([Step(model())] * 2)
+    with pytest.raises(UsageError, match="leave out one of the two"):
+        tracekit.parse(tmp_path / "any.sqlite", like=[reference], rows="ranges")
+    ranges = tracekit.parse(report(tmp_path / "r.sqlite", "range 1 0 9 step"), rows="ranges")
+    with pytest.raises(UsageError, match="no dataset of a marked run"):
+        tracekit.parse(tmp_path / "any.sqlite", like=[Path(str(ranges.folder))])
+
+
+def test_the_command_says_that_nothing_could_be_aligned(
+    laboratory: Laboratory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = laboratory.reference([Step(model())] * 3)
+    path = bare(model(layers=7)).written(laboratory.folder / "other.sqlite")
+    assert main(["parse", str(path), "--like", str(reference)]) == 0
+    assert "nothing could be aligned with marked0.tracekit" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,281 @@
+"""Which pattern of the marked run a stretch of production work is like, and the modules that follow from it.
+
+What aligns without doubt gets the module of its counterpart. Between two such neighbours, as many kernels of the same
+classes on both sides are the same with other names, and a single one in place of several is a fusion of them.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from tracekit import causes
+from tracekit.aligned.reference import Pattern, Reference
+from tracekit.aligned.sequences import Agreement, agreement
+from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures
+from tracekit.aligned.sizes import one_batch_explains
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts
+from tracekit.arrays.types import Flags, Ints, Rows
+
+_UNMATCHED, _AMBIGUOUS, _CONTRADICTED = (
+    causes.CAUSES.index(cause) for cause in (causes.LIKE_UNMATCHED, causes.LIKE_AMBIGUOUS, causes.LIKE_CONTRADICTED)
+)
+#: The least share of a step, on both sides, that must have a certain counterpart, and how much of it more may run.
+_LEAST_SHARE, _MOST_LONGER = 0.6, 0.15
+#: The share of a step that may have several counterparts: of more, a layer is missing, or there is one too many.
+_MOST_AMBIGUOUS = 0.2
+#: The least share of equal names, in any order, without which two sequences are not compared; and how many are.
+_LEAST_COMMON = 0.3
+_MOST_COMPARED = 6
+#: The share of equal sizes from which two steps have the same batch.
+_SAME_SIZES = 0.9
+#: Cells of all comparisons of a reference and a report, after which no further ones are made.
+_MOST_CELLS = 4_000_000_000
+
+
+class Answer(NamedTuple):
+    """What a pattern shows about a stretch of work.
+
+    Attributes:
+        pattern: The pattern.
+        module: For each piece of work the row of its module in the reference, or -1.
+        cause: Why it has none, as a position in ``causes.CAUSES``; -1 where it has one.
+        core: The first piece of the step or call itself, and the end of the last.
+        share: How much of both is alike.
+    """
+
+    pattern: Pattern
+    module: Rows
+    cause: Rows
+    core: tuple[int, int]
+    share: float
+
+
+class Matcher:
+    """Compares stretches of work with a reference, each different one once."""
+
+    def __init__(self, reference: Reference, patterns: list[Pattern]) -> None:
+        self._patterns = patterns
+        self._parent = integers(reference.modules, "parent_id")
+        self._called = reference.called
+        self._exact: dict[bytes, list[Pattern]] = {}
+        for pattern in patterns:
+            self._exact.setdefault(pattern.work.exact.tobytes(), []).append(pattern)
+        self._names = np.unique(np.concatenate([[0], *(pattern.work.name for pattern in patterns)]))
+        self._counts = np.stack([self._counted(pattern.work.name) for pattern in patterns])
+        self._known: dict[bytes, Answer | None] = {}
+        self._cells = 0
+
+    def answer(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
+        """What the most similar pattern shows; None if none is like it.
+
+        ``before`` is the name of what ran before; ``whole`` is whether something ran before and after it. If not, and
+        the pattern may be cut, too, both may be different parts of a step, unless they are the same.
+        """
+        before = before if work.group[0] == GRAPHS else 0
+        key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True) + bytes([whole])
+        if key not in self._known:
+            same = self._exact.get(work.exact.tobytes())
+            self._known[key] = self._identical(same) if same else self._most_similar(work, before, whole=whole)
+        return self._known[key]
+
+    def _counted(self, names: Ints) -> Ints:
+        at = np.minimum(np.searchsorted(self._names, names), self._names.size - 1)
+        return counts(np.where(self._names[at] == names, at, -1), self._names.size)
+
+    def _identical(self, patterns: Sequence[Pattern]) -> Answer:
+        pattern = patterns[0]
+        answer = Answer(pattern, pattern.module, pattern.cause, (0, pattern.core), 1.0)
+        return _common([answer, *(answer._replace(module=one.module, cause=one.cause) for one in patterns[1:])])
+
+    def _most_similar(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
+        common = np.minimum(self._counts, self._counted(work.name)).sum(axis=1)
+        sizes = np.array([pattern.work.name.size for pattern in self._patterns])
+        share = common / np.maximum(1, np.minimum(sizes, work.name.size))
+        best: list[Answer] = []
+        compared = 0
+        for at in np.argsort(-common / (sizes + work.name.size), kind="stable").tolist():
+            bound = 2 * common[at] / (sizes[at] + work.name.size)
+            if not (whole or self._patterns[at].whole):
+                continue
+            if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or (best and bound < best[0].share / 2):
+                continue
+            compared += 1
+            answer = self._compared(work, self._patterns[at], before)
+            if answer is None or (best and answer.share < best[0].share):
+                continue
+            best = [answer] if not best or answer.share > best[0].share else [*best, answer]
+        return _common(best) if best else None
+
+    def _compared(self, work: Signatures, pattern: Pattern, before: int) -> Answer | None:
+        self._cells += work.name.size * abs(work.name.size - pattern.work.name.size)
+        if self._cells > _MOST_CELLS:
+            return None
+        equal = np.intersect1d(work.exact, pattern.work.exact).size
+        same_sizes = equal >= _SAME_SIZES * np.intersect1d(work.code, pattern.work.code).size and _all_in(
+            work.exact, pattern.work.exact
+        )
+        exact = (work.exact, pattern.work.exact) if same_sizes else None
+        found = agreement(work.name, pattern.work.name, pattern.module, exact)
+        if found is None:
+            return None
+        comparison = _Comparison(work, pattern, found, self._parent, self._called)
+        return comparison.answer(same_sizes=same_sizes, follows=before == int(pattern.work.name[-1]))
+
+
+def _all_in(left: Ints, right: Ints) -> bool:
+    return bool(np.isin(left, right).mean() >= _SAME_SIZES)
+
+
+def _common(answers: list[Answer]) -> Answer:
+    """What several equally similar patterns agree on."""
+    first = answers[0]
+    module, cause = first.module.copy(), first.cause.copy()
+    for other in answers[1:]:
+        differs = other.module != first.module
+        module[differs], cause[differs] = -1, _AMBIGUOUS
+    return first._replace(module=module, cause=cause)
+
+
+class _Comparison:
+    """A stretch of work beside a pattern."""
+
+    def __init__(self, work: Signatures, pattern: Pattern, found: Agreement, parent: Rows, called: Flags) -> None:
+        self.work, self.pattern, self.found = work, pattern, found
+        self.parent, self.called = parent, called
+        size = work.name.size
+        self.module = found.label.astype(np.int64)
+        self.place = found.place.copy()
+        self.cause = np.where(found.some >= 0, _AMBIGUOUS, _UNMATCHED)
+        certain = np.flatnonzero(self.place >= 0)
+        self.cause[certain] = pattern.cause[self.place[certain]]
+        self.cause[self.module >= 0] = -1
+        self.covered = np.zeros(pattern.module.size, dtype=bool)
+        self.covered[self.place[certain]] = True
+        self.filled = np.zeros(size, dtype=bool)
+        self.fused_away = 0
+
+    def answer(self, *, same_sizes: bool, follows: bool) -> Answer | None:
+        """The modules, if the greater part of both is alike, and one batch explains all sizes.
+
+        ``follows`` is whether the work before it is what ends the pattern, so that it begins where the pattern does.
+        """
+        if not (self.place >= 0).any():
+            return None
+        self._fill(follows=follows)
+        self._drop_lonely()
+        rows = np.flatnonzero(self.place >= 0)
+        if not rows.size or (self.cause == _AMBIGUOUS).mean() > _MOST_AMBIGUOUS:
+            return None
+        if not same_sizes and not one_batch_explains(self.work.at(rows), self.pattern.work.at(self.place[rows])):
+            return None
+        if not self._mostly_alike(rows):
+            return None
+        in_core = rows[self.place[rows] < self.pattern.core]
+        core = (int(in_core[0]), int(in_core[-1]) + 1) if in_core.size else (0, 0)
+        share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
+        return Answer(self.pattern, self.module.astype(np.int32), self.cause.astype(np.int32), core, float(share))
+
+    def _mostly_alike(self, rows: Rows) -> bool:
+        """Whether most of both sides has a counterpart, and neither runs much more than the other."""
+        first, last = int(rows[0]), int(rows[-1])
+        known = (self.module >= 0) | (self.place >= 0)
+        of_pattern = self.covered[self.pattern.module >= 0].mean()
+        lengths = last - first + 1, int(self.place[last] - self.place[first]) + 1 - self.fused_away
+        return bool(
+            min(known[first : last + 1].mean(), of_pattern) >= _LEAST_SHARE
+            and min(lengths) >= (1 - _MOST_LONGER) * max(lengths)
+        )
+
+    def _fill(self, *, follows: bool) -> None:
+        """Kernels between certain neighbours that have other names, or are fused."""
+        certain = np.flatnonzero(self.place >= 0)
+        places = [*zip(certain.tolist(), self.place[certain].tolist(), strict=True)]
+        for (before, first), (after, last) in pairwise([(-1, -1), *places] if follows else places):
+            work, pattern = slice(before + 1, after), slice(first + 1, last)
+            if self.found.used[pattern].any() or (after - before == 1 and last - first == 1):
+                continue
+            wider = self._widened(work, pattern)
+            if wider != (work, pattern) and not self._renamed(*wider):
+                self.module[wider[0]], self.place[wider[0]], self.cause[wider[0]] = -1, -1, _AMBIGUOUS
+            elif wider == (work, pattern) and not self._renamed(work, pattern) and after - before == 2:  # noqa: PLR2004
+                self._fused(work.start, pattern)
+
+    def _widened(self, work: slice, pattern: slice) -> tuple[slice, slice]:
+        """A gap with its neighbours of the same classes: among these, names do not show which one is another's."""
+        groups = {*self.work.group[work].tolist()} - {UNKNOWN}
+        groups |= {PRODUCT} & {*self.pattern.work.group[pattern].tolist()}
+        start, stop, size = work.start, work.stop, self.place.size
+        first, last = pattern.start, pattern.stop
+        while start > 0 and self.place[start - 1] == first - 1 and int(self.work.group[start - 1]) in groups:
+            start, first = start - 1, first - 1
+        while stop < size and self.place[stop] == last and int(self.work.group[stop]) in groups:
+            stop, last = stop + 1, last + 1
+        return slice(start, stop), slice(first, last)
+
+    def _renamed(self, work: slice, pattern: slice) -> bool:
+        """Gives kernels those in their places, if there are as many of the same classes."""
+        if work.stop - work.start != pattern.stop - pattern.start or not self._of_equal_classes(work, pattern):
+            return False
+        self._tell(work, self.pattern.module[pattern], self.pattern.cause[pattern])
+        self.place[work] = np.arange(pattern.start, pattern.stop)
+        self.covered[pattern] = True
+        return True
+
+    def _of_equal_classes(self, work: slice, pattern: slice) -> bool:
+        group = self.work.group[work]
+        return bool((group != UNKNOWN).all() and (group == self.pattern.work.group[pattern]).all())
+
+    def _fused(self, row: int, pattern: slice) -> None:
+        """A kernel in place of several: a whole graph, one named as a fusion, or of the class and module of all."""
+        group, parts = self.work.group[row], self.pattern.module[pattern]
+        whole, groups = group == GRAPHS, self.pattern.work.group[pattern]
+        of_parts = group in groups or (group == ATTENTION and PRODUCT in groups)
+        similar = group != UNKNOWN and np.unique(parts).size == 1
+        if not (whole or (of_parts and (similar or self.work.fused[row]))):
+            return
+        module = self._around(parts)
+        while whole and module >= 0 and not self.called[module]:
+            module = int(self.parent[module])
+        if module >= 0:
+            self._tell(slice(row, row + 1), np.array([module]), np.array([-1]))
+            self.covered[pattern] = True
+            self.fused_away += pattern.stop - pattern.start - 1
+
+    def _around(self, modules: Rows) -> int:
+        """The smallest module that holds all of some; -1 if there is none."""
+        if (modules < 0).any():
+            return -1
+        paths = [self._path(module) for module in np.unique(modules).tolist()]
+        common = -1
+        for steps in zip(*paths, strict=False):
+            if len(set(steps)) > 1:
+                break
+            common = steps[0]
+        return common
+
+    def _path(self, module: int) -> list[int]:
+        path = []
+        while module >= 0:
+            path.append(module)
+            module = int(self.parent[module])
+        return path[::-1]
+
+    def _tell(self, work: slice, module: Rows, cause: Rows) -> None:
+        self.module[work], self.cause[work] = module, cause
+        self.filled[work] = True
+
+    def _drop_lonely(self) -> None:
+        """Pairs both of whose neighbours differ on both sides may be chance."""
+        rows = np.flatnonzero((self.place >= 0) | self.filled)
+        if not rows.size:
+            return
+        place = np.where(self.place[rows] >= 0, self.place[rows], -2)
+        near_work = np.diff(rows) == 1
+        near_pattern = (np.diff(place) == 1) | (place[1:] < 0) | (place[:-1] < 0)
+        beside = near_work | near_pattern
+        lonely = rows[~(np.append(beside, False) | np.append(False, beside))]
+        lonely = lonely[self.module[lonely] >= 0]
+        self.module[lonely], self.cause[lonely], self.place[lonely] = -1, _UNMATCHED, -1
