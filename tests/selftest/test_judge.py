@@ -190,7 +190,7 @@ def test_clocks_fail_where_a_kernel_starts_before_its_launch(tmp_path: Path) -> 
 def test_under_nsys_markers_are_heard_and_what_is_not_fails(tmp_path: Path) -> None:
     place = tmp_path / "out"
     found = proved(place, ["markers"], TRACEKIT_NSYS=os.environ["TRACEKIT_NSYS"])
-    assert (found["markers"]["verdict"], found["markers"]["figures"]) == ("passed", {"calls": 33})
+    assert (found["markers"]["verdict"], found["markers"]["figures"]) == ("passed", {"calls": 33}), found
     look_at_data(place, "cpu_markers.sqlite")
     edit(place / "markers", RANGES, '%"Chain.layers.1.down"%', 2)
     assert "holds 10 calls, expected 11" in problems("markers", place / "markers")
