@@ -13,10 +13,10 @@ import numpy as np
 from tracekit import causes
 from tracekit.aligned.reference import Pattern, Reference
 from tracekit.aligned.sequences import Agreement, agreement
-from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures
+from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures, mixed
 from tracekit.aligned.sizes import one_batch_explains
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import counts
+from tracekit.arrays.groups import counts, grouped, maxima
 from tracekit.arrays.types import Flags, Ints, Rows
 
 _UNMATCHED, _AMBIGUOUS, _CONTRADICTED = (
@@ -31,8 +31,9 @@ _LEAST_COMMON = 0.3
 _MOST_COMPARED = 6
 #: The share of equal sizes from which two steps have the same batch.
 _SAME_SIZES = 0.9
-#: Cells of all comparisons of a reference and a report, after which no further ones are made.
-_MOST_CELLS = 4_000_000_000
+#: Cells of all comparisons of a reference and a report, after which no further ones are made; and how many a row costs
+#: beside those for the difference of the lengths.
+_MOST_CELLS, _CELLS_OF_ROW = 1_000_000_000, 200
 
 
 class Answer(NamedTuple):
@@ -65,21 +66,45 @@ class Matcher:
             self._exact.setdefault(pattern.work.exact.tobytes(), []).append(pattern)
         self._names = np.unique(np.concatenate([[0], *(pattern.work.name for pattern in patterns)]))
         self._counts = np.stack([self._counted(pattern.work.name) for pattern in patterns])
+        self._borders, self._inner = _borders(patterns)
         self._known: dict[bytes, Answer | None] = {}
         self._cells = 0
 
-    def answer(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
+    def answer(self, work: Signatures, before: Ints, after: Ints) -> Answer | None:
         """What the most similar pattern shows; None if none is like it.
 
-        ``before`` is the name of what ran before; ``whole`` is whether something ran before and after it. If not, and
-        the pattern may be cut, too, both may be different parts of a step, unless they are the same.
+        ``before`` and ``after`` are the names of what ran there. If nothing did on one side, and the pattern may be
+        cut, too, both may be different parts of a step, unless they are the same.
         """
-        before = before if work.group[0] == GRAPHS else 0
-        key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True) + bytes([whole])
+        if self._goes_on(before, work.name) or self._goes_on(work.name, after):
+            return None
+        copied, whole = self._copied(work, before, after), bool(before.size and after.size)
+        last = int(before[-1]) if before.size and work.group[0] == GRAPHS else 0
+        key = work.exact.tobytes() + last.to_bytes(8, "little", signed=True) + bytes([whole])
         if key not in self._known:
             same = self._exact.get(work.exact.tobytes())
-            self._known[key] = self._identical(same) if same else self._most_similar(work, before, whole=whole)
-        return self._known[key]
+            self._known[key] = self._identical(same) if same else self._most_similar(work, last, whole=whole)
+        answer = self._known[key]
+        return answer and _without(answer, copied & (answer.module >= 0))
+
+    def _copied(self, work: Signatures, before: Ints, after: Ints) -> Flags:
+        """Work at the ends like what ran before or after it, which may as well be that of the step."""
+        names = work.name
+        run = np.cumsum(np.diff(names, prepend=names[0]) != 0)
+        ends = [end for end, other in ((0, before[-1:]), (-1, after[:1])) if names[end] in other]
+        twice = _joined(names[ends], names[ends])
+        return np.isin(run, run[ends][~np.isin(twice, self._borders)])
+
+    def _goes_on(self, before: Ints, after: Ints) -> bool:
+        """Whether names follow each other as within steps of the reference, and never where one ends."""
+        if not before.size or not after.size or _joined(before[-1:], after[:1])[0] in self._borders:
+            return False
+        return bool(np.isin(_triples(np.concatenate([before[-2:], after[:2]])), self._inner).any())
+
+    def _holds_border(self, names: Ints) -> bool:
+        """Whether names follow each other as they only do where a step of the reference ends: these are two steps."""
+        pairs = _pairs(names)
+        return bool((np.isin(pairs, self._borders) & ~np.isin(pairs, self._inner)).any())
 
     def _counted(self, names: Ints) -> Ints:
         at = np.minimum(np.searchsorted(self._names, names), self._names.size - 1)
@@ -96,6 +121,8 @@ class Matcher:
         share = common / np.maximum(1, np.minimum(sizes, work.name.size))
         best: list[Answer] = []
         compared = 0
+        if self._holds_border(work.name):
+            return None
         for at in np.argsort(-common / (sizes + work.name.size), kind="stable").tolist():
             bound = 2 * common[at] / (sizes[at] + work.name.size)
             if not (whole or self._patterns[at].whole):
@@ -110,7 +137,7 @@ class Matcher:
         return _common(best) if best else None
 
     def _compared(self, work: Signatures, pattern: Pattern, before: int) -> Answer | None:
-        self._cells += work.name.size * abs(work.name.size - pattern.work.name.size)
+        self._cells += work.name.size * (abs(work.name.size - pattern.work.name.size) + _CELLS_OF_ROW)
         if self._cells > _MOST_CELLS:
             return None
         equal = np.intersect1d(work.exact, pattern.work.exact).size
@@ -125,6 +152,27 @@ class Matcher:
         return comparison.answer(same_sizes=same_sizes, follows=before == int(pattern.work.name[-1]))
 
 
+def _borders(patterns: Sequence[Pattern]) -> tuple[Ints, Ints]:
+    """Pairs of names where a pattern ends and another begins; pairs and triples of names within one; as digests."""
+    names = [pattern.work.name for pattern in patterns if pattern.whole] or [one.work.name for one in patterns]
+    ends, begins = (np.unique([own[at] for own in names]) for at in (-1, 0))
+    inner = [part for own in names for part in (_pairs(own), _triples(own))]
+    return _joined(np.repeat(ends, begins.size), np.tile(begins, ends.size)), np.unique(np.concatenate(inner))
+
+
+def _joined(left: Ints, right: Ints) -> Ints:
+    """Digests of names that follow each other."""
+    return mixed(mixed(left, 0), right)
+
+
+def _pairs(names: Ints) -> Ints:
+    return _joined(names[:-1], names[1:])
+
+
+def _triples(names: Ints) -> Ints:
+    return _joined(_pairs(names)[:-1], names[2:])
+
+
 def _all_in(left: Ints, right: Ints) -> bool:
     return bool(np.isin(left, right).mean() >= _SAME_SIZES)
 
@@ -132,11 +180,17 @@ def _all_in(left: Ints, right: Ints) -> bool:
 def _common(answers: list[Answer]) -> Answer:
     """What several equally similar patterns agree on."""
     first = answers[0]
-    module, cause = first.module.copy(), first.cause.copy()
+    differs = np.zeros(first.module.size, dtype=bool)
     for other in answers[1:]:
-        differs = other.module != first.module
-        module[differs], cause[differs] = -1, _AMBIGUOUS
-    return first._replace(module=module, cause=cause)
+        differs |= other.module != first.module
+    return _without(first, differs)
+
+
+def _without(answer: Answer, unclear: Flags) -> Answer:
+    """The answer without the modules of some work."""
+    return answer._replace(
+        module=np.where(unclear, -1, answer.module), cause=np.where(unclear, _AMBIGUOUS, answer.cause)
+    )
 
 
 class _Comparison:
@@ -165,29 +219,26 @@ class _Comparison:
         if not (self.place >= 0).any():
             return None
         self._fill(follows=follows)
+        self._drop_odd_sizes()
         self._drop_lonely()
         rows = np.flatnonzero(self.place >= 0)
         if not rows.size or (self.cause == _AMBIGUOUS).mean() > _MOST_AMBIGUOUS:
             return None
         if not same_sizes and not one_batch_explains(self.work.at(rows), self.pattern.work.at(self.place[rows])):
             return None
-        if not self._mostly_alike(rows):
+        if not self._mostly_alike():
             return None
         in_core = rows[self.place[rows] < self.pattern.core]
         core = (int(in_core[0]), int(in_core[-1]) + 1) if in_core.size else (0, 0)
         share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
         return Answer(self.pattern, self.module.astype(np.int32), self.cause.astype(np.int32), core, float(share))
 
-    def _mostly_alike(self, rows: Rows) -> bool:
+    def _mostly_alike(self) -> bool:
         """Whether most of both sides has a counterpart, and neither runs much more than the other."""
-        first, last = int(rows[0]), int(rows[-1])
-        known = (self.module >= 0) | (self.place >= 0)
-        of_pattern = self.covered[self.pattern.module >= 0].mean()
-        lengths = last - first + 1, int(self.place[last] - self.place[first]) + 1 - self.fused_away
-        return bool(
-            min(known[first : last + 1].mean(), of_pattern) >= _LEAST_SHARE
-            and min(lengths) >= (1 - _MOST_LONGER) * max(lengths)
-        )
+        rows, places = np.flatnonzero((self.module >= 0) | (self.place >= 0)), np.flatnonzero(self.covered)
+        lengths = int(rows[-1] - rows[0]) + 1, int(places[-1] - places[0]) + 1 - self.fused_away
+        shares = rows.size / lengths[0], self.covered[self.pattern.module >= 0].mean()
+        return bool(min(shares) >= _LEAST_SHARE and min(lengths) >= (1 - _MOST_LONGER) * max(lengths))
 
     def _fill(self, *, follows: bool) -> None:
         """Kernels between certain neighbours that have other names, or are fused."""
@@ -266,6 +317,22 @@ class _Comparison:
     def _tell(self, work: slice, module: Rows, cause: Rows) -> None:
         self.module[work], self.cause[work] = module, cause
         self.filled[work] = True
+
+    def _drop_odd_sizes(self) -> None:
+        """Kernels of one size in the pattern, few of which have another size here: others of their name ran there.
+
+        Nor is it certain which of the same name beside them is which.
+        """
+        rows = np.flatnonzero(self.place >= 0)
+        rows = rows[self.work.code[rows] == self.pattern.work.code[self.place[rows]]]
+        before, size = self.pattern.work.exact[self.place[rows]], self.work.exact[rows]
+        alike = grouped([before, size]).group
+        number = counts(alike, rows.size)[alike]
+        group = grouped([before]).group
+        few = rows[2 * number <= maxima(group, number, rows.size)[group]]
+        run = np.cumsum(np.diff(self.work.name, prepend=self.work.name[0]) != 0)
+        beside = np.flatnonzero(np.isin(run, run[few]) & (self.module >= 0))
+        self.module[beside], self.cause[beside], self.place[beside] = -1, _AMBIGUOUS, -1
 
     def _drop_lonely(self) -> None:
         """Pairs both of whose neighbours differ on both sides may be chance."""

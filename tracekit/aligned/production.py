@@ -240,10 +240,11 @@ class _Stretches(NamedTuple):
             return None
         first, end = int(self.cuts[at]), int(self.cuts[at + number])
         names, line = self.lines.signatures.name, self.lines.line
-        begins = not first or line[first - 1] != line[first]
-        ends = end == line.size or line[end] != line[first]
-        work = self.lines.signatures.at(slice(first, end))
-        return self.matcher.answer(work, 0 if begins else int(names[first - 1]), whole=not (begins or ends))
+        before, after = slice(max(0, first - 2), first), slice(end, end + 2)
+        return self.matcher.answer(
+            self.lines.signatures.at(slice(first, end)),
+            *(names[near][line[near] == line[first]] for near in (before, after)),
+        )
 
 
 def _overlapping(at: int, number: int) -> Iterator[tuple[int, int]]:

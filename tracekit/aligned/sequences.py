@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from tracekit.arrays.types import Flags, Ints, Rows
 
 #: More cells of a band are not worth the time: such sequences have little in common.
-MOST_CELLS = 40_000_000
+MOST_CELLS = 10_000_000
 _FIRST_BAND = 32
 #: Where one of many alike layers is missing, chance decides which alignment matches best. One that pairs an element so
 #: many places away for each pair that it lacks is as good, if it lacks at most this share of the pairs.
