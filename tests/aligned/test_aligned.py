@@ -1,5 +1,6 @@
 """Work that nobody marked, aligned with marked runs: what is told is right, and nothing is told that is not certain."""
 
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -113,10 +114,31 @@ def test_steps_that_nobody_marked_are_those_of_the_marked_run(laboratory: Labora
     assert len({row["step_id"] for row in kernels} - {None}) == SIX
 
 
-def test_whole_graphs_get_the_module_that_is_called_and_holds_all_they_replace(laboratory: Laboratory) -> None:
-    reference = laboratory.reference([Step(sampled(model()), "step[DECODE bs=8]")] * 3)
+@pytest.mark.parametrize(("text", "told"), [("step[DECODE bs=8]", SIX), (None, SIX - 1)])
+def test_whole_graphs_get_the_module_that_is_called_and_holds_all_they_replace(
+    laboratory: Laboratory, text: str | None, told: int
+) -> None:
+    reference = laboratory.reference([Step(sampled(model()), text)] * 3)
     run = Run([Step(sampled(model()), graph=3, how="whole")] * SIX, marked=False)
-    assert laboratory.score(run, reference) == (SIX, SIX, 0)
+    assert laboratory.score(run, reference) == (SIX, told, 0)
+
+
+@pytest.mark.parametrize(("layers", "more"), [(1, 2), (2, 4), (6, 12), (12, 6)])
+@pytest.mark.parametrize("around", [sampled, list])
+def test_steps_of_another_depth_are_neither_several_steps_nor_a_part_of_one(
+    laboratory: Laboratory, layers: int, more: int, around: Callable[[Iterable[Op]], list[Op]]
+) -> None:
+    bodies = [[op for op in model(layers=depth) if op.module != "top.embed"] for depth in (layers, more)]
+    reference, other = (around(body) for body in bodies)
+    assert laboratory.score(bare(other), laboratory.reference([Step(reference)] * 3)).told == 0
+
+
+def test_a_kernel_of_another_size_that_ran_in_place_of_one_is_not_taken_for_it(laboratory: Laboratory) -> None:
+    ops = model()
+    at = next(row for row, op in enumerate(ops) if op.module == "top.layers.1" and "add" in op.name)
+    changed = [*ops[:at], Op(None, ops[at].name, (7, 1)), *ops[at + 1 :]]
+    score = laboratory.score(bare(sampled(changed)), laboratory.reference([Step(sampled(ops))] * 3))
+    assert (score.known - score.told, score.wrong) == (0, 0)
 
 
 def test_a_fused_kernel_gets_the_smallest_module_that_holds_its_parts(laboratory: Laboratory) -> None:
