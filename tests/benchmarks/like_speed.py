@@ -1,8 +1,8 @@
 """What ``tracekit parse --like`` costs beside the same parse without it, in CPU time and memory.
 
 ``python -m tests.benchmarks.like_speed [--kernels 1000000] [--runs 3]``. The marked run is a twentieth of the report
-like a serving engine's; in production nothing is marked, grids are those of other batches, and in every tenth step a
-kernel is missing, so that its sequences are compared, not only looked up. Each run is a process of its own; the two
+like a serving engine's. In production nothing is marked, batches change from step to step, the grids of attention with
+the length of the context, and in one step of a hundred a kernel is missing. Each run is a process of its own; the two
 take turns.
 """
 
@@ -15,15 +15,21 @@ from pathlib import Path
 
 import tracekit
 from tests.benchmarks.parse_speed import parse_figures
-from tests.benchmarks.serving_report import write_report
+from tests.benchmarks.serving_report import KERNELS_PER_PART, LAYERS, write_report
+
+_PER_STEP = LAYERS * sum(KERNELS_PER_PART.values()) + 1
 
 
 def unmarked(path: Path) -> Path:
-    """Drops the markers, changes the grids of steps in turns, and leaves a kernel out now and then."""
+    """Drops the markers, changes the grids, and leaves kernels out."""
+    table = "CUPTI_ACTIVITY_KIND_KERNEL"
     with closing(sqlite3.connect(path)) as db:
+        db.create_function("step", 1, lambda launch: (launch - 1) // _PER_STEP, deterministic=True)
         db.execute("DELETE FROM NVTX_EVENTS")
-        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = gridX * (2 + correlationId / 4000 % 5)")
-        db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId % 4177 = 0")
+        db.execute(f"UPDATE {table} SET gridX = gridX * (1 + step(correlationId) % 7)")  # noqa: S608
+        one_of_layer = f"(correlationId - 1) % {_PER_STEP} % {_PER_STEP // LAYERS} = 4"
+        db.execute(f"UPDATE {table} SET gridY = 1 + step(correlationId) / 8 % 24 WHERE {one_of_layer}")  # noqa: S608
+        db.execute(f"DELETE FROM {table} WHERE correlationId % {100 * _PER_STEP} = 1000")  # noqa: S608
         db.commit()
     return path
 

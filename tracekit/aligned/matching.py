@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit import causes
+from tracekit.aligned.borders import Borders
 from tracekit.aligned.reference import Pattern, Reference
 from tracekit.aligned.sequences import Agreement, agreement
-from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures, mixed
+from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures
 from tracekit.aligned.sizes import one_batch_explains
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, maxima
@@ -65,46 +66,30 @@ class Matcher:
         for pattern in patterns:
             self._exact.setdefault(pattern.work.exact.tobytes(), []).append(pattern)
         self._names = np.unique(np.concatenate([[0], *(pattern.work.name for pattern in patterns)]))
+        alike: dict[tuple[bytes, ...], int] = {}
+        #: Patterns with the same number differ by their sizes alone, and show the same.
+        self._alike = [
+            alike.setdefault((one.work.name.tobytes(), one.module.tobytes(), one.cause.tobytes()), at)
+            for at, one in enumerate(patterns)
+        ]
         self._counts = np.stack([self._counted(pattern.work.name) for pattern in patterns])
-        self._borders, self._inner = _borders(patterns)
+        names = [pattern.work.name for pattern in patterns if pattern.whole]
+        self.borders = Borders(names or [pattern.work.name for pattern in patterns])
         self._known: dict[bytes, Answer | None] = {}
         self._cells = 0
 
-    def answer(self, work: Signatures, before: Ints, after: Ints) -> Answer | None:
+    def answer(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
         """What the most similar pattern shows; None if none is like it.
 
-        ``before`` and ``after`` are the names of what ran there. If nothing did on one side, and the pattern may be
-        cut, too, both may be different parts of a step, unless they are the same.
+        ``before`` is the name of what ran before; ``whole`` is whether something ran before and after it. If not, and
+        the pattern may be cut, too, both may be different parts of a step, unless they are the same.
         """
-        if self._goes_on(before, work.name) or self._goes_on(work.name, after):
-            return None
-        copied, whole = self._copied(work, before, after), bool(before.size and after.size)
-        last = int(before[-1]) if before.size and work.group[0] == GRAPHS else 0
-        key = work.exact.tobytes() + last.to_bytes(8, "little", signed=True) + bytes([whole])
+        before = before if work.group[0] == GRAPHS else 0
+        key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True) + bytes([whole])
         if key not in self._known:
             same = self._exact.get(work.exact.tobytes())
-            self._known[key] = self._identical(same) if same else self._most_similar(work, last, whole=whole)
-        answer = self._known[key]
-        return answer and _without(answer, copied & (answer.module >= 0))
-
-    def _copied(self, work: Signatures, before: Ints, after: Ints) -> Flags:
-        """Work at the ends like what ran before or after it, which may as well be that of the step."""
-        names = work.name
-        run = np.cumsum(np.diff(names, prepend=names[0]) != 0)
-        ends = [end for end, other in ((0, before[-1:]), (-1, after[:1])) if names[end] in other]
-        twice = _joined(names[ends], names[ends])
-        return np.isin(run, run[ends][~np.isin(twice, self._borders)])
-
-    def _goes_on(self, before: Ints, after: Ints) -> bool:
-        """Whether names follow each other as within steps of the reference, and never where one ends."""
-        if not before.size or not after.size or _joined(before[-1:], after[:1])[0] in self._borders:
-            return False
-        return bool(np.isin(_triples(np.concatenate([before[-2:], after[:2]])), self._inner).any())
-
-    def _holds_border(self, names: Ints) -> bool:
-        """Whether names follow each other as they only do where a step of the reference ends: these are two steps."""
-        pairs = _pairs(names)
-        return bool((np.isin(pairs, self._borders) & ~np.isin(pairs, self._inner)).any())
+            self._known[key] = self._identical(same) if same else self._most_similar(work, before, whole=whole)
+        return self._known[key]
 
     def _counted(self, names: Ints) -> Ints:
         at = np.minimum(np.searchsorted(self._names, names), self._names.size - 1)
@@ -120,12 +105,12 @@ class Matcher:
         sizes = np.array([pattern.work.name.size for pattern in self._patterns])
         share = common / np.maximum(1, np.minimum(sizes, work.name.size))
         best: list[Answer] = []
-        compared = 0
-        if self._holds_border(work.name):
+        compared, like = 0, set[int]()
+        if self.borders.within(work.name):
             return None
         for at in np.argsort(-common / (sizes + work.name.size), kind="stable").tolist():
             bound = 2 * common[at] / (sizes[at] + work.name.size)
-            if not (whole or self._patterns[at].whole):
+            if not (whole or self._patterns[at].whole) or self._alike[at] in like:
                 continue
             if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or (best and bound < best[0].share / 2):
                 continue
@@ -133,6 +118,7 @@ class Matcher:
             answer = self._compared(work, self._patterns[at], before)
             if answer is None or (best and answer.share < best[0].share):
                 continue
+            like.add(self._alike[at])
             best = [answer] if not best or answer.share > best[0].share else [*best, answer]
         return _common(best) if best else None
 
@@ -152,27 +138,6 @@ class Matcher:
         return comparison.answer(same_sizes=same_sizes, follows=before == int(pattern.work.name[-1]))
 
 
-def _borders(patterns: Sequence[Pattern]) -> tuple[Ints, Ints]:
-    """Pairs of names where a pattern ends and another begins; pairs and triples of names within one; as digests."""
-    names = [pattern.work.name for pattern in patterns if pattern.whole] or [one.work.name for one in patterns]
-    ends, begins = (np.unique([own[at] for own in names]) for at in (-1, 0))
-    inner = [part for own in names for part in (_pairs(own), _triples(own))]
-    return _joined(np.repeat(ends, begins.size), np.tile(begins, ends.size)), np.unique(np.concatenate(inner))
-
-
-def _joined(left: Ints, right: Ints) -> Ints:
-    """Digests of names that follow each other."""
-    return mixed(mixed(left, 0), right)
-
-
-def _pairs(names: Ints) -> Ints:
-    return _joined(names[:-1], names[1:])
-
-
-def _triples(names: Ints) -> Ints:
-    return _joined(_pairs(names)[:-1], names[2:])
-
-
 def _all_in(left: Ints, right: Ints) -> bool:
     return bool(np.isin(left, right).mean() >= _SAME_SIZES)
 
@@ -184,6 +149,13 @@ def _common(answers: list[Answer]) -> Answer:
     for other in answers[1:]:
         differs |= other.module != first.module
     return _without(first, differs)
+
+
+def without_copied(answer: Answer, names: Ints, *, first: bool, last: bool) -> Answer:
+    """The answer without modules at the ends, where what ran before or after may as well be that of the step."""
+    run = np.cumsum(np.diff(names, prepend=names[0]) != 0)
+    ends = (first & (run == 0)) | (last & (run == run[-1]))
+    return _without(answer, ends & (answer.module >= 0))
 
 
 def _without(answer: Answer, unclear: Flags) -> Answer:
@@ -319,7 +291,7 @@ class _Comparison:
         self.filled[work] = True
 
     def _drop_odd_sizes(self) -> None:
-        """Kernels of one size in the pattern, few of which have another size here: others of their name ran there.
+        """Kernels of one size in the pattern, one of which has another size here: another of their name ran there.
 
         Nor is it certain which of the same name beside them is which.
         """
@@ -329,9 +301,9 @@ class _Comparison:
         alike = grouped([before, size]).group
         number = counts(alike, rows.size)[alike]
         group = grouped([before]).group
-        few = rows[2 * number <= maxima(group, number, rows.size)[group]]
+        odd = rows[(number == 1) & (maxima(group, number, rows.size)[group] > 1)]
         run = np.cumsum(np.diff(self.work.name, prepend=self.work.name[0]) != 0)
-        beside = np.flatnonzero(np.isin(run, run[few]) & (self.module >= 0))
+        beside = np.flatnonzero(np.isin(run, run[odd]) & (self.module >= 0))
         self.module[beside], self.cause[beside], self.place[beside] = -1, _AMBIGUOUS, -1
 
     def _drop_lonely(self) -> None:

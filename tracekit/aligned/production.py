@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit import causes
-from tracekit.aligned.matching import Answer, Matcher
+from tracekit.aligned.borders import Cuts
+from tracekit.aligned.matching import Answer, Matcher, without_copied
 from tracekit.aligned.reference import Reference, Way
 from tracekit.aligned.signatures import SIZES, Described, Signatures, signatures_of
 from tracekit.aligned.stretches import beginnings
@@ -201,7 +202,7 @@ def _match_lines(lines: _Lines, matcher: Matcher, way: Way, found: _Found) -> No
 
 def _match(lines: _Lines, matcher: Matcher, cuts: Rows, found: _Found) -> None:
     """Compares the work between neighbouring cuts with the reference."""
-    stretches = _Stretches(lines, matcher, cuts)
+    stretches = _Stretches(lines, matcher, matcher.borders.cuts(lines.signatures.name, lines.line, cuts))
     at = 0
     while at < cuts.size - 1:
         best, joined = stretches.best(at)
@@ -215,7 +216,7 @@ class _Stretches(NamedTuple):
 
     lines: _Lines
     matcher: Matcher
-    cuts: Rows
+    cuts: Cuts
 
     def best(self, at: int) -> tuple[Answer | None, int]:
         """What the stretch from a cut on shows, and how many that lie between cuts are part of it."""
@@ -236,15 +237,18 @@ class _Stretches(NamedTuple):
         return other is not None and other.share >= _AS_GOOD * answer.share
 
     def _answer(self, at: int, number: int) -> Answer | None:
-        if at < 0 or at + number >= self.cuts.size:
+        cuts, end_at = self.cuts, at + number
+        if at < 0 or end_at >= cuts.place.size or cuts.goes_on[at] or cuts.goes_on[end_at]:
             return None
-        first, end = int(self.cuts[at]), int(self.cuts[at + number])
+        first, end = int(cuts.place[at]), int(cuts.place[end_at])
         names, line = self.lines.signatures.name, self.lines.line
-        before, after = slice(max(0, first - 2), first), slice(end, end + 2)
-        return self.matcher.answer(
-            self.lines.signatures.at(slice(first, end)),
-            *(names[near][line[near] == line[first]] for near in (before, after)),
-        )
+        begins = not first or line[first - 1] != line[first]
+        ends = end == line.size or line[end] != line[first]
+        work = self.lines.signatures.at(slice(first, end))
+        answer = self.matcher.answer(work, 0 if begins else int(names[first - 1]), whole=not (begins or ends))
+        if answer is None or not (cuts.twice[at] or cuts.twice[end_at]):
+            return answer
+        return without_copied(answer, work.name, first=bool(cuts.twice[at]), last=bool(cuts.twice[end_at]))
 
 
 def _overlapping(at: int, number: int) -> Iterator[tuple[int, int]]:

@@ -48,6 +48,10 @@ def agreement(left: Ints, right: Ints, labels: Rows, exact: tuple[Ints, Ints] | 
     """
     if not left.size or not right.size:
         return None
+    if np.array_equal(left, right):
+        # Each other alignment lacks a pair for each place that it is shifted by.
+        every = np.arange(left.size)
+        return Agreement(left.size, every, every, labels, np.ones(left.size, dtype=bool))
     unit = min(left.size, right.size) + 1 if exact else 1
     reach = _FIRST_BAND
     while True:
