@@ -291,8 +291,14 @@ def advice(dataset: Dataset) -> list[str]:
             text, question, hint = row["advice"].partition("Training?")
             detail = f" ({row['detail']})" if row.get("detail") else ""
             sentences.append(f"{row['what']}, {row['cause']}{detail} ({row['count']:,}): {text.strip()}")
-            sentences += [f"{question}{hint}"] if hint else []
+            sentences += [f"{question}{hint}"] if hint and not _serves(dataset) else []
     return sentences
+
+
+def _serves(dataset: Dataset) -> bool:
+    """Whether all steps are those of an engine that serves a model."""
+    kinds = set(dataset.table("steps", ["kind"]).column("kind").to_pylist())
+    return bool(kinds) and kinds <= {"prefill", "decode", "mixed"}
 
 
 def _repeated(row: dict[str, Any]) -> bool:

@@ -35,7 +35,12 @@ def as_text(prediction: Prediction) -> RenderableType:
         note = f"Between {duration(low)} and {duration(high)}: the report does not record which work streams waited for"
         parts.insert(1, Text(note))
     if prediction.unproven:
-        note = f"{prediction.unproven:,} collectives keep their waits: not all of their ranks are known"
+        kept = (
+            "1 collective keeps its wait"
+            if prediction.unproven == 1
+            else f"{prediction.unproven:,} collectives keep their waits"
+        )
+        note = f"{kept}: not all of their ranks are known"
         parts.append(Text(note, style="dim"))
     return Group(*parts)
 

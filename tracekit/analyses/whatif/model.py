@@ -206,7 +206,8 @@ def _usual(found: Recorded, seen: list[Ints], early: Flags) -> list[Ints]:
     replayed, lags = found.work.from_replay, [_after_launch(found, seen, early)]
     for kind in range(1, len(seen)):
         clear = _clearly_last(found, seen, early, kind)
-        unseen = (_node_after(found, seen, early), _AFTER_NS) if kind == _ORDER else (0, 0)
+        least = int(seen[kind][~replayed & (seen[kind] >= 0)].min(initial=_AFTER_NS))
+        unseen = (_node_after(found, seen, early), least) if kind == _ORDER else (0, 0)
         of_nodes, of_others = seen[kind][clear & replayed], seen[kind][clear & ~replayed]
         lags.append(np.where(replayed, median(of_nodes, unseen[0]), median(of_others, unseen[1])))
     return lags

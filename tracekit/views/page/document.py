@@ -39,6 +39,8 @@ STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 #: How many times :func:`_parts` yields for one dataset, and for two.
 _ALONE, _COMPARED = 12, 13
+#: Of decimals.
+_DIGITS = 9
 
 
 def page(
@@ -82,8 +84,18 @@ def document(data: dict[str, Any]) -> bytes:
 
 def embedded(data: object) -> str:
     """JSON for a script element: no character in it can end the element or begin another."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_short(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPED)
+
+
+def _short(data: object) -> object:
+    """Data in which decimals have no more digits than anybody can see."""
+    if isinstance(data, float):
+        short = float(f"{data:.{_DIGITS}g}")
+        return int(short) if short.is_integer() else short
+    if isinstance(data, dict):
+        return {key: _short(value) for key, value in data.items()}
+    return [_short(value) for value in data] if isinstance(data, list) else data
 
 
 def _asset(name: str) -> str:

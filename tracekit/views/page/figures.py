@@ -17,7 +17,7 @@ from tracekit.views.page.limits import clipped
 from tracekit.views.page.nodes import Nodes
 
 _ROWS_OF_A_MODULE = 6
-_FIGURES = ("calls", "gpu_time_ns", "gpu_ns_per_token", "median_ns", "rows")
+_FIGURES = ("calls", "gpu_time_ns", "gpu_ns_per_token", "rows")
 _POINT = ["tflops_per_s", "gb_per_s"]
 _PEAKS = ["dtype", "peak_tflops_per_s", "peak_gb_per_s"]
 _SHOWN = ("dtype", "self_ns", "tflops_per_s", "gb_per_s", "flops_per_byte", "roof_share", "bound")
@@ -31,8 +31,9 @@ def shapes(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]
     """Rows of the modules on the page, of each module those with the most time.
 
     Returns:
-        Columns: ``module`` (its index among the modules on the page), ``phase``, ``inputs`` (shapes, as text),
-        ``calls``, ``gpu_time_ns``, ``gpu_ns_per_token``, ``median_ns``, and ``rows`` (how many the module has in all).
+        Columns: ``module`` (its index among the modules on the page), ``calls``, ``gpu_time_ns``,
+        ``gpu_ns_per_token``, ``rows`` (how many the module has in all), ``phase`` and ``inputs`` (shapes), as indexes
+        into ``texts``.
     """
     by_shape = modules_by_shape.frame(dataset)
     of_module = by_shape.groupby("path", sort=False)
@@ -40,11 +41,13 @@ def shapes(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]
     on_page = {modules.path[row]: place for place, row in enumerate(nodes.rows.tolist())}
     listed = first[first["path"].isin(on_page.keys())].head(limits.SHAPES)
     shown = listed.assign(module=[on_page[path] for path in listed["path"]])
-    figures = shown[["module", "phase", *_FIGURES]].astype(object)
+    figures = shown[["module", *_FIGURES]].astype(object)
     columns = figures.where(figures.notna(), None)
-    return {str(name): columns[name].tolist() for name in columns} | {
-        "inputs": list(map(_text, shown["inputs"], shown["kwargs"]))
-    }
+    words = [*shown["phase"], *map(_text, shown["inputs"], shown["kwargs"])]
+    code, texts = pd.factorize(np.array(words, object))
+    phase, inputs = code[: len(shown)].tolist(), code[len(shown) :].tolist()
+    texts_of = {"texts": list(texts), "phase": phase, "inputs": inputs}
+    return {str(name): columns[name].tolist() for name in columns} | texts_of
 
 
 def _text(inputs: object, kwargs: object) -> str:

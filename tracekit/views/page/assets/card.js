@@ -48,8 +48,9 @@ function cardShapes(node) {
   if (!rows.length) return null;
   const more = rows[0].rows - rows.length;
   const others = more ? el("li", { class: "muted" }, `${grouped(more)} more: see tracekit show shapes`) : null;
+  const phase = (row) => [shapes.texts[row.phase]].filter((name) => name && name !== "forward").map((name) => el("span", { class: "muted" }, ` ${name}`));
   return el("div", {}, el("h4", {}, "By input shapes"), el("ul", { class: "inside" }, ...rows.map((row) => el("li", {},
-    el("span", { class: "path" }, row.inputs, row.phase && row.phase !== "forward" ? el("span", { class: "muted" }, ` ${row.phase}`) : ""),
+    el("span", { class: "path" }, shapes.texts[row.inputs], ...phase(row)),
     el("span", { class: "figures" }, [duration(row.gpu_time_ns), `${grouped(row.calls)} \u00d7`, row.gpu_ns_per_token ? `${duration(row.gpu_ns_per_token)} per token` : ""].filter(Boolean).join(" \u00b7 ")))), others));
 }
 
