@@ -297,7 +297,8 @@ def advice(dataset: Dataset) -> list[str]:
 
 def _serves(dataset: Dataset) -> bool:
     """Whether all steps are those of an engine that serves a model."""
-    kinds = set(dataset.table("steps", ["kind"]).column("kind").to_pylist())
+    tables = (part.table("steps", ["kind"]) for part in dataset.by_report())
+    kinds = {kind for table in tables for kind in table.column("kind").to_pylist()}
     return bool(kinds) and kinds <= {"prefill", "decode", "mixed"}
 
 
