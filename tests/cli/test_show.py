@@ -112,6 +112,16 @@ def test_tables_keep_to_the_width_and_names_cannot_write_to_the_terminal(
     assert "\x1b" not in text
 
 
+@pytest.mark.parametrize(
+    "words", [*(f"show {one.NAME}" for one in ANALYSES), "diff", "trend", "whatif"], ids=lambda words: words
+)
+def test_a_table_in_a_pipe_is_as_wide_as_its_texts(folder: Path, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    outcome = command(*words.split(), *[folder] * {"diff": 2, "trend": 3}.get(words, 1))
+    assert outcome.code == 0
+    assert max(map(len, outcome.out.splitlines())) < 1_000
+
+
 def test_the_analyses_are_listed() -> None:
     lines = show("--list").out.splitlines()
     assert [line.split()[0] for line in lines] == [analysis.NAME for analysis in ANALYSES]

@@ -191,8 +191,8 @@ def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
 
 
 def _table(lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
-    table.add_column("per step", overflow="fold", ratio=1)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("per step", overflow="fold")
     for heading in ("before", "after", "change", "", "kernels"):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:

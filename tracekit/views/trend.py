@@ -158,8 +158,8 @@ def _modules(trend: Trend, modules: list[Module], bars: int) -> Table:
 
 
 def _table(first: str, others: Iterable[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
-    table.add_column(first, overflow="fold", ratio=1)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
     for heading in others:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
