@@ -10,40 +10,24 @@ import json
 import math
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
-from tracekit.causes import BROKEN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, RECOMPUTED, Cause
+from tracekit.causes import BROKEN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, RECOMPUTED
 from tracekit.markers import literal
-from tracekit.markers.base import CALL_PHASES, Dialect, ModuleMarker, Param, Shapes, Unreadable
+from tracekit.markers.base import CALL_PHASES, Dialect, Halves, ModuleMarker, Param, Shapes, Unreadable
 from tracekit.markers.formatting import CUT, KWARG_TYPES, KWARGS, PHASE, TYPES
-from tracekit.markers.literal import MOST_PARTS, cause_of, is_path, shapes_of
+from tracekit.markers.literal import MOST_PARTS, MOST_PATH_CHARACTERS, cause_of, is_path, shapes_of
 
 _KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticParams"}
 _BEGINNING = re.compile(r"""\s*\{\s*['"]Module['"]\s*:""")
 _LEADING_NAME = re.compile(r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]""")
-#: The name is a path by its form; :data:`_MOST_CACHED_CHARACTERS` keeps it short.
-_NAME_ALONE = re.compile(rf"\{{'Module': '(\w+(?:\.\w+){{0,{MOST_PARTS - 1}}})'")
-#: The module stands before these and the tensors after them. Each repeats often, so both are cached separately.
-_INPUTS, _OUTPUTS = ", 'Inputs': ", ", 'Outputs': "
-_MOST_CACHED_CHARACTERS = 2_048
+#: The name is a path by its form.
+_NAME_ALONE = re.compile(rf"""\{{(['"])Module\1: \1(\w+(?:\.\w+){{0,{MOST_PARTS - 1}}})\1(?:, \1Class\1: \1(\w+)\1)?""")
+_OF_MODULES = frozenset(("Module", "Class", "TrainableParams"))
 _NUMBERS = json.JSONDecoder()
 
 
 def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
-    if len(text) <= _MOST_CACHED_CHARACTERS and not ('"' in text or "\\" in text):
-        module, split, tensors = text.rpartition(_INPUTS)
-        if not split:
-            module, split, tensors = text.rpartition(_OUTPUTS)
-        if split and (named := _module(module)) is not None and (read := _shapes(tensors)) is not None:
-            (path, class_name, params, cause), (shapes, of_shapes) = named, read
-            inputs, outputs = (None, shapes) if split == _OUTPUTS else (shapes, None)
-            what = path, class_name, params, inputs, outputs
-            return ModuleMarker(*what, only_result=split == _OUTPUTS, cause=cause or of_shapes)
-    return _whole(text)
-
-
-def _whole(text: str) -> ModuleMarker | Unreadable | None:
     try:
         items = literal.pairs(text)
     except literal.Refused as refused:
@@ -51,34 +35,52 @@ def _whole(text: str) -> ModuleMarker | Unreadable | None:
     return _module_marker(items) if any(key == "Module" for key, _ in items) else None
 
 
-@lru_cache(maxsize=4_096)
-def _module(text: str) -> tuple[str, str | None, tuple[Param, ...], Cause | None] | None:
-    if name := _NAME_ALONE.fullmatch(text):
-        return name[1], None, (), None
+def _module(text: str) -> ModuleMarker | None:
+    """The module in the first half of a text: all but its tensors and what follows them."""
+    if not _quoted_alike(text):
+        return None
+    if (name := _NAME_ALONE.fullmatch(text)) and len(text) <= MOST_PATH_CHARACTERS:
+        return ModuleMarker(name[2], name[3])
     try:
         items = literal.pairs(f"{text}}}")
     except literal.Refused:
         return None
-    if not items or not {key for key, _ in items} <= {"Module", "Class", "TrainableParams"}:
+    if not items or not {key for key, _ in items} <= _OF_MODULES:
         return None
     marker = _module_marker(items)
-    return (marker.path, marker.class_name, marker.params, marker.cause) if isinstance(marker, ModuleMarker) else None
+    return marker if isinstance(marker, ModuleMarker) and marker.path else None
 
 
-@lru_cache(maxsize=4_096)
-def _shapes(text: str) -> tuple[Shapes, Cause | None] | None:
-    """The shapes at the end of a plain text, and what of them cannot be read; None if it does not end with shapes."""
+def _tensors(separator: str, text: str) -> ModuleMarker | None:
+    """The tensors in the second half of a text, and what follows them."""
+    if not _quoted_alike(separator + text):
+        return None
+    if (shapes := _only_shapes(text)) is not None:
+        of_results = "Outputs" in separator
+        inputs, outputs = (None, shapes) if of_results else (shapes, None)
+        return ModuleMarker("", inputs=inputs, outputs=outputs, only_result=of_results, cause=cause_of(shapes))
     try:
-        # Most are numbers only.
-        numbers, end = _NUMBERS.raw_decode(text)
-    except (ValueError, RecursionError):
-        numbers, end = None, 0
-    try:
-        items = [("", numbers)] if text[end:] == "}" else literal.pairs(f"{{'': {text}")
+        items = literal.pairs(f"{{{separator[2:]}{text}")
     except literal.Refused:
         return None
-    shapes = shapes_of(items[0][1]) if len(items) == 1 else None
-    return None if shapes is None else (shapes, cause_of(shapes))
+    if not _OF_MODULES.isdisjoint(key for key, _ in items):
+        return None
+    marker = _module_marker([("Module", ""), *items])
+    return marker if isinstance(marker, ModuleMarker) else None
+
+
+def _only_shapes(text: str) -> Shapes | None:
+    """The shapes that a text ends with, if nothing else follows; most are only numbers, which JSON reads fast."""
+    try:
+        numbers, end = _NUMBERS.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return shapes_of(numbers) if text[end:] == "}" else None
+
+
+def _quoted_alike(text: str) -> bool:
+    """Whether no string in the text can hold a quote, and so nothing that looks like a key."""
+    return not ("\\" in text or ('"' in text and "'" in text))
 
 
 def _beginning(text: str, refused: literal.Refused) -> ModuleMarker | Unreadable | None:
@@ -229,7 +231,10 @@ def _region(marker: ModuleMarker, side: str, class_name: str) -> ModuleMarker | 
     return marker._replace(path=name, class_name=name, class_only=True, only_result=side == "output")
 
 
-LAYER_DICTS = Dialect(r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:""", _layer_dict)
+_SEPARATORS = tuple(f", {quote}{key}{quote}: " for key in ("Inputs", "Outputs") for quote in "'\"")
+LAYER_DICTS = Dialect(
+    r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:""", _layer_dict, Halves(_SEPARATORS, _module, _tensors)
+)
 #: SGLang's short form for diffusion models: ``transformer.blocks.0.attn in=[[1, 4096, 3072]]``. A call without tensors
 #: leaves only its name, which looks like any other text and is not a marker.
 COMPACT = Dialect(r"^\S+ in=\[.*\]$", _compact)

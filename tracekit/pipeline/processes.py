@@ -119,7 +119,7 @@ class _Part(NamedTuple):
         tables = DealtTables(self.report, self.dealt, self.processes)
         recording = recording_of(tables, lambda: self.source, lambda _, done: share(0.2 * done))
         trace = traced(recording, options, lambda _, done: share(0.2 + 0.4 * done))
-        markers = trace.evidence.decoded.markers
+        markers = trace.evidence.decoded.bare
         about, held = described(self.report, trace, options), Held.of(recording)
         rows = write_part(self.folder, trace, lambda _, done: share(0.6 + 0.4 * done))
         graphs = frozenset(marker.map_id for marker in markers if isinstance(marker, CompiledGraphMarker))

@@ -1,7 +1,7 @@
 """``calls``: every call of a module, with its tensors, its memory and its work on the device."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from tracekit.arrays.intervals import subtree_ends
 from tracekit.arrays.slices import union_within
 from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
-from tracekit.markers.base import CALL_PHASES, Marker, ModuleMarker
+from tracekit.markers.base import CALL_PHASES, ModuleMarker
 from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, Nullable, TableSpec
 from tracekit.tables.base import category, module_paths, or_null, pieces
 from tracekit.trace.evidence import Evidence
@@ -182,10 +182,11 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
 
 def _phase(trace: Trace) -> NDArray[np.int8]:
     calls = trace.evidence.calls
-    markers = trace.evidence.decoded.markers
-    phases = [marker.phase if isinstance(marker, ModuleMarker) else CALL_PHASES[0] for marker in markers]
+    decoded = trace.evidence.decoded
+    phases = [marker.phase if isinstance(marker, ModuleMarker) else CALL_PHASES[0] for marker in decoded.bare]
     code = [CALL_PHASES.index(phase) if phase else -1 for phase in phases]
-    phase = np.array([*code, 0], np.int8)[calls.marker]  # the last one is of calls without a marker
+    # The last one is of calls without a marker.
+    phase = np.array([*code, 0], np.int8)[decoded.canonical_marker[calls.marker]]
     phase[calls.unmarked | (calls.evaluates & (phase < 0))] = CALL_PHASES.index("backward")
     phase[calls.captured] = CALL_PHASES.index("capture")
     return phase
@@ -246,45 +247,35 @@ class Shaped:
     """Shapes and types of calls, taken from the markers."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self._calls, markers = evidence.calls, evidence.decoded.markers
-        self._inputs = _Field.of(markers, "inputs", SHAPES)
-        self._outputs = _Field.of(markers, "outputs", SHAPES)
-        self._kwargs = _Field.of(markers, "kwargs", _KWARGS, lambda kwargs: tuple(kwargs.items()))
-        self._types = _Field.of(markers, "types", TYPES, lambda types: types or None)
-        self._kwarg_types = _Field.of(markers, "kwarg_types", _KWARG_TYPES, lambda types: tuple(types.items()) or None)
+        self._calls, self._row = evidence.calls, evidence.decoded.tensors_of
+        tensors = evidence.decoded.tensors
+        self._inputs = _array([one.inputs for one in tensors], SHAPES)
+        self._outputs = _array([one.outputs for one in tensors], SHAPES)
+        self._kwargs = _array([one.kwargs for one in tensors], _KWARGS)
+        self._types = _array([one.types or None for one in tensors], TYPES)
+        self._kwarg_types = _array([one.kwarg_types or None for one in tensors], _KWARG_TYPES)
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The shapes and types of some calls."""
         marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
-        return {
-            "inputs": self._inputs.at(marker),
-            "outputs": self._outputs.at(np.where(outputs >= 0, outputs, marker)),
-            "kwargs": self._kwargs.at(marker),
-            "input_types": self._types.at(marker),
-            "output_types": self._types.at(outputs),
-            "kwarg_types": self._kwarg_types.at(marker),
+        marked, closed, either = (
+            or_null(self._row[at]) for at in (marker, outputs, np.where(outputs >= 0, outputs, marker))
+        )
+        columns = {
+            "inputs": (self._inputs, marked),
+            "outputs": (self._outputs, either),
+            "kwargs": (self._kwargs, marked),
+            "input_types": (self._types, marked),
+            "output_types": (self._types, closed),
+            "kwarg_types": (self._kwarg_types, marked),
         }
+        return {name: None if values is None else values.take(at) for name, (values, at) in columns.items()}
 
 
-class _Field(NamedTuple):
-    """A field of markers: its values, and for every marker the row of its own; a last -1 stands for row -1."""
-
-    values: pa.Array
-    row: Rows
-
-    @staticmethod
-    def of(markers: list[Marker], name: str, type_: pa.DataType, form: Callable[[Any], object] = tuple) -> "_Field":
-        """The field of markers of modules; null for others. ``form`` makes Arrow's value of theirs."""
-        values = [getattr(marker, name) if isinstance(marker, ModuleMarker) else None for marker in markers]
-        # Equal ones are mostly one object, however many modules there are.
-        ids = [*map(id, values)]
-        distinct = dict(zip(ids, values, strict=True)).values()
-        array = pa.array([None if value is None else form(value) for value in distinct], type_)
-        return _Field(array, np.append(pa.array(ids, pa.int64()).dictionary_encode().indices, -1))
-
-    def at(self, marker: Rows) -> pa.Array | None:
-        """What some markers say; None if no marker says anything."""
-        return self.values.take(or_null(self.row[marker])) if self.values.null_count < len(self.values) else None
+def _array(values: Sequence[object], type_: pa.DataType) -> pa.Array | None:
+    """A field of all tensors; None if it is null for all."""
+    array = pa.array(values, type_)
+    return array if array.null_count < len(array) else None
 
 
 class Allocated:

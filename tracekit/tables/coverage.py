@@ -261,10 +261,10 @@ def _without_a_map(trace: Trace) -> list[Loss]:
 
 
 def _causes_of_markers(evidence: Evidence) -> list[causes.Cause | None]:
-    """For every marker why work inside its ranges has no map; None if it shows nothing about that."""
+    """For every bare marker why work inside its ranges has no map; None if it shows nothing about that."""
     maps, by_modules = evidence.compiled_work.runs.maps, evidence.keyed.by == MODULES
     reasons: list[causes.Cause | None] = []
-    for marker in evidence.decoded.markers:
+    for marker in evidence.decoded.bare:
         match marker:
             case RangeMarker(compiled=True):
                 reasons.append(marker.cause or causes.NO_KERNEL_MAP)
@@ -280,8 +280,8 @@ def _launched_in(evidence: Evidence, chosen: Sequence[bool]) -> Flags:
     decoded, axis = evidence.decoded, evidence.axis
     if not any(chosen):
         return np.zeros(len(evidence.recording.work), dtype=bool)
-    marker = np.append(decoded.of_text, -1)[evidence.recording.ranges.text]
-    rows = np.flatnonzero(np.array([*chosen, False])[marker] & axis.ends_here)
+    marker = decoded.canonical_marker[np.append(decoded.of_text, -1)]
+    rows = np.flatnonzero(np.array([*chosen, False])[marker][evidence.recording.ranges.text] & axis.ends_here)
     start, end = axis.range_start[rows], axis.range_end[rows]
     inside = innermost(start, end, parents(start, end)[0], axis.launch_start, axis.launch_end) >= 0
     return np.asarray(np.append(inside, False)[evidence.compiled_work.launch])

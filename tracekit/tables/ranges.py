@@ -118,8 +118,8 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 def _marker_of_text(evidence: Evidence) -> Ints:
     decoded = evidence.decoded
     kinds = {kind: _MARKERS.index(name) for kind, name in MARKER_KINDS.items()}
-    of_marker = np.array([*map(kinds.get, map(type, decoded.markers), repeat(-1)), -1])
-    marker = of_marker[np.append(decoded.of_text, -1)]
+    of_bare = np.array([*map(kinds.get, decoded.kinds, repeat(-1)), -1])[decoded.kind]
+    marker = of_bare[decoded.canonical_marker[np.append(decoded.of_text, -1)]]
     return np.where(evidence.operators.of_text >= 0, _MARKERS.index("operator"), marker)
 
 

@@ -1,26 +1,35 @@
 """Decodes marker texts: every distinct text is parsed once, however many ranges carry it."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import (
+    NO_KWARGS,
     CompiledGraphMarker,
     Dialect,
+    Halves,
     KernelMapMarker,
     Marker,
     ModuleMarker,
     OperatorMarker,
     PieceMarker,
+    Shapes,
     StepMarker,
     Unreadable,
 )
+from tracekit.markers.literal import MOST_CHARACTERS
 from tracekit.recording.tables import Recording
 
 #: Names of marker types in the tables; ranges of frameworks are plain ranges there.
@@ -35,37 +44,90 @@ MARKER_KINDS: dict[type, str] = {
 }
 
 
+class Tensors(NamedTuple):
+    """What a marker records of a call's tensors; None and empty as in ``ModuleMarker``."""
+
+    inputs: Shapes | None = None
+    outputs: Shapes | None = None
+    kwargs: tuple[tuple[str, Shapes], ...] = ()
+    types: tuple[str, ...] = ()
+    kwarg_types: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @staticmethod
+    def of(marker: ModuleMarker) -> Tensors:
+        """Those of the marker of a call."""
+        kwargs, kwarg_types = tuple(marker.kwargs.items()), tuple(marker.kwarg_types.items())
+        return Tensors(marker.inputs, marker.outputs, kwargs, marker.types, kwarg_types)
+
+    def added_to(self, marker: Marker) -> Marker:
+        """A marker that says nothing of tensors, with these."""
+        if not isinstance(marker, ModuleMarker):
+            return marker
+        return marker._replace(
+            inputs=self.inputs,
+            outputs=self.outputs,
+            kwargs=dict(self.kwargs) or NO_KWARGS,
+            types=self.types,
+            kwarg_types=dict(self.kwarg_types) or NO_KWARGS,
+        )
+
+
+_NO_TENSORS = Tensors()
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """The markers of a recording.
 
     Where every call has shapes of its own there are as many markers as calls, but few that differ in anything else.
-    What does not depend on tensors is asked of those few.
+    So a marker is a row of two numbers: that of what it says of its module, and that of its tensors.
 
     Attributes:
         of_text: For every text the row of its marker; -1 for plain text.
-        bare: The first of all markers that differ only in tensors.
+        bare: The distinct markers, without tensors.
         canonical_marker: For every marker its row among those; a last -1 stands for row -1.
+        tensors: The distinct tensors.
+        tensors_of: For every marker the row of its tensors, -1 if it is of no module; a last -1 stands for row -1.
         kind: For every bare marker its row in ``kinds``, the types that occur; a last -1 stands for row -1.
         path: For every marker the row of its path in ``paths``, -1 for those without; a last -1 stands for row -1.
     """
 
-    markers: list[Marker]
     of_text: Ints
     bare: list[Marker]
     canonical_marker: Rows
+    tensors: list[Tensors]
+    tensors_of: Rows
     kinds: list[type]
     kind: Rows
     paths: list[str]
     path: Ints
 
+    def __len__(self) -> int:
+        return self.canonical_marker.size - 1
+
+    @property
+    def markers(self) -> list[Marker]:
+        """All markers, each with its tensors."""
+        rows = zip(self.canonical_marker[:-1].tolist(), self.tensors_of[:-1].tolist(), strict=True)
+        tensors = [*self.tensors, _NO_TENSORS]
+        return [tensors[row].added_to(self.bare[bare]) for bare, row in rows]
+
     def rows(self, *kinds: type) -> Flags:
         """For every marker whether it is of one of these kinds; a last False stands for row -1."""
         return np.array([*(issubclass(kind, kinds) for kind in self.kinds), False])[self.kind][self.canonical_marker]
 
-    def with_more(self, markers: list[Marker]) -> "Decoded":
+    def marker(self, row: int) -> Marker:
+        """What the marker in a row says, but for tensors."""
+        return self.bare[int(self.canonical_marker[row])]
+
+    def with_more(self, markers: list[Marker]) -> Decoded:
         """The same, and behind them further markers, which no text is."""
-        return _decoded([*self.markers, *markers], self.of_text)
+        found = _Found(self.of_text, [*self.bare], [*self.tensors])
+        found.canonical += self.canonical_marker[:-1].tolist()
+        found.tensors_of += self.tensors_of[:-1].tolist()
+        for marker in markers:
+            found.add(marker)
+        return found.decoded()
 
     def ranges(self, recording: Recording, *kinds: type) -> Flags:
         """For every range of the recording whether its marker is of one of these kinds."""
@@ -74,40 +136,131 @@ class Decoded:
 
 def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Decoded:
     """Parses distinct texts; the first dialect that understands a text wins."""
-    of_text = np.full(len(texts), -1, dtype=np.int32)
-    markers: list[Marker] = []
+    found = _Found(np.full(len(texts), -1, dtype=np.int32), [], [])
     column = pa.array(texts, pa.large_string())
     # Most texts are of none, which one expression for all finds faster than one for each.
     left = _matching(column, "|".join(f"({dialect.candidates})" for dialect in dialects))
     column = column.take(pa.array(left))
     for dialect in dialects:
-        understood = len(markers)
-        for row in left[_matching(column, dialect.candidates)].tolist():
+        understood = len(found.canonical)
+        candidates = _matching(column, dialect.candidates)
+        if dialect.halves:
+            found.add_halves(left[candidates], column.take(pa.array(candidates)), dialect.halves)
+            candidates = candidates[found.of_text[left[candidates]] < 0]
+        for row in left[candidates].tolist():
             if (marker := dialect.parse(texts[row])) is not None:
-                of_text[row] = len(markers)
-                markers.append(marker)
-        if len(markers) > understood:
-            missing = np.flatnonzero(of_text[left] < 0)
+                found.of_text[row] = len(found.canonical)
+                found.add(marker)
+        if len(found.canonical) > understood:
+            missing = np.flatnonzero(found.of_text[left] < 0)
             left, column = left[missing], column.take(pa.array(missing))
-    return _decoded(markers, of_text)
+    return found.decoded()
 
 
-def _decoded(markers: list[Marker], of_text: Ints) -> Decoded:
-    numbers: dict[object, int] = {}
-    first: list[Marker] = []
-    rows = []
-    for marker in markers:
+class _Found:
+    """The markers found so far."""
+
+    def __init__(self, of_text: Ints, bare: list[Marker], tensors: list[Tensors]) -> None:
+        self.of_text, self.bare, self.tensors = of_text, bare, tensors
+        self.canonical: list[int] = []
+        self.tensors_of: list[int] = []
+        self._row_of_bare: dict[object, int] = {}
+        self._row_of_tensors = {item: row for row, item in enumerate(tensors)}
+
+    def add(self, marker: Marker) -> None:
+        """Adds a marker as the next row."""
+        self.canonical.append(self._bare_row(marker))
+        self.tensors_of.append(self._tensors_row(marker))
+
+    def add_halves(self, rows: Rows, texts: pa.Array, halves: Halves) -> None:
+        """Adds the markers of those texts, in some rows, of which both halves can be read alone."""
+        short = np.flatnonzero(np.asarray(pc.utf8_length(texts)) <= MOST_CHARACTERS)
+        rows, texts = rows[short], texts.take(pa.array(short))
+        for separator in halves.separators:
+            parts = pc.split_pattern(texts, separator, max_splits=1, reverse=True)
+            first, number = np.asarray(parts.offsets)[:-1], np.diff(np.asarray(parts.offsets))
+            split, whole = np.flatnonzero(number > 1), np.flatnonzero(number == 1)
+            before, after = (parts.values.take(pa.array(first[split] + at)) for at in (0, 1))
+            modules = _Read.of(before, halves.module)
+            self._add_pairs(rows[split], modules, _Read.of(after, partial(halves.tensors, separator)))
+            rows, texts = rows[whole], texts.take(pa.array(whole))
+
+    def _add_pairs(self, rows: Rows, modules: _Read, tensors: _Read) -> None:
+        both = np.flatnonzero((modules.row >= 0) & (tensors.row >= 0))
+        rows, module, tensor = rows[both], modules.row[both], tensors.row[both]
+        # Of second halves few differ in anything but tensors.
+        numbers: dict[object, int] = {}
+        other = np.array([numbers.setdefault(_without_tensors(item), len(numbers)) for item in tensors.markers], int)
+        pairs = grouped((module, other[tensor]))
+        joined = [
+            self._joined(modules.markers[of_module], tensors.markers[of_tensors])
+            for of_module, of_tensors in zip(module[pairs.first].tolist(), tensor[pairs.first].tolist(), strict=True)
+        ]
+        bare = np.array(joined, dtype=np.int64)[pairs.group]
+        clear = np.flatnonzero(bare >= 0)
+        self.of_text[rows[clear]] = len(self.canonical) + np.arange(clear.size)
+        self.canonical += bare[clear].tolist()
+        self.tensors_of += np.array([*map(self._tensors_row, tensors.markers)], int)[tensor[clear]].tolist()
+
+    def _joined(self, module: ModuleMarker, tensors: ModuleMarker) -> int:
+        """The row of a new bare marker of two halves; -1 if it is not clear why something cannot be read."""
+        if module.cause and tensors.cause and module.cause is not tensors.cause:
+            return -1
+        marker = ModuleMarker(
+            *module[:3],
+            static_params=tensors.static_params,
+            only_result=tensors.only_result,
+            phase=tensors.phase,
+            cause=module.cause or tensors.cause,
+        )
+        self.bare.append(marker)
+        return len(self.bare) - 1
+
+    def _bare_row(self, marker: Marker) -> int:
         key = _without_tensors(marker) if isinstance(marker, ModuleMarker) else id(marker)
-        row = numbers.setdefault(key, len(first))
-        if row == len(first):
-            first.append(marker)
-        rows.append(row)
-    kinds: dict[type, int] = {}
-    kind = np.array([*(kinds.setdefault(type(marker), len(kinds)) for marker in first), -1], dtype=np.int32)
-    paths: dict[str, int] = {}
-    path = [paths.setdefault(item.path, len(paths)) if isinstance(item, ModuleMarker) else -1 for item in first]
-    row_of = np.array([*rows, -1], dtype=np.int32)
-    return Decoded(markers, of_text, first, row_of, [*kinds], kind, [*paths], np.array([*path, -1], np.int32)[row_of])
+        row = self._row_of_bare.setdefault(key, len(self.bare))
+        if row == len(self.bare):
+            self.bare.append(_NO_TENSORS.added_to(marker))
+        return row
+
+    def _tensors_row(self, marker: Marker) -> int:
+        if not isinstance(marker, ModuleMarker):
+            return -1
+        tensors = Tensors.of(marker)
+        row = self._row_of_tensors.setdefault(tensors, len(self.tensors))
+        if row == len(self.tensors):
+            self.tensors.append(tensors)
+        return row
+
+    def decoded(self) -> Decoded:
+        """All of them."""
+        kinds: dict[type, int] = {}
+        kind = [kinds.setdefault(type(marker), len(kinds)) for marker in self.bare]
+        paths: dict[str, int] = {}
+        path = [paths.setdefault(item.path, len(paths)) if isinstance(item, ModuleMarker) else -1 for item in self.bare]
+        canonical, tensors_of = (np.array([*rows, -1], np.int32) for rows in (self.canonical, self.tensors_of))
+        of_bare = np.array([*kind, -1], np.int32), [*paths], np.array([*path, -1], np.int32)[canonical]
+        return Decoded(self.of_text, self.bare, canonical, self.tensors, tensors_of, [*kinds], *of_bare)
+
+
+class _Read(NamedTuple):
+    """The markers of halves of texts, each distinct half read once; the row is -1 where that cannot be read."""
+
+    markers: list[ModuleMarker]
+    row: Ints
+
+    @staticmethod
+    def of(halves: pa.Array, read: Callable[[str], ModuleMarker | None]) -> _Read:
+        """Reads some halves."""
+        encoded = halves.dictionary_encode()
+        markers: list[ModuleMarker] = []
+        rows = []
+        for text in encoded.dictionary.to_pylist():
+            marker = read(text)
+            rows.append(-1 if marker is None else len(markers))
+            if marker is not None:
+                markers.append(marker)
+        return _Read(markers, np.array(rows, dtype=np.int64)[np.asarray(encoded.indices)])
 
 
 def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tracekit.arrays.intervals import innermost, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers import torch_texts
-from tracekit.markers.base import OperatorMarker, Shapes
+from tracekit.markers.base import Marker, OperatorMarker, Shapes
 from tracekit.markers.literal import MOST_CHARACTERS
 from tracekit.markers.plain import LONGEST_NAME
 from tracekit.recording.axis import ThreadAxis
@@ -58,10 +58,9 @@ def operators_of(texts: list[str], decoded: Decoded) -> Operators:
     of_text = np.full(len(texts) + 1, -1, dtype=np.int64)
     number = np.full(len(texts) + 1, -1, dtype=np.int64)
     numbers: dict[Operator, int] = {}
-    named = [isinstance(marker, OperatorMarker) and marker.name is not None for marker in decoded.markers]
-    for text in np.flatnonzero(np.array([*named, False])[decoded.of_text]).tolist():
-        operator = _of_dialect(decoded.markers[decoded.of_text[text]])
-        of_text[text] = numbers.setdefault(operator, len(numbers))
+    for text in np.flatnonzero(decoded.rows(OperatorMarker)[decoded.of_text]).tolist():
+        if operator := _of_dialect(decoded.marker(decoded.of_text[text])):
+            of_text[text] = numbers.setdefault(operator, len(numbers))
     column = pa.array(texts, pa.large_string())
     fields = torch_texts.fields(old=bool(pc.any(pc.match_substring(column, torch_texts.OLD_SIGN)).as_py()))
     rows = np.flatnonzero(_candidates(column, fields) & (decoded.of_text < 0))
@@ -77,9 +76,10 @@ def operators_of(texts: list[str], decoded: Decoded) -> Operators:
     return Operators(list(numbers), of_text, number, labels)
 
 
-def _of_dialect(marker: object) -> Operator:
-    assert isinstance(marker, OperatorMarker)
-    name = f"{marker.namespace}.{marker.name}" if marker.namespace else str(marker.name)
+def _of_dialect(marker: Marker) -> Operator | None:
+    if not isinstance(marker, OperatorMarker) or marker.name is None:
+        return None
+    name = f"{marker.namespace}.{marker.name}" if marker.namespace else marker.name
     return Operator(name[:LONGEST_NAME], marker.inputs or None)
 
 

@@ -144,12 +144,12 @@ def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> 
             rows[row] = len(phases)
             phases.append(phase)
     for row in np.flatnonzero(decoded.rows(RangeMarker)[decoded.of_text]).tolist():
-        marker = decoded.markers[decoded.of_text[row]]
+        marker = decoded.marker(decoded.of_text[row])
         if isinstance(marker, RangeMarker) and marker.phase:
             rows[row] = len(phases)
             phases.append(Phase(PHASES.index(marker.phase)))
     for row in np.flatnonzero(decoded.rows(CompiledGraphMarker)[decoded.of_text]).tolist():
-        marker = decoded.markers[decoded.of_text[row]]
+        marker = decoded.marker(decoded.of_text[row])
         rows[row] = len(phases)
         phases.append(Phase(BACKWARD if getattr(marker, "phase", "") == PHASES[BACKWARD] else FORWARD))
     return rows

@@ -133,7 +133,7 @@ def calls_of(
     again = runs_again(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
     calls, forest = with_unknown(calls, forest, axis, ends, elsewhere, again)
     apart = apart_from_parent(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
-    evaluated = evaluations(keyed.nodes, calls, forest, decoded.markers, recording.counters)
+    evaluated = evaluations(keyed.nodes, calls, forest, decoded, recording.counters)
     waiting, linked = np.full(calls.start.size, -1, dtype=np.int32), evaluated.forward >= 0
     if keyed.by == RANGES:
         rows = np.flatnonzero(forest.parent < 0)

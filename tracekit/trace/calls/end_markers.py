@@ -35,7 +35,7 @@ def end_markers(spans: Spans, decoded: Decoded) -> EndMarkers:
     before = previous_sibling(spans)
     unreadable = decoded.rows(Unreadable)[spans.marker]
     with_outputs = _with_outputs(spans, traits, before, unreadable)
-    second, call = match_end_markers_without_outputs(spans, traits, before, with_outputs, decoded.markers)
+    second, call = match_end_markers_without_outputs(spans, traits, before, with_outputs, decoded)
     call = _first_claims(call)
     closing = np.flatnonzero(call >= 0)
     named = closing[unreadable[call[closing]]]
@@ -70,7 +70,7 @@ def _first_claims(call: Rows) -> Rows:
 
 
 def match_end_markers_without_outputs(
-    spans: Spans, traits: MarkerTraits, before: Rows, seconds: tuple[Flags, Rows], markers: list[Marker]
+    spans: Spans, traits: MarkerTraits, before: Rows, seconds: tuple[Flags, Rows], decoded: Decoded
 ) -> tuple[Flags, Rows]:
     """Adds second ranges that record no outputs to those by outputs, given the sibling before each span, or -1."""
     second, call = seconds
@@ -84,7 +84,9 @@ def match_end_markers_without_outputs(
     candidate[closed[candidate]] = -1
     matched = np.zeros(call.size, dtype=bool)
     followed = tensorless[candidate[tensorless] >= 0]
-    matched[followed] = says_less(spans.marker[followed], spans.marker[candidate[followed]], markers)
+    calls, bare = candidate[followed], decoded.canonical_marker[spans.marker]
+    alike = agree(bare[followed], bare[calls], decoded.bare)
+    matched[followed] = alike & ~(traits.has_no_tensors | traits.only_result)[calls]
     closed[candidate[matched]] = True
     matched &= _mostly_closed(spans, traits, second | matched, closed[:-1])[spans.process]
     seconds = second | matched, np.where(matched, candidate, call)
@@ -202,32 +204,32 @@ class MarkerTraits(NamedTuple):
     @staticmethod
     def of(spans: Spans, decoded: Decoded) -> MarkerTraits:
         """Looks up the marker of every span."""
-        columns = [(False, False, False)] * (len(decoded.markers) + 1)
-        for row, marker in enumerate(decoded.markers):
-            if isinstance(marker, ModuleMarker):
-                placed = not (marker.class_only or marker.only_result)
-                columns[row] = marker.only_result, marker.has_no_tensors, placed
-        traits = (np.array(column)[spans.marker] for column in zip(*columns, strict=True))
-        return MarkerTraits(decoded.path[spans.marker], *traits)
+        calls = [marker if isinstance(marker, ModuleMarker) else None for marker in decoded.bare]
+        only_result = [call is not None and call.only_result for call in calls]
+        placed = [call is not None and not (call.class_only or call.only_result) for call in calls]
+        complete = [call is not None and call.has_no_tensors for call in calls]
+        empty = [not any(tensors) for tensors in decoded.tensors]
+        bare, tensors = decoded.canonical_marker[spans.marker], decoded.tensors_of[spans.marker]
+        of_bare = [np.array([*column, False])[bare] for column in (only_result, complete, placed)]
+        of_bare[1] &= np.array([*empty, False])[tensors]
+        return MarkerTraits(decoded.path[spans.marker], *of_bare)
 
 
-def says_less(less: Rows, more: Rows, markers: list[Marker]) -> Flags:
-    """Which markers equal their counterparts without tensors; each distinct pair is compared once."""
-    pairs, pair = np.unique(less.astype(np.int64) * len(markers) + more, return_inverse=True)
+def agree(left: Rows, right: Rows, markers: list[Marker]) -> Flags:
+    """Which markers say the same of their modules as others do; each distinct pair is compared once."""
+    pairs, pair = np.unique(left.astype(np.int64) * len(markers) + right, return_inverse=True)
     if not pairs.size:
         return np.empty(0, dtype=bool)
-    answers = [_says_less(markers[code // len(markers)], markers[code % len(markers)]) for code in pairs.tolist()]
+    answers = [_agree(markers[code // len(markers)], markers[code % len(markers)]) for code in pairs.tolist()]
     return np.array(answers, dtype=bool)[pair]
 
 
-def _says_less(less: Marker, more: Marker) -> bool:
+def _agree(left: Marker, right: Marker) -> bool:
     return (
-        isinstance(less, ModuleMarker)
-        and isinstance(more, ModuleMarker)
-        and less.has_no_tensors
-        and not (more.has_no_tensors or more.only_result)
-        and (less.path, less.params, less.static_params, less.class_name, less.phase)
-        == (more.path, more.params, more.static_params, more.class_name, more.phase)
+        isinstance(left, ModuleMarker)
+        and isinstance(right, ModuleMarker)
+        and (left.path, left.params, left.static_params, left.class_name, left.phase)
+        == (right.path, right.params, right.static_params, right.class_name, right.phase)
     )
 
 
@@ -295,7 +297,7 @@ def spans_of(
 ) -> Spans:
     """Finds the marked ranges; ``works`` are the launches that put work on a device or into a graph."""
     marked = decoded.rows(ModuleMarker, Unreadable)[marker] & axis.ends_here
-    rows, start, end = _outer_first(np.flatnonzero(marked).astype(np.int32), axis, ends, marker, decoded.markers)
+    rows, start, end = _outer_first(np.flatnonzero(marked).astype(np.int32), axis, ends, marker, decoded)
     parent, depth = parents(start, end)
     thread = recording.ranges.thread[rows]
     worked = axis.launch_start[works]
@@ -321,7 +323,7 @@ def spans_of(
 
 
 def _outer_first(
-    rows: Ints, axis: ThreadAxis, ends: RangeEnds, marker: Ints, markers: list[Marker]
+    rows: Ints, axis: ThreadAxis, ends: RangeEnds, marker: Ints, decoded: Decoded
 ) -> tuple[Rows, Ints, Ints]:
     """Rows, starts and ends of ranges; of those of equal extent, the one with the shorter path is the outer call."""
     if not ends.as_recorded:
@@ -329,8 +331,8 @@ def _outer_first(
     start, end = axis.range_start[rows], ends.end[rows]
     if not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
         return rows, start, end
-    parts = [len(item.path.split(".")) if isinstance(item, ModuleMarker) else 0 for item in markers]
-    order = np.lexsort((rows, np.asarray(parts, dtype=np.int64)[marker[rows]], -end, start))
+    parts = np.array([*(path.count(".") + 1 for path in decoded.paths), 0])[decoded.path]
+    order = np.lexsort((rows, parts[marker[rows]], -end, start))
     return rows[order], start[order], end[order]
 
 

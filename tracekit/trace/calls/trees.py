@@ -12,6 +12,7 @@ from tracekit.causes import AMBIGUOUS_SEQ
 from tracekit.markers.base import MODULE, OPERATOR, Marker, ModuleMarker
 from tracekit.recording.provenance import LossCounters
 from tracekit.trace.autograd_nodes import AutogradNodes
+from tracekit.trace.decoding import Decoded
 
 
 class CallColumns(NamedTuple):
@@ -125,7 +126,7 @@ class Evaluations(NamedTuple):
 
 
 def evaluations(
-    nodes: AutogradNodes | None, calls: CallColumns, forest: Forest, markers: list[Marker], counters: LossCounters
+    nodes: AutogradNodes | None, calls: CallColumns, forest: Forest, decoded: Decoded, counters: LossCounters
 ) -> Evaluations:
     """Finds the calls that evaluate nodes of autograd; counts those whose node several operators may have made."""
     size = calls.start.size
@@ -143,7 +144,7 @@ def evaluations(
     linked = (maker >= 0) & (evaluation >= 0)
     forward = np.full(size, -1, dtype=np.int64)
     forward[evaluation[linked]] = maker[linked]
-    return Evaluations(forward, _within(forward, calls, markers))
+    return Evaluations(forward, _within(forward, calls, decoded))
 
 
 class OperatorPlaces(NamedTuple):
@@ -185,9 +186,9 @@ def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Mar
     return OperatorPlaces(np.where(operator[top], -1, top), place, placed)
 
 
-def _within(forward: Rows, calls: CallColumns, markers: list[Marker]) -> Flags:
-    of_module = [isinstance(marker, ModuleMarker) and marker.kind == MODULE for marker in markers]
-    bounds = np.flatnonzero((forward >= 0) | np.array([*of_module, False])[calls.marker])
+def _within(forward: Rows, calls: CallColumns, decoded: Decoded) -> Flags:
+    of_module = [isinstance(marker, ModuleMarker) and marker.kind == MODULE for marker in decoded.bare]
+    bounds = np.flatnonzero((forward >= 0) | np.array([*of_module, False])[decoded.canonical_marker[calls.marker]])
     start, end = calls.start[bounds], calls.end[bounds]
     around = innermost(start, end, parents(start, end)[0], calls.start, calls.end)
     return np.asarray(lookup(forward[bounds], around) >= 0)

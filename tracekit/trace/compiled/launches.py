@@ -236,8 +236,7 @@ def runs_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints
     """Finds the runs. Of a range that ended on another thread it is not known what ran inside."""
     numbers: dict[CompiledGraphMarker, int] = {}
     graph = [
-        numbers.setdefault(item, len(numbers)) if isinstance(item, CompiledGraphMarker) else -1
-        for item in decoded.markers
+        numbers.setdefault(item, len(numbers)) if isinstance(item, CompiledGraphMarker) else -1 for item in decoded.bare
     ]
     rows = np.flatnonzero(decoded.ranges(recording, CompiledGraphMarker) & axis.ends_here)
     rows = rows[nesting_order(axis.range_start[rows], ends[rows])]
@@ -249,10 +248,10 @@ def runs_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints
         parent=parents(start, end)[0],
         process=recording.threads.process[recording.ranges.thread[rows]],
         start_ns=recording.ranges.start_ns[rows],
-        graph=np.array(graph, dtype=np.int64)[decoded.of_text[recording.ranges.text[rows]]],
+        graph=np.array(graph, dtype=np.int64)[decoded.canonical_marker[decoded.of_text[recording.ranges.text[rows]]]],
         cut=recording.ranges.open[rows],
         graphs=list(numbers),
-        maps=maps_of(decoded.markers) if numbers else {},
+        maps=maps_of(decoded.bare) if numbers else {},
     )
 
 

@@ -204,7 +204,7 @@ def choose_hierarchy(
         by,
         decoded.with_more(markers),
         extents,
-        node + len(decoded.markers),
+        node + len(decoded),
         cut,
         siblings,
         steps,

@@ -84,7 +84,7 @@ def names_of(recording: Recording, decoded: Decoded, operators: Operators) -> Na
 
 def _own_name(decoded: Decoded, text: int) -> Name | None:
     marker = int(decoded.of_text[text])
-    return _marked(decoded.markers[marker]) if marker >= 0 else None
+    return _marked(decoded.marker(marker)) if marker >= 0 else None
 
 
 def _marked(marker: Marker) -> Name | None:

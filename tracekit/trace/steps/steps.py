@@ -273,7 +273,7 @@ def marked_steps(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: 
     counting = np.flatnonzero(calls.innermost(keyed.steps.start, keyed.steps.end) < 0)
     process, marking = (recording.threads.process[thread[rows]] for rows in (keyed.steps.row[counting], marked))
     counting = counting[~np.isin(process, marking)]
-    found = (decoded.markers[row] for row in decoded.of_text[recording.ranges.text[marked]].tolist())
+    found = (decoded.marker(row) for row in decoded.of_text[recording.ranges.text[marked]].tolist())
     once = _once_each(recording, ends, marked, [item for item in found if isinstance(item, StepMarker)])
     markers = [*once.markers, *(keyed.step_markers[row] for row in counting.tolist())]
     return MarkedSteps(np.concatenate((once.row, keyed.steps.row[counting])), markers)
