@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from tracekit.causes import BROKEN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, RECOMPUTED
@@ -35,6 +36,8 @@ def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
     return _module_marker(items) if any(key == "Module" for key, _ in items) else None
 
 
+# Reports of one model, parsed one after the other, repeat the halves of their texts.
+@lru_cache(maxsize=4_096)
 def _module(text: str) -> ModuleMarker | None:
     """The module in the first half of a text: all but its tensors and what follows them."""
     if not _quoted_alike(text):
@@ -51,6 +54,7 @@ def _module(text: str) -> ModuleMarker | None:
     return marker if isinstance(marker, ModuleMarker) and marker.path else None
 
 
+@lru_cache(maxsize=4_096)
 def _tensors(separator: str, text: str) -> ModuleMarker | None:
     """The tensors in the second half of a text, and what follows them."""
     if not _quoted_alike(separator + text):

@@ -29,7 +29,7 @@ from tracekit.markers.base import (
     StepMarker,
     Unreadable,
 )
-from tracekit.markers.literal import MOST_CHARACTERS
+from tracekit.markers.formatting import MOST_CHARACTERS
 from tracekit.recording.tables import Recording
 
 #: Names of marker types in the tables; ranges of frameworks are plain ranges there.
