@@ -20,6 +20,8 @@ MPI, PROCESS_NAME, RANGE, FILE_NAME = "mpi", "process_name", "range", "file_name
 _SOURCES = (MPI, PROCESS_NAME, RANGE, FILE_NAME)
 #: A whole name, or a whole word of one: rank0, Rank 3, RANK=12; but not local_rank=3.
 RANK_NAME = re.compile(r"rank[ _=:-]?(\d{1,6})", re.IGNORECASE)
+#: With spaces around it.
+_LONGEST_NAME = 64
 _WORDS = re.compile(r"[\s,:;|/()\[\]]+")
 #: A part of a file's name: rank0.sqlite, report_rank_3.sqlite, trace.rank-12.sqlite; but not of local_rank3.sqlite.
 _IN_FILE_NAME = re.compile(r"(?:^|(?P<of>[a-z]*)[._ -])rank[._ =-]?(?P<rank>\d{1,6})(?=$|[._ -])", re.IGNORECASE)
@@ -77,9 +79,8 @@ def _of_ranges(recording: Recording) -> Iterator[Claim]:
 
     Others may name a peer: ``rank1`` around sends to it.
     """
-    rank_of = {
-        row: int(match[1]) for row, text in enumerate(recording.texts) if (match := RANK_NAME.fullmatch(text.strip()))
-    }
+    short = ((row, text.strip()) for row, text in enumerate(recording.texts) if len(text) <= _LONGEST_NAME)
+    rank_of = {row: int(match[1]) for row, text in short if (match := RANK_NAME.fullmatch(text))}
     if not rank_of:
         return
     ranges, process_of = recording.ranges, recording.threads.process

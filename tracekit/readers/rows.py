@@ -91,14 +91,23 @@ def sorted_strings(strings: pa.Table) -> tuple[Ints, pa.Array]:
     """The string table by id."""
     if not strings.num_rows:
         return np.empty(0, dtype=np.int64), pa.array([], pa.string())
-    ids = np.asarray(strings.column("id").fill_null(0), dtype=np.int64)
+    ids, values = (
+        np.asarray(strings.column("id").fill_null(0), dtype=np.int64),
+        strings.column("value").combine_chunks(),
+    )
+    if bool((ids[1:] >= ids[:-1]).all()):
+        return ids, values
     order = np.argsort(ids, kind="stable")
-    return ids[order], strings.column("value").combine_chunks().take(pa.array(order))
+    return ids[order], values.take(pa.array(order))
 
 
 def texts_at(values: pa.Array, positions: Ints) -> list[str]:
-    """Some values as text; bytes that are not UTF-8 are replaced, a missing text is empty."""
-    raw = values.take(pa.array(positions)).cast(pa.binary()).to_pylist()
+    """The values at some positions, which ascend, as text.
+
+    Bytes that are not UTF-8 are replaced; a missing text is empty.
+    """
+    chosen = values if positions.size == len(values) else values.take(pa.array(positions))
+    raw = chosen.cast(pa.binary()).to_pylist()
     return [(text or b"").decode("utf-8", "replace") for text in raw]
 
 

@@ -140,12 +140,12 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
     column = pa.array(texts, pa.large_string())
     # Most texts are of none, which one expression for all finds faster than one for each.
     left = _matching(column, "|".join(f"({dialect.candidates})" for dialect in dialects))
-    column = column.take(pa.array(left))
+    column = _chosen(column, left)
     for dialect in dialects:
         understood = len(found.canonical)
         candidates = _matching(column, dialect.candidates)
         if dialect.halves:
-            found.add_halves(left[candidates], column.take(pa.array(candidates)), dialect.halves)
+            found.add_halves(left[candidates], _chosen(column, candidates), dialect.halves)
             candidates = candidates[found.of_text[left[candidates]] < 0]
         for row in left[candidates].tolist():
             if (marker := dialect.parse(texts[row])) is not None:
@@ -153,7 +153,7 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
                 found.add(marker)
         if len(found.canonical) > understood:
             missing = np.flatnonzero(found.of_text[left] < 0)
-            left, column = left[missing], column.take(pa.array(missing))
+            left, column = left[missing], _chosen(column, missing)
     return found.decoded()
 
 
@@ -175,7 +175,7 @@ class _Found:
     def add_halves(self, rows: Rows, texts: pa.Array, halves: Halves) -> None:
         """Adds the markers of those texts, in some rows, of which both halves can be read alone."""
         short = np.flatnonzero(np.asarray(pc.utf8_length(texts)) <= MOST_CHARACTERS)
-        rows, texts = rows[short], texts.take(pa.array(short))
+        rows, texts = rows[short], _chosen(texts, short)
         for separator in halves.separators:
             parts = pc.split_pattern(texts, separator, max_splits=1, reverse=True)
             first, number = np.asarray(parts.offsets)[:-1], np.diff(np.asarray(parts.offsets))
@@ -183,7 +183,7 @@ class _Found:
             before, after = (parts.values.take(pa.array(first[split] + at)) for at in (0, 1))
             modules = _Read.of(before, halves.module)
             self._add_pairs(rows[split], modules, _Read.of(after, partial(halves.tensors, separator)))
-            rows, texts = rows[whole], texts.take(pa.array(whole))
+            rows, texts = rows[whole], _chosen(texts, whole)
 
     def _add_pairs(self, rows: Rows, modules: _Read, tensors: _Read) -> None:
         both = np.flatnonzero((modules.row >= 0) & (tensors.row >= 0))
@@ -267,6 +267,11 @@ def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:
     flags = (marker.class_only, marker.numbered, marker.only_result)
     words = (marker.path, marker.class_name, marker.static_params, marker.phase, marker.kind)
     return *words, *flags, id(marker.params), id(marker.cause)
+
+
+def _chosen(texts: pa.Array, rows: Rows) -> pa.Array:
+    """Some of the texts, in order; all of them are not copied."""
+    return texts if rows.size == len(texts) else texts.take(pa.array(rows))
 
 
 def _matching(texts: pa.Array, pattern: str) -> Rows:

@@ -43,6 +43,14 @@ def written(path: Path, script: str, rows: list[tuple[object, ...]] = ROWS) -> P
     return path
 
 
+def test_strings_by_number_are_read_without_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strings = [(1, ""), (3, "ä"), (4, None), (70_000, "x" * 100)]
+    path = written(tmp_path / "t.sqlite", WAYS["a primary key"], [(*string, None) for string in strings])
+    monkeypatch.setattr(BulkReader, "_queried", None)
+    table, _ = read(path, {"a": pa.int64(), "b": pa.string()})
+    assert table.equals(pa.table({"a": [row for row, _ in strings], "b": [text for _, text in strings]}))
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("batch_rows", [1, 16_384])
 def test_however_a_table_lies_in_its_file_its_rows_are_the_same(

@@ -1,9 +1,8 @@
 """A SQLite file as such: its tables, queries for small ones, and declared columns of large ones on several cores.
 
-Integers, texts and bytes of large tables are decoded from the file's pages. Floats, primary keys, and tables that are
-not plain (a row that continues on another page, UTF-16), come out of queries. In a usual export that is only the table
-of strings. Measured for 1 M kernels, 1 M launches and 1.7 M ranges (185 MB), CPU seconds of a whole parse: 5.3 with
-pages, 18 if every table comes out of queries.
+Integers, texts and bytes of large tables are decoded from the file's pages. Floats, and tables that are not plain (a
+row that continues on another page, UTF-16), come out of queries. Measured for 1 M kernels, 1 M launches and 1.7 M
+ranges (185 MB), CPU seconds of a whole parse: 5.3 with pages, 18 if every table comes out of queries.
 """
 
 import os
@@ -295,8 +294,7 @@ class BulkReader:
 
     def _plain_layout(self, request: Request) -> Layout | None:
         name = request.table.name
-        layout = self.file.layout(name) if name in self.file.tables else None
-        return None if layout is None or not layout.keys.isdisjoint(request.columns) else layout
+        return self.file.layout(name) if name in self.file.tables else None
 
     def _begun(self, request: Request, stack: ExitStack) -> list[Future[Part]] | None:
         if (layout := self._plain_layout(request)) is None:
@@ -377,28 +375,34 @@ def _watched(begun: Mapping[str, list[Future[Part]] | None], progress: Callable[
 
 
 def _how(type_: pa.DataType) -> str:
-    if type_ in {ENCODED_TEXT, ENCODED_BLOB}:
-        return "texts" if type_ == ENCODED_TEXT else "blobs"
+    if type_ in {ENCODED_TEXT, pa.string()}:
+        return "texts"
+    if type_ == ENCODED_BLOB:
+        return "blobs"
     return "integers" if type_ == ENCODED or pa.types.is_integer(type_) else "others"
 
 
 def part_of(pages: Pages, leaf: Ints, request: Request, layout: Layout) -> Part:
     """Decodes some leaf pages of a table."""
     present = [name for name in request.columns if name in layout.positions]
+    stored = [name for name in present if name not in layout.keys]
     integers, texts, others, blobs = (
-        [name for name in present if _how(request.columns[name]) == how]
+        [name for name in stored if _how(request.columns[name]) == how]
         for how in ("integers", "texts", "others", "blobs")
     )
     at = layout.positions.__getitem__
     decoded = columns(pages, leaf, Asked(*(tuple(map(at, names)) for names in (integers, texts, others, blobs))))
     arrays: dict[str, pa.ChunkedArray] = {}
     beyond = 0
-    for name, value in zip(integers, decoded.integers, strict=True):
+    keys = [name for name in present if name in layout.keys]
+    numbers = pa.chunked_array([pa.array(decoded.rowid)])
+    for name, value in zip([*integers, *keys], [*decoded.integers, *[numbers] * len(keys)], strict=True):
         if value is not None:
             arrays[name], too_large = as_type(value, request.columns[name])
             beyond += too_large
     for names, encoded in ((texts, decoded.texts), (blobs, decoded.blobs)):
-        arrays |= {name: value for name, value in zip(names, encoded, strict=True) if value is not None}
+        found = zip(names, encoded, strict=True)
+        arrays |= {name: value.cast(request.columns[name]) for name, value in found if value is not None}
     elsewhere = frozenset(name for name, filled in zip(others, decoded.others, strict=True) if filled)
     rowid = decoded.rowid if elsewhere else decoded.rowid[:: max(1, decoded.rowid.size - 1)].copy()
     return Part(arrays, decoded.rowid.size, rowid, elsewhere, beyond)
