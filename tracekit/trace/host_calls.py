@@ -119,10 +119,10 @@ def _launches_with_kind(evidence: Evidence) -> tuple[Rows, Ints]:
 
 
 def _codes(names: list[str], patterns: dict[int, str]) -> Ints:
-    """For every name the code of the pattern that it fits, or -1."""
-    compiled = {code: re.compile(pattern) for code, pattern in patterns.items()}
-    fitting = ([code for code, pattern in compiled.items() if pattern.fullmatch(name)] for name in names)
-    return np.array([codes[0] if codes else -1 for codes in fitting], dtype=np.int64)
+    """For every name the code of the first pattern that it fits, or -1; patterns have no groups that capture."""
+    any_of = re.compile("|".join(f"({pattern})" for pattern in patterns.values()))
+    codes, matches = [-1, *patterns], map(any_of.fullmatch, names)
+    return np.array([codes[match.lastindex or 0] if match else -1 for match in matches], dtype=np.int64)
 
 
 def _stream_calls_of(recording: Recording, calls: Launches) -> Rows:
