@@ -29,6 +29,7 @@ async def called(client: Client, tool: str, arguments: dict[str, Any]) -> dict[s
     if result.is_error:
         return {"refused": text}
     assert json.loads(text) == result.structured_content
+    assert len(text) < MOST_CHARACTERS + 1_000, "no spaces are added to what was cut to size"
     return result.structured_content
 
 
@@ -75,6 +76,11 @@ def test_every_question_is_answered_with_the_rows_that_its_command_prints(
         assert rows == [{column: row[column] for column in rows[0]} for row in printed[: len(rows)]]
         assert given["answer"]["rows_in_all"] == len(printed)
     assert rows or given["answer"]["why_empty"].startswith("no matching rows: ")
+
+
+def test_an_argument_that_a_tool_does_not_have_is_refused(call: Call) -> None:
+    refused = call("ask", dataset="run.tracekit", question="modules", limit=1)["refused"]
+    assert "limit\n  Extra inputs are not permitted" in refused
 
 
 def test_rows_and_columns_of_an_answer_are_chosen(call: Call) -> None:

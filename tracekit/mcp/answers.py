@@ -31,12 +31,17 @@ def bounded(answer: Any, command: Sequence[object]) -> Answer:  # noqa: ANN401 -
     """
     whole = cut = _cut(answer, None)
     for most in _MOST:
-        if len(json.dumps(cut)) <= MOST_CHARACTERS:
+        if len(as_text(cut)) <= MOST_CHARACTERS:
             break
         cut = _cut(answer, most)
-    if len(json.dumps(cut)) > MOST_CHARACTERS:
+    if len(as_text(cut)) > MOST_CHARACTERS:
         cut = None
     return {"answer": cut, "complete": cut == whole, "command": shlex.join(map(str, command))}
+
+
+def as_text(answer: Any) -> str:  # noqa: ANN401 - plain data
+    """Plain data as JSON in the fewest characters."""
+    return json.dumps(answer, separators=(",", ":"), ensure_ascii=False)
 
 
 def _cut(value: Any, most: int | None) -> Any:  # noqa: ANN401 - plain data

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
 
 from tracekit.errors import TracekitError
-from tracekit.mcp.answers import Answer
+from tracekit.mcp.answers import Answer, as_text
 from tracekit.mcp.folders import Folders
 from tracekit.mcp.tools import Tools
 from tracekit.version import __version__
@@ -24,21 +25,31 @@ _INSTRUCTIONS = (
 
 def server(folders: Sequence[Path], scratch: Path) -> MCPServer:
     """A server that reads below some folders, and writes datasets into another."""
-    made = MCPServer("tracekit", instructions=_INSTRUCTIONS, version=__version__)
-    hints = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    for tool in Tools(Folders(folders, scratch)).all:
-        made.add_tool(_refusing(tool), annotations=hints)
-    return made
+    tools = [_tool(tool) for tool in Tools(Folders(folders, scratch)).all]
+    return MCPServer("tracekit", instructions=_INSTRUCTIONS, version=__version__, tools=tools)
 
 
-def _refusing(tool: Callable[..., Answer]) -> Callable[..., Answer]:
-    """A tool whose errors reach the agent: the SDK hides those that are not its own."""
+def _tool(function: Callable[..., Answer]) -> Tool:
+    """A tool that refuses arguments which it does not have; the SDK would ignore them."""
+    tool = Tool.from_function(
+        _answering(function), annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    )
+    arguments = tool.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    tool.parameters["additionalProperties"] = False
+    return tool
 
-    @functools.wraps(tool)
-    def called(*args: object, **options: object) -> Answer:
+
+def _answering(function: Callable[..., Answer]) -> Callable[..., CallToolResult]:
+    """A function whose errors reach the agent, which the SDK hides, and whose text has no spaces, which it adds."""
+
+    @functools.wraps(function)
+    def called(*args: object, **options: object) -> CallToolResult:
         try:
-            return tool(*args, **options)
+            answer = function(*args, **options)
         except TracekitError as error:
             raise ToolError(str(error)) from None
+        return CallToolResult(content=[TextContent(type="text", text=as_text(answer))], structured_content=answer)
 
     return called
