@@ -122,6 +122,14 @@ def test_a_table_in_a_pipe_is_as_wide_as_its_texts(folder: Path, words: str, mon
     assert max(map(len, outcome.out.splitlines())) < 1_000
 
 
+def test_without_steps_a_budget_and_a_prediction_are_of_the_recording(tmp_path: Path) -> None:
+    waiting = "launch 1 0 10 #1\nkernel 1 20 40 #1 gemm\nlaunch 1 9000 9010 #2\nkernel 1 9020 9040 #2 gemm"
+    folder = tracekit.parse(report(tmp_path / "report.sqlite", waiting)).folder
+    for words in ("show budget", "whatif --scale *=0.5"):
+        first = command(*words.split(), folder).out.lower().partition("\n")[0]
+        assert ("recording" in first, "step" in first) == (True, False), first
+
+
 def test_the_analyses_are_listed() -> None:
     lines = show("--list").out.splitlines()
     assert [line.split()[0] for line in lines] == [analysis.NAME for analysis in ANALYSES]

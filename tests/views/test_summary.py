@@ -45,7 +45,7 @@ def test_the_summary_of_several_ranks_keeps_to_the_width(tmp_path: Path, width: 
     ]
     assert max(cell_len(line) for line in lines if "show tree" not in line) <= width
     assert folder == f"Tables are in {tmp_path}/run"
-    assert last.startswith("Findings (the most each saves of a step): ")
+    assert last.startswith("Findings (the most each saves of the median step): ")
 
 
 @pytest.mark.parametrize(

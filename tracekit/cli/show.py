@@ -161,7 +161,7 @@ def _text(
         if analysis.NAME == "tree":
             return tree.of_dataset(dataset, rows, width, top=choice.top, min_share=choice.min_share)
         if analysis.NAME == "findings":
-            return findings.as_text(rows)
+            return findings.as_text(rows, budget.window(dataset))
         if analysis.NAME == "budget" and (text := budget.as_text(dataset, rows, width)):
             return text
     if analysis.NAME == "tree" and by is None:

@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.analyses.whatif import Changes, predict
     from tracekit.dataset.opening import load
     from tracekit.views import whatif as view
+    from tracekit.views.budget import window
     from tracekit.views.formatting import printed_json
 
     changes = Changes(
@@ -86,9 +87,10 @@ def run(args: argparse.Namespace) -> int:
         interconnect=args.interconnect,
         like_fastest_rank=args.like_fastest_rank,
     )
-    prediction = predict(load(args.dataset), changes)
+    dataset = load(args.dataset)
+    prediction = predict(dataset, changes)
     if args.json:
         print(printed_json(view.as_json(prediction), indent=2))
     else:
-        console().print(view.as_text(prediction))
+        console().print(view.as_text(prediction, window(dataset)))
     return 0

@@ -38,7 +38,7 @@ _EMPTY = {
         "such as 'step 17'"
     ),
     "budget": "no work on a GPU was recorded, and a run on the CPU alone has no budget",
-    "findings": "nothing that would save 1 % of the median step or more",
+    "findings": "nothing that would save 1 % or more",
     "copies": "no copies or memory sets were recorded",
     "communication": "no NCCL kernels were recorded",
     "stragglers": "no two ranks are known to have run the same collective of NCCL; tracekit show clocks shows why",

@@ -50,6 +50,11 @@ def overview(dataset: Dataset, by: str | None = None) -> Columns:
     return columns_of(frame(dataset, cast("Analysis", SimpleNamespace(NAME=budget.NAME, frame=of_one)), by))
 
 
+def window(dataset: Dataset) -> str:
+    """What a budget, a prediction and a finding are about: the median step, or the recording if it has none."""
+    return "median step" if dataset.manifest["rows"]["steps"] else "recording"
+
+
 def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | None:
     """The budget of the median step, or of the recording if it has none; None if no device did anything.
 
@@ -62,11 +67,11 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
     if not rows:
         return None
     whole = max(round(row["median_ns"] / row["share"]) if row["share"] else 0 for row in rows)
-    what = "the median step" if dataset.manifest["rows"]["steps"] else "the recording"
+    what = window(dataset)
     parts: list[RenderableType] = [
-        Text(f"Wall clock of {what}, {duration(whole)}", style="bold"),
+        Text(f"Wall clock of the {what}, {duration(whole)}", style="bold"),
         _bar(rows, min(width, _BAR_CELLS)),
-        _table(rows, width),
+        _table(rows, what, width),
     ]
     number, unknown = budget.waits_of_streams(dataset)
     if unknown:
@@ -86,11 +91,11 @@ def _bar(rows: list[dict[str, Any]], width: int) -> Text:
     return bar
 
 
-def _table(rows: list[dict[str, Any]], width: int) -> Table:
+def _table(rows: list[dict[str, Any]], what: str, width: int) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     table.add_column("kind", no_wrap=True)
-    for heading in ("median step", "share", "of all"):
+    for heading in (what, "share", "of all"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("led by", no_wrap=True)
     for row in rows:

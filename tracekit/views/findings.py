@@ -25,24 +25,24 @@ def first(dataset: Dataset) -> list[dict[str, Any]]:
     return records(findings.columns(dataset))[:FIRST] if "waits" in dataset.tables else []
 
 
-def as_text(answer: Columns) -> RenderableType:
-    """A paragraph for each finding."""
-    return Group(*(_paragraph(row) for row in records(answer)))
+def as_text(answer: Columns, what: str) -> RenderableType:
+    """A paragraph for each finding; ``what`` they save of, as :func:`tracekit.views.budget.window` calls it."""
+    return Group(*(_paragraph(row, what) for row in records(answer)))
 
 
-def _paragraph(row: dict[str, Any]) -> RenderableType:
+def _paragraph(row: dict[str, Any], what: str) -> RenderableType:
     where, spared = plain(row["module"] or "(outside)"), duration(row["saving_ns"])
     title = Text.assemble(
-        f"{row['rank']:<{_INDENT}}", (row["family"], "bold"), f"  {where}  at most {spared} a step, ",
+        f"{row['rank']:<{_INDENT}}", (row["family"], "bold"), f"  {where}  at most {spared} of the {what}, ",
         (percent(row["saving_share"]), "bold"),
     )  # fmt: skip
     command = Text(row["evidence"]["command"], style="dim")
     return Group(title, Padding(Group(Text(row["advice"]), command), (0, 0, 1, _INDENT), expand=False))
 
 
-def line(rows: list[dict[str, Any]], command: str) -> Text:
-    """Findings on one line: ``Findings (the most each saves of a step): host_wait top.mlp 6.6 %, …``."""
+def line(rows: list[dict[str, Any]], what: str, command: str) -> Text:
+    """Findings on one line: ``Findings (the most each saves of the median step): host_wait top.mlp 6.6 %, …``."""
     parts = [f"{row['family']} {plain(row['module'] or '(outside)')} {percent(row['saving_share'])}" for row in rows]
-    text = Text.assemble(("Findings (the most each saves of a step): ", "bold"), f"{', '.join(parts)}: ", command)
+    text = Text.assemble((f"Findings (the most each saves of the {what}): ", "bold"), f"{', '.join(parts)}: ", command)
     text.no_wrap, text.overflow = True, "ignore"
     return text

@@ -91,7 +91,11 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
         parts += [Text(title, style="bold"), _bullets(sentences), Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
     if rows := findings.first(dataset):
-        parts.append(findings.line(rows, f"tracekit show findings {shlex.quote(plain(str(dataset.folder)))}"))
+        parts.append(
+            findings.line(
+                rows, budget_view.window(dataset), f"tracekit show findings {shlex.quote(plain(str(dataset.folder)))}"
+            )
+        )
     return Group(*parts)
 
 

@@ -24,11 +24,11 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def as_text(prediction: Prediction) -> RenderableType:
-    """The prediction as lines."""
+def as_text(prediction: Prediction, what: str) -> RenderableType:
+    """The prediction as lines; ``what`` it is about, as :func:`tracekit.views.budget.window` calls it."""
     before, after = prediction.step_before_ns, prediction.step_after_ns
     changed = change(after / before - 1) if before else "unknown"
-    head = f"Median step: {duration(before)} before, {duration(after)} after ({changed})"
+    head = f"{what.capitalize()}: {duration(before)} before, {duration(after)} after ({changed})"
     parts: list[RenderableType] = [Text(head, style="bold"), _budgets(prediction)]
     low, high = prediction.range_ns or (after, after)
     if low < high:

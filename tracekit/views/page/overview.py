@@ -9,7 +9,7 @@ from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by
 from tracekit.analyses.nodes import why
 from tracekit.dataset.opening import SUFFIX, Dataset
 from tracekit.version import __version__
-from tracekit.views import findings, summary
+from tracekit.views import budget as budget_view, findings, summary
 from tracekit.views.formatting import nouns, records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
@@ -82,8 +82,7 @@ def budget(dataset: Dataset) -> tuple[dict[str, Any], pd.DataFrame | None]:
     for row in rows:
         row["place"] = budget_of_steps.KINDS.index(row["kind"])
         row["leading"] = [[clipped(name), share] for name, share in row["leading"]]
-    of = "median step" if dataset.manifest["rows"]["steps"] else "recording"
-    data = {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": of}
+    data = {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": budget_view.window(dataset)}
     return data, None if windows is None else pd.DataFrame({"report": None, **windows})
 
 

@@ -1,4 +1,4 @@
-// The findings that would save most of the median step, with what to do.
+// The findings that would save most of the median step, or of the recording, with what to do.
 
 function addFindings() {
   const rows = DATA.findings;
@@ -6,7 +6,7 @@ function addFindings() {
   const lines = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.family.replaceAll("_", " ")),
     el("td", { class: "path" }, ...breakable(row.module)), el("td", {}, duration(row.saving_ns)),
     el("td", {}, percent(row.saving_share)), el("td", { class: "what" }, inWords(row.advice))));
-  const headings = ["finding", inWords("module"), "saves at most", "of the step", "what to do"];
+  const headings = ["finding", inWords("module"), "saves at most", `of the ${DATA.budget.of}`, "what to do"];
   section("findings", el("table", { class: "budget findings" },
     el("thead", {}, el("tr", {}, ...headings.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, ...lines)));
 }
