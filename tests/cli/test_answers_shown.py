@@ -26,7 +26,7 @@ REPORTS = {
 FORMS = {
     "tree": ["self", "subtree", "share"],
     "budget": ["kind", "median step", "share"],
-    "findings": ["at most", "a step,"],
+    "findings": ["at most", "of the median step,"],
 }
 WIDTH = 80
 
