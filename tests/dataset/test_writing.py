@@ -36,12 +36,13 @@ def spoil(path: Path) -> None:
 
 
 def stopped(
-    large: Path, out: Path, number: signal.Signals, when: str, *more: str, tries: int = 5
+    large: Path, out: Path, number: signal.Signals, when: str, old: Path | None = None, tries: int = 5
 ) -> tuple[int, str, str]:
-    """Parses in a process of its own and sends it a signal while it reads or writes."""
+    """Parses in a process of its own and sends it a signal while it reads or writes, if asked over a dataset."""
+    before = None if old is None else tracekit.parse(old, out, force=True).manifest
     pattern = f".{out.name}.partial-*" + ("/kernels.parquet" if when == "writing" else "")
     process = subprocess.Popen(
-        arguments("parse", large, "-o", out, *more),
+        arguments("parse", large, "-o", out, "--force"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -56,10 +57,10 @@ def stopped(
         time.sleep(0.001)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
-    if process.returncode == 0 and not more and tries > 1:
-        # On a busy machine it may have finished before the signal came.
+    if out.exists() and tracekit.load(out).manifest != before and tries > 1:
+        # On a busy machine the dataset may have been there before the signal came.
         shutil.rmtree(out)
-        return stopped(large, out, number, when, tries=tries - 1)
+        return stopped(large, out, number, when, old, tries - 1)
     return process.returncode, stdout, stderr
 
 
@@ -89,11 +90,10 @@ def test_a_run_that_is_killed_leaves_nothing_that_looks_finished(large: Path, tm
 
 def test_the_old_dataset_outlives_a_replacement_that_is_killed(small: Path, large: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    tracekit.parse(small, out)
-    before = contents(out)
-    code, _, _ = stopped(large, out, signal.SIGKILL, "writing", "--force")
+    code, _, _ = stopped(large, out, signal.SIGKILL, "writing", small)
     assert code == -signal.SIGKILL
-    assert contents(out) == before
+    assert tracekit.load(out).manifest["rows"]["kernels"] == tracekit.parse(small).manifest["rows"]["kernels"]
+    assert contents(out) == contents(small.with_suffix(".tracekit"))
 
 
 def test_an_error_that_nobody_foresaw_leaves_nothing_either(
