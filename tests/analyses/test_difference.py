@@ -22,11 +22,11 @@ from tracekit.dataset.opening import Dataset
 from tracekit.views import difference as view
 
 
-def steps(*bodies: str, module: str = "top") -> str:
+def steps(*bodies: str, module: str = "top", apart: int = 10_000) -> str:
     """A trace of steps in which ``top`` and ``top.a`` are called; each body is kernels of ``top.a``: name and time."""
     lines, number = [], 0
     for at, body in enumerate(bodies):
-        start = at * 10_000
+        start = at * apart
         lines.append(f"range 1 {start} {start + 9_000} ProfilerStep#{at}")
         lines.append(f"range 1 {start + 1} {start + 8_000} {{'Module': '{module}'}}")
         lines.append(f"range 1 {start + 2} {start + 7_000} {{'Module': '{module}.a', 'Inputs': [[2]]}}")
@@ -80,7 +80,8 @@ def test_the_command_shows_it(tmp_path: Path) -> None:
     assert code == 0
     assert re.sub(r"^─+$", "─", text, flags=re.MULTILINE) == "\n".join(
         (
-            "per step before after change kernels",
+            "Wall clock of the median step: 10 us before, 10 us after (0.0 %)",
+            "GPU time per step before after change kernels",
             "─",
             "train 110 ns 170 ns +60 ns (+54.5 %) slower 2",
             "top.a [[2]] 110 ns 170 ns +60 ns (+54.5 %) slower 2",
@@ -91,6 +92,14 @@ def test_the_command_shows_it(tmp_path: Path) -> None:
             "Modules: 2 slower (1 only in submodules)",
         )
     )
+
+
+def test_the_wall_clock_of_steps_is_told_also_if_no_module_changed(tmp_path: Path) -> None:
+    bodies = ["gemm 100"] * 5
+    before, after = parsed(tmp_path, "a", steps(*bodies)), parsed(tmp_path, "b", steps(*bodies, apart=15_000))
+    first, *_, last = said(before, after)[1].splitlines()
+    assert first == "Wall clock of the median step: 10 us before, 15 us after (+50.0 %)"
+    assert last == "No module changed by more than the spread between steps."
 
 
 def test_a_dataset_does_not_differ_from_itself(tmp_path: Path) -> None:
@@ -420,7 +429,8 @@ def test_json_says_everything_compared_and_what_failed(tmp_path: Path) -> None:
     outcome = command("diff", before.folder, after.folder, "--json", "--fail-over", "10%")
     found = json.loads(outcome.out)
     assert outcome.code == 3
-    assert set(found) == {"notes", "rows", "phases", "kernels", "failed"}
+    assert set(found) == {"notes", "wall_clock_ns", "rows", "phases", "kernels", "failed"}
+    assert found["wall_clock_ns"] == {"before": 10_000, "after": 10_000}
     assert [row["path"] for row in found["failed"]] == ["train", "top", "top.a"]
     assert found["kernels"][0]["name"] == "gemm"
 

@@ -71,7 +71,7 @@ def test_what_is_slower_in_one_phase_says_so(tmp_path: Path) -> None:
 def test_the_command_shows_the_phases_that_changed(tmp_path: Path) -> None:
     before, after = trained(tmp_path, "a", 100, 200), trained(tmp_path, "b", 100, 260)
     _, lines = diff(before, after)
-    assert [line.split(" ")[:2] for line in lines[2:-1]] == [
+    assert [line.split(" ")[:2] for line in lines[3:-1]] == [
         ["train", "332"],
         ["in", "backward"],
         ["top.0", "backward"],
@@ -79,7 +79,7 @@ def test_the_command_shows_the_phases_that_changed(tmp_path: Path) -> None:
         ["top", "backward"],
     ]
     _, lines = diff(before, after, "--ignore-shapes")
-    assert [line.split(" ")[:2] for line in lines[2:-1]] == [
+    assert [line.split(" ")[:2] for line in lines[3:-1]] == [
         ["train", "332"],
         ["in", "backward"],
         ["top.0", "301"],

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses.budget import median_step_ns
 from tracekit.analyses.comparable import (
     Run,
     check_devices,
@@ -71,6 +72,7 @@ class Difference(NamedTuple):
             ``phase``, judged by the same rules.
         node: What is compared besides steps: ``module``, ``range``, ``operator`` or ``node``.
         patterns: For the paths of modules the same with a star for the numbers of siblings: ``top.layers.*.mlp``.
+        wall_clock_ns: That of the median step of each run; None if no device worked in a step.
     """
 
     rows: pd.DataFrame
@@ -79,6 +81,7 @@ class Difference(NamedTuple):
     phases: pd.DataFrame
     node: str
     patterns: dict[str, str]
+    wall_clock_ns: tuple[int | None, int | None]
 
 
 def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd.DataFrame:
@@ -125,7 +128,9 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
     notes += undecided(rows, options.threshold)
     phases = _by_phase(rows, times_before, times_after, options.threshold)
     patterns = patterns_of(after, names[1]) | patterns_of(before, names[0])
-    return Difference(_with_phases(rows, phases), _changed_kernels(own, rows), notes, phases, noun(after), patterns)
+    tables = _with_phases(rows, phases), _changed_kernels(own, rows)
+    wall_clock_ns = median_step_ns(before), median_step_ns(after)
+    return Difference(*tables, notes, phases, noun(after), patterns, wall_clock_ns)
 
 
 def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:

@@ -135,7 +135,12 @@ class Tools:
         found = part_of(compared, path, min_share)
         rows = records(found.rows)
         changes = sorted(difference.changed_parts(rows), key=lambda row: -abs(row["change_ns"]))
-        content = {"notes": found.notes, "steps": difference.whole_steps(rows), "changes": changes}
+        content = {
+            "notes": found.notes,
+            "wall_clock_ns": found.wall_clock_ns,
+            "steps": difference.whole_steps(rows),
+            "changes": changes,
+        }
         flags = _flags(path=path, min_share=min_share or None, strip_root=strip_root, ignore_shapes=ignore_shapes)
         return bounded(content, ["tracekit", "diff", one.folder, other.folder, *flags, "--json"])
 

@@ -33,6 +33,7 @@ def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, A
     """The comparison as plain data, for other programs."""
     return {
         "notes": difference.notes,
+        "wall_clock_ns": dict(zip(("before", "after"), difference.wall_clock_ns, strict=True)),
         "rows": records(difference.rows),
         "phases": records(difference.phases),
         "kernels": records(difference.kernels),
@@ -55,12 +56,22 @@ def as_text(difference: Difference, most: int) -> RenderableType:
     steps = [row | {"copies": [row]} for row in whole_steps(rows)]
     lines = by_own_change(changed + only_in_phases, difference.patterns)
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in difference.notes]
+    parts += (wall_clock := _wall_clock(*difference.wall_clock_ns))
+    heading = "GPU time per step" if wall_clock else "per step"
     tally = Text(_tally(changed, len(only_in_phases), difference.node))
     shown = steps + [line | {"by": grown_by(line, lines)} for line in lines[:most]]
-    parts += [_table(_named(shown, difference.node), phases, by_module(difference)), tally]
+    parts += [_table(heading, _named(shown, difference.node), phases, by_module(difference)), tally]
     if len(lines) > most:
         parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit N", style="dim"))
     return Group(*parts)
+
+
+def _wall_clock(before: int | None, after: int | None) -> list[RenderableType]:
+    """That of the median step, which can change where the time of no module does."""
+    if not before or not after:
+        return []
+    figures = f"{duration(before)} before, {duration(after)} after ({change(after / before - 1)})"
+    return [Text(f"Wall clock of the median step: {figures}", style="bold")]
 
 
 def _only_in_phases(row: dict[str, Any], phases: _Rows) -> bool:
@@ -190,9 +201,9 @@ def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
     return sum(values) if values else None
 
 
-def _table(lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows) -> Table:
+def _table(heading: str, lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("per step", overflow="fold")
+    table.add_column(heading, overflow="fold")
     for heading in ("before", "after", "change", "", "kernels"):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
