@@ -219,6 +219,13 @@ def test_several_changes_are_made_at_once(seed: int) -> None:
     )
 
 
+def test_copies_that_no_longer_block_take_no_time_where_launches_take_none() -> None:
+    ops = [*[Op("copy", 1_000)] * 20, Op("kernel", 9_000), Op("kernel", 2_000)]
+    steps = [[Op("step", key=number), *ops, Op("end")] for number in range(3)]
+    machine = Machine(no_sync=lambda _: True, no_launch_cost=lambda _: True)
+    check([{1: [*chain(*steps)]}], Changes(no_sync=("*",), no_launch_cost=("*",)), machine, 0.02)
+
+
 SLOWNESS = (1.0, 1.3, 1.1)
 
 

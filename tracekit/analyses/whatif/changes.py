@@ -97,6 +97,8 @@ class Changing:
 
     def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans) -> None:
         self.found, self.tasks, self.modules, self.calls = found, tasks, modules, spans
+        #: Which calls of CUDA still block.
+        self.blocks = found.events.blocks
 
     def apply(self, changes: Changes) -> Tasks:
         """All changes."""
@@ -181,6 +183,7 @@ class Changing:
         takes = np.where(gone, np.where(launches[:-1], np.minimum(events.end - events.start, usual), 0), tasks.takes)
         calls, awaited, after = tasks.awaited
         kept = ~gone[calls]
+        self.blocks = self.blocks & ~gone
         self.tasks = replace(
             tasks,
             takes=takes,
@@ -190,7 +193,7 @@ class Changing:
 
     def _no_launch_cost(self, chosen: Flags) -> None:
         tasks = self.tasks
-        free = ~self.found.events.blocks & self._calls_of(chosen)
+        free = ~self.blocks & self._calls_of(chosen)
         launch = np.where(tasks.early & lookup(free, tasks.event, 0).astype(bool), 0, tasks.launch)
         self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
 
