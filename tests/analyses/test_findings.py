@@ -294,6 +294,13 @@ def test_clocks_that_fell_are_found(tmp_path: Path) -> None:
     assert "1.30 times" in found.advice
 
 
+def test_clocks_that_fell_are_found_where_modules_run_one_kernel_on_several_sizes() -> None:
+    step = [replace(op, lasts=op.lasts * (1 + at % 3)) for at, op in enumerate(layers(20_000, count=5))]
+    slow = [replace(op, lasts=round(1.3 * op.lasts)) for op in step]
+    (found,) = found_in(run([step] * 3 + [slow] * 4))
+    assert (found.family, "4 of 7 steps" in found.advice) == ("clock_drop", True)
+
+
 def test_products_without_tensor_cores_are_found(tmp_path: Path) -> None:
     named = [replace(op, name="ampere_sgemm_128x64_tn") for op in layers(40_000)]
     done, mended = run([named] * 7), run([layers(10_000)] * 7)

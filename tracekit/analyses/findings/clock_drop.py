@@ -36,7 +36,8 @@ def candidates(steps: StepRows) -> Iterator[Candidate]:
     lasts = (work.end - work.start)[rows]
     kind, _ = grouped((work.context[rows], work.module[rows], work.name[rows], steps.column("grid_x")[rows]))
     place, first = grouped((work.context[rows], steps.step[rows]))
-    ratio, agreeing = _ratios(lasts, _best(kind, lasts), place)
+    alike, _ = grouped((kind, _occurrence(kind, place)))
+    ratio, agreeing = _ratios(lasts, _best(alike, lasts), place)
     kinds = np.bincount(np.unique(np.stack([place, kind]), axis=1)[0])
     slow = (ratio > _SLOW) & (agreeing > _AGREEING) & (kinds >= _LEAST_KINDS)
     if slow.any():
@@ -48,6 +49,16 @@ def candidates(steps: StepRows) -> Iterator[Candidate]:
         ids = np.unique(steps.step[rows][first[slow]])
         edit = partial(shortened, work=factors, calls=np.ones(steps.events.start.size))
         yield Candidate(None, steps.per_step(spared), edit, steps.evidence("steps", ids, "steps"), advice)
+
+
+def _occurrence(kind: Rows, place: Rows) -> Ints:
+    """Of each kernel how many of its kind ran before it at the same place, as a module may run one on several sizes."""
+    order = np.lexsort((kind, place))
+    number = np.arange(order.size)
+    fresh = np.append(True, (np.diff(kind[order]) != 0) | (np.diff(place[order]) != 0))[: order.size]
+    occurrence = np.empty(order.size, np.int64)
+    occurrence[order] = number - np.maximum.accumulate(np.where(fresh, number, 0))
+    return occurrence
 
 
 def _best(kind: Rows, lasts: Ints) -> Ints:
