@@ -315,6 +315,14 @@ def test_products_without_tensor_cores_are_found(tmp_path: Path) -> None:
     assert saved <= found.saving_ns <= 1.2 * saved
 
 
+def test_the_command_of_a_wait_in_a_module_that_launches_nothing_shows_the_budget() -> None:
+    step = [*layers(30_000), Op("loss", "synchronize", code=0)]
+    (found,) = found_in(run([step] * 7))
+    assert (found.family, found.module) == ("host_wait", "top.loss")
+    assert found.evidence["command"].startswith("tracekit show budget ")
+    assert "--path" not in found.evidence["command"]
+
+
 def test_a_thread_that_sleeps_between_the_calls_of_modules_loads_data() -> None:
     step = layers(20_000)
     done = run([[Op(None, "os", 900_000), *step]] * 7)

@@ -240,6 +240,11 @@ def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     about_modules = not others and not {"path", "module", "class_name"}.isdisjoint(answer)
     if about_modules and not dataset.manifest["rows"]["calls"]:
         return Text(f"no matching rows: {nodes.none(dataset)}")
+    if name == "findings":
+        from tracekit.analyses.findings import has_device_work  # noqa: PLC0415 - only after it has been asked
+
+        if not has_device_work(dataset):
+            return Text("no matching rows: no work on a GPU was recorded, of which something could be saved")
     return Text(f"no matching rows: {_EMPTY.get(name, 'no work of a device was recorded')}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -47,12 +48,19 @@ def _candidate(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
     removal = steps.removed(reads, steps.launched[read]).joined(steps.removed(others, rows[:0], "none"))
     copies = rows[up], steps.launched[rows[up]], (steps.work.end - steps.work.start)[steps.launched[rows[up]]]
     what = _READ if read.size else _SYNCHRONISED.format(call=_call(steps, rows))
-    evidence = steps.evidence(
-        "waits", steps.waits.id[steps.wait[rows]], "launches" if module else "budget", events.module[rows]
-    )
+    evidence = _evidence(steps, rows)
     edit = partial(asynchronous, copies=copies, after=removal)
     most = steps.per_step(removal.ns + int((events.end - events.start)[rows[up]].sum()))
     return Candidate(module, most, edit, evidence, f"{what} {_KEEP if read.size else _REMOVE}")
+
+
+def _evidence(steps: StepRows, rows: Rows) -> dict[str, Any]:
+    """The waits, and the launches of their module, or the budget where it has none."""
+    module = steps.events.module[rows]
+    end = np.append(steps.modules.end, -1)[module[0]]
+    launches = bool(((steps.work.module >= module[0]) & (steps.work.module < end)).any())
+    ids = steps.waits.id[steps.wait[rows]]
+    return steps.evidence("waits", ids, *(("launches", module) if launches else ("budget",)))
 
 
 def _call(steps: StepRows, rows: Rows) -> str:
