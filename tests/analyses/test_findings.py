@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 import tracekit
 from tests.command import command
 from tests.trace_lines import report
-from tracekit.analyses import findings
+from tracekit.analyses import budget, findings
 from tracekit.analyses.findings import Finding
 
 LAUNCH_NS, STARTS_AFTER_NS, BETWEEN_NS, RETURNS_AFTER_NS = 5_000, 2_000, 600, 3_000
@@ -347,6 +347,31 @@ def test_what_other_work_hides_is_not_listed(seed: int) -> None:
 @given(seed=st.integers(0, 10_000))
 def test_nothing_is_found_where_the_device_always_works(seed: int) -> None:
     assert found_in(run([layers(busy(Random(seed)))] * 7)) == []
+
+
+def test_a_report_whose_work_takes_no_time_has_no_findings(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", "launch 1 0 4 #1\nkernel 1 6 6 #1")
+    assert command("parse", path, "-o", tmp_path / "out").code == 0
+    assert findings.findings(tracekit.load(tmp_path / "out")) == []
+
+
+def test_steps_in_which_the_device_does_nothing_are_no_median_of_findings_either(tmp_path: Path) -> None:
+    lines = """
+        range     1       0   9_000 ProfilerStep#1
+        launch    1   1_000   2_000 #1
+        kernel+8  1  20_000  20_000 #1
+        range     1  10_000 200_000 ProfilerStep#2
+        launch    1  11_000  12_000 #2
+        kernel    1  20_000  60_000 #2
+        launch    1  13_000  90_000 #3 cudaStreamSynchronize stream=7
+        launch    1  91_000  95_000 #4
+        kernel    1 100_000 120_000 #4
+    """
+    path = report(tmp_path / "report.sqlite", lines.replace("_", ""))
+    dataset = tracekit.parse(path, tmp_path / "out", scheduler="here")
+    (found,) = findings.findings(dataset)
+    assert budget.median_step_ns(dataset) == 100_000
+    assert (found.family, found.saving_share) == ("host_wait", found.saving_ns / 100_000)
 
 
 def test_some_steps_of_a_large_dataset_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

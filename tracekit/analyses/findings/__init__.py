@@ -36,6 +36,8 @@ from tracekit.analyses.findings import (
 from tracekit.analyses.findings.base import Candidate, Family
 from tracekit.analyses.findings.rows import StepRows
 from tracekit.analyses.findings.sample import sampled
+from tracekit.arrays.codes import labels
+from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, did_you_mean
 
@@ -99,9 +101,10 @@ def findings(dataset: Dataset) -> list[Finding]:
     """What could be had back of the median step, the most first."""
     if dataset.root is not None:
         raise UsageError(f"{NAME} are of whole devices; ask the whole dataset, without --path")
-    if not has_device_work(dataset):
+    sample = sampled(dataset)
+    if not has_device_work(sample):
         return []
-    steps = StepRows(sampled(dataset))
+    steps = StepRows(sample)
     least = max(1, _LEAST_SHARE * steps.step_ns)
     found = []
     for family, candidate in _asked(steps, least):
@@ -125,9 +128,15 @@ def _asked(steps: StepRows, least: float) -> list[tuple[str, Candidate]]:
 
 
 def has_device_work(dataset: Dataset) -> bool:
-    """Whether a device did any work, so that its steps have a wall clock that something could save."""
-    parts = (part.table("kernels", ["kind"]).column("kind").unique() for part in dataset.by_report())
-    return any(kind != "cpu_op" for kinds in parts for kind in kinds.to_pylist())
+    """Whether a device worked for any time, so that its steps have a wall clock that something could save."""
+    return any(map(_worked, dataset.by_report()))
+
+
+def _worked(report: Dataset) -> bool:
+    table = report.table("kernels", ["kind", "start_ns", "end_ns"])
+    kinds = labels(table, "kind")
+    lasts = integers(table, "end_ns") > integers(table, "start_ns")
+    return bool((lasts & ~np.isin(kinds.code, kinds.of("cpu_op"))).any())
 
 
 def _finding(rank: int, saving: int, family: str, candidate: Candidate, step_ns: int) -> Finding:

@@ -53,7 +53,7 @@ class StepRows:
         modules: Its hierarchy.
         patterns: Of every module its path with ``*`` for the numbers of layers; the last one, None, is for no module.
         model: The model of its steps.
-        steps: How many steps the process and device with the most of them has.
+        steps: How many windows that last the process and device with the most of them has.
         step_ns: The median step.
         events: Calls of CUDA by thread and start.
         work: Device work by start.
@@ -77,8 +77,8 @@ class StepRows:
         changing = self.model.changing()
         self.events, self.work, self.calls = changing.found.events, changing.found.work, changing.calls
         windows = budget.windows_of(self.work.line, self.work.step, self.work.start, self.work.end)
-        self.steps = int(np.bincount(windows.line).max(initial=0))
-        self.step_ns = _middle(windows.end - windows.start)
+        self.steps = int(np.bincount(windows.line[windows.end > windows.start]).max(initial=0))
+        self.step_ns = sum(self.model.before.values())
         self.code = np.where(changing.tasks.previous >= 0, changing.tasks.code, 0)
         self.launched = np.full(self.events.start.size, -1)
         own = np.flatnonzero(self.work.event >= 0)[::-1]
@@ -274,8 +274,3 @@ def _flags(rows: Rows, size: int) -> Flags:
     flags = np.zeros(size, dtype=bool)
     flags[rows] = True
     return flags
-
-
-def _middle(values: Ints) -> int:
-    """The median, of two in the middle the smaller one."""
-    return int(np.sort(values)[(values.size - 1) // 2]) if values.size else 0
