@@ -349,6 +349,7 @@ def test_a_pattern_is_a_path_part_by_part(pattern: str, paths: set[str] | None, 
     ("changes", "message"),
     [
         ({"no_sync": ("top.nothing",)}, r"no module matches 'top\.nothing'"),
+        ({"no_sync": ("top.layer",)}, r"no module matches 'top\.layer'; did you mean top\.layers\?"),
         ({"scale": (("*:kernel=nothing", 1.0),)}, "no kernel matches 'nothing'"),
         ({"scale": (("*", -1.0),)}, "-1.0 is no factor"),
         ({"host_scale": (("*", float("nan")),)}, "nan is no factor"),

@@ -152,3 +152,15 @@ def test_damaged_copies_of_a_small_report_are_read_or_refused_and_nothing_else(t
     assert not bad, "\n".join(bad)
     assert seen.total() == 520
     assert min(seen["read"], seen["refused"]) > 50
+
+
+def test_a_path_misspelt_gets_the_name_of_its_neighbour(tmp_path: Path) -> None:
+    path = report(tmp_path / "serving.sqlite", LINES)
+    folder = tracekit.parse(path).folder
+    for words, meant in (
+        (("parse", tmp_path / "servin.sqlite"), path),
+        (("show", tmp_path / "serving.trackit"), folder),
+    ):
+        outcome = command(*words)
+        assert outcome.code == 1
+        assert outcome.err.endswith(f"; did you mean {meant}?\n")

@@ -154,6 +154,7 @@ def test_where_no_module_was_marked_an_empty_answer_tells_so(tmp_path: Path) -> 
 WRONG = {
     "no such analysis": (["weather", "DIR"], 2, "there is no question weather; expected one of tree, "),
     "a name misspelt": (["clases", "DIR"], 2, "there is no question clases; did you mean classes?"),
+    "a name misspelt and no dataset": (["treee"], 2, "no question treee; did you mean tracekit show tree DATASET?"),
     "the wrong way round": (["run.tracekit", "tree"], 2, "did you mean tracekit show tree run."),
     "a column misspelt": (["kernels", "DIR", "--sort", "gpu_tim"], 2, "did you mean gpu_time_ns?"),
     "no dataset named": (["tree"], 2, "which dataset? tracekit show tree DATASET"),
@@ -163,6 +164,8 @@ WRONG = {
     "no such columns": (["kernels", "DIR", "--columns", "name,shar"], 2, "did you mean share?"),
     "no share": (["steps", "DIR", "--min-share", "1%"], 2, "steps has no column share"),
     "sorted by lists": (["shapes", "DIR", "--sort", "inputs"], 2, "cannot be sorted by inputs"),
+    "a form as of other tools": (["tree", "DIR", "--format", "csv"], 2, "no option --format; did you mean --csv?"),
+    "a form as one word": (["tree", "DIR", "--output=json"], 2, "no option --output; did you mean --json?"),
     "two forms": (["tree", "DIR", "--json", "--csv"], 2, "not allowed with argument"),
     "gaps of a part": (["gaps", "DIR", "--path", "top"], 2, "whole dataset"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
@@ -27,18 +28,23 @@ class Parser(argparse.ArgumentParser):
         given = [*(sys.argv[1:] if args is None else args)]
         unknown = None if _COMPLETING in os.environ else self._unknown_option(given)
         if unknown is not None:
-            self.error(f"there is no option {unknown}; {did_you_mean(unknown, self._options())}")
+            self.error(f"there is no option {unknown[0]}; {self._hint(*unknown)}")
         return super().parse_known_args(args, namespace)
 
-    def _unknown_option(self, given: Sequence[str]) -> str | None:
-        """The first option that does not exist; those behind a command's name are that command's."""
-        for arg in given:
+    def _unknown_option(self, given: Sequence[str]) -> tuple[str, str] | None:
+        """The first option that does not exist, and its value; those behind a command's name are that command's."""
+        for arg, following in zip_longest(given, given[1:], fillvalue=""):
             if arg == "--" or (self._subparsers is not None and not arg.startswith("-")):
                 return None
-            name = arg.partition("=")[0]
+            name, _, value = arg.partition("=")
             if name.startswith("--") and not any(option.startswith(name) for option in self._options()):
-                return name
+                return name, value or following
         return None
+
+    def _hint(self, unknown: str, value: str) -> str:
+        """The option that was probably meant; in place of ``--format csv`` that is ``--csv``."""
+        is_option = f"--{value}" in self._options()
+        return f"did you mean --{value}?" if is_option else did_you_mean(unknown, self._options())
 
     def _options(self) -> list[str]:
         return [option for option in self._option_string_actions if option.startswith("--")]

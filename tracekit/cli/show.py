@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -111,6 +112,8 @@ def _asked(args: argparse.Namespace) -> tuple[str, Path | str]:
     name, place = args.name, args.dataset
     if place is None and name in QUESTIONS:
         raise UsageError(f"which dataset? tracekit show {name} DATASET")
+    if place is None and not Path(name).exists() and (close := get_close_matches(name, QUESTIONS, 1)):
+        raise UsageError(f"there is no question {name}; did you mean tracekit show {close[0]} DATASET?")
     if name not in QUESTIONS and str(place) in QUESTIONS:
         raise UsageError(f"there is no question {name}; did you mean tracekit show {place} {name}?")
     return ("tree", dataset_place(name)) if place is None else (name, place)

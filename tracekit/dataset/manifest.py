@@ -11,6 +11,7 @@ import json
 import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
@@ -161,7 +162,10 @@ def _missing(folder: Location) -> tuple[str, str]:
     if aside := sorted(place.parent.glob(f".{glob.escape(place.name)}.old-*")):
         problem = "is being replaced by a parse, or a parse was killed while it replaced it"
         return problem, f"try again in a moment; if no parse is running, restore it: rename {aside[0]} to {place.name}"
-    return "is not a dataset: no such folder", "make one with tracekit parse"
+    datasets = [found.parent.name for found in place.parent.glob(f"*/{MANIFEST}")]
+    close = get_close_matches(place.name, datasets, 1)
+    remedy = f"did you mean {folder.with_name(close[0])}?" if close else "make one with tracekit parse"
+    return "is not a dataset: no such folder", remedy
 
 
 def _id_of(fields: dict[str, Any]) -> str:

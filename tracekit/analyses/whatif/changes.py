@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -88,7 +89,9 @@ def matched(pattern: str, modules: Hierarchy) -> Flags:
             chosen[row : int(modules.end[row])] = True
     if not chosen.any():
         hint = "" if first == _EVERYTHING else f", or *.{pattern} for a part of them"
-        raise UsageError(f"no module matches {pattern!r}; tracekit show modules lists the paths{hint}")
+        close = get_close_matches(pattern, modules.path, 1)
+        remedy = f"did you mean {close[0]}?" if close else f"tracekit show modules lists the paths{hint}"
+        raise UsageError(f"no module matches {pattern!r}; {remedy}")
     return chosen
 
 
