@@ -183,6 +183,15 @@ def test_calls_are_launched_as_graphs(seed: int, pattern: str) -> None:
     check([{1: Writer(seed).program()}], Changes(as_graph=(pattern,)), machine, 0.05)
 
 
+def test_between_nodes_of_a_predicted_graph_the_graph_waits() -> None:
+    layer = [Op("enter", name="top"), *[Op("kernel", 9_000)] * 6, Op("leave"), Op("code", 90_000)]
+    steps = [[Op("step", key=number), *layer, Op("end")] for number in range(3)]
+    machine = Machine(as_graph=lambda module: module == "top")
+    found = check([{1: [*chain(*steps)]}], Changes(as_graph=("top",)), machine, 0.02)
+    assert {row["kind"]: row["ns"] for row in found.after}["graph"] == 5 * machine.between_ns
+    assert "graph" not in [row["kind"] for row in found.before]
+
+
 def short_kernels(seed: int) -> list[Op]:
     """A program that launches each kernel at some time around the end of the one before, and reads its results."""
     writer = Writer(seed, syncs=False, streams=False)

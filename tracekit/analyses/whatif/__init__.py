@@ -21,7 +21,7 @@ from tracekit.analyses.whatif.changes import Changes, Changing, Spans
 from tracekit.analyses.whatif.model import Tasks, Times, measured, tasks
 from tracekit.analyses.whatif.recorded import Recorded, joined, recorded, thread_keys
 from tracekit.analyses.whatif.replay import played
-from tracekit.analyses.whatif.shifted import Report, Shifted
+from tracekit.analyses.whatif.shifted import Moved, Report, Shifted
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import maxima
@@ -88,8 +88,8 @@ class StepModel:
         Raises:
             UsageError: If a pattern names no module, or no kernel.
         """
-        times = played(self._changed(self._tasks[0], changes))
-        after = self._budget(times, changes)
+        model = self._changed(self._tasks[0], changes)
+        after = self._budget(model, changes)
         total = sum(row["ns"] for row in after)
         others = [self._step_ns(one, changes) for one in self._tasks[1:]]
         known = (min(total, *others), max(total, *others)) if others else None
@@ -151,13 +151,16 @@ class StepModel:
         lengths = _Windows(windows.line, (windows.end - windows.start)[:, None])
         return int((lengths.fastest() if fastest else lengths).middle().sum())
 
-    def _budget(self, times: Times, changes: Changes) -> list[dict[str, Any]]:
+    def _budget(self, model: Tasks, changes: Changes) -> list[dict[str, Any]]:
+        times = played(model)
         moved = [after - before for after, before in zip(times, measured(self._found), strict=True)]
         parts, events, rows = [], 0, 0
         for part in self._parts:
             calls, work = part.found.events.start.size, part.found.work.start.size
             own = [column[events : events + calls] for column in moved[:2]]
-            parts.append((part, Times(*own, *(column[rows : rows + work] for column in moved[2:]))))
+            event = model.event[rows : rows + work]
+            by = Times(*own, *(column[rows : rows + work] for column in moved[2:]))
+            parts.append((part, Moved(by, np.where(event >= 0, event - events, -1))))
             events, rows = events + calls, rows + work
         waited = {budget.NAME: self._waited(times, changes)}
         windows = _Windows(*budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited))))

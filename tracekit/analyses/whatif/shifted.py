@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.analyses.whatif.edits import Floats
 from tracekit.analyses.whatif.model import Times
 from tracekit.analyses.whatif.recorded import NEVER, Recorded, thread_keys
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.columns import integers
-from tracekit.arrays.types import Ints
+from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 #: The columns of tables that hold times of the host, or of the device.
@@ -34,12 +35,19 @@ class Report(NamedTuple):
     found: Recorded
 
 
+class Moved(NamedTuple):
+    """By how much the times of a report move, and of all work the row of the call that then launches it, or -1."""
+
+    by: Times
+    event: Rows
+
+
 class Shifted:
     """A dataset whose reports have other times; ``known_of_all`` is what was worked out anew for them."""
 
     root = None
 
-    def __init__(self, dataset: Dataset, parts: Sequence[tuple[Report, Times]], known_of_all: dict[str, Any]) -> None:
+    def __init__(self, dataset: Dataset, parts: Sequence[tuple[Report, Moved]], known_of_all: dict[str, Any]) -> None:
         self._dataset, self._parts, self._known = dataset, parts, known_of_all
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
@@ -47,15 +55,16 @@ class Shifted:
 
     def by_report(self) -> Iterator[_ShiftedReport]:
         """Its reports."""
-        for report, moved_by in self._parts:
-            yield _ShiftedReport(report, moved_by, self._known)
+        for report, moved in self._parts:
+            yield _ShiftedReport(report, moved, self._known)
 
 
 class _ShiftedReport:
     root = None
 
-    def __init__(self, report: Report, moved_by: Times, known_of_all: dict[str, Any]) -> None:
-        self._dataset, self._found, self._moved_by = report.dataset, report.found, moved_by
+    def __init__(self, report: Report, moved: Moved, known_of_all: dict[str, Any]) -> None:
+        self._dataset, self._found = report.dataset, report.found
+        self._moved_by, self._event = moved
         self.known_of_all = known_of_all
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
@@ -71,7 +80,24 @@ class _ShiftedReport:
             at = table.column_names.index(column)
             null = np.asarray(table.column(column).is_null())
             table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64(), mask=null))
-        return table.select(list(columns))
+        return (self._replayed(table) if name == "kernels" else table).select(list(columns))
+
+    def _replayed(self, table: pa.Table) -> pa.Table:
+        """The kernels, of which those that a call now launches together are nodes of a graph."""
+        events, moved_by = self._found.events, self._moved_by
+        led = np.zeros(events.start.size + 1, dtype=bool)
+        led[self._event[self._event != self._found.work.event]] = True
+        call = lookup(np.where(led[self._event], self._event, -1), self._found.work_of)
+        columns = {
+            "launch_start_ns": lookup(events.start + moved_by.event_start, call),
+            "launch_end_ns": lookup(events.end + moved_by.event_end, call),
+            "graph_node_id": call,
+        }
+        for column in columns.keys() & {*table.column_names} if led.any() else ():
+            at = table.column_names.index(column)
+            values = pa.array(columns[column], table.schema.field(at).type)
+            table = table.set_column(at, table.schema.field(at), pc.if_else(call >= 0, values, table.column(at)))
+        return table
 
     def _columns(self, name: str, table: pa.Table) -> Mapping[str, Ints]:
         host = [column for column in _TIMED[name] if column in table.column_names]
