@@ -403,11 +403,11 @@ def test_a_build_fails_on_a_family_that_is_there(waiting: Path) -> None:
 
 def test_findings_are_paragraphs_and_end_the_summary(waiting: Path) -> None:
     text = " ".join(command("show", "findings", waiting).out.split())
-    assert text.startswith("1 host_wait top.layers.*.mlp at most 55.7 \N{MICRO SIGN}s of the median step")
+    assert text.startswith("1 host_wait top.layers.*.mlp at most 56.2 \N{MICRO SIGN}s of the median step")
     assert f"tracekit show launches {waiting} --path top.layers.0.mlp" in text
     summary = command("parse", waiting.parent / "report.sqlite", "-o", waiting, "--force").out.splitlines()
     (line,) = (line for line in summary if line.startswith("Findings"))
-    assert line.startswith("Findings (the most each saves of the median step): host_wait top.layers.*.mlp 16.0 %")
+    assert line.startswith("Findings (the most each saves of the median step): host_wait top.layers.*.mlp 16.2 %")
     assert line.endswith(f"tracekit show findings {waiting}")
 
 

@@ -50,7 +50,7 @@ FAMILIES: tuple[Family, ...] = (
 #: Findings that would save a smaller share of the median step are not listed.
 _LEAST_SHARE = 0.01
 #: By which share of a saving the model may err, as delays of single launches vary: the bound is so much larger.
-_ERROR = 0.02
+_ERROR = 0.03
 #: How many candidates of a family the model is asked about; how many of all families, given how many calls and pieces
 #: of work it plays each time, are asked about at least.
 _MOST_OF_FAMILY, _LEAST_ASKED, _MOST_PLAYED = 4, 4, 3_000_000
@@ -62,7 +62,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Returns:
         A row per finding: ``family``, ``module`` (path, of layers that are alike with ``*`` for their numbers; null
         outside modules), ``rank`` (from 1), ``saving_ns`` (the most that mending it saves of the median step, by the
-        model with 2 % for its error; what findings save together can be less than their sum), ``saving_share`` (of that
+        model with 3 % for its error; what findings save together can be less than their sum), ``saving_share`` (of that
         step), ``evidence`` (``table``, the first ``ids`` of rows there, of ``waits`` their ``start_ns``, their
         ``count``, and the ``command`` that shows more) and ``advice``.
 
