@@ -17,7 +17,9 @@ import tracekit
 from tests.joined import joined_here
 from tests.needs import REPORTS
 from tests.simulator.timelines import Machine, Op, Run, run
+from tests.test_data import DATA
 from tests.trace_lines import report
+from tracekit.analyses import budget
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.analyses.whatif import Changes, Prediction, StepModel, predict
 from tracekit.analyses.whatif.changes import matched
@@ -392,6 +394,14 @@ def test_the_command_prints_what_the_model_predicts(tmp_path: Path, capsys: pyte
     shown = capsys.readouterr().out
     assert f"{duration(found.step_after_ns)} after" in shown
     assert "compute" in shown
+
+
+def test_a_real_model_takes_as_long_as_predicted_when_it_is_replayed_from_a_graph(tmp_path: Path) -> None:
+    eager, replayed = (
+        tracekit.parse(DATA / f"h100_{name}.sqlite", tmp_path / name, scheduler="here") for name in ("eager", "graph")
+    )
+    predicted = predict(eager, Changes(as_graph=("top",))).step_after_ns
+    assert predicted == pytest.approx(budget.median_step_ns(replayed), rel=0.05)
 
 
 @pytest.mark.traces
