@@ -180,7 +180,7 @@ def test_layers_that_changed_alike_share_a_line(tmp_path: Path) -> None:
     before = served(tmp_path / "a.sqlite", Noisy(1))
     slow = served(tmp_path / "c.sqlite", Noisy(1, "o_proj_kernel", 2))
     console = Console(width=200, file=io.StringIO())
-    console.print(view.as_text(compare(before, slow, Options()), 1))
+    console.print(view.as_text(compare(before, slow, Options()), 1, 80))
     text = " ".join(console.file.getvalue().split())
     assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
 

@@ -1,6 +1,7 @@
 """What a terminal of 80 columns and a pipe show of every question about different datasets."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,20 @@ def test_chosen_columns_of_the_tree_keep_its_indentation(dataset: Dataset) -> No
     lines = command("show", dataset.folder, "--columns", "label,calls", "--top", 2).out.splitlines()
     assert lines[1].split() == ["label", "calls"]
     assert [len(line) - len(line.lstrip()) for line in lines[3:5]] in ([1, 3], [1, 1])
+
+
+@pytest.mark.parametrize("words", ["diff", "whatif --scale *=0.5", "show budget"])
+def test_a_narrow_terminal_cuts_no_figure_and_leaves_room_for_names(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = ["llama_graphs", "llama_graphs_changed"][: 2 if words == "diff" else 1]
+    folders = [tracekit.parse(DATA / f"{run}.sqlite", tmp_path / run).folder for run in runs]
+    monkeypatch.setenv("COLUMNS", "60")
+    out = command(*words.split(), *folders).out
+    assert max(map(len, out.splitlines())) <= 60
+    assert not re.search(r"[\d.%] ?…", out)
+    assert "share" in out or "(+4.1 %)" in out
+    assert "LlamaForCausalLM." in out if words == "diff" else "host blocked" in out
 
 
 def test_a_run_on_the_cpu_has_no_launches_and_says_so(tmp_path: Path) -> None:

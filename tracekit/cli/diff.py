@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(printed_json(view.as_json(difference, failed), indent=2))
     else:
-        console().print(view.as_text(difference, args.limit))
+        terminal = console()
+        terminal.print(view.as_text(difference, args.limit, terminal.width))
         print("".join(f"{line}\n" for line in view.judged(failed, limit)), end="")
     return SLOWER if failed else 0

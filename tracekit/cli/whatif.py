@@ -92,5 +92,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(printed_json(view.as_json(prediction), indent=2))
     else:
-        console().print(view.as_text(prediction, window(dataset)))
+        terminal = console()
+        terminal.print(view.as_text(prediction, window(dataset), terminal.width))
     return 0

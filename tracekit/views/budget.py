@@ -16,7 +16,7 @@ from tracekit.analyses.base import Analysis, Columns
 from tracekit.analyses.side_by_side import frame
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
-from tracekit.views.formatting import columns_of, duration, percent, records, truncate
+from tracekit.views.formatting import columns_of, duration, fitting, percent, records, room_beside, truncate
 
 #: The colour and the letter of each kind in the bar.
 _STYLES = {
@@ -38,6 +38,9 @@ _STYLES = {
 _BAR_CELLS = 80
 #: Cells of a line beside the names of modules; those of a short name, and of its share.
 _BESIDE, _SHORT, _SHARE = 55, 24, 5
+#: The least cells of a name and its share.
+_SHORTEST = 17
+_LETTER, _LED_BY = "", "led by"
 
 
 def overview(dataset: Dataset, by: str | None = None) -> Columns:
@@ -92,17 +95,25 @@ def _bar(rows: list[dict[str, Any]], width: int) -> Text:
 
 
 def _table(rows: list[dict[str, Any]], what: str, width: int) -> Table:
+    columns = {
+        _LETTER: [_STYLES[row["kind"]][1] for row in rows],
+        "kind": [row["kind"].replace("_", " ") for row in rows],
+        what: [duration(row["median_ns"]) for row in rows],
+        "share": [percent(row["share"]) for row in rows],
+        "of all": [percent(row["total_share"]) for row in rows],
+        _LED_BY: [" " * _SHORTEST],
+    }
+    columns = fitting(columns, ("of all", _LED_BY), width)
+    if columns.pop(_LED_BY, None):
+        cells = min(max(_SHORT, width - _BESIDE), room_beside(columns | {_LED_BY: []}, width) + len(_LED_BY))
+        columns[_LED_BY] = [_names(row["leading"], cells) for row in rows]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    for heading in (what, "share", "of all"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("led by", no_wrap=True)
-    for row in rows:
+    for heading in columns:
+        is_text = heading in (_LETTER, "kind", _LED_BY)
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+    for row, (_, *texts) in zip(rows, zip(*columns.values(), strict=True), strict=True):
         colour, letter = _STYLES[row["kind"]]
-        figures = duration(row["median_ns"]), percent(row["share"]), percent(row["total_share"])
-        leading = _names(row["leading"], max(_SHORT, width - _BESIDE))
-        table.add_row(Text(letter, style=colour), row["kind"].replace("_", " "), *figures, Text(leading))
+        table.add_row(Text(letter, style=colour), *map(Text, texts))
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ from rich.text import Text
 from tracekit.analyses.difference import Difference
 from tracekit.analyses.step_metrics import KEYS
 from tracekit.errors import plain
-from tracekit.views.formatting import WrappedText, change, count, duration, percent, records, shortened
+from tracekit.views.formatting import WrappedText, change, count, duration, fitting, percent, records, shortened
 
 #: Rows by their key.
 _Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
@@ -24,6 +25,9 @@ _STYLE = {"slower": "red", "added": "red", "faster": "green", "gone": "green"}
 #: Kernels shown of each module: those that changed most.
 _MOST_KERNELS = 3
 _MOST_FAILED = 10
+_FIGURES = ("before", "after", "change", " ", "kernels")
+#: Which of these a narrow terminal does without, first to last, so that names have room for so many characters.
+_SPARED, _LEAST_NAME = ("kernels", "before", " "), 16
 #: Longer paths lose their middle.
 _LONGEST = 240
 _SUMMED = ("before_ns", "after_ns", "change_ns", "own_change_ns", "before_kernels", "after_kernels")
@@ -41,7 +45,7 @@ def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, A
     }
 
 
-def as_text(difference: Difference, most: int) -> RenderableType:
+def as_text(difference: Difference, most: int, width: int) -> RenderableType:
     """Whole steps first, then modules, those whose own kernels changed most first; equal changes share a line.
 
     For training, a line reports in which phases it changed, also where these changes cancel each other out.
@@ -49,6 +53,7 @@ def as_text(difference: Difference, most: int) -> RenderableType:
     Args:
         difference: The comparison.
         most: The most lines of modules to show.
+        width: Of the terminal, in characters.
     """
     rows, phases = records(difference.rows), _by_key(difference.phases)
     changed = changed_parts(rows)
@@ -60,7 +65,8 @@ def as_text(difference: Difference, most: int) -> RenderableType:
     heading = "GPU time per step" if wall_clock else "per step"
     tally = Text(_tally(changed, len(only_in_phases), difference.node))
     shown = steps + [line | {"by": grown_by(line, lines)} for line in lines[:most]]
-    parts += [_table(heading, _named(shown, difference.node), phases, by_module(difference)), tally]
+    table = _table(heading, _named(shown, difference.node), phases, by_module(difference), width)
+    parts += [table, tally]
     if len(lines) > most:
         parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit N", style="dim"))
     return Group(*parts)
@@ -201,22 +207,30 @@ def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
     return sum(values) if values else None
 
 
-def _table(heading: str, lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows) -> Table:
+def _table(heading: str, lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows, width: int) -> Table:
+    rows = [row for line in lines for row in _printed(line, phases, kernels)]
+    columns = {name: [row[1][at].plain for row in rows] for at, name in enumerate(_FIGURES)}
+    fit = fitting({"": [" " * _LEAST_NAME]} | columns, _SPARED, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(heading, overflow="fold")
-    for heading in ("before", "after", "change", "", "kernels"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for line in lines:
-        by = f"  by {plain(line['by'])}" if line.get("by") else ""
-        name = _name(line).append(_single_phase(line, phases) + by, style="dim")
-        table.add_row(WrappedText(name), *_figures(line), _status(line), _counts(line))
-        for phase in _changed_phases(line, phases):
-            name = Text(f"in {phase['phase']}", style="dim")
-            table.add_row(Padding(name, (0, 0, 0, 2)), *_figures(phase), _status(phase), _counts(phase))
-        for kernel in kernels_of(line, kernels)[:_MOST_KERNELS]:
-            name = Text(plain(kernel["name"]), style="dim")
-            table.add_row(Padding(WrappedText(name), (0, 0, 0, 4)), *_figures(kernel), "", _counts(kernel))
+    for name in (shown := [name for name in _FIGURES if name in fit]):
+        table.add_column(name.strip(), justify="right", no_wrap=True)
+    for text, figures in rows:
+        table.add_row(text, *(figures[_FIGURES.index(one)] for one in shown))
     return table
+
+
+def _printed(line: dict[str, Any], phases: _Rows, kernels: _Rows) -> Iterator[tuple[RenderableType, list[Text]]]:
+    """A line, its phases and its kernels: each a name and :data:`_FIGURES`."""
+    by = f"  by {plain(line['by'])}" if line.get("by") else ""
+    name = _name(line).append(_single_phase(line, phases) + by, style="dim")
+    yield WrappedText(name), _figures(line, _status(line))
+    for phase in _changed_phases(line, phases):
+        name = Text(f"in {phase['phase']}", style="dim")
+        yield Padding(name, (0, 0, 0, 2)), _figures(phase, _status(phase))
+    for kernel in kernels_of(line, kernels)[:_MOST_KERNELS]:
+        name = Text(plain(kernel["name"]), style="dim")
+        yield Padding(WrappedText(name), (0, 0, 0, 4)), _figures(kernel, Text())
 
 
 def _name(line: dict[str, Any]) -> Text:
@@ -263,14 +277,14 @@ def kernels_of(line: dict[str, Any], kernels: _Rows) -> list[dict[str, Any]]:
     return sorted(summed, key=lambda kernel: -abs(kernel["change_ns"]))
 
 
-def _figures(row: dict[str, Any]) -> tuple[str, str, str]:
+def _figures(row: dict[str, Any], status: Text) -> list[Text]:
     times = (row[f"{side}_ns"] for side in ("before", "after"))
     before, after = ("" if time is None else duration(round(time)) for time in times)
     changed = round(row["change_ns"])
     text = f"{'' if changed < 0 else '+'}{duration(changed)}"
     if row["before_ns"]:
         text += f" ({change(row['change_ns'] / row['before_ns'])})"
-    return before, after, text
+    return [Text(before), Text(after), Text(text), status, Text(_counts(row))]
 
 
 def _count(number: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,10 @@ _LONGEST = 240
 _NOT_ASCII = re.compile(r"[^\n -~]")
 #: Places to break behind; none is inside a number or before its unit (``62.5 %``).
 _BREAK = re.compile(r"(?<!\d)\.|\.(?!\d)|_| (?!%)")
+
+
+#: Between two columns of a table, and around it.
+_GAP = 2
 
 
 class Nouns(NamedTuple):
@@ -150,6 +154,20 @@ def truncate(text: str, cells: int) -> str:
 def count(number: int, singular: str, plural: str | None = None) -> str:
     """``1 kernel``, ``1,000 kernels``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def fitting(columns: dict[str, list[str]], spared: Sequence[str], width: int) -> dict[str, list[str]]:
+    """The columns of a table, texts by heading, that fit a width: without as many of ``spared`` as it takes."""
+    kept = dict(columns)
+    for heading in spared:
+        if room_beside(kept, width) < 0:
+            del kept[heading]
+    return kept
+
+
+def room_beside(columns: dict[str, list[str]], width: int) -> int:
+    """How many characters of a width columns leave."""
+    return width - _GAP - sum(_GAP + max(map(len, (heading, *texts))) for heading, texts in columns.items())
 
 
 def cell(name: str, value: object) -> str:

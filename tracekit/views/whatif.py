@@ -11,7 +11,11 @@ from rich.text import Text
 
 from tracekit.analyses.budget import KINDS
 from tracekit.analyses.whatif import Prediction
-from tracekit.views.formatting import change, duration, percent
+from tracekit.views.formatting import change, duration, fitting, percent
+
+_HEADINGS = ("kind", "before", "share before", "after", "share after", "change")
+#: What a narrow terminal does without, first to last.
+_SPARED = ("share before", "share after", "before")
 
 
 def as_json(prediction: Prediction) -> dict[str, Any]:
@@ -24,12 +28,12 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def as_text(prediction: Prediction, what: str) -> RenderableType:
-    """The prediction as lines; ``what`` it is about, as :func:`tracekit.views.budget.window` calls it."""
+def as_text(prediction: Prediction, what: str, width: int) -> RenderableType:
+    """The prediction as lines so wide; ``what`` it is about, as :func:`tracekit.views.budget.window` calls it."""
     before, after = prediction.step_before_ns, prediction.step_after_ns
     changed = change(after / before - 1) if before else "unknown"
     head = f"{what.capitalize()}: {duration(before)} before, {duration(after)} after ({changed})"
-    parts: list[RenderableType] = [Text(head, style="bold"), _budgets(prediction)]
+    parts: list[RenderableType] = [Text(head, style="bold"), _budgets(prediction, width)]
     low, high = prediction.range_ns or (after, after)
     if low < high:
         note = f"Between {duration(low)} and {duration(high)}: the report does not record which work streams waited for"
@@ -45,17 +49,22 @@ def as_text(prediction: Prediction, what: str) -> RenderableType:
     return Group(*parts)
 
 
-def _budgets(prediction: Prediction) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("kind", no_wrap=True)
-    for heading in ("before", "share before", "after", "share after", "change"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def _budgets(prediction: Prediction, width: int) -> Table:
     before, after = ({row["kind"]: row for row in rows} for rows in (prediction.before, prediction.after))
+    columns: dict[str, list[str]] = {heading: [] for heading in _HEADINGS}
     for kind in KINDS:
         if kind in before or kind in after:
             one, other = (rows.get(kind, {"ns": 0, "share": 0.0}) for rows in (before, after))
             figures = (duration(one["ns"]), percent(one["share"]), duration(other["ns"]), percent(other["share"]))
-            table.add_row(kind.replace("_", " "), *figures, _signed(other["ns"] - one["ns"]))
+            texts = (kind.replace("_", " "), *figures, _signed(other["ns"] - one["ns"]))
+            for column, text in zip(columns.values(), texts, strict=True):
+                column.append(text)
+    columns = fitting(columns, _SPARED, width)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in columns:
+        table.add_column(heading, justify="left" if heading == _HEADINGS[0] else "right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     return table
 
 
