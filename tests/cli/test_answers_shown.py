@@ -124,6 +124,7 @@ def test_a_run_on_the_cpu_has_no_launches_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [NESTED, "range 1 0 9 {'Module': 'top'}"])
-def test_without_work_on_a_gpu_there_is_nothing_to_save_and_findings_say_so(lines: str, tmp_path: Path) -> None:
+def test_without_work_on_a_gpu_there_is_neither_budget_nor_findings_and_they_say_so(lines: str, tmp_path: Path) -> None:
     folder = tracekit.parse(report(tmp_path / "cpu.sqlite", lines)).folder
-    assert command("show", "findings", folder).out.startswith("no matching rows: no work on a GPU was recorded")
+    for name in ("budget", "findings"):
+        assert command("show", name, folder).out.startswith("no matching rows: no work on a GPU was recorded")

@@ -23,7 +23,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 NAME = "shapes"
-ANSWER = ("path", "inputs", "median_ns", "gpu_time_ns", "calls")
+ANSWER = ("path", "inputs", "phase", "median_ns", "gpu_time_ns", "calls")
 
 Number = TypeVar("Number", np.int64, np.float64)
 

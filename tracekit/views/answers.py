@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import nodes
+from tracekit.analyses import budget, nodes
 from tracekit.analyses.base import Analysis, Columns, taken
 from tracekit.analyses.phase_times import COLUMNS, TRAINING
 from tracekit.analyses.side_by_side import RANK, REPORT, frame as side_by_side_frame
@@ -37,7 +37,7 @@ _EMPTY = {
         "no steps are known; mark them (tracekit.capture.step), or put a range that counts around each iteration, "
         "such as 'step 17'"
     ),
-    "budget": "no work on a GPU was recorded, and a run on the CPU alone has no budget",
+    "budget": "no work on a GPU was recorded, and only that has a budget and findings",
     "findings": "nothing that would save 1 % or more",
     "copies": "no copies or memory sets were recorded",
     "communication": "no NCCL kernels were recorded",
@@ -236,6 +236,8 @@ def is_empty(name: str, answer: Columns) -> bool:
 
 def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     """What to show in place of an empty answer of an analysis, and why it is empty."""
+    if name == "findings" and not rows_of(budget.columns(dataset)):
+        name = budget.NAME
     others = name in _EMPTY and name != "layers"
     about_modules = not others and not {"path", "module", "class_name"}.isdisjoint(answer)
     if about_modules and not dataset.manifest["rows"]["calls"]:

@@ -394,6 +394,8 @@ def test_a_page_of_little_says_what_is_missing(look, tmp_path: Path, name: str) 
     assert "NaN" not in text
     if name in ("nothing", "modules without work"):
         assert "No GPU work was recorded." in text
+        assert "all work is attributed" not in text
+        assert ("Roofline" in text) == (name != "nothing")
     else:
         assert "no module" in text
 

@@ -19,8 +19,8 @@ function knownTile() {
   const unknown = DATA.coverage.kernels.filter((row) => !row.known);
   const time = unknown.reduce((sum, row) => sum + row.time_ns, 0);
   const count = unknown.reduce((sum, row) => sum + row.count, 0);
-  const all = DATA.coverage.doubts.length ? "all recorded work is attributed; the profiler may have lost some" : "all work is attributed";
-  const text = count ? `${duration(time)} in ${counted(count, WORDS.work)} not attributed` : all;
+  const whole = DATA.coverage.doubts.length ? "all recorded work is attributed; the profiler may have lost some" : "all work is attributed";
+  const text = count ? `${duration(time)} in ${counted(count, WORDS.work)} not attributed` : TOTAL ? whole : "no work was recorded";
   const share = TOTAL ? 1 - time / TOTAL : 0;
   return tile("Attributed", TOTAL ? percent(share) : "\u2013", text, share);
 }

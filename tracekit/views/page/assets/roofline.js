@@ -66,7 +66,7 @@ function roofTable(points) {
 }
 
 function addRoofline() {
-  if (!DATA.roofline) return;
+  if (!DATA.roofline || !DATA.about.rows.modules) return;
   const { points, roofs, notes } = DATA.roofline;
   const paragraphs = notes.map((note) => el("p", { class: "muted" }, inWords(note)));
   if (!points.length) {
