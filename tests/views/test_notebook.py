@@ -38,8 +38,9 @@ def test_a_question_is_asked_of_a_module_with_options_or_by_report(dataset: Data
     ("call", "message"),
     [
         ({"question": "lanches"}, "there is no question lanches; did you mean launches?"),
-        ({"question": "tree", "dtype": "float16"}, "tree has no option dtype; it has sort"),
-        ({"question": "steps", "peaks": []}, "steps has no option peaks; it has none"),
+        ({"question": "tree", "dtype": "float16"}, "tree has no option dtype; expected one of path, by, sort"),
+        ({"question": "tree", "pth": "top"}, "tree has no option pth; did you mean path?"),
+        ({"question": "steps", "peaks": []}, "steps has no option peaks; expected one of path, by"),
         ({"question": "tree", "by": "rnk"}, "by='rnk': did you mean rank?"),
     ],
 )

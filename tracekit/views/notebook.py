@@ -39,7 +39,9 @@ def ask(dataset: Dataset, question: str, path: str | None, by: str | None, optio
         raise UsageError(f"by={by!r}: {did_you_mean(by, BY)}")
     accepted = asking.options_of(analysis)
     if unknown := [name for name in options if name not in accepted]:
-        raise UsageError(f"{question} has no option {unknown[0]}; it has {', '.join(accepted) or 'none'}")
+        raise UsageError(
+            f"{question} has no option {unknown[0]}; {did_you_mean(unknown[0], ('path', 'by', *accepted))}"
+        )
     return frame(dataset if path is None else dataset.subtree(path), analysis, by, **options)
 
 
