@@ -25,6 +25,7 @@ WRONG = {
     ("model.py:make", "--depth", "1.5"): "1.5",
     ("model.py:make", "--absent"): "--absent",
     ("model.py:make", "model.py:other"): "model.py:other",
+    ("python", "model.py"): "unrecognized arguments: model.py; a command stands behind --: tracekit capture -- python",
     ("model.py:make", "--", "8"): "takes no arguments",
     ("--engine", "nsys", "--steps", "3", "--", "true"): "--steps of a command needs --engine torch",
     ("--engine", "nsys", "--ops", "--", "true"): "--ops",

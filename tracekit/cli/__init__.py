@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tracekit.cli import capture, demo, diff, doctor, export, html, mcp, parse, schema, show, trend, whatif
 from tracekit.cli.parsing import SHELLS, Parser, PrintCompletion, complete
-from tracekit.errors import TracekitError
+from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run() -> int:
         parser = _parser()
         complete(parser)
-        args = parser.parse_args(options)
+        args, more = parser.parse_known_args(options)
+        if more:
+            hint = (
+                f"a command stands behind --: tracekit capture -- {args.target} …; " if args.command is capture else ""
+            )
+            raise UsageError(f"unrecognized arguments: {' '.join(more)}; {hint}see tracekit {args.command.NAME} --help")
         args.trailing = trailing
         if args.command is not capture:  # which runs a program of the user's, in this process or below it
             _prepare_memory()
