@@ -184,11 +184,11 @@ def test_a_layer_that_is_missing_among_alike_ones_makes_all_of_them_unknown(labo
 
 
 def test_a_step_that_the_end_of_the_marked_recording_cuts_serves_nothing_but_its_equal(laboratory: Laboratory) -> None:
-    layers = [op for op in model(layers=8) if op.module and ".layers." in op.module]
-    half = len(layers) // 2
-    reference = laboratory.reference([Step(layers[:half])])
-    assert laboratory.score(Run([Step(layers[half:-1])], marked=False), reference).told == 0
-    assert laboratory.score(Run([Step(layers[:half])], marked=False), reference).share == 1
+    ops = model(layers=8)
+    half = len(ops) // 2
+    reference = laboratory.reference([Step(ops[:half])])
+    assert laboratory.score(Run([Step(ops[half:-1])], marked=False), reference).told == 0
+    assert laboratory.score(Run([Step(ops[:half])], marked=False), reference).share == 1
 
 
 def test_marked_runs_that_contradict_each_other_show_nothing(laboratory: Laboratory) -> None:

@@ -15,7 +15,7 @@ from tracekit.aligned.borders import Borders
 from tracekit.aligned.reference import Pattern, Reference
 from tracekit.aligned.sequences import Agreement, agreement
 from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures
-from tracekit.aligned.sizes import one_batch_explains
+from tracekit.aligned.sizes import unexplained
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, maxima
 from tracekit.arrays.types import Flags, Ints, Rows
@@ -30,6 +30,11 @@ _MOST_AMBIGUOUS = 0.2
 #: The least share of equal names, in any order, without which two sequences are not compared; and how many are.
 _LEAST_COMMON = 0.3
 _MOST_COMPARED = 6
+#: Of alike kernels, a size that others have more than so many times as often is another's.
+_FEW_OF = 3
+#: How many places a kernel may run earlier or later than in the marked run.
+_FARTHEST_MOVE = 16
+_NEVER = np.iinfo(np.int64).max
 #: The share of equal sizes from which two steps have the same batch.
 _SAME_SIZES = 0.9
 #: Cells of all comparisons of a reference and a report, after which no further ones are made; and how many a row costs
@@ -60,10 +65,11 @@ class Matcher:
 
     def __init__(self, reference: Reference, patterns: list[Pattern]) -> None:
         self._patterns = patterns
+        self._repeating = [_repeats(pattern.work.name) for pattern in patterns]
         self._parent = integers(reference.modules, "parent_id")
         self._called = reference.called
         self._exact: dict[bytes, list[Pattern]] = {}
-        for pattern in patterns:
+        for pattern in (one for one in patterns if not _repeats(one.work.exact)):
             self._exact.setdefault(pattern.work.exact.tobytes(), []).append(pattern)
         self._names = np.unique(np.concatenate([[0], *(pattern.work.name for pattern in patterns)]))
         alike: dict[tuple[bytes, ...], int] = {}
@@ -110,7 +116,7 @@ class Matcher:
             return None
         for at in np.argsort(-common / (sizes + work.name.size), kind="stable").tolist():
             bound = 2 * common[at] / (sizes[at] + work.name.size)
-            if not (whole or self._patterns[at].whole) or self._alike[at] in like:
+            if self._repeating[at] or not (whole or self._patterns[at].whole) or self._alike[at] in like:
                 continue
             if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or (best and bound < best[0].share / 2):
                 continue
@@ -126,10 +132,8 @@ class Matcher:
         self._cells += work.name.size * (abs(work.name.size - pattern.work.name.size) + _CELLS_OF_ROW)
         if self._cells > _MOST_CELLS:
             return None
-        equal = np.intersect1d(work.exact, pattern.work.exact).size
-        same_sizes = equal >= _SAME_SIZES * np.intersect1d(work.code, pattern.work.code).size and _all_in(
-            work.exact, pattern.work.exact
-        )
+        shared = np.isin(work.code, pattern.work.code) & (work.group != PRODUCT)
+        same_sizes = np.isin(work.exact[shared], pattern.work.exact).sum() >= _SAME_SIZES * max(1, shared.sum())
         exact = (work.exact, pattern.work.exact) if same_sizes else None
         found = agreement(work.name, pattern.work.name, pattern.module, exact)
         if found is None:
@@ -138,8 +142,10 @@ class Matcher:
         return comparison.answer(same_sizes=same_sizes, follows=before == int(pattern.work.name[-1]))
 
 
-def _all_in(left: Ints, right: Ints) -> bool:
-    return bool(np.isin(left, right).mean() >= _SAME_SIZES)
+def _repeats(sequence: Ints) -> bool:
+    """Whether it consists of one part several times, so that nothing shows where it begins in a row of them."""
+    lengths = (length for length in range(1, sequence.size // 2 + 1) if sequence.size % length == 0)
+    return any(np.array_equal(sequence[length:], sequence[:-length]) for length in lengths)
 
 
 def _common(answers: list[Answer]) -> Answer:
@@ -181,6 +187,7 @@ class _Comparison:
         self.covered = np.zeros(pattern.module.size, dtype=bool)
         self.covered[self.place[certain]] = True
         self.filled = np.zeros(size, dtype=bool)
+        self.common = np.setdiff1d(work.name[certain], work.name[work.group == PRODUCT])
         self.fused_away = 0
 
     def answer(self, *, same_sizes: bool, follows: bool) -> Answer | None:
@@ -191,16 +198,18 @@ class _Comparison:
         if not (self.place >= 0).any():
             return None
         self._fill(follows=follows)
+        if (self.cause == _AMBIGUOUS).mean() > _MOST_AMBIGUOUS:
+            return None
         self._drop_odd_sizes()
+        self._drop_unclear(same_sizes=same_sizes)
         self._drop_lonely()
         rows = np.flatnonzero(self.place >= 0)
-        if not rows.size or (self.cause == _AMBIGUOUS).mean() > _MOST_AMBIGUOUS:
+        place = self.place[rows]
+        odd = unexplained(self.work.at(rows), self.pattern.work.at(place), self.pattern.module[place])
+        if odd is None or not rows.size or not self._mostly_alike():
             return None
-        if not same_sizes and not one_batch_explains(self.work.at(rows), self.pattern.work.at(self.place[rows])):
-            return None
-        if not self._mostly_alike():
-            return None
-        in_core = rows[self.place[rows] < self.pattern.core]
+        self._drop(rows[odd], _AMBIGUOUS)
+        in_core = rows[place < self.pattern.core]
         core = (int(in_core[0]), int(in_core[-1]) + 1) if in_core.size else (0, 0)
         share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
         return Answer(self.pattern, self.module.astype(np.int32), self.cause.astype(np.int32), core, float(share))
@@ -223,7 +232,7 @@ class _Comparison:
             wider = self._widened(work, pattern)
             if wider != (work, pattern) and not self._renamed(*wider):
                 self.module[wider[0]], self.place[wider[0]], self.cause[wider[0]] = -1, -1, _AMBIGUOUS
-            elif wider == (work, pattern) and not self._renamed(work, pattern) and after - before == 2:  # noqa: PLR2004
+            elif wider == (work, pattern) and not self._renamed(work, pattern) and after - before == 2 < last - first:  # noqa: PLR2004
                 self._fused(work.start, pattern)
 
     def _widened(self, work: slice, pattern: slice) -> tuple[slice, slice]:
@@ -239,8 +248,10 @@ class _Comparison:
         return slice(start, stop), slice(first, last)
 
     def _renamed(self, work: slice, pattern: slice) -> bool:
-        """Gives kernels those in their places, if there are as many of the same classes."""
+        """Gives kernels those in their places, if there are as many of the same classes, none of them known by name."""
         if work.stop - work.start != pattern.stop - pattern.start or not self._of_equal_classes(work, pattern):
+            return False
+        if np.isin(np.append(self.work.name[work], self.pattern.work.name[pattern]), self.common).any():
             return False
         self._tell(work, self.pattern.module[pattern], self.pattern.cause[pattern])
         self.place[work] = np.arange(pattern.start, pattern.stop)
@@ -256,7 +267,7 @@ class _Comparison:
         group, parts = self.work.group[row], self.pattern.module[pattern]
         whole, groups = group == GRAPHS, self.pattern.work.group[pattern]
         of_parts = group in groups or (group == ATTENTION and PRODUCT in groups)
-        similar = group != UNKNOWN and np.unique(parts).size == 1
+        similar = group != UNKNOWN and np.unique(parts).size == 1 and self.work.name[row] not in self.common
         if not (whole or (of_parts and (similar or self.work.fused[row]))):
             return
         module = self._around(parts)
@@ -291,20 +302,57 @@ class _Comparison:
         self.filled[work] = True
 
     def _drop_odd_sizes(self) -> None:
-        """Kernels of one size in the pattern, one of which has another size here: another of their name ran there.
+        """Kernels of one size in the pattern, few of which have another size here: others of their name ran there.
 
         Nor is it certain which of the same name beside them is which.
         """
         rows = np.flatnonzero(self.place >= 0)
         rows = rows[self.work.code[rows] == self.pattern.work.code[self.place[rows]]]
         before, size = self.pattern.work.exact[self.place[rows]], self.work.exact[rows]
-        alike = grouped([before, size]).group
-        number = counts(alike, rows.size)[alike]
-        group = grouped([before]).group
-        odd = rows[(number == 1) & (maxima(group, number, rows.size)[group] > 1)]
+        alike, group = grouped([before, size]).group, grouped([before]).group
+        number, of = counts(alike, rows.size)[alike], counts(group, rows.size)[group]
+        most = maxima(group, number, rows.size)[group]
+        odd = rows[((number == 1) & (of > 1)) | (_FEW_OF * number < most)]
         run = np.cumsum(np.diff(self.work.name, prepend=self.work.name[0]) != 0)
         beside = np.flatnonzero(np.isin(run, run[odd]) & (self.module >= 0))
-        self.module[beside], self.cause[beside], self.place[beside] = -1, _AMBIGUOUS, -1
+        self._drop(beside, _AMBIGUOUS)
+
+    def _drop_unclear(self, *, same_sizes: bool) -> None:
+        """Kernels that may have moved, and products that run as other kernels next to gaps."""
+        other = (self.work.group == PRODUCT) & (self.place >= 0)
+        other &= self.work.code != self.pattern.work.code[self.place]
+        unclear = self._next_to_gaps() & other
+        unclear |= self._moved(self.work.name, self.pattern.work.name, np.zeros_like(other))
+        if same_sizes:
+            unclear |= self._moved(self.work.exact, self.pattern.work.exact, other)
+        else:
+            unclear |= self._moved(self.work.code, self.pattern.work.code, other)
+        self._drop(np.flatnonzero(unclear & (self.module >= 0)), _AMBIGUOUS)
+
+    def _moved(self, work: Ints, pattern: Ints, renamed: Flags) -> Flags:
+        """Kernels between a place where one that is called so is missing, and one where one more runs."""
+        certain, uncovered = np.flatnonzero(self.place >= 0), ~self.covered
+        uncovered[self.place[renamed]] = True
+        extra, missing = np.flatnonzero(((self.place < 0) & ~self.filled) | renamed), np.flatnonzero(uncovered)
+        at = np.append(certain, work.size)[np.searchsorted(self.place[certain], missing)]
+        # Past the ends, the steps before and after may lack any.
+        at, ends = np.concatenate([[0], at, [work.size]]), ~renamed[extra][:, None]
+        alike = np.hstack([ends, work[extra][:, None] == pattern[missing], ends])
+        apart = np.where(alike, np.abs(extra[:, None] - at), _NEVER)
+        nearest = [apart == apart.min(axis=axis, keepdims=True, initial=_FARTHEST_MOVE) for axis in range(2)]
+        moved = np.zeros(work.size, dtype=bool)
+        for row, column in np.argwhere(nearest[0] | nearest[1]).tolist():
+            first, last = sorted((int(extra[row]), int(at[column])))
+            moved[first : last + 1] |= work[first : last + 1] == work[extra[row]]
+        return moved
+
+    def _next_to_gaps(self) -> Flags:
+        """Work whose neighbours are not those of its counterpart."""
+        size = self.pattern.module.size
+        fused = self.filled & (self.place < 0)
+        place = np.where(self.place >= 0, self.place, size + np.arange(fused.size))
+        apart = (np.diff(place, prepend=-1, append=size) != 1) & ~(np.append(fused, False) | np.append(False, fused))
+        return np.asarray(apart[1:] | apart[:-1])
 
     def _drop_lonely(self) -> None:
         """Pairs both of whose neighbours differ on both sides may be chance."""
@@ -317,4 +365,7 @@ class _Comparison:
         beside = near_work | near_pattern
         lonely = rows[~(np.append(beside, False) | np.append(False, beside))]
         lonely = lonely[self.module[lonely] >= 0]
-        self.module[lonely], self.cause[lonely], self.place[lonely] = -1, _UNMATCHED, -1
+        self._drop(lonely, _UNMATCHED)
+
+    def _drop(self, rows: Rows, cause: int) -> None:
+        self.module[rows], self.cause[rows], self.place[rows] = -1, cause, -1

@@ -12,7 +12,7 @@ from tracekit import causes
 from tracekit.aligned.borders import Cuts
 from tracekit.aligned.matching import Answer, Matcher, without_copied
 from tracekit.aligned.reference import Reference, Way
-from tracekit.aligned.signatures import SIZES, Described, Signatures, signatures_of
+from tracekit.aligned.signatures import PRODUCT, SIZES, SPLIT, Described, Signatures, signatures_of
 from tracekit.aligned.stretches import beginnings
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import agreed, counts, grouped
@@ -32,7 +32,7 @@ _NO_STEP, _CONTRADICTED = (causes.CAUSES.index(cause) for cause in (causes.LIKE_
 _UNMARKED = [
     causes.CAUSES.index(cause)
     for cause in causes.CAUSES
-    if cause.name in {"outside_modules", "graph_unmapped", "graph_not_expanded", "backward", "optimizer"}
+    if cause.name in {"no_launch", "outside_modules", "graph_unmapped", "graph_not_expanded", "backward", "optimizer"}
 ]
 #: So many neighbouring stretches are tried as one: something inside a step may look like the beginning of another.
 _MOST_JOINED = 3
@@ -73,6 +73,11 @@ class _Lines(NamedTuple):
     line: Rows
     step: Rows
     signatures: Signatures
+
+    def without_splits(self) -> "_Lines":
+        """Without the second parts of products, of which kernels of other tuning may have more or less."""
+        kept = np.flatnonzero(self.signatures.group != SPLIT)
+        return _Lines(self.order[kept], self.line[kept], self.step[kept], self.signatures.at(kept))
 
 
 class _Found(NamedTuple):
@@ -181,9 +186,21 @@ def _found(work: _Work, reference: Reference) -> _Found:
     found = _Found(np.full(size, -1, dtype=np.int64), np.full(size, _NO_STEP, dtype=np.int64), [], set())
     for way in reference.ways if size else ():
         if (found.cause == _NO_STEP).any():
-            _match_lines(work.in_lines(by_stream=way.by_stream), Matcher(reference, way.patterns), way, found)
+            lines = work.in_lines(by_stream=way.by_stream).without_splits()
+            _match_lines(lines, Matcher(reference, way.patterns), way, found)
+    if (work.signatures.group == SPLIT).any():
+        _follow_products(work.in_lines(by_stream=False), found)
     _agree_on_nodes(work, found)
     return found
+
+
+def _follow_products(lines: _Lines, found: _Found) -> None:
+    """The second part of a product is of the same module."""
+    group = lines.signatures.group
+    rows = np.flatnonzero(group[1:] == SPLIT) + 1
+    rows = rows[(group[rows - 1] == PRODUCT) & (lines.line[rows - 1] == lines.line[rows])]
+    part, product = lines.order[rows], lines.order[rows - 1]
+    found.module[part], found.cause[part] = found.module[product], found.cause[product]
 
 
 def _match_lines(lines: _Lines, matcher: Matcher, way: Way, found: _Found) -> None:

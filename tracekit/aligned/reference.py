@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit import causes
-from tracekit.aligned.signatures import SIZES, Described, Signatures, copy_kinds, signatures_of
+from tracekit.aligned.signatures import SIZES, SPLIT, Described, Signatures, copy_kinds, signatures_of
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
@@ -187,6 +187,7 @@ class _Part:
         line = grouped([columns["pid"], place]).group
         at = np.where(launched, columns["launch_start_ns"], columns["start_ns"])
         order = np.lexsort((columns["start_ns"], columns["graph_node_id"], at, line))
+        order = order[self.work.group[order] != SPLIT]
         exact, module = self.work.exact[order], self.module[order]
         found: _Patterns = {}
         for first, core, end, whole in _bounds(line[order], self._units(by_call=by_call)[order]):

@@ -30,7 +30,7 @@ _BEFORE_PRODUCTS = (
 )
 _AFTER_PRODUCTS = (
     ("batch_norm", r"batch_?norm|bn_[fb]w"),
-    ("norm", r"norm|RowwiseMoments"),
+    ("norm", r"norm|RowwiseMoments|rsqrt"),
     ("softmax", r"softmax"),
     ("gather", r"gather|indexSelect|index|embedding|scatter"),
     ("copy", r"CatArray|copy_kernel|direct_copy|transpose|permute"),
@@ -46,8 +46,7 @@ _CLASSES = (
     *(kind for kind in WORK_KINDS),
 )
 ATTENTION, PRODUCT, GRAPHS = map(_CLASSES.index, ("attention", _PRODUCT, WORK_KINDS[GRAPH]))
-#: Kernels that have a block, or some, for each row of their input, however wide that is.
-BY_ROWS = [*map(_CLASSES.index, ("norm", "softmax", "gather"))]
+NORM, REDUCE, SOFTMAX, SPLIT = map(_CLASSES.index, ("norm", "reduce", "softmax", "split"))
 UNKNOWN = -1
 _DIMENSIONS = 3
 
@@ -56,7 +55,7 @@ class Signatures(NamedTuple):
     """Pieces of work, in some order.
 
     Attributes:
-        name: Digest of the name without noise.
+        name: Digest of the name without noise; the same for all products, which run as other kernels for other sizes.
         code: Digest of the whole name.
         exact: Digest of the whole name with grid and block, or with bytes.
         group: Class of the kernel, or ``UNKNOWN``.
@@ -125,7 +124,9 @@ def mixed(digest: Ints, values: Ints | int) -> Ints:
 def _of_kernels(names: Sequence[str]) -> tuple[Ints, Ints, Ints]:
     """Of every name the digest without noise, that of all of it, and the class; last those of no name."""
     group = np.array([*map(_group, names), UNKNOWN], dtype=np.int64)
-    return _digests([*map(clean, names), ""]), _digests([*names, ""]), group
+    one_product = (group[:-1] == PRODUCT) & [_FUSED.search(name) is None for name in names]
+    cleaned = [_PRODUCT if product else clean(name) for name, product in zip(names, one_product, strict=True)]
+    return _digests([*cleaned, ""]), _digests([*names, ""]), group
 
 
 def _digests(texts: Iterable[str]) -> Ints:

@@ -6,8 +6,9 @@ not those of norms, in which each row has a block of its own; and those of produ
 
 import numpy as np
 
-from tracekit.aligned.signatures import ATTENTION, BY_ROWS, PRODUCT, UNKNOWN, Signatures
-from tracekit.arrays.types import Flags, Floats, Ints
+from tracekit.aligned.signatures import ATTENTION, NORM, PRODUCT, REDUCE, SOFTMAX, UNKNOWN, Signatures
+from tracekit.arrays.groups import counts, grouped
+from tracekit.arrays.types import Flags, Floats, Ints, Rows
 
 #: Grids of fewer blocks may be as they are for any size.
 _FEW_BLOCKS = 4
@@ -17,30 +18,41 @@ _ROUNDING, _EXACT = 1.3, 1.05
 _MOST_ODD = 0.3
 
 
-def one_batch_explains(work: Signatures, reference: Signatures) -> bool:
-    """Whether the grids of pairs of work may differ by the batch alone."""
+def unexplained(work: Signatures, reference: Signatures, module: Rows) -> Flags | None:
+    """Pairs of work whose grids do not differ by the batch alone; None if so many that the model is another.
+
+    ``module`` is that of the reference's work. What has the same size in the reference has so for another batch, too;
+    most of it must be explained. Modules in which attention runs depend on the length of the context as well.
+    """
     blocks, before = (np.maximum(side.grid, 0).prod(axis=1) for side in (work, reference))
-    compared = (
-        (work.code == reference.code) & (np.maximum(blocks, before) >= _FEW_BLOCKS) & (np.minimum(blocks, before) > 0)
+    products, softmax, attention, norms = (
+        module[reference.group == group] for group in (PRODUCT, SOFTMAX, ATTENTION, NORM)
     )
-    rows = np.flatnonzero(compared)
+    by_rows = np.isin(reference.group, (NORM, REDUCE)) & np.isin(module, norms)
+    attends = np.concatenate([attention, np.intersect1d(products, softmax), [-1]])
+    compared = (work.code == reference.code) | ((work.group == NORM) & (reference.group == NORM))
+    rows = np.flatnonzero(compared & (np.minimum(blocks, before) > 0) & ~np.isin(module, attends))
+    wider = _along_columns(work.at(rows), reference.at(rows))
+    factor = _factor(blocks[rows], before[rows], by_rows[rows], wider)
+    many = (np.maximum(blocks, before)[rows] >= _FEW_BLOCKS) & (work.code == reference.code)[rows]
+    rows, wider = rows[many], wider[many]
     ratio, group = blocks[rows] / before[rows], work.group[rows]
-    if not (ratio != 1).any():
-        return True
-    factor = _factor(ratio, group)
-    tiled = np.isin(group, (PRODUCT, ATTENTION, UNKNOWN))
     off = np.log(_EXACT) + 1 / np.minimum(blocks, before)[rows]
+    tiled = np.isin(group, (PRODUCT, UNKNOWN))
     odd = np.where(tiled, ~_between(ratio, factor), ~(_near(ratio, factor, off) | _near(ratio, factor**2, off)))
-    columns = _along_columns(work.at(rows), reference.at(rows))
-    grown = (group == PRODUCT) & (ratio != 1)
-    odd |= columns
-    return bool(odd.mean() <= _MOST_ODD and odd[grown].sum() <= grown.sum() / 2)
+    odd |= wider > 0
+    alike = grouped([reference.exact[rows]]).group
+    mostly = 2 * counts(alike[odd], rows.size) >= counts(alike, rows.size)
+    if rows.size and (odd.mean() > _MOST_ODD or mostly[alike[group != UNKNOWN]].any()):
+        return None
+    return np.isin(np.arange(blocks.size), rows[odd])
 
 
-def _factor(ratio: Floats, group: Ints) -> float:
-    """By how much the batch is larger: of kernels over rows, if there are some, else of most grids that differ."""
-    rows = ratio[np.isin(group, BY_ROWS)]
-    return float(np.median(rows if rows.size else ratio[ratio != 1]))
+def _factor(blocks: Ints, before: Ints, by_rows: Flags, wider: Ints) -> float:
+    """By how much the batch is larger, if anything shows that it is, and not the model."""
+    shown = by_rows if by_rows.any() else (blocks != before) & (wider.max(initial=-1) == 0)
+    finest = shown & (before == before[shown].max(initial=0))
+    return float(np.median((blocks / before)[finest])) if shown.any() else 1.0
 
 
 def _near(ratio: Floats, factor: float, off: Floats) -> Flags:
@@ -54,19 +66,20 @@ def _between(ratio: Floats, factor: float) -> Flags:
     return np.asarray((ratio >= least / rounding) & (ratio <= most * rounding))
 
 
-def _along_columns(work: Signatures, reference: Signatures) -> Flags:
-    """Products of one code that differ in the direction of their columns.
+def _along_columns(work: Signatures, reference: Signatures) -> Ints:
+    """Of products, 1 if they differ in the direction of their columns, 0 if not; else, or if it is not known, -1.
 
     Where one direction has different sizes and the other has not, rows are the same for all, and columns differ. Where
-    both have, as in convolutions, rows are the longer direction.
+    both have, as in convolutions, rows are the longer direction. Grids of one direction may hold both.
     """
-    differs = (work.grid != reference.grid) & (reference.group == PRODUCT)[:, None]
-    odd = np.zeros(differs.shape[0], dtype=bool)
-    for code in np.unique(reference.code[differs.any(axis=1)]).tolist():
+    differs = work.grid != reference.grid
+    wider = np.full(work.code.size, -1)
+    for code in np.unique(reference.code[reference.group == PRODUCT]).tolist():
         rows = np.flatnonzero(reference.code == code)
         grid = reference.grid[rows]
         most = grid.max(axis=0)
         varied = np.flatnonzero(grid.min(axis=0) < most)
-        if varied.size and (most > 1).sum() > 1:
-            odd[rows] = differs[rows, varied[most[varied].argmin()]]
-    return odd
+        columns = differs[rows, varied[most[varied].argmin()]] if varied.size else np.ones(rows.size, dtype=bool)
+        if (most > 1).sum() > 1 or not columns.any():
+            wider[rows] = columns if varied.size else -1
+    return wider
