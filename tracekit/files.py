@@ -16,6 +16,7 @@ import shutil
 import signal
 import threading
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -242,3 +243,10 @@ def _handle(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType
 
 def _ignored(_number: int, _frame: FrameType | None) -> None:
     pass
+
+
+def similar(path: Path, names: Iterable[str]) -> Path | None:
+    """Which of the names next to a path was probably meant: one that is nearly the same without its suffix."""
+    by_stem = {Path(name).stem: name for name in names}
+    close = get_close_matches(path.stem, by_stem, 1)
+    return path.with_name(by_stem[close[0]]) if close else None

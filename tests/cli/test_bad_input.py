@@ -164,3 +164,4 @@ def test_a_path_misspelt_gets_the_name_of_its_neighbour(tmp_path: Path) -> None:
         outcome = command(*words)
         assert outcome.code == 1
         assert outcome.err.endswith(f"; did you mean {meant}?\n")
+    assert "did you mean" not in command("show", tmp_path / "training.tracekit").err

@@ -11,12 +11,12 @@ import json
 import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
 from tracekit.causes import LEFT_OUT, LOSSES, MODULES_DIFFER, REPORT
 from tracekit.errors import DatasetError
+from tracekit.files import similar
 from tracekit.recording.provenance import LATEST_UTC_NS, Source
 from tracekit.storage.locations import Location, is_remote, reachable, text_of
 from tracekit.version import __version__
@@ -163,8 +163,8 @@ def _missing(folder: Location) -> tuple[str, str]:
         problem = "is being replaced by a parse, or a parse was killed while it replaced it"
         return problem, f"try again in a moment; if no parse is running, restore it: rename {aside[0]} to {place.name}"
     datasets = [found.parent.name for found in place.parent.glob(f"*/{MANIFEST}")]
-    close = get_close_matches(place.name, datasets, 1)
-    remedy = f"did you mean {folder.with_name(close[0])}?" if close else "make one with tracekit parse"
+    close = similar(folder, datasets)
+    remedy = f"did you mean {close}?" if close else "make one with tracekit parse"
     return "is not a dataset: no such folder", remedy
 
 

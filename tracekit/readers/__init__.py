@@ -6,10 +6,10 @@ To add a format: write ``readers/<format>.py`` (or a package) with the three nam
 """
 
 import stat
-from difflib import get_close_matches
 from pathlib import Path
 
 from tracekit.errors import ReportError
+from tracekit.files import similar
 from tracekit.readers import kineto, nsight_folder, nsight_native, nsight_sqlite, nvprof, packed
 from tracekit.readers.base import Reader
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
@@ -54,9 +54,8 @@ def reader_for(path: Path) -> Reader:
             raise ReportError(path, "is a pipe or device", "expected a report file such as report.sqlite")
         head = b"" if stat.S_ISDIR(mode) else _head(path)
     except FileNotFoundError:
-        names = [found.name for found in path.parent.glob("*") if found.exists()]
-        close = get_close_matches(path.name, names, 1)
-        remedy = f"did you mean {path.with_name(close[0])}?" if close else "check the path"
+        close = similar(path, (found.name for found in path.parent.glob("*") if found.exists()))
+        remedy = f"did you mean {close}?" if close else "check the path"
         raise ReportError(path, "does not exist", remedy) from None
     except OSError as error:
         raise ReportError(path, f"cannot be opened ({error.strerror})", "check the path and its permissions") from None

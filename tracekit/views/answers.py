@@ -41,7 +41,10 @@ _EMPTY = {
     "findings": "nothing that would save 1 % or more",
     "copies": "no copies or memory sets were recorded",
     "communication": "no NCCL kernels were recorded",
-    "stragglers": "no two ranks are known to have run the same collective of NCCL; tracekit show clocks shows why",
+    "stragglers": (
+        "no two ranks are known to have run the same collective of NCCL; tracekit show clocks shows why, and the page "
+        "of tracekit html which rank works longest"
+    ),
     "fusions": "no kernel is known to serve several modules",
     "launches": "no launches were recorded, as of a run on the CPU",
     "gaps": "no device was idle between two kernels",
