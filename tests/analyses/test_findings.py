@@ -301,6 +301,12 @@ def test_clocks_that_fell_are_found_where_modules_run_one_kernel_on_several_size
     assert (found.family, "4 of 7 steps" in found.advice) == ("clock_drop", True)
 
 
+def test_steps_that_are_slow_in_turns_are_no_clocks_that_fell() -> None:
+    step = layers(20_000, count=5)
+    slow = [replace(op, lasts=26_000) for op in step]
+    assert found_in(run([slow, slow, step] * 3)) == []
+
+
 def test_products_without_tensor_cores_are_found(tmp_path: Path) -> None:
     named = [replace(op, name="ampere_sgemm_128x64_tn") for op in layers(40_000)]
     done, mended = run([named] * 7), run([layers(10_000)] * 7)

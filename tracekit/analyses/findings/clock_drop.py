@@ -13,7 +13,7 @@ from tracekit.analyses.findings.base import Candidate
 from tracekit.analyses.findings.rows import StepRows
 from tracekit.analyses.whatif.edits import shortened
 from tracekit.arrays.groups import counts, grouped, sums
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
 
 Floats: TypeAlias = NDArray[np.float64]
 NAME = "clock_drop"
@@ -23,8 +23,9 @@ _ADVICE = (
 )
 #: How many times as long kernels take in a step with lower clocks; which share of their time must agree within what.
 _SLOW, _AGREEING, _WITHIN = 1.08, 0.8, 0.07
-#: How many steps there must be, and how many different kernels in each.
-_LEAST_STEPS, _LEAST_KINDS = 4, 4
+#: How many steps there must be, how many different kernels in each, and how many slow steps in a row on average: clocks
+#: fall for a while, whereas steps that are slow in turns have more work.
+_LEAST_STEPS, _LEAST_KINDS, _IN_A_ROW = 4, 4, 3
 
 
 def candidates(steps: StepRows) -> Iterator[Candidate]:
@@ -40,7 +41,7 @@ def candidates(steps: StepRows) -> Iterator[Candidate]:
     ratio, agreeing = _ratios(lasts, _best(alike, lasts), place)
     kinds = np.bincount(np.unique(np.stack([place, kind]), axis=1)[0])
     slow = (ratio > _SLOW) & (agreeing > _AGREEING) & (kinds >= _LEAST_KINDS)
-    if slow.any():
+    if slow.any() and slow.sum() >= _IN_A_ROW * _stretches(slow, work.context[rows][first]):
         own = np.flatnonzero(slow[place])
         factors = np.ones(work.start.size)
         factors[rows[own]] = 1 / ratio[place[own]]
@@ -49,6 +50,12 @@ def candidates(steps: StepRows) -> Iterator[Candidate]:
         ids = np.unique(steps.step[rows][first[slow]])
         edit = partial(shortened, work=factors, calls=np.ones(steps.events.start.size))
         yield Candidate(None, steps.per_step(spared), edit, steps.evidence("steps", ids, "steps"), advice)
+
+
+def _stretches(slow: Flags, context: Rows) -> int:
+    """How many times steps begin to be slow on a device."""
+    goes_on = slow[1:] & slow[:-1] & (context[1:] == context[:-1])
+    return int(slow.sum() - goes_on.sum())
 
 
 def _occurrence(kind: Rows, place: Rows) -> Ints:
