@@ -30,7 +30,7 @@ _MOST_AMBIGUOUS = 0.2
 #: The least share of equal names, in any order, without which two sequences are not compared; and how many are.
 _LEAST_COMMON = 0.3
 _MOST_COMPARED = 6
-#: Of alike kernels, a size that others have more than so many times as often is another's.
+#: Of alike kernels, a size or kernel that others have more than so many times as often is another's.
 _FEW_OF = 3
 #: How many places a kernel may run earlier or later than in the marked run.
 _FARTHEST_MOVE = 16
@@ -302,12 +302,11 @@ class _Comparison:
         self.filled[work] = True
 
     def _drop_odd_sizes(self) -> None:
-        """Kernels of one size in the pattern, few of which have another size here: others of their name ran there.
+        """Kernels that are alike in the pattern, few of which are otherwise here: others ran there.
 
         Nor is it certain which of the same name beside them is which.
         """
         rows = np.flatnonzero(self.place >= 0)
-        rows = rows[self.work.code[rows] == self.pattern.work.code[self.place[rows]]]
         before, size = self.pattern.work.exact[self.place[rows]], self.work.exact[rows]
         alike, group = grouped([before, size]).group, grouped([before]).group
         number, of = counts(alike, rows.size)[alike], counts(group, rows.size)[group]
