@@ -195,10 +195,11 @@ def _found(work: _Work, reference: Reference) -> _Found:
 
 
 def _follow_products(lines: _Lines, found: _Found) -> None:
-    """The second part of a product is of the same module."""
+    """The second part of a product is of the same module, unless it may be of the product before that."""
     group = lines.signatures.group
     rows = np.flatnonzero(group[1:] == SPLIT) + 1
     rows = rows[(group[rows - 1] == PRODUCT) & (lines.line[rows - 1] == lines.line[rows])]
+    rows = rows[(rows == 1) | (group[rows - 2] != PRODUCT)]
     part, product = lines.order[rows], lines.order[rows - 1]
     found.module[part], found.cause[part] = found.module[product], found.cause[product]
 
