@@ -396,6 +396,29 @@ def test_the_command_prints_what_the_model_predicts(tmp_path: Path, capsys: pyte
     assert "compute" in shown
 
 
+@pytest.mark.parametrize(("stream", "step", "untold"), [(7, 51, False), (8, 101, True)])
+def test_a_wait_ends_with_the_only_stream_and_stays_as_long_where_it_is_not_known_for_what(
+    stream: int, step: int, untold: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = (
+        f"""
+        range            1  {at}      {at + 108}  ProfilerStep#{at}
+        launch           1  {at}      {at + 1}    #{at}1
+        kernel+7         1  {at + 1}  {at + 101}  #{at}1 gemm
+        launch           1  {at + 2}  {at + 101}  #{at}2 cudaStreamSynchronize
+        launch           1  {at + 102}  {at + 103}  #{at}3
+        kernel+{stream}  1  {at + 103}  {at + 104}  #{at}3 last"""
+        for at in (1000, 2000, 3000)
+    )
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", "\n".join(steps)), scheduler="here")
+    found = predict(dataset, Changes(scale=(("*:kernel=gemm", 0.5),)))
+    kinds = {row["kind"]: row["ns"] for row in found.after}
+    assert (found.step_before_ns, kinds["compute"]) == (1000, 51)
+    assert found.step_after_ns == 1000 - 101 + step
+    assert main(["whatif", str(dataset.folder)]) == 0
+    assert ("take as long as before" in capsys.readouterr().out) == untold
+
+
 def test_a_real_model_takes_as_long_as_predicted_when_it_is_replayed_from_a_graph(tmp_path: Path) -> None:
     eager, replayed = (
         tracekit.parse(DATA / f"h100_{name}.sqlite", tmp_path / name, scheduler="here") for name in ("eager", "graph")

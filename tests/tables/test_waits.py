@@ -92,6 +92,25 @@ def test_what_a_call_waits_for_is_the_last_work_launched_before_on_its_stream_or
     )
 
 
+@pytest.mark.parametrize(("stream", "known"), [(7, "1"), (8, "-")])
+def test_a_process_with_one_stream_waits_for_that_if_none_is_recorded(parsed: Parse, stream: int, known: str) -> None:
+    dataset = parsed(f"""
+        launch           1   0   1 #1
+        kernel+{stream}  1  50  60 #1 first
+        launch           1   2   3 #2
+        kernel+7         1  60  90 #2 second
+        launch           1   4  91 #3 cudaStreamSynchronize
+    """)
+    check(
+        dataset,
+        "waits",
+        f"""
+        name                   start_ns  kernel_id
+        cudaStreamSynchronize  4         {known}
+    """,
+    )
+
+
 @pytest.mark.parametrize("numbered", [True, False])
 def test_waits_for_events_are_for_the_work_before_the_record(parsed: Parse, numbered: bool) -> None:
     lines = """

@@ -3,6 +3,7 @@
 A call blocks by its name: ``*Synchronize``, copies that are not ``Async``, and those of which an end is pageable memory
 of the host. (``cudaEventQuery`` is recorded as a synchronisation too, and does not block.) What it waited for is the
 work that ended last of all that was launched before it on its stream or context, or before the record of its event.
+If neither is recorded, a process that works on one alone waits for that.
 """
 
 import re
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.arrays.codes import lookup, positions
-from tracekit.arrays.groups import maxima
+from tracekit.arrays.groups import agreed
 from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Ints, Rows
 from tracekit.recording.tables import NO_TIME, Launches, Recording
@@ -143,9 +144,9 @@ def _work_waited_for(evidence: Evidence, launch: Rows) -> Rows:
     launches = recording.launches
     target = lookup(lookup(_codes(recording.names, _WAITS_FOR), launches.name), launch)
     rows = np.flatnonzero(target >= 0)
-    work = np.full(launch.size, -1)
+    found = np.full(launch.size, -1)
     if not rows.size:
-        return work
+        return found
     calls, target = launches.take(launch[rows]), target[rows]
     about = recording.stream_calls
     at = _stream_calls_of(recording, calls)
@@ -153,22 +154,17 @@ def _work_waited_for(evidence: Evidence, launch: Rows) -> Rows:
     context = np.where(event, lookup(about.event_context, at), lookup(about.context, at))
     stream = np.where(event, lookup(about.event_stream, at), lookup(about.stream, at))
     process = recording.threads.process[calls.thread].astype(np.int64)
-    context = np.where(by_context & (context < 0), _only_contexts(recording)[process], context)
+    # Where neither is recorded, a process of one context or stream can wait for no other.
+    unknown = ~event & (context < 0) & (stream < 0)
+    work, processes = recording.work, recording.threads.process_pid.size
+    context = np.where(unknown, agreed(work.process, work.context, processes)[process], context)
+    stream = np.where(unknown & ~by_context, agreed(work.process, work.stream, processes)[process], stream)
     before = np.where(event, _recorded_ns(recording, process, lookup(about.recorded_by, at)), calls.start_ns)
     known = (before != NO_TIME) & (context >= 0) & (by_context | (stream >= 0))
     for chosen, streams in ((known & by_context, False), (known & ~by_context, True)):
         place = _Places(process[chosen], context[chosen], stream[chosen] if streams else None)
-        work[rows[chosen]] = place.last_work(evidence, before[chosen])
-    return work
-
-
-def _only_contexts(recording: Recording) -> Ints:
-    """The context of every process that has one alone; else -1."""
-    work = recording.work
-    processes = recording.threads.process_pid.size
-    most = maxima(work.process, work.context, processes)
-    least = -maxima(work.process, -work.context, processes)
-    return np.where(most == least, most, -1)
+        found[rows[chosen]] = place.last_work(evidence, before[chosen])
+    return found
 
 
 def _recorded_ns(recording: Recording, process: Ints, correlation: Ints) -> Ints:

@@ -16,6 +16,8 @@ from tracekit.views.formatting import change, duration, fitting, percent
 _HEADINGS = ("kind", "before", "share before", "after", "share after", "change")
 #: What a narrow terminal does without, first to last.
 _SPARED = ("share before", "share after", "before")
+#: Waits are said to stay if they take more than so much of a step.
+_LEAST_UNTOLD = 0.01
 
 
 def as_json(prediction: Prediction) -> dict[str, Any]:
@@ -45,6 +47,10 @@ def as_text(prediction: Prediction, what: str, width: int) -> RenderableType:
             else f"{prediction.unproven:,} collectives keep their waits"
         )
         note = f"{kept}: not all of their ranks are known"
+        parts.append(Text(note, style="dim"))
+    if prediction.untold_ns > _LEAST_UNTOLD * before:
+        time = duration(prediction.untold_ns)
+        note = f"calls that block for {time} in all take as long as before: the report does not tell what they wait for"
         parts.append(Text(note, style="dim"))
     return Group(*parts)
 

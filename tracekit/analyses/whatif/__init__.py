@@ -43,6 +43,7 @@ class Prediction:
         before: A row per kind of :mod:`tracekit.analyses.budget`: ``kind``, ``ns`` and ``share``.
         after: The same after the changes.
         unproven: How many kernels of collectives there are of which not all ranks are known: these keep their waits.
+        untold_ns: How long in all calls block where the report does not tell for what: these take as long as before.
     """
 
     step_before_ns: int
@@ -51,6 +52,7 @@ class Prediction:
     before: list[dict[str, Any]]
     after: list[dict[str, Any]]
     unproven: int = 0
+    untold_ns: int = 0
 
 
 class StepModel:
@@ -94,7 +96,8 @@ class StepModel:
         others = [self._step_ns(one, changes) for one in self._tasks[1:]]
         known = (min(total, *others), max(total, *others)) if others else None
         unproven = int((self._found.work.collective & (self._tasks[0].meeting < 0)).sum())
-        return Prediction(sum(row["ns"] for row in self._before), total, known, self._before, after, unproven)
+        before = sum(row["ns"] for row in self._before)
+        return Prediction(before, total, known, self._before, after, unproven, self._found.events.untold_ns())
 
     def step_ns(self, changes: Changes) -> int:
         """The ``step_after_ns`` of :meth:`predict` alone, for many questions.

@@ -48,6 +48,10 @@ class Events(NamedTuple):
     everywhere: Flags
     module: Rows
 
+    def untold_ns(self) -> int:
+        """How long calls that work ends block, where it is not known which."""
+        return int((self.end - self.start)[self.ended_by_work & (self.work < 0)].sum())
+
 
 class Work(NamedTuple):
     """Device work by start.
