@@ -13,11 +13,11 @@ import numpy as np
 from tracekit import causes
 from tracekit.aligned.borders import Borders
 from tracekit.aligned.reference import Pattern, Reference
-from tracekit.aligned.sequences import Agreement, agreement
+from tracekit.aligned.sequences import Agreement, agreement, near
 from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures
 from tracekit.aligned.sizes import unexplained
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import counts, grouped, maxima
+from tracekit.arrays.groups import counts, grouped, maxima, minima
 from tracekit.arrays.types import Flags, Ints, Rows
 
 _UNMATCHED, _AMBIGUOUS, _CONTRADICTED = (
@@ -34,7 +34,8 @@ _MOST_COMPARED = 6
 _FEW_OF = 3
 #: How many places a kernel may run earlier or later than in the marked run.
 _FARTHEST_MOVE = 16
-_NEVER = np.iinfo(np.int64).max
+#: In place of the name of a kernel of which nothing is known.
+_ANY = np.iinfo(np.int64).min
 #: The share of equal sizes from which two steps have the same batch.
 _SAME_SIZES = 0.9
 #: Cells of all comparisons of a reference and a report, after which no further ones are made; and how many a row costs
@@ -335,14 +336,18 @@ class _Comparison:
         extra, missing = np.flatnonzero(((self.place < 0) & ~self.filled) | renamed), np.flatnonzero(uncovered)
         at = np.append(certain, work.size)[np.searchsorted(self.place[certain], missing)]
         # Past the ends, the steps before and after may lack any.
-        at, ends = np.concatenate([[0], at, [work.size]]), ~renamed[extra][:, None]
-        alike = np.hstack([ends, work[extra][:, None] == pattern[missing], ends])
-        apart = np.where(alike, np.abs(extra[:, None] - at), _NEVER)
-        nearest = [apart == apart.min(axis=axis, keepdims=True, initial=_FARTHEST_MOVE) for axis in range(2)]
+        at = np.concatenate([[0], at, [work.size]])
+        name = np.concatenate([[_ANY], pattern[missing], [_ANY]])
+        one, other = near(extra, at, _FARTHEST_MOVE)
+        fits = np.where(name[other] == _ANY, ~renamed[extra[one]], name[other] == work[extra[one]])
+        one, other = one[fits], other[fits]
+        apart = np.abs(extra[one] - at[other])
+        nearest = apart == minima(one, apart, extra.size)[one]
+        nearest |= apart == minima(other, apart, at.size)[other]
         moved = np.zeros(work.size, dtype=bool)
-        for row, column in np.argwhere(nearest[0] | nearest[1]).tolist():
-            first, last = sorted((int(extra[row]), int(at[column])))
-            moved[first : last + 1] |= work[first : last + 1] == work[extra[row]]
+        for row, place in sorted({*zip(extra[one[nearest]].tolist(), at[other[nearest]].tolist(), strict=True)}):
+            first, last = sorted((row, place))
+            moved[first : last + 1] |= work[first : last + 1] == work[row]
         return moved
 
     def _next_to_gaps(self) -> Flags:

@@ -77,6 +77,8 @@ class _Lines(NamedTuple):
     def without_splits(self) -> "_Lines":
         """Without the second parts of products, of which kernels of other tuning may have more or less."""
         kept = np.flatnonzero(self.signatures.group != SPLIT)
+        if kept.size == self.order.size:
+            return self
         return _Lines(self.order[kept], self.line[kept], self.step[kept], self.signatures.at(kept))
 
 

@@ -117,3 +117,10 @@ def _agreed(weights: Ints, forward: Ints, labels: Rows, low: int, unit: int) -> 
         label=np.where(always & (lowest == highest), highest, -1),
         used=used,
     )
+
+
+def near(left: Ints, right: Ints, most: int) -> tuple[Rows, Rows]:
+    """Pairs of rows of two sorted arrays whose values differ by at most so much."""
+    low, high = np.searchsorted(right, left - most), np.searchsorted(right, left + most, side="right")
+    one = np.repeat(np.arange(left.size), high - low)
+    return one, np.arange(one.size) + np.repeat(high - np.cumsum(high - low), high - low)
