@@ -172,6 +172,14 @@ def test_a_collective_waits_until_its_last_rank_has_begun(parsed: Parse) -> None
     assert communicates.ns.tolist() == [5 * 89_000 - 90_017, 5 * 89_200 - 90_017]
 
 
+def test_a_rank_by_itself_waits_as_it_does_among_the_others(parsed: Parse) -> None:
+    dataset = parsed(RANKS)
+    together = budget.frame(dataset)
+    for pid in (7, 8):
+        alone = budget.frame(dataset.of_processes({None: [pid]}))
+        assert alone.to_dict("records") == together[together.pid == pid].to_dict("records")
+
+
 def test_ranks_of_several_reports_wait_for_each_other(tmp_path: Path) -> None:
     dataset = joined_here(reports(simulated(Job(seed=1, ranks=2, steps=6)), tmp_path), tmp_path / "run")
     together = budget.frame(dataset)

@@ -13,7 +13,7 @@ from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.simulator import eventful, simulate, write_report
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
-from tracekit.analyses import ANALYSES, kernels, modules, side_by_side, stragglers, tree
+from tracekit.analyses import ANALYSES, coverage, kernels, modules, side_by_side, stragglers, tree
 from tracekit.analyses.base import Analysis
 from tracekit.cli import main
 from tracekit.dataset.opening import Dataset
@@ -82,13 +82,61 @@ def test_traces_of_the_cycles_of_one_process_are_one_process_and_one_rank(*, tmp
     assert " in 2 processes" in str(summary.as_text(dataset).renderables[0])
 
 
-def test_reports_of_several_ranks_are_refused_by_rank(tmp_path: Path) -> None:
-    lines = "".join(
-        f"range {rank}/1 0 100 rank{rank}\nlaunch {rank}/1 10 20 #1\nkernel {rank}/1 30 40 #1 gemm\n" for rank in (1, 2)
-    )
-    dataset = joined_here([report(tmp_path / "node.sqlite", lines)], tmp_path / "node.tracekit")
-    with pytest.raises(UsageError, match="holds ranks 1, 2: use --by report"):
-        side_by_side.frame(dataset, kernels, "rank")
+def lines_of_rank(rank: int) -> str:
+    return f"""
+        range    {rank}/1  0   200 rank{rank}
+        range    {rank}/1  10  100 ProfilerStep#{rank}
+        range    {rank}/1  10  90  {{'Module': 'top'}}
+        range    {rank}/1  20  60  {{'Module': 'top.a', 'Inputs': [[{rank}]]}}
+        launch   {rank}/1  30  31  #1
+        kernel+7 {rank}/1  32  {40 + rank}  #1 gemm
+        launch   {rank}/1  50  60  #2 cudaStreamSynchronize stream=7
+        launch   {rank}/1  70  71  #3
+        memcpy   {rank}/1  72  80  #3 4096
+    """
+
+
+@pytest.fixture(scope="module")
+def ranks_alone_and_together(tmp_path_factory: pytest.TempPathFactory) -> list[Dataset]:
+    """Reports of ranks 1 and 2, and one of both."""
+    folder = tmp_path_factory.mktemp("ranks")
+    return [
+        tracekit.parse(report(folder / f"{name}.sqlite", "\n".join(map(lines_of_rank, ranks))), scheduler="here")
+        for name, ranks in (("one", (1,)), ("other", (2,)), ("both", (1, 2)))
+    ]
+
+
+@pytest.mark.parametrize("analysis", [one for one in OF_ONE if one is not coverage], ids=lambda one: one.NAME)
+def test_a_rank_of_a_report_of_several_has_the_rows_of_a_report_of_its_own(
+    analysis: Analysis, ranks_alone_and_together: list[Dataset]
+) -> None:
+    *alone, node = ranks_alone_and_together
+    answer = side_by_side.frame(node, analysis, "rank")
+    for rank, own in enumerate(alone, 1):
+        assert comparable(answer[answer["rank"] == rank]) == comparable(analysis.frame(own))
+
+
+def test_ranks_of_several_reports_of_several_ranks_follow_one_another(tmp_path: Path) -> None:
+    files = [
+        report(tmp_path / f"{name}.sqlite", "\n".join(map(lines_of_rank, ranks)))
+        for name, ranks in (("a", (3, 4)), ("b", (1, 2)), ("c", (5,)))
+    ]
+    answer = side_by_side.frame(joined_here(files, tmp_path / "run.tracekit"), kernels, "rank")
+    gemms = answer[answer["name"] == "gemm"]
+    assert gemms["rank"].tolist() == [1, 2, 3, 4, 5]
+    assert gemms["report"].tolist() == ["b", "b", "a", "a", "c"]
+    assert gemms["gpu_time_ns"].tolist() == [9, 10, 11, 12, 13]
+
+
+def test_ranks_that_do_not_work_in_a_module_have_no_rows_there(tmp_path: Path) -> None:
+    lines = "\n".join(f"range {rank}/1 0 9 rank{rank}\nrange {rank}/1 1 8 {{'Module': 'top'}}" for rank in (1, 2))
+    node = tracekit.parse(report(tmp_path / "node.sqlite", lines), scheduler="here")
+    assert side_by_side.frame(node.subtree("top"), kernels, "rank").empty
+
+
+def test_coverage_is_not_divided_by_ranks_of_one_report(ranks_alone_and_together: list[Dataset]) -> None:
+    with pytest.raises(UsageError, match="coverage is not divided by processes"):
+        side_by_side.frame(ranks_alone_and_together[-1], coverage, "rank")
 
 
 def on_host(path: Path, *names: str) -> Path:

@@ -295,7 +295,8 @@ def _modules(table: pa.Table, modules: Hierarchy | None) -> Rows:
 def _waited(dataset: Dataset, lines: Rows, kernel_id: Ints) -> Ints:
     """How long each kernel waited for the last rank of its collective; 0 where it is not proven who took part."""
     everything = dataset.with_all_reports
-    if not lines.size or (lines.min() == lines.max() and not everything.reports):
+    others = everything.reports or len(everything.manifest["processes"]) > 1
+    if not lines.size or (lines.min() == lines.max() and not others):
         return np.zeros(kernel_id.size, np.int64)
     if NAME not in dataset.known_of_all:
         dataset.known_of_all[NAME] = _waited_of_all(everything)

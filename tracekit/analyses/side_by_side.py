@@ -1,4 +1,4 @@
-"""One question asked separately of every report or host: the same figures side by side, one at a time in memory."""
+"""One question asked separately of every report, rank or host: the same figures side by side, one part at a time."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) 
 
     Returns:
         The rows of all answers, with ``report`` (in a dataset of several), after ``rank`` if that is what is asked for:
-        several reports of a rank, or of a process whose rank is unknown, are asked together, without ``report``; or
-        with ``host``, of all reports of a machine together (null for reports that do not record theirs).
+        several reports of a rank, or of a process whose rank is unknown, are asked together, without ``report``, and
+        of a report of several ranks the processes of each; or with ``host``, of all reports of a machine together (null
+        for reports that do not record theirs).
 
     Raises:
-        UsageError: If the question compares reports itself, or a report holds several ranks.
+        UsageError: If the question compares reports itself, or processes of several ranks have one id.
     """
     if by is None:
         return analysis.frame(dataset, **options)
@@ -61,14 +62,17 @@ def _parts(dataset: Dataset, by: str) -> Iterator[tuple[Dataset, _Keys]]:
         for part in dataset.by_report():
             yield part, {REPORT: part.reports[0] if part.reports else None}
         return
-    parts: dict[tuple[int | None, int], list[str]] = {}
+    parts: dict[tuple[int | None, int], dict[str | None, list[int] | None]] = {}
     first = of_same_processes(dataset.manifest.get("reports", [dataset.manifest]))
     for part, process in zip(dataset.by_report(), first, strict=True):
-        rank = _rank(part)
-        parts.setdefault((rank, process if rank is None else 0), []).extend(part.reports)
-    for (rank, _), names in sorted(parts.items(), key=lambda item: (item[0][0] is None, item[0][0] or 0)):
+        name = part.reports[0] if part.reports else None
+        for rank, pids in _ranks(part).items():
+            parts.setdefault((rank, process if rank is None else 0), {})[name] = pids
+    for (rank, _), reports in sorted(parts.items(), key=lambda item: (item[0][0] is None, item[0][0] or 0)):
+        names = [name for name in reports if name is not None]
         one: _Keys = {} if len(names) > 1 else {REPORT: names[0] if names else None}
-        yield dataset.of_reports(*names) if names else dataset, {RANK: rank, **one}
+        own = {name: pids for name, pids in reports.items() if pids is not None}
+        yield (dataset.of_reports(*names) if names else dataset).of_processes(own), {RANK: rank, **one}
 
 
 def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
@@ -81,14 +85,20 @@ def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
         yield dataset.of_reports(*reports[host]), {HOST: host}
 
 
-def _rank(part: Dataset) -> int | None:
+def _ranks(part: Dataset) -> dict[int | None, list[int] | None]:
+    """The ranks of a report, None of processes of which it is unknown, and their ids; None as ids if it is of one."""
     entry = part.manifest["reports"][0] if part.reports else part.manifest
-    ranks = sorted({claim["rank"] for claim in entry.get("ranks", ())})
-    if len(ranks) > 1:
-        shown = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")  # noqa: PLR2004
+    rank_of = {claim["pid"]: claim["rank"] for claim in entry.get("ranks", ())}
+    if len({*rank_of.values()}) < 2:  # noqa: PLR2004
+        return {next(iter(rank_of.values()), None): None}
+    if entry.get("processes_share_ids"):
         name = part.reports[0] if part.reports else part.folder
-        raise UsageError(f"--by rank needs reports of one rank each; {name} holds ranks {shown}: use --by report")
-    return ranks[0] if ranks else None
+        raise UsageError(f"--by rank cannot tell the processes of {name} apart: some have the same id")
+    working = part.table("kernels", ["pid"]).column("pid").unique().to_pylist()
+    ranks: dict[int | None, list[int] | None] = {}
+    for pid in dict.fromkeys([*rank_of, *working]):
+        ranks[rank_of.get(pid)] = [*(ranks.get(rank_of.get(pid)) or []), pid]
+    return ranks
 
 
 def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from difflib import get_close_matches
@@ -75,6 +75,8 @@ class Dataset:
         self.manifest = self._as_written = manifest.read(folder)
         self.root: str | None = None
         self._module_ids: tuple[int, int] | None = None
+        #: Of reports of which only some processes belong to it, by name.
+        self._pids: dict[str | None, list[int]] = {}
         self._checked: set[str] = set()
         #: What was worked out about all reports, by name; all parts of the dataset share it.
         self.known_of_all: dict[str, Any] = {}
@@ -208,9 +210,10 @@ class Dataset:
 
     @property
     def with_all_reports(self) -> Dataset:
-        """The whole dataset, also if this is only some of its reports."""
+        """The whole dataset, also if this is only some of its reports or processes."""
         names = [entry["name"] for entry in self._as_written.get("reports", ())]
-        return self.whole.of_reports(*names) if names else self.whole
+        everything = self.whole.of_processes({})
+        return everything.of_reports(*names) if names else everything
 
     def of_reports(self, *names: str) -> Dataset:
         """The part of the dataset, or of a subtree, that belongs to one or more of several reports.
@@ -221,6 +224,19 @@ class Dataset:
         part = copy(self)
         vars(part).pop("_steps_seen", None)
         part.manifest = manifest.of_some(self.manifest, entries, self.manifest["rows"][UNITED])
+        return part
+
+    def of_processes(self, pids: Mapping[str | None, Sequence[int]]) -> Dataset:
+        """The part of the dataset, or of a subtree, that belongs to some processes.
+
+        Its ``modules`` and its manifest are those of all; ``coverage`` cannot be divided so.
+
+        Args:
+            pids: Process ids by report, None for that of a dataset of one; other reports stay whole.
+        """
+        part = copy(self)
+        vars(part).pop("_steps_seen", None)
+        part._pids = {report: [*own] for report, own in pids.items()}
         return part
 
     def by_report(self) -> Iterator[Dataset]:
@@ -296,7 +312,8 @@ class Dataset:
             raise UsageError(f"{name} has no column {unknown[0]}; {did_you_mean(unknown[0], names)}")
         wanted = list(columns) if columns is not None else names
         with self._reading(name, place):
-            table = self._rows(name, rows, [column for column in wanted if column != REPORT])
+            read = partial(self._rows, name, rows)
+            table = self._of_own_processes(name, report, [column for column in wanted if column != REPORT], read)
         if report is None or REPORT not in wanted:
             return _without_id(table)
         return _without_id(_with_report(table, report)).select(wanted)
@@ -305,8 +322,26 @@ class Dataset:
         wanted = [column for column in columns or file.rows.schema_arrow.names if column != REPORT]
         for group in range(file.rows.num_row_groups):
             with self._reading(name, file.name):
-                piece = _without_id(_with_report(file.rows.read_row_group(group, columns=wanted), file.report))
+                read = partial(file.rows.read_row_group, group)
+                rows = self._of_own_processes(name, file.report, wanted, read)
+                piece = _without_id(_with_report(rows, file.report))
             yield piece if columns is None else piece.select(columns)
+
+    def _of_own_processes(
+        self, name: str, report: str | None, columns: list[str], read: Callable[[list[str]], pa.Table]
+    ) -> pa.Table:
+        """What ``read`` gives for some columns, only of the processes that belong to the part."""
+        pids = self._pids.get(report)
+        if pids is None or name == UNITED:
+            return read(columns)
+        if name == "coverage":
+            raise UsageError(f"{name} is not divided by processes; ask the whole report for it")
+        key, own = "pid", np.array(pids)
+        if name == "kernel_modules":
+            whole = self.whole if report is None else self.whole.of_reports(report)
+            key, own = "kernel_id", integers(whole.table("kernels", ["kernel_id"]), "kernel_id")
+        rows = read(list(dict.fromkeys([*columns, key])))
+        return rows.filter(pa.array(np.isin(integers(rows, key), own))).select(columns)
 
     def _rows(self, name: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
         if self._module_ids is None:
