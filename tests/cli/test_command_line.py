@@ -50,7 +50,7 @@ Why some time has no module, and what to do
 filter the report by time
 
 Tables are in out
-Findings (the most each saves of the median step): launch_bound top 61.7 %: tracekit show findings out
+Findings (the most each saves of the median step): launch_bound top 62.4 %: tracekit show findings out
 
 Next: tracekit html out # a page to open in a browser
 tracekit show kernels out # or another question: tracekit show --list
