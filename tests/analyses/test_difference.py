@@ -18,6 +18,7 @@ from tracekit.analyses import difference
 from tracekit.analyses.comparable import paths_of
 from tracekit.analyses.difference import Options, compare
 from tracekit.analyses.step_times import step_times
+from tracekit.analyses.wall_clock import WallClock, wall_clocks
 from tracekit.dataset.opening import Dataset
 from tracekit.views import difference as view
 
@@ -80,7 +81,7 @@ def test_the_command_shows_it(tmp_path: Path) -> None:
     assert code == 0
     assert re.sub(r"^─+$", "─", text, flags=re.MULTILINE) == "\n".join(
         (
-            "Wall clock of the median step: 10 us before, 10 us after (0.0 %)",
+            "Wall clock of a train step: 10 us before, 10 us after (0.0 %)",
             "GPU time per step before after change kernels",
             "─",
             "train 110 ns 170 ns +60 ns (+54.5 %) slower 2",
@@ -98,8 +99,21 @@ def test_the_wall_clock_of_steps_is_told_also_if_no_module_changed(tmp_path: Pat
     bodies = ["gemm 100"] * 5
     before, after = parsed(tmp_path, "a", steps(*bodies)), parsed(tmp_path, "b", steps(*bodies, apart=15_000))
     first, *_, last = said(before, after)[1].splitlines()
-    assert first == "Wall clock of the median step: 10 us before, 15 us after (+50.0 %)"
+    assert first == "Wall clock of a train step: 10 us before, 15 us after (+50.0 %)"
     assert last == "No module changed by more than the spread between steps."
+
+
+def test_another_mix_of_batch_sizes_does_not_change_the_wall_clock(tmp_path: Path) -> None:
+    def served(name: str, *batches: int) -> Dataset:
+        lines, at = [], 0
+        for number, batch in enumerate(batches, 1):
+            lines.append(f"range 1 {at} {at + 9} execute_context_0(0)_generation_{batch}({batch})")
+            lines.append(f"launch 1 {at + 1} {at + 2} #{number}\nkernel 1 {at + 3} {at + 4} #{number} gemm")
+            at += 1_000 * batch
+        return parsed(tmp_path, name, "\n".join(lines))
+
+    few, many = served("a", 1, 1, 1, 8, 1, 1), served("b", 1, 1, 8, 8, 8, 8, 1)
+    assert wall_clocks(few, many) == {"decode": WallClock(before_ns=2_750, after_ns=2_750)}
 
 
 def test_a_dataset_does_not_differ_from_itself(tmp_path: Path) -> None:
@@ -429,8 +443,8 @@ def test_json_says_everything_compared_and_what_failed(tmp_path: Path) -> None:
     outcome = command("diff", before.folder, after.folder, "--json", "--fail-over", "10%")
     found = json.loads(outcome.out)
     assert outcome.code == 3
-    assert set(found) == {"notes", "wall_clock_ns", "rows", "phases", "kernels", "failed"}
-    assert found["wall_clock_ns"] == {"before": 10_000, "after": 10_000}
+    assert set(found) == {"notes", "wall_clocks", "rows", "phases", "kernels", "failed"}
+    assert found["wall_clocks"] == {"train": {"before_ns": 10_000, "after_ns": 10_000}}
     assert [row["path"] for row in found["failed"]] == ["train", "top", "top.a"]
     assert found["kernels"][0]["name"] == "gemm"
 

@@ -92,14 +92,16 @@ def test_what_a_call_waits_for_is_the_last_work_launched_before_on_its_stream_or
     )
 
 
-@pytest.mark.parametrize(("stream", "known"), [(7, "1"), (8, "-")])
-def test_a_process_with_one_stream_waits_for_that_if_none_is_recorded(parsed: Parse, stream: int, known: str) -> None:
+@pytest.mark.parametrize(("stream", "end", "known"), [(7, 91, "1"), (8, 91, "-"), (7, 89, "-")])
+def test_a_process_with_one_stream_waits_for_that_if_none_is_recorded(
+    parsed: Parse, stream: int, end: int, known: str
+) -> None:
     dataset = parsed(f"""
         launch           1   0   1 #1
         kernel+{stream}  1  50  60 #1 first
         launch           1   2   3 #2
         kernel+7         1  60  90 #2 second
-        launch           1   4  91 #3 cudaStreamSynchronize
+        launch           1   4  {end} #3 cudaStreamSynchronize
     """)
     check(
         dataset,

@@ -177,15 +177,12 @@ def _by_kind(found: _Found) -> Ints:
     return sums(cell, found.rows.ns, windows * len(KINDS)).reshape(-1, len(KINDS))
 
 
-def median_step_ns(dataset: Dataset) -> int | None:
-    """The wall clock of the median step, of two in the middle the shorter one; None if no device worked in a step."""
-    if not dataset.manifest["rows"]["steps"]:
-        return None
-    works = (_work_of(part, None) for part in _reports(dataset))
-    windows = [windows_of(work.line, work.column("step_id"), work.start, work.end) for work in works]
-    lengths = np.sort(np.concatenate([found.end - found.start for found in windows]))
-    lengths = lengths[lengths > 0]
-    return int(lengths[(lengths.size - 1) // 2]) if lengths.size else None
+def step_lengths(dataset: Dataset) -> Iterator[tuple[Dataset, Ints, Ints]]:
+    """Of every report the step of each window, -1 where none is known, and how long it lasts in ns."""
+    for part in _reports(dataset):
+        work = _work_of(part, None)
+        windows = windows_of(work.line, work.column("step_id"), work.start, work.end)
+        yield part, windows.step, windows.end - windows.start
 
 
 def waits_of_streams(dataset: Dataset) -> tuple[int, int]:

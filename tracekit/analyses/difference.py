@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.budget import median_step_ns
 from tracekit.analyses.comparable import (
     Run,
     check_devices,
@@ -26,6 +25,7 @@ from tracekit.analyses.nodes import noun
 from tracekit.analyses.phase_times import PHASES
 from tracekit.analyses.step_metrics import KEYS, Mix, in_blocks, mix
 from tracekit.analyses.step_times import StepTimes
+from tracekit.analyses.wall_clock import WallClock, wall_clocks
 from tracekit.arrays.types import Flags, Floats
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
@@ -72,7 +72,7 @@ class Difference(NamedTuple):
             ``phase``, judged by the same rules.
         node: What is compared besides steps: ``module``, ``range``, ``operator`` or ``node``.
         patterns: For the paths of modules the same with a star for the numbers of siblings: ``top.layers.*.mlp``.
-        wall_clock_ns: That of the median step of each run; None if no device worked in a step.
+        wall_clocks: That of steps alike in size, by kind of step; of kinds in which a device worked.
     """
 
     rows: pd.DataFrame
@@ -81,7 +81,7 @@ class Difference(NamedTuple):
     phases: pd.DataFrame
     node: str
     patterns: dict[str, str]
-    wall_clock_ns: tuple[int | None, int | None]
+    wall_clocks: dict[str, WallClock]
 
 
 def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd.DataFrame:
@@ -129,8 +129,7 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
     phases = _by_phase(rows, times_before, times_after, options.threshold)
     patterns = patterns_of(after, names[1]) | patterns_of(before, names[0])
     tables = _with_phases(rows, phases), _changed_kernels(own, rows)
-    wall_clock_ns = median_step_ns(before), median_step_ns(after)
-    return Difference(*tables, notes, phases, noun(after), patterns, wall_clock_ns)
+    return Difference(*tables, notes, phases, noun(after), patterns, wall_clocks(before, after))
 
 
 def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:

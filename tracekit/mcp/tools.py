@@ -137,7 +137,7 @@ class Tools:
         changes = sorted(difference.changed_parts(rows), key=lambda row: -abs(row["change_ns"]))
         content = {
             "notes": found.notes,
-            "wall_clock_ns": found.wall_clock_ns,
+            "wall_clocks": difference.wall_clocks(found),
             "steps": difference.whole_steps(rows),
             "changes": changes,
         }

@@ -164,6 +164,9 @@ def _work_waited_for(evidence: Evidence, launch: Rows) -> Rows:
     for chosen, streams in ((known & by_context, False), (known & ~by_context, True)):
         place = _Places(process[chosen], context[chosen], stream[chosen] if streams else None)
         found[rows[chosen]] = place.last_work(evidence, before[chosen])
+    # A call that returned before that work ended waited for a stream that did nothing.
+    elsewhere = unknown & ~by_context & (lookup(work.end_ns, found[rows]) > calls.end_ns)
+    found[rows[elsewhere]] = -1
     return found
 
 

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import budget, nodes
+from tracekit.analyses import nodes
 from tracekit.analyses.base import Analysis, Columns, taken
 from tracekit.analyses.phase_times import COLUMNS, TRAINING
 from tracekit.analyses.side_by_side import RANK, REPORT, frame as side_by_side_frame
@@ -239,8 +239,6 @@ def is_empty(name: str, answer: Columns) -> bool:
 
 def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     """What to show in place of an empty answer of an analysis, and why it is empty."""
-    if name == "findings" and not rows_of(budget.columns(dataset)):
-        name = budget.NAME
     others = name in _EMPTY and name != "layers"
     about_modules = not others and not {"path", "module", "class_name"}.isdisjoint(answer)
     if about_modules and not dataset.manifest["rows"]["calls"]:
@@ -248,8 +246,7 @@ def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     if name == "findings":
         from tracekit.analyses.findings import has_device_work  # noqa: PLC0415 - only after it has been asked
 
-        if not has_device_work(dataset):
-            return Text("no matching rows: no work on a GPU was recorded, of which something could be saved")
+        name = name if has_device_work(dataset) else "budget"
     return Text(f"no matching rows: {_EMPTY.get(name, 'no work of a device was recorded')}")
 
 

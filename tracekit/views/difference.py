@@ -37,7 +37,7 @@ def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, A
     """The comparison as plain data, for other programs."""
     return {
         "notes": difference.notes,
-        "wall_clock_ns": dict(zip(("before", "after"), difference.wall_clock_ns, strict=True)),
+        "wall_clocks": wall_clocks(difference),
         "rows": records(difference.rows),
         "phases": records(difference.phases),
         "kernels": records(difference.kernels),
@@ -61,8 +61,8 @@ def as_text(difference: Difference, most: int, width: int) -> RenderableType:
     steps = [row | {"copies": [row]} for row in whole_steps(rows)]
     lines = by_own_change(changed + only_in_phases, difference.patterns)
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in difference.notes]
-    parts += (wall_clock := _wall_clock(*difference.wall_clock_ns))
-    heading = "GPU time per step" if wall_clock else "per step"
+    parts += [_wall_clock(kind, *found) for kind, found in difference.wall_clocks.items()]
+    heading = "GPU time per step" if difference.wall_clocks else "per step"
     tally = Text(_tally(changed, len(only_in_phases), difference.node))
     shown = steps + [line | {"by": grown_by(line, lines)} for line in lines[:most]]
     table = _table(heading, _named(shown, difference.node), phases, by_module(difference), width)
@@ -72,12 +72,14 @@ def as_text(difference: Difference, most: int, width: int) -> RenderableType:
     return Group(*parts)
 
 
-def _wall_clock(before: int | None, after: int | None) -> list[RenderableType]:
-    """That of the median step, which can change where the time of no module does."""
-    if not before or not after:
-        return []
+def _wall_clock(kind: str, before: int, after: int) -> RenderableType:
     figures = f"{duration(before)} before, {duration(after)} after ({change(after / before - 1)})"
-    return [Text(f"Wall clock of the median step: {figures}", style="bold")]
+    return Text(f"Wall clock of a {plain(kind)} step: {figures}", style="bold")
+
+
+def wall_clocks(difference: Difference) -> dict[str, dict[str, int]]:
+    """The wall clock of steps by kind, as plain data."""
+    return {kind: found._asdict() for kind, found in difference.wall_clocks.items()}
 
 
 def _only_in_phases(row: dict[str, Any], phases: _Rows) -> bool:
