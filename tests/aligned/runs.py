@@ -93,10 +93,17 @@ class Run:
     """Steps as a report, and for each kernel, in the order of their ids, the module that it is of."""
 
     def __init__(
-        self, steps: Sequence[Step], *, marked: bool, gap: Sequence[Op] = (), cut: int = 0, late: int = 0
+        self,
+        steps: Sequence[Step],
+        *,
+        marked: bool,
+        gap: Sequence[Op] = (),
+        cut: int = 0,
+        late: int = 0,
+        launches: bool = True,
     ) -> None:
         """``late`` and ``cut`` are how much is missing at the beginning and at the end of the recording."""
-        self._marked, self._now, self._id = marked, count(1_000, 1_000), count(1)
+        self._marked, self._now, self._id, self._launches = marked, count(1_000, 1_000), count(1), launches
         self._lines: list[str] = []
         self._grids: list[tuple[int, int, int]] = []
         self.truth: list[str | None] = []
@@ -108,7 +115,7 @@ class Run:
 
     def written(self, path: Path) -> Path:
         """Writes the report."""
-        lines, grids = self._lines, self._grids
+        lines = [line for line in self._lines if self._launches or not line.startswith("launch")]
         if self._late or self._cut:
             kept = slice(self._late, len(self.truth) - self._cut)
             work = [
@@ -118,7 +125,7 @@ class Run:
             lines, self.truth = [line for line in lines if line not in dropped], self.truth[kept]
         report(path, "\n".join(lines))
         with closing(sqlite3.connect(path)) as db:
-            db.executemany("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = ?, gridY = ? WHERE start = ?", grids)
+            db.executemany("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = ?, gridY = ? WHERE start = ?", self._grids)
             db.commit()
         return path
 

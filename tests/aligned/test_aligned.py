@@ -123,6 +123,18 @@ def test_whole_graphs_get_the_module_that_is_called_and_holds_all_they_replace(
     assert laboratory.score(run, reference) == (SIX, told, 0)
 
 
+def test_a_whole_graph_of_all_layers_is_of_the_model_as_their_list_is_not_called(laboratory: Laboratory) -> None:
+    layers = sampled(op for op in model() if "layers" in str(op.module))
+    run = Run([Step(layers, graph=3, how="whole")] * SIX, marked=False)
+    assert laboratory.score(run, laboratory.reference([Step(layers, "step[DECODE bs=8]")] * 3)) == (SIX, SIX, 0)
+
+
+def test_work_whose_launches_were_not_recorded_is_known_stream_by_stream(laboratory: Laboratory) -> None:
+    reference = laboratory.reference([Step(sampled(model()))] * 3)
+    run = Run([Step(sampled(model()))] * SIX, marked=False, launches=False)
+    assert laboratory.score(run, reference).share == 1
+
+
 @pytest.mark.parametrize(("layers", "more"), [(1, 2), (2, 4), (6, 12), (12, 6)])
 @pytest.mark.parametrize("around", [sampled, list])
 def test_steps_of_another_depth_are_neither_several_steps_nor_a_part_of_one(
@@ -181,6 +193,22 @@ def test_a_layer_that_is_missing_among_alike_ones_makes_all_of_them_unknown(labo
     reference = laboratory.reference([Step(sampled(ops))] * 3)
     without = [op for op in ops if not f"{op.module}.".startswith("top.layers.3.")]
     assert laboratory.score(bare(sampled(without)), reference).told == 0
+
+
+def test_a_layer_that_is_missing_makes_all_unknown_even_if_much_else_is_alike(laboratory: Laboratory) -> None:
+    alone = [Op(f"top.alone.{at}", ELEMENTWISE.format(4, f"f{at}"), (64, 1)) for at in range(100)]
+    deep, shallow = ([*alone[:50], *model(layers=layers), *alone[50:]] for layers in (4, 3))
+    assert laboratory.score(bare(shallow), laboratory.reference([Step(deep)] * 3)).told == 0
+
+
+@pytest.mark.parametrize(("number", "known"), [(9, True), (10, False)])
+def test_a_step_in_which_a_seventh_more_runs_is_that_of_another_model(
+    laboratory: Laboratory, number: int, known: bool
+) -> None:
+    more = [Op(None, ELEMENTWISE.format(4, f"f{at}"), (64, 1)) for at in range(number)]
+    ops = model()
+    score = laboratory.score(bare([*ops[:25], *more, *ops[25:]]), laboratory.reference([Step(ops)] * 3))
+    assert (score.told > 0) == known
 
 
 def test_a_step_that_the_end_of_the_marked_recording_cuts_serves_nothing_but_its_equal(laboratory: Laboratory) -> None:

@@ -36,9 +36,9 @@ def plain_norms(*, tokens: int, hidden: int) -> list[Op]:
     return found
 
 
-def wider_mlp(ops: Sequence[Op]) -> list[Op]:
+def wider_mlp(ops: Sequence[Op], part: str = ".act") -> list[Op]:
     """The model with an inner width twice as large."""
-    return [op._replace(grid=(2 * op.grid[0], op.grid[1])) if ".act" in str(op.module) else op for op in ops]
+    return [op._replace(grid=(2 * op.grid[0], op.grid[1])) if part in str(op.module) else op for op in ops]
 
 
 def told(folder: Path, marked: Sequence[Op], bare: Sequence[Op]) -> bool:
@@ -68,6 +68,7 @@ def test_a_larger_batch_is_explained(tmp_path: Path, marked: list[Op], bare: lis
         (perceptron(32, EQUAL), perceptron(32, [2 * width for width in EQUAL])),
         (model(tokens=1), model(tokens=1, hidden=2048)),
         (model(tokens=512), wider_mlp(model(tokens=512))),
+        (model(tokens=512), wider_mlp(model(tokens=1024), part=".mlp.up")),
         (plain_norms(tokens=512, hidden=1024), plain_norms(tokens=512, hidden=2048)),
     ],
 )
@@ -78,6 +79,6 @@ def test_a_wider_model_gets_nothing_even_if_its_rows_fit_one_tile(
 
 
 def test_steps_that_repeat_one_part_show_no_beginning_where_the_recording_cuts_them(tmp_path: Path) -> None:
-    laboratory, step = Laboratory(tmp_path), perceptron(512, EQUAL)
-    reference = laboratory.reference([Step(step)] * 3)
-    assert laboratory.score(Run([Step(step)] * 2, marked=False, late=2, cut=6), reference).told == 0
+    reference = Laboratory(tmp_path).reference([Step(perceptron(512, EQUAL[:3]))] * 3)
+    shallower = Run([Step(perceptron(512, EQUAL[:2]))] * 2, marked=False, late=2)
+    assert Laboratory(tmp_path).score(shallower, reference).wrong == 0

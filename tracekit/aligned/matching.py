@@ -140,7 +140,7 @@ class Matcher:
         if found is None:
             return None
         comparison = _Comparison(work, pattern, found, self._parent, self._called)
-        return comparison.answer(same_sizes=same_sizes, follows=before == int(pattern.work.name[-1]))
+        return comparison.answer(follows=before == int(pattern.work.name[-1]))
 
 
 def _repeats(sequence: Ints) -> bool:
@@ -191,7 +191,7 @@ class _Comparison:
         self.common = np.setdiff1d(work.name[certain], work.name[work.group == PRODUCT])
         self.fused_away = 0
 
-    def answer(self, *, same_sizes: bool, follows: bool) -> Answer | None:
+    def answer(self, *, follows: bool) -> Answer | None:
         """The modules, if the greater part of both is alike, and one batch explains all sizes.
 
         ``follows`` is whether the work before it is what ends the pattern, so that it begins where the pattern does.
@@ -202,7 +202,7 @@ class _Comparison:
         if (self.cause == _AMBIGUOUS).mean() > _MOST_AMBIGUOUS:
             return None
         self._drop_odd_sizes()
-        self._drop_unclear(same_sizes=same_sizes)
+        self._drop_moved()
         self._drop_lonely()
         rows = np.flatnonzero(self.place >= 0)
         place = self.place[rows]
@@ -268,7 +268,7 @@ class _Comparison:
         group, parts = self.work.group[row], self.pattern.module[pattern]
         whole, groups = group == GRAPHS, self.pattern.work.group[pattern]
         of_parts = group in groups or (group == ATTENTION and PRODUCT in groups)
-        similar = group != UNKNOWN and np.unique(parts).size == 1 and self.work.name[row] not in self.common
+        similar = group != UNKNOWN and np.unique(parts).size == 1
         if not (whole or (of_parts and (similar or self.work.fused[row]))):
             return
         module = self._around(parts)
@@ -317,29 +317,17 @@ class _Comparison:
         beside = np.flatnonzero(np.isin(run, run[odd]) & (self.module >= 0))
         self._drop(beside, _AMBIGUOUS)
 
-    def _drop_unclear(self, *, same_sizes: bool) -> None:
-        """Kernels that may have moved, and products that run as other kernels next to gaps."""
-        other = (self.work.group == PRODUCT) & (self.place >= 0)
-        other &= self.work.code != self.pattern.work.code[self.place]
-        unclear = self._next_to_gaps() & other
-        unclear |= self._moved(self.work.name, self.pattern.work.name, np.zeros_like(other))
-        if same_sizes:
-            unclear |= self._moved(self.work.exact, self.pattern.work.exact, other)
-        else:
-            unclear |= self._moved(self.work.code, self.pattern.work.code, other)
-        self._drop(np.flatnonzero(unclear & (self.module >= 0)), _AMBIGUOUS)
-
-    def _moved(self, work: Ints, pattern: Ints, renamed: Flags) -> Flags:
-        """Kernels between a place where one that is called so is missing, and one where one more runs."""
-        certain, uncovered = np.flatnonzero(self.place >= 0), ~self.covered
-        uncovered[self.place[renamed]] = True
-        extra, missing = np.flatnonzero(((self.place < 0) & ~self.filled) | renamed), np.flatnonzero(uncovered)
+    def _drop_moved(self) -> None:
+        """Kernels between a place where one with their name is missing, and one where one more runs."""
+        work, pattern = self.work.name, self.pattern.work.name
+        certain = np.flatnonzero(self.place >= 0)
+        extra, missing = np.flatnonzero((self.place < 0) & ~self.filled), np.flatnonzero(~self.covered)
         at = np.append(certain, work.size)[np.searchsorted(self.place[certain], missing)]
         # Past the ends, the steps before and after may lack any.
         at = np.concatenate([[0], at, [work.size]])
         name = np.concatenate([[_ANY], pattern[missing], [_ANY]])
         one, other = near(extra, at, _FARTHEST_MOVE)
-        fits = np.where(name[other] == _ANY, ~renamed[extra[one]], name[other] == work[extra[one]])
+        fits = (name[other] == _ANY) | (name[other] == work[extra[one]])
         one, other = one[fits], other[fits]
         apart = np.abs(extra[one] - at[other])
         nearest = apart == minima(one, apart, extra.size)[one]
@@ -348,15 +336,7 @@ class _Comparison:
         for row, place in sorted({*zip(extra[one[nearest]].tolist(), at[other[nearest]].tolist(), strict=True)}):
             first, last = sorted((row, place))
             moved[first : last + 1] |= work[first : last + 1] == work[row]
-        return moved
-
-    def _next_to_gaps(self) -> Flags:
-        """Work whose neighbours are not those of its counterpart."""
-        size = self.pattern.module.size
-        fused = self.filled & (self.place < 0)
-        place = np.where(self.place >= 0, self.place, size + np.arange(fused.size))
-        apart = (np.diff(place, prepend=-1, append=size) != 1) & ~(np.append(fused, False) | np.append(False, fused))
-        return np.asarray(apart[1:] | apart[:-1])
+        self._drop(np.flatnonzero(moved & (self.module >= 0)), _AMBIGUOUS)
 
     def _drop_lonely(self) -> None:
         """Pairs both of whose neighbours differ on both sides may be chance."""
