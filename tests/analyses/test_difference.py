@@ -103,6 +103,13 @@ def test_the_wall_clock_of_steps_is_told_also_if_no_module_changed(tmp_path: Pat
     assert last == "No module changed by more than the spread between steps."
 
 
+def test_the_wall_clock_of_steps_is_told_also_if_nothing_tells_their_kind(tmp_path: Path) -> None:
+    traces = (re.sub(".*ProfilerStep.*", "", steps(*["gemm 100"] * 5, apart=apart)) for apart in (10_000, 15_000))
+    before, after = (parsed(tmp_path, name, lines) for name, lines in zip("ab", traces, strict=True))
+    first = said(before, after)[1].splitlines()[0]
+    assert first == "Wall clock of a step: 10 us before, 15 us after (+50.0 %)"
+
+
 def test_another_mix_of_batch_sizes_does_not_change_the_wall_clock(tmp_path: Path) -> None:
     def served(name: str, *batches: int) -> Dataset:
         lines, at = [], 0

@@ -13,11 +13,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.budget import step_lengths
-from tracekit.arrays.columns import integers
+from tracekit.analyses.step_metrics import common_properties, step_kinds
 from tracekit.dataset.opening import Dataset
-
-_SIZE = ["kind", "batch_size", "tokens"]
-_UNKNOWN = -1
 
 
 class WallClock(NamedTuple):
@@ -29,23 +26,23 @@ class WallClock(NamedTuple):
 
 def wall_clocks(before: Dataset, after: Dataset) -> dict[str, WallClock]:
     """By kind of step; kinds of which no size is in both runs are left out."""
-    sides = _medians(before), _medians(after)
-    both = sides[0].merge(sides[1], on=_SIZE, suffixes=("_before", "_after"))
-    weight = both[["steps_before", "steps_after"]].min(axis=1).to_numpy()
+    properties = common_properties(before, after)
+    sides = _medians(before, properties), _medians(after, properties)
+    both = sides[0].merge(sides[1], on="alike", suffixes=("_before", "_after"))
+    kinds = np.array([alike.partition(" ")[0] for alike in both["alike"]], dtype=object)
+    weight = both[["steps_before", "steps_after"]].min(axis=1)
     found = {}
-    for kind in dict.fromkeys(both["kind"]):
-        own = (both["kind"] == kind).to_numpy()
+    for kind in dict.fromkeys(kinds):
+        own = kinds == kind
         means = (np.average(both[name][own], weights=weight[own]) for name in ("ns_before", "ns_after"))
         found[kind] = WallClock(*(round(float(mean)) for mean in means))
     return found
 
 
-def _medians(dataset: Dataset) -> pd.DataFrame:
-    """The sizes of steps with their median wall clock ``ns``, and the number of ``steps``."""
+def _medians(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
+    """Steps alike in kind and size, with their median wall clock ``ns``, and the number of ``steps``."""
     parts = []
     for part, step, ns in step_lengths(dataset.whole):
-        steps = part.table("steps", ["step_id", *_SIZE])
-        sizes = {name: integers(steps, name, _UNKNOWN) for name in ("step_id", *_SIZE[1:])}
-        known = pd.DataFrame({**sizes, "kind": steps.column("kind").to_pylist()})
-        parts.append(pd.DataFrame({"step_id": step, "ns": ns}).query("ns > 0").merge(known, on="step_id"))
-    return pd.concat(parts).groupby(_SIZE, sort=False)["ns"].agg(ns="median", steps="size").reset_index()
+        windows = pd.DataFrame({"ns": ns}, index=step).query("ns > 0")
+        parts.append(windows.join(step_kinds(part, properties)["alike"], how="inner"))
+    return pd.concat(parts).groupby("alike", sort=False)["ns"].agg(ns="median", steps="size").reset_index()

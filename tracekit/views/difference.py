@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.analyses.difference import Difference
-from tracekit.analyses.step_metrics import KEYS
+from tracekit.analyses.step_metrics import KEYS, STEP
 from tracekit.errors import plain
 from tracekit.views.formatting import WrappedText, change, count, duration, fitting, percent, records, shortened
 
@@ -74,7 +74,8 @@ def as_text(difference: Difference, most: int, width: int) -> RenderableType:
 
 def _wall_clock(kind: str, before: int, after: int) -> RenderableType:
     figures = f"{duration(before)} before, {duration(after)} after ({change(after / before - 1)})"
-    return Text(f"Wall clock of a {plain(kind)} step: {figures}", style="bold")
+    step = STEP if kind == STEP else f"{plain(kind)} step"
+    return Text(f"Wall clock of a {step}: {figures}", style="bold")
 
 
 def wall_clocks(difference: Difference) -> dict[str, dict[str, int]]:
