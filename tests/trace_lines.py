@@ -9,6 +9,7 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
                                               ``stream=7`` its stream, ``event=3`` the number of an event's record,
                                               ``handle=3`` the event where records have no numbers
     os      1   10  20  pthread_cond_wait     a call of the system's runtime
+    overhead 1  10  20  Lazy Function Loading what CUPTI tells of the driver's own work, and of its own
     kernel  1   30  50  #5 gemm               work that it started; the thread names the process only
     memcpy  1   30  50  #6 1024               bytes; ``kind=11`` behind them is the direction, CUPTI's code; ``from=0``
                                               and ``to=0`` are ends in pageable memory
@@ -43,13 +44,14 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGE
   contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, graphId INTEGER,
   graphExecId INTEGER);
 """
-#: What is recorded of calls that wait for streams and events, or record events; and calls of the system's runtime.
+#: What is recorded of calls that wait for streams and events, or record events; calls of the system's runtime, and the
+#: driver's own work.
 STREAM_CALLS = """
 CREATE TABLE IF NOT EXISTS {name} (deviceId INTEGER, contextId INTEGER, streamId INTEGER, correlationId INTEGER,
   globalPid INTEGER, eventId INTEGER, eventSyncId INTEGER)
 """
-OS_CALLS = """
-CREATE TABLE IF NOT EXISTS OSRT_API (start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER)
+TIMED_CALLS = """
+CREATE TABLE IF NOT EXISTS {name} (start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER)
 """
 #: The table of nodes has the older name unless graphs are recorded too.
 NODES = """
@@ -226,9 +228,15 @@ class _Writer:
             )
 
     def _os(self, line: dict[str, Any]) -> None:
-        self.db.execute(OS_CALLS)
+        self._timed("OSRT_API", line)
+
+    def _overhead(self, line: dict[str, Any]) -> None:
+        self._timed("CUPTI_ACTIVITY_KIND_OVERHEAD", line)
+
+    def _timed(self, table: str, line: dict[str, Any]) -> None:
+        self.db.execute(TIMED_CALLS.format(name=table))
         name = self.string(line["rest"])
-        self.insert("OSRT_API", start=line["start"], end=line["end"], globalTid=line["tid"], nameId=name)
+        self.insert(table, start=line["start"], end=line["end"], globalTid=line["tid"], nameId=name)
 
     def _work(self, line: dict[str, Any], table: str, **columns: object) -> None:
         self.insert(

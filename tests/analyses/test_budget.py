@@ -47,6 +47,27 @@ def check(dataset: Dataset, expected: str) -> None:
     check_frame(budget.frame(dataset)[names], expected)
 
 
+def test_a_launch_that_loads_its_kernel_blocks_the_host(parsed: Parse) -> None:
+    dataset = parsed("""
+        launch   1   0   2 #1
+        kernel   1   5  10 #1
+        launch   1  12  60 #2
+        overhead 1  12  50 Runtime Triggered Module Loading
+        kernel   1  70  90 #2
+    """)
+    check(
+        dataset,
+        """
+        kind          ns
+        host_blocked  38
+        compute       25
+        launch        10
+        latency       10
+        host_code     2
+    """,
+    )
+
+
 def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(parsed: Parse) -> None:
     dataset = parsed(f"""
         range     1    0 400 ProfilerStep#1

@@ -24,6 +24,7 @@ from tracekit.analyses.findings import Finding
 LAUNCH_NS, STARTS_AFTER_NS, BETWEEN_NS, RETURNS_AFTER_NS = 5_000, 2_000, 600, 3_000
 LOADS = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 COMPILES = "compile_file (dynamo_timed)"
+COLLECTS = '{"GarbageCollection": 2}'
 ELEMENTWISE, REDUCES = "vectorized_elementwise_kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
@@ -74,7 +75,7 @@ class Run:
 
     def _run(self, op: Op, step: int) -> None:
         begin = self.now
-        if op.does in {LOADS, COMPILES, "os"}:
+        if op.does in {LOADS, COMPILES, COLLECTS, "os"}:
             self.now += op.lasts
             kind, text = ("os", "clock_nanosleep") if op.does == "os" else ("range", op.does)
             self.lines.append(f"{kind} 1 {begin} {self.now} {text}")
@@ -179,6 +180,12 @@ def recompilation(random: Random) -> tuple[Step, Step]:
     return [replace(op, does=COMPILES) if op.does == LOADS else op for op in slow], step
 
 
+def garbage_collection(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+    collects = Op("layers.1.mlp", COLLECTS, 8 * lasts + 200_000)
+    return layers(lasts, lambda at: [collects] if at == 1 else []), layers(lasts)
+
+
 def repeated_copy(random: Random) -> tuple[Step, Step]:
     lasts, copies = busy(random), random.randrange(20_000, 40_000)
     return layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "upload", copies)]), layers(lasts)
@@ -223,6 +230,7 @@ FAULTS = (
         launch_bound,
         data_loading,
         recompilation,
+        garbage_collection,
         repeated_copy,
         elementwise_chain,
     ),

@@ -1,11 +1,14 @@
 """Programs that count their own iterations: as many steps are found, each with the calls of its iteration."""
 
+import gc
+
 import pytest
 from torch.utils.data import DataLoader
 
 import tracekit
 from tests.capture.places import Place
 from tracekit.capture.emit import MemoryEmitter, routed_to
+from tracekit.capture.garbage import collection_markers
 from tracekit.capture.schedule import data_markers
 from tracekit.dataset.opening import Dataset
 
@@ -160,3 +163,20 @@ def test_fetches_of_a_data_loader_are_marked_also_where_torch_marks_none() -> No
         assert [*DataLoader([1, 2])] == batches
     texts = [event.text for event in emitter.events]
     assert texts == ["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", None] * 3
+
+
+def test_garbage_collections_of_older_generations_are_marked() -> None:
+    emitter = MemoryEmitter()
+    gc.disable()
+    try:
+        models: list[str] = []
+        with routed_to(emitter), collection_markers(lambda: bool(models)):
+            gc.collect()
+            models.append("marked")
+            for generation in (0, 1, 2):
+                gc.collect(generation)
+        gc.collect()
+    finally:
+        gc.enable()
+    texts = [event.text for event in emitter.events]
+    assert texts == ['{"GarbageCollection": 1}', None, '{"GarbageCollection": 2}', None]

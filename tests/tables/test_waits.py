@@ -64,6 +64,27 @@ def test_a_call_blocks_by_its_name_or_by_the_memory_that_it_copies(parsed: Parse
     assert [process["pid"] for process in dataset.manifest["processes"]] == [1]
 
 
+def test_what_the_driver_loads_inside_a_call_that_first_needs_it_blocks_the_thread(parsed: Parse) -> None:
+    dataset = parsed("""
+        range    1    5 150 {'Module': 'top'}
+        launch   1   10  60 #1
+        overhead 1   12  50 Runtime Triggered Module Loading
+        overhead 1   51  58 Lazy Function Loading
+        overhead 1   58  59 CUPTI Buffer flush
+        overhead 9   12  50 Lazy Function Loading
+        kernel   1   70  90 #1
+    """)
+    check(
+        dataset,
+        "waits",
+        """
+        kind            name                              tid  start_ns  dur_ns  module  kernel_id
+        module_loading  Runtime Triggered Module Loading  1    12        38      top     -
+        module_loading  Lazy Function Loading             1    51        7       top     -
+    """,
+    )
+
+
 def test_what_a_call_waits_for_is_the_last_work_launched_before_on_its_stream_or_context(parsed: Parse) -> None:
     dataset = parsed("""
         launch    1    0   1 #1
@@ -147,6 +168,17 @@ def test_waits_for_events_are_for_the_work_before_the_record(parsed: Parse, numb
         cudaEventSynchronize  1
     """,
     )
+
+
+def test_what_runs_in_a_garbage_collection_is_of_the_phase_around_it(parsed: Parse) -> None:
+    dataset = parsed("""
+        range   1  0 99 {'Module': 'top'}
+        range   1 10 40 {"GarbageCollection": 2}
+        launch  1 20 30 #1
+        kernel  1 50 60 #1
+    """)
+    assert dataset.table("ranges", ["phase"]).column("phase").to_pylist() == [None, "garbage_collection"]
+    assert dataset.table("kernels", ["phase", "module"]).to_pylist() == [{"phase": "forward", "module": "top"}]
 
 
 def test_ranges_tell_the_phase_that_their_text_names(parsed: Parse) -> None:

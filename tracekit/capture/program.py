@@ -115,6 +115,10 @@ class Marking:
         self._handles.append(handle)
         return handle
 
+    def any(self) -> bool:
+        """Whether there are marked models."""
+        return bool(self._handles or self._inherited)
+
     def forked(self) -> None:
         """In a forked process, models of its parent count only if they are called here, too."""
         self._inherited = [*self._inherited, *self._handles]

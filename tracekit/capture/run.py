@@ -32,6 +32,7 @@ from torch import nn
 from tracekit.capture.attach import marks_on
 from tracekit.capture.emit import nothing
 from tracekit.capture.frames import failed_call
+from tracekit.capture.garbage import collection_markers
 from tracekit.capture.marks import Tensors, all_tensors, call_key, marker_tensors, unwrapped
 from tracekit.capture.program import Compiling, Marking, Settings, marked_program
 from tracekit.capture.schedule import Schedule, Window
@@ -74,7 +75,7 @@ def run(
     """
     job = _Run(target, settings, window, Marking(settings))
     try:
-        with operators:
+        with operators, collection_markers(job.marking.any):
             if settings.compiling is not None:
                 figures |= _run_compiled_steps(job, settings.compiling)
             elif (result := _called_with_root_markers(job)) is not None:

@@ -90,6 +90,11 @@ def data(loader: str) -> str:
     return f"enumerate(DataLoader)#{_short(loader)}.__next__"
 
 
+def garbage_collection(generation: int) -> str:
+    """The text of the range in which Python collects garbage."""
+    return literal_text({"GarbageCollection": generation})
+
+
 def training(before: str, number: int | None = None) -> str:
     """The text of the empty range where a model, by its number, is trained again; ``before`` is what happened first."""
     return literal_text({"Training": before} | ({} if number is None else {"Number": number}))

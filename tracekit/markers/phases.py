@@ -1,11 +1,11 @@
-"""Ranges and operators that show which phase of a program they are: compiling, backward, optimizer, loading data.
+"""Ranges and operators that show a phase of a program: compiling, backward, optimizer, loading data and others.
 
 Torch writes them for its profilers: ``Optimizer.step#SGD.step``, ``enumerate(DataLoader)#….__next__``,
 ``autograd::engine::evaluate_function: MulBackward0``, ``compile_file (dynamo_timed)``, ``Forward 3`` for a micro-batch;
 under ``emit_nvtx`` with ``, seq = 4, op_id = 7`` behind the name. And our own: ``{"Optimizer": "SGD", "Number": 0}``,
 to distinguish optimizers of one class, ``{"Training": "after evaluation"}`` where a model is trained again after it
-was evaluated, and ``{"Training": "after update", "Number": 0}`` where the parameters of a model have changed without a
-known optimizer.
+was evaluated, ``{"Training": "after update", "Number": 0}`` where the parameters of a model have changed without a
+known optimizer, and ``{"GarbageCollection": 2}``, with the generation that Python collects.
 """
 
 import re
@@ -16,15 +16,15 @@ from tracekit.markers.literal import bare_name
 from tracekit.markers.torch_texts import EVALUATION
 
 #: The phases, in the order of their codes in tables.
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA, COMPILE = range(6)
-PHASES = ("forward", "backward", "recompute", "optimizer", "data", "compile")
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA, COMPILE, GARBAGE_COLLECTION = range(7)
+PHASES = ("forward", "backward", "recompute", "optimizer", "data", "compile", "garbage_collection")
 AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE = "after evaluation", "after no_grad", "after update"
 
 #: A regular expression (RE2) that rejects most texts without a phase.
 CANDIDATES = (
     r"""\(dynamo_timed\)|^(dynamo|entire_(frame|backward)_compile|(inductor|backend)_compile|compile_file)(,|$)|"""
     r"""^Optimizer\.|^enumerate\(Data(Loader|Pipe)\)#|^(Forward|Backward) \d|"""
-    rf"""^{EVALUATION}|^\{{"(Optimizer|Training)":"""
+    rf"""^{EVALUATION}|^\{{"(Optimizer|Training|GarbageCollection)":"""
 )
 # Dynamo's own name for a whole phase stands around the one that ends in (dynamo_timed).
 _COMPILE = re.compile(
@@ -73,9 +73,11 @@ def phase_of(text: str) -> Phase | None:
 
 
 def _own(text: str) -> Phase | None:
-    if not text.startswith(('{"Optimizer"', '{"Training"')):
+    if not text.startswith(('{"Optimizer"', '{"Training"', '{"GarbageCollection"')):
         return None
     fields = literal.fields(text)
+    if "GarbageCollection" in fields:
+        return Phase(GARBAGE_COLLECTION)
     name, number = fields.get("Optimizer"), fields.get("Number")
     if (training := fields.get("Training")) in (AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE):
         return Phase(-1, number=number if type(number) is int else None, training=str(training))

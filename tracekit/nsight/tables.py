@@ -59,6 +59,7 @@ GPU_METRICS = stored("GPU_METRICS", "timestamp typeId metricId value")
 GPU_METRIC_NAMES = stored("TARGET_INFO_GPU_METRICS", "typeId sourceId metricId", "typeName metricName")
 CUDA_DEVICE = stored("TARGET_INFO_CUDA_DEVICE", "gpuId cudaId pid")
 OS_RUNTIME = stored("OSRT_API", "start end globalTid nameId")
+OVERHEAD = stored("CUPTI_ACTIVITY_KIND_OVERHEAD", "start end globalTid nameId")
 MPI_RANKS = stored("MPI_RANKS", "globalTid rank")
 #: Creation of graphs, or of their nodes in files up to schema 3.7.2; only the columns show which.
 GRAPH_EVENTS = stored(

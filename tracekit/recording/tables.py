@@ -398,6 +398,7 @@ class Recording:
         samples: Samples of metrics of GPUs; empty where they were not recorded.
         gpus: The number of the GPU in the machine by (process id, device), where it is recorded; else it is the same.
         os_waits: Calls of the operating system's runtime that wait, on threads that are known; none has an id.
+        loading: Loading of kernels by the driver inside other calls, as ``os_waits``.
         texts: The distinct texts of ranges.
         domains: The distinct names of NVTX domains.
         names: The distinct names of kernels and API calls.
@@ -430,6 +431,7 @@ class Recording:
     failed: Launches = field(default_factory=Launches.empty)
     stream_calls: StreamCalls = field(default_factory=StreamCalls.empty)
     os_waits: Launches = field(default_factory=Launches.empty)
+    loading: Launches = field(default_factory=Launches.empty)
     collectives: list[Collective] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples.empty)
     gpus: Mapping[tuple[int, int], int] = field(default_factory=dict)

@@ -52,8 +52,8 @@ SPEC = TableSpec(
         Nullable(
             "phase",
             CATEGORY,
-            "Phase of the program that the text names: forward, backward, optimizer, data (loading) or compile; null "
-            "if it names none.",
+            "Phase of the program that the text names: forward, backward, optimizer, data (loading), compile or "
+            "garbage_collection; null if it names none.",
         ),
         Column("kind", CATEGORY, "push_pop or start_end."),
         Column("pid", pa.int32(), "Process id."),

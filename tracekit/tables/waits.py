@@ -25,7 +25,8 @@ SPEC = TableSpec(
             CATEGORY,
             "synchronize (*Synchronize), copy (a copy that is not Async), pageable_copy (an Async one with an end in "
             "pageable memory of the host), allocation (cudaMalloc*, cudaHostAlloc), free (cudaFree*; those that end in "
-            "Async do not block), module_loading, or os_wait (a wait of the runtime of the operating system).",
+            "Async do not block), module_loading (cuModuleLoad*, cuLibraryLoad*, and what the driver loads inside the "
+            "call that first needs it, where recorded), or os_wait (a wait of the runtime of the operating system).",
         ),
         Nullable("name", CATEGORY, "Name of the call; null if unknown."),
         Column("pid", pa.int32(), "Process id."),

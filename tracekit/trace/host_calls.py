@@ -42,7 +42,7 @@ _WAITS_FOR = {
 
 @dataclass(frozen=True, slots=True)
 class HostCalls:
-    """Calls of the API and waits of the system's runtime, by start.
+    """Calls of the API, waits of the system's runtime and loading by the driver, by start.
 
     Attributes:
         kind: Position in ``WAIT_KINDS``; -1 of a call that does not block.
@@ -60,14 +60,15 @@ def waits(evidence: Evidence) -> HostCalls:
     """The calls that block."""
     recording = evidence.recording
     launch, kind = _launches_with_kind(evidence)
-    rows, waiting = np.flatnonzero(kind >= 0), len(recording.os_waits)
+    rows, others = np.flatnonzero(kind >= 0), [recording.os_waits, recording.loading]
     launch, kind = launch[rows], kind[rows]
     work = _work_waited_for(evidence, launch)
     copies = np.isin(kind, (COPY, PAGEABLE_COPY))
     work[copies] = _last_started(evidence, launch[copies])
-    calls = Launches.concat([_all_calls(recording).take(rows), recording.os_waits])
-    none = np.full(waiting, -1)
-    return _by_start(calls, np.append(kind, np.full(waiting, OS_WAIT)), np.append(launch, none), np.append(work, none))
+    calls = Launches.concat([_all_calls(recording).take(rows), *others])
+    of_others = np.repeat([OS_WAIT, MODULE_LOADING], [len(one) for one in others])
+    none = np.full(of_others.size, -1)
+    return _by_start(calls, np.append(kind, of_others), np.append(launch, none), np.append(work, none))
 
 
 def _last_started(evidence: Evidence, launch: Rows) -> Rows:

@@ -20,7 +20,17 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import CAUSES, RECOMPUTED
 from tracekit.markers.base import CompiledGraphMarker, ModuleMarker, RangeMarker
 from tracekit.markers.frameworks import FRAMEWORKS
-from tracekit.markers.phases import BACKWARD, CANDIDATES, COMPILE, FORWARD, PHASES, RECOMPUTE, Phase, phase_of
+from tracekit.markers.phases import (
+    BACKWARD,
+    CANDIDATES,
+    COMPILE,
+    FORWARD,
+    GARBAGE_COLLECTION,
+    PHASES,
+    RECOMPUTE,
+    Phase,
+    phase_of,
+)
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import CPU_OP, Recording
 from tracekit.trace.autograd_nodes import AutogradNodes
@@ -174,7 +184,8 @@ def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase:
     """
     call = _innermost_with_phase(axis, calls, call_phase, call)
     phase = lookup(call_phase, call)
-    marks, compiling = marks.at(marks.code >= 0), marks.at(marks.code == COMPILE)
+    compiling = marks.at(marks.code == COMPILE)
+    marks = marks.at((marks.code >= 0) & (marks.code != GARBAGE_COLLECTION))
     if marks.start.size:
         around = marks.around(axis.launch_start, axis.launch_end)
         inner = lookup(marks.start, around) >= lookup(calls.start, call)

@@ -25,6 +25,7 @@ from tracekit.analyses.findings import (
     data_loading,
     elementwise_chain,
     exposed_communication,
+    garbage_collection,
     host_wait,
     launch_bound,
     pageable_copy,
@@ -45,7 +46,8 @@ NAME = "findings"
 ANSWER = ("family", "module", "saving_share", "saving_ns", "advice")
 FAMILIES: tuple[Family, ...] = (
     *(host_wait, launch_bound, data_loading, pageable_copy, repeated_copy, elementwise_chain),
-    *(exposed_communication, straggler, unlike_layers, allocation, recompilation, clock_drop, below_roof),
+    *(exposed_communication, straggler, unlike_layers, allocation, recompilation, garbage_collection),
+    *(clock_drop, below_roof),
 )
 #: Findings that would save a smaller share of the median step are not listed.
 _LEAST_SHARE = 0.01

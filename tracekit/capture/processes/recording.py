@@ -31,6 +31,7 @@ from typing import Any, NoReturn, Self
 import torch
 
 from tracekit.capture.emit import nothing, nvtx_emitter, routed_to
+from tracekit.capture.garbage import collection_markers
 from tracekit.capture.kineto import trace_in
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.program import Marking, Settings, marked_program
@@ -86,8 +87,10 @@ def _markers_for_nsys(settings: Settings) -> ExitStack:
     whole: Any = SimpleNamespace(open=nothing, drop=nothing, close=nothing)
     entered = ExitStack()
     entered.enter_context(data_markers())
+    marking = Marking(settings)
+    entered.enter_context(collection_markers(marking.any))
     entered.enter_context(maps_of_recording())
-    entered.enter_context(marked_program(Schedule(whole), Marking(settings).put_on))
+    entered.enter_context(marked_program(Schedule(whole), marking.put_on))
     return entered
 
 
@@ -101,6 +104,7 @@ class ProcessRecording:
         self._entered = ExitStack()
         recorder = self._window.recorder
         self._entered.enter_context(routed_to(recorder.emitter))
+        self._entered.enter_context(collection_markers(self._marking.any))
         self._entered.enter_context(maps_of_recording(cpu_kernels=True))
         self._graphs = self._entered.enter_context(counted_graphs(lambda: recorder.window))
         schedule = Schedule(self._window, settings.warmup or 0, settings.steps)

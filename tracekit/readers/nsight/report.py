@@ -26,7 +26,16 @@ from tracekit.readers.nsight.losses import (
 from tracekit.readers.nsight.payloads import with_json
 from tracekit.readers.nsight.ranges import ranges_table
 from tracekit.readers.nsight.threads import GlobalIds, global_threads, named_threads, ranks_by_mpi
-from tracekit.readers.nsight.waiting import EVENTS, OS_CALLS, SYNCS, os_waits, stream_calls, waiting_requests
+from tracekit.readers.nsight.waiting import (
+    EVENTS,
+    OS_CALLS,
+    OVERHEAD,
+    SYNCS,
+    WAITING_TABLES,
+    os_waits_and_loading,
+    stream_calls,
+    waiting_requests,
+)
 from tracekit.readers.nsight.work import (
     WORK_TABLES,
     graph_requests,
@@ -97,6 +106,7 @@ _SUBJECTS = {
     "nvtx": "ranges",
     "runtime": "launches",
     OS_CALLS: "launches",
+    OVERHEAD: "launches",
     "graph_events": "graphs",
     "node_events": "graphs",
 }
@@ -166,7 +176,7 @@ def _recording(
     counters: LossCounters,
     pool: ThreadPoolExecutor,
 ) -> Recording:
-    syncs, events, os_calls = (tables.pop(name) for name in (SYNCS, EVENTS, OS_CALLS))
+    waiting = {name: tables.pop(name) for name in WAITING_TABLES}
     threads, ids = global_threads(tables)
     named = named_threads(tables["nvtx"], tables["strings"], ids)
     thread_name = _thread_names(source, tables["strings"], ids)
@@ -185,6 +195,7 @@ def _recording(
     ranges, texts, domains = ranges_table(with_json(tables.pop("nvtx"), source), strings, ids, launches, counters)
     work, inside_ns = operators.with_work(device_work.result())
     graph_nodes, graphs = graph_tables(tables, ids)
+    os_waits, loading = os_waits_and_loading(waiting, strings, ids, names, counters)
     recording = Recording(
         source=report,
         threads=threads,
@@ -196,8 +207,9 @@ def _recording(
         failed=failed,
         samples=samples_of(source),
         gpus=gpus_of_devices(source),
-        stream_calls=stream_calls(syncs, events, ids),
-        os_waits=os_waits(os_calls, strings, ids, names, counters),
+        stream_calls=stream_calls(waiting[SYNCS], waiting[EVENTS], ids),
+        os_waits=os_waits,
+        loading=loading,
         texts=texts,
         domains=domains,
         names=names.used,

@@ -1,6 +1,7 @@
-"""Records of what host calls wait for: streams and events of API calls, and waits in the runtime of the system."""
+"""Records of what host threads wait for: streams and events of API calls, the runtime of the system, the driver."""
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -16,24 +17,27 @@ from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import Launches, StreamCalls
 
-SYNCS, EVENTS, OS_CALLS = WAITING_TABLES = ("syncs", "events", "os_calls")
+SYNCS, EVENTS, OS_CALLS, OVERHEAD = WAITING_TABLES = ("syncs", "events", "os_calls", "overhead")
 _IDS = {"correlationId": pa.int64(), "deviceId": pa.int32(), "contextId": pa.int32(), "streamId": pa.int64()}
 _STREAM_COLUMNS = {"globalPid": ENCODED, **_IDS, "eventId": pa.int64(), "eventSyncId": pa.int64()}
+_TIMED_COLUMNS = {"start": pa.int64(), "end": pa.int64(), "globalTid": ENCODED, "nameId": ENCODED}
 #: Calls of the runtime of the system that do nothing but wait.
-_WAITS = re.compile(
+_OS_WAITS = re.compile(
     r"pthread_(cond_\w*wait|mutex_(timed|clock)?lock|rwlock_(timed|clock)?(rd|wr)lock|(\w+_)?join(_np)?|barrier_wait)|"
     r"sem_(timed|clock)?wait|p?poll|p?select|epoll_p?wait2?|futex|(clock_)?nanosleep|u?sleep|wait(pid|id|3|4)?|"
     r"sched_yield|sig(timed)?wait(info)?"
 )
+#: What the driver does inside the call that first needs a kernel.
+_LOADING = re.compile(r"Runtime Triggered Module Loading|Lazy Function Loading")
 
 
 def waiting_requests() -> dict[str, Request]:
     """What to read of these tables."""
-    os_columns = {"start": pa.int64(), "end": pa.int64(), "globalTid": ENCODED, "nameId": ENCODED}
     return {
         SYNCS: Request(nsight.SYNCHRONIZATION, _STREAM_COLUMNS, rare=("eventSyncId",)),
         EVENTS: Request(nsight.CUDA_EVENT, _STREAM_COLUMNS, rare=("eventSyncId",)),
-        OS_CALLS: Request(nsight.OS_RUNTIME, os_columns),
+        OS_CALLS: Request(nsight.OS_RUNTIME, _TIMED_COLUMNS),
+        OVERHEAD: Request(nsight.OVERHEAD, _TIMED_COLUMNS),
     }
 
 
@@ -83,14 +87,20 @@ def _records(sync: dict[str, Ints], event: dict[str, Ints], key: str) -> Rows:
     return np.where(known, latest, -1)
 
 
-def os_waits(rows: pa.Table, strings: pa.Table, ids: GlobalIds, names: Names, counters: LossCounters) -> Launches:
-    """Calls of the runtime of the system that wait, on threads that have ranges or API calls."""
-    if not {"start", "end", "globalTid", "nameId"} <= {*rows.column_names}:
-        return Launches.empty()
+def os_waits_and_loading(
+    tables: Mapping[str, pa.Table], strings: pa.Table, ids: GlobalIds, names: Names, counters: LossCounters
+) -> tuple[Launches, Launches]:
+    """Waits in the runtime of the system, and loading by the driver, on threads that have ranges or API calls."""
     spelled = Names(strings)
-    name, thread = spelled.rows(rows.column("nameId")), ids.known_threads(rows.column("globalTid"))
-    row = np.array([*(names.row(text) if _WAITS.fullmatch(text) else -1 for text in spelled.used), -1])[name]
-    waits = (row >= 0) & (thread >= 0)
-    rows = rows.filter(pa.array(waits))
-    start, end = start_and_end(rows, nsight.OS_RUNTIME.name, "launches", counters)
-    return Launches.of(start_ns=start, end_ns=end, thread=thread[waits], name=row[waits])
+    found = []
+    for name, table, which in ((OS_CALLS, nsight.OS_RUNTIME, _OS_WAITS), (OVERHEAD, nsight.OVERHEAD, _LOADING)):
+        rows = tables[name]
+        if not {*_TIMED_COLUMNS} <= {*rows.column_names}:
+            found.append(Launches.empty())
+            continue
+        code, thread = spelled.rows(rows.column("nameId")), ids.known_threads(rows.column("globalTid"))
+        row = np.array([*(names.row(text) if which.fullmatch(text) else -1 for text in spelled.used), -1])[code]
+        known = (row >= 0) & (thread >= 0)
+        start, end = start_and_end(rows.filter(pa.array(known)), table.name, "launches", counters)
+        found.append(Launches.of(start_ns=start, end_ns=end, thread=thread[known], name=row[known]))
+    return found[0], found[1]
