@@ -226,6 +226,41 @@ def test_marked_runs_that_contradict_each_other_show_nothing(laboratory: Laborat
     assert "like_ambiguous" in {row["cause"] for row in dataset.table("kernels").to_pylist()}
 
 
+def layers_of(*names: str) -> list[Op]:
+    """A step of a model in which some modules run, each alike."""
+    inside = [Op(f"top.{name}", ELEMENTWISE.format(4, "silu"), (64, 1)) for name in names]
+    return sampled([*model(layers=1), *inside, Op("top.last", ELEMENTWISE.format(4, "mul"), (64, 1))])
+
+
+@pytest.mark.parametrize("experts", ["experts.", "experts.expert_"])
+@pytest.mark.parametrize("steps", [(("0", "3"), ("1", "3")), (("0",), ("2",)), (("1", "2"), ("2", "3"), ("1", "2"))])
+def test_modules_among_which_the_data_chooses_are_told_in_no_other_run(
+    laboratory: Laboratory, experts: str, steps: tuple[tuple[str, ...], ...]
+) -> None:
+    marked, bare_steps = (
+        [layers_of(*(experts + name for name in step)) for step in order] for order in (steps, steps[::-1])
+    )
+    reference = laboratory.reference([Step(step) for step in marked])
+    score = laboratory.score(Run([Step(step) for step in bare_steps] * 3, marked=False), reference)
+    assert score.wrong == 0
+    assert 0 < score.known - score.told == 3 * sum(map(len, steps))
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        ("a.0", "a.1", "b.0"),
+        ("m.0.blocks.0", "m.1.blocks.0", "m.1.blocks.1"),
+        ("m.0.conv1", "m.0.conv3", "m.1.conv1", "m.1.conv2"),
+    ],
+)
+def test_series_of_other_lengths_in_other_modules_are_no_choice_of_the_data(
+    laboratory: Laboratory, modules: tuple[str, ...]
+) -> None:
+    step = Step(layers_of(*modules))
+    assert laboratory.score(Run([step] * 3, marked=False), laboratory.reference([step] * 2)).share == 1
+
+
 def test_what_was_aligned_serves_no_other_run(laboratory: Laboratory) -> None:
     reference = laboratory.reference([Step(sampled(model()))] * 3)
     first = laboratory.dataset(bare(sampled(model())), reference)

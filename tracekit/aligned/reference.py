@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit import causes
+from tracekit.aligned.data_dependent import data_dependent
 from tracekit.aligned.signatures import SIZES, SPLIT, Described, Signatures, copy_kinds, signatures_of
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
@@ -28,6 +29,7 @@ _MOST_PATTERNS = 256
 _TELLING = 8
 #: Why work of the marked run has no module, where a cause does not say it.
 _UNCLEAR = causes.CAUSES.index(causes.LIKE_UNRECORDED)
+_DATA_DEPENDENT = causes.CAUSES.index(causes.LIKE_DATA_DEPENDENT)
 _KERNEL_COLUMNS = (
     *("kind", "full_name", "name", "start_ns", "pid", "tid", "stream", "correlation_id", "launch_start_ns"),
     *("module_id", "call_id", "method", "cause", "step_id", "copy_kind", "graph_node_id", *SIZES),
@@ -103,13 +105,14 @@ def reference(given: Given) -> Reference:
     modules, calls = dataset.table("modules"), _Calls(dataset)
     called = np.zeros(modules.num_rows, dtype=bool)
     called[calls.module] = True
+    unknowable = data_dependent(dataset, modules)
     return Reference(
         name=dataset.folder.name,
         sha256=hashlib.sha256(text_of(dataset.folder / MANIFEST).encode()).hexdigest(),
         reports={entry["source"]["name"]: entry["source"]["sha256"] for entry in entries},
         modules=modules,
         called=called,
-        ways=_ways([_Part(part, calls) for part in dataset.by_report()]),
+        ways=_ways([_Part(part, calls, unknowable) for part in dataset.by_report()]),
     )
 
 
@@ -151,7 +154,7 @@ _Patterns: TypeAlias = dict[tuple[bytes, bytes, str | None, int], tuple[Pattern,
 class _Part:
     """The work of a report, and in which steps and outermost calls it ran."""
 
-    def __init__(self, dataset: Dataset, calls: _Calls) -> None:
+    def __init__(self, dataset: Dataset, calls: _Calls, unknowable: Flags) -> None:
         table = dataset.table("kernels", list(_KERNEL_COLUMNS))
         self.columns = columns = {
             name: integers(table, name)
@@ -162,6 +165,8 @@ class _Part:
         recorded = np.isin(method.code, method.of(ALIGNED), invert=True)
         self.module = np.where(recorded, columns["module_id"], -1).astype(np.int32)
         self.cause = np.where(self.module >= 0, -1, _causes(table)).astype(np.int32)
+        dropped = lookup(unknowable, self.module, missing=False)
+        self.module[dropped], self.cause[dropped] = -1, _DATA_DEPENDENT
         self.work = signatures_of(_described(table, columns))
         self.steps = _steps_of(dataset)
         self.call = calls.around(columns["call_id"])

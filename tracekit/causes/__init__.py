@@ -132,6 +132,10 @@ LIKE_AMBIGUOUS = Cause(
 LIKE_CONTRADICTED = LIKE_AMBIGUOUS.form(
     "marked runs, or replays of one CUDA graph, contradict each other", "give the run that is most like this one alone"
 )
+LIKE_DATA_DEPENDENT = LIKE_AMBIGUOUS.form(
+    "the data decides which of several alike modules run, such as experts",
+    "expected; record this run with markers to tell them apart",
+)
 
 # Why the modules of compiled code are not known.
 COMPILED_UNMATCHED = Cause(
