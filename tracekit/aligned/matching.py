@@ -61,14 +61,21 @@ class Answer(NamedTuple):
     share: float
 
 
+class _Tree(NamedTuple):
+    """Of every module of a reference the one around it, whether it has calls, and its ``place`` in a list."""
+
+    parent: Rows
+    called: Flags
+    place: Ints
+
+
 class Matcher:
     """Compares stretches of work with a reference, each different one once."""
 
     def __init__(self, reference: Reference, patterns: list[Pattern]) -> None:
         self._patterns = patterns
         self._repeating = [_repeats(pattern.work.name) for pattern in patterns]
-        self._parent = integers(reference.modules, "parent_id")
-        self._called = reference.called
+        self._tree = _Tree(integers(reference.modules, "parent_id"), reference.called, reference.place)
         self._exact: dict[bytes, list[Pattern]] = {}
         for pattern in (one for one in patterns if not _repeats(one.work.exact)):
             self._exact.setdefault(pattern.work.exact.tobytes(), []).append(pattern)
@@ -139,7 +146,7 @@ class Matcher:
         found = agreement(work.name, pattern.work.name, pattern.module, exact)
         if found is None:
             return None
-        comparison = _Comparison(work, pattern, found, self._parent, self._called)
+        comparison = _Comparison(work, pattern, found, self._tree)
         return comparison.answer(follows=before == int(pattern.work.name[-1]))
 
 
@@ -175,9 +182,9 @@ def _without(answer: Answer, unclear: Flags) -> Answer:
 class _Comparison:
     """A stretch of work beside a pattern."""
 
-    def __init__(self, work: Signatures, pattern: Pattern, found: Agreement, parent: Rows, called: Flags) -> None:
+    def __init__(self, work: Signatures, pattern: Pattern, found: Agreement, tree: _Tree) -> None:
         self.work, self.pattern, self.found = work, pattern, found
-        self.parent, self.called = parent, called
+        self.tree = tree
         size = work.name.size
         self.module = found.label.astype(np.int64)
         self.place = found.place.copy()
@@ -207,7 +214,7 @@ class _Comparison:
         rows = np.flatnonzero(self.place >= 0)
         place = self.place[rows]
         odd = unexplained(self.work.at(rows), self.pattern.work.at(place), self.pattern.module[place])
-        if odd is None or not rows.size or not self._mostly_alike():
+        if odd is None or not rows.size or not self._mostly_alike() or not self._is_anchored():
             return None
         self._drop(rows[odd], _AMBIGUOUS)
         in_core = rows[place < self.pattern.core]
@@ -221,6 +228,13 @@ class _Comparison:
         lengths = int(rows[-1] - rows[0]) + 1, int(places[-1] - places[0]) + 1 - self.fused_away
         shares = rows.size / lengths[0], self.covered[self.pattern.module >= 0].mean()
         return bool(min(shares) >= _LEAST_SHARE and min(lengths) >= (1 - _MOST_LONGER) * max(lengths))
+
+    def _is_anchored(self) -> bool:
+        """Whether an end that is in no list of layers is the same: stages of a pipeline differ in their ends alone."""
+        marked = np.flatnonzero(self.pattern.module[: self.pattern.core] >= 0)
+        ends = np.append(marked[:1], marked[-1:])
+        ends = ends[self.tree.place[self.pattern.module[ends]] < 0]
+        return not ends.size or bool(self.covered[ends].any())
 
     def _fill(self, *, follows: bool) -> None:
         """Kernels between certain neighbours that have other names, or are fused."""
@@ -272,8 +286,8 @@ class _Comparison:
         if not (whole or (of_parts and (similar or self.work.fused[row]))):
             return
         module = self._around(parts)
-        while whole and module >= 0 and not self.called[module]:
-            module = int(self.parent[module])
+        while whole and module >= 0 and not self.tree.called[module]:
+            module = int(self.tree.parent[module])
         if module >= 0:
             self._tell(slice(row, row + 1), np.array([module]), np.array([-1]))
             self.covered[pattern] = True
@@ -295,7 +309,7 @@ class _Comparison:
         path = []
         while module >= 0:
             path.append(module)
-            module = int(self.parent[module])
+            module = int(self.tree.parent[module])
         return path[::-1]
 
     def _tell(self, work: slice, module: Rows, cause: Rows) -> None:

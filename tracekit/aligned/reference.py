@@ -80,6 +80,7 @@ class Reference:
         reports: Digests of the reports in it, by their names.
         modules: The table ``modules``.
         called: Which of them have calls.
+        place: Where each is in the outermost list that holds it, such as that of the layers; -1 outside of lists.
         ways: What ran in it, by the ways to put it in sequences that may differ, the surest first.
     """
 
@@ -88,6 +89,7 @@ class Reference:
     reports: dict[str, str]
     modules: pa.Table
     called: Flags
+    place: Ints
     ways: list[Way]
 
 
@@ -106,13 +108,15 @@ def reference(given: Given) -> Reference:
     called = np.zeros(modules.num_rows, dtype=bool)
     called[calls.module] = True
     unknowable = data_dependent(dataset, modules)
+    place = np.array([_place(path) for path in modules.column("path").to_pylist()], dtype=np.int64)
     return Reference(
         name=dataset.folder.name,
         sha256=hashlib.sha256(text_of(dataset.folder / MANIFEST).encode()).hexdigest(),
         reports={entry["source"]["name"]: entry["source"]["sha256"] for entry in entries},
         modules=modules,
         called=called,
-        ways=_ways([_Part(part, calls, unknowable) for part in dataset.by_report()]),
+        place=place,
+        ways=_ways([_Part(part, calls, unknowable) for part in dataset.by_report()], place),
     )
 
 
@@ -220,20 +224,31 @@ class _Part:
         return np.where(outside, -1, grouped(units).group)
 
 
-def _ways(parts: Sequence[_Part]) -> list[Way]:
+def _place(path: str) -> int:
+    return next((int(part[:9]) for part in path.split(".") if part.isdecimal()), -1)
+
+
+def _ways(parts: Sequence[_Part], place: Ints) -> list[Way]:
     ways = [Way(by_stream=False, patterns=_frequent(part.patterns() for part in parts))]
     if any(part.calls_share_steps for part in parts):
         ways.append(Way(by_stream=False, patterns=_frequent(part.patterns(by_call=True) for part in parts)))
     if any(part.streams > 1 for part in parts):
         ways.append(Way(by_stream=True, patterns=_frequent(part.patterns(by_stream=True) for part in parts)))
-    return [way for way in map(_telling, ways) if way.patterns]
+    return [way for way in (_telling(way, place) for way in ways) if way.patterns]
 
 
-def _telling(way: Way) -> Way:
-    """The way without patterns that are too short to be known by, beside longer ones."""
+def _telling(way: Way, place: Ints) -> Way:
+    """The way without patterns that are too short to be known by, beside longer ones, or that may be any layers."""
     marked = [int((pattern.module >= 0).sum()) for pattern in way.patterns]
     least = min(_TELLING, max(marked, default=0) // 2)
-    return way._replace(patterns=[one for one, number in zip(way.patterns, marked, strict=True) if number > least])
+    told = [number > least and not _is_middle(one, place) for one, number in zip(way.patterns, marked, strict=True)]
+    return way._replace(patterns=[one for one, kept in zip(way.patterns, told, strict=True) if kept])
+
+
+def _is_middle(pattern: Pattern, place: Ints) -> bool:
+    """Whether it runs layers alone, and not the first one, as a stage in the middle of a pipeline does."""
+    own = place[pattern.module[pattern.module >= 0]]
+    return bool(own.size) and bool(0 < own.min() < own.max())
 
 
 def _frequent(parts: Iterable[_Patterns]) -> list[Pattern]:
