@@ -261,6 +261,39 @@ def test_series_of_other_lengths_in_other_modules_are_no_choice_of_the_data(
     assert laboratory.score(Run([step] * 3, marked=False), laboratory.reference([step] * 2)).share == 1
 
 
+SEND = Op(None, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)")
+
+
+def stage(first: int, end: int, *, of: int) -> list[Op]:
+    """What one of several processes runs of a model whose layers are divided among them."""
+    ops = model(layers=of)
+    starts = {
+        f"layers.{at}": row for row, op in enumerate(ops) for at in range(of) if op.module == f"top.layers.{at}.n1"
+    }
+    low, high = starts[f"layers.{first}"] if first else 0, starts[f"layers.{end}"] if end < of else len(ops)
+    return [*([SEND] if first else []), *ops[low:high], *([SEND] if end < of else [])]
+
+
+@pytest.mark.parametrize(
+    ("marked", "bare_stages", "told"),
+    [
+        ([(0, 4)], [(4, 8)], False),
+        ([(4, 8)], [(0, 4)], False),
+        ([(2, 4)], [(4, 6)], False),
+        ([(2, 4), (4, 6)], [(4, 6)], False),
+        ([(0, 4), (4, 8)], [(0, 4), (4, 8)], True),
+    ],
+)
+def test_stages_of_a_pipeline_are_not_taken_for_each_other(
+    laboratory: Laboratory, marked: list[tuple[int, int]], bare_stages: list[tuple[int, int]], told: bool
+) -> None:
+    references = [laboratory.reference([Step(stage(*layers, of=8))] * 3) for layers in marked]
+    for layers in bare_stages:
+        score = laboratory.score(bare(stage(*layers, of=8)), *references)
+        assert score.wrong == 0
+        assert (score.told == score.known) == told
+
+
 def test_what_was_aligned_serves_no_other_run(laboratory: Laboratory) -> None:
     reference = laboratory.reference([Step(sampled(model()))] * 3)
     first = laboratory.dataset(bare(sampled(model())), reference)
