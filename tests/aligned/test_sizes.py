@@ -78,6 +78,29 @@ def test_a_wider_model_gets_nothing_even_if_its_rows_fit_one_tile(
     assert not told(tmp_path, marked, bare)
 
 
+def mixture(tokens: int, shares: Sequence[float], hidden: int = 1024) -> list[Op]:
+    """A decoder with experts, each of which gets a share of the tokens."""
+    experts = []
+    for at, rows in enumerate(max(1, int(tokens * share)) for share in shares):
+        experts += [
+            Op(f"top.experts.{at}.up", GEMM["ampere"], (hidden // 32, -(-rows // 64))),
+            Op(f"top.experts.{at}.act", ELEMENTWISE.format(4, "silu"), (-(-rows * hidden // 512), 1)),
+            Op(f"top.experts.{at}.down", GEMM["ampere"], (hidden // 128, -(-rows // 64))),
+        ]
+    return [*model(layers=2, tokens=tokens, hidden=hidden), *experts]
+
+
+@pytest.mark.parametrize(("tokens", "hidden", "share"), [(512, 1024, 1), (2048, 1024, 1), (512, 2048, 0)])
+def test_sizes_that_the_data_decides_show_no_batch(tmp_path: Path, tokens: int, hidden: int, share: int) -> None:
+    laboratory, marked = Laboratory(tmp_path), [(0.1, 0.7, 0.2, 1.0), (0.9, 0.3, 0.7, 0.1), (0.3, 0.3, 0.8, 0.6)]
+    reference = laboratory.reference([Step(sampled(mixture(512, shares))) for shares in marked])
+    bare = [
+        Step(sampled(mixture(tokens, shares, hidden))) for shares in [(0.5, 0.1, 0.4, 1.0), (0.2, 0.9, 0.8, 0.1)] * 3
+    ]
+    score = laboratory.score(Run(bare, marked=False), reference)
+    assert (score.share, score.wrong) == (share, 0)
+
+
 def test_steps_that_repeat_one_part_show_no_beginning_where_the_recording_cuts_them(tmp_path: Path) -> None:
     reference = Laboratory(tmp_path).reference([Step(perceptron(512, EQUAL[:3]))] * 3)
     shallower = Run([Step(perceptron(512, EQUAL[:2]))] * 2, marked=False, late=2)

@@ -4,7 +4,7 @@ No kernel shows which of several alike modules launched it, so that work of thes
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,9 @@ def data_dependent(dataset: Dataset, modules: pa.Table) -> Flags:
     own = grouped([of_series, *words, *(integers(calls, name)[rows] for name in ("pid", "rank"))]).group
     member = grouped([own, number]).group
     place = member - minima(own, member, own.size)[own]
-    call = grouped([above[rows], own])
+    # A module may be called once for each of what it holds.
+    around = above[above[rows]]
+    call = grouped([np.where(around >= 0, around, -1 - above[rows]), module[above[rows]], own])
     each = grouped([call.group, member]).first
     different = counts(call.group[each], call.first.size) <= maxima(call.group, place, call.first.size)
     named = [*series]
@@ -64,6 +66,11 @@ def _is_in(path: str, series: set[str]) -> bool:
     return any(named in series for named, _ in _numbered(path, 0))
 
 
+def starred(parts: Sequence[str]) -> list[str]:
+    """The parts of a path, with stars for places in lists."""
+    return ["*" if part.isdecimal() else part for part in parts]
+
+
 def _numbered(path: str, start: int) -> Iterator[tuple[str, int]]:
     """The series that parts of a path are of, and their numbers in them.
 
@@ -73,5 +80,5 @@ def _numbered(path: str, start: int) -> Iterator[tuple[str, int]]:
     parts = path.split(".")
     for at, part in enumerate(parts[start:], start):
         if found := _NUMBERED.fullmatch(part):
-            around = parts[:at] if found[1] else ["*" if other.isdecimal() else other for other in parts[:at]]
+            around = parts[:at] if found[1] else starred(parts[:at])
             yield ".".join([*around, f"{found[1]}*"]), int(found[2])

@@ -15,7 +15,8 @@ from tracekit.aligned.borders import Borders
 from tracekit.aligned.reference import Pattern, Reference
 from tracekit.aligned.sequences import Agreement, agreement, near
 from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures
-from tracekit.aligned.sizes import unexplained
+from tracekit.aligned.sizes import unexplained, varying
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, maxima, minima
 from tracekit.arrays.types import Flags, Ints, Rows
@@ -86,6 +87,7 @@ class Matcher:
             alike.setdefault((one.work.name.tobytes(), one.module.tobytes(), one.cause.tobytes()), at)
             for at, one in enumerate(patterns)
         ]
+        self._varying = varying([(one.work, lookup(reference.like, one.module)) for one in patterns])
         self._counts = np.stack([self._counted(pattern.work.name) for pattern in patterns])
         names = [pattern.work.name for pattern in patterns if pattern.whole]
         self.borders = Borders(names or [pattern.work.name for pattern in patterns])
@@ -129,14 +131,15 @@ class Matcher:
             if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or (best and bound < best[0].share / 2):
                 continue
             compared += 1
-            answer = self._compared(work, self._patterns[at], before)
+            answer = self._compared(work, at, before)
             if answer is None or (best and answer.share < best[0].share):
                 continue
             like.add(self._alike[at])
             best = [answer] if not best or answer.share > best[0].share else [*best, answer]
         return _common(best) if best else None
 
-    def _compared(self, work: Signatures, pattern: Pattern, before: int) -> Answer | None:
+    def _compared(self, work: Signatures, at: int, before: int) -> Answer | None:
+        pattern = self._patterns[at]
         self._cells += work.name.size * (abs(work.name.size - pattern.work.name.size) + _CELLS_OF_ROW)
         if self._cells > _MOST_CELLS:
             return None
@@ -146,7 +149,7 @@ class Matcher:
         found = agreement(work.name, pattern.work.name, pattern.module, exact)
         if found is None:
             return None
-        comparison = _Comparison(work, pattern, found, self._tree)
+        comparison = _Comparison(work, pattern, found, self._tree, self._varying[at])
         return comparison.answer(follows=before == int(pattern.work.name[-1]))
 
 
@@ -182,9 +185,9 @@ def _without(answer: Answer, unclear: Flags) -> Answer:
 class _Comparison:
     """A stretch of work beside a pattern."""
 
-    def __init__(self, work: Signatures, pattern: Pattern, found: Agreement, tree: _Tree) -> None:
+    def __init__(self, work: Signatures, pattern: Pattern, found: Agreement, tree: _Tree, varies: Flags) -> None:
         self.work, self.pattern, self.found = work, pattern, found
-        self.tree = tree
+        self.tree, self.varies = tree, varies
         size = work.name.size
         self.module = found.label.astype(np.int64)
         self.place = found.place.copy()
@@ -213,7 +216,8 @@ class _Comparison:
         self._drop_lonely()
         rows = np.flatnonzero(self.place >= 0)
         place = self.place[rows]
-        odd = unexplained(self.work.at(rows), self.pattern.work.at(place), self.pattern.module[place])
+        work, pattern = self.work.at(rows), self.pattern.work.at(place)
+        odd = unexplained(work, pattern, self.pattern.module[place], self.varies[place])
         if odd is None or not rows.size or not self._mostly_alike() or not self._is_anchored():
             return None
         self._drop(rows[odd], _AMBIGUOUS)
@@ -321,7 +325,7 @@ class _Comparison:
 
         Nor is it certain which of the same name beside them is which.
         """
-        rows = np.flatnonzero(self.place >= 0)
+        rows = np.flatnonzero((self.place >= 0) & ~lookup(self.varies, self.place))
         before, size = self.pattern.work.exact[self.place[rows]], self.work.exact[rows]
         alike, group = grouped([before, size]).group, grouped([before]).group
         number, of = counts(alike, rows.size)[alike], counts(group, rows.size)[group]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit import causes
-from tracekit.aligned.data_dependent import data_dependent
+from tracekit.aligned.data_dependent import data_dependent, starred
 from tracekit.aligned.signatures import SIZES, SPLIT, Described, Signatures, copy_kinds, signatures_of
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
@@ -80,6 +80,7 @@ class Reference:
         reports: Digests of the reports in it, by their names.
         modules: The table ``modules``.
         called: Which of them have calls.
+        like: A number for each, the same for those that differ by their places in lists alone.
         place: Where each is in the outermost list that holds it, such as that of the layers; -1 outside of lists.
         ways: What ran in it, by the ways to put it in sequences that may differ, the surest first.
     """
@@ -89,6 +90,7 @@ class Reference:
     reports: dict[str, str]
     modules: pa.Table
     called: Flags
+    like: Rows
     place: Ints
     ways: list[Way]
 
@@ -108,13 +110,15 @@ def reference(given: Given) -> Reference:
     called = np.zeros(modules.num_rows, dtype=bool)
     called[calls.module] = True
     unknowable = data_dependent(dataset, modules)
-    place = np.array([_place(path) for path in modules.column("path").to_pylist()], dtype=np.int64)
+    paths: list[str] = modules.column("path").to_pylist()
+    place = np.array([_place(path) for path in paths], dtype=np.int64)
     return Reference(
         name=dataset.folder.name,
         sha256=hashlib.sha256(text_of(dataset.folder / MANIFEST).encode()).hexdigest(),
         reports={entry["source"]["name"]: entry["source"]["sha256"] for entry in entries},
         modules=modules,
         called=called,
+        like=np.unique([".".join(starred(path.split("."))) for path in paths], return_inverse=True)[1],
         place=place,
         ways=_ways([_Part(part, calls, unknowable) for part in dataset.by_report()], place),
     )

@@ -4,9 +4,11 @@ A larger batch makes all grids over rows larger by the same factor. A wider mode
 not those of norms, in which each row has a block of its own; and those of products in the direction of their columns.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from tracekit.aligned.signatures import ATTENTION, NORM, PRODUCT, REDUCE, SOFTMAX, UNKNOWN, Signatures
+from tracekit.aligned.signatures import ATTENTION, NORM, PRODUCT, REDUCE, SOFTMAX, UNKNOWN, Signatures, mixed
 from tracekit.arrays.groups import counts, grouped
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 
@@ -18,11 +20,31 @@ _ROUNDING, _EXACT = 1.3, 1.05
 _MOST_ODD = 0.3
 
 
-def unexplained(work: Signatures, reference: Signatures, module: Rows) -> Flags | None:
+def varying(steps: Sequence[tuple[Signatures, Rows]]) -> list[Flags]:
+    """Of each step the work whose sizes the data decides, such as that of experts.
+
+    A step with the same names and as large norms has other sizes there, or for the same kernel elsewhere in modules
+    that are alike, of which each step tells the numbers.
+    """
+    alike: dict[tuple[bytes, bytes], list[int]] = {}
+    for at, (work, _) in enumerate(steps):
+        if norms := work.grid[work.group == NORM].tobytes():
+            alike.setdefault((work.name.tobytes(), norms), []).append(at)
+    found = [np.zeros(work.name.size, dtype=bool) for work, _ in steps]
+    for group in alike.values():
+        for at in group[1:]:
+            found[group[0]] |= steps[at][0].exact != steps[group[0]][0].exact
+    kernels = [mixed(work.code, like) for work, like in steps]
+    known = np.unique(np.concatenate([kernel[varies] for kernel, varies in zip(kernels, found, strict=True)]))
+    return [np.isin(kernel, known) for kernel in kernels]
+
+
+def unexplained(work: Signatures, reference: Signatures, module: Rows, varies: Flags) -> Flags | None:
     """Pairs of work whose grids do not differ by the batch alone; None if so many that the model is another.
 
-    ``module`` is that of the reference's work. What has the same size in the reference has so for another batch, too;
-    most of it must be explained. Modules in which attention runs depend on the length of the context as well.
+    ``module`` is that of the reference's work, and ``varies`` tells whose sizes the data decides. What has the same
+    size in the reference has so for another batch, too; most of it must be explained. Modules in which attention runs
+    depend on the length of the context as well.
     """
     blocks, before = (np.maximum(side.grid, 0).prod(axis=1) for side in (work, reference))
     products, softmax, attention, norms = (
@@ -31,7 +53,7 @@ def unexplained(work: Signatures, reference: Signatures, module: Rows) -> Flags 
     by_rows = np.isin(reference.group, (NORM, REDUCE)) & np.isin(module, norms)
     attends = np.concatenate([attention, np.intersect1d(products, softmax), [-1]])
     compared = (work.code == reference.code) | ((work.group == NORM) & (reference.group == NORM))
-    rows = np.flatnonzero(compared & (np.minimum(blocks, before) > 0) & ~np.isin(module, attends))
+    rows = np.flatnonzero(compared & (np.minimum(blocks, before) > 0) & ~np.isin(module, attends) & ~varies)
     wider = _along_columns(work.at(rows), reference.at(rows))
     factor = _factor(blocks[rows], before[rows], by_rows[rows], wider)
     many = (np.maximum(blocks, before)[rows] >= _FEW_BLOCKS) & (work.code == reference.code)[rows]
