@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 import tracekit
-from tests.aligned.runs import ELEMENTWISE, Laboratory, Op, Run, Step, model, sampled
+from tests.aligned.runs import ELEMENTWISE, GEMM, Laboratory, Op, Run, Step, model, sampled
 from tests.trace_lines import report
 from tracekit.cli import main
 from tracekit.errors import DatasetError, UsageError
@@ -259,6 +259,27 @@ def test_series_of_other_lengths_in_other_modules_are_no_choice_of_the_data(
 ) -> None:
     step = Step(layers_of(*modules))
     assert laboratory.score(Run([step] * 3, marked=False), laboratory.reference([step] * 2)).share == 1
+
+
+def without_root(*widths: int) -> list[Op]:
+    """A program that calls single layers and no module around them."""
+    ops = []
+    for at, width in enumerate(widths):
+        ops += [
+            Op(f"Linear_{at}", GEMM["ampere"], (width // 128, 8)),
+            Op(f"Linear_{at}", ELEMENTWISE.format(4, "CUDAFunctor_add"), (width, 1)),
+            Op(None, ELEMENTWISE.format(4, "relu"), (width, 1)),
+        ]
+    return ops
+
+
+@pytest.mark.parametrize("text", [None, "step[DECODE bs=8]"])
+@pytest.mark.parametrize("widths", [(256, 1024, 256, 512), (1024, 256), (512, 256, 1024)])
+def test_single_layers_are_not_taken_for_those_of_another_program(
+    laboratory: Laboratory, text: str | None, widths: tuple[int, ...]
+) -> None:
+    reference = laboratory.reference([Step(without_root(256, 1024, 256), text)] * 3)
+    assert laboratory.score(bare(without_root(*widths)), reference).wrong == 0
 
 
 SEND = Op(None, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)")

@@ -24,7 +24,9 @@ def data_dependent(dataset: Dataset, modules: pa.Table) -> Flags:
     Calls that run only the first ones show nothing: stages differ in depth, and the end of a recording cuts a call.
     """
     report = ["report"] if dataset.reports else []
-    calls = dataset.table("calls", ["call_id", "parent_call_id", "module_id", "phase", "pid", "rank", *report])
+    calls = dataset.table(
+        "calls", ["call_id", "parent_call_id", "module_id", "phase", "step_id", "pid", "rank", *report]
+    )
     module, above = integers(calls, "module_id"), integers(calls, "parent_call_id")
     above = positions(above, integers(calls, "call_id"))
     inside = np.flatnonzero(above >= 0)
@@ -44,9 +46,12 @@ def data_dependent(dataset: Dataset, modules: pa.Table) -> Flags:
     own = grouped([of_series, *words, *(integers(calls, name)[rows] for name in ("pid", "rank"))]).group
     member = grouped([own, number]).group
     place = member - minima(own, member, own.size)[own]
-    # A module may be called once for each of what it holds.
-    around = above[above[rows]]
-    call = grouped([np.where(around >= 0, around, -1 - above[rows]), module[above[rows]], own])
+    # A module may be called once for each of what it holds: all its calls in one around them, or in a step, are one.
+    caller, step = above[rows], integers(calls, "step_id")[rows]
+    around = above[caller]
+    inside_step = np.where(around >= 0, -1, step)
+    alone = np.where((around >= 0) | (step >= 0), -1, caller)
+    call = grouped([around, inside_step, alone, module[caller], own])
     each = grouped([call.group, member]).first
     different = counts(call.group[each], call.first.size) <= maxima(call.group, place, call.first.size)
     named = [*series]

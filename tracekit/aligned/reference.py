@@ -112,6 +112,7 @@ def reference(given: Given) -> Reference:
     unknowable = data_dependent(dataset, modules)
     paths: list[str] = modules.column("path").to_pylist()
     place = np.array([_place(path) for path in paths], dtype=np.int64)
+    root = np.unique([path.partition(".")[0] for path in paths], return_inverse=True)[1]
     return Reference(
         name=dataset.folder.name,
         sha256=hashlib.sha256(text_of(dataset.folder / MANIFEST).encode()).hexdigest(),
@@ -120,7 +121,7 @@ def reference(given: Given) -> Reference:
         called=called,
         like=np.unique([".".join(starred(path.split("."))) for path in paths], return_inverse=True)[1],
         place=place,
-        ways=_ways([_Part(part, calls, unknowable) for part in dataset.by_report()], place),
+        ways=_ways([_Part(part, calls, unknowable) for part in dataset.by_report()], place, root),
     )
 
 
@@ -232,27 +233,31 @@ def _place(path: str) -> int:
     return next((int(part[:9]) for part in path.split(".") if part.isdecimal()), -1)
 
 
-def _ways(parts: Sequence[_Part], place: Ints) -> list[Way]:
+def _ways(parts: Sequence[_Part], place: Ints, root: Rows) -> list[Way]:
     ways = [Way(by_stream=False, patterns=_frequent(part.patterns() for part in parts))]
     if any(part.calls_share_steps for part in parts):
         ways.append(Way(by_stream=False, patterns=_frequent(part.patterns(by_call=True) for part in parts)))
     if any(part.streams > 1 for part in parts):
         ways.append(Way(by_stream=True, patterns=_frequent(part.patterns(by_stream=True) for part in parts)))
-    return [way for way in (_telling(way, place) for way in ways) if way.patterns]
+    return [way for way in (_telling(way, place, root) for way in ways) if way.patterns]
 
 
-def _telling(way: Way, place: Ints) -> Way:
-    """The way without patterns that are too short to be known by, beside longer ones, or that may be any layers."""
-    marked = [int((pattern.module >= 0).sum()) for pattern in way.patterns]
-    least = min(_TELLING, max(marked, default=0) // 2)
-    told = [number > least and not _is_middle(one, place) for one, number in zip(way.patterns, marked, strict=True)]
+def _telling(way: Way, place: Ints, root: Rows) -> Way:
+    """The way without patterns that are too short to be known by, or that may be any layers.
+
+    Short ones are known if there are no others: not beside longer ones, nor where several roots run little each.
+    """
+    marked = [one.module[one.module >= 0] for one in way.patterns]
+    longest = max((own.size for own in marked), default=0)
+    short = {np.unique(root[own]).tobytes() for own in marked if own.size <= _TELLING}
+    least = min(_TELLING, longest // 2) if len(short) == 1 else _TELLING
+    told = [own.size > least and not _is_middle(place[own]) for own in marked]
     return way._replace(patterns=[one for one, kept in zip(way.patterns, told, strict=True) if kept])
 
 
-def _is_middle(pattern: Pattern, place: Ints) -> bool:
-    """Whether it runs layers alone, and not the first one, as a stage in the middle of a pipeline does."""
-    own = place[pattern.module[pattern.module >= 0]]
-    return bool(own.size) and bool(0 < own.min() < own.max())
+def _is_middle(place: Ints) -> bool:
+    """Whether layers alone run, and not the first one, as in a stage in the middle of a pipeline."""
+    return bool(place.size) and bool(0 < place.min() < place.max())
 
 
 def _frequent(parts: Iterable[_Patterns]) -> list[Pattern]:
