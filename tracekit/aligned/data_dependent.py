@@ -5,6 +5,7 @@ No kernel shows which of several alike modules launched it, so that work of thes
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from tracekit.arrays.codes import labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, maxima, minima
-from tracekit.arrays.types import Flags
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})")
@@ -23,40 +24,68 @@ def data_dependent(dataset: Dataset, modules: pa.Table) -> Flags:
 
     Calls that run only the first ones show nothing: stages differ in depth, and the end of a recording cuts a call.
     """
-    report = ["report"] if dataset.reports else []
-    calls = dataset.table(
-        "calls", ["call_id", "parent_call_id", "module_id", "phase", "step_id", "pid", "rank", *report]
-    )
-    module, above = integers(calls, "module_id"), integers(calls, "parent_call_id")
-    above = positions(above, integers(calls, "call_id"))
-    inside = np.flatnonzero(above >= 0)
-    pairs = grouped([module[above[inside]], module[inside]])
     paths: list[str] = modules.column("path").to_pylist()
     series: dict[str, int] = {}
+    varied = _varied(_members(dataset, paths, series))
+    named = {name for name, number in series.items() if number in varied}
+    return np.array([any(name in named for name, _ in _numbered(path, 0)) for path in paths], dtype=bool)
+
+
+def starred(parts: Sequence[str]) -> list[str]:
+    """The parts of a path, with stars for places in lists."""
+    return ["*" if part.isdecimal() else part for part in parts]
+
+
+class _Members(NamedTuple):
+    """Calls of modules of numbered series.
+
+    Attributes:
+        series: The number of the series.
+        number: Which of its modules was called.
+        process: A number for the process and the phase: each process may hold other layers of one model.
+        caller: A number for the call around it; one for all calls of a module in one call or step, as it may be called
+            once for each of what it holds.
+    """
+
+    series: Ints
+    number: Ints
+    process: Rows
+    caller: Rows
+
+
+def _members(dataset: Dataset, paths: list[str], series: dict[str, int]) -> _Members:
+    """The calls that are in numbered series, which are added to ``series``."""
+    report = ["report"] if dataset.reports else []
+    names = ["call_id", "parent_call_id", "module_id", "phase", "step_id", "pid", "rank", *report]
+    calls = dataset.table("calls", names)
+    module, step = integers(calls, "module_id"), integers(calls, "step_id")
+    above = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    inside = np.flatnonzero(above >= 0)
+    pairs = grouped([module[above[inside]], module[inside]])
     first = inside[pairs.first]
-    places = [
-        _place(paths[around], paths[own], series)
-        for around, own in zip(module[above[first]].tolist(), module[first].tolist(), strict=True)
-    ]
+    modules = zip(module[above[first]].tolist(), module[first].tolist(), strict=True)
+    places = [_place(paths[around], paths[own], series) for around, own in modules]
     of_series, number = np.array(places, dtype=np.int64).reshape(-1, 2)[pairs.group].T
     kept = of_series >= 0
-    rows, of_series, number = inside[kept], of_series[kept], number[kept]
-    # Each process may hold other layers of one model.
+    rows = inside[kept]
     words = (labels(calls, name).code[rows] for name in ("phase", *report))
-    own = grouped([of_series, *words, *(integers(calls, name)[rows] for name in ("pid", "rank"))]).group
-    member = grouped([own, number]).group
-    place = member - minima(own, member, own.size)[own]
-    # A module may be called once for each of what it holds: all its calls in one around them, or in a step, are one.
-    caller, step = above[rows], integers(calls, "step_id")[rows]
-    around = above[caller]
-    inside_step = np.where(around >= 0, -1, step)
+    process = grouped([*words, *(integers(calls, name)[rows] for name in ("pid", "rank"))]).group
+    caller = above[rows]
+    around, step = above[caller], step[rows]
     alone = np.where((around >= 0) | (step >= 0), -1, caller)
-    call = grouped([around, inside_step, alone, module[caller], own])
-    each = grouped([call.group, member]).first
-    different = counts(call.group[each], call.first.size) <= maxima(call.group, place, call.first.size)
-    named = [*series]
-    chosen = {named[at] for at in np.unique(of_series[call.first[different]]).tolist()}
-    return np.array([_is_in(path, chosen) for path in paths], dtype=bool)
+    callers = grouped([around, np.where(around >= 0, -1, step), alone, module[caller]]).group
+    return _Members(of_series[kept], number[kept], process, callers)
+
+
+def _varied(members: _Members) -> set[int]:
+    """The series of which some caller runs others than the first ones of those that its process runs."""
+    own = grouped([members.series, members.process]).group
+    member = grouped([own, members.number]).group
+    place = member - minima(own, member, own.size)[own]
+    call = grouped([members.caller, own])
+    number = counts(call.group[grouped([call.group, member]).first], call.first.size)
+    others = number <= maxima(call.group, place, call.first.size)
+    return set(members.series[call.first[others]].tolist())
 
 
 def _place(around: str, path: str, series: dict[str, int]) -> tuple[int, int]:
@@ -65,15 +94,6 @@ def _place(around: str, path: str, series: dict[str, int]) -> tuple[int, int]:
         for named, number in _numbered(path, around.count(".") + 1):
             return series.setdefault(named, len(series)), number
     return -1, -1
-
-
-def _is_in(path: str, series: set[str]) -> bool:
-    return any(named in series for named, _ in _numbered(path, 0))
-
-
-def starred(parts: Sequence[str]) -> list[str]:
-    """The parts of a path, with stars for places in lists."""
-    return ["*" if part.isdecimal() else part for part in parts]
 
 
 def _numbered(path: str, start: int) -> Iterator[tuple[str, int]]:
