@@ -188,6 +188,26 @@ def test_a_model_beside_its_twin_in_the_marked_run_is_not_taken_for_both(laborat
     assert laboratory.score(bare(sampled(student)), reference).wrong == 0
 
 
+@pytest.mark.parametrize(
+    ("teacher", "student", "production", "told"),
+    [
+        (8, 64, ("teacher", 8), True),
+        (8, 64, ("student", 64), True),
+        (8, 64, ("teacher", 32), False),
+        (8, 64, ("student", 32), False),
+        (8, 8, ("teacher", 8), False),
+    ],
+)
+def test_models_that_are_alike_are_told_apart_by_the_sizes_of_the_marked_run_alone(
+    laboratory: Laboratory, teacher: int, student: int, production: tuple[str, int], told: bool
+) -> None:
+    marked = [*model(prefix="teacher", tokens=teacher), *model(prefix="student", tokens=student)]
+    name, tokens = production
+    reference = laboratory.reference([Step(sampled(marked))] * 3)
+    score = laboratory.score(bare(sampled(model(prefix=name, tokens=tokens))), reference)
+    assert (score.told == score.known, score.wrong) == (told, 0)
+
+
 def test_a_layer_that_is_missing_among_alike_ones_makes_all_of_them_unknown(laboratory: Laboratory) -> None:
     ops = model(layers=8)
     reference = laboratory.reference([Step(sampled(ops))] * 3)

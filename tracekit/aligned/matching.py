@@ -35,6 +35,8 @@ _MOST_COMPARED = 6
 _FEW_OF = 3
 #: How many places a kernel may run earlier or later than in the marked run.
 _FARTHEST_MOVE = 16
+#: The share, relative to the most similar pattern, from which another one may be the right one.
+_AS_LIKELY = 0.8
 #: In place of the name of a kernel of which nothing is known.
 _ANY = np.iinfo(np.int64).min
 #: The share of equal sizes from which two steps have the same batch.
@@ -53,6 +55,7 @@ class Answer(NamedTuple):
         cause: Why it has none, as a position in ``causes.CAUSES``; -1 where it has one.
         core: The first piece of the step or call itself, and the end of the last.
         share: How much of both is alike.
+        same_sizes: Whether sizes are equal, too.
     """
 
     pattern: Pattern
@@ -60,6 +63,7 @@ class Answer(NamedTuple):
     cause: Rows
     core: tuple[int, int]
     share: float
+    same_sizes: bool
 
 
 class _Tree(NamedTuple):
@@ -77,9 +81,9 @@ class Matcher:
         self._patterns = patterns
         self._repeating = [_repeats(pattern.work.name) for pattern in patterns]
         self._tree = _Tree(integers(reference.modules, "parent_id"), reference.called, reference.place)
-        self._exact: dict[bytes, list[Pattern]] = {}
-        for pattern in (one for one in patterns if not _repeats(one.work.exact)):
-            self._exact.setdefault(pattern.work.exact.tobytes(), []).append(pattern)
+        self._exact: dict[bytes, list[int]] = {}
+        for at in (at for at, one in enumerate(patterns) if not _repeats(one.work.exact)):
+            self._exact.setdefault(patterns[at].work.exact.tobytes(), []).append(at)
         self._names = np.unique(np.concatenate([[0], *(pattern.work.name for pattern in patterns)]))
         alike: dict[tuple[bytes, ...], int] = {}
         #: Patterns with the same number differ by their sizes alone, and show the same.
@@ -88,6 +92,7 @@ class Matcher:
             for at, one in enumerate(patterns)
         ]
         self._varying = varying([(one.work, lookup(reference.like, one.module)) for one in patterns])
+        self._twins = _twins(patterns)
         self._counts = np.stack([self._counted(pattern.work.name) for pattern in patterns])
         names = [pattern.work.name for pattern in patterns if pattern.whole]
         self.borders = Borders(names or [pattern.work.name for pattern in patterns])
@@ -111,32 +116,33 @@ class Matcher:
         at = np.minimum(np.searchsorted(self._names, names), self._names.size - 1)
         return counts(np.where(self._names[at] == names, at, -1), self._names.size)
 
-    def _identical(self, patterns: Sequence[Pattern]) -> Answer:
-        pattern = patterns[0]
-        answer = Answer(pattern, pattern.module, pattern.cause, (0, pattern.core), 1.0)
-        return _common([answer, *(answer._replace(module=one.module, cause=one.cause) for one in patterns[1:])])
+    def _identical(self, same: Sequence[int]) -> Answer:
+        pattern, *others = (self._patterns[at] for at in same)
+        answer = Answer(pattern, pattern.module, pattern.cause, (0, pattern.core), 1.0, same_sizes=True)
+        found = _common([answer, *(answer._replace(module=one.module, cause=one.cause) for one in others)])
+        return _without(found, self._twins[same[0]] & (found.module >= 0))
 
     def _most_similar(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
         common = np.minimum(self._counts, self._counted(work.name)).sum(axis=1)
         sizes = np.array([pattern.work.name.size for pattern in self._patterns])
         share = common / np.maximum(1, np.minimum(sizes, work.name.size))
-        best: list[Answer] = []
-        compared, like = 0, set[int]()
+        found: list[Answer] = []
+        compared, like, least = 0, set[int](), 0.0
         if self.borders.within(work.name):
             return None
         for at in np.argsort(-common / (sizes + work.name.size), kind="stable").tolist():
             bound = 2 * common[at] / (sizes[at] + work.name.size)
             if self._repeating[at] or not (whole or self._patterns[at].whole) or self._alike[at] in like:
                 continue
-            if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or (best and bound < best[0].share / 2):
+            if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or bound < least / 2:
                 continue
             compared += 1
             answer = self._compared(work, at, before)
-            if answer is None or (best and answer.share < best[0].share):
-                continue
-            like.add(self._alike[at])
-            best = [answer] if not best or answer.share > best[0].share else [*best, answer]
-        return _common(best) if best else None
+            if answer is not None:
+                like.add(self._alike[at])
+                found.append(answer)
+                least = max(least, answer.share)
+        return _most_alike(found) if found else None
 
     def _compared(self, work: Signatures, at: int, before: int) -> Answer | None:
         pattern = self._patterns[at]
@@ -150,13 +156,53 @@ class Matcher:
         if found is None:
             return None
         comparison = _Comparison(work, pattern, found, self._tree, self._varying[at])
-        return comparison.answer(follows=before == int(pattern.work.name[-1]))
+        answer = comparison.answer(follows=before == int(pattern.work.name[-1]))
+        if answer is None:
+            return None
+        unclear = self._twins[at][comparison.place] & (comparison.place >= 0) & (answer.module >= 0)
+        return _without(answer, unclear)._replace(same_sizes=bool(same_sizes))
+
+
+def _twins(patterns: Sequence[Pattern]) -> list[Flags]:
+    """Of each pattern the work that one of equal kernels has in another module, such as a model beside its like.
+
+    What follows steps and calls may differ, as it depends on what runs next.
+    """
+    alike: dict[bytes, list[Pattern]] = {}
+    for one in patterns:
+        alike.setdefault(one.work.exact[: one.core].tobytes(), []).append(one)
+    found = []
+    for one in patterns:
+        differs = np.zeros(one.module.size, dtype=bool)
+        for other in alike[one.work.exact[: one.core].tobytes()]:
+            differs[: one.core] |= _disagree(one.module[: one.core], other.module[: one.core])
+        found.append(differs)
+    return found
+
+
+def _disagree(module: Rows, other: Rows) -> Flags:
+    return np.asarray((module != other) & (module >= 0) & (other >= 0))
+
+
+def _rank(answer: Answer) -> tuple[bool, float]:
+    """Steps with the same sizes are more alike than others with more kernels in common."""
+    return answer.same_sizes, answer.share
 
 
 def _repeats(sequence: Ints) -> bool:
     """Whether it consists of one part several times, so that nothing shows where it begins in a row of them."""
     lengths = (length for length in range(1, sequence.size // 2 + 1) if sequence.size % length == 0)
     return any(np.array_equal(sequence[length:], sequence[:-length]) for length in lengths)
+
+
+def _most_alike(answers: list[Answer]) -> Answer:
+    """What the most similar patterns agree on, where others that may as well be the right ones say nothing else."""
+    best = max(map(_rank, answers))
+    answer = _common([one for one in answers if _rank(one) == best])
+    for other in answers:
+        if other.same_sizes == answer.same_sizes and other.share >= _AS_LIKELY * answer.share:
+            answer = _without(answer, _disagree(answer.module, other.module))
+    return answer
 
 
 def _common(answers: list[Answer]) -> Answer:
@@ -224,7 +270,14 @@ class _Comparison:
         in_core = rows[place < self.pattern.core]
         core = (int(in_core[0]), int(in_core[-1]) + 1) if in_core.size else (0, 0)
         share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
-        return Answer(self.pattern, self.module.astype(np.int32), self.cause.astype(np.int32), core, float(share))
+        return Answer(
+            self.pattern,
+            self.module.astype(np.int32),
+            self.cause.astype(np.int32),
+            core,
+            float(share),
+            same_sizes=False,
+        )
 
     def _mostly_alike(self) -> bool:
         """Whether most of both sides has a counterpart, and neither runs much more than the other."""
