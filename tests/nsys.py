@@ -14,7 +14,10 @@ from pathlib import Path
 RELEASES = "TRACEKIT_NVTX"
 #: What is said where nsys loses a recording, on a machine with much else to do: one run in thirty. Its connection to
 #: the process that records breaks or was never made, it fails in itself, or its own importer cannot read what it wrote.
-LOST = "Connection to the Agent lost|The proxy is not started|cannot be converted to a report|SystemException"
+LOST = (
+    "Connection to the Agent lost|Local Endpoint is not available|The proxy is not started|"
+    "cannot be converted to a report|SystemException"
+)
 #: The last one whose own ranges are heard by every nsys; later ones first ask it, and older nsys do not answer.
 HEARD = "0.2.11"
 

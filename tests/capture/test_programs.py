@@ -105,26 +105,25 @@ def stopped(way: str, number: int, folder: Path) -> tuple[Said, Dataset]:
     target = ("--engine", way, "endless.py:main")
     if way == "command":
         target = ("--engine", "nsys", "--", sys.executable, "endless.py", sign)
-    running = subprocess.Popen(
-        arguments("capture", "-o", "report.sqlite", *target),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(SIGN=sign),
-        cwd=folder,
-    )
+    # No pipes: where nsys fails, its agent may outlive it and hold them open.
+    printed, told = folder / "printed", folder / "told"
+    with printed.open("wb") as out, told.open("wb") as err:
+        command = arguments("capture", "-o", "report.sqlite", *target)
+        running = subprocess.Popen(command, stdout=out, stderr=err, env=environment(SIGN=sign), cwd=folder)
     try:
-        assert running.stdout is not None
-        first = running.stdout.readline()
+        for _ in range(1_200):
+            if printed.read_bytes() or running.poll() is not None:
+                break
+            time.sleep(0.1)
         time.sleep(0.2)
         running.send_signal(number)
-        out, err = running.communicate(timeout=120)
+        running.wait(timeout=120)
     finally:
         running.kill()
         running.wait()
-    assert first == b"ready\n", err
+    assert printed.read_bytes().startswith(b"ready\n"), told.read_text()
     assert left_of(sign) == []
-    said = Said(running.returncode, out, err.decode())
-    return said, tracekit.parse(folder / "report.sqlite")
+    return Said(running.returncode, printed.read_bytes(), told.read_text()), tracekit.parse(folder / "report.sqlite")
 
 
 def left_of(sign: str) -> list[str]:
