@@ -302,6 +302,15 @@ def test_single_layers_are_not_taken_for_those_of_another_program(
     assert laboratory.score(bare(without_root(*widths)), reference).wrong == 0
 
 
+def test_short_steps_of_one_model_are_known_also_if_the_recording_cuts_the_last(laboratory: Laboratory) -> None:
+    step = [
+        Op("net.a", GEMM["ampere"], (8, 8)),
+        *(Op("loss", ELEMENTWISE.format(4, f"f{at}"), (8, 1)) for at in range(4)),
+    ]
+    marked = [Step(step, "step[DECODE bs=8]")] * 3 + [Step(step[:1], "step[DECODE bs=8]")]
+    assert laboratory.score(bare(sampled(step)), laboratory.reference(marked)).told > 0
+
+
 SEND = Op(None, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)")
 
 

@@ -245,12 +245,12 @@ def _ways(parts: Sequence[_Part], place: Ints, root: Rows) -> list[Way]:
 def _telling(way: Way, place: Ints, root: Rows) -> Way:
     """The way without patterns that are too short to be known by, or that may be any layers.
 
-    Short ones are known if there are no others: not beside longer ones, nor where several roots run little each.
+    Short ones are known if there are no others: not beside longer ones, nor where several roots run little apart.
     """
     marked = [one.module[one.module >= 0] for one in way.patterns]
     longest = max((own.size for own in marked), default=0)
-    short = {np.unique(root[own]).tobytes() for own in marked if own.size <= _TELLING}
-    least = min(_TELLING, longest // 2) if len(short) == 1 else _TELLING
+    short = [set(root[own].tolist()) for own in marked if 0 < own.size <= _TELLING]
+    least = min(_TELLING, longest // 2) if short and set.intersection(*short) else _TELLING
     told = [own.size > least and not _is_middle(place[own]) for own in marked]
     return way._replace(patterns=[one for one, kept in zip(way.patterns, told, strict=True) if kept])
 
