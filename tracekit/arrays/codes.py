@@ -65,7 +65,11 @@ def positions(wanted: Ints, ids: Ints) -> Rows:
 
 def lookup(values: NDArray[Any], rows: Rows, missing: int = -1) -> NDArray[Any]:
     """``values[rows]``, with ``missing`` where the row is -1."""
-    return np.append(values, values.dtype.type(missing)).take(rows)
+    if values.size < rows.size:
+        return np.append(values, values.dtype.type(missing)).take(rows)
+    found = values.take(rows)
+    np.copyto(found, values.dtype.type(missing), where=rows < 0)
+    return found
 
 
 #: Lists longer than any real shape are compared one by one.

@@ -47,9 +47,9 @@ def _rising(values: Ints) -> bool:
 
 
 def _chosen(values: Ints, at: Ints, some: Flags, empty: int) -> Ints:
-    result = np.full(at.size, empty, dtype=np.int64)
-    result[some] = values[at[some]]
-    return result
+    if not values.size:
+        return np.full(at.size, empty, dtype=np.int64)
+    return np.where(some, values.take(at, mode="clip"), empty)
 
 
 def _extremes(better: np.ufunc, values: Ints, neutral: int) -> Callable[[Ints, Ints, int], Ints]:

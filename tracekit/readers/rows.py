@@ -56,7 +56,8 @@ def _one(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def _indices(array: pa.DictionaryArray) -> Ints:
-    return np.asarray(array.indices.fill_null(-1))
+    indices = array.indices
+    return np.asarray(indices.fill_null(-1) if indices.null_count else indices)
 
 
 class Names:

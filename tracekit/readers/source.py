@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -55,6 +56,12 @@ def as_type(array: _Values, type_: pa.DataType) -> tuple[_Values, int]:
         narrower = pa.types.is_integer(array.type) and pa.types.is_integer(type_.value_type)
         if array.type != type_.value_type and not narrower:
             raise pa.ArrowInvalid(f"found {array.type}")
+        if pa.types.is_integer(array.type) and array.null_count == 0 and len(array):
+            least, most = pc.min_max(array).values()
+            if least == most:  # as of most ids of threads and processes
+                index = pa.array(np.zeros(len(array), np.int32))
+                one = pa.DictionaryArray.from_arrays(index, pa.array([least.as_py()], type_.value_type))
+                return (pa.chunked_array([one]) if isinstance(array, pa.ChunkedArray) else one), 0
         return array.dictionary_encode().cast(type_), 0
     if type_ == pa.int32() and array.type in {pa.int8(), pa.int16()}:
         return array, 0

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tracekit.readers.sqlite.pages import Asked, Columns, NotPlain, columns, leaves, open_pages
+from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
+from tracekit.readers.sqlite.records import Asked, Columns, columns
 
 Value = int | str | float | bytes | None
 

@@ -114,10 +114,8 @@ def _texts(events: pa.Table, strings: pa.Table) -> tuple[list[str], Ints]:
     known: dict[str, int] = {}
     row = _registered(events, "textId", strings, known)
     inline = _inline(events, "text", known)
-    if "text" not in events.column_names:
-        return list(known), row
     use_inline = (inline >= 0) & ((inline != known.get("", -1)) | (row < 0))
-    return list(known), np.where(use_inline, inline, row)
+    return list(known), np.where(use_inline, inline, row) if use_inline.any() else row
 
 
 def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[str, int]) -> Ints:
@@ -132,7 +130,7 @@ def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[st
 
 
 def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
-    if column not in events.column_names:
+    if column not in events.column_names or events.column(column).null_count == events.num_rows:
         return np.full(events.num_rows, -1, dtype=np.int32)
     encoded = events.column(column).combine_chunks()
     index = np.asarray(encoded.indices.fill_null(-1))

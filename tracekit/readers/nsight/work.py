@@ -105,8 +105,9 @@ def _call_names(calls: pa.Table, names: Names) -> Ints:
 def _failed(calls: pa.Table, name: Ints, names: Names) -> Flags:
     if "returnValue" not in calls.column_names:
         return np.zeros(calls.num_rows, dtype=bool)
-    failed = ~np.isin(integers(calls, "returnValue", null=0), _NO_FAILURE)
-    return failed & ~np.isin(name, names_starting(names.used, _ENDS_EITHER_WAY))
+    returned = integers(calls, "returnValue", null=0)
+    failed: Flags = np.all([returned != code for code in _NO_FAILURE], axis=0)
+    return failed & ~np.isin(name, names_starting(names.used, _ENDS_EITHER_WAY)) if failed.any() else failed
 
 
 def _without_abi(name: str) -> str:

@@ -22,7 +22,8 @@ from tracekit.arrays.types import Ints
 from tracekit.errors import ReportError
 from tracekit.nsight.tables import StoredTable
 from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Piece, Request, as_type
-from tracekit.readers.sqlite.pages import Asked, NotPlain, Pages, columns, leaves, open_pages
+from tracekit.readers.sqlite.pages import NotPlain, Pages, leaves, open_pages
+from tracekit.readers.sqlite.records import Asked, columns
 from tracekit.recording.provenance import MissingData
 
 SQLITE_MAGIC = b"SQLite format 3\0"
