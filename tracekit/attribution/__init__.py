@@ -89,11 +89,15 @@ def _owners(evidence: Evidence) -> Owners:
     call = np.full(kernels, -1, dtype=np.int64)
     method = np.full(kernels, -1, dtype=np.int8)
     by_runs = evidence.compiled_work.of_work != NO_RUN
+    # Only kernel maps attribute work of compiled graphs.
+    pending, compiled = np.flatnonzero(~by_runs), np.flatnonzero(by_runs)
     for position, (_, owners_by) in enumerate(METHODS):
-        # Only kernel maps attribute work of compiled graphs.
-        pending = np.flatnonzero((call < 0) & (by_runs == (position == _COMPILED)))
-        call[pending] = owners = owners_by(evidence, pending)
-        method[pending[owners >= 0]] = position
+        rows = compiled if position == _COMPILED else pending
+        owners = owners_by(evidence, rows)
+        found = np.flatnonzero(owners >= 0)
+        call[rows[found]], method[rows[found]] = owners[found], position
+        if position != _COMPILED:
+            pending = rows[owners < 0]
     if evidence.keyed.by == MODULES:
         call[evidence.compiling_alone] = -1
     mapped = evidence.compiled_work.of_work >= 0

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tracekit.arrays.columns import integers
+from tracekit.arrays.columns import integers, taken
+from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.kept_memory import give_back
 from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
@@ -129,22 +130,22 @@ class Merge:
         if name == ranges.SPEC.name:
             return None
         if _SPECS[name].sorted_by == ("start_ns",):
-            return _sorted([_numbers(tables, "start_ns")])
+            return _in_order(_numbers(tables, "start_ns"))
         if name == kernel_modules.SPEC.name:
             referred = zip(tables, self._offsets(kernels.SPEC.name), strict=False)
             kernel = np.concatenate([integers(table, "kernel_id") + offset for table, offset in referred])
-            return _sorted([self._kernel_ids[kernel]])
-        last = np.iinfo(np.int32).max
+            return _in_order(self._kernel_ids[kernel])
+        last = 1 + max(int(new.ids.max(initial=-1)) for new in self.modules)
         module = [
             np.append(new.ids, last)[integers(table, "module_id")]
             for table, new in zip(tables, self.modules, strict=True)
         ]
-        return _sorted([np.concatenate(module), _numbers(tables, "start_ns")])
+        return _in_order(*one_axis([np.concatenate(module)], [_numbers(tables, "start_ns")]))
 
     @cached_property
     def _kernel_ids(self) -> Ints:
         starts = [np.sort(integers(_read(part, kernels.SPEC.name), "start_ns")) for part in self.parts]
-        return _inverse(_sorted([np.concatenate(starts)]))
+        return _inverse(_in_order(np.concatenate(starts)))
 
     def _new_ids(self, name: str) -> Ints | None:
         if name == kernels.SPEC.name:
@@ -158,10 +159,10 @@ class Merge:
         for at in np.unique(part).tolist():
             own = rows[part == at] - offsets[at]
             in_turn = bool((np.diff(own) == 1).all())
-            piece = tables[at].slice(own[0], own.size) if in_turn else tables[at].take(pa.array(own))
+            piece = tables[at].slice(own[0], own.size) if in_turn else taken(tables[at], own)
             pieces.append(self._counted_through(piece, at))
         whole = pa.concat_tables(pieces or tables[:1]).unify_dictionaries().combine_chunks()
-        return whole if len(pieces) < 2 else whole.take(pa.array(_inverse(_sorted([part]))))  # noqa: PLR2004
+        return whole if len(pieces) < 2 else taken(whole, _inverse(_in_order(part)))  # noqa: PLR2004
 
     def _counted_through(self, piece: pa.Table, part: int) -> pa.Table:
         for at, table in _references(piece):
@@ -188,8 +189,9 @@ def _numbers(tables: Sequence[pa.Table], column: str) -> Ints:
     return np.concatenate([integers(table, column) for table in tables])
 
 
-def _sorted(keys: Sequence[Ints]) -> Rows:
-    return np.lexsort(keys[::-1]) if len(keys) > 1 else np.argsort(keys[0], kind="stable")
+def _in_order(keys: Ints) -> Rows:
+    # The keys of each part ascend, and this kind of sorting merges what is sorted.
+    return np.argsort(keys, kind="stable")
 
 
 def _inverse(order: Rows) -> Ints:

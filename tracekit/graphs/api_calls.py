@@ -79,9 +79,10 @@ def replayed_after_update(recording: Recording, launch: Rows) -> Rows:
 
     The report does not record which instance was updated, nor which of its nodes.
     """
-    launches = recording.launches
-    process = recording.threads.process[launches.thread]
-    late = launches.start_ns >= first_updates(recording)[process]
+    launches, first = recording.launches, first_updates(recording)
+    if not (first < np.iinfo(np.int64).max).any():
+        return np.empty(0, dtype=np.int64)
+    late = launches.start_ns >= first[recording.threads.process[launches.thread]]
     return np.flatnonzero(lookup(late, launch, missing=False))
 
 

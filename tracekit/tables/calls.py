@@ -175,7 +175,8 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     # A plain range names no phase, -1.
     phase = _phase(trace)
     place = calls.module.astype(np.int64) * (len(CALL_PHASES) + 1) + phase + 1
-    occurrence[order] = _occurrence(process[order], place[order])
+    place = place * recording.threads.process_pid.size + process
+    occurrence[order] = _occurrence(place[order])
     parent = lookup(trace.ids.call_id, calls.known_parent)
     return {"parent_call_id": parent, "step_id": step, "occurrence": occurrence, "phase": phase}
 
@@ -192,14 +193,13 @@ def _phase(trace: Trace) -> NDArray[np.int8]:
     return phase
 
 
-def _occurrence(process: Ints, module: Ints) -> Ints:
-    count = np.empty(module.size, dtype=np.int64)
-    order = np.lexsort((process, module))
-    sorted_process, sorted_module = process[order], module[order]
-    fresh = np.ones(module.size, dtype=bool)
-    fresh[1:] = (sorted_process[1:] != sorted_process[:-1]) | (sorted_module[1:] != sorted_module[:-1])
-    places = np.arange(module.size)
-    count[order] = places - np.maximum.accumulate(np.where(fresh, places, 0)) + 1
+def _occurrence(place: Ints) -> Ints:
+    """The number of each among those of an equal place, from 1 on."""
+    count = np.empty(place.size, dtype=np.int64)
+    order = np.argsort(place, kind="stable")
+    fresh = np.diff(place[order], prepend=-1) != 0
+    at = np.arange(place.size)
+    count[order] = at - np.maximum.accumulate(np.where(fresh, at, 0)) + 1
     return count
 
 

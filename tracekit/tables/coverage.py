@@ -226,6 +226,8 @@ def losses_of(trace: Trace) -> list[Loss]:
 
 def _by_graph(trace: Trace) -> list[Loss]:
     work, time = trace.evidence.compiled_work, trace.own_ns
+    if not work.runs.graphs:
+        return []
     numbers: dict[str, int] = {}
     graph = [numbers.setdefault(marker.map_id, len(numbers)) for marker in work.runs.graphs]
     of_work = np.array([*graph, -1], dtype=np.int64)[np.append(work.runs.graph, -1)[work.run]]

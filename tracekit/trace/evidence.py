@@ -250,7 +250,10 @@ def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls) -> _Laun
     if made:
         # Older releases of torch name no phase next to the number.
         phase[(made.call >= 0) & np.isin(phase, (-1, FORWARD))] = BACKWARD
-    waiting = lookup(calls.waiting[firsts(calls.parent)], call)
+    if bool((calls.waiting >= 0).any()):
+        waiting = lookup(calls.waiting[firsts(calls.parent)], call)
+    else:
+        waiting = np.full(call.size, -1, dtype=np.int32)
     if keyed.by != MODULES and keyed.autograd.size:
         rows = np.flatnonzero(call < 0)
         extents = Extents(calls.range_row, calls.start, calls.end)

@@ -153,7 +153,7 @@ def _kinds(data: Bytes, at: Ints, number: int) -> tuple[list[_InRows], Ints]:
         rows = _cut(data, at, left + -left % 8)
         same = _same(rows)
         for column in range(left):
-            kind = int(rows[0, column]) if same[column] else rows[:, column].copy()
+            kind: _InRows = int(rows[0, column]) if same[column] else rows[:, column].copy()
             if _most(kind) >= _TWO_BYTES:  # a long text
                 kind, at = _varint(data, at + column)
                 kinds.append(kind)
@@ -175,7 +175,8 @@ def _same(rows: Bytes) -> Flags:
     """Which bytes are the same in all rows; rows are some words long."""
     words = rows.view(np.uint64).T
     differ = [np.bitwise_or.reduce(word) ^ np.bitwise_and.reduce(word) for word in words]
-    return np.array(differ).view(np.uint8) == 0
+    same: Flags = np.array(differ).view(np.uint8) == 0
+    return same
 
 
 def _least(kind: _InRows) -> int:

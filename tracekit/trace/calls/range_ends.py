@@ -175,23 +175,26 @@ def _numbers(recording: Recording, decoded: Decoded, names: _Names, rows: Rows) 
 
 
 def _suspects(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: _Names, rows: Rows) -> Rows:
-    kind, name = _numbers(recording, decoded, names, rows)
-    start, end = axis.range_start[rows], axis.range_end[rows]
-    again, last = _inside_themselves(name, start, end, _roots(kind, names.above[name]))
-    thread, is_open = recording.ranges.thread[rows], recording.ranges.open[rows]
+    ranges = recording.ranges
+    marker = decoded.canonical_marker[np.append(decoded.of_text, -1)]
+    roots = np.flatnonzero(_roots(names.kind, names.above[names.name])[marker][ranges.text[rows]])
+    name, of_roots = names.name[marker[ranges.text[rows[roots]]]], rows[roots]
+    again, last = _inside_themselves(name, axis.range_start[of_roots], axis.range_end[of_roots])
     # Where all ended, a root right inside itself calls itself, or two sets of hooks marked it.
-    itself = parents(start, end)[0][again] == last if again.size else again > 0
-    return np.unique(np.concatenate((thread[again[~itself]], thread[is_open])))
+    if again.size:
+        around, _ = parents(axis.range_start[rows], axis.range_end[rows])
+        again = again[around[roots[again]] != roots[last]]
+    is_open = rows[ranges.open[rows]]
+    return np.unique(ranges.thread[np.concatenate((of_roots[again], is_open))])
 
 
 def _roots(kind: Ints, above: Ints) -> Flags:
     return np.asarray((kind == _STEP) | ((kind == _MODULE) & (above == _OUTERMOST)))
 
 
-def _inside_themselves(name: Ints, start: Ints, end: Ints, chosen: Flags) -> tuple[Rows, Rows]:
-    """Chosen ranges that began before the last one of their name had ended, by start, and these last ones."""
-    rows = np.flatnonzero(chosen)
-    rows = rows[np.argsort(name[rows], kind="stable")]
+def _inside_themselves(name: Ints, start: Ints, end: Ints) -> tuple[Rows, Rows]:
+    """Ranges that began before the last one of their name had ended, by start, and these last ones."""
+    rows = np.argsort(name, kind="stable")
     again = (name[rows[1:]] == name[rows[:-1]]) & (start[rows[1:]] < end[rows[:-1]])
     order = np.argsort(rows[1:][again])
     return rows[1:][again][order], rows[:-1][again][order]
@@ -293,7 +296,9 @@ def _ended_by_the_next_of_their_root(pushes: _Pushes) -> Rows:
 
     Such a push ends the one before it, if that has no earlier end, and all that were pushed since and are still open.
     """
-    again, before = _inside_themselves(pushes.name, pushes.start, pushes.end, _roots(pushes.kind, pushes.above))
+    roots = np.flatnonzero(_roots(pushes.kind, pushes.above))
+    inside = _inside_themselves(pushes.name[roots], pushes.start[roots], pushes.end[roots])
+    again, before = roots[inside[0]], roots[inside[1]]
     cut = np.full(pushes.row.size, -1, dtype=np.int64)
     # As often as there are calls that were left open, which are few.
     for push, last in zip(again.tolist(), before.tolist(), strict=True):

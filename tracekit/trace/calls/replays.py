@@ -22,6 +22,8 @@ def replayed_modules(calls: Calls, windows: Windows, origins: Origins, node: Row
 
     ``node`` is the row of the node of every kernel that a known launch replayed, else -1.
     """
+    if not windows.begin.size:
+        return calls, np.full(node.size, -1, dtype=np.int32)
     window, captured_in = windows.at(calls.start, calls.start), windows.at(origins.start, origins.start)
     inner = np.where(captured_in >= 0, calls.innermost(origins.start, origins.end), -1)
     captured = lookup(np.where(lookup(window, inner) == captured_in, inner, -1), node)
