@@ -84,7 +84,7 @@ def _parents_if_nested(end: Ints, level: Ints) -> Rows | None:
     down = np.flatnonzero(runs.down)
     above[runs.order] = np.repeat(runs.begin[runs.order[down]] - 1, np.diff(down, append=runs.order.size))
     reach = np.maximum.reduceat(end, runs.begin)
-    nested = bool(((above < 0) | (end[above] >= reach)).all())
+    nested = bool(((above < 0) | (end.take(above) >= reach)).all())
     return np.repeat(above, np.diff(runs.begin, append=level.size)) if nested else None
 
 
@@ -190,14 +190,12 @@ def innermost(start: Ints, end: Ints, parent: Rows, first: Ints, last: Ints) -> 
 
 
 def _climb(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
-    at = at.copy()
-    active = np.flatnonzero(at >= 0)
+    active = np.flatnonzero((end.take(at) < last) & (at >= 0))
     for _ in range(_PLAIN_CLIMBS):
-        active = active[end[at[active]] < last[active]]
         if not active.size:
             return at
-        at[active] = parent[at[active]]
-        active = active[at[active] >= 0]
+        at[active] = above = parent[at[active]]
+        active = active[(above >= 0) & (end[above] < last[active])]
     at[active] = _leap(end, parent, at[active], last[active])
     return at
 

@@ -48,7 +48,7 @@ def rows_of(column: pa.ChunkedArray, known: Ints, mask: int = -1) -> Ints:
     if not values.size or not known.size:
         return np.full(len(array), -1, dtype=np.int32)
     row = np.append(positions(values, known), -1).astype(np.int32)
-    return row[_indices(array)]
+    return row.take(_indices(array))
 
 
 def _one(column: pa.ChunkedArray) -> pa.DictionaryArray:
@@ -81,7 +81,7 @@ class Names:
         wanted = used_rows(positions, self._ids.size)
         row = np.full(self._ids.size + 1, -1, dtype=np.int32)
         row[wanted] = [self.row(spelled(text)) for text in texts_at(self._values, wanted)]
-        return row[positions]
+        return row.take(positions)
 
     def row(self, text: str) -> int:
         """Row in ``used`` of one text."""

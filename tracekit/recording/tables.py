@@ -101,6 +101,11 @@ class Columns:
         """Some of the rows, or all in another order."""
         return type(self)(**{name: _taken(getattr(self, name), rows) for name in _names(type(self))})
 
+    def cut(self, rows: slice) -> Self:
+        """Rows that follow each other, which are not copied."""
+        columns = {name: getattr(self, name) for name in _names(type(self))}
+        return type(self)(**{name: None if values is None else values[rows] for name, values in columns.items()})
+
     def filter(self, keep: Flags) -> Self:
         """The rows to keep."""
         return self if bool(keep.all()) else self.take(np.flatnonzero(keep))

@@ -22,13 +22,19 @@ class Table(Protocol):
         """The table in pieces, each checked against its spec; a large table is never in memory as a whole."""
 
 
+def runs_of(rows: int) -> Iterator[slice]:
+    """So many rows, piece by piece; a single empty piece if there are none."""
+    for start in range(0, max(rows, 1), _PIECE_ROWS):
+        yield slice(start, min(start + _PIECE_ROWS, rows))
+
+
 def pieces(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """The rows of a table, piece by piece; a single empty piece if there are none.
 
     They are as wide as NumPy's own positions, by which it looks up twice as fast as by narrower ones.
     """
-    for start in range(0, max(rows.size, 1), _PIECE_ROWS):
-        yield rows[start : start + _PIECE_ROWS].astype(np.intp, copy=False)
+    for piece in runs_of(rows.size):
+        yield rows[piece].astype(np.intp, copy=False)
 
 
 def category(row: NDArray[Any], values: Sequence[str] | pa.Array) -> pa.Array:

@@ -158,16 +158,16 @@ def _host(trace: Trace, rows: Rows) -> dict[str, object]:
         "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
         "tid": recording.threads.tid[thread].astype(np.int32),
         "start_ns": recording.ranges.start_ns[at],
-        "end_ns": trace.evidence.ends.end_ns[calls.last_range[rows]],
+        "end_ns": trace.evidence.ends.end_ns.take(calls.last_range.take(rows)),
     }
 
 
 def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     calls, recording = trace.evidence.calls, trace.evidence.recording
-    start = recording.ranges.start_ns[calls.range_row]
-    end = trace.evidence.ends.end_ns[calls.last_range]
-    thread = recording.ranges.thread[calls.range_row]
-    process = recording.threads.process[thread]
+    start = recording.ranges.start_ns.take(calls.range_row)
+    end = trace.evidence.ends.end_ns.take(calls.last_range)
+    thread = recording.ranges.thread.take(calls.range_row)
+    process = recording.threads.process.take(thread)
     step = step_at(trace.evidence.steps, thread, process, start, end).astype(np.int32)
     del start, end, thread
     order = trace.ids.call_order
@@ -187,7 +187,7 @@ def _phase(trace: Trace) -> NDArray[np.int8]:
     phases = [marker.phase if isinstance(marker, ModuleMarker) else CALL_PHASES[0] for marker in decoded.bare]
     code = [CALL_PHASES.index(phase) if phase else -1 for phase in phases]
     # The last one is of calls without a marker.
-    phase = np.array([*code, 0], np.int8)[decoded.canonical_marker[calls.marker]]
+    phase = np.array([*code, 0], np.int8)[decoded.canonical_marker].take(calls.marker)
     phase[calls.unmarked | (calls.evaluates & (phase < 0))] = CALL_PHASES.index("backward")
     phase[calls.captured] = CALL_PHASES.index("capture")
     return phase
@@ -257,9 +257,9 @@ class Shaped:
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The shapes and types of some calls."""
-        marker, outputs = self._calls.marker[rows], self._calls.outputs[rows]
+        marker, outputs = self._calls.marker.take(rows), self._calls.outputs.take(rows)
         marked, closed, either = (
-            or_null(self._row[at]) for at in (marker, outputs, np.where(outputs >= 0, outputs, marker))
+            or_null(self._row.take(at)) for at in (marker, outputs, np.where(outputs >= 0, outputs, marker))
         )
         columns = {
             "inputs": (self._inputs, marked),

@@ -23,7 +23,7 @@ from tracekit.markers.phases import PHASES
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import RANGE_KINDS, Ranges
 from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
-from tracekit.tables.base import category, or_null, pieces
+from tracekit.tables.base import category, or_null, runs_of
 from tracekit.trace.decoding import MARKER_KINDS
 from tracekit.trace.evidence import Evidence
 
@@ -99,12 +99,11 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     projection = range_projection(evidence)
     recording.counters.add("launches", API_OVERLAP, projection.left_out)
     marker, texts = _marker_of_text(evidence), pa.array(recording.texts, pa.large_string())
-    for rows in pieces(np.arange(parent.size)):
-        ranges = recording.ranges.take(rows)
+    for rows in runs_of(parent.size):
         yield SPEC.table(
-            _own_columns(trace, ranges, marker, texts)
+            _own_columns(trace, recording.ranges.cut(rows), marker, texts)
             | {
-                "range_id": rows,
+                "range_id": np.arange(rows.start, rows.stop),
                 "parent_range_id": or_null(parent[rows]),
                 "depth": np.minimum(depth[rows], _DEEPEST).astype(np.int16),
                 "module_id": or_null(module[rows]),

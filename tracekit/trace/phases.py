@@ -172,7 +172,7 @@ def phase_of_calls(calls: Calls, decoded: Decoded) -> Ints:
     """
     names = [marker.phase if isinstance(marker, ModuleMarker) else "" for marker in decoded.bare]
     code = [PHASES.index(name) if name in PHASES else FORWARD if name else -1 for name in names]
-    phase = np.array([*code, FORWARD], dtype=np.int8)[decoded.canonical_marker[calls.marker]]
+    phase = np.array([*code, FORWARD], dtype=np.int8)[decoded.canonical_marker].take(calls.marker)
     phase[calls.evaluates & (phase < 0)] = BACKWARD
     return np.where(calls.cause == CAUSES.index(RECOMPUTED), RECOMPUTE, phase)
 

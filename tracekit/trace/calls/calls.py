@@ -182,19 +182,19 @@ def _hierarchy(
 ) -> Hierarchy:
     around, places = related
     decoded = keyed.decoded
-    marker = decoded.canonical_marker[calls.marker]
+    marker = decoded.canonical_marker.take(calls.marker)
     marker = np.where(places.marker >= 0, len(decoded.bare) + places.marker, marker)
-    range_row = calls.range_row[trees.call]
+    range_row = calls.range_row.take(trees.call)
     nested = Nested(
         parent=trees.parent,
         depth=trees.depth,
         marker=marker[trees.call],
-        process=recording.threads.process.astype(np.int32)[recording.ranges.thread[range_row]],
-        start_ns=recording.ranges.start_ns[range_row],
+        process=recording.threads.process.astype(np.int32).take(recording.ranges.thread.take(range_row)),
+        start_ns=recording.ranges.start_ns.take(range_row),
     )
     above = lookup(trees.node, around)
     found = hierarchy(nested, [*decoded.bare, *places.markers], recording.counters, keyed.runs, above)
-    return found._replace(module=found.module[trees.node], unclear=found.unclear[trees.node])
+    return found._replace(module=found.module.take(trees.node), unclear=found.unclear.take(trees.node))
 
 
 def _recorded_apart(recording: Recording, calls: CallColumns) -> Flags:
@@ -237,7 +237,7 @@ def with_outputs(spans: Spans, seconds: EndMarkers, decoded: Decoded) -> CallCol
     cause = np.where(
         [*again, False], causes.CAUSES.index(causes.RECOMPUTED), causes.CAUSES.index(causes.MODULE_UNREADABLE)
     )
-    unreadable = cause.astype(np.int32)[decoded.canonical_marker[spans.marker]]
+    unreadable = cause.astype(np.int32)[decoded.canonical_marker].take(spans.marker)
     columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, unreadable)
     return columns.chosen(np.flatnonzero(~seconds.second))
 
@@ -246,9 +246,9 @@ def once_each(calls: CallColumns, spans: Spans, second: Flags, decoded: Decoded)
     """How calls nest, without second ranges; and the calls without the inner ranges of those that are marked twice."""
     row = np.append(np.cumsum(~second, dtype=np.int32) - 1, np.int32(-1))
     rows = np.flatnonzero(~second)
-    forest = Forest(row[spans.parent[rows]], spans.depth[rows])
+    forest = Forest(row.take(spans.parent[rows]), spans.depth[rows])
     process = spans.process[rows].astype(np.int64)
-    path = decoded.path[calls.marker]
+    path = decoded.path.take(calls.marker)
     path = np.where(path < 0, -1, path + process * (path.max(initial=0) + 1))
     marked = MarkedCalls(calls.start, calls.end, forest.parent, calls.marker, path, process, spans.worked)
     inner = inner_of_duplicates(marked)

@@ -33,7 +33,7 @@ def end_markers(spans: Spans, decoded: Decoded) -> EndMarkers:
     """Tells the spans that only end a call from the calls themselves."""
     traits = MarkerTraits.of(spans, decoded)
     before = previous_sibling(spans)
-    unreadable = decoded.rows(Unreadable)[spans.marker]
+    unreadable = decoded.rows(Unreadable).take(spans.marker)
     with_outputs = _with_outputs(spans, traits, before, unreadable)
     second, call = match_end_markers_without_outputs(spans, traits, before, with_outputs, decoded)
     call = _first_claims(call)
@@ -209,10 +209,11 @@ class MarkerTraits(NamedTuple):
         placed = [call is not None and not (call.class_only or call.only_result) for call in calls]
         complete = [call is not None and call.has_no_tensors for call in calls]
         empty = [not any(tensors) for tensors in decoded.tensors]
-        bare, tensors = decoded.canonical_marker[spans.marker], decoded.tensors_of[spans.marker]
-        of_bare = [np.array([*column, False])[bare] for column in (only_result, complete, placed)]
-        of_bare[1] &= np.array([*empty, False])[tensors]
-        return MarkerTraits(decoded.path[spans.marker], *of_bare)
+        # First of the markers, of which there are fewer than spans.
+        bare = decoded.canonical_marker
+        of_marker = [np.array([*column, False])[bare] for column in (only_result, complete, placed)]
+        of_marker[1] &= np.array([*empty, False])[decoded.tensors_of]
+        return MarkerTraits(*(column.take(spans.marker) for column in (decoded.path, *of_marker)))
 
 
 def agree(left: Rows, right: Rows, markers: list[Marker]) -> Flags:
@@ -328,7 +329,7 @@ def _outer_first(
     """Rows, starts and ends of ranges; of those of equal extent, the one with the shorter path is the outer call."""
     if not ends.as_recorded:
         rows = rows[nesting_order(axis.range_start[rows], ends.end[rows])]
-    start, end = axis.range_start[rows], ends.end[rows]
+    start, end = axis.range_start.take(rows), ends.end.take(rows)
     if not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
         return rows, start, end
     parts = np.array([*(path.count(".") + 1 for path in decoded.paths), 0])[decoded.path]

@@ -48,7 +48,10 @@ class Trees(NamedTuple):
 
 def runs_again(markers: list[Marker], marker: Rows, parent: Rows) -> Flags:
     """Which calls run a module again and are no part of the call around them."""
-    again = _in_phase(markers, "recompute")[marker]
+    of_phase = _in_phase(markers, "recompute")
+    if not of_phase.any():
+        return np.zeros(marker.size, dtype=bool)
+    again = of_phase.take(marker)
     return np.asarray(again & (parent >= 0) & ~again[parent])
 
 
@@ -57,8 +60,10 @@ def apart_from_parent(markers: list[Marker], marker: Rows, parent: Rows) -> Flag
 
     A backward pass begins with the outermost of its modules. Below the path of the call around it, it is its part.
     """
-    apart = runs_again(markers, marker, parent)
-    backward = np.append(_in_phase(markers, "backward")[marker], np.False_)
+    apart, of_phase = runs_again(markers, marker, parent), _in_phase(markers, "backward")
+    if not of_phase.any():
+        return apart
+    backward = np.append(of_phase.take(marker), np.False_)
     begins = np.flatnonzero(backward[:-1] & (parent >= 0) & ~backward[parent])
     pairs, pair = np.unique(np.stack((marker[begins], marker[parent[begins]])), axis=1, return_inverse=True)
     elsewhere = [_is_elsewhere(markers[inner], markers[outer]) for inner, outer in pairs.T.tolist()]
