@@ -45,8 +45,9 @@ class Pages:
 
     def load(self, pages: Ints) -> Bytes:
         """Some pages end to end, and ``SLACK`` more bytes, since so many can then be taken from anywhere."""
-        data = bytearray(pages.size * self.size + SLACK)
-        view = memoryview(data)
+        data = np.empty(pages.size * self.size + SLACK, dtype=np.uint8)
+        data[-SLACK:] = 0
+        view = data.data
         edges = np.flatnonzero(np.diff(pages) != 1) + 1
         for begin, end in itertools.pairwise([0, *edges.tolist(), pages.size]):
             space = view[begin * self.size : end * self.size]
@@ -55,7 +56,7 @@ class Pages:
                 read = self.file.readinto(space)
             if read != len(space):
                 raise NotPlain
-        return np.frombuffer(data, dtype=np.uint8)
+        return data
 
 
 @contextmanager

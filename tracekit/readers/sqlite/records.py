@@ -22,7 +22,7 @@ from tracekit.readers.source import ENCODED_BLOB, ENCODED_TEXT
 from tracekit.readers.sqlite.pages import LEAF, SLACK, NotPlain, Pages
 
 #: Bytes of pages decoded at once: what is needed on the way fits into the cache.
-_CHUNK_BYTES = 1 << 22
+_CHUNK_BYTES = 1 << 21
 _TWO_BYTES = 0x80
 #: Serial types (2.1): NULL; integers of 1, 2, 3, 4, 6, 8 bytes; a float; the constants 0 and 1; from 13 on, odd
 #: numbers are texts, and from 12 on, even ones are bytes.
@@ -32,6 +32,8 @@ _BYTES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((n - 12) // 2 for n in 
 _WORDS = (np.int8, np.int8, np.int16, np.int32, np.int32, np.int64, np.int64)
 _SHIFT = np.array([0, 56, 48, 40, 32, 16, 0, 0, 0, 0])
 _INTEGER_BYTES = 8
+#: The longest number in a header that is read.
+_LONGEST_NUMBER = 8
 _INLINE_BYTES = 12
 _SPILL = 35
 
@@ -123,15 +125,15 @@ def _cells(data: Bytes, count: int, pages: Pages) -> tuple[Ints, Ints]:
 
 def _decoded(data: Bytes, cell: Ints, edge: Ints, longest: int, asked: Asked) -> Columns:
     """The rows in some cells: payload size, rowid, then the record (2.1): sizes of header and columns, then these."""
-    payload, at = _varint(data, cell)
-    rowid, start = _varint(data, at)
-    header, at = _varint(data, start)
-    end, body = start + payload, start + header
+    header = _Header(data, cell, asked.number + _LONGEST_NUMBER)
+    payload, rowid = header.number(), np.broadcast_to(np.asarray(header.number(), np.int64), cell.shape)
+    end = header.at + payload
+    body = header.at + header.number()
     # Of a row longer than U - 35 the rest is on another page (1.6). The header must reach to the last column asked for.
-    if bool((end > edge).any()) or int(payload.max()) > longest or int((body - at).min()) < asked.number:
+    if bool((end > edge).any()) or _most(payload) > longest or int((body - header.at).min()) < asked.number:
         raise NotPlain
-    kinds, at = _kinds(data, at, asked.number)
-    if bool((at > body).any()):
+    kinds = [header.number() for _ in range(asked.number)]
+    if bool((header.at > body).any()):
         raise NotPlain
     decoded: dict[int, Any] = {}
     for stretch in _stretches(body, kinds):
@@ -146,22 +148,67 @@ def _decoded(data: Bytes, cell: Ints, edge: Ints, longest: int, asked: Asked) ->
     return Columns(rowid, integers, texts, others, blobs)
 
 
-def _kinds(data: Bytes, at: Ints, number: int) -> tuple[list[_InRows], Ints]:
-    """The serial types of the first columns, from places in the headers, and the places behind them."""
-    kinds: list[_InRows] = []
-    while left := min(number - len(kinds), SLACK):
-        rows = _cut(data, at, left + -left % 8)
-        same = _same(rows)
-        for column in range(left):
-            kind: _InRows = int(rows[0, column]) if same[column] else rows[:, column].copy()
-            if _most(kind) >= _TWO_BYTES:  # a long text
-                kind, at = _varint(data, at + column)
-                kinds.append(kind)
-                break
-            kinds.append(kind)
-        else:
-            at = at + left
-    return kinds, at
+class _Header:
+    """The numbers at the beginning of each cell, read one after the other in all rows at once.
+
+    Attributes:
+        at: The place of the next number in each row.
+    """
+
+    def __init__(self, data: Bytes, at: Ints, likely: int) -> None:
+        """Begins at some places; ``likely`` bytes of each row are cut out at once."""
+        self._data, self._width = data, min(likely + -likely % 8, SLACK)
+        self._go_to(at)
+
+    def _go_to(self, at: Ints) -> None:
+        self._from, self._offset = at, 0
+        self._rows = _cut(self._data, at, self._width)
+        self._same = _same(self._rows)
+
+    @property
+    def at(self) -> Ints:
+        return self._from + self._offset
+
+    def number(self) -> _InRows:
+        """The next variable-length integer (1.6); those of nine bytes are left to SQLite."""
+        if self._offset + _LONGEST_NUMBER > self._width:
+            self._go_to(self.at)
+        byte = self._byte()
+        if _most(byte) < _TWO_BYTES:
+            return byte
+        value = _low_bits(byte)
+        for further in range(_LONGEST_NUMBER - 1, 0, -1):
+            if _least(byte) < _TWO_BYTES:
+                value, at = _uneven(self._data, value, self.at, np.flatnonzero(byte >= _TWO_BYTES), further)
+                self._go_to(at)
+                return value
+            byte = self._byte()
+            value = value << 7 | _low_bits(byte)
+            if _most(byte) < _TWO_BYTES:
+                return value
+        raise NotPlain
+
+    def _byte(self) -> int | Bytes:
+        at, self._offset = self._offset, self._offset + 1
+        return int(self._rows[0, at]) if self._same[at] else self._rows[:, at].copy()
+
+
+def _low_bits(byte: int | Bytes) -> int | Ints:
+    low = byte & (_TWO_BYTES - 1)
+    return low if isinstance(low, int) else low.astype(np.int64)
+
+
+def _uneven(data: Bytes, value: _InRows, at: Ints, longer: Ints, most: int) -> tuple[Ints, Ints]:
+    """Variable-length integers of which some are longer than what was read of all, by at most so many bytes."""
+    value = np.broadcast_to(np.asarray(value, np.int64), at.shape).copy()
+    for _ in range(most):
+        byte = data[at[longer]]
+        value[longer] = value[longer] << 7 | byte & (_TWO_BYTES - 1)
+        at[longer] += 1
+        longer = longer[byte >= _TWO_BYTES]
+        if not longer.size:
+            return value, at
+    raise NotPlain
 
 
 def _cut(data: Bytes, at: Ints, width: int) -> Bytes:
@@ -300,29 +347,3 @@ def _values(data: Bytes, kinds: _InRows, body: Ints, type_: pa.DataType) -> pa.C
     buffers = [valid, pa.py_buffer(view), pa.py_buffer(data)]
     views = pa.Array.from_buffers(view_type, kind.size, buffers)
     return pa.chunked_array([views.cast(type_.value_type).dictionary_encode()], type=type_)
-
-
-def _varint(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """Variable-length integers (1.6) and the places behind them; those of nine bytes are left to SQLite."""
-    byte = data[at]
-    value = (byte & (_TWO_BYTES - 1)).astype(np.int64)
-    for length in range(1, 9):
-        if int(byte.max(initial=0)) < _TWO_BYTES:
-            return value, at + length
-        if int(byte.min()) < _TWO_BYTES:
-            return _uneven(data, value, at + length, np.flatnonzero(byte >= _TWO_BYTES), 8 - length)
-        byte = data[length:][at]
-        value = value << 7 | byte & (_TWO_BYTES - 1)
-    raise NotPlain
-
-
-def _uneven(data: Bytes, value: Ints, at: Ints, longer: Ints, most: int) -> tuple[Ints, Ints]:
-    """Variable-length integers of which some are longer than what was read of all, by at most so many bytes."""
-    for _ in range(most):
-        byte = data[at[longer]]
-        value[longer] = value[longer] << 7 | byte & (_TWO_BYTES - 1)
-        at[longer] += 1
-        longer = longer[byte >= _TWO_BYTES]
-        if not longer.size:
-            return value, at
-    raise NotPlain
