@@ -337,11 +337,10 @@ def _values(data: Bytes, kinds: _InRows, body: Ints, type_: pa.DataType) -> pa.C
     view = np.zeros((kind.size, 4), dtype="<i4")
     view[:, 0] = length
     short, long = np.flatnonzero(length <= _INLINE_BYTES), np.flatnonzero(length > _INLINE_BYTES)
-    within = np.arange(_INLINE_BYTES)
-    letters = data[np.minimum(body[short, None] + within, data.size - 1)]
-    letters[within >= length[short, None]] = 0
+    letters = _cut(data, body[short], _INLINE_BYTES)
+    letters[np.arange(_INLINE_BYTES) >= length[short, None]] = 0
     view[short, 1:] = letters.view("<i4")
-    view[long, 1] = data[body[long, None] + within[:4]].view("<i4").ravel()
+    view[long, 1] = _cut(data, body[long], 4).view("<i4").ravel()
     view[long, 3] = body[long]
     valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
     buffers = [valid, pa.py_buffer(view), pa.py_buffer(data)]
