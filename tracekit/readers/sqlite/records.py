@@ -1,6 +1,6 @@
 """Columns of a SQLite table straight out of the pages of its file, thousands of rows at a time with NumPy.
 
-Through SQLite's interface a value costs some 50 ns, whichever library asks; decoding the pages costs 4 ns, less than
+Through SQLite's interface a value costs some 50 ns, whichever library asks; decoding the pages costs 7 ns, less than
 SQLite needs to sum the columns. Only plain tables are read this way: whatever is damaged, unusual or merely doubtful
 raises :class:`NotPlain`, and SQLite itself is asked. Numbers in comments are sections of
 https://sqlite.org/fileformat2.html.
