@@ -44,7 +44,7 @@ _UPDATES = tuple(
 
 def roles_of(recording: Recording) -> Ints:
     """The role of every launch."""
-    names = recording.names
+    names = recording.call_names
     role = np.full(len(names) + 1, OTHER, dtype=np.int8)
     for number, prefixes in _PREFIXES:
         role[names_starting(names, prefixes)] = number
@@ -70,7 +70,7 @@ def is_batch(recording: Recording, launch: Rows) -> Flags:
 
 def launches_named(recording: Recording, prefixes: tuple[str, ...]) -> Flags:
     """Which launches have a name that begins in one of these ways."""
-    names = np.asarray(names_starting(recording.names, prefixes), dtype=np.int64)
+    names = np.asarray(names_starting(recording.call_names, prefixes), dtype=np.int64)
     return np.isin(recording.launches.name, names)
 
 

@@ -455,6 +455,12 @@ class Recording:
     inside_ns: Ints | None = None
 
     @property
+    def call_names(self) -> list[str]:
+        """The first of ``names``: those of all API calls, and without many of kernels, which may be far more."""
+        last = max(int(calls.name.max(initial=-1)) for calls in (self.launches, self.failed))
+        return self.names[: last + 1]
+
+    @property
     def own_ns(self) -> Ints:
         """The time of each kernel, without overlap, so that no time counts twice."""
         whole = self.work.end_ns - self.work.start_ns

@@ -108,10 +108,10 @@ def _launches_with_kind(evidence: Evidence) -> tuple[Rows, Ints]:
     """For all calls, also those that failed, the row of launches, or -1; and its kind, -2 for what is no call here."""
     recording = evidence.recording
     calls, launched = _all_calls(recording), len(recording.launches)
-    kind = lookup(_codes(recording.names, _NAMES), calls.name)
-    copied = evidence.launched.launch[recording.work.pageable]
+    kind = lookup(_codes(recording.call_names, _NAMES), calls.name)
+    copied = evidence.launched.launch[np.flatnonzero(recording.work.pageable)]
     copied = np.unique(copied[copied >= 0])
-    named = np.array([*(_ASYNC_COPY.match(name) is not None for name in recording.names), False])
+    named = np.array([*(_ASYNC_COPY.match(name) is not None for name in recording.call_names), False])
     kind[copied[named[calls.name[copied]]]] = PAGEABLE_COPY
     # Operators of a CPU are launches, too, with ids of their own; and graph captures recorded apart are of another run.
     elsewhere = np.isin(calls.thread, np.array([*recording.attached_threads], np.int64))
@@ -143,7 +143,7 @@ def _work_waited_for(evidence: Evidence, launch: Rows) -> Rows:
     """For some launches, -1 for none, the kernel that each waits for, or -1."""
     recording = evidence.recording
     launches = recording.launches
-    target = lookup(lookup(_codes(recording.names, _WAITS_FOR), launches.name), launch)
+    target = lookup(lookup(_codes(recording.call_names, _WAITS_FOR), launches.name), launch)
     rows = np.flatnonzero(target >= 0)
     found = np.full(launch.size, -1)
     if not rows.size:
@@ -174,7 +174,7 @@ def _work_waited_for(evidence: Evidence, launch: Rows) -> Rows:
 def _recorded_ns(recording: Recording, process: Ints, correlation: Ints) -> Ints:
     """When the calls that recorded some events began."""
     launches = recording.launches
-    records = np.flatnonzero(lookup(_codes(recording.names, {0: rf"{_API}EventRecord\w*"}), launches.name) == 0)
+    records = np.flatnonzero(lookup(_codes(recording.call_names, {0: rf"{_API}EventRecord\w*"}), launches.name) == 0)
     if not records.size:
         return np.full(correlation.size, NO_TIME)
     key, wanted = one_axis(

@@ -81,7 +81,7 @@ def launched(recording: Recording) -> Launched:
 
 
 def _may_start_work(recording: Recording) -> Flags:
-    matches = [*map(_STARTS_NOTHING.fullmatch, recording.names), None]
+    matches = [*map(_STARTS_NOTHING.fullmatch, recording.call_names), None]
     starts_nothing = np.array([match is not None for match in matches])
     launches = recording.launches
     idle = starts_nothing.take(launches.name) | (launches.correlation_id == 0)
@@ -151,7 +151,7 @@ def is_replayed(recording: Recording, launch: Rows) -> Flags:
 
     A launch without a name that started several kernels may be a graph launch, and counts as one.
     """
-    replays = graph_launch_names(recording.names)
+    replays = graph_launch_names(recording.call_names)
     name = np.append(recording.launches.name, -1)
     of_graph = np.isin(name, replays)
     nameless = name < 0

@@ -243,7 +243,9 @@ def _has_sizes(payloads: pa.Array | None) -> bool:
 
 def _replays_without_work(recording: Recording) -> bool:
     launches, work = recording.launches, recording.work
-    replays = np.isin(launches.name, graph_launch_names(recording.names))
+    replays = np.flatnonzero(np.isin(launches.name, graph_launch_names(recording.call_names)))
+    if not replays.size:
+        return False
     started = np.flatnonzero(work.process >= 0)
     launch_process = recording.threads.process[launches.thread[replays]]
     replay_ids, work_ids = one_axis(

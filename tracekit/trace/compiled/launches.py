@@ -96,7 +96,7 @@ def names_of_launches(recording: Recording, launched: Launched, captures: Captur
     name, works = np.full(launches, -1, dtype=np.int64), np.zeros(launches, dtype=bool)
     works[captures.rows] = True
     # A call that launches kernels did so, even if the report lost them.
-    launching = [row for row, text in enumerate(recording.names) if _LAUNCHES_KERNELS.match(text)]
+    launching = [row for row, text in enumerate(recording.call_names) if _LAUNCHES_KERNELS.match(text)]
     works[np.isin(recording.launches.name, launching)] = True
     works[launched.launch[launched.replayed & (launched.launch >= 0)]] = False
     own = np.where(launched.replayed, captures.launch, launched.launch)
@@ -136,7 +136,7 @@ def with_losses(recording: Recording, launched: Launched, captures: Captured, ow
 
 def with_copies_lost(recording: Recording, run: Rows, works: Flags) -> Rows:
     """The runs that copied or set memory, of which the report holds no work: their launches cannot be counted."""
-    copying = [row for row, text in enumerate(recording.names) if _COPIES.match(text)]
+    copying = [row for row, text in enumerate(recording.call_names) if _COPIES.match(text)]
     return np.unique(run[(run >= 0) & ~works & np.isin(recording.launches.name, copying)])
 
 
