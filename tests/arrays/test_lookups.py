@@ -24,3 +24,5 @@ def test_an_id_is_found_at_its_position_or_not_at_all(ids: list[int], others: li
 def test_a_row_of_minus_one_is_missing() -> None:
     assert lookup(np.array([5, 6]), np.array([1, -1, 0]), missing=-9).tolist() == [6, -9, 5]
     assert lookup(np.empty(0, np.int64), np.array([-1])).tolist() == [-1]
+    assert lookup(np.array([5, 6, 7]), np.array([2, -1]), missing=-9).tolist() == [7, -9]
+    assert lookup(np.array([True, True]), np.array([-1]), missing=False).tolist() == [False]

@@ -63,6 +63,33 @@ def test_pages_give_what_sqlite_gives(
     assert found.others == [any(row[3] is not None for row in rows)]
 
 
+@given(
+    rows=st.lists(
+        st.tuples(*[st.sampled_from([None, 0, 1, 300, 2**40])] * 2, st.sampled_from([None, "short", "x" * 70])),
+        min_size=1,
+        max_size=20,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+def test_columns_far_behind_many_others_are_those_that_sqlite_gives(
+    tmp_path: Path, rows: list[tuple[Value, ...]]
+) -> None:
+    path = tmp_path / "wide.sqlite"
+    path.unlink(missing_ok=True)
+    # Integers of one length, then of several, and texts with serial types of one or two bytes, time and again.
+    wide = [[2**40, *row] * 75 for row in rows]
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA page_size=65536")  # so that each row is on one page
+        db.execute(f"CREATE TABLE t ({', '.join(f'c{at}' for at in range(300))})")
+        db.executemany(f"INSERT INTO t VALUES ({', '.join('?' * 300)})", wide)  # noqa: S608
+        db.commit()
+        root = db.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
+    with open_pages(path) as pages:
+        found = columns(pages, leaves(pages, root), Asked((0, 1, 150, 298), (299,)))
+    for column, at in zip((*found.integers, *found.texts), (0, 1, 150, 298, 299), strict=True):
+        assert ([None] * len(rows) if column is None else column.to_pylist()) == [row[at] for row in wide]
+
+
 @pytest.mark.parametrize("value", [1.5, "text", b"bytes"], ids=["a float", "a text", "bytes"])
 def test_a_column_of_integers_that_holds_something_else_is_left_to_sqlite(tmp_path: Path, value: Value) -> None:
     root = written(tmp_path / "rows.sqlite", [(1, None, 2, None), (value, None, 2, None)])

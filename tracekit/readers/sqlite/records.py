@@ -269,7 +269,7 @@ def _stretches(body: Ints, kinds: list[_InRows]) -> Iterator[_Stretch]:
         offsets.append(offset)
         if isinstance(length, int):
             offset += length
-        if column + 1 == len(kinds) or not isinstance(length, int) or offset + _INTEGER_BYTES > SLACK:
+        if column + 1 == len(kinds) or not isinstance(length, int):
             stretch = _Stretch(first, body, offsets, length)
             yield stretch
             first, body, offset, offsets = column + 1, stretch.following, 0, []
