@@ -235,9 +235,11 @@ def _most(kind: _InRows) -> int:
 
 
 def _length(kind: _InRows) -> int | Ints:
-    if _most(kind) >= _BYTES.size:
-        return np.where(kind < _BYTES.size, _BYTES[kind % _BYTES.size], (kind - 12) >> 1)
-    return int(_BYTES[kind]) if isinstance(kind, int) else _BYTES[kind]
+    if isinstance(kind, int):
+        return int(_BYTES[kind]) if kind < _BYTES.size else (kind - 12) >> 1
+    if _most(kind) < _BYTES.size:
+        return _BYTES[kind]
+    return np.where(kind < _BYTES.size, _BYTES[kind % _BYTES.size], (kind - 12) >> 1)
 
 
 @dataclass(frozen=True, slots=True)
