@@ -22,8 +22,11 @@ def test_a_column_of_one_value_is_stored_once_and_nulls_among_it_count() -> None
     assert numbers(table.slice(0, 0), "one").tolist() == []
 
 
-def test_rows_are_taken_in_any_order_and_columns_without_values_stay_so() -> None:
-    table = pa.table({"id": [1, 2, 3], "none": pa.nulls(3, pa.int32()), "some": [None, 5, None]})
+def test_rows_are_taken_in_any_order_whatever_their_columns_hold() -> None:
+    words = pa.array(["a", "b", "a"]).dictionary_encode()
+    table = pa.table({"id": [1, 2, 3], "none": pa.nulls(3, pa.int32()), "some": [None, 5, None], "word": words})
+    table = table.append_column("one", [[7, 7, 7]]).append_column("flag", [[True, True, False]])
+    table = table.append_column("like", pa.array(["x"] * 3).dictionary_encode()).append_column("f", [[0.5, 0.5, 1.5]])
     rows = np.array([2, 0, 0])
     assert taken(table, rows).to_pylist() == table.take(pa.array(rows)).to_pylist()
     more = np.array([2, 0, 0, 1])

@@ -38,10 +38,21 @@ def in_order(table: pa.Table, order: Rows) -> pa.Table:
 
 
 def taken(table: pa.Table, rows: Rows) -> pa.Table:
-    """Some rows of a table. Columns of nothing but nulls, of which recordings have many, are only cut."""
-    at = pa.array(rows)
+    """Some rows of a table. Columns of equal values or nothing but nulls, of which there are many, are only cut."""
+    at, fits = pa.array(rows), rows.size <= table.num_rows
     columns = [
-        column.slice(0, rows.size) if column.null_count == len(column) and rows.size <= len(column) else column.take(at)
-        for column in table.columns
+        column.slice(0, rows.size) if fits and _is_uniform(column) else column.take(at) for column in table.columns
     ]
     return pa.table(columns, schema=table.schema)
+
+
+def _is_uniform(column: pa.ChunkedArray) -> bool:
+    if column.null_count or column.num_chunks != 1:
+        return bool(column.null_count == len(column))
+    values = column.chunk(0)
+    numbers = values.indices if pa.types.is_dictionary(values.type) else values
+    if not pa.types.is_integer(numbers.type):
+        return False
+    least, most = pc.min_max(numbers).values()
+    uniform: bool = least.equals(most)
+    return uniform

@@ -156,7 +156,7 @@ class Merge:
     def _taken(self, tables: list[pa.Table], offsets: Ints, rows: Rows) -> pa.Table:
         part = np.searchsorted(offsets, rows, side="right") - 1
         pieces = []
-        for at in np.unique(part).tolist():
+        for at in np.flatnonzero(np.bincount(part)).tolist():
             own = rows[part == at] - offsets[at]
             in_turn = bool((np.diff(own) == 1).all())
             piece = tables[at].slice(own[0], own.size) if in_turn else taken(tables[at], own)
