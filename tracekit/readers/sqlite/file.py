@@ -1,16 +1,14 @@
-"""A SQLite file as such: its tables, queries for small ones, and declared columns of large ones on several cores.
+"""A SQLite file as such: its tables, queries for small ones, and declared columns of large ones.
 
 Integers, texts and bytes of large tables are decoded from the file's pages. Floats, and tables that are not plain (a
 row that continues on another page, UTF-16), come out of queries. Measured for 1 M kernels, 1 M launches and 1.7 M
 ranges (185 MB), CPU seconds of a whole parse: 3.6 with pages, 11 if every table comes out of queries.
 """
 
-import os
+import itertools
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -232,7 +230,7 @@ class Part:
 
 
 class BulkReader:
-    """Reads tables of one file side by side; ``beyond`` counts values that were too large and became null."""
+    """Reads tables of one file; ``beyond`` counts values that were too large and became null."""
 
     def __init__(self, file: SqliteFile) -> None:
         self.file = file
@@ -240,8 +238,6 @@ class BulkReader:
         self.path = file.path
         self.tables = file.tables
         self.values = file.values
-        self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1))
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
         """Reads several tables.
@@ -253,21 +249,19 @@ class BulkReader:
         Returns:
             A table for each name, rows in the order of their rowids; one that the file lacks has no columns.
         """
-        tables = {}
-        with self._pool, ExitStack() as stack:
-            try:
-                begun = {name: self._begun(request, stack) for name, request in requests.items()}
-                _watched(begun, progress)
-                for name, request in requests.items():
-                    tables[name] = self._finished(request, begun.pop(name))
-            except BaseException:
-                self._stop.set()
-                self._pool.shutdown(cancel_futures=True)
-                raise
-        return tables
+        pieces = {name: self._pieces(request, PART_PAGES) for name, request in requests.items()}
+        total, done = max(1, sum(len(leaf or ()) for leaf in pieces.values())), itertools.count(1)
+
+        def read_one() -> None:
+            progress(next(done) / total)
+
+        return {name: self._table(request, pieces[name], read_one) for name, request in requests.items()}
 
     def pieces(self, request: Request) -> list[Ints] | None:
         """The leaf pages of a table, some thousand at a time; None if it can only be read whole."""
+        return self._pieces(request, PIECE_PAGES)
+
+    def _pieces(self, request: Request, size: int) -> list[Ints] | None:
         if (layout := self._plain_layout(request)) is None:
             return None
         try:
@@ -275,7 +269,7 @@ class BulkReader:
                 leaf = leaves(pages, layout.root)
         except NotPlain:
             return None
-        return [leaf[at : at + PIECE_PAGES] for at in range(0, leaf.size, PIECE_PAGES)]
+        return [leaf[at : at + size] for at in range(0, leaf.size, size)]
 
     def piece(self, request: Request, leaf: Ints) -> Piece | None:
         """The rows on some leaf pages; None if the table can only be read whole."""
@@ -297,37 +291,28 @@ class BulkReader:
         name = request.table.name
         return self.file.layout(name) if name in self.file.tables else None
 
-    def _begun(self, request: Request, stack: ExitStack) -> list[Future[Part]] | None:
-        if (layout := self._plain_layout(request)) is None:
-            return None
-        try:
-            pages = stack.enter_context(open_pages(self.file.path))
-            leaf = leaves(pages, layout.root)
-        except NotPlain:
-            return None
-        parts = [leaf[at : at + PART_PAGES] for at in range(0, leaf.size, PART_PAGES)]
-        return [self._pool.submit(self._paged, pages, part, request, layout) for part in parts]
-
-    def _paged(self, pages: Pages, leaf: Ints, request: Request, layout: Layout) -> Part:
-        if self._stop.is_set():
-            raise NotPlain
-        return part_of(pages, leaf, request, layout)
-
-    def _finished(self, request: Request, begun: list[Future[Part]] | None) -> pa.Table:
+    def _table(self, request: Request, pieces: list[Ints] | None, read_one: Callable[[], None]) -> pa.Table:
         name = request.table.name
         if name not in self.file.tables:
             return pa.table({})
         present = [column for column in request.columns if column in self.file.tables[name]]
         try:
-            table = self._from_pages(request, present, begun)
+            table = self._from_pages(request, present, self._parts(request, pieces, read_one))
         except NotPlain:
             table, _ = self._queried(request, present)
         return request.without_empty(table)
 
-    def _from_pages(self, request: Request, present: list[str], begun: list[Future[Part]] | None) -> pa.Table:
-        if begun is None:
+    def _parts(self, request: Request, pieces: list[Ints] | None, read_one: Callable[[], None]) -> list[Part]:
+        if pieces is None or (layout := self._plain_layout(request)) is None:
             raise NotPlain
-        parts = [future.result() for future in begun]
+        parts = []
+        with open_pages(self.file.path) as pages:
+            for leaf in pieces:
+                parts.append(part_of(pages, leaf, request, layout))
+                read_one()
+        return parts
+
+    def _from_pages(self, request: Request, present: list[str], parts: list[Part]) -> pa.Table:
         rowid = np.concatenate([part.rowid for part in parts])
         elsewhere = [name for name in present if any(name in part.elsewhere for part in parts)]
         if rowid.size > 1 and not bool((rowid[1:] > rowid[:-1]).all()):
@@ -365,14 +350,6 @@ class BulkReader:
         except pa.ArrowInvalid as error:
             problem = f"{column} has values that are not {type_} ({error})"
             raise ReportError(self.file.path, problem, DAMAGED) from None
-
-
-def _watched(begun: Mapping[str, list[Future[Part]] | None], progress: Callable[[float], None]) -> None:
-    """Waits for all parts and reports progress; errors are raised later, when the parts are used."""
-    parts = [future for futures in begun.values() for future in futures or ()]
-    for done, future in enumerate(parts, 1):
-        future.exception()
-        progress(done / len(parts))
 
 
 def _how(type_: pa.DataType) -> str:

@@ -5,7 +5,6 @@ The format is fixed and documented; numbers in comments are sections of https://
 
 import itertools
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,14 +29,9 @@ class NotPlain(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The pages of an open file, numbered from 0.
-
-    Attributes:
-        turn: Held while the file is read, so that threads can share it.
-    """
+    """The pages of an open file, numbered from 0."""
 
     file: FileIO
-    turn: threading.Lock
     count: int
     size: int
     usable: int
@@ -51,9 +45,8 @@ class Pages:
         edges = np.flatnonzero(np.diff(pages) != 1) + 1
         for begin, end in itertools.pairwise([0, *edges.tolist(), pages.size]):
             space = view[begin * self.size : end * self.size]
-            with self.turn:
-                self.file.seek(int(pages[begin]) * self.size)
-                read = self.file.readinto(space)
+            self.file.seek(int(pages[begin]) * self.size)
+            read = self.file.readinto(space)
             if read != len(space):
                 raise NotPlain
         return data
@@ -72,7 +65,7 @@ def open_pages(path: Path) -> Iterator[Pages]:
         if size < 512 or size & (size - 1) or total % size or max(header[18:20]) > 2:  # noqa: PLR2004
             raise NotPlain
         utf8 = int.from_bytes(header[56:60], "big") == 1
-        yield Pages(file, threading.Lock(), total // size, size, size - header[20], utf8)
+        yield Pages(file, total // size, size, size - header[20], utf8)
 
 
 def leaves(pages: Pages, root: int) -> Ints:
