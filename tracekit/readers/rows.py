@@ -6,6 +6,7 @@ that is far away as a whole has another clock, which is not an error.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -108,6 +109,10 @@ def texts_at(values: pa.Array, positions: Ints) -> list[str]:
     Bytes that are not UTF-8 are replaced; a missing text is empty.
     """
     chosen = values if positions.size == len(values) else values.take(pa.array(positions))
+    if not chosen.null_count:
+        with suppress(UnicodeDecodeError):
+            texts: list[str] = chosen.to_pylist()
+            return texts
     raw = chosen.cast(pa.binary()).to_pylist()
     return [(text or b"").decode("utf-8", "replace") for text in raw]
 

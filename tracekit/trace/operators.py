@@ -61,12 +61,13 @@ def operators_of(texts: list[str], decoded: Decoded) -> Operators:
     for text in np.flatnonzero(decoded.rows(OperatorMarker)[decoded.of_text]).tolist():
         if operator := _of_dialect(decoded.marker(decoded.of_text[text])):
             of_text[text] = numbers.setdefault(operator, len(numbers))
-    column = pa.array(texts, pa.large_string())
+    others = np.flatnonzero(decoded.of_text < 0)
+    column = pa.array([texts[row] for row in others.tolist()], pa.large_string())
     fields = torch_texts.fields(old=bool(pc.any(pc.match_substring(column, torch_texts.OLD_SIGN)).as_py()))
-    rows = np.flatnonzero(_candidates(column, fields) & (decoded.of_text < 0))
-    if not rows.size:
+    chosen = np.flatnonzero(_candidates(column, fields))
+    if not chosen.size:
         return Operators(list(numbers), of_text, number, {})
-    torchs = _of_torch(column.take(pa.array(rows)), fields)
+    rows, torchs = others[chosen], _of_torch(column.take(pa.array(chosen)), fields)
     known = np.full(len(torchs.distinct), -1, dtype=np.int64)
     for row in np.unique(torchs.of_text[torchs.called]).tolist():
         known[row] = numbers.setdefault(torchs.distinct[row], len(numbers))

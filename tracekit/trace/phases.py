@@ -148,8 +148,12 @@ def autograd_threads(
 
 def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> Rows:
     rows = np.full(len(names) + 1, -1, dtype=np.int64)
-    candidates = pc.match_substring_regex(pa.array(names, pa.large_string()), CANDIDATES)
-    for row in np.flatnonzero(np.asarray(candidates)).tolist():
+    # Calls of modules, which most texts may be, name theirs themselves.
+    others = np.flatnonzero(~decoded.rows(ModuleMarker)[decoded.of_text])
+    candidates = pc.match_substring_regex(
+        pa.array([names[row] for row in others.tolist()], pa.large_string()), CANDIDATES
+    )
+    for row in others[np.flatnonzero(np.asarray(candidates))].tolist():
         if (phase := phase_of(names[row])) is not None:
             rows[row] = len(phases)
             phases.append(phase)

@@ -126,7 +126,7 @@ def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[st
     used = used_rows(position, ids.size)
     row = np.full(ids.size + 1, -1, dtype=np.int32)
     row[used] = [known.setdefault(text, len(known)) for text in texts_at(values, used)]
-    return row[position]
+    return row.take(position)
 
 
 def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
