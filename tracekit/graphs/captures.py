@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.groups import agreed, counts, maxima
+from tracekit.arrays.groups import agreed, counts, distinct, maxima
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs import api_calls
 from tracekit.graphs.nodes import CloneChains
@@ -242,8 +242,9 @@ def _matters(chains: CloneChains) -> Flags:
 
 
 def _with_a_node(submissions: Submissions, makings: _Makings, in_time: Flags) -> Flags:
-    pairs = np.stack((makings.submission, makings.node), axis=1)[makings.submission >= 0]
-    number = np.bincount(np.unique(pairs, axis=0)[:, 0], minlength=submissions.row.size)
+    rows, nodes = np.flatnonzero(makings.submission >= 0), int(makings.node.max(initial=-1)) + 2
+    pairs, _ = distinct(makings.submission[rows].astype(np.int64) * nodes + makings.node[rows] + 1)
+    number = np.bincount(pairs // nodes, minlength=submissions.row.size)
     several = (number > 1) & (in_time[submissions.process] | submissions.batch)
     return np.asarray(submissions.without_work & ((number == 1) | several))
 

@@ -125,7 +125,7 @@ def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[st
     position = rows_of(events.column(column), ids)
     used = used_rows(position, ids.size)
     row = np.full(ids.size + 1, -1, dtype=np.int32)
-    row[used] = [known.setdefault(text, len(known)) for text in texts_at(values, used)]
+    row[used] = _numbered(texts_at(values, used), known)
     return row.take(position)
 
 
@@ -136,9 +136,19 @@ def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
     index = np.asarray(encoded.indices.fill_null(-1))
     used = used_rows(index, len(encoded.dictionary))
     row = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int32)
-    row[used] = [known.setdefault(text, len(known)) for text in texts_at(encoded.dictionary, used)]
-    rows: Rows = row[index]
+    row[used] = _numbered(texts_at(encoded.dictionary, used), known)
+    rows: Rows = row.take(index)
     return rows
+
+
+def _numbered(texts: list[str], known: dict[str, int]) -> Ints:
+    """The number of each text; those that are not known are numbered on."""
+    if not known:
+        known.update(zip(texts, range(len(texts)), strict=True))
+        if len(known) == len(texts):  # as in all but damaged reports
+            return np.arange(len(texts))
+        known.clear()
+    return np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int64)
 
 
 def _domains(

@@ -192,14 +192,18 @@ def graph_tables(tables: dict[str, pa.Table], ids: GlobalIds) -> tuple[GraphNode
         if not rows.num_rows or "globalTid" not in rows.column_names:
             continue
         of_node = _column(rows, "graphNodeId") != -1
-        nodes.append(_nodes(rows.filter(pa.array(of_node)), ids))
-        graphs.append(_graphs(rows.filter(pa.array(~of_node)), ids))
+        nodes.append(_nodes(_chosen(rows, of_node), ids))
+        graphs.append(_graphs(_chosen(rows, ~of_node), ids))
     return GraphNodes.concat(nodes), Graphs.concat(graphs)
+
+
+def _chosen(rows: pa.Table, which: Flags) -> pa.Table:
+    return rows if bool(which.all()) else rows.filter(pa.array(which))
 
 
 def _nodes(rows: pa.Table, ids: GlobalIds) -> GraphNodes:
     if "eventClass" in rows.column_names:
-        rows = rows.filter(pa.array(integers(rows, "eventClass") != nsight.NODE_CHANGED))
+        rows = _chosen(rows, integers(rows, "eventClass") != nsight.NODE_CHANGED)
     return GraphNodes.of(
         start_ns=_column(rows, "start", NO_TIME),
         thread=ids.threads(rows.column("globalTid")),
