@@ -66,6 +66,17 @@ def test_nesting_order_is_by_start_then_longest_and_keeps_equals_in_order(pairs:
     assert keys == sorted((s, -e, row) for row, (s, e) in enumerate(pairs))
 
 
+SMALL = st.integers(-2, 2)
+
+
+@given(st.lists(st.tuples(SMALL, SMALL, st.booleans(), SMALL), max_size=20))
+def test_nesting_order_of_equals_is_by_the_values_given_for_ties(cases: list[tuple[int, int, bool, int]]) -> None:
+    start, end, first, second = (np.array([case[at] for case in cases], dtype=np.int64) for at in range(4))
+    order = iv.nesting_order(start, end, first.astype(bool), second)
+    keys = [(s, -e, one, two, row) for row, (s, e, one, two) in enumerate(cases)]
+    assert [keys[row] for row in order.tolist()] == sorted(keys)
+
+
 @settings(max_examples=200)
 @given(INTERVALS)
 def test_parent_is_the_latest_interval_before_that_contains_it(case: Sorted) -> None:

@@ -31,8 +31,8 @@ def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
     return ranked_axis(groups, times) if placed is None else placed
 
 
-def nesting_order(start: Ints, end: Ints) -> Rows:
-    """The permutation that sorts by ``(start, -end)``; equal intervals keep their order."""
+def nesting_order(start: Ints, end: Ints, *ties: Ints | Flags) -> Rows:
+    """The permutation that sorts by ``(start, -end)``, then by the values in ``ties``; others keep their order."""
     order = np.argsort(start, kind="stable")
     starts = start[order]
     tied = np.zeros(start.size, dtype=bool)
@@ -40,7 +40,7 @@ def nesting_order(start: Ints, end: Ints) -> Rows:
     tied[:-1] |= tied[1:]
     places = np.flatnonzero(tied)
     rows = order[places]
-    order[places] = rows[np.lexsort((rows, -end[rows], start[rows]))]
+    order[places] = rows[np.lexsort((rows, *(tie[rows] for tie in reversed(ties)), -end[rows], start[rows]))]
     return order
 
 

@@ -327,13 +327,11 @@ def _outer_first(
     rows: Ints, axis: ThreadAxis, ends: RangeEnds, marker: Ints, decoded: Decoded
 ) -> tuple[Rows, Ints, Ints]:
     """Rows, starts and ends of ranges; of those of equal extent, the one with the shorter path is the outer call."""
-    if not ends.as_recorded:
-        rows = rows[nesting_order(axis.range_start[rows], ends.end[rows])]
     start, end = axis.range_start.take(rows), ends.end.take(rows)
-    if not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
+    if ends.as_recorded and not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
         return rows, start, end
     parts = np.array([*(path.count(".") + 1 for path in decoded.paths), 0])[decoded.path]
-    order = np.lexsort((rows, parts[marker[rows]], -end, start))
+    order = nesting_order(start, end, parts.take(marker[rows]))
     return rows[order], start[order], end[order]
 
 

@@ -216,11 +216,9 @@ def _end_with_the_range_around(recording: Recording, axis: ThreadAxis, rows: Row
 
 def _pushes(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: _Names, rows: Rows, ends: Ints) -> _Pushes:
     kind, name = _numbers(recording, decoded, names, rows)
-    domain = np.unique(recording.ranges.domain[rows], return_inverse=True)[1]
+    _, domain = distinct(recording.ranges.domain[rows] + 1)
     start, end = one_axis([domain, domain], [axis.range_start[rows], ends[rows]])
-    order = np.arange(rows.size)
-    if not bool((start[1:] > start[:-1]).all()):
-        order = np.lexsort((rows, names.parts[name], kind != _STEP, -end, start))
+    order = nesting_order(start, end, kind != _STEP, names.parts[name])
     start, end, left = start[order], end[order], (ends < axis.range_end)[rows[order]]
     parent, _ = parents(start, end)
     ended = ~(recording.ranges.open[rows[order]] | left)
