@@ -5,9 +5,10 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 import tracekit
 from tests import nsys
@@ -24,13 +25,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile(
     "tracekit", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
+# Of the examples that its settings name, a property tries a quarter, and at least ten; --hypothesis-profile=thorough
+# tries all of them.
+settings.register_profile("thorough", settings.get_profile("tracekit"))
 settings.load_profile("tracekit")
+FEWEST = 10
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if settings.get_current_profile_name() != "thorough":
+        for test in {item.function for item in items if isinstance(item, pytest.Function)}:
+            if is_hypothesis_test(test):
+                with_fewer_examples(test)
     for item in items:
         if item.get_closest_marker("nsys"):
             item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=nsys.LOST))
+
+
+def with_fewer_examples(test: Any) -> None:
+    named = test._hypothesis_internal_use_settings
+    number = min(named.max_examples, max(named.max_examples // 4, FEWEST))
+    test._hypothesis_internal_use_settings = settings(named, max_examples=number)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

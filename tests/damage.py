@@ -6,7 +6,6 @@ Prints how often each good outcome was seen, a dataset or a TracekitError, and e
 import json
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import traceback
@@ -16,15 +15,15 @@ from pathlib import Path
 
 import tracekit
 from tests.command import ROOT, environment
+from tests.sqlite import writing
 
 _MOST_FLIPS = 24
 
 
 def dense(report: Path) -> Path:
-    db = sqlite3.connect(report)
-    db.execute("PRAGMA page_size = 512")
-    db.execute("VACUUM")
-    db.close()
+    with writing(report) as db:
+        db.execute("PRAGMA page_size = 512")
+        db.execute("VACUUM")
     return report
 
 

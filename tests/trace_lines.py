@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.serving_report import SCHEMA as SERVING_SCHEMA
+from tests.sqlite import writing
 
 SCHEMA = f"""{SERVING_SCHEMA}
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
@@ -85,13 +86,14 @@ def report(path: Path, lines: str, *, registered: bool = False) -> Path:
         lines: The trace; empty lines and what follows ``##`` are skipped.
         registered: Whether texts are registered strings.
     """
-    writer = _Writer(path, registered=registered)
-    for line in lines.splitlines():
-        # A range of torch.compile's has the signs of a comment in its name.
-        text = line.strip() if "## Call CompiledFxGraph" in line else line.split("##", 1)[0].strip()
-        if text:
-            writer.add(text)
-    writer.close()
+    with writing(path) as db:
+        writer = _Writer(db, registered=registered)
+        for line in lines.splitlines():
+            # A range of torch.compile's has the signs of a comment in its name.
+            text = line.strip() if "## Call CompiledFxGraph" in line else line.split("##", 1)[0].strip()
+            if text:
+                writer.add(text)
+        writer.finish()
     return path
 
 
@@ -101,8 +103,8 @@ def global_tid(thread: str) -> int:
 
 
 class _Writer:
-    def __init__(self, path: Path, *, registered: bool) -> None:
-        self.db = sqlite3.connect(path)
+    def __init__(self, db: sqlite3.Connection, *, registered: bool) -> None:
+        self.db = db
         self.db.executescript(SCHEMA)
         self.registered = registered
         self.strings: dict[str, int] = {}
@@ -121,7 +123,7 @@ class _Writer:
         line["rest"] = (line["rest"] or "").strip()
         getattr(self, f"_{line['kind']}")(line)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         for text, number in self.strings.items():
             self.insert("StringIds", id=number, value=text)
         if self.nodes:
@@ -131,8 +133,6 @@ class _Writer:
         if self.graphs:
             self.db.executescript(GRAPHS)
             self.db.executemany("INSERT INTO CUDA_GRAPH_EVENTS VALUES (?, ?, ?, ?, NULL, ?, ?, ?)", self.graphs)
-        self.db.commit()
-        self.db.close()
 
     def insert(self, table: str, **columns: object) -> None:
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))

@@ -1,14 +1,13 @@
 """Runs of a language model as reports: marked ones, and bare ones of which it is known what each kernel belongs to."""
 
-import sqlite3
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 import tracekit
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
 
@@ -124,9 +123,8 @@ class Run:
             dropped = {*work} - {*work[kept]}
             lines, self.truth = [line for line in lines if line not in dropped], self.truth[kept]
         report(path, "\n".join(lines))
-        with closing(sqlite3.connect(path)) as db:
+        with writing(path) as db:
             db.executemany("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = ?, gridY = ? WHERE start = ?", self._grids)
-            db.commit()
         return path
 
     def _step(self, step: Step) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import sqlite3
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -17,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 import tracekit
 from tests.command import command
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.analyses import findings
 from tracekit.analyses.findings import Finding
@@ -320,7 +319,7 @@ def test_products_without_tensor_cores_are_found(tmp_path: Path) -> None:
     done, mended = run([named] * 7), run([layers(10_000)] * 7)
     path = report(tmp_path / "report.sqlite", "\n".join(done.lines))
     assert findings.findings(tracekit.parse(path, tmp_path / "unknown", scheduler="here")) == []
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         db.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT)")
         db.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A100-SXM4-80GB')")
     (found,) = findings.findings(tracekit.parse(path, tmp_path / "out", scheduler="here"))

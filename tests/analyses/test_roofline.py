@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 import tracekit
 from tests.command import ROOT
 from tests.golden import check_frame
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.analyses import memory as traffic, roofline, shapes as modules_by_shape
 from tracekit.errors import UsageError
@@ -58,7 +57,7 @@ def on_gpu(tmp_path: Path) -> Parse:
         path = tmp_path / "report.sqlite"
         path.unlink(missing_ok=True)
         report(path, lines)
-        with closing(sqlite3.connect(path)) as db, db:
+        with writing(path) as db:
             db.execute("CREATE TABLE TARGET_INFO_GPU (id, name, smCount, memoryBandwidth, computeMajor, computeMinor)")
             for gpu in gpus:
                 names, marks = ", ".join(gpu), ", ".join("?" * len(gpu))

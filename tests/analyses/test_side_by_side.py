@@ -1,7 +1,5 @@
 """A question asked of every report by itself."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +10,7 @@ from tests.joined import joined_here
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.simulator import eventful, simulate, write_report
 from tests.simulator.ranks import Job, reports, simulated
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.analyses import ANALYSES, coverage, kernels, modules, side_by_side, stragglers, tree
 from tracekit.analyses.base import Analysis
@@ -140,7 +139,7 @@ def test_coverage_is_not_divided_by_ranks_of_one_report(ranks_alone_and_together
 
 
 def on_host(path: Path, *names: str) -> Path:
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         db.execute("CREATE TABLE IF NOT EXISTS TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, name TEXT, value TEXT)")
         db.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, 'Hostname', ?)", [(name,) for name in names])
     return path

@@ -4,9 +4,8 @@ import json
 import random
 import re
 import shutil
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import tracekit
 from data.simulated_gpu import Kernel, Process
 from data.simulated_llama import ROOT, Llama, Tokens
 from tests.command import command, refusal
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.analyses.trend import Trend, trend
 from tracekit.analyses.trend.change_points import Changes, changes
@@ -368,7 +368,7 @@ def llamas(tmp_path_factory: pytest.TempPathFactory) -> Path:
             llama.step(index, tokens, partial(llama.forward, tokens))
         path = folder / f"night{at}.sqlite"
         llama.process.write(path)
-        with closing(sqlite3.connect(path)) as db, db:
+        with writing(path) as db:
             db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?", (at * DAY_NS,))
         tracekit.parse(path)
     return folder

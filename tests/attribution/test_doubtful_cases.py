@@ -1,11 +1,10 @@
 """Cases in which a plausible answer would be wrong: they stay unknown, or are counted."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import tracekit
 from tests.golden import Parse, losses
+from tests.sqlite import writing
 from tests.trace_lines import report
 
 
@@ -35,10 +34,9 @@ def test_work_of_a_nameless_launch_that_started_several_pieces_may_be_a_replay(t
         kernel  1  40  50  #1
         """,
     )
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME DROP COLUMN nameId")
         db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN graphNodeId")
-        db.commit()
     dataset = tracekit.parse(path)
     kernels = dataset.table("kernels", ["module", "cause"]).to_pylist()
     assert kernels == [{"module": None, "cause": "graph_unmapped"}] * 2

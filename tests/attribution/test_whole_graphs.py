@@ -1,8 +1,6 @@
 """Golden tests of CUDA graphs traced as a whole: their time is that of the call which holds their graph capture."""
 
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import tracekit
 from tests.golden import Parse, check
 from tests.graphs.test_clone_chains import CAPTURE, moved
 from tests.needs import TRACES
+from tests.sqlite import writing
 
 #: As vLLM and torch.cuda.graph do it: the calls lie inside the graph capture.
 GRAPHS = """
@@ -225,7 +224,7 @@ def test_records_of_nsys_itself_tell_the_graph_capture(tmp_path: Path) -> None:
     """A real report of nsys 2025.5, with calls around the one launch that it captured."""
     path = tmp_path / "report.sqlite"
     shutil.copyfile(TRACES / "nsys" / "graph_mode_v2025.5.sqlite", path)
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.executescript(RANGES)
     rows = tracekit.parse(path).table("kernels").to_pylist()
     graphs = [(row["module"], row["method"], row["dur_ns"]) for row in rows if row["kind"] == "graph"]

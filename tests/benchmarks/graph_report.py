@@ -6,11 +6,11 @@ the instance's copies twice. Times are made up, but nest and follow each other a
 """
 
 import sqlite3
-from contextlib import closing
 from itertools import count
 from pathlib import Path
 
 from tests.benchmarks.serving_report import GLOBAL_PID, GLOBAL_TID, SCHEMA, Program
+from tests.sqlite import writing
 
 CAPTURES = 67
 LAYERS = 36
@@ -95,9 +95,7 @@ class Capturing(Program):
 def write_graph_report(path: Path, *, kernels: int, captures: int = CAPTURES) -> Path:
     """Writes a report of about ``kernels`` kernels, all of them replayed."""
     program = Capturing()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA journal_mode=OFF")
-        db.execute("PRAGMA synchronous=OFF")
+    with writing(path) as db:
         db.executescript(SCHEMA + NODE_SCHEMA)
         graphs = []
         for batch in range(1, captures + 1):
@@ -109,5 +107,4 @@ def write_graph_report(path: Path, *, kernels: int, captures: int = CAPTURES) ->
         strings = program.strings.ids.items()
         db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", strings)
         db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (GLOBAL_PID, 4711, "python3"))
-        db.commit()
     return path

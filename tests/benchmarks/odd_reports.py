@@ -6,11 +6,9 @@ Python, that of a row beside the plain report's, and the growth from N to 2N; th
 """
 
 import argparse
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import tracekit
 from tests.benchmarks.graph_report import NODE_SCHEMA, Capturing
 from tests.benchmarks.parse_speed import removed
 from tests.benchmarks.serving_report import GLOBAL_TID, SCHEMA
+from tests.sqlite import writing
 from tracekit.markers.base import MappedKernel
 from tracekit.markers.kernel_maps import compiled_graph, kernel_map
 
@@ -102,14 +101,12 @@ class Odd(Capturing):
     def write(self, path: Path) -> Path:
         nodes = self.rows["CUDA_GRAPH_EVENTS"] or self.rows.pop("CUDA_GRAPH_EVENTS")
         pids = {self.thread & ~0xFFFFFF, *(thread & ~0xFFFFFF for thread in self.clocks)}
-        with closing(sqlite3.connect(removed(path))) as db:
-            db.execute("PRAGMA synchronous=OFF")
+        with writing(removed(path)) as db:
             db.executescript(SCHEMA + (NODE_SCHEMA if nodes else ""))
             self.insert(db)
             db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", self.strings.ids.items())
             rows = [(pid, pid >> 24 & 0xFFFFFF, "python3") for pid in pids]
             db.executemany("INSERT INTO PROCESSES VALUES (?, ?, ?)", rows)
-            db.commit()
         return path
 
 

@@ -5,12 +5,12 @@ The shape is vLLM's: every decode step calls the model, its layers and their par
 nest and follow each other as real ones do.
 """
 
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from itertools import count, islice
 from pathlib import Path
+
+from tests.sqlite import writing
 
 LAYERS = 32
 KERNELS_PER_PART = {
@@ -69,23 +69,20 @@ def write_report(path: Path, *, kernels: int, inline_text: bool = False) -> Path
 
 def with_waits(path: Path) -> Path:
     """Adds to each launch a call that blocks, or one that neither blocks nor starts work, at its end."""
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.execute("INSERT INTO StringIds VALUES (-1, 'cudaDeviceSynchronize'), (-2, 'cudaEventQuery')")
         table = "CUPTI_ACTIVITY_KIND_RUNTIME"
         db.execute(
             f"INSERT INTO {table} SELECT end, end, eventClass, globalTid, correlationId + 1000000000, "  # noqa: S608
             f"CASE WHEN correlationId % 3 THEN -1 ELSE -2 END, 0, NULL FROM {table}"
         )
-        db.commit()
     return path
 
 
 def write_program(path: Path, program: "Program", steps: Sequence[tuple[str, int]]) -> Path:
     """Writes what a program does in the given steps (kind and number of tokens)."""
     events = program.steps(steps)
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA journal_mode=OFF")
-        db.execute("PRAGMA synchronous=OFF")
+    with writing(path) as db:
         db.executescript(SCHEMA)
         while batch := list(islice(events, 200)):
             for table, columns in (
@@ -97,15 +94,12 @@ def write_program(path: Path, program: "Program", steps: Sequence[tuple[str, int
                 db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * columns)})", rows)  # noqa: S608
         db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", program.strings.ids.items())
         db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (GLOBAL_PID, 4711, "python3"))
-        db.commit()
     return path
 
 
 def multiply(report: Path, processes: int, rows_in_turn: int = 20_000) -> Path:
     """Lets so many processes, each with a GPU, do what the one of a report does; their rows take turns."""
-    with closing(sqlite3.connect(report)) as db:
-        db.execute("PRAGMA journal_mode=OFF")
-        db.execute("PRAGMA synchronous=OFF")
+    with writing(report) as db:
         for table, key in (
             ("NVTX_EVENTS", "globalTid"),
             ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"),
@@ -123,7 +117,6 @@ def multiply(report: Path, processes: int, rows_in_turn: int = 20_000) -> Path:
                 db.executemany(copy, places)
             db.execute(f"DROP TABLE {table}")
             db.execute(f"ALTER TABLE multiplied RENAME TO {table}")
-        db.commit()
     return report
 
 

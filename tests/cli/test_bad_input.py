@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,15 +12,10 @@ import pytest
 import tracekit
 from tests.command import LINES, command, contents, refusal, separately
 from tests.damage import dense, survey
+from tests.readers.files import changed
 from tests.trace_lines import report
 
 EXPORT = "nsys export --type sqlite"
-
-
-def database(path: Path, sql: str) -> None:
-    db = sqlite3.connect(path)
-    db.executescript(sql)
-    db.close()
 
 
 def holding(whole: bytes) -> Callable[[Path], object]:
@@ -29,13 +23,13 @@ def holding(whole: bytes) -> Callable[[Path], object]:
 
 
 def of_tables(*names: str) -> Callable[[Path], object]:
-    return lambda path: database(path, "".join(f"CREATE TABLE {name} (id);" for name in names))
+    return lambda path: changed(path, "".join(f"CREATE TABLE {name} (id);" for name in names))
 
 
 def lacking(table: str, *columns: str) -> Callable[[Path], object]:
     def make(path: Path) -> None:
         report(path, LINES)
-        database(path, "".join(f"ALTER TABLE {table} DROP COLUMN {column};" for column in columns))
+        changed(path, "".join(f"ALTER TABLE {table} DROP COLUMN {column};" for column in columns))
 
     return make
 

@@ -1,14 +1,13 @@
 """What the commands print, where, and with which exit code."""
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.command import LINES, command
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.cli import COMMANDS
 from tracekit.tables import TABLES
@@ -98,7 +97,7 @@ def test_where_nothing_is_marked_it_says_how_to_mark_and_nothing_of_more_modules
 @pytest.mark.parametrize("number", [3, 7])
 def test_the_devices_that_worked_are_named_and_no_others(tmp_path: Path, number: int) -> None:
     path = report(tmp_path / "report.sqlite", f"launch 1 1 2 #1\nkernel:{number} 1 3 4 #1 gemm")
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         db.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT)")
         gpus = [(0, "H100"), (1, "H100"), (2, "Intel UHD"), (3, "A100")]
         db.executemany("INSERT INTO TARGET_INFO_GPU VALUES (?, ?)", gpus)

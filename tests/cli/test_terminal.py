@@ -4,10 +4,8 @@ import json
 import os
 import pty
 import select
-import sqlite3
 import subprocess
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.command import LINES, arguments, command, environment, separately
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.dataset import manifest
 
@@ -78,7 +77,7 @@ def test_nothing_that_a_dataset_says_can_steer_the_terminal(more: tuple[str, ...
 @pytest.mark.parametrize("tables", ["name", "sql = 'x', name"], ids=["foreign", "damaged"])
 def test_no_error_about_a_report_can_steer_the_terminal(tables: str, tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", LINES)
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         db.execute("PRAGMA writable_schema = 1")
         db.execute(f"UPDATE sqlite_master SET {tables} = name || '{STEERING}' WHERE type = 'table'")  # noqa: S608
     said = command("parse", path).err

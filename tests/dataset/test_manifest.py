@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from rich.console import Console
 import tracekit
 from tests.command import LINES, command, refusal
 from tests.joined import joined_here
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.causes import LOSSES, REPORT
 from tracekit.dataset.manifest import total_coverage
@@ -146,11 +146,9 @@ def test_reports_that_lie_in_the_folder_and_are_not_listed_are_noticed(ranks: Pa
 @pytest.mark.parametrize("started", [-1, 1 << 62])
 def test_a_report_that_was_recorded_at_no_time_can_be_parsed_and_opened(started: int, tmp_path: Path) -> None:
     path = report(tmp_path / "r.sqlite", LINES)
-    db = sqlite3.connect(path)
-    db.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT)")
-    db.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, '', '')", (started,))
-    db.commit()
-    db.close()
+    with writing(path) as db:
+        db.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT)")
+        db.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, '', '')", (started,))
     assert tracekit.parse(path).manifest["source"]["started_utc_ns"] is None
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import sqlite3
 import subprocess
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.command import LINES, arguments, command, contents, environment, refusal
+from tests.readers.files import changed
 from tests.trace_lines import report
 from tracekit.tables import TABLES, kernels
 
@@ -29,10 +29,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def spoil(path: Path) -> None:
-    db = sqlite3.connect(path)
-    db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
-    db.commit()
-    db.close()
+    changed(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
 
 
 def stopped(

@@ -3,9 +3,7 @@
 import csv
 import io
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,6 +18,7 @@ import sqlalchemy as sa
 import tracekit
 from tests.command import command, contents
 from tests.exports import postgres
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.dataset.opening import TABLE_NAMES, Dataset
 from tracekit.exports import sheets
@@ -112,7 +111,7 @@ def test_no_text_in_a_csv_file_is_a_formula_and_every_one_can_be_had_back(tmp_pa
 
 def report_of_a_kernel(folder: Path, name: str) -> Dataset:
     path = report(folder / "r.sqlite", "launch 1 -30 -25 #1\nkernel 1 -20 -10 #1 k")
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         db.execute("UPDATE StringIds SET value = ? WHERE value = 'k'", (name,))
     return tracekit.parse(path, folder / "run")
 

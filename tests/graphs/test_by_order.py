@@ -1,8 +1,6 @@
 """Golden tests of graphs whose nodes were not recorded in their capture: order tells, or nothing does."""
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 import tracekit
 from tests.golden import check
 from tests.graphs.test_clone_chains import CAPTURE, REPLAY, moved
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
 
@@ -182,7 +181,7 @@ def test_a_graph_capture_that_is_not_replayed_may_have_the_shape_of_another_s_gr
 
 def counted(folder: Path, lines: str, figures: dict[str, int]) -> Dataset:
     path = report(folder / "report.sqlite", lines)
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         db.execute("CREATE TABLE TRACEKIT_RECORDER (name TEXT, value INTEGER)")
         db.executemany("INSERT INTO TRACEKIT_RECORDER VALUES (?, ?)", figures.items())
     return tracekit.parse(path)

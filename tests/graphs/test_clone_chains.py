@@ -1,14 +1,13 @@
 """Golden tests of work replayed from CUDA graphs: it belongs to the call that was open when its node was captured."""
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.golden import check
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
 
@@ -116,7 +115,7 @@ def test_copies_of_copies_lead_to_the_captured_node(parsed: Parse) -> None:
 @pytest.mark.parametrize("order", ["start DESC", "graphNodeId DESC, originalGraphNodeId", "random()"])
 def test_rows_may_come_in_any_order(tmp_path: Path, order: str) -> None:
     path = report(tmp_path / "report.sqlite", CAPTURE + NODES + REPLAY)
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.executescript(f"""
             CREATE TABLE other AS SELECT * FROM CUDA_GRAPH_EVENTS ORDER BY {order};
             DROP TABLE CUDA_GRAPH_EVENTS;

@@ -5,7 +5,6 @@ import os
 import resource
 import shutil
 import signal
-import sqlite3
 import subprocess
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.cli.test_terminal import on_a_terminal
 from tests.command import LINES, arguments, command, contents, environment, separately
+from tests.readers.files import changed
 from tests.trace_lines import report
 from tracekit.pipeline import one
 from tracekit.pipeline.several import report_names
@@ -36,10 +36,7 @@ def ranks(tmp_path: Path) -> list[Path]:
 
 
 def spoil(path: Path) -> None:
-    db = sqlite3.connect(path)
-    db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
-    db.commit()
-    db.close()
+    changed(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
 
 
 def children(pid: int) -> set[int]:

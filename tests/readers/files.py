@@ -1,10 +1,10 @@
 """Small reports that are changed by some SQL, and what came of them."""
 
-import sqlite3
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
+from tests.sqlite import writing
 from tracekit.dataset.opening import Dataset
 
 LINES = """
@@ -28,9 +28,8 @@ Rewrite = Callable[..., Dataset]
 
 
 def changed(path: Path, sql: str) -> None:
-    db = sqlite3.connect(path)
-    db.executescript(sql)
-    db.close()
+    with writing(path) as db:
+        db.executescript(sql)
 
 
 def rows(dataset: Dataset) -> dict[str, list[dict]]:

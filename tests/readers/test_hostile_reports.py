@@ -1,13 +1,13 @@
 """SQLite files made to look like reports: what they hold is counted or refused, never trusted."""
 
 import re
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.command import LINES, command, contents, refusal, separately
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
 
@@ -27,9 +27,8 @@ CREATE VIEW {table} AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 F
 
 def hostile(path: Path, sql: str) -> Path:
     report(path, LINES)
-    db = sqlite3.connect(path)
-    db.executescript(re.sub(r"\b[A-Z]+\b", lambda found: NAMES.get(found[0], found[0]), sql))
-    db.close()
+    with writing(path) as db:
+        db.executescript(re.sub(r"\b[A-Z]+\b", lambda found: NAMES.get(found[0], found[0]), sql))
     return path
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 import tracekit
 from tests import golden
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.errors import ReportError
 
@@ -69,10 +68,9 @@ def test_calls_add_up_the_own_times_of_their_operators(parsed: Parse) -> None:
 
 def changed(tmp_path: Path, *statements: str, lines: str = NESTED) -> Path:
     path = report(tmp_path / "changed.sqlite", lines)
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         for statement in statements:
             db.execute(statement)
-        db.commit()
     return path
 
 
@@ -86,7 +84,7 @@ def test_a_table_without_an_essential_column_is_told(tmp_path: Path, column: str
 @pytest.mark.parametrize(("said", "lost"), [(0, 0), (3, 3), (-3, 0), ("many", 0)])
 def test_what_the_recorder_says_it_lost_is_counted(tmp_path: Path, said: object, lost: int) -> None:
     path = report(tmp_path / "report.sqlite", NESTED)
-    with closing(sqlite3.connect(path)) as file, file:
+    with writing(path) as file:
         file.execute("CREATE TABLE TRACEKIT_RECORDER (name, value)")
         file.execute("INSERT INTO TRACEKIT_RECORDER VALUES ('markers_lost', ?)", [said])
     rows = tracekit.parse(path).table("coverage").to_pylist()

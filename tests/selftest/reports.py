@@ -3,16 +3,15 @@
 import json
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import tracekit
 from tests.command import ROOT, environment
 from tests.gpu import data_files, measures
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.selftest import PROGRAMS, summary
 from tracekit.selftest.judge import REPORT, RULES, TRUTH, Case, Evidence, judged
@@ -36,7 +35,7 @@ def proved(place: Path, names: list[str], **env: str) -> dict[str, dict[str, Any
 
 
 def edit(folder: Path, statement: str, *values: object) -> None:
-    with closing(sqlite3.connect(folder / REPORT)) as db, db:
+    with writing(folder / REPORT) as db:
         assert db.execute(statement, values).rowcount > 0, (statement, values)
 
 

@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -12,6 +11,7 @@ from tests.simulator.events import START_END, GraphRecord, Launch, Mark, NodeRec
 from tests.simulator.generations import Columns, Generation, generation
 from tests.simulator.graphs import NODE_CREATED, RECORD_NAMES
 from tests.simulator.run import Run
+from tests.sqlite import writing
 
 PUSH_POP_RANGE, START_END_RANGE, DOMAIN_CREATED, DOMAIN_DESTROYED = 59, 60, 75, 76
 BACKTRACE = 67
@@ -25,7 +25,7 @@ def write_report(run: Run, path: Path) -> Path:
     written = generation(run.plan.generation)
     rng = Random(f"{run.plan.seed} report")
     tables = _Rows(run, rng).tables()
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         for name, columns in written.tables.items():
             rows = tables.get(name, [])
             if not rows and not run.plan.oddities.empty_tables:

@@ -6,7 +6,6 @@ import sqlite3
 import struct
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tests.needs import TRACES
 from tests.readers.files import lacks
 from tests.readers.folders import SUFFIXES, as_folder
 from tests.readers.kineto.traces import event, kernel, launch, trace
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.analyses import communication
 from tracekit.dataset.opening import Dataset
@@ -128,7 +128,7 @@ def with_payloads(tmp_path: Path) -> Callable[..., Dataset]:
         path = tmp_path / "report.sqlite"
         path.unlink(missing_ok=True)
         report(path, lines)
-        with closing(sqlite3.connect(path)) as db, db:
+        with writing(path) as db:
             change(db)
         return tracekit.parse(path, force=True)
 
@@ -138,7 +138,7 @@ def with_payloads(tmp_path: Path) -> Callable[..., Dataset]:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_folders_of_tables_have_payloads_too(tmp_path: Path, suffix: str) -> None:
     path = report(tmp_path / "report.sqlite", LINES)
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         as_blobs(db)
     check(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels", ROWS)
 

@@ -1,9 +1,7 @@
 """Samples of GPU metrics: which fall inside which kernel and module, and how samplers and kernels are aligned."""
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -17,6 +15,7 @@ from tests.command import ROOT, command
 from tests.golden import check, check_frame
 from tests.readers.files import lacks
 from tests.readers.folders import SUFFIXES, as_folder
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.analyses import roofline
 from tracekit.dataset.opening import Dataset
@@ -42,7 +41,7 @@ class Sample(NamedTuple):
 
 def add_samples(path: Path, samples: Iterable[Sample], names: Iterable[str] = (*OTHERS, *NAMES)) -> None:
     number = {name: at for at, name in enumerate(names)}
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         db.execute("""CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INTEGER NOT NULL, sourceId INTEGER NOT NULL,
                       typeName TEXT NOT NULL, metricId INTEGER NOT NULL, metricName TEXT NOT NULL)""")
         db.execute("CREATE TABLE GPU_METRICS (timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER)")
@@ -67,7 +66,7 @@ def sampled(tmp_path: Path) -> Callable[..., Dataset]:
         path.unlink(missing_ok=True)
         report(path, lines)
         add_samples(path, samples, names)
-        with closing(sqlite3.connect(path)) as db, db:
+        with writing(path) as db:
             for statement in sql:
                 db.executescript(statement)
         return tracekit.parse(path, force=True)

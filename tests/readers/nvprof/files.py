@@ -9,9 +9,11 @@ A line is a word for its table, then values:
 
 import sqlite3
 import struct
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tests.sqlite import writing
 from tracekit.readers.nvprof.work import call_names
 
 PID = 77
@@ -68,9 +70,8 @@ def placed(start: int, end: int, correlation: int) -> dict[str, int]:
 class Writer:
     """Writes a file row by row."""
 
-    def __init__(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        self.db = sqlite3.connect(path)
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
         key = "_id_ INTEGER PRIMARY KEY AUTOINCREMENT"
         self.db.execute(f"CREATE TABLE StringTable ({key}, value TEXT NOT NULL UNIQUE)")
         self.db.execute("INSERT INTO StringTable VALUES (0, '-- null --')")
@@ -130,13 +131,19 @@ class Writer:
                 self.row(word.upper(), bytes=64, **code, **placed(*place))
 
 
-def written(path: Path, lines: str, *changes: str) -> Path:
-    """A file of these lines, after some SQL, in which KIND_ is short for the start of tables' names."""
-    writer = Writer(path)
-    with closing(writer.db) as db:
+@contextmanager
+def file_of(path: Path, lines: str) -> Iterator[Writer]:
+    path.unlink(missing_ok=True)
+    with writing(path) as db:
+        writer = Writer(db)
         for line in filter(None, map(str.strip, lines.splitlines())):
             writer.line(line)
+        yield writer
+
+
+def written(path: Path, lines: str, *changes: str) -> Path:
+    """A file of these lines, after some SQL, in which KIND_ is short for the start of tables' names."""
+    with file_of(path, lines) as writer:
         for change in changes:
-            db.executescript(change.replace("KIND_", activity("")))
-        db.commit()
+            writer.db.executescript(change.replace("KIND_", activity("")))
     return path

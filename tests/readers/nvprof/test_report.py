@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 import tracekit
 from tests.golden import check
 from tests.readers.files import lacks
-from tests.readers.nvprof.files import PID, Writer, activity, object_id, written
+from tests.readers.nvprof.files import PID, Writer, activity, file_of, object_id, written
 from tracekit.causes import FAILED_CALL, PROCESS_UNKNOWN, TIME_UNKNOWN
 from tracekit.dataset.opening import Dataset
 from tracekit.readers.nvprof.work import full_name, kernel_name
@@ -32,13 +31,9 @@ LINES = f"""
 
 def parsed(tmp_path: Path, lines: str = LINES, change: Callable[[Writer], None] | None = None) -> Dataset:
     path = tmp_path / "run.prof"
-    writer = Writer(path)
-    with closing(writer.db) as db:
-        for line in filter(None, map(str.strip, lines.splitlines())):
-            writer.line(line)
+    with file_of(path, lines) as writer:
         if change:
             change(writer)
-        db.commit()
     return tracekit.parse(path, force=True)
 
 

@@ -1,12 +1,11 @@
 """Rows decoded from a file's pages are those that SQLite itself returns, or are left to it."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from tests.sqlite import writing
 from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
 from tracekit.readers.sqlite.records import Asked, Columns, columns
 
@@ -24,11 +23,10 @@ ROWS = st.lists(st.tuples(INTEGERS, TEXTS, INTEGERS, TEXTS), max_size=60)
 
 def written(path: Path, rows: list[tuple[Value, ...]], *, page_size: int = 512, times: int = 1) -> int:
     path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.execute(f"PRAGMA page_size={page_size}")
         db.execute("CREATE TABLE t (a INTEGER, b TEXT, c INTEGER, d TEXT)")
         db.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows * times)
-        db.commit()
         root: int = db.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
     return root
 
@@ -52,7 +50,7 @@ def test_pages_give_what_sqlite_gives(
 ) -> None:
     path = tmp_path / "rows.sqlite"
     root = written(path, rows, page_size=page_size, times=times)
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         expected = db.execute("SELECT rowid, a, b, c FROM t ORDER BY rowid").fetchall()
     try:
         found = decoded(path, root)
@@ -78,11 +76,10 @@ def test_columns_far_behind_many_others_are_those_that_sqlite_gives(
     path.unlink(missing_ok=True)
     # Integers of one length, then of several, and texts with serial types of one or two bytes, time and again.
     wide = [[2**40, *row] * 75 for row in rows]
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.execute("PRAGMA page_size=65536")  # so that each row is on one page
         db.execute(f"CREATE TABLE t ({', '.join(f'c{at}' for at in range(300))})")
         db.executemany(f"INSERT INTO t VALUES ({', '.join('?' * 300)})", wide)  # noqa: S608
-        db.commit()
         root = db.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
     with open_pages(path) as pages:
         found = columns(pages, leaves(pages, root), Asked((0, 1, 150, 298), (299,)))
@@ -100,9 +97,8 @@ def test_a_column_of_integers_that_holds_something_else_is_left_to_sqlite(tmp_pa
 def test_rows_from_before_a_column_was_added_are_left_to_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "rows.sqlite"
     root = written(path, [(1, "a", 2, None)])
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.execute("ALTER TABLE t ADD COLUMN e INTEGER DEFAULT 7")
-        db.commit()
     with open_pages(path) as pages, pytest.raises(NotPlain):
         columns(pages, leaves(pages, root), Asked((0, 4)))
 

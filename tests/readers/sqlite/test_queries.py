@@ -1,12 +1,11 @@
 """What cannot be read from pages comes out of a query, value by value the same."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from tests.sqlite import writing
 from tracekit.errors import ReportError
 from tracekit.nsight.tables import StoredTable
 from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request
@@ -36,10 +35,9 @@ def read(path: Path, types: dict[str, pa.DataType] = TYPES) -> tuple[pa.Table, i
 
 
 def written(path: Path, script: str, rows: list[tuple[object, ...]] = ROWS) -> Path:
-    with closing(sqlite3.connect(path)) as db:
+    with writing(path) as db:
         db.executescript(script)
         db.executemany("INSERT INTO t (a, b, c) VALUES (?, ?, ?)", rows)
-        db.commit()
     return path
 
 

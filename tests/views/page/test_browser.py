@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from playwright.sync_api import Browser, Page
 import tracekit
 from tests.analyses.test_phase_times import TRAINING
 from tests.command import ROOT
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tests.views.page.browser import CHROMIUM, Looking, errors_of
 from tests.views.page.colour_difference import least_differences
@@ -232,12 +231,11 @@ def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
 def test_what_changed_is_told_in_words_and_opened_for_its_kernels(look, llama, tmp_path: Path) -> None:
     slower = tmp_path / "slower.sqlite"
     shutil.copy(ROOT / "data" / "small_llama.sqlite", slower)
-    with closing(sqlite3.connect(slower)) as db:
+    with writing(slower) as db:
         db.execute(
             "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) * 2 WHERE shortName IN "
             "(SELECT id FROM StringIds WHERE value = 'o_proj_kernel')"
         )
-        db.commit()
     shown = look(page(tracekit.parse(slower), llama)).page
     text = shown.locator("#changes").inner_text()
     assert "small_llama → slower" in text
