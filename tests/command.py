@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.waiting import PATIENCE_S
 from tracekit.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -63,7 +64,7 @@ def separately(*args: object, before: Callable[[], None] | None = None, cwd: Pat
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=300,
+        timeout=PATIENCE_S,
         env=environment(**env),
         preexec_fn=before,
         cwd=cwd,

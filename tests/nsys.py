@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 #: Names a folder with releases of the nvtx package, each in a folder that is named by its number.
 RELEASES = "TRACEKIT_NVTX"
 #: What is said where nsys loses a recording, on a machine with much else to do: one run in thirty. Its connection to
@@ -53,7 +55,7 @@ def record(folder: Path, program: str, environment: dict[str, str] | None = None
     host = nsys().parents[1] / "host-linux-x64"
     importer = [host / "QdstrmImporter", "-i", "run.qdstrm", "-o", "run.nsys-rep"]
     export = ["export", "-q", "true", "--type", "sqlite", "-o", "run.sqlite", "run.nsys-rep"]
-    run = {"cwd": folder, "capture_output": True, "timeout": 240}
+    run = {"cwd": folder, "capture_output": True, "timeout": PATIENCE_S}
     profiled = subprocess.run(
         [nsys(), *profile, sys.executable, "program.py"], check=False, env={**os.environ, **(environment or {})}, **run
     )

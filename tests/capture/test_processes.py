@@ -16,6 +16,7 @@ import pytest
 import tracekit
 from tests.capture.places import Place, one_line
 from tests.command import Outcome, arguments, environment, separately
+from tests.waiting import PATIENCE_S
 from tracekit.capture import processes, recorder as profiler
 from tracekit.capture.processes import command as recorder
 from tracekit.capture.processes.recording import OPENED, ProcessWindow, Request, pieces, unfinished
@@ -233,7 +234,7 @@ def test_a_command_reads_from_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "asks.py").write_text("import torch\nprint('got', input())\ntorch.nn.Linear(2, 2)(torch.ones(2))")
     words = arguments("capture", "-o", "run", "--", sys.executable, "asks.py")
     terminal = [sys.executable, "-c", ON_A_TERMINAL, *words]
-    subprocess.run(terminal, input=b"words\n", check=True, timeout=60, env=environment(), cwd=tmp_path)
+    subprocess.run(terminal, input=b"words\n", check=True, timeout=PATIENCE_S, env=environment(), cwd=tmp_path)
     assert len(tracekit.parse(tmp_path / "run.sqlite").calls()) == 1
 
 
@@ -256,7 +257,7 @@ def test_a_command_that_is_stopped_before_it_records_gets_no_advice_on_paths(tmp
     assert running.stdout is not None
     assert running.stdout.readline() == ".\n"
     running.send_signal(signal.SIGINT)
-    lines = running.communicate(timeout=60)[1].splitlines()
+    lines = running.communicate(timeout=PATIENCE_S)[1].splitlines()
     assert running.returncode == 128 + signal.SIGINT
     assert lines[0].startswith("tracekit: stopped; ")
     assert lines[1:] == [
@@ -281,7 +282,7 @@ def test_a_stop_ends_all_processes_and_leaves_what_was_recorded(tmp_path: Path) 
     assert running.stdout.read(4).count(b".") == 2
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
-    running.communicate(timeout=60)
+    running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 128 + signal.SIGINT
     pids = {int(path.stem): 3 for path in tmp_path.glob("*.truth")}
     assert len(pids) == 2

@@ -13,6 +13,7 @@ import pytest
 import tracekit
 from tests.command import arguments, environment
 from tests.nsys import import_heard_nvtx
+from tests.waiting import PATIENCE_S, wait_until
 from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.nsys, pytest.mark.heard_nvtx]
@@ -111,28 +112,20 @@ def stopped(way: str, number: int, folder: Path) -> tuple[Said, Dataset]:
         command = arguments("capture", "-o", "report.sqlite", *target)
         running = subprocess.Popen(command, stdout=out, stderr=err, env=environment(SIGN=sign), cwd=folder)
     try:
-        for _ in range(1_200):
-            if printed.read_bytes() or running.poll() is not None:
-                break
-            time.sleep(0.1)
+        wait_until(lambda: printed.read_bytes() or running.poll() is not None)
         time.sleep(0.2)
         running.send_signal(number)
-        running.wait(timeout=120)
+        running.wait(PATIENCE_S)
     finally:
         running.kill()
         running.wait()
     assert printed.read_bytes().startswith(b"ready\n"), told.read_text()
-    assert left_of(sign) == []
+    wait_until(lambda: not left_of(sign))
     return Said(running.returncode, printed.read_bytes(), told.read_text()), tracekit.parse(folder / "report.sqlite")
 
 
 def left_of(sign: str) -> list[str]:
-    for _ in range(50):
-        found = [path.name for path in Path("/proc").glob("[0-9]*") if runs(path, sign)]
-        if not found:
-            break
-        time.sleep(0.1)
-    return found
+    return [path.name for path in Path("/proc").glob("[0-9]*") if runs(path, sign)]
 
 
 def runs(process: Path, sign: str) -> bool:

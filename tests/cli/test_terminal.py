@@ -15,6 +15,7 @@ from tests.benchmarks.serving_report import write_report
 from tests.command import LINES, arguments, command, environment, separately
 from tests.sqlite import writing
 from tests.trace_lines import report
+from tests.waiting import PATIENCE_S
 from tracekit.dataset import manifest
 
 ESCAPE = "\x1b"
@@ -32,7 +33,7 @@ def on_a_terminal(*args: object, stream: str, **env: str) -> tuple[str, str]:
     process = subprocess.Popen(arguments(*args), **ends, text=True, env=environment(TERM="xterm-256color", **env))
     os.close(theirs)
     seen = b""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         ready, _, _ = select.select([ours], [], [], 1)
         try:
@@ -43,7 +44,7 @@ def on_a_terminal(*args: object, stream: str, **env: str) -> tuple[str, str]:
             break
         seen += chunk if ready else b""
     os.close(ours)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, (seen, out, err)
     return seen.decode(), out or err or ""
 

@@ -3,7 +3,6 @@
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from tests.benchmarks.serving_report import write_report
 from tests.command import LINES, arguments, command, contents, environment, refusal
 from tests.readers.files import changed
 from tests.trace_lines import report
+from tests.waiting import PATIENCE_S, wait_until
 from tracekit.tables import TABLES, kernels
 
 FILES = {"manifest.json", *(f"{table.SPEC.name}.parquet" for table in TABLES)}
@@ -47,13 +47,9 @@ def stopped(
         # A shell that starts the tests in the background makes them ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
-    deadline = time.monotonic() + 60
-    while not any(out.parent.glob(pattern)):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: any(out.parent.glob(pattern)), process)
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     if out.exists() and tracekit.load(out).manifest != before and tries > 1:
         # On a busy machine the dataset may have been there before the signal came.
         shutil.rmtree(out)

@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
 from tracekit.engines import Share
 from tracekit.errors import DatasetError
 
@@ -22,7 +23,6 @@ def doubled_slowly(number: int) -> int:
 
 
 def place_of(number: int) -> tuple[int, int]:
-    time.sleep(0.3)
     return number, os.getpid()
 
 
@@ -48,7 +48,7 @@ def at_once(folder: Path, most: int, number: int, share: Share) -> int:
     """How many run at once, waiting until so many did: on a busy machine the next one may start late."""
     mine, reached = folder / f"{number}", folder.with_suffix(".reached")
     mine.touch()
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE_S
     time.sleep(0.2)
     while (count := len(list(folder.iterdir()))) < most and not reached.exists() and time.monotonic() < end:
         time.sleep(0.01)

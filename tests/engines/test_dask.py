@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from glob import glob
@@ -19,6 +18,7 @@ from tests.command import LINES, arguments, command, contents, environment
 from tests.engines import tasks as work
 from tests.engines.clusters import dask_cluster
 from tests.trace_lines import report
+from tests.waiting import PATIENCE_S, wait_until
 from tracekit.engines import Task, opened
 from tracekit.errors import TracekitError, UsageError
 from tracekit.pipeline import parse
@@ -69,7 +69,8 @@ def test_a_worker_that_is_killed_while_it_reads_spoils_no_report(
             os.kill(pids[0], signal.SIGKILL)
 
     with Client(scheduler, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=60)  # those that an earlier test killed are started again
+        # Those that an earlier test killed are started again, and may still be counted.
+        wait_until(lambda: len(client.run(os.getpid, on_error="ignore")) == 2)
         pids = [*client.run(os.getpid).values()]
     parse(reports[::-1], tmp_path / "dask", scheduler=scheduler, progress=kill_one)
     assert killed
@@ -112,17 +113,11 @@ def test_a_run_that_is_stopped_leaves_nothing_on_the_workers_and_they_go_on(
         env=environment(),
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
-    deadline = time.monotonic() + 120
-    while not left_in(temporary, "tracekit-*/part/*"):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_until(lambda: left_in(temporary, "tracekit-*/part/*"), process)
     process.send_signal(signal.SIGINT)
-    _, complained = process.communicate(timeout=60)
+    _, complained = process.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in complained
-    while left_in(temporary, "tracekit-*"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not left_in(temporary, "tracekit-*"))
     assert {path.name for path in tmp_path.iterdir()} == {"reports"}
     assert results(scheduler, [Task("t", partial(work.doubled, 2))]) == {0: 4}
 

@@ -4,16 +4,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.command import environment
 from tests.engines import tasks as work
 from tests.pipeline.test_several_runs import check_ended, children
+from tests.waiting import PATIENCE_S, wait_until
+from tracekit import engines
 from tracekit.engines import Engine, Task, mapped, opened, processes
 from tracekit.engines.processes import Processes, available_bytes
 from tracekit.errors import DatasetError
@@ -93,7 +96,10 @@ def test_available_memory_is_what_the_system_and_the_container_say(
     assert available_bytes() == 0
 
 
-def test_results_of_many_come_in_order_and_the_first_are_made_here() -> None:
+def test_results_of_many_come_in_order_and_those_of_the_first_second_are_made_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "time", SimpleNamespace(monotonic=count(step=0.3).__next__))
     told: list[float] = []
     made = list(mapped(work.place_of, range(8), progress=lambda stage, share: told.append(share)))
     assert [number for number, _ in made] == [*range(8)]
@@ -140,10 +146,7 @@ def begun(folder: Path) -> subprocess.Popen[str]:
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
-    deadline = time.monotonic() + 60
-    while sum(bool(path.read_text()) for path in folder.iterdir()) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: sum(bool(path.read_text()) for path in folder.iterdir()) == 2, started)
     return started
 
 
@@ -154,7 +157,7 @@ def test_when_the_process_that_asked_ends_its_workers_end_with_their_programs_an
     process = begun(tmp_path)
     started = children(process.pid) | {int(path.read_text()) for path in tmp_path.iterdir()}
     (os.killpg if to_all else os.kill)(process.pid, number)
-    _, complained = process.communicate(timeout=60)
+    _, complained = process.communicate(timeout=PATIENCE_S)
     check_ended(started)
     assert not any(tmp_path.iterdir())
     assert complained.count("KeyboardInterrupt") == (number == signal.SIGINT), "only in the process that asked"

@@ -17,6 +17,7 @@ from tests.cli.test_terminal import on_a_terminal
 from tests.command import LINES, arguments, command, contents, environment, separately
 from tests.readers.files import changed
 from tests.trace_lines import report
+from tests.waiting import PATIENCE_S, wait_until
 from tracekit.pipeline import one
 from tracekit.pipeline.several import report_names
 
@@ -63,10 +64,7 @@ def runs(pid: int) -> bool:
 
 
 def check_ended(pids: set[int]) -> None:
-    deadline = time.monotonic() + 30
-    while any(map(runs, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(runs, pids)))
 
 
 def test_one_bad_report_does_not_spoil_the_others(ranks: list[Path], tmp_path: Path) -> None:
@@ -216,7 +214,7 @@ def test_a_worker_that_is_killed_spoils_its_own_report_only(
 ) -> None:
     process = begun([*large, ranks[2]], tmp_path / "run", at_work=2)
     os.kill(min(workers_of(process.pid)), signal.SIGKILL)
-    _, complained = process.communicate(timeout=120)
+    _, complained = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert ": the process that parsed it ended early (signal 9); parse it alone" in complained
     assert complained.count("\n") == 1
@@ -240,11 +238,7 @@ def begun(reports: list[Path], out: Path, at_work: int = 1) -> subprocess.Popen[
         env=environment(),
         preexec_fn=_heeding,  # noqa: PLW1509
     )
-    deadline = time.monotonic() + 60
-    while len([*out.parent.glob(f".{out.name}.partial-*/.rank[01]")]) < at_work:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: len([*out.parent.glob(f".{out.name}.partial-*/.rank[01]")]) >= at_work, process)
     return process
 
 
@@ -258,7 +252,7 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(
     for _ in range(times):
         process.send_signal(number)
         time.sleep(0.004)
-    _, complained = process.communicate(timeout=60)
+    _, complained = process.communicate(timeout=PATIENCE_S)
     # It may hear the last ones when all is done and Python has already given up its handlers.
     assert process.returncode == 128 + number or (times > 1 and process.returncode == -number)
     assert times > 1 or "Traceback" not in complained

@@ -18,6 +18,7 @@ from tests.pipeline.test_several_runs import check_ended, workers_of
 from tests.readers.files import LINES, lacks, rows, state
 from tests.readers.folders import as_folder
 from tests.trace_lines import report
+from tests.waiting import PATIENCE_S, wait_until
 from tracekit.nsight.exporting import RAW_MAGIC, REPORT_END, REPORT_MAGIC
 from tracekit.readers.nsight_native import cache
 
@@ -251,13 +252,10 @@ def test_nsys_ends_with_a_process_that_is_killed(machine: Machine, tmp_path: Pat
         arguments("parse", *paths, "-o", tmp_path / "out"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     pids = machine.here / "pids"
-    for _ in range(600):
-        if pids.exists() and len(pids.read_text().split()) == 2 * reports:
-            break
-        time.sleep(0.1)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2 * reports, running)
     started = {int(pid) for pid in pids.read_text().split()}
     for pid in workers_of(running.pid) or {running.pid}:
         os.kill(pid, signal.SIGKILL)
-    _, complained = running.communicate(timeout=60)
+    _, complained = running.communicate(timeout=PATIENCE_S)
     check_ended(started)
     assert complained.count(b"ended early (signal 9)") == (reports if reports > 1 else 0)

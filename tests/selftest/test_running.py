@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from tests.command import ROOT, environment
 from tests.selftest.endings import crashing, failing, hanging, lacking, leaving, passing, raising, refusing, unproved
 from tests.trace_lines import report
+from tests.waiting import PATIENCE_S, wait_until
 from tracekit.errors import CaptureError
 from tracekit.nsight.nsys import NATIVE, NOTHING
 from tracekit.selftest import Program, prove, running, summary
@@ -76,7 +76,7 @@ def test_a_program_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path
     (one,) = proved(tmp_path / "out", hanging)["checks"]
     expected = "did not end within 3 s and was stopped: it printed nothing"
     assert (one["verdict"], one["why"]) == ("failed", expected)
-    assert ended(tmp_path)
+    check_ended(tmp_path)
 
 
 def sleeping(folder: Path) -> list[int]:
@@ -88,11 +88,8 @@ def sleeping(folder: Path) -> list[int]:
     return found
 
 
-def ended(folder: Path) -> bool:
-    end = time.monotonic() + 20
-    while sleeping(folder) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not sleeping(folder)
+def check_ended(folder: Path) -> None:
+    wait_until(lambda: not sleeping(folder))
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -179,12 +176,10 @@ sys.exit(prepared(lambda: prove(Path(sys.argv[1]), programs, lambda _line: None)
 def test_a_signal_keeps_what_had_ended_and_stops_the_rest(number: signal.Signals, tmp_path: Path) -> None:
     line = [sys.executable, "-c", PROGRAM, str(tmp_path / "out")]
     with subprocess.Popen(line, env=environment(), cwd=ROOT, stderr=subprocess.DEVNULL) as started:
-        end = time.monotonic() + 60
-        while not list(tmp_path.rglob("began.txt")) and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_until(lambda: [*tmp_path.rglob("began.txt")], started)
         started.send_signal(number)
         try:
-            assert started.wait(60) == 128 + number
+            assert started.wait(PATIENCE_S) == 128 + number
         finally:
             started.kill()
     found = read(tmp_path / "out")
@@ -196,7 +191,7 @@ def test_a_signal_keeps_what_had_ended_and_stops_the_rest(number: signal.Signals
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert not (tmp_path / "out" / "hanging").exists()
-    assert ended(tmp_path)
+    check_ended(tmp_path)
 
 
 #: What torch says last of an error of CUDA's.

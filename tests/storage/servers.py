@@ -7,11 +7,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "of tests",
@@ -42,15 +43,14 @@ def s3_server(log: Path) -> Iterator[str]:
 
 
 def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        assert server.poll() is None, "the server has ended"
+    def answers() -> bool:
         try:
             urllib.request.urlopen(address, timeout=5).close()
         except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise TimeoutError(address)
+            return False
+        return True
+
+    wait_until(answers, server)
 
 
 @contextmanager

@@ -134,6 +134,11 @@ def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_mod
 PIXELS = "document.querySelector('#canvas').toDataURL()"
 
 
+def wait_for_drawing(shown: Page, before: str) -> None:
+    """Waits until the timeline looks otherwise than before."""
+    shown.wait_for_function(f"before => {PIXELS} !== before", arg=before)
+
+
 def timeline_of(shown: Page) -> tuple[float, float, float]:
     shown.locator("#canvas").scroll_into_view_if_needed()
     box = shown.locator("#canvas").bounding_box()
@@ -149,8 +154,7 @@ def test_the_timeline_tells_and_chooses_what_is_under_the_pointer(look, llama) -
     assert summary.inner_text().endswith("The host ran 2.72 ms ahead: Fit shows its calls, too.")
     before = shown.evaluate(PIXELS)
     shown.locator("#zoom-all").click()
-    shown.wait_for_timeout(50)
-    assert shown.evaluate(PIXELS) != before
+    wait_for_drawing(shown, before)
     shown.mouse.move(left + 1100, bottom - 25)
     assert "LlamaForCausalLM.model.layers" in shown.locator("#tip").inner_text()
     shown.mouse.click(left + 1100, bottom - 25)
@@ -181,8 +185,7 @@ def test_the_timeline_zooms_and_moves(look, llama) -> None:
     for move in (shown.locator("#zoom-in").click, wheel, drag, *keys):
         before = shown.evaluate(PIXELS)
         move()
-        shown.wait_for_timeout(50)
-        assert shown.evaluate(PIXELS) != before, move
+        wait_for_drawing(shown, before)
 
 
 def test_the_timeline_tells_who_launched_a_kernel_and_zooms_to_a_module(look, llama) -> None:
@@ -191,15 +194,13 @@ def test_the_timeline_tells_who_launched_a_kernel_and_zooms_to_a_module(look, ll
     shown.locator("#canvas").focus()
     before = shown.evaluate(PIXELS)
     shown.keyboard.press("ArrowRight")
-    shown.wait_for_timeout(50)
+    wait_for_drawing(shown, before)
     assert "launched by cudaLaunchKernel" in shown.locator("#timeline-piece").inner_text()
-    assert shown.evaluate(PIXELS) != before
     cell(shown, "mlp").click()
     shown.wait_for_timeout(50)
     before = shown.evaluate(PIXELS)
     shown.locator("#zoom-node").click()
-    shown.wait_for_timeout(50)
-    assert shown.evaluate(PIXELS) != before
+    wait_for_drawing(shown, before)
 
 
 def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
@@ -321,8 +322,7 @@ def test_an_address_shows_the_same_again(look, llama, training) -> None:
     assert again.url == address
     trained = look(page(training))
     trained.page.goto(f"{trained.path.as_uri()}#phase=backward&module=top")
-    trained.page.wait_for_timeout(100)
-    assert trained.page.locator("#card .value").inner_text() == "91.3 % 42 ns backward"
+    trained.page.locator("#card .value", has_text="91.3 % 42 ns backward").wait_for()
     trained.requests[:] = trained.requests[:1]
 
 
@@ -348,8 +348,8 @@ def test_in_a_notebooks_frame_it_is_searched_and_its_links_stay_inside(browser: 
     frame.wait_for_selector("[data-ready]")
     frame.fill("input[type=search]", "mlp")
     frame.click("nav a >> nth=-1")
+    frame.wait_for_function("scrollY > 0")
     notebook.wait_for_timeout(400)  # the link to what is shown is written with a delay
-    assert frame.evaluate("scrollY") > 0
     assert "tracekit" in frame.title()
     assert errors == []
     notebook.close()
