@@ -15,6 +15,7 @@ from tests.analyses.test_phase_times import TRAINING
 from tests.command import ROOT
 from tests.sqlite import writing
 from tests.trace_lines import report
+from tests.waiting import wait_until
 from tests.views.page.browser import CHROMIUM, Looking, errors_of
 from tests.views.page.colour_difference import least_differences
 from tests.views.page.test_colours import PLAIN
@@ -136,7 +137,7 @@ PIXELS = "document.querySelector('#canvas').toDataURL()"
 
 def wait_for_drawing(shown: Page, before: str) -> None:
     """Waits until the timeline looks otherwise than before."""
-    shown.wait_for_function(f"before => {PIXELS} !== before", arg=before)
+    wait_until(lambda: shown.evaluate(PIXELS) != before)
 
 
 def timeline_of(shown: Page) -> tuple[float, float, float]:
@@ -348,7 +349,7 @@ def test_in_a_notebooks_frame_it_is_searched_and_its_links_stay_inside(browser: 
     frame.wait_for_selector("[data-ready]")
     frame.fill("input[type=search]", "mlp")
     frame.click("nav a >> nth=-1")
-    frame.wait_for_function("scrollY > 0")
+    wait_until(lambda: frame.evaluate("scrollY") > 0)
     notebook.wait_for_timeout(400)  # the link to what is shown is written with a delay
     assert "tracekit" in frame.title()
     assert errors == []
