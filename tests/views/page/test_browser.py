@@ -15,10 +15,10 @@ from tests.analyses.test_phase_times import TRAINING
 from tests.command import ROOT
 from tests.sqlite import writing
 from tests.trace_lines import report
-from tests.waiting import wait_until
 from tests.views.page.browser import CHROMIUM, Looking, errors_of
 from tests.views.page.colour_difference import least_differences
 from tests.views.page.test_colours import PLAIN
+from tests.waiting import wait_until
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import duration, percent
 from tracekit.views.page.document import document, page
