@@ -19,6 +19,7 @@ from tracekit.cli.base import Command
 from tracekit.dataset.opening import REPORT_COLUMN, UNITED
 from tracekit.schema import TableSpec
 from tracekit.tables import TABLES
+from tracekit.views.other_tools import ROWS
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -79,10 +80,15 @@ def questions() -> str:
     return markdown_table(["Name", "Question"], rows)
 
 
+def other_tools() -> str:
+    return markdown_table(["what you used", "what to use"], ([used, ours] for used, ours, _ in ROWS))
+
+
 #: Markdown by the name of its block.
 BLOCKS: dict[str, Callable[[], str]] = {
     "causes": causes,
     "commands": commands,
+    "other_tools": other_tools,
     "questions": questions,
     "tables": tables,
 }

@@ -5,7 +5,7 @@ finds the calls of modules in its markers, ``attribution`` gives every kernel it
 dataset, ``analyses`` answer questions about it, ``views`` show the answers. ``pipeline`` connects them; start there.
 
 >>> import tracekit
->>> dataset = tracekit.parse("report.sqlite")     # doctest: +SKIP
+>>> dataset = tracekit.load("report.sqlite")     # a dataset, or a report; doctest: +SKIP
 >>> dataset = tracekit.parse(["rank0.sqlite", "rank1.sqlite"], "run.tracekit")     # doctest: +SKIP
 >>> dataset.ask("launches", path="top.layers")     # doctest: +SKIP
 >>> dataset.kernels().groupby("module").dur_ns.sum().nlargest(10)     # doctest: +SKIP
@@ -28,7 +28,8 @@ from tracekit.version import __version__
 
 if TYPE_CHECKING:
     from tracekit.analyses import questions
-    from tracekit.dataset.opening import Dataset, load
+    from tracekit.dataset.opening import Dataset
+    from tracekit.loading import load
     from tracekit.pipeline import parse
 
 __all__ = [
@@ -50,7 +51,7 @@ __all__ = [
 _PACKAGES = ("analyses",)
 _LATE = {
     "parse": "tracekit.pipeline",
-    "load": "tracekit.dataset",
+    "load": "tracekit.loading",
     "Dataset": "tracekit.dataset",
     "questions": "tracekit.analyses",
 }

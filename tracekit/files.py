@@ -16,7 +16,7 @@ import shutil
 import signal
 import threading
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +43,8 @@ _ADVICE = {
 _STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
+#: How much of two names must be the same (as difflib counts) for one to be meant by the other: more than of other words.
+_CLOSE = 0.75
 #: Arguments of Linux's renameat2: paths that no open folder precedes, and both of which exist.
 _HERE, _EXCHANGE = -100, 2
 
@@ -245,8 +247,10 @@ def _ignored(_number: int, _frame: FrameType | None) -> None:
     pass
 
 
-def similar(path: Path, names: Iterable[str]) -> Path | None:
-    """Which of the names next to a path was probably meant: one that is nearly the same without its suffix."""
-    by_stem = {Path(name).stem: name for name in names}
-    close = get_close_matches(path.stem, by_stem, 1)
-    return path.with_name(by_stem[close[0]]) if close else None
+def similar(path: Path, is_one: Callable[[Path], bool]) -> Path | None:
+    """What was probably meant by a path: something next to it that is one and has nearly its name, but for suffixes."""
+    beside = sorted(path.parent.glob("*"))
+    stems = get_close_matches(path.stem, {found.stem for found in beside}, 3, _CLOSE)
+    close = [found for found in beside if found.stem in stems]
+    close.sort(key=lambda found: SequenceMatcher(None, found.name, path.name).ratio(), reverse=True)
+    return next((path.with_name(found.name) for found in close if found.exists() and is_one(found)), None)

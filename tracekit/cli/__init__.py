@@ -6,6 +6,7 @@ module to ``COMMANDS``, and a test that runs it to ``tests/cli/test_command_line
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import gc
 import io
@@ -21,7 +22,6 @@ from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
     from types import FrameType
 
@@ -31,6 +31,12 @@ COMMANDS: tuple[Command, ...] = (
     capture, parse, show, whatif, diff, trend, html, export, demo, doctor, schema, mcp,
 )  # fmt: skip
 
+_EXAMPLES = """\
+examples:
+  tracekit capture model.py:make -o run.sqlite  # record a model
+  tracekit html run.sqlite                      # a page of it, or of any profiler's report
+  tracekit show tree run.sqlite                 # where did the time go?
+  tracekit diff before.sqlite run.sqlite        # what changed?"""
 #: Many more than the imports of a command leave.
 _OBJECTS_PER_COLLECTION = 200_000
 _INTERRUPTED = 128 + signal.SIGINT
@@ -43,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run() -> int:
         parser = _parser()
         complete(parser)
+        if not options:
+            parser.print_help()
+            return 0
         args, more = parser.parse_known_args(options)
         if more:
             hint = (
@@ -126,7 +135,12 @@ def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="tracekit", description="Which nn.Module the GPU's time went to.")
+    parser = Parser(
+        prog="tracekit",
+        description="Which nn.Module the GPU's time went to.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--version", action="version", version=f"tracekit {__version__}", help="print the version and exit"
     )

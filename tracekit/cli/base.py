@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from tracekit.errors import plain
 from tracekit.progress import no_progress
-from tracekit.storage.locations import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +25,11 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.segment import Segment
 
+    from tracekit.dataset.opening import Dataset
     from tracekit.progress import Progress
+    from tracekit.storage.locations import Given, Location
+#: The exit code if something became slower than allowed.
+SLOWER = 3
 #: Options that describe the device, by the keyword of the analyses that take them.
 DEVICE_OPTIONS = {"peaks": "--peak", "dtype": "--dtype"}
 #: Characters of a line that goes into a pipe or a file: more than any has.
@@ -162,9 +165,61 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def dataset_place(text: str) -> Path | str:
-    """The folder of a dataset, or its URL."""
-    return text if is_url(text) else Path(text)
+def add_dataset(parser: argparse.ArgumentParser) -> argparse.Action:
+    """Declares the argument that :func:`opened` takes."""
+    return parser.add_argument(
+        "dataset", metavar="DATASET", help="dataset or its URL, or a report, which is parsed first"
+    )
+
+
+def add_top(parser: argparse.ArgumentParser, meaning: str, most: int | None = None) -> None:
+    """Declares ``--top``, and as before ``--limit``."""
+    parser.add_argument("--top", type=count, default=most, metavar="N", help=meaning)
+    parser.add_argument("--limit", dest="top", type=count, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def add_limits(parser: argparse.ArgumentParser, slower: str) -> None:
+    """Declares from when on a module counts, and the slowdown from which on a command fails."""
+    parser.add_argument(
+        "--fail-over", type=share, metavar="SHARE", help=f"exit with code {SLOWER} if {slower}, such as 5%% or 0.05"
+    )
+    parser.add_argument(
+        "--min-share",
+        type=share,
+        metavar="SHARE",
+        help="leave out modules with less of the time in steps (default: none, and 1%% for --fail-over)",
+    )
+
+
+def place_of(given: Given, *, quiet: bool = False) -> Location:
+    """Where the dataset is that an argument names. A report is parsed first, into the place that ``parse`` takes."""
+    from tracekit.arrays.kept_memory import keep_memory
+    from tracekit.loading import dataset_of
+
+    if not Path(str(given)).is_dir():
+        keep_memory()  # as parse does
+    with progress_bar(quiet=quiet) as progress:
+        place, is_new = dataset_of(given, progress)
+    if is_new and not quiet:
+        print_to_stderr([f"tracekit: parsed {given} into {place}; it is used again while the report is unchanged"])
+    return place
+
+
+def opened(given: Given, *, quiet: bool = False) -> Dataset:
+    """The dataset that an argument names; see :func:`place_of`."""
+    from tracekit.dataset.opening import Dataset
+
+    return Dataset(place_of(given, quiet=quiet))
+
+
+def next_to(dataset: Dataset, suffix: str) -> Path:
+    """The default place of what is made of a dataset: next to it, under its name; if that is at a URL, here."""
+    from tracekit.dataset.opening import SUFFIX
+
+    folder = dataset.folder if isinstance(dataset.folder, Path) else Path(dataset.folder.name)
+    if folder.name in {"", ".."}:
+        folder = folder.resolve()
+    return folder.parent / f"{folder.name.removesuffix(SUFFIX)}{suffix}"
 
 
 def count(text: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,6 +149,9 @@ def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
 
 def _record_target(args: argparse.Namespace, places: tuple[Path, Path | None], progress: Progress) -> Outcome:
     require_torch()
+    if Path(args.target).is_file() and not args.target.endswith(".py"):
+        command = shlex.quote(args.target if os.sep in args.target else f"./{args.target}")
+        raise UsageError(f"{args.target}: is not Python; a command follows --: tracekit capture -- {command}")
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
 
@@ -199,8 +204,7 @@ def _record_command(args: argparse.Namespace, places: tuple[Path, Path | None], 
     from tracekit.capture.engines import chosen
 
     engine = chosen(args.engine).NAME
-    if shutil.which(args.trailing[0]) is None:
-        raise CaptureError(f"{args.trailing[0]}: no such program; check its name and PATH")
+    _check_program(args.trailing[0])
     if engine == "nsys" and (given := _given(args, _WINDOW_OPTIONS)):
         raise UsageError(f"{given} of a command needs --engine torch, because nsys records its processes as a whole")
     from tracekit.capture.processes import command
@@ -209,6 +213,17 @@ def _record_command(args: argparse.Namespace, places: tuple[Path, Path | None], 
     if engine == "nsys":
         return command.record_with_nsys(args.trailing, _settings(args), report)
     return command.record(args.trailing, _settings(args), report, trace, progress)
+
+
+def _check_program(program: str) -> None:
+    if shutil.which(program) is not None:
+        return
+    if not Path(program).is_file():
+        raise CaptureError(f"{program}: no such program; check its name and PATH")
+    file = shlex.quote(program)
+    if os.access(program, os.X_OK):
+        raise CaptureError(f"{program}: is not in PATH; did you mean {shlex.quote(f'./{program}')}?")
+    raise CaptureError(f"{program}: is not executable; run chmod +x {file}, or tracekit capture -- bash {file}")
 
 
 def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Iterator[str]:
@@ -226,7 +241,7 @@ def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Itera
         yield f"report: {report}"
         if trace is not None and trace.exists():
             yield f"Chrome trace: {report.with_name(trace.name)}"
-        yield f"next: tracekit parse {report}"
+        yield f"next: tracekit parse {shlex.quote(str(report))}"
 
 
 def _step_times(figures: dict[str, int]) -> str:

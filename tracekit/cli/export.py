@@ -2,20 +2,26 @@
 
 import argparse
 
-from tracekit.cli.base import add_force, add_quiet, dataset_place, progress_bar
+from tracekit.cli.base import add_dataset, add_force, add_quiet, next_to, opened, progress_bar
 from tracekit.errors import plain
 
 NAME = "export"
 HELP = "write a dataset in a format of other programs"
 
-_FORMATS = ("perfetto", "chrome", "stacks", "csv", "xlsx", "sql")
+#: How the default place of each format ends.
+_FORMATS = {
+    "perfetto": ".perfetto.json.gz",
+    "chrome": ".chrome.json",
+    "stacks": ".stacks.txt",
+    "csv": ".csv",
+    "xlsx": ".xlsx",
+    "sql": ".db",
+}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument(
-        "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
-    )
+    add_dataset(parser)
     parser.add_argument(
         "--format",
         choices=_FORMATS,
@@ -27,9 +33,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--out",
-        required=True,
         metavar="OUT",
-        help="file to write; for csv a folder, for sql a URL such as sqlite:///run.db",
+        help="file to write; for csv a folder, for sql a URL such as sqlite:///run.db (default: named after the "
+        "dataset and the format, next to the dataset)",
     )
     add_force(parser, "an existing export")
     add_quiet(parser)
@@ -37,12 +43,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the export."""
-    from tracekit.dataset.opening import load
     from tracekit.exports import FORMATS
     from tracekit.exports.base import Target
 
+    dataset = opened(args.dataset, quiet=args.quiet)
+    place = next_to(dataset, _FORMATS[args.format])
+    out = args.out or (f"sqlite:///{place}" if args.format == "sql" else str(place))
     with progress_bar(quiet=args.quiet) as progress:
-        FORMATS[args.format](load(args.dataset), Target(args.out, args.force), progress)
+        FORMATS[args.format](dataset, Target(out, args.force), progress)
     if not args.quiet:
-        print(plain(f"{args.dataset}: exported as {args.format}"))
+        print(plain(f"{args.dataset}: exported as {args.format}" + ("" if args.out else f" to {place}")))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import DEVICE_OPTIONS, add_device, add_force, add_quiet, count, dataset_place, progress_bar
+from tracekit.cli.base import DEVICE_OPTIONS, add_device, add_force, add_quiet, count, next_to, opened, progress_bar
 from tracekit.errors import plain
 
 if TYPE_CHECKING:
@@ -22,9 +22,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "datasets",
         nargs="+",
-        type=dataset_place,
         metavar="DATASET",
-        help="dataset, as written by tracekit parse; of two, BEFORE and AFTER, the page shows the second and what "
+        help="dataset or its URL, or a report, which is parsed first; of two, BEFORE and AFTER, the page shows the second and what "
         "changed since the first",
     )
     parser.add_argument(
@@ -47,15 +46,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the page and prints its name."""
-    from tracekit.dataset.opening import load
     from tracekit.errors import UsageError
     from tracekit.exports.base import Target, exported_file
     from tracekit.views.page.document import page
 
     if len(args.datasets) > 2:  # noqa: PLR2004 - before and after
         raise UsageError(f"a page compares two datasets, not {len(args.datasets)}")
-    *before, dataset = map(load, args.datasets)
-    out = args.out or _default_page(dataset)
+    *before, dataset = (opened(given, quiet=args.quiet) for given in args.datasets)
+    out = args.out or next_to(dataset, ".html")
     _refuse_inside(before, out)
     options = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}
     with progress_bar(quiet=args.quiet) as progress, exported_file(dataset, Target(str(out), args.force)) as partial:
@@ -63,16 +61,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         print(plain(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser"))
     return 0
-
-
-def _default_page(dataset: Dataset) -> Path:
-    """The default page: next to the dataset, under its name; of one at a URL, in the folder of this process."""
-    from tracekit.dataset.opening import SUFFIX
-
-    folder = dataset.folder if isinstance(dataset.folder, Path) else Path(dataset.folder.name)
-    if folder.name in {"", ".."}:
-        folder = folder.resolve()
-    return folder.parent / f"{folder.name.removesuffix(SUFFIX)}.html"
 
 
 def _refuse_inside(before: list[Dataset], out: Path) -> None:

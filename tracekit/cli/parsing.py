@@ -52,7 +52,10 @@ class Parser(argparse.ArgumentParser):
     @override
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            hint = did_you_mean(str(value), [str(choice) for choice in action.choices])
+            from tracekit.views.other_tools import meant_command
+
+            choices = [str(choice) for choice in action.choices]
+            hint = did_you_mean(str(value), choices) if action.option_strings else meant_command(value, choices)
             raise argparse.ArgumentError(action, f"there is no {value}; {hint}")
 
     @override

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
-from tracekit.cli.base import DEVICE_OPTIONS, add_device, console, count, dataset_place, share_of_whole
+from tracekit.cli.base import DEVICE_OPTIONS, add_dataset, add_device, add_top, console, count, opened, share_of_whole
 from tracekit.cli.parsing import completed_by
 
 if TYPE_CHECKING:
@@ -26,12 +26,9 @@ HELP = "answer a question about a dataset"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.formatter_class = _WithQuestions
-    question = parser.add_argument("name", metavar="QUESTION", help="one of those below (default: tree)")
+    question = parser.add_argument("name", metavar="QUESTION", help="one of the questions listed below (default: tree)")
     completed_by(question, lambda **_: [*_names_of_questions(), *map(str, Path().glob("*.tracekit"))])
-    place = parser.add_argument(
-        "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
-    )
-    place.required = False  # the only argument is the dataset: see _asked
+    add_dataset(parser).required = False  # the only argument is the dataset: see _asked
     parser.add_argument("--list", action=_List, nargs=0, help="list the questions and exit")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the rows as JSON")
@@ -60,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="only these columns, in this order, by name or heading, such as path,share",
     )
-    parser.add_argument("--top", type=count, metavar="N", help="at most N rows; of the tree those with the most time")
+    add_top(parser, "at most N rows; of the tree those with the most time")
     parser.add_argument(
         "--fail-on",
         action="append",
@@ -76,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.arrays.without_pandas import without_pandas
 
     without_pandas()
-    from tracekit.dataset.opening import load
     from tracekit.views import asking
     from tracekit.views.answers import Choice
 
@@ -84,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     analysis = asking.question(name)
     options = _options(analysis, args)
     _check_families(analysis, args.fail_on)
-    dataset = load(place)
+    dataset = opened(place)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
     choice = Choice(args.depth, args.min_share, args.sort, args.top, args.columns)
@@ -104,19 +100,21 @@ def _check_families(analysis: Analysis, names: list[str]) -> None:
             check_family(name)
 
 
-def _asked(args: argparse.Namespace) -> tuple[str, Path | str]:
+def _asked(args: argparse.Namespace) -> tuple[str, str]:
     """The question and the dataset; the question of a dataset alone is the tree."""
     from tracekit.analyses import QUESTIONS
     from tracekit.errors import UsageError
+    from tracekit.views.asking import question
+    from tracekit.views.other_tools import counterpart
 
     name, place = args.name, args.dataset
     if place is None and name in QUESTIONS:
         raise UsageError(f"which dataset? tracekit show {name} DATASET")
-    if place is None and not Path(name).exists() and (close := get_close_matches(name, QUESTIONS, 1)):
-        raise UsageError(f"there is no question {name}; did you mean tracekit show {close[0]} DATASET?")
-    if name not in QUESTIONS and str(place) in QUESTIONS:
+    if place is None and not Path(name).exists() and (counterpart(name) or get_close_matches(name, QUESTIONS, 1)):
+        question(name)
+    if name not in QUESTIONS and place in QUESTIONS:
         raise UsageError(f"there is no question {name}; did you mean tracekit show {place} {name}?")
-    return ("tree", dataset_place(name)) if place is None else (name, place)
+    return ("tree", name) if place is None else (name, place)
 
 
 def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
@@ -183,9 +181,11 @@ def _names_of_questions() -> tuple[str, ...]:
 
 
 def _paths(parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    from tracekit.dataset.opening import load
+    from tracekit.dataset.opening import SUFFIX, load
 
-    paths: list[str] = load(_asked(parsed_args)[1]).table("modules", ["path"]).column("path").to_pylist()
+    place = _asked(parsed_args)[1]
+    dataset = load(Path(place).with_suffix(SUFFIX) if Path(place).is_file() else place)  # no report is parsed for this
+    paths: list[str] = dataset.table("modules", ["path"]).column("path").to_pylist()
     return paths
 
 

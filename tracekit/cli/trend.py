@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import add_force, console, count, progress_bar, share
+from tracekit.cli.base import SLOWER, add_force, add_limits, add_top, console, opened, place_of, progress_bar
 
 if TYPE_CHECKING:
     import argparse
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 NAME = "trend"
 HELP = "show the times of modules over many runs, and which changed"
 
-#: The exit code if something became slower than allowed.
-SLOWER = 3
 _MOST_ROWS = 30
 
 
@@ -27,30 +25,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="dataset, folder of datasets, URL of either, or a quoted pattern; runs are ordered by their start",
+        help="dataset, folder of datasets, URL of either, report, or a quoted pattern; runs are ordered by their start",
     )
-    parser.add_argument(
-        "--fail-over",
-        type=share,
-        metavar="SHARE",
-        help=f"exit with code {SLOWER} if a module became slower by more than this, such as 5%% or 0.05, and by more "
-        "than noise",
-    )
+    add_limits(parser, "a module became slower by more than noise and by more than this")
     parser.add_argument("--strip-root", action="store_true", help="ignore the first part of all paths")
     parser.add_argument("--path", metavar="PATH", help="only this module and those below it")
-    parser.add_argument(
-        "--min-share",
-        type=share,
-        metavar="SHARE",
-        help="leave out changes of modules with less of the time in steps (default: none, and 1%% for --fail-over)",
-    )
-    parser.add_argument(
-        "--limit",
-        type=count,
-        default=_MOST_ROWS,
-        metavar="N",
-        help=f"show at most N changes and N modules (default: {_MOST_ROWS}); --json and --csv print all",
-    )
+    add_top(parser, f"at most N changes and N modules (default: {_MOST_ROWS}); --json and --csv print all", _MOST_ROWS)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print runs, modules and changes as JSON")
     form.add_argument("--csv", action="store_true", help="print a row per module and run as CSV")
@@ -62,12 +42,14 @@ def run(args: argparse.Namespace) -> int:
     """Reads all runs, prints, and judges by ``--fail-over``."""
     from tracekit.analyses.difference import MIN_SHARE
     from tracekit.analyses.trend import part_of, slower_than, trend
+    from tracekit.analyses.trend.runs import datasets_in
     from tracekit.views import trend as view
     from tracekit.views.answers import as_csv
     from tracekit.views.formatting import printed_json
 
+    runs = [place_of(run) for run in datasets_in(args.runs)]
     with progress_bar(quiet=False) as progress:
-        found = part_of(trend(args.runs, strip_root=args.strip_root, progress=progress), args.path, args.min_share or 0)
+        found = part_of(trend(runs, strip_root=args.strip_root, progress=progress), args.path, args.min_share or 0)
     limit = math.inf if args.fail_over is None else args.fail_over
     failed = slower_than(found, limit, MIN_SHARE if args.min_share is None else args.min_share)
     if args.out is not None:
@@ -78,15 +60,14 @@ def run(args: argparse.Namespace) -> int:
         print(as_csv(view.as_columns(found)), end="")
     else:
         terminal = console()
-        terminal.print(view.as_text(found, args.limit, terminal.width))
+        terminal.print(view.as_text(found, args.top, terminal.width))
         print("".join(f"{line}\n" for line in view.judged(found, failed, limit)), end="")
     return SLOWER if failed else 0
 
 
 def _write_page(found: Trend, out: Path, *, force: bool) -> None:
-    from tracekit.dataset.opening import load
     from tracekit.exports.base import Target, exported_file
     from tracekit.views.trend_page import page
 
-    with exported_file(load(found.runs[-1].place), Target(str(out), force)) as partial:
+    with exported_file(opened(found.runs[-1].place), Target(str(out), force)) as partial:
         partial.write_bytes(page(found))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tracekit.cli.base import console, dataset_place
+from tracekit.cli.base import add_dataset, console, opened
 
 NAME = "whatif"
 HELP = "predict the time of a step after changes"
@@ -12,9 +12,7 @@ HELP = "predict the time of a step after changes"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument(
-        "dataset", type=dataset_place, metavar="DATASET", help="dataset, as tracekit parse wrote it, or its URL"
-    )
+    add_dataset(parser)
     parser.add_argument(
         "--scale",
         action="append",
@@ -22,7 +20,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="PATTERN=F",
         help="multiply the device time of modules by F. A pattern such as top.layers.*.mlp is a path from the root, "
-        "part by part, with the modules below: * is one part, as the first part all in front, and alone everything. "
+        "part by part, with the modules below: * matches one part; as the first part, any prefix; as the whole "
+        "pattern, everything. "
         "PATTERN:kernel=GLOB=F is of kernels with such names only",
     )
     parser.add_argument(
@@ -72,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
 
     without_pandas()
     from tracekit.analyses.whatif import Changes, predict
-    from tracekit.dataset.opening import load
     from tracekit.views import whatif as view
     from tracekit.views.budget import window
     from tracekit.views.formatting import printed_json
@@ -87,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         interconnect=args.interconnect,
         like_fastest_rank=args.like_fastest_rank,
     )
-    dataset = load(args.dataset)
+    dataset = opened(args.dataset)
     prediction = predict(dataset, changes)
     if args.json:
         print(printed_json(view.as_json(prediction), indent=2))

@@ -9,6 +9,7 @@ import glob
 import hashlib
 import json
 import reprlib
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -136,7 +137,7 @@ def _json(folder: Location, attempts: int = _ATTEMPTS) -> object:
         return json.loads(text_of(path), parse_constant=_no_number)
     except NotADirectoryError:
         problem = "is a file, not a dataset"
-        remedy = f"if it is a report, read it with tracekit parse {folder}"
+        remedy = f"if it is a report, read it with tracekit parse {shlex.quote(str(folder))}"
     except FileNotFoundError:
         problem, remedy = _missing(folder)
         if attempts and not is_remote(path) and path.exists():  # a parse has put its dataset there since
@@ -162,10 +163,10 @@ def _missing(folder: Location) -> tuple[str, str]:
     if aside := sorted(place.parent.glob(f".{glob.escape(place.name)}.old-*")):
         problem = "is being replaced by a parse, or a parse was killed while it replaced it"
         return problem, f"try again in a moment; if no parse is running, restore it: rename {aside[0]} to {place.name}"
-    datasets = [found.parent.name for found in place.parent.glob(f"*/{MANIFEST}")]
-    close = similar(folder, datasets)
-    remedy = f"did you mean {close}?" if close else "make one with tracekit parse"
-    return "is not a dataset: no such folder", remedy
+    from tracekit.readers import is_report  # noqa: PLC0415 - rarely needed
+
+    close = similar(folder, lambda path: is_manifest(path / MANIFEST) or is_report(path))
+    return "does not exist", f"did you mean {close}?" if close else "expected a dataset, or a report"
 
 
 def _id_of(fields: dict[str, Any]) -> str:

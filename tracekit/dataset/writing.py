@@ -46,7 +46,7 @@ _ROW_IDS = ("kernel_id", "call_id", "range_id", "step_id")
 
 def default_folder(report: Path) -> Path:
     """The default place of a report's dataset: next to the report."""
-    return report.with_suffix(SUFFIX)
+    return (report.resolve() if report.name in {"", ".."} else report).with_suffix(SUFFIX)
 
 
 @contextmanager

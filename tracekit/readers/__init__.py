@@ -7,6 +7,7 @@ To add a format: write ``readers/<format>.py`` (or a package) with the three nam
 
 import stat
 from pathlib import Path
+from shlex import quote
 
 from tracekit.errors import ReportError
 from tracekit.files import similar
@@ -54,7 +55,7 @@ def reader_for(path: Path) -> Reader:
             raise ReportError(path, "is a pipe or device", "expected a report file such as report.sqlite")
         head = b"" if stat.S_ISDIR(mode) else _head(path)
     except FileNotFoundError:
-        close = similar(path, (found.name for found in path.parent.glob("*") if found.exists()))
+        close = similar(path, is_report)
         remedy = f"did you mean {close}?" if close else "check the path"
         raise ReportError(path, "does not exist", remedy) from None
     except OSError as error:
@@ -63,6 +64,15 @@ def reader_for(path: Path) -> Reader:
         if reader.recognises(path, head):
             return reader
     raise _foreign_folder(path) if stat.S_ISDIR(mode) else _foreign_file(path, head)
+
+
+def is_report(path: Path) -> bool:
+    """Whether a reader recognises a file or folder that exists."""
+    try:
+        reader_for(path)
+    except ReportError:
+        return False
+    return True
 
 
 def _head(path: Path) -> bytes:
@@ -86,14 +96,14 @@ def _foreign_file(path: Path, head: bytes) -> ReportError:
 
 def _foreign_folder(path: Path) -> ReportError:
     if (path / "manifest.json").is_file():
-        return ReportError(path, "is a dataset, not a report", f"to look at it: tracekit show tree {path}")
+        return ReportError(path, "is a dataset, not a report", f"to look at it: tracekit show tree {quote(str(path))}")
     inside = {pattern: sorted(path.glob(pattern)) for pattern in _REPORTS}
     pattern = max(_REPORTS, key=lambda one: len(inside[one]))
     if found := inside[pattern]:
         names = ", ".join(str(file.relative_to(path)) for file in found[:_MOST_NAMED])
         more = ", …" if len(found) > _MOST_NAMED else ""
         problem = f"holds {len(found):,} report{'s' if len(found) > 1 else ''}: {names}{more}"
-        return ReportError(path, problem, f"tracekit parse '{path}/{pattern}' -o {path}.tracekit")
+        return ReportError(path, problem, f"tracekit parse {quote(f'{path}/{pattern}')} -o {quote(f'{path}.tracekit')}")
     expected = (
         "expected a report file such as report.nsys-rep or trace.json, or a folder from nsys export --type parquetdir"
     )

@@ -9,9 +9,10 @@ from tracekit.analyses import budget, tree
 from tracekit.analyses.base import Analysis, Columns, taken
 from tracekit.analyses.side_by_side import BY
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import UsageError, did_you_mean
+from tracekit.errors import UsageError
 from tracekit.views import answers, budget as budget_view, tree as tree_view
 from tracekit.views.answers import Choice
+from tracekit.views.other_tools import meant_question
 
 __all__ = ["BY", "answered", "columns_to_show", "options_of", "overview", "question"]
 
@@ -23,7 +24,7 @@ def question(name: str) -> Analysis:
         UsageError: If there is none.
     """
     if name not in analyses.QUESTIONS:
-        raise UsageError(f"there is no question {name}; {did_you_mean(name, analyses.QUESTIONS)}")
+        raise UsageError(f"there is no question {name}; {meant_question(name)}")
     analysis: Analysis = getattr(analyses, name)
     return analysis
 

@@ -1,0 +1,100 @@
+"""Opens what people name: a dataset, or a report in its place, which is parsed first.
+
+Reading reports is loaded only for a report, so that a dataset is opened as fast as without it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.dataset.manifest import MANIFEST, read
+from tracekit.dataset.opening import SUFFIX, Dataset
+from tracekit.errors import DatasetError
+from tracekit.progress import Progress, no_progress
+from tracekit.storage.locations import Given, Location, location
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Found(NamedTuple):
+    """The place of a dataset, and whether a report was parsed into it just now."""
+
+    place: Location
+    is_new: bool
+
+
+def load(given: Given, *, progress: Progress = no_progress) -> Dataset:
+    """Opens a dataset in a folder or at a URL, or the dataset of a report.
+
+    Args:
+        given: A dataset; or a report on this machine, as :func:`tracekit.parse` takes it. Its dataset is the one next
+            to it, with the suffix ``.tracekit``. It is made if it does not exist, and again if the report has changed.
+        progress: Called with each stage of parsing and the share of it that is done.
+
+    Raises:
+        DatasetError: If it is not a dataset, the dataset of another report is in the place of this one's, or the URL
+            cannot be reached.
+        ReportError: If it is neither a dataset nor a report that can be read.
+        UsageError: If what is needed for URLs of this kind is not installed.
+    """
+    return Dataset(dataset_of(given, progress).place)
+
+
+def dataset_of(given: Given, progress: Progress = no_progress) -> Found:
+    """Where the dataset is that :func:`load` opens, after its report was parsed if need be."""
+    place = location(given)
+    is_report = isinstance(place, Path) and place.exists() and place.suffix != SUFFIX
+    if not is_report or (place / MANIFEST).exists():
+        return Found(place, is_new=False)
+    from tracekit.dataset.writing import default_folder  # noqa: PLC0415 - only for reports, as all below
+    from tracekit.pipeline import parse  # noqa: PLC0415
+    from tracekit.readers import reader_for  # noqa: PLC0415
+
+    report = Path(place)
+    reader_for(report)  # whatever else it is gets an error about itself, not about a place next to it
+    folder, command = default_folder(report), f"tracekit parse {shlex.quote(str(report))}"
+    fields = _manifest_there(folder, command)
+    if fields is not None and _is_unchanged(report, fields):
+        return Found(folder, is_new=False)
+    if fields is not None and (problem := _why_to_keep(report, fields)):
+        raise DatasetError(folder, problem, f"{command} --force replaces it, -o DATASET takes another place")
+    try:
+        parse(report, folder, force=fields is not None, progress=progress)
+    except DatasetError as error:
+        if fields is None and _is_unchanged(report, _manifest_there(folder, command) or {}):
+            return Found(folder, is_new=False)  # of a command that ran at the same time
+        raise DatasetError(error.path, error.problem, f"{error.remedy}: {command} -o DATASET") from None
+    return Found(folder, is_new=True)
+
+
+def _manifest_there(folder: Path, command: str) -> Mapping[str, Any] | None:
+    if not folder.exists() and not folder.is_symlink():
+        return None
+    try:
+        return read(folder)
+    except DatasetError as error:
+        remedy = f"{command} --force replaces a dataset, -o DATASET takes another place"
+        raise DatasetError(folder, error.problem, remedy) from None
+
+
+def _is_unchanged(report: Path, fields: Mapping[str, Any]) -> bool:
+    from tracekit.readers.base import sha256_of  # noqa: PLC0415
+
+    source = fields.get("source", {})  # none in a dataset of several reports
+    if report.is_file() and report.stat().st_size != source.get("size_bytes"):
+        return False
+    return bool(source.get("sha256") == sha256_of(report))
+
+
+def _why_to_keep(report: Path, fields: Mapping[str, Any]) -> str | None:
+    """Why a dataset is not replaced: only what was made of an earlier state of the report, without options, is."""
+    from tracekit.markers.base import AUTO  # noqa: PLC0415
+
+    place = report.absolute()
+    if (fields.get("folder"), fields.get("source", {}).get("name")) != (place.parent.name, place.name):
+        return f"is not the dataset of {report}"
+    has_options = fields["hierarchy"]["asked"] != AUTO or fields.get("like") or fields.get("graph_captures")
+    return f"was parsed with options from {report}, which has changed" if has_options else None
