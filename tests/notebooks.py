@@ -1,4 +1,4 @@
-"""What the notebooks say of themselves: the commands that make their datasets, what they read, and what they gave."""
+"""What the notebooks say of themselves: their commands, and what their cells gave."""
 
 import json
 import re
@@ -30,10 +30,6 @@ def source(cell: Cell) -> str:
 def commands(text: str) -> list[str]:
     blocks = [block.strip().splitlines() for block in _SHELL.findall(text)]
     return list(chain.from_iterable(blocks))
-
-
-def first_commands(notebook: Path) -> list[str]:
-    return commands(source(cells(notebook, "markdown")[0]))
 
 
 def project(folder: Path) -> Path:

@@ -46,15 +46,19 @@ def load(given: Given, *, progress: Progress = no_progress) -> Dataset:
 def dataset_of(given: Given, progress: Progress = no_progress) -> Found:
     """Where the dataset is that :func:`load` opens, after its report was parsed if need be."""
     place = location(given)
-    is_report = isinstance(place, Path) and place.exists() and place.suffix != SUFFIX
-    if not is_report or (place / MANIFEST).exists():
+    may_be_report = isinstance(place, Path) and place.exists() and place.suffix != SUFFIX
+    if not may_be_report or (place / MANIFEST).exists():
         return Found(place, is_new=False)
     from tracekit.dataset.writing import default_folder  # noqa: PLC0415 - only for reports, as all below
     from tracekit.pipeline import parse  # noqa: PLC0415
-    from tracekit.readers import reader_for  # noqa: PLC0415
+    from tracekit.readers import holding_reports, is_report, reader_for  # noqa: PLC0415
 
     report = Path(place)
-    reader_for(report)  # whatever else it is gets an error about itself, not about a place next to it
+    if report.is_dir() and not is_report(report):
+        if several := holding_reports(report):
+            raise several
+        return Found(place, is_new=False)  # opening it will show what it lacks
+    reader_for(report)  # a file that is no report gets an error about itself, not about a place next to it
     folder, command = default_folder(report), f"tracekit parse {shlex.quote(str(report))}"
     fields = _manifest_there(folder, command)
     if fields is not None and _is_unchanged(report, fields):

@@ -135,7 +135,6 @@ def test_quiet_prints_nothing_but_errors(small: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "the following arguments are required: COMMAND; see tracekit --help"),
         (("prase",), "argument COMMAND: there is no prase; did you mean parse? See tracekit --help"),
         (("parse",), "the following arguments are required: REPORT; see tracekit parse --help"),
         (("parse", "a", "-o"), "argument -o/--out: expected one argument"),

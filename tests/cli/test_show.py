@@ -155,11 +155,11 @@ def test_where_no_module_was_marked_an_empty_answer_tells_so(tmp_path: Path) -> 
 WRONG = {
     "no such analysis": (["weather", "DIR"], 2, "there is no question weather; expected one of tree, "),
     "a name misspelt": (["clases", "DIR"], 2, "there is no question clases; did you mean classes?"),
-    "a name misspelt and no dataset": (["treee"], 2, "no question treee; did you mean tracekit show tree DATASET?"),
+    "a name misspelt and no dataset": (["treee"], 2, "there is no question treee; did you mean tree?"),
     "the wrong way round": (["run.tracekit", "tree"], 2, "did you mean tracekit show tree run."),
     "a column misspelt": (["kernels", "DIR", "--sort", "gpu_tim"], 2, "did you mean gpu_time_ns?"),
     "no dataset named": (["tree"], 2, "which dataset? tracekit show tree DATASET"),
-    "no dataset": (["tree", "absent"], 1, "absent: is not a dataset"),
+    "no dataset": (["tree", "absent"], 1, "absent: does not exist; expected a dataset, or a report"),
     "no such module": (["tree", "DIR", "--path", "topp"], 1, "has no module topp"),
     "no such column": (["kernels", "DIR", "--sort", "x"], 2, "kernels has no column x; expected one of name, "),
     "no such columns": (["kernels", "DIR", "--columns", "name,shar"], 2, "did you mean share?"),

@@ -32,7 +32,7 @@ def refused(*args: object, code: int = 1) -> str:
 
 
 def test_the_command_offers_the_formats_there_are() -> None:
-    assert tuple(FORMATS) == export._FORMATS
+    assert [*FORMATS] == [*export._FORMATS]
 
 
 @pytest.mark.parametrize("kind", FILES)

@@ -53,7 +53,7 @@ class Borders:
             goes_on[inside[known[np.isin(triple, self._inner)]]] = True
         return Cuts(place, goes_on, twice)
 
-    def within(self, names: Ints) -> bool:
+    def holds_a_border(self, names: Ints) -> bool:
         """Whether names follow each other as they do only where a step ends, so that they are of two steps."""
         pairs = _pairs(names)
         return bool((np.isin(pairs, self._between) & ~np.isin(pairs, self._inner)).any())

@@ -128,7 +128,7 @@ class Matcher:
         share = common / np.maximum(1, np.minimum(sizes, work.name.size))
         found: list[Answer] = []
         compared, like, least = 0, set[int](), 0.0
-        if self.borders.within(work.name):
+        if self.borders.holds_a_border(work.name):
             return None
         for at in np.argsort(-common / (sizes + work.name.size), kind="stable").tolist():
             bound = 2 * common[at] / (sizes[at] + work.name.size)

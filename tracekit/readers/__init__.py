@@ -97,6 +97,14 @@ def _foreign_file(path: Path, head: bytes) -> ReportError:
 def _foreign_folder(path: Path) -> ReportError:
     if (path / "manifest.json").is_file():
         return ReportError(path, "is a dataset, not a report", f"to look at it: tracekit show tree {quote(str(path))}")
+    expected = (
+        "expected a report file such as report.nsys-rep or trace.json, or a folder from nsys export --type parquetdir"
+    )
+    return holding_reports(path) or ReportError(path, "is a folder", expected)
+
+
+def holding_reports(path: Path) -> ReportError | None:
+    """The error about a folder that is no report but has some, if it has."""
     inside = {pattern: sorted(path.glob(pattern)) for pattern in _REPORTS}
     pattern = max(_REPORTS, key=lambda one: len(inside[one]))
     if found := inside[pattern]:
@@ -104,10 +112,7 @@ def _foreign_folder(path: Path) -> ReportError:
         more = ", …" if len(found) > _MOST_NAMED else ""
         problem = f"holds {len(found):,} report{'s' if len(found) > 1 else ''}: {names}{more}"
         return ReportError(path, problem, f"tracekit parse {quote(f'{path}/{pattern}')} -o {quote(f'{path}.tracekit')}")
-    expected = (
-        "expected a report file such as report.nsys-rep or trace.json, or a folder from nsys export --type parquetdir"
-    )
-    return ReportError(path, "is a folder", expected)
+    return None
 
 
 def _other_database(path: Path) -> ReportError:

@@ -91,10 +91,10 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "`tracekit show kernels`: of its Chrome trace, or after `tracekit capture --engine torch`",
         "key_averages",
     ),
-    ("`key_averages(group_by_input_shape=True)`", "`tracekit show shapes`", "inputs"),
+    ("the same with group_by_input_shape=True", "`tracekit show shapes`", "group_by_input_shape inputs"),
     (
         "operators as rows, whatever is marked",
-        "`tracekit parse --rows operators`, then `tracekit show tree`",
+        "`tracekit parse REPORT --rows operators`, then `tracekit show tree`",
         "ops operators op_summary",
     ),
     (

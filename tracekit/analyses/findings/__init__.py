@@ -1,4 +1,4 @@
-"""What costs wall clock and could be had back?
+"""Where can wall-clock time be saved?
 
 Each family of findings looks in the tables for what may cost time; the model of the step
 (:mod:`tracekit.analyses.whatif`) then computes what mending it would save at the most. What is hidden behind other work

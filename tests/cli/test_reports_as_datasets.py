@@ -1,0 +1,174 @@
+"""A report in place of a dataset: parsed first, used again while it is unchanged, and nothing else is ever replaced."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tests.command import LINES, command, contents, separately, without_privileges
+from tests.readers.kineto.traces import kernel, launch, trace
+from tests.test_data import DATA
+from tests.trace_lines import report
+from tracekit.dataset import manifest
+
+CHANGED = LINES.replace("140 #1 gemm", "150 #1 gemm")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return report(tmp_path / "o ne.sqlite", LINES)
+
+
+def parsed(folder: Path) -> float:
+    return (folder / manifest.MANIFEST).stat().st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "tree", "RUN"),
+        ("show", "RUN"),
+        ("html", "RUN"),
+        ("export", "RUN", "--format", "csv"),
+        ("whatif", "RUN"),
+        ("diff", "RUN", "RUN"),
+        ("trend", "RUN"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_that_takes_a_dataset_takes_a_report_and_says_so_once(words: tuple[str, ...], run: Path) -> None:
+    outcome = command(*(run if word == "RUN" else word for word in words))
+    folder = run.with_suffix(".tracekit")
+    line = f"tracekit: parsed {run} into {folder}; it is used again while the report is unchanged\n"
+    assert (outcome.code, outcome.err) == (0, line)
+    assert contents(folder) == contents(tracekit.parse(run, run.with_name("other")).folder)
+
+
+def test_the_same_report_is_not_parsed_again(run: Path) -> None:
+    folder = tracekit.load(run).folder
+    assert folder == run.with_suffix(".tracekit")
+    time = parsed(folder)
+    outcome = command("show", "tree", run)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == command("show", "tree", folder).out
+    shutil.move(run, run.with_name("renamed.sqlite"))
+    shutil.move(folder, run.with_name("renamed.tracekit"))
+    assert tracekit.load(run.with_name("renamed.sqlite")).manifest["rows"]["kernels"] == 3
+    assert parsed(run.with_name("renamed.tracekit")) == time
+
+
+def test_a_report_that_changed_is_parsed_again_even_if_its_size_and_time_are_the_same(run: Path, tmp_path: Path) -> None:
+    tracekit.load(run)
+    other = report(tmp_path / "other.sqlite", CHANGED)
+    assert other.stat().st_size == run.stat().st_size
+    stamp = run.stat()
+    shutil.copy(other, run)
+    os.utime(run, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    outcome = command("show", "kernels", run, "--json")
+    assert (outcome.code, outcome.err.count("\n")) == (0, 1)
+    assert max(row["gpu_time_ns"] for row in json.loads(outcome.out)) == 110
+
+
+def of_another_report(run: Path) -> None:
+    tracekit.parse(report(run.with_name("other.sqlite"), CHANGED), run.with_suffix(".tracekit"))
+
+
+def of_several(run: Path) -> None:
+    tracekit.parse([run, report(run.with_name("other.sqlite"), CHANGED)], run.with_suffix(".tracekit"))
+
+
+def with_options(run: Path) -> None:
+    tracekit.parse(run, rows="ranges")
+    run.write_bytes(report(run.with_name("other.sqlite"), CHANGED).read_bytes())
+
+
+def of_the_user(run: Path) -> None:
+    run.with_suffix(".tracekit").mkdir()
+    (run.with_suffix(".tracekit") / "thesis.tex").write_text("mine")
+
+
+KEPT = {
+    of_another_report: "is not the dataset of",
+    of_several: "is not the dataset of",
+    with_options: "was parsed with options from",
+    of_the_user: "is not a dataset: it has no manifest.json",
+}
+
+
+@pytest.mark.parametrize("make", KEPT, ids=lambda make: make.__name__)
+def test_what_is_there_and_is_not_of_this_report_is_kept_and_one_line_says_what_to_do(make, run: Path) -> None:
+    make(run)
+    folder = run.with_suffix(".tracekit")
+    before = contents(run.parent)
+    outcome = command("show", "tree", run)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert outcome.err.startswith(f"tracekit: {folder}: {KEPT[make]}")
+    assert f"tracekit parse '{run}' --force replaces" in outcome.err
+    assert contents(run.parent) == before
+
+
+def test_a_dataset_that_was_parsed_with_options_is_used_while_its_report_is_unchanged(run: Path) -> None:
+    tracekit.parse(run, rows="ranges")
+    assert tracekit.load(run).manifest["hierarchy"]["by"] == "ranges"
+
+
+def test_a_place_that_cannot_be_written_is_named_with_a_command_that_takes_another(tmp_path: Path) -> None:
+    folder = tmp_path / "read only"
+    folder.mkdir()
+    path = report(folder / "run.sqlite", LINES)
+    folder.chmod(0o555)
+    outcome = separately("show", "tree", path, before=without_privileges)
+    folder.chmod(0o755)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert f"tracekit parse '{path}' -o DATASET" in outcome.err
+
+
+def test_what_is_neither_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("a note")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "reports").mkdir()
+    report(tmp_path / "reports" / "a.sqlite", LINES)
+    for name, problem in (
+        ("nope.sqlite", "does not exist; expected a dataset, or a report"),
+        ("note.txt", "is a text file; expected a report"),
+        ("runs", "is not a dataset: it has no manifest.json"),
+        ("reports", "holds 1 report: a.sqlite; tracekit parse"),
+    ):
+        outcome = command("show", "tree", tmp_path / name)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), name
+        assert problem in outcome.err
+    assert command("parse", tmp_path / "nope.sqlite").err.endswith("does not exist; check the path\n")
+
+
+def test_diff_and_trend_take_reports_of_any_format_and_folders_of_datasets_too(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        trace(tmp_path / f"{name}.json", launch(0, 1), kernel(5, 1))
+    outcome = command("trend", tmp_path / "*.json")
+    assert (outcome.code, outcome.err.count("parsed")) == (0, 2)
+    assert command("trend", tmp_path) == command("trend", tmp_path / "a.json", tmp_path / "b.json")
+    assert command("diff", tmp_path / "a.json", tmp_path / "b.json").code == 0
+
+
+def test_opening_a_dataset_loads_nothing_that_reads_reports(tmp_path: Path) -> None:
+    folder = tracekit.parse(DATA / "small_llama.sqlite", tmp_path / "run.tracekit").folder
+    script = f"import tracekit, sys; tracekit.load({str(folder)!r}); print('tracekit.pipeline' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_an_export_names_its_file_itself_and_replaces_none_without_force(run: Path) -> None:
+    folder = tracekit.load(run).folder
+    for kind in ("chrome", "stacks", "csv", "sql"):
+        before = contents(run.parent)
+        assert command("export", folder, "--format", kind).code == 0
+        [new] = {path.partition("/")[0] for path in contents(run.parent).keys() - before.keys()}
+        assert new.startswith("o ne.")
+        again = command("export", folder, "--format", kind)
+        assert (again.code, again.err.count("\n")) == (1, 1)
+        assert "already" in again.err
+        assert command("export", folder, "--format", kind, "--force").code == 0
