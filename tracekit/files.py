@@ -43,7 +43,7 @@ _ADVICE = {
 _STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-#: How much of two names must be the same (as difflib counts) for one to be meant by the other: more than of other words.
+#: How much of two names must be the same, as difflib counts, for one to be meant by the other.
 _CLOSE = 0.75
 #: Arguments of Linux's renameat2: paths that no open folder precedes, and both of which exist.
 _HERE, _EXCHANGE = -100, 2

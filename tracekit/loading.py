@@ -46,18 +46,20 @@ def load(given: Given, *, progress: Progress = no_progress) -> Dataset:
 def dataset_of(given: Given, progress: Progress = no_progress) -> Found:
     """Where the dataset is that :func:`load` opens, after its report was parsed if need be."""
     place = location(given)
-    may_be_report = isinstance(place, Path) and place.exists() and place.suffix != SUFFIX
-    if not may_be_report or (place / MANIFEST).exists():
+    if not isinstance(place, Path) or not place.exists() or place.suffix == SUFFIX or (place / MANIFEST).exists():
         return Found(place, is_new=False)
+    return _of_report(place, progress)
+
+
+def _of_report(report: Path, progress: Progress) -> Found:
     from tracekit.dataset.writing import default_folder  # noqa: PLC0415 - only for reports, as all below
     from tracekit.pipeline import parse  # noqa: PLC0415
     from tracekit.readers import holding_reports, is_report, reader_for  # noqa: PLC0415
 
-    report = Path(place)
     if report.is_dir() and not is_report(report):
         if several := holding_reports(report):
             raise several
-        return Found(place, is_new=False)  # opening it will show what it lacks
+        return Found(report, is_new=False)  # opening it will show what it lacks
     reader_for(report)  # a file that is no report gets an error about itself, not about a place next to it
     folder, command = default_folder(report), f"tracekit parse {shlex.quote(str(report))}"
     fields = _manifest_there(folder, command)

@@ -159,3 +159,14 @@ def test_a_path_misspelt_gets_the_name_of_its_neighbour(tmp_path: Path) -> None:
         assert outcome.code == 1
         assert outcome.err.endswith(f"; did you mean {meant}?\n")
     assert "did you mean" not in command("show", tmp_path / "training.tracekit").err
+
+
+def test_what_is_no_report_or_has_another_name_is_not_suggested(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("a note")
+    (tmp_path / "nope.link").symlink_to("gone")
+    report(tmp_path / "rope ladder.sqlite", LINES)
+    for name in ("parse", "show", "html"):
+        assert "did you mean" not in command(name, tmp_path / "nope.sqlite").err
+    report(tmp_path / "nopes.sqlite", LINES)
+    for name in ("parse", "show", "html"):
+        assert f"did you mean {tmp_path / 'nopes.sqlite'}?" in command(name, tmp_path / "nope.sqlite").err

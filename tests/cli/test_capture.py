@@ -145,6 +145,24 @@ def test_a_command_that_does_not_exist_is_named(place: Place, monkeypatch: pytes
     assert place.left() == set()
 
 
+@torch
+def test_a_script_that_may_not_be_run_or_is_no_python_is_told_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_NSYS", "true")
+    place.write("echo hi\n", "my script.sh")
+    line = one_line(command("capture", "-o", "out", "--", "./my script.sh"))
+    assert "./my script.sh: is not executable; run chmod +x './my script.sh', or tracekit capture -- bash" in line
+    line = one_line(command("capture", "my script.sh"), 2)
+    assert "a command follows --: tracekit capture -- './my script.sh'" in line
+    assert place.left() == {"my script.sh"}
+
+
+@torch
+def test_the_next_command_can_be_pasted_whatever_the_report_is_called(place: Place) -> None:
+    place.write(MODEL)
+    done = place.capture("model.py:make", "-o", "o ne.sqlite", engine="torch")
+    assert "next: tracekit parse 'o ne.sqlite'" in done.err
+
+
 @pytest.mark.parametrize("args", [("capture", "model.py:make"), ("demo",), ("capture", "demo")])
 def test_without_torch_the_message_says_what_to_install(place: Place, args: tuple[str, ...]) -> None:
     place.write(MODEL)

@@ -153,6 +153,13 @@ def test_a_call_that_makes_no_sense_is_answered_in_one_line_with_exit_code_2(
     assert outcome.err.count("\n") == 1
 
 
+def test_without_a_command_it_prints_its_help_with_examples() -> None:
+    outcome = command()
+    assert outcome == command("--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "tracekit show tree run.sqlite" in outcome.out
+
+
 def test_help_names_every_command_and_every_command_its_arguments() -> None:
     outcome = command("--help")
     assert outcome.code == 0

@@ -48,3 +48,15 @@ def test_force_and_quiet_have_short_names_wherever_they_are(name: str) -> None:
     text = command(name, "--help").out
     assert "-f, --force" in text
     assert ("-q, --quiet" in text) == ("--quiet" in text)
+
+
+@pytest.mark.parametrize("name", ["show", "diff", "trend"])
+def test_the_number_of_rows_has_one_name_and_keeps_its_old_one_silently(name: str) -> None:
+    text = command(name, "--help").out
+    assert "--top N" in text
+    assert "--limit" not in text
+    places = ["absent"] * (1 + (name == "diff"))
+    for option in ("--top", "--limit"):
+        outcome = command(name, *places, option, "3")
+        assert (outcome.code, "does not exist" in outcome.err) == (1, True)
+    assert "expected a whole number" in command(name, *places, "--limit", "-1").err

@@ -62,7 +62,9 @@ def test_the_same_report_is_not_parsed_again(run: Path) -> None:
     assert parsed(run.with_name("renamed.tracekit")) == time
 
 
-def test_a_report_that_changed_is_parsed_again_even_if_its_size_and_time_are_the_same(run: Path, tmp_path: Path) -> None:
+def test_a_report_that_changed_is_parsed_again_even_if_its_size_and_time_are_the_same(
+    run: Path, tmp_path: Path
+) -> None:
     tracekit.load(run)
     other = report(tmp_path / "other.sqlite", CHANGED)
     assert other.stat().st_size == run.stat().st_size

@@ -216,14 +216,11 @@ def _record_command(args: argparse.Namespace, places: tuple[Path, Path | None], 
 
 
 def _check_program(program: str) -> None:
-    if shutil.which(program) is not None:
-        return
-    if not Path(program).is_file():
+    if Path(program).is_file() and not os.access(program, os.X_OK):
+        file = shlex.quote(program)
+        raise CaptureError(f"{program}: is not executable; run chmod +x {file}, or tracekit capture -- bash {file}")
+    if shutil.which(program) is None:
         raise CaptureError(f"{program}: no such program; check its name and PATH")
-    file = shlex.quote(program)
-    if os.access(program, os.X_OK):
-        raise CaptureError(f"{program}: is not in PATH; did you mean {shlex.quote(f'./{program}')}?")
-    raise CaptureError(f"{program}: is not executable; run chmod +x {file}, or tracekit capture -- bash {file}")
 
 
 def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Iterator[str]:

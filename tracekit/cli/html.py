@@ -23,8 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "datasets",
         nargs="+",
         metavar="DATASET",
-        help="dataset or its URL, or a report, which is parsed first; of two, BEFORE and AFTER, the page shows the second and what "
-        "changed since the first",
+        help="dataset or its URL, or a report, which is parsed first; of two, BEFORE and AFTER, the page shows the "
+        "second and what changed since the first",
     )
     parser.add_argument(
         "-o",

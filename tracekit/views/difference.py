@@ -68,7 +68,7 @@ def as_text(difference: Difference, most: int, width: int) -> RenderableType:
     table = _table(heading, _named(shown, difference.node), phases, by_module(difference), width)
     parts += [table, tally]
     if len(lines) > most:
-        parts.append(Text(f"{count(len(lines) - most, 'more line')}: --limit N", style="dim"))
+        parts.append(Text(f"{count(len(lines) - most, 'more line')}: --top N", style="dim"))
     return Group(*parts)
 
 

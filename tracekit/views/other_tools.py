@@ -39,7 +39,11 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "NVIDIA's projection, row by row",
         "nvtxgpuproj nvtxpptrace",
     ),
-    ("`nsys recipe nvtx_pace`, `nvtx_gpu_proj_pace`; HTA's `get_profiler_steps`", "`tracekit show steps`", "iterations"),
+    (
+        "`nsys recipe nvtx_pace`, `nvtx_gpu_proj_pace`; HTA's `get_profiler_steps`",
+        "`tracekit show steps`",
+        "iterations",
+    ),
     (
         "`nsys stats -r cuda_gpu_kern_sum`, `cuda_gpu_kern_gb_sum`, `cuda_gpu_sum`, `cuda_api_gpu_sum`; "
         "HTA's `get_gpu_kernel_breakdown`",
@@ -98,16 +102,12 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "ops operators op_summary",
     ),
     (
-        "`export_chrome_trace(\"run.json\")`, `export_stacks`; HTA's `generate_trace_with_counters`",
+        '`export_chrome_trace("run.json")`, `export_stacks`; HTA\'s `generate_trace_with_counters`',
         "`tracekit export run.tracekit --format chrome`, `--format stacks`",
         "timeline flamegraph convert",
     ),
     ("`torch.profiler.schedule(wait, warmup, active)`", "`--warmup 2 --steps 5`, or `with step(...)`", ""),
-    (
-        "`torch.utils.flop_counter.FlopCounterMode`",
-        "`tracekit show roofline`, with the time that it took",
-        "flops mfu",
-    ),
+    ("`torch.utils.flop_counter.FlopCounterMode`", "`tracekit show roofline`, with the time that it took", "flops mfu"),
     ("a report to look at", "`tracekit html` (a page), or `tracekit parse` (tables)", "report view page open"),
 )
 #: The name at the end of a piece of code, before its arguments.

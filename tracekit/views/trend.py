@@ -94,7 +94,7 @@ def as_text(trend: Trend, most: int, width: int) -> RenderableType:
     rest = {"change": len(lines) - most, trend.node: len(trend.modules) - most}
     parts.append(_modules(trend, trend.modules[:most], max(width - _OTHERS, _LEAST_BARS)))
     more = [f"{number:,} more {name}{'s' * (number > 1)}" for name, number in rest.items() if number > 0]
-    return Group(*parts, *([Text(f"{' and '.join(more)}: --limit N", style="dim")] if more else []))
+    return Group(*parts, *([Text(f"{' and '.join(more)}: --top N", style="dim")] if more else []))
 
 
 def summary(trend: Trend) -> str:
