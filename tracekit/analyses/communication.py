@@ -133,12 +133,11 @@ def nccl_work(dataset: Dataset, table: pa.Table) -> Flags:
     kinds, names = labels(table, "kind"), labels(table, "name")
     on_device = ~np.isin(kinds.code, kinds.of("cpu_op"))
     by_name: Flags = on_device & np.isin(names.code, names.containing(_NCCL))
-    ranges = dataset.table("ranges", ["range_id", "domain"])
-    domains = labels(ranges, "domain")
-    in_domain = np.isin(domains.code, domains.of("NCCL"))
-    if not in_domain.any():
+    domains = labels(dataset.table("ranges", ["domain"]), "domain")
+    if not (of_nccl := domains.of("NCCL")).size:
         return by_name
-    by_range: Flags = np.isin(integers(table, "range_id"), integers(ranges, "range_id")[in_domain])
+    in_domain = integers(dataset.table("ranges", ["range_id"]), "range_id")[np.isin(domains.code, of_nccl)]
+    by_range: Flags = np.isin(integers(table, "range_id"), in_domain)
     return by_name | (on_device & by_range)
 
 

@@ -16,6 +16,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from tracekit.arrays.kept_memory import keep_memory
 from tracekit.cli import capture, demo, diff, doctor, export, html, mcp, parse, schema, show, trend, whatif
 from tracekit.cli.parsing import SHELLS, Parser, PrintCompletion, complete
 from tracekit.errors import TracekitError, UsageError
@@ -61,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.trailing = trailing
         if args.command is not capture:  # which runs a program of the user's, in this process or below it
             _prepare_memory()
+        if args.command not in (capture, mcp):  # a server that waits gives its memory back
+            keep_memory()  # before NumPy is loaded
         code: int = args.command.run(args)
         return code
 
@@ -110,8 +113,6 @@ def _prepare_signals() -> None:
 def _prepare_memory() -> None:
     # Buffers of tens of megabytes come and go; the system's allocator faults their pages in at a third of the cost.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    # NumPy's BLAS, which nothing here uses, starts a thread for each core when it is loaded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Imports make objects that all stay; looking through them again and again takes a sixth of a short command's time.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     # At its end Python looks for cycles again, though all memory is given back then: another fifth.

@@ -81,9 +81,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Parses the reports and prints the summary, also if only some of them can be read."""
-    from tracekit.arrays.kept_memory import keep_memory
-
-    keep_memory()  # before NumPy is loaded
     from tracekit.aligned import reference
     from tracekit.arrays.without_pandas import without_pandas
     from tracekit.dataset.opening import load

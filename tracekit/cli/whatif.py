@@ -64,9 +64,6 @@ def _scaled(text: str) -> tuple[str, float]:
 
 def run(args: argparse.Namespace) -> int:
     """Predicts and prints; several changes are made at once."""
-    from tracekit.arrays.kept_memory import keep_memory
-
-    keep_memory()  # before NumPy is loaded
     from tracekit.arrays.without_pandas import without_pandas
 
     without_pandas()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -47,6 +48,7 @@ class _Part:
         chosen = order[first : first + taken]
         self._dataset, self._begin = dataset, int(start[chosen].min(initial=np.iinfo(np.int64).max))
         self._until = int(end[chosen].max(initial=_NEVER))
+        self._columns: dict[str, dict[str, pa.ChunkedArray]] = {}
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
         return getattr(self._dataset, name)
@@ -55,12 +57,19 @@ class _Part:
         """A table."""
         if name not in _TIMES:
             return self._dataset.table(name, columns)
-        table = self._dataset.table(name, [*columns, *(one for one in _TIMES[name] if one not in columns)])
+        known = self._columns.setdefault(name, {})
+        if wanted := [one for one in columns if one not in known]:
+            pieces = self._dataset.pieces(name, [*dict.fromkeys([*wanted, *_TIMES[name]])])
+            read = pa.concat_tables(map(partial(self._inside, name), pieces)).unify_dictionaries().combine_chunks()
+            known |= zip(read.column_names, read.columns, strict=True)
+        return pa.table([known[one] for one in columns], names=[*columns])
+
+    def _inside(self, name: str, table: pa.Table) -> pa.Table:
+        """The rows of some of a table that are in the chosen steps."""
         times = [integers(table, one, _NEVER) for one in _TIMES[name]]
         if name == "kernels":
             times = [np.where(times[0] == _NEVER, times[1], times[0])]
-        inside = (times[0] < self._until) & (times[-1] >= self._begin)
-        return table.filter(pa.array(inside)).select([*columns, *(set(table.column_names) & {"report"})])
+        return table.filter(pa.array((times[0] < self._until) & (times[-1] >= self._begin)))
 
 
 class _Sample:
