@@ -1,8 +1,8 @@
 """Writes a report as a serving engine with layer-wise markers would leave it, of any size.
 
 The shape is vLLM's: every decode step calls the model, its layers and their parts; each call leaves two ranges
-(the call, and the empty one with its ``Outputs``); kernels run later than their launches. Times are made up, but
-nest and follow each other as real ones do.
+(the call, and the empty one with its ``Outputs``); kernels run later than their launches, and one in six is a
+collective. Times are made up, but nest and follow each other as real ones do.
 """
 
 import sys
@@ -16,14 +16,16 @@ LAYERS = 32
 KERNELS_PER_PART = {
     "input_layernorm": 1,
     "qkv_proj": 1,
-    "attn": 4,
-    "o_proj": 1,
+    "attn": 3,
+    "o_proj": 2,
     "post_attention_layernorm": 1,
     "gate_up_proj": 2,
     "down_proj": 2,
 }
 IN_ATTENTION = ("qkv_proj", "attn", "o_proj")
 IN_MLP = ("gate_up_proj", "down_proj")
+#: The last kernel of these adds up what the ranks of a tensor-parallel model have.
+REDUCED, ALL_REDUCE = ("o_proj", "down_proj"), "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 GLOBAL_PID = (1 << 48) | (4711 << 24)
 GLOBAL_TID = GLOBAL_PID | 4711
 
@@ -164,7 +166,12 @@ class Program:
         self.call(f"{here}.mlp", batch, lambda: [self.leaf(f"{here}.mlp", p, batch) for p in IN_MLP])
 
     def leaf(self, parent: str, part: str, batch: int) -> None:
-        self.call(f"{parent}.{part}", batch, lambda: self.launch(KERNELS_PER_PART[part], f"{part}_kernel"))
+        self.call(f"{parent}.{part}", batch, lambda: self.work(part))
+
+    def work(self, part: str) -> None:
+        is_reduced = part in REDUCED
+        self.launch(KERNELS_PER_PART[part] - is_reduced, f"{part}_kernel")
+        self.launch(int(is_reduced), ALL_REDUCE)
 
     def call(self, path: str, batch: int, body: Callable[[], object]) -> None:
         start = self.clock
@@ -200,6 +207,8 @@ class Program:
 
     def names_of(self, kernel: str) -> tuple[int, int]:
         short = self.strings[kernel]
+        if kernel == ALL_REDUCE:
+            return self.strings[f"{kernel}(ncclDevKernelArgsStorage<4096ul>)"], short
         return self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"], short
 
     def kernel(self, begin: int, names: tuple[int, int], correlation: int, node: int | None) -> None:

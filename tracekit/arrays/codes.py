@@ -89,7 +89,9 @@ def joint(columns: Iterable[Rows]) -> Rows:
     """A number from 0 on for each row of several columns of such numbers; equal rows share it."""
     code: Rows | None = None
     for column in columns:
-        code = column if code is None else _dense(code * (int(column.max(initial=0)) + 1) + column)
+        most = int(column.max(initial=0))
+        if code is None or most:
+            code = _dense(column if code is None else code * (most + 1) + column)
     assert code is not None
     return code
 
@@ -100,6 +102,8 @@ def _of_lists(values: pa.Array) -> Rows:
     inner = _inner(values)
     begin, length = offsets[:-1], np.diff(offsets)
     length = np.where(np.asarray(values.is_null()), -1, length)
+    if length.size and length.min() == length.max():
+        return _of_one_length(inner, begin, max(int(length[0]), 0))
     code = np.zeros(length.size, dtype=np.int64)
     used = 0
     order = np.argsort(length, kind="stable")
@@ -112,9 +116,10 @@ def _of_lists(values: pa.Array) -> Rows:
 
 
 def _of_one_length(inner: Ints, begin: Ints, length: int) -> Rows:
+    if not length:
+        return np.zeros(begin.size, dtype=np.int64)
     if length <= _LONG:
-        nothing = np.zeros(begin.size, dtype=np.int64)
-        return joint((nothing, *(inner[begin + at] for at in range(length))))
+        return joint(inner[begin + at] for at in range(length))
     texts = (inner[at : at + length].tobytes() for at in begin.tolist())
     known: dict[bytes, int] = {}
     return np.fromiter((known.setdefault(text, len(known)) for text in texts), np.int64, begin.size)

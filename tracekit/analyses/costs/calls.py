@@ -27,6 +27,7 @@ from tracekit.analyses.each_report import Words
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
 from tracekit.arrays.codes import codes, joint, labels, positions
 from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.flops.base import Call
@@ -53,7 +54,7 @@ class CallKinds:
         phase = self._phases.codes(labels(calls, "phase"))
         evidence = _Evidence(owner + 1, phase + 1, *_evidence(calls, work, operators))
         columns = [*evidence, *(codes(calls.column(name).combine_chunks()) for name in _TENSORS)]
-        _, first, kind = np.unique(joint(columns), return_index=True, return_inverse=True)
+        kind, first = grouped([joint(columns)])
         evidence = _Evidence(*(column[first] for column in evidence))
         rows = pa.table([*map(pa.array, evidence)], names=[*_Evidence._fields])
         for name in _TENSORS:

@@ -1,0 +1,65 @@
+"""What the commands that people type take, in CPU time and memory, beside ``tracekit parse --quiet`` of the same report.
+
+``python -m tests.benchmarks.command_speed [--kernels 1000000] [--runs 3] [--report FILE] [NAME …]``. The report is
+that of a serving engine, with collectives. Each run is a process of its own, start and imports included, and a parse
+without a summary is measured before every few of them, so that a busy machine slows both. Names are of commands or
+questions.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.benchmarks.parse_speed import Figures, figures_of, parse_figures
+from tests.benchmarks.serving_report import write_report
+from tracekit.analyses import QUESTIONS
+
+#: After so many commands the parse is measured again.
+_IN_TURN = 6
+
+
+def commands(report: Path, dataset: Path, place: Path) -> dict[str, list[str | Path]]:
+    return {
+        "parse": ["parse", report, "-o", place / "again.tracekit", "--force"],
+        "html": ["html", dataset, "-o", place / "page.html", "--force"],
+        "diff": ["diff", dataset, dataset],
+        "whatif": ["whatif", dataset, "--scale", "*.attn=0.5"],
+        "export": ["export", dataset, "--format", "perfetto", "-o", place / "trace.gz", "--force"],
+        **{question: ["show", question, dataset] for question in QUESTIONS},
+    }
+
+
+def told(runs: list[Figures], floor: Figures) -> str:
+    cpu, peak = statistics.median(run.cpu for run in runs), max(run.megabytes for run in runs)
+    return f"{cpu:6.2f} s of CPU = {cpu / floor.cpu:4.2f}, peak {peak:5.0f} MB = {peak / floor.megabytes:4.2f}"
+
+
+def main() -> None:
+    """Prints a line for the parse, and one for each command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these commands or questions")
+    parser.add_argument("--kernels", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--report", type=Path, help="a report of your own")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        report = args.report or write_report(place / "report.sqlite", kernels=args.kernels)
+        dataset = place / "report.tracekit"
+        parses: list[Figures] = []
+        taken: dict[str, list[Figures]] = {}
+        for _ in range(args.runs):
+            for at, (name, command) in enumerate(commands(report, dataset, place).items()):
+                if at % _IN_TURN == 0:
+                    parses.append(parse_figures([report], dataset))
+                if not args.names or name in args.names:
+                    taken.setdefault(name, []).append(figures_of([sys.executable, "-m", "tracekit", *command]))
+    floor = Figures(*(statistics.median(column) for column in zip(*parses, strict=True)))
+    for name, runs in {"parse --quiet": parses, **taken}.items():
+        print(f"{name:15} {told(runs, floor)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
