@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from tracekit.analyses.base import Columns, taken
 from tracekit.analyses.communication import communication
 from tracekit.analyses.subtrees import hierarchy
+from tracekit.analyses.weighted_kernels import kernels
 from tracekit.arrays.columns import integers
-from tracekit.arrays.types import Rows
+from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 NAME = "processes"
 ANSWER = ("report", "rank", "pid", "device", "gpu_time_ns", "communication_ns")
 
 _KEYS = ["report", "rank", "pid", "device"]
-_SUMMED = ("dur_ns", "known_ns", "communication_ns", "exposed_ns")
+_READ = [*_KEYS[1:], "module_id", "dur_ns"]
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -35,44 +37,47 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     return pd.DataFrame({name: pd.array(values, dtype=values.dtype) for name, values in columns(dataset).items()})
 
 
-def columns(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
+def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas, with one report in memory at a time."""
-    parts = [_of_one(part) for part in dataset.by_report()]
+    return _columns(dataset, _communication)
+
+
+def attributed(dataset: Dataset) -> Columns:
+    """The columns up to ``known``: half the work."""
+    return _columns(dataset, lambda part: (kernels(part, _READ), {}))
+
+
+def _columns(dataset: Dataset, work: Callable[[Dataset], tuple[pa.Table, dict[str, Ints]]]) -> Columns:
+    parts = [_of_one(part, *work(part)) for part in dataset.by_report()]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _of_one(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
-    sums = (
-        _work(dataset)
-        .group_by(_KEYS, use_threads=False)
-        .aggregate([("dur_ns", "count"), *((name, "sum") for name in _SUMMED)])
-    )
+def _of_one(dataset: Dataset, table: pa.Table, more: dict[str, Ints]) -> Columns:
+    time = integers(table, "dur_ns")
+    attributed = np.asarray(table.column("module_id").is_valid())
+    times = {"gpu_time_ns": time, "known": np.where(attributed, time, 0), **more}
+    reports = table.column("report").cast(pa.string()) if dataset.reports else pa.nulls(table.num_rows, pa.string())
+    work = table.select(_KEYS[1:]).append_column("report", reports)
+    for name, values in times.items():
+        work = work.append_column(name, pa.array(values, pa.int64()))
+    if dataset.root is not None:
+        work = work.filter(pa.array(hierarchy(dataset).rows(table) >= 0))
+    groups = work.group_by(_KEYS, use_threads=False)
+    sums = groups.aggregate([("gpu_time_ns", "count"), *((name, "sum") for name in times)])
     keys = [sums.column(name).to_pylist() for name in _KEYS]
-    time, known, in_nccl, exposed = (np.asarray(sums.column(f"{name}_sum")) for name in _SUMMED)
-    answer = {
-        **{name: np.array(values, dtype=object) for name, values in zip(_KEYS, keys, strict=True)},
-        "kernels": np.asarray(sums.column("dur_ns_count")),
-        "gpu_time_ns": time,
-        "known": known / np.maximum(time, 1),
-        "communication_ns": in_nccl,
-        "exposed_ns": exposed,
-    }
-    order = _order(list(zip(*keys, strict=True)), dataset.reports)
-    return {name: values[order] for name, values in answer.items()}
+    answer = {name: np.array(values, dtype=object) for name, values in zip(_KEYS, keys, strict=True)}
+    answer["kernels"] = np.asarray(sums.column("gpu_time_ns_count"))
+    answer |= {name: np.asarray(sums.column(f"{name}_sum")) for name in times}
+    answer["known"] = answer["known"] / np.maximum(answer["gpu_time_ns"], 1)
+    return taken(answer, _order(list(zip(*keys, strict=True)), dataset.reports))
+
+
+def _communication(dataset: Dataset) -> tuple[pa.Table, dict[str, Ints]]:
+    table, is_nccl, exposed = communication(dataset, _READ)
+    return table, {"communication_ns": np.where(is_nccl, integers(table, "dur_ns"), 0), "exposed_ns": exposed}
 
 
 def _order(keys: list[tuple[Any, ...]], reports: Sequence[str]) -> Rows:
     place = {name: at for at, name in enumerate(reports)}
     by = [(place.get(report, 0), *((key is None, key or 0) for key in rest)) for report, *rest in keys]
     return np.array(sorted(range(len(by)), key=by.__getitem__), dtype=np.int64)
-
-
-def _work(dataset: Dataset) -> pa.Table:
-    table, is_nccl, exposed = communication(dataset, ["rank", "pid", "device", "module_id", "dur_ns"])
-    time, attributed = integers(table, "dur_ns"), np.asarray(table.column("module_id").is_valid())
-    reports = table.column("report").cast(pa.string()) if dataset.reports else pa.nulls(table.num_rows, pa.string())
-    times = (time, np.where(attributed, time, 0), np.where(is_nccl, time, 0), exposed)
-    work = table.select(["rank", "pid", "device"]).append_column("report", reports)
-    for name, values in zip(_SUMMED, times, strict=True):
-        work = work.append_column(name, pa.array(values, pa.int64()))
-    return work if dataset.root is None else work.filter(pa.array(hierarchy(dataset).rows(table) >= 0))

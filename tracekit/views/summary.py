@@ -76,7 +76,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
 
 def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
     """The summary for a person at a terminal of this many characters."""
-    by_process, words = records(work_by_process.columns(dataset)), nouns(dataset)
+    by_process, words = records(work_by_process.attributed(dataset)), nouns(dataset)
     parts: list[RenderableType] = [_source(dataset, by_process, words)]
     if dataset.reports or len(by_process) > 1:
         parts.append(_processes(by_process, words, with_reports=bool(dataset.reports)))

@@ -53,6 +53,11 @@ class _Part:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
         return getattr(self._dataset, name)
 
+    @property
+    def whole(self) -> _Part:
+        """Itself: what runs beside the work of these steps is theirs, too."""
+        return self
+
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """A table."""
         if name not in _TIMES:
