@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -48,6 +47,8 @@ class _Part:
         chosen = order[first : first + taken]
         self._dataset, self._begin = dataset, int(start[chosen].min(initial=np.iinfo(np.int64).max))
         self._until = int(end[chosen].max(initial=_NEVER))
+        #: Of tables what was read of them: which rows, and columns of these.
+        self._rows: dict[str, list[pa.Array]] = {}
         self._columns: dict[str, dict[str, pa.ChunkedArray]] = {}
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
@@ -64,17 +65,22 @@ class _Part:
             return self._dataset.table(name, columns)
         known = self._columns.setdefault(name, {})
         if wanted := [one for one in columns if one not in known]:
-            pieces = self._dataset.pieces(name, [*dict.fromkeys([*wanted, *_TIMES[name]])])
-            read = pa.concat_tables(map(partial(self._inside, name), pieces)).unify_dictionaries().combine_chunks()
+            pieces = zip(self._dataset.pieces(name, wanted), self._inside(name), strict=True)
+            read = pa.concat_tables(piece.filter(inside) for piece, inside in pieces).unify_dictionaries()
+            read = read.combine_chunks()
             known |= zip(read.column_names, read.columns, strict=True)
         return pa.table([known[one] for one in columns], names=[*columns])
 
-    def _inside(self, name: str, table: pa.Table) -> pa.Table:
-        """The rows of some of a table that are in the chosen steps."""
-        times = [integers(table, one, _NEVER) for one in _TIMES[name]]
-        if name == "kernels":
-            times = [np.where(times[0] == _NEVER, times[1], times[0])]
-        return table.filter(pa.array((times[0] < self._until) & (times[-1] >= self._begin)))
+    def _inside(self, name: str) -> list[pa.Array]:
+        """Which rows of a table are in the chosen steps, piece by piece."""
+        if name not in self._rows:
+            self._rows[name] = []
+            for piece in self._dataset.pieces(name, _TIMES[name]):
+                times = [integers(piece, one, _NEVER) for one in _TIMES[name]]
+                if name == "kernels":
+                    times = [np.where(times[0] == _NEVER, times[1], times[0])]
+                self._rows[name].append(pa.array((times[0] < self._until) & (times[-1] >= self._begin)))
+        return self._rows[name]
 
 
 class _Sample:
