@@ -19,6 +19,7 @@ from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.analyses import findings
 from tracekit.analyses.findings import Finding
+from tracekit.analyses.findings.sample import sampled
 
 LAUNCH_NS, STARTS_AFTER_NS, BETWEEN_NS, RETURNS_AFTER_NS = 5_000, 2_000, 600, 3_000
 LOADS = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -394,6 +395,27 @@ def test_some_steps_of_a_large_dataset_tell_the_same(monkeypatch: pytest.MonkeyP
     assert part[:4] == whole[:4]
     assert part.evidence["count"] == whole.evidence["count"] // 4
     assert {*part.evidence["ids"]}.isdisjoint(whole.evidence["ids"])
+
+
+def test_a_sample_has_the_work_of_its_steps_and_reads_a_column_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = report(tmp_path / "report.sqlite", "\n".join(run([host_wait(Random(3))[0]] * 40).lines))
+    dataset = tracekit.parse(path, tmp_path / "out", scheduler="here")
+    monkeypatch.setattr("tracekit.analyses.findings.sample._MOST_KERNELS", 160)
+    (part,) = sampled(dataset).by_report()
+    read: list[str] = []
+    pieces = tracekit.Dataset.pieces
+    monkeypatch.setattr(
+        tracekit.Dataset, "pieces", lambda self, name, columns: read.extend(columns) or pieces(self, name, columns)
+    )
+    part.table("kernels", ["kernel_id", "name"])
+    work = part.table("kernels", ["name", "step_id", "kernel_id"]).to_pylist()
+    assert sorted(read) == ["kernel_id", "launch_start_ns", "name", "start_ns", "step_id"]
+    steps = {row["step_id"] for row in work}
+    assert 8 <= len(steps) < 40
+    rows = dataset.table("kernels", ["name", "step_id", "kernel_id"]).to_pylist()
+    assert work == [row for row in rows if row["step_id"] in steps]
 
 
 @pytest.fixture

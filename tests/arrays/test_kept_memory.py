@@ -33,7 +33,8 @@ def test_an_array_gets_the_memory_of_the_one_before() -> None:
     assert kept < anew / 10
 
 
-def test_parse_says_that_huge_pages_are_not_wanted_before_numpy_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["parse", "show tree", "html", "whatif"])
+def test_commands_say_that_huge_pages_are_not_wanted_before_numpy_is_loaded(command: str, tmp_path: Path) -> None:
     watched = """
 import os, sys
 class Watch:
@@ -42,8 +43,8 @@ class Watch:
             print(os.environ.get("NUMPY_MADVISE_HUGEPAGE"))
 sys.meta_path.insert(0, Watch())
 from tracekit.cli import main
-main(["parse", sys.argv[1]])
+main(sys.argv[1:])
 """
     env = {name: value for name, value in os.environ.items() if name != "NUMPY_MADVISE_HUGEPAGE"}
-    command = [sys.executable, "-c", watched, str(tmp_path / "missing.sqlite")]
-    assert subprocess.run(command, capture_output=True, text=True, env=env, check=False).stdout.split() == ["0"]
+    run = [sys.executable, "-c", watched, *command.split(), str(tmp_path / "missing.sqlite")]
+    assert subprocess.run(run, capture_output=True, text=True, env=env, check=False).stdout.split() == ["0"]

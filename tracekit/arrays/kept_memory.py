@@ -15,7 +15,7 @@ def keep_memory() -> None:
     """Lets glibc use freed memory again, for large arrays too, instead of giving it back and asking for it anew.
 
     Every page that is touched for the first time is a fault: without this a fifth of the time of reading a report. For
-    a process that reads reports and nothing else; where there is no glibc, nothing changes.
+    a process that reads reports or datasets and nothing else; where there is no glibc, nothing changes.
 
     NumPy, if it is not loaded yet, asks for no pages of 2 MB, which a virtual machine may first have to find (seen:
     twice the time that the system took for all pages of 4 KB). Nor does it start threads for matrices, which nobody
