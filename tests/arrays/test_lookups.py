@@ -38,6 +38,9 @@ SHAPES = st.lists(st.none() | st.lists(st.none() | st.lists(st.integers(0, 2), m
 def test_lists_share_a_number_exactly_where_they_are_equal(shapes: list[Any], others: list[Any]) -> None:
     shapes, others = shapes[: len(others)], others[: len(shapes)]
     columns = [codes(pa.array(column, pa.list_(pa.list_(pa.int64())))) for column in (shapes, others)]
-    for column, values in [*zip(columns, (shapes, others), strict=True), (joint(columns), [*zip(shapes, others)])]:
+    for column, values in [
+        *zip(columns, (shapes, others), strict=True),
+        (joint(columns), [*zip(shapes, others, strict=True)]),
+    ]:
         first = [column.tolist().index(one) for one in column.tolist()]
         assert first == [values.index(one) for one in values]

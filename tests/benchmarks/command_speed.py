@@ -1,4 +1,4 @@
-"""What the commands that people type take, in CPU time and memory, beside ``tracekit parse --quiet`` of the same report.
+"""What the commands that people type take, in CPU time and memory, beside ``tracekit parse --quiet`` in the same run.
 
 ``python -m tests.benchmarks.command_speed [--kernels 1000000] [--runs 3] [--report FILE] [NAME …]``. The report is
 that of a serving engine, with collectives. Each run is a process of its own, start and imports included, and a parse
@@ -10,12 +10,14 @@ import argparse
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.benchmarks.parse_speed import Figures, figures_of, parse_figures
 from tests.benchmarks.serving_report import write_report
 from tracekit.analyses import QUESTIONS
 
+FLOOR = "parse --quiet"
 #: After so many commands the parse is measured again.
 _IN_TURN = 6
 
@@ -31,6 +33,16 @@ def commands(report: Path, dataset: Path, place: Path) -> dict[str, list[str | P
     }
 
 
+def measured(report: Path, place: Path, names: list[str]) -> Iterator[tuple[str, Figures]]:
+    """The figures of every command, and again and again of the parse."""
+    dataset = place / "report.tracekit"
+    for at, (name, command) in enumerate(commands(report, dataset, place).items()):
+        if at % _IN_TURN == 0:
+            yield FLOOR, parse_figures([report], dataset)
+        if not names or name in names:
+            yield name, figures_of([sys.executable, "-m", "tracekit", *command])
+
+
 def told(runs: list[Figures], floor: Figures) -> str:
     cpu, peak = statistics.median(run.cpu for run in runs), max(run.megabytes for run in runs)
     return f"{cpu:6.2f} s of CPU = {cpu / floor.cpu:4.2f}, peak {peak:5.0f} MB = {peak / floor.megabytes:4.2f}"
@@ -44,21 +56,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--report", type=Path, help="a report of your own")
     args = parser.parse_args()
+    runs: dict[str, list[Figures]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        report = args.report or write_report(place / "report.sqlite", kernels=args.kernels)
-        dataset = place / "report.tracekit"
-        parses: list[Figures] = []
-        taken: dict[str, list[Figures]] = {}
+        report = args.report or write_report(Path(folder) / "report.sqlite", kernels=args.kernels)
         for _ in range(args.runs):
-            for at, (name, command) in enumerate(commands(report, dataset, place).items()):
-                if at % _IN_TURN == 0:
-                    parses.append(parse_figures([report], dataset))
-                if not args.names or name in args.names:
-                    taken.setdefault(name, []).append(figures_of([sys.executable, "-m", "tracekit", *command]))
-    floor = Figures(*(statistics.median(column) for column in zip(*parses, strict=True)))
-    for name, runs in {"parse --quiet": parses, **taken}.items():
-        print(f"{name:15} {told(runs, floor)}", flush=True)
+            for name, figures in measured(report, Path(folder), args.names):
+                runs.setdefault(name, []).append(figures)
+    floor = Figures(*(statistics.median(column) for column in zip(*runs[FLOOR], strict=True)))
+    for name, own in runs.items():
+        print(f"{name:15} {told(own, floor)}", flush=True)
 
 
 if __name__ == "__main__":
