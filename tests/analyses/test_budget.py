@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tests.needs import REPORTS, TRACES
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
 from tracekit.analyses import budget, stragglers
+from tracekit.analyses.whatif import Changes, predict
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
@@ -89,46 +91,121 @@ def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(par
     check(
         dataset,
         """
-        step_id  kind          path   ns  share    window_ns
-        0        host_code     top.a  25  0.1667   150
-        0        compute       top    20  0.1333   150
-        0        latency       top    20  0.1333   150
-        0        compute       top.a  15  0.1      150
-        0        host_code     top    15  0.1      150
-        0        launch        top    12  0.08     150
-        0        copy          top    10  0.06667  150
-        0        launch        top.a  10  0.06667  150
-        0        data_loading  top    10  0.06667  150
-        0        host_blocked  top.a  5   0.03333  150
-        0        latency       top.a  5   0.03333  150
-        0        compilation   top    3   0.02     150
+        step_id  kind          path   ns   share   window_ns
+        0        host_code     top    150  0.375   400
+        0        host_code     -      100  0.25    400
+        0        latency       top    30   0.075   400
+        0        host_code     top.a  25   0.0625  400
+        0        compute       top    20   0.05    400
+        0        launch        top    17   0.0425  400
+        0        compute       top.a  15   0.0375  400
+        0        copy          top    10   0.025   400
+        0        launch        top.a  10   0.025   400
+        0        data_loading  top    10   0.025   400
+        0        host_blocked  top.a  5    0.0125  400
+        0        latency       top.a  5    0.0125  400
+        0        compilation   top    3    0.0075  400
     """,
     )
 
 
-def test_windows_go_from_first_work_to_first_work(parsed: Parse) -> None:
+def test_one_step_alone_is_the_whole_step(parsed: Parse) -> None:
     dataset = parsed("""
-        launch   1   0   1 #1
-        kernel   1   2   3 #1 before
-        range    1  10  19 ProfilerStep#1
-        launch   1  11  12 #2
-        kernel   1  20  30 #2 first
-        launch   1  13  14 #3
-        kernel:1 1  20  25 #3 elsewhere
-        range    1  20  29 ProfilerStep#2
-        launch   1  21  22 #4
-        kernel   1  40  50 #4 second
-        launch   1  60  61 #6
-        kernel   1  70  80 #6 after
+        range    1  0         90000000 ProfilerStep#3
+        launch   1  89990000  89995000 #1
+        kernel   1  91000000  96000000 #1
+        range    1  97000000  99000000 {'Module': 'top'}
+        kernel   1  97000000  98000000 #- after
     """)
     check(
         dataset,
         """
-        device  step_id  kind     ns  window_ns
-        0       0        compute  10  20
-        0       0        latency  10  20
-        0       1        compute  10  10
-        1       0        compute  5   5
+        step_id  kind       ns        window_ns
+        0        host_code  89990000  96000000
+        0        compute    5000000   96000000
+        0        latency    1005000   96000000
+        0        launch     5000      96000000
+    """,
+    )
+
+
+def test_a_window_begins_where_the_one_before_ended_on_its_device(parsed: Parse) -> None:
+    dataset = parsed("""
+        range     1   0   4  {'Module': 'top'}
+        launch    1   0   1  #1
+        kernel    1   2   3  #1 before
+        range     1  10  19  ProfilerStep#1
+        launch    1  11  12  #2
+        kernel    1  20  50  #2 first
+        launch    1  13  14  #3
+        kernel:1  1  20  25  #3 elsewhere
+        range     1  22  49  ProfilerStep#2
+        launch    1  23  24  #4
+        memcpy+9  1  30  35  #4 8
+        launch    1  53  54  #5
+        kernel    1  60  65  #5 between
+        launch    1  44  45  #6
+        kernel    1  70  80  #6 second
+        kernel    1  90  95  #- after
+    """)
+    check(
+        dataset,
+        """
+        device  step_id  kind       ns  window_ns
+        0       0        compute    30  40
+        0       0        latency    8   40
+        0       0        launch     1   40
+        0       0        host_code  1   40
+        0       1        compute    15  30
+        0       1        latency    11  30
+        0       1        host_code  3   30
+        0       1        launch     1   30
+        1       0        latency    6   15
+        1       0        compute    5   15
+        1       0        launch     2   15
+        1       0        host_code  2   15
+    """,
+    )
+
+
+def test_a_step_that_ends_no_later_than_an_earlier_one_has_no_window(parsed: Parse) -> None:
+    dataset = parsed("""
+        range    1   0  10 ProfilerStep#1
+        launch   1   1   2 #1
+        kernel   1   5  80 #1
+        range    1  10  20 ProfilerStep#2
+        launch   1  11  12 #2
+        kernel+8 1  15  80 #2
+        range    1  20  95 ProfilerStep#3
+        launch   1  21  22 #3
+        kernel   1  85  90 #3
+    """)
+    windows = budget.frame(dataset)[["step_id", "window_ns"]].drop_duplicates()
+    assert windows.to_numpy().tolist() == [[0, 80], [2, 15]]
+
+
+def test_after_the_last_work_counts_what_the_thread_of_the_step_does(parsed: Parse) -> None:
+    dataset = parsed("""
+        range    1   0  100 ProfilerStep#1
+        launch   1   0   2  #1
+        kernel   1   2  50  #1
+        launch   1  10  60  #2 cudaDeviceSynchronize
+        range    1  65  90  {'Module': 'top.log'}
+        launch   1  70  72  #3 cudaEventQuery
+        launch   2  50  99  #4 cudaStreamSynchronize
+        launch   2  99 120  #5
+        kernel   1 130 140  #5 later
+    """)
+    check(
+        dataset,
+        """
+        kind          path     ns  window_ns
+        compute       -        48  100
+        host_code     top.log  23  100
+        host_code     -        15  100
+        host_blocked  -        10  100
+        launch        -        2   100
+        launch        top.log  2   100
     """,
     )
 
@@ -373,39 +450,53 @@ class Program:
 
 def plain_budget(program: Program, dataset: Dataset) -> Counter[tuple[object, ...]]:
     """The budget by a look at every instant."""
-    rows, calls = (dataset.table(name).to_pylist() for name in ("kernels", "calls"))
+    rows, calls, steps = (dataset.table(name).to_pylist() for name in ("kernels", "calls", "steps"))
     answer: Counter[tuple[object, ...]] = Counter()
     for line in {(row["pid"], row["device"]) for row in rows}:
         own = [row for row in rows if (row["pid"], row["device"]) == line]
-        for step, start, end in plain_windows(own):
+        for step, start, end in plain_windows(own, steps):
+            thread = next(((one["pid"], one["tid"]) for one in steps if one["step_id"] == step), None)
             for at in range(start, end):
-                kind, path = plain_kind(program, calls, own, rows, at)
+                kind, path = plain_kind(program, calls, own, rows, (at, end, thread))
                 answer[*line, step, kind, path, end - start] += 1
     return answer
 
 
-def plain_windows(work: list[Row]) -> Iterator[tuple[object, int, int]]:
-    steps = {row["step_id"] for row in work} - {None} or {None}
-    own = [(step, [row for row in work if step is None or row["step_id"] == step]) for step in steps]
-    begun = sorted((min(row["start_ns"] for row in rows), step, rows) for step, rows in own)
-    for number, (start, step, rows) in enumerate(begun):
-        last = max(row["end_ns"] for row in rows)
-        yield step, start, begun[number + 1][0] if number + 1 < len(begun) else last
+def plain_windows(work: list[Row], steps: list[Row]) -> Iterator[tuple[object, int, int]]:
+    """The windows of a process and device, step by step in the order in which they begin on the host."""
+    begun: list[tuple[Row, list[Row]]] = []
+    finished = None
+    for step in sorted(steps, key=lambda one: (one["start_ns"], one["step_id"])):
+        own = [row for row in work if row["step_id"] == step["step_id"]]
+        if own and (finished is None or max(row["end_ns"] for row in own) > finished):
+            finished = max(row["end_ns"] for row in own)
+            begun.append((step, own))
+    if not begun:
+        yield None, min(row["start_ns"] for row in work), max(row["end_ns"] for row in work)
+        return
+    border = min(begun[0][0]["start_ns"], *(row["start_ns"] for row in begun[0][1]))
+    for step, own in begun:
+        start, border = border, max(row["end_ns"] for row in own)
+        yield step["step_id"], start, max(border, step["end_ns"]) if step is begun[-1][0] else border
 
 
-def plain_kind(program: Program, calls: list[Row], own: list[Row], work: list[Row], at: int) -> tuple[str, object]:
+def plain_kind(
+    program: Program, calls: list[Row], own: list[Row], work: list[Row], when: tuple[int, int, tuple[int, int] | None]
+) -> tuple[str, object]:
+    at, until, thread = when
     running = [row for row in own if row["start_ns"] <= at < row["end_ns"]]
     kinds = [(plain_class(row), -row["start_ns"], row["kernel_id"], row) for row in running]
     if kinds:
         least = min(kinds, key=lambda one: one[:3])
         return ("compute", "communication", "copy")[least[0]], least[-1]["module"]
-    after = min((row for row in own if row["start_ns"] > at), key=lambda row: (row["start_ns"], row["kernel_id"]))
-    if after["launch_start_ns"] is None:
+    coming = [row for row in own if at < row["start_ns"] < until]
+    after = min(coming, key=lambda row: (row["start_ns"], row["kernel_id"]), default=None)
+    if after is not None and after["launch_start_ns"] is None:
         return "unknown", None
-    thread = after["pid"], after["tid"]
+    thread = thread if after is None else (after["pid"], after["tid"])
     around = [row for row in calls if (row["pid"], row["tid"]) == thread and row["start_ns"] <= at < row["end_ns"]]
     path = max(around, key=lambda row: (row["start_ns"], -row["end_ns"]))["module"] if around else None
-    if at >= after["launch_end_ns"]:
+    if after is not None and at >= after["launch_end_ns"]:
         return plain_after_launch(program, own, work, after, at), path
     inside = [call for call in program.calls if call.thread == thread and call.start <= at < call.end]
     phases = {name for name, on, start, end in program.phases if on == thread and start <= at < end}
@@ -422,8 +513,9 @@ def plain_class(row: Row) -> int:
 
 def plain_after_launch(program: Program, own: list[Row], work: list[Row], after: Row, at: int) -> str:
     ended = [row for row in own if row["start_ns"] <= at]
-    before = max(ended, key=lambda row: (row["end_ns"], -row["kernel_id"]))
-    if after["graph_node_id"] and before["graph_node_id"] and before["correlation_id"] == after["correlation_id"]:
+    before = max(ended, key=lambda row: (row["end_ns"], -row["kernel_id"]), default=None)
+    is_node = after["graph_node_id"] and before is not None and before["graph_node_id"]
+    if is_node and before["correlation_id"] == after["correlation_id"]:
         return "graph"
 
     def place(row: Row) -> tuple[object, ...]:
@@ -466,6 +558,9 @@ def test_every_row_is_what_a_look_at_every_instant_gives(seed: int) -> None:
     with TemporaryDirectory() as folder:
         dataset = tracekit.parse(report(Path(folder) / "report.sqlite", "\n".join(program.lines)))
         assert as_counter(budget.frame(dataset)) == plain_budget(program, dataset)
+        if any(budget.by_window(dataset)[1].any(axis=1)):
+            unchanged = predict(dataset, Changes())
+            assert (unchanged.step_after_ns, unchanged.after) == (unchanged.step_before_ns, unchanged.before)
 
 
 def check_sums(dataset: Dataset) -> None:
@@ -483,6 +578,24 @@ def check_sums(dataset: Dataset) -> None:
 @pytest.mark.parametrize("path", [*REPORTS, *sorted((TRACES / "kineto").glob("*.json*"))], ids=lambda path: path.name)
 def test_kinds_of_real_reports_add_up_to_their_windows(path: Path, tmp_path: Path) -> None:
     check_sums(tracekit.parse(path, tmp_path / "out"))
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", ["one_step_timesformer_h100", "flux_graph_replays", "with_stack_qwen_h100"])
+def test_a_real_trace_of_one_step_is_as_long_as_the_step_and_its_work(name: str, tmp_path: Path) -> None:
+    path = TRACES / "kineto" / f"{name}.json.gz"
+    events = [one for one in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if one.get("ph") == "X"]
+    (step,) = (one for one in events if one["name"].startswith("ProfilerStep") and one["cat"] == "user_annotation")
+    start, end = step["ts"], step["ts"] + step["dur"]
+    calls = {
+        one["args"]["correlation"] for one in events if one["cat"].startswith("cuda_") and start <= one["ts"] < end
+    }
+    work = [one for one in events if one["cat"] in {"kernel", "gpu_memcpy", "gpu_memset"}]
+    own = [one for one in work if one["args"]["correlation"] in calls]
+    begins, ends = min(start, *(one["ts"] for one in own)), max(end, *(one["ts"] + one["dur"] for one in own))
+    rows = budget.frame(tracekit.parse(path, tmp_path / "out", scheduler="here"))
+    assert set(rows.window_ns) == {rows.ns.sum()}
+    assert rows.ns.sum() == pytest.approx(1000 * (ends - begins), abs=1000)
 
 
 def test_a_budget_of_several_reports_is_that_of_each(tmp_path: Path) -> None:
@@ -511,8 +624,8 @@ def test_the_overview_is_of_the_median_window(parsed: Parse) -> None:
     )
     found = budget.overview(parsed(lines))
     assert found["kind"].tolist() == ["compute", "launch", "host_code", "latency"]
-    assert found["median_ns"].tolist() == [50, 1, 41, 8]
-    assert found["share"].tolist() == [0.5, 0.01, 0.41, 0.08]
+    assert found["median_ns"].tolist() == [30, 1, 41, 28]
+    assert found["share"].tolist() == [0.3, 0.01, 0.41, 0.28]
     assert found["leading"][0] == [("top.layers.*", 1.0)]
 
 

@@ -115,7 +115,7 @@ def test_another_mix_of_batch_sizes_does_not_change_the_wall_clock(tmp_path: Pat
         lines, at = [], 0
         for number, batch in enumerate(batches, 1):
             lines.append(f"range 1 {at} {at + 9} execute_context_0(0)_generation_{batch}({batch})")
-            lines.append(f"launch 1 {at + 1} {at + 2} #{number}\nkernel 1 {at + 3} {at + 4} #{number} gemm")
+            lines.append(f"launch 1 {at + 1} {at + 2} #{number}\nkernel 1 {at + 3} {at + 1_000 * batch} #{number} gemm")
             at += 1_000 * batch
         return parsed(tmp_path, name, "\n".join(lines))
 

@@ -369,24 +369,6 @@ def test_a_report_whose_work_takes_no_time_has_no_findings(tmp_path: Path) -> No
     assert findings.findings(tracekit.load(tmp_path / "out")) == []
 
 
-def test_steps_in_which_the_device_does_nothing_are_no_median_of_findings_either(tmp_path: Path) -> None:
-    lines = """
-        range     1       0   9_000 ProfilerStep#1
-        launch    1   1_000   2_000 #1
-        kernel+8  1  20_000  20_000 #1
-        range     1  10_000 200_000 ProfilerStep#2
-        launch    1  11_000  12_000 #2
-        kernel    1  20_000  60_000 #2
-        launch    1  13_000  90_000 #3 cudaStreamSynchronize stream=7
-        launch    1  91_000  95_000 #4
-        kernel    1 100_000 120_000 #4
-    """
-    path = report(tmp_path / "report.sqlite", lines.replace("_", ""))
-    dataset = tracekit.parse(path, tmp_path / "out", scheduler="here")
-    (found,) = findings.findings(dataset)
-    assert (found.family, found.saving_share) == ("host_wait", found.saving_ns / 100_000)
-
-
 def test_some_steps_of_a_large_dataset_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     done = run([host_wait(Random(3))[0]] * 40)
     (whole,) = found_in(done)

@@ -159,6 +159,22 @@ def test_code_of_modules_is_scaled(seed: int, factor: float) -> None:
     check([{1: Writer(seed).program()}], Changes(host_scale=(("top.layers.*", factor),)), machine, 0.02)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("changes", "machine"),
+    [
+        (Changes(), Machine()),
+        (Changes(host_scale=(("*", 0.25),)), Machine(host=lambda _: 0.25)),
+        (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
+        (Changes(scale=(("*", 0.5),)), Machine(device=lambda *_: 0.5)),
+    ],
+)
+def test_the_host_time_around_the_work_of_one_step_changes_too(changes: Changes, machine: Machine, seed: int) -> None:
+    before = [Op("step", key=0), Op("code", 9_000_000), *Writer(seed).program(1)[1:-2]]
+    program = [*before, Op("sync", name="device"), Op("code", 4_000_000), Op("end")]
+    check([{1: program}], changes, machine, 0.02)
+
+
 @settings(max_examples=15, deadline=None)
 @given(SEEDS, st.sampled_from(("*", "top.layers.1")))
 def test_calls_that_block_no_longer_do(seed: int, pattern: str) -> None:

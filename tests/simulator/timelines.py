@@ -125,6 +125,7 @@ class Thread:
 
     def end(self, op: Op) -> None:
         self.now += 500
+        self.rank.on_host[self.rank.step] = self.begun_step, self.now
         self.rank.lines.append(f"range {self.place} {self.begun_step} {self.now} ProfilerStep#{self.rank.step}")
 
     def give(self, op: Op) -> None:
@@ -200,6 +201,7 @@ class Rank:
         self.opened: set[int] = set()
         self.before_step: list[Work] = []
         self.step: int | None = None
+        self.on_host: dict[int | None, tuple[int, int]] = {}
         self.slow = run.machine.slowness[number] if run.machine.slowness else 1.0
         self.threads = [Thread(self, tid).does(ops) for tid, ops in program.items()]
 
@@ -249,12 +251,11 @@ class Run:
         """The median window of a step on a device, of two in the middle the shorter one."""
         windows: list[int] = []
         for rank in self.ranks:
-            first: dict[int, int] = {}
-            for work in rank.works:
-                if work.step is not None:
-                    first[work.step] = min(first.get(work.step, work.start), work.start)
-            last = max(first, key=lambda step: first[step])
-            edges = [*sorted(first.values()), max(work.end for work in rank.works if work.step == last)]
+            works = [[work for work in rank.works if work.step == step] for step in rank.on_host]
+            edges = [min(rank.on_host[0][0], *(work.start for work in works[0]))]
+            for own in works:
+                edges += [done] if (done := max(work.end for work in own)) > edges[-1] else []
+            edges[-1] = max(edges[-1], rank.on_host[len(works) - 1][1])
             windows += [after - before for before, after in pairwise(edges)]
         return sorted(windows)[(len(windows) - 1) // 2]
 

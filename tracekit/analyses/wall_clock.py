@@ -1,8 +1,8 @@
 """The wall clock of steps in two runs, which can change where the time of no module does.
 
-A step's window goes to the beginning of the next one on its device, as in :mod:`tracekit.analyses.budget`. Only steps
-of the same kind, batch size and tokens are compared: of each size the medians, weighted by how many of it both runs
-have, so that another mix of sizes is no change.
+That of a step is its window (see :mod:`tracekit.analyses.windows`). Only steps of the same kind, batch size and tokens
+are compared: of each size the medians, weighted by how many of it both runs have, so that another mix of sizes is no
+change.
 """
 
 from __future__ import annotations

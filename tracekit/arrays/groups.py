@@ -43,10 +43,10 @@ def distinct(codes: Ints) -> tuple[Ints, Rows]:
 
 def grouped(columns: Sequence[Ints]) -> Grouping:
     """Groups of rows that are equal in every column of integers, in ascending order of the columns' values."""
-    group = np.zeros(columns[0].size, dtype=np.int64)
-    for column in columns:
-        code = _ranks(column)
-        group = distinct(group * (int(code.max(initial=0)) + 1) + code)[1]
+    varying = [_ranks(column) for column in columns if column.size and column.min() < column.max()]
+    group = varying[0] if varying else np.zeros(columns[0].size, dtype=np.int64)
+    for code in varying[1:]:
+        group = distinct(group * (int(code.max()) + 1) + code)[1]
     first = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
     first[group[::-1]] = np.arange(group.size)[::-1]
     return Grouping(group, first)
@@ -54,8 +54,6 @@ def grouped(columns: Sequence[Ints]) -> Grouping:
 
 def _ranks(column: Ints) -> Rows:
     """For each value its place among the distinct ones."""
-    if not column.size:
-        return column.astype(np.int64)
     least, most = int(column.min()), int(column.max())
     if most - least >= _ONE_NUMBER:
         return np.unique(column, return_inverse=True)[1]
@@ -105,7 +103,7 @@ def sums_by(keys: Sequence[Ints], values: Sequence[Ints]) -> tuple[list[Ints], l
     """The distinct combinations of keys in ascending order, and the sums of each value over their rows."""
     if not keys[0].size:
         return [np.empty(0, np.int64)] * len(keys), [np.empty(0, np.int64)] * len(values)
-    order, fresh = _ordered(_as_one(keys))
+    order, fresh = _ordered(as_one(keys))
     first = np.flatnonzero(fresh)
     starts = order[first]
     return [key[starts] for key in keys], [np.add.reduceat(column[order], first) for column in values]
@@ -121,8 +119,10 @@ def _ordered(keys: Sequence[Ints]) -> tuple[Rows, Flags]:
     return order, fresh
 
 
-def _as_one(keys: Sequence[Ints]) -> Sequence[Ints]:
+def as_one(keys: Sequence[Ints]) -> Sequence[Ints]:
     """The keys as a single one of the same order, if it fits 64 bits: that sorts several times faster."""
+    if not keys[0].size:
+        return keys
     lows = [int(key.min()) for key in keys]
     spans = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
     if math.prod(spans) >= _ONE_NUMBER:

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.analyses import budget
 from tracekit.analyses.subtrees import hierarchy, patterns
 from tracekit.analyses.whatif import StepModel
 from tracekit.analyses.whatif.edits import Removal, Stretches
-from tracekit.analyses.whatif.recorded import thread_keys
+from tracekit.analyses.windows import thread_keys, windows_of
 from tracekit.arrays.codes import Labels, labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts
@@ -76,7 +75,8 @@ class StepRows:
         self.patterns: list[str | None] = [*patterns(self.modules), None]
         changing = self.model.changing()
         self.events, self.work, self.calls = changing.found.events, changing.found.work, changing.calls
-        windows = budget.windows_of(self.work.line, self.work.step, self.work.start, self.work.end)
+        steps = changing.found.steps
+        windows = windows_of(self.work.line, self.work.step, self.work.start, self.work.end, steps)
         self.steps = int(np.bincount(windows.line[windows.end > windows.start]).max(initial=0))
         self.step_ns = sum(self.model.before.values())
         self.code = np.where(changing.tasks.previous >= 0, changing.tasks.code, 0)

@@ -19,9 +19,10 @@ from tracekit.analyses.alignment.reports import Clock, aligned, met
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
 from tracekit.analyses.whatif.model import Tasks, Times, measured, tasks
-from tracekit.analyses.whatif.recorded import Recorded, joined, recorded, thread_keys
+from tracekit.analyses.whatif.recorded import Recorded, joined, recorded
 from tracekit.analyses.whatif.replay import played
 from tracekit.analyses.whatif.shifted import Moved, Report, Shifted
+from tracekit.analyses.windows import thread_keys, windows_of
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import maxima
@@ -69,7 +70,8 @@ class StepModel:
         if not self._before:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         self._parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
-        lanes = collectives(dataset).lanes
+        several = budget.has_ranks(dataset) or self._parts[0].found.work.line.max(initial=0) > 0
+        lanes = collectives(dataset).lanes if several else [[]]
         self.clocks = clocks = aligned(lanes)
         self._found = joined([part.found for part in self._parts], [clock.at for clock in clocks])
         self._spans = _spans(dataset, self._parts, clocks, self._modules)
@@ -150,7 +152,9 @@ class StepModel:
             np.concatenate([getattr(part.found.work, name) for part in self._parts]) - getattr(work, name) + moved
             for name, moved in (("start", times.start), ("end", times.end))
         )
-        windows = budget.windows_of(work.line[rows], work.step[rows], start[rows], end[rows])
+        events = self._found.events
+        steps = self._found.steps_moved(times.event_start - events.start, times.event_end - events.end)
+        windows = windows_of(work.line[rows], work.step[rows], start[rows], end[rows], steps)
         lengths = _Windows(windows.line, (windows.end - windows.start)[:, None])
         return int((lengths.fastest() if fastest else lengths).middle().sum())
 

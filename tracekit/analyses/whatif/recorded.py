@@ -12,6 +12,7 @@ import pyarrow as pa
 from tracekit.analyses.communication import nccl_work
 from tracekit.analyses.subtrees import Hierarchy
 from tracekit.analyses.whatif.turns import previous_calls
+from tracekit.analyses.windows import Steps, host_steps, thread_keys
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
@@ -28,7 +29,7 @@ _ENDED_BY_WORK = ("synchronize", "copy", "pageable_copy")
 
 
 class Events(NamedTuple):
-    """The outermost calls of CUDA on each host thread, by thread and start.
+    """The outermost calls of CUDA on each host thread, and the borders of steps as empty calls, by thread and start.
 
     Attributes:
         previous: Row of the call before it in the order of the program (see :mod:`turns`), or -1.
@@ -83,7 +84,9 @@ class Work(NamedTuple):
 class Recorded(NamedTuple):
     """One report; ``waits`` are pairs of work: the first waits for the second.
 
-    ``work_of`` maps the rows of the table ``kernels`` to work; ``threads`` are the keys of threads.
+    ``work_of`` maps the rows of the table ``kernels`` to work; ``threads`` are the keys of threads. ``steps`` are on
+    the clocks of their reports; ``borders`` are the places of their starts and ends among the starts and ends of all
+    events in turn, or -1.
     """
 
     events: Events
@@ -92,12 +95,14 @@ class Recorded(NamedTuple):
     threads: Ints
     work_of: Rows
     has_dependencies: bool
+    steps: Steps
+    borders: tuple[Rows, Rows]
 
-
-def thread_keys(table: pa.Table) -> Ints:
-    """A number for the thread of each row."""
-    pid, tid = (integers(table, name).astype(np.int64) for name in ("pid", "tid"))
-    return (pid << 32) | (tid & 0xFFFF_FFFF)
+    def steps_moved(self, starts: Ints, ends: Ints) -> Steps:
+        """The steps where starts and ends of events are so much later."""
+        shifts = np.column_stack((starts, ends)).ravel()
+        begin, end = (lookup(shifts, border, 0) for border in self.borders)
+        return self.steps._replace(start=self.steps.start + begin, end=self.steps.end + end)
 
 
 def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
@@ -112,18 +117,24 @@ def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
     order = on_device[np.lexsort((integers(kernels, "kernel_id")[on_device], integers(kernels, "start_ns")[on_device]))]
     work_of = np.full(kernels.num_rows, -1)
     work_of[order] = np.arange(order.size)
-    events, event_of, threads = _events(kernels, waits, others, modules)
+    steps = host_steps(dataset)
+    events, event_of, threads = _events(kernels, waits, others, modules, steps)
     work = _work(dataset, kernels, order, event_of["kernels"], modules)
     rows = {"waits": integers(waits, "kernel_id"), "api_calls": integers(others, "kernel_id")}
     place = integers(kernels, "kernel_id")
     awaited = {name: lookup(work_of, positions(ids, place)) for name, ids in rows.items()}
     events = _with_work(events, event_of["waits"], awaited["waits"])
     pairs, has = _dependencies(kernels, others, awaited["api_calls"], order)
-    return Recorded(events, work, pairs, threads, work_of, has)
+    borders = _borders(events.start, steps.start, event_of["begin"]), _borders(events.start, steps.end, event_of["end"])
+    return Recorded(events, work, pairs, threads, work_of, has, steps, borders)
+
+
+def _borders(start: Ints, time: Ints, event: Rows) -> Rows:
+    return np.where(event >= 0, 2 * event + (time > lookup(start, event)), -1)
 
 
 def _events(
-    kernels: pa.Table, waits: pa.Table, others: pa.Table, modules: Hierarchy
+    kernels: pa.Table, waits: pa.Table, others: pa.Table, modules: Hierarchy, steps: Steps
 ) -> tuple[Events, dict[str, Rows], Ints]:
     tables = {"waits": waits, "kernels": kernels, "api_calls": others}
     launched = integers(kernels, "launch_start_ns", NEVER)
@@ -135,13 +146,14 @@ def _events(
     whole = np.isin(
         names.code, [at for at, word in enumerate(names.words) if word.lower().split("_")[0].endswith(_WHOLE_DEVICE)]
     )
-    keys = {name: thread_keys(table) for name, table in tables.items()}
-    size = [table.num_rows for table in tables.values()]
-    part = np.repeat(np.arange(3), size)
+    keys = {name: thread_keys(table) for name, table in tables.items()} | dict.fromkeys(("begin", "end"), steps.thread)
+    start, end = (times | {"begin": steps.start, "end": steps.end} for times in (start, end))
+    size = [column.size for column in keys.values()]
+    part = np.repeat(np.arange(len(size)), size)
     row = np.concatenate([np.arange(number) for number in size])
-    key, first, last = (np.concatenate([column[name] for name in tables]) for column in (keys, start, end))
+    key, first, last = (np.concatenate([column[name] for name in keys]) for column in (keys, start, end))
     threads, thread = np.unique(key, return_inverse=True)
-    known = np.flatnonzero(first != NEVER)
+    known = np.flatnonzero(~np.isin(first, (NEVER, np.iinfo(np.int64).max)))
     order = known[np.lexsort((part[known], -last[known], first[known], thread[known]))]
     thread, first, last, part, row, key = (column[order] for column in (thread, first, last, part, row, key))
     reached = _running_maximum(thread, last)
@@ -149,8 +161,8 @@ def _events(
     # An empty call at the very start of another is no part of it, and two with one extent are one.
     number = np.cumsum(outermost) - 1
     event_of = {}
-    for at, name in enumerate(tables):
-        event_of[name] = np.full(tables[name].num_rows, -1)
+    for at, name in enumerate(keys):
+        event_of[name] = np.full(keys[name].size, -1)
         event_of[name][row[part == at]] = number[part == at]
     lead = np.flatnonzero(outermost)
     of_wait = np.where(part[lead] == 0, row[lead], -1)
@@ -243,7 +255,7 @@ def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recor
         for one in parts
     ]  # fmt: skip
     offsets = np.cumsum([(0,) * 7, *counts], axis=0)[:-1]
-    events, work, waits = [], [], []
+    events, work, waits, borders = [], [], [], []
     for one, (threads, calls, rows, names, lines, contexts, streams) in zip(moved, offsets.tolist(), strict=True):
         events.append(
             one.events._replace(
@@ -263,6 +275,7 @@ def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recor
             )
         )
         waits.append((one.waits[0] + rows, one.waits[1] + rows))
+        borders.append((_raised(one.borders[0], 2 * calls), _raised(one.borders[1], 2 * calls)))
     return Recorded(
         Events(*map(np.concatenate, zip(*events, strict=True))),
         _together(work),
@@ -270,6 +283,8 @@ def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recor
         np.concatenate([one.threads for one in parts]),
         np.empty(0, np.int64),
         all(one.has_dependencies for one in parts),
+        Steps(*map(np.concatenate, zip(*(one.steps for one in parts), strict=True))),
+        (np.concatenate([one for one, _ in borders]), np.concatenate([other for _, other in borders])),
     )
 
 

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from tracekit.analyses.whatif.edits import Floats
 from tracekit.analyses.whatif.model import Times
-from tracekit.analyses.whatif.recorded import NEVER, Recorded, thread_keys
+from tracekit.analyses.whatif.recorded import NEVER, Recorded
+from tracekit.analyses.windows import thread_keys
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Ints, Rows
@@ -25,6 +26,7 @@ _TIMED = {
     "api_calls": ("start_ns", "dur_ns"),
     "calls": ("start_ns", "end_ns"),
     "ranges": ("start_ns", "end_ns"),
+    "steps": ("start_ns", "end_ns"),
 }
 
 
@@ -101,6 +103,9 @@ class _ShiftedReport:
 
     def _columns(self, name: str, table: pa.Table) -> Mapping[str, Ints]:
         host = [column for column in _TIMED[name] if column in table.column_names]
+        if name == "steps":
+            steps = self._found.steps_moved(self._moved_by.event_start, self._moved_by.event_end)
+            return {column: times for column, times in zip(_TIMED[name], steps[2:], strict=True) if column in host}
         keys = thread_keys(table)
         changed: dict[str, Ints] = {}
         if name == "kernels":

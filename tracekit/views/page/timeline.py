@@ -272,8 +272,8 @@ def steps(frame: pd.DataFrame, dataset: Dataset, windows: pd.DataFrame | None) -
         windows: The windows of devices in steps, if they are known.
 
     Returns:
-        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``time_ns`` (wall clock, from a
-        device's first work of the step to that of the next; if there is no such work, the host's time),
+        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``time_ns`` (wall clock: the
+        longest window of the step on a device; if it has none, the host's time),
         ``gpu_time_ns``, ``kind`` (index into ``kinds``) and ``step`` (its row). Of more steps than there is room for,
         neighbours share a bar, which is that of the slowest. ``slow``: the steps that take far longer than the median
         of their kind, which is ``median_ns``, the slowest first.

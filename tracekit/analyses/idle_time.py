@@ -1,0 +1,286 @@
+"""What devices waited for while they were idle, as the module docstring of :mod:`tracekit.analyses.budget` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.analyses.subtrees import Hierarchy
+from tracekit.analyses.weighted_kernels import axis_of, from_graph
+from tracekit.analyses.windows import Windows, thread_keys
+from tracekit.arrays.codes import Labels, labels, lookup, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped
+from tracekit.arrays.intervals import Covered, covered, innermost, nesting_order, parents
+from tracekit.arrays.slices import greatest_of
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
+
+KINDS = (
+    *("compute", "communication", "communication_wait", "copy"),
+    *("host_blocked", "launch", "data_loading", "compilation", "host_code"),
+    *("graph", "dependency", "latency", "unknown"),
+)
+COMPUTE, COMMUNICATION, WAIT, COPY, _BLOCKED, _LAUNCH, _DATA = range(7)
+_COMPILATION, _HOST, _GRAPH, _DEPENDENCY, _LATENCY, _UNKNOWN = range(7, 13)
+#: The kinds of what threads do, the first that fits counts.
+_STATES = [_BLOCKED, _LAUNCH, _COMPILATION, _DATA]
+NEVER = np.iinfo(np.int64).min
+
+
+class Work(NamedTuple):
+    """Device work by line (process and device), start and id; ``start`` and ``end`` are on an axis of the lines.
+
+    ``order`` are the rows of ``table``, ``lines`` the processes and devices of the lines, ``shift`` is what their axis
+    adds to times; ``arrived`` is when the last rank had begun a collective, where that is proven, else the start;
+    ``thread``, ``launched`` and ``returned`` are of the launch, in real time.
+    """
+
+    table: pa.Table
+    order: Rows
+    line: Rows
+    lines: tuple[Ints, Ints]
+    shift: Ints
+    start: Ints
+    end: Ints
+    arrived: Ints
+    kind: Ints
+    module: Rows
+    thread: Ints
+    launched: Ints
+    returned: Ints
+
+    def column(self, name: str, null: int = -1) -> Ints:
+        """A column of integers."""
+        return integers(self.table, name, null)[self.order]
+
+    def words(self, name: str) -> Labels:
+        """A column of words."""
+        found = labels(self.table, name)
+        return found._replace(code=found.code[self.order])
+
+
+class Pieces(NamedTuple):
+    """Stretches of windows in which nothing changes, and how long they last; ``module`` is -1 for none."""
+
+    window: Rows
+    kind: Ints
+    module: Rows
+    ns: Ints
+
+
+def pieces(window: Rows, kind: Ints, module: Rows, ns: Ints) -> Pieces:
+    """Pieces that take little memory."""
+    return Pieces(window.astype(np.int32), kind.astype(np.int8), module.astype(np.int32), ns)
+
+
+def cut(start: Ints, end: Ints, edges: Ints) -> tuple[Rows, Rows, Ints, Ints]:
+    """Intervals cut at all edges in them: for each piece the row of its interval, the edge before it, start and end.
+
+    Edges ascend; the edge is -1 before the first, and may be where the piece starts.
+    """
+    low, high = np.searchsorted(edges, start, "right"), np.searchsorted(edges, end)
+    row = np.repeat(np.arange(start.size), high - low + 1)
+    again = np.flatnonzero(row[1:] == row[:-1])
+    first = np.cumsum(high - low + 1) - (high - low + 1)
+    edge = np.arange(row.size) + (low - first)[row] - 1
+    start, end = start[row], end[row]
+    start[again + 1] = end[again] = edges[edge[again + 1]]
+    return row, edge, start, end
+
+
+def distinct_times(times: Sequence[Ints]) -> Ints:
+    """All times in order, each once; sorting what is nearly in order is fast."""
+    ordered = np.sort(np.concatenate(times), kind="stable")
+    return ordered[np.append(True, ordered[1:] > ordered[:-1])] if ordered.size else ordered
+
+
+def is_inside(times: Covered, at: Ints) -> Flags:
+    """Which times lie in some stretches."""
+    if not times.start.size:
+        return np.zeros(at.size, bool)
+    row = np.searchsorted(times.start, at, side="right") - 1
+    return np.asarray((row >= 0) & (at < np.append(times.end, 0)[row]))
+
+
+class _Gaps(NamedTuple):
+    """Idle stretches for which a thread counts: real times, the thread, and the kind if known."""
+
+    window: Rows
+    start_ns: Ints
+    end_ns: Ints
+    thread: Rows
+    kind: Ints
+
+
+def idle_pieces(
+    dataset: Dataset, modules: Hierarchy | None, work: Work, windows: Windows, idle: Sequence[Ints]
+) -> list[Pieces]:
+    """What each idle stretch was spent on, given its window, start, end and the work that starts next."""
+    window, start, end, next_ = idle
+    columns = (work.start, work.thread, work.launched, work.returned)
+    begins, thread, launched, returned = (np.append(column, NEVER)[next_] for column in columns)
+    # At the end of the last window nothing comes next: what the thread of the step does counts.
+    last = (next_ == work.start.size) | (begins >= windows.end[window])
+    thread = np.where(last, windows.thread[window], thread)
+    shift = work.shift[windows.line[window]]
+    start, end = start - shift, end - shift
+    until = np.where(last, end, np.clip(returned, start, end))
+    known = last | (launched != NEVER)
+    host, after, lost = (np.flatnonzero(rows) for rows in (known & (start < until), known & (until < end), ~known))
+    kind = _kinds_after_launch(dataset, work, next_[after])
+    on_host = _Gaps(window[host], start[host], until[host], thread[host], np.full(host.size, -1))
+    waiting = _Gaps(window[after], until[after], end[after], thread[after], kind)
+    nothing = np.full(lost.size, -1)
+    unknown = pieces(window[lost], nothing + 1 + _UNKNOWN, nothing, (end - start)[lost])
+    return [unknown, _on_threads(dataset, modules, work, _Gaps(*map(np.append, on_host, waiting)))]
+
+
+def _kinds_after_launch(dataset: Dataset, work: Work, rows: Rows) -> Ints:
+    """What the device waited for once the launch of each of some work had returned."""
+    kind = np.where(_depends(dataset, work, rows), _DEPENDENCY, _LATENCY)
+    names, kinds = work.words("launch_name"), work.words("kind")
+    node = from_graph(work.table)[work.order] | np.isin(names.code, names.containing("graphlaunch"))
+    node &= ~np.isin(kinds.code, kinds.of("graph"))
+    if not node.any():
+        return kind
+    high = np.maximum.accumulate(work.end)
+    fresh = np.append(True, high[1:] > high[:-1])[: high.size]
+    latest = np.maximum.accumulate(np.where(fresh, np.arange(high.size), 0))
+    before = latest[rows - 1]
+    same = node[before] & node[rows] & (rows > 0)
+    for values in (work.launched, work.thread, work.line):
+        same &= values[before] == values[rows]
+    kind[same] = _GRAPH
+    return kind
+
+
+def _depends(dataset: Dataset, work: Work, rows: Rows) -> Flags:
+    """Whether a stream that starts some work was made to wait for other work, which ended later than all else.
+
+    That is: later than the return of the launch, and than the work before on the stream, since whose launch the stream
+    was made to wait.
+    """
+    calls = dataset.table("api_calls", ["name", "pid", "context", "stream", "start_ns", "kernel_id"])
+    waits = waits_of_streams(calls) & (integers(calls, "kernel_id") >= 0)
+    calls = calls.filter(pa.array(waits & (integers(calls, "stream") >= 0)))
+    if not calls.num_rows or not rows.size:
+        return np.zeros(rows.size, bool)
+    both = [np.append(work.column(name), integers(calls, name)) for name in ("pid", "context", "stream")]
+    stream, of_wait = np.split(grouped(both).group, [work.line.size])
+    before = _before_on_stream(stream)[rows]
+    started, ended = (work.column(name) for name in ("start_ns", "end_ns"))
+    since = np.where(work.launched == NEVER, started, work.launched)[before]
+    since = np.where(before >= 0, since, min(int(started.min()), int(integers(calls, "start_ns").min())) - 1)
+    times = [integers(calls, "start_ns"), since, work.launched[rows]]
+    wait_at, low, high = axis_of(dataset, [of_wait, stream[rows], stream[rows]], times)
+    order = np.argsort(wait_at, kind="stable")
+    until = lookup(ended, positions(integers(calls, "kernel_id"), work.column("kernel_id")), NEVER)[order]
+    low, high = np.searchsorted(wait_at[order], low, "right"), np.searchsorted(wait_at[order], high)
+    latest = np.maximum(work.returned[rows], np.where(before >= 0, ended[before], NEVER))
+    return greatest_of(until)(low, high, NEVER) > latest
+
+
+def waits_of_streams(calls: pa.Table) -> Flags:
+    """Which API calls make a stream wait."""
+    names = labels(calls, "name")
+    return np.isin(names.code, names.containing("streamwaitevent"))
+
+
+def _before_on_stream(stream: Rows) -> Rows:
+    """For each row the one before it on its stream, or -1."""
+    order = np.argsort(stream, kind="stable")
+    before = np.full(stream.size, -1)
+    same = stream[order[1:]] == stream[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    return before
+
+
+class _Spans(NamedTuple):
+    """What threads did, from when to when; ``module`` is that of calls, else -1."""
+
+    thread: Ints
+    start: Ints
+    end: Ints
+    module: Rows
+
+    def at(self, rows: Rows | Flags) -> _Spans:
+        return _Spans(*(column[rows] for column in self))
+
+
+_NOTHING = _Spans(*np.zeros((4, 0), np.int64))
+
+
+def _on_threads(dataset: Dataset, modules: Hierarchy | None, work: Work, gaps: _Gaps) -> Pieces:
+    """The stretches, cut wherever their thread begins or ends something."""
+    thread, first = grouped((gaps.thread,))
+    threads = gaps.thread[first]
+    done = [*_done_by_threads(dataset, work), _calls(dataset, modules)]
+    done = [spans._replace(thread=positions(spans.thread, threads)) for spans in done]
+    done = [spans if (spans.thread >= 0).all() else spans.at(spans.thread >= 0) for spans in done]
+    groups = [thread, thread, *(spans.thread for spans in done for _ in range(2))]
+    times = [gaps.start_ns, gaps.end_ns, *(column for spans in done for column in (spans.start, spans.end))]
+    start, end, *placed = axis_of(dataset, groups, times)
+    done = [
+        spans._replace(start=first, end=last)
+        for spans, first, last in zip(done, placed[::2], placed[1::2], strict=True)
+    ]
+    # What was done outside of all stretches is most of a run in which the device seldom waits.
+    host = gaps.kind < 0
+    asked = [covered(start[host], end[host])] * 4 + [covered(start, end)]
+    done = [_touching(spans, times) for spans, times in zip(done, asked, strict=True)]
+    states = [covered(spans.start, spans.end) for spans in done[:-1]]
+    calls = done[-1].at(nesting_order(done[-1].start, done[-1].end))
+    changes = [calls.start, calls.end, *(column for state in states for column in (state.start, state.end))]
+    edges = distinct_times([*changes, np.array([NEVER])])
+    row, edge, start, end = cut(start, end, edges)
+    used, on_host, module = (np.zeros(edges.size, type_) for type_ in (bool, np.int8, np.int32))
+    used[edge] = True
+    at = edges[used]
+    on_host[used] = np.select([is_inside(state, at) for state in states], _STATES, _HOST)
+    around = innermost(calls.start, calls.end, parents(calls.start, calls.end)[0], at, at + 1)
+    module[used] = lookup(calls.module, around)
+    kind = gaps.kind[row]
+    return pieces(gaps.window[row], np.where(kind < 0, on_host[edge], kind), module[edge], end - start)
+
+
+def _touching(spans: _Spans, times: Covered) -> _Spans:
+    """What was done in some stretches of time."""
+    next_ = np.searchsorted(times.end, spans.start, side="right")
+    return spans.at(np.append(times.start, np.iinfo(np.int64).max)[next_] < spans.end)
+
+
+def _done_by_threads(dataset: Dataset, work: Work) -> list[_Spans]:
+    """When threads did each of ``_STATES``."""
+    columns = ["pid", "tid", "start_ns", "dur_ns"]
+    waits, others = (_spans(dataset.table(name, columns)) for name in ("waits", "api_calls"))
+    rows = np.flatnonzero(work.launched != NEVER)
+    launches = _Spans(work.thread[rows], work.launched[rows], work.returned[rows], np.full(rows.size, -1, np.int8))
+    calls = _Spans(*(np.concatenate(pair) for pair in zip(others, launches, strict=True)))
+    return [waits, calls, *_phases(dataset)]
+
+
+def _phases(dataset: Dataset) -> list[_Spans]:
+    """When threads compiled, and when they loaded data."""
+    phases = labels(dataset.table("ranges", ["phase"]), "phase")
+    if not phases.of("compile", "data").size:
+        return [_NOTHING, _NOTHING]
+    table = dataset.table("ranges", ["pid", "tid", "end_tid", "start_ns", "end_ns"])
+    ends_here = ~np.asarray(table.column("end_tid").is_valid())
+    return [_spans(table).at(ends_here & np.isin(phases.code, phases.of(name))) for name in ("compile", "data")]
+
+
+def _calls(dataset: Dataset, modules: Hierarchy | None) -> _Spans:
+    if modules is None:
+        return _NOTHING
+    table = dataset.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
+    return _spans(table)._replace(module=modules.rows(table))
+
+
+def _spans(table: pa.Table) -> _Spans:
+    start = integers(table, "start_ns")
+    end = integers(table, "end_ns") if "end_ns" in table.column_names else start + integers(table, "dur_ns")
+    return _Spans(thread_keys(table), start, end, np.full(start.size, -1, np.int8))

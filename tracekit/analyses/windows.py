@@ -1,0 +1,80 @@
+"""Which time of a device is which step's: windows, by what is *finished*.
+
+A window of a process and device ends with the last end of its step's own work there, and begins where the one before
+ended; a step whose work ends no later than that of an earlier one has none. The first begins with its step on the
+host, or with its first work if that is earlier; the last ends with its step on the host, if that is later than its
+work. Where no work of a process and device has a step, all of it is one window.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays.codes import lookup, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped, maxima, minima
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
+
+_UNKNOWN = np.iinfo(np.int64)
+
+
+class Steps(NamedTuple):
+    """The steps of a report on the host; where that is not known, they begin after and end before all else."""
+
+    id: Ints
+    thread: Ints
+    start: Ints
+    end: Ints
+
+
+class Windows(NamedTuple):
+    """The windows of all lines, by line and start, with the thread of each step on the host."""
+
+    line: Rows
+    step: Ints
+    thread: Ints
+    start: Ints
+    end: Ints
+
+
+def thread_keys(table: pa.Table) -> Ints:
+    """A number for the thread of each row."""
+    pid, tid = (integers(table, name).astype(np.int64) for name in ("pid", "tid"))
+    return (pid << 32) | (tid & 0xFFFF_FFFF)
+
+
+def host_steps(dataset: Dataset) -> Steps:
+    """The steps of a report."""
+    table = dataset.table("steps", ["step_id", "pid", "tid", "start_ns", "end_ns"])
+    start, end = integers(table, "start_ns", _UNKNOWN.max), integers(table, "end_ns", _UNKNOWN.min)
+    return Steps(integers(table, "step_id"), thread_keys(table), start, end)
+
+
+def windows_of(line: Rows, step: Ints, start: Ints, end: Ints, steps: Steps) -> Windows:
+    """The windows of work, given its line (process and device, from 0), step (-1 for none) and times."""
+    stepped = np.zeros(int(line.max(initial=-1)) + 1, bool)
+    stepped[line[step >= 0]] = True
+    rows = np.flatnonzero((step >= 0) | ~stepped[line])
+    group, first = grouped((line[rows], step[rows]))
+    start, end = minima(group, start[rows], first.size), maxima(group, end[rows], first.size)
+    line, step = line[rows[first]], step[rows[first]]
+    place = positions(step, steps.id)
+    begun, done = lookup(steps.start, place, _UNKNOWN.max), lookup(steps.end, place, _UNKNOWN.min)
+    order = np.lexsort((step, np.where(begun < _UNKNOWN.max, begun, start), line))
+    # Numbers that rise with the end within a line, and from line to line.
+    rank = grouped((line, end)).group[order]
+    own = order[rank > np.append(-1, np.maximum.accumulate(rank)[:-1])[: rank.size]]
+    line, step, start, end = line[own], step[own], np.minimum(start, begun)[own], end[own]
+    follows = np.flatnonzero(line[1:] == line[:-1])
+    start[follows + 1] = end[follows]
+    return Windows(
+        line, step, lookup(steps.thread, place[own]), start, np.where(_is_last(line), np.maximum(end, done[own]), end)
+    )
+
+
+def _is_last(line: Rows) -> Flags:
+    return np.append(line[1:] != line[:-1], True)[: line.size]
