@@ -470,3 +470,11 @@ def test_a_call_that_makes_no_sense_has_exit_code_2(args: tuple[str, ...], words
     outcome = command("diff", *args)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert words in outcome.err
+
+
+def test_a_failing_gate_names_a_step_once() -> None:
+    row = {"what": "step", "path": "step", "shapes": None, "status": "slower", "change": 0.2, "own_change_ns": 5}
+    assert view.judged([row, row | {"path": "train"}], 0.05) == [
+        "slower by 20.0 %, more than 5.0 %: step",
+        "slower by 20.0 %, more than 5.0 %: step train",
+    ]

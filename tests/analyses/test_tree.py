@@ -15,6 +15,8 @@ import tracekit
 from tests.command import command
 from tests.trace_lines import report
 from tracekit.analyses import modules as modules_by_time, tree as module_tree
+from tracekit.analyses.subtrees import Folding, hierarchy, patterns
+from tracekit.dataset.patterns import Pattern
 from tracekit.views import tree
 from tracekit.views.formatting import nouns
 
@@ -171,6 +173,55 @@ nodes = st.recursive(
     lambda below: st.tuples(names, st.sampled_from("XY"), st.lists(below, max_size=4, unique_by=lambda node: node[0])),
     max_leaves=12,
 )
+
+
+@settings(max_examples=30)
+@given(st.lists(nodes, min_size=1, max_size=3, unique_by=lambda node: node[0]))
+def test_patterns_name_the_modules_of_their_lines_and_no_others(
+    tmp_path_factory: pytest.TempPathFactory, forest: list[Node]
+) -> None:
+    dataset = tracekit.parse(report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest)))
+    modules = hierarchy(dataset)
+    stars = patterns(modules)
+    for line in Folding(modules).lines():
+        assert len({stars[row] for row in line.rows}) == 1
+        for pattern in (line.pattern, stars[line.rows[0]]):
+            assert Pattern(pattern).rows(modules.path) == sorted(line.rows)
+        part = module_tree.frame(dataset.subtree(line.pattern))
+        assert (part.pattern[0], part.modules[0]) == (line.pattern, len(line.rows))
+
+
+def test_a_root_that_is_a_number_has_no_star_alone(parsed: Parse) -> None:
+    roots: list[Node] = [(str(at), "Net", [("mlp", "Mlp", [])]) for at in range(3)]
+    assert patterns(hierarchy(parsed(lines_of(roots)))) == ["0…2", "0…2.mlp"] * 3
+
+
+def test_numbers_of_classes_that_run_through_the_model_are_folded_and_different_modules_are_not(parsed: Parse) -> None:
+    """As with_stack names modules: each class counts for itself, and two norms of a block share their class."""
+    blocks: list[Node] = [
+        (
+            f"Block_{at + 3}",
+            "Block",
+            [
+                (f"Norm_{2 * at}", "Norm", []),
+                ("Rotary_0", "Rotary", []),
+                (f"Mlp_{at}", "Mlp", [(f"Fused_{at + 7}", "Fused", [])]),
+                (f"Norm_{2 * at + 1}", "Norm", []),
+            ],
+        )
+        for at in range(4)
+    ]
+    modules = hierarchy(parsed(lines_of([("Net_0", "Net", [*blocks, ("Norm_8", "Norm", [])])])))
+    assert [*dict.fromkeys(patterns(modules))] == [
+        "Net_0",
+        "Net_0.Block_*",
+        "Net_0.Block_*.Norm_{0…6:2}",
+        "Net_0.Block_*.Rotary_0",
+        "Net_0.Block_*.Mlp_*",
+        "Net_0.Block_*.Mlp_*.Fused_*",
+        "Net_0.Block_*.Norm_{1…7:2}",
+        "Net_0.Norm_8",
+    ]
 
 
 @settings(max_examples=30)

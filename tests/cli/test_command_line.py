@@ -16,9 +16,9 @@ SUMMARY = """\
 report.sqlite Nsight Systems 2023.4.4.54-234433681190v0, schema 3.7.2
 3 kernels (210 ns on the GPU) in 1 process
 2 calls of 2 modules
-1 step (1 us); median host time
+1 step (step on the host 1 us)
 
-Wall clock of the median step, 760 ns
+Wall clock per step (median), 760 ns
 CCCCCCCCCCCCCCCCCCCCCLLLHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHTTTTTTT
 
 kind median step share of all led by

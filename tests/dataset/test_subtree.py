@@ -1,5 +1,6 @@
 """One module's part of a dataset: what it holds, and that little else is read."""
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from tracekit.tables import TABLES
 SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 WITH_MODULES = [name for name, spec in SPECS.items() if "module_id" in spec.schema().names]
 LAYER = "LlamaForCausalLM.model.layers.3"
-PARTS = ["LlamaForCausalLM", f"{LAYER}.mlp"]
+PARTS = ["LlamaForCausalLM", f"{LAYER}.mlp", "LlamaForCausalLM.model.layers.*.mlp", "LlamaForCausalLM.*.*.1*"]
 #: Paths of which one begins like another without being above it, and a step without its module.
 ALIKE = """
 range  1    0  100 ProfilerStep#1
@@ -49,8 +50,9 @@ def small(tmp_path: Path) -> Dataset:
 
 
 def below(dataset: Dataset, path: str) -> pa.Array:
+    named = re.compile(re.escape(path).replace(r"\*", "[^.]*") + r"(\..*)?")
     modules = dataset.table("modules", ["module_id", "path"]).to_pylist()
-    return pa.array([m["module_id"] for m in modules if f"{m['path']}.".startswith(f"{path}.")], pa.int32())
+    return pa.array([m["module_id"] for m in modules if named.fullmatch(m["path"])], pa.int32())
 
 
 def plain(table: pa.Table) -> pa.Table:

@@ -1,6 +1,7 @@
 """The summary that ``tracekit parse`` prints."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from rich.console import Console
 import tracekit
 from tests.command import ROOT
 from tests.trace_lines import report
-from tracekit.analyses import phases, steps, tree as module_tree
+from tracekit.analyses import budget, phases, steps, tree as module_tree
 from tracekit.dataset.opening import Dataset
-from tracekit.views import summary
+from tracekit.dataset.patterns import Pattern, literals
+from tracekit.views import budget as budget_view, summary
 
 
 def printed(dataset: Dataset, width: int) -> list[str]:
@@ -45,6 +47,7 @@ def test_the_summary_of_several_ranks_keeps_to_the_width(tmp_path: Path, width: 
     ]
     assert max(cell_len(line) for line in lines if "show tree" not in line) <= width
     assert folder == f"Tables are in {tmp_path}/run"
+    assert any(line.startswith("3 train steps on each of 4 ranks (step on the host 18.6 ms") for line in lines)
     assert last.startswith("Findings (the most each saves of the median step): ")
 
 
@@ -76,3 +79,77 @@ def test_compilation_is_named_once_and_left_out_of_the_times_of_steps(tmp_path: 
     assert [step["median_host_ns"] for step in summary.steps_by_kind(dataset)] == [500]
     assert steps.frame(dataset)[["host_ns", "compile_ns"]].to_numpy().tolist() == [[500, 400]]
     assert phases.frame(dataset).host_median_ns.tolist() == [500]
+
+
+#: The first of three steps is nearly all one launch: compute is much of the median step, and little of all.
+SLOW_FIRST = "".join(
+    f"""
+    range   1 {at} {at + length} ProfilerStep#{number}
+    range   1 {at} {at + length} {{'Module': 'top', 'Inputs': [[1]]}}
+    launch  1 {at + 1} {at + 3} #{number}0
+    kernel  1 {at + 4} {at + 10} #{number}0
+    launch  1 {at + 12} {at + length - 40} #{number}1
+    kernel  1 {at + length - 30} {at + length - 10} #{number}1
+    """
+    for number, (at, length) in enumerate(((0, 100_000), (100_100, 100), (100_300, 100)), 1)
+)
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_kind_stays_by_its_share_of_the_median_step_or_of_all_and_the_bar_has_no_blank(
+    tmp_path: Path, width: int
+) -> None:
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", SLOW_FIRST))
+    lines = printed(dataset, width)
+    (title,) = [at for at, line in enumerate(lines) if line.startswith("Wall clock per step (median), ")]
+    bar = lines[title + 1]
+    assert len(bar) == min(width, 80) == len(bar.strip())
+    found = budget.overview(dataset)
+    kept = (found["share"] >= 0.01) | (found["total_share"] >= 0.01)
+    assert found["total_share"][found["kind"] == "compute"] < 0.01 < found["share"][found["kind"] == "compute"]
+    assert [line.split("  ")[1].strip() for line in lines if line[1:2] in {*bar} and line[2:4] == "  "] == [
+        kind.replace("_", " ") for kind in found["kind"][kept]
+    ]
+    assert {*bar} <= {line[1] for line in lines if line[2:4] == "  "}
+
+
+def test_what_a_cpu_runs_to_compile_is_in_no_share(tmp_path: Path) -> None:
+    lines = """
+        range 1   0 900 {'Module': 'Net', 'Inputs': [[2]]}
+        range 1 100 500 _compile.compile_inner (dynamo_timed)
+        op    1 110 480 aten::empty
+        op    1 600 660 aten::addmm
+        op    1 950 970 aten::sum
+    """
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", lines))
+    text = "\n".join(printed(dataset, 120))
+    assert "2 operators (80 ns on the CPU)" in text
+    assert text.count("compilation") == 2  # how long, and what to do about it
+    assert "370 ns" not in text
+    assert module_tree.frame(dataset).share.tolist() == [0.75]
+    work = dataset.coverage().query("what == 'kernels'")
+    assert dict(zip(work.cause, work.share, strict=True)) == {"range": 0.75, "outside_modules": 0.25}
+
+
+def test_without_markers_no_calls_are_unclear(parsed: Callable[..., Dataset]) -> None:
+    """Ranges and operators have no markers whose path could be unclear."""
+    dataset = parsed("range 1 0 90 a\nlaunch 1 10 20 #1\nkernel 1 30 50 #1\nlaunch 1 95 96 #2\nkernel 1 97 99 #2")
+    row = {"what": "calls: losses", "cause": "module_unclear", "known": False, "advice": "mark them", "count": 15}
+    dataset.manifest["coverage"].append(row | {"detail": "", "time_ns": 0, "share": 1.0})
+    assert not any("module_unclear" in line for line in summary.advice(dataset))
+    assert any("outside_ranges" in line for line in summary.advice(dataset))
+
+
+@pytest.mark.parametrize("cells", range(8, 60, 3))
+def test_a_shortened_pattern_names_the_modules_of_the_whole_one_or_is_cut(cells: int) -> None:
+    paths = [f"Net.Block_{at}.Attention_{at}.Norm_{2 * at + odd}" for at in range(4) for odd in (0, 1)]
+    paths += [f"Net.Block_{at}.Mlp_{at}.Norm_{at + 8}" for at in range(4)]
+    whole = [
+        *("Net.Block_*.Attention_*.Norm_{0…6:2}", "Net.Block_*.Attention_*.Norm_{1…7:2}", "Net.Block_*.Mlp_*.Norm_*")
+    ]
+    lines = ["*".join(literals(pattern)) for pattern in whole]
+    for pattern in whole:
+        text = budget_view._shorter(pattern, cells, lines)
+        assert Pattern(text).rows(paths) == Pattern(pattern).rows(paths) != []
+        assert text == pattern or len(text) <= cells < len(pattern)
+    assert budget_view._shorter(whole[-1], 15, lines) == "*.Mlp_*.Norm_*"

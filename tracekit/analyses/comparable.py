@@ -8,7 +8,7 @@ from tracekit.analyses.nodes import hierarchy_keys
 from tracekit.analyses.phase_times import TRAINING
 from tracekit.analyses.step_metrics import KeyTimes, common_properties
 from tracekit.analyses.step_times import StepTimes, step_times
-from tracekit.analyses.subtrees import hierarchy, series
+from tracekit.analyses.subtrees import hierarchy, patterns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
 
@@ -121,15 +121,8 @@ def names_of(before: Dataset, after: Dataset, *, strip_root: bool) -> tuple[tupl
 
 
 def patterns_of(dataset: Dataset, names: list[str]) -> dict[str, str]:
-    """For the name of each module the same with a star for numbers of series: ``top.layers.*.mlp``."""
-    modules = hierarchy(dataset)
-    patterns: list[str] = []
-    for name, last, numbered, parent in zip(names, modules.name, series(modules), modules.parent.tolist(), strict=True):
-        above = name.removesuffix(last)
-        if parent >= 0 and above == f"{names[parent]}.":
-            above = f"{patterns[parent]}."
-        patterns.append(f"{above}{numbered or last}" if name.endswith(last) else name)
-    return dict(zip(names, patterns, strict=True))
+    """For the name of each module the pattern of its line in the tree: ``top.layers.*.mlp``."""
+    return dict(zip(names, patterns(hierarchy(dataset), names), strict=True))
 
 
 def measured(

@@ -28,6 +28,7 @@ from tracekit.analyses.step_times import StepTimes
 from tracekit.analyses.wall_clock import WallClock, wall_clocks
 from tracekit.arrays.types import Flags, Floats
 from tracekit.dataset.opening import Dataset
+from tracekit.dataset.patterns import Pattern
 from tracekit.errors import UsageError
 
 _FEW_STEPS = 5
@@ -181,13 +182,13 @@ def share_of_time(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def part_of(difference: Difference, path: str | None, min_share: float) -> Difference:
-    """The comparison of whole steps, and of the modules at or below a path that have some share of the time.
+    """The comparison of whole steps, and of modules at or below a path or pattern that have some share of the time.
 
     Raises:
         UsageError: If there is no such module.
     """
     rows = difference.rows
-    inside = np.array([path is None or f"{one}.".startswith(f"{path}.") for one in rows["path"]], bool)
+    inside = np.ones(len(rows), bool) if path is None else np.array(Pattern(path).inside(rows["path"]), bool)
     if not (inside & (rows["what"] == "module")).any() and path is not None:
         raise UsageError(f"neither dataset has a module {path}")
     kept = (rows["what"] != "module") | (share_of_time(rows) >= min_share)

@@ -46,13 +46,12 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     last = _last(rows)
     modules = hierarchy(dataset)
     event = _events(rows, last.row)
-    module = event["module_id"] - modules.first
-    inside = (module >= 0) & (module < len(modules.path))
+    module = modules.rows_of(event["module_id"])
     table = pd.DataFrame(
         {
             "lane": np.where(last.certain, rows.lane[last.row], -1),
             "step_id": event["step_id"],
-            "module": np.where(inside, module, -1),
+            "module": module,
             "name": event["name"],
             "ranks": last.ranks,
             "waited_ns": last.waited_ns,

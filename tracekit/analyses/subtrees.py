@@ -2,23 +2,26 @@
 
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import sums_by
 from tracekit.arrays.intervals import by_level
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.dataset.patterns import numbers_as_text
 from tracekit.markers.base import MODULE, RANGE
 
 
 class Hierarchy(NamedTuple):
     """The modules in pre-order; ``parent`` is -1 for a root, and the subtree of ``m`` is ``m`` to ``end[m]``."""
 
-    first: int
+    ids: Ints
     path: list[str]
     name: list[str]
     class_name: list[str | None]
@@ -29,9 +32,11 @@ class Hierarchy(NamedTuple):
 
     def rows(self, table: pa.Table) -> Rows:
         """The row of each entry of a table's ``module_id``; -1 for none, and for modules outside this hierarchy."""
-        ids = integers(table, "module_id").astype(np.int64)
-        inside = (ids >= self.first) & (ids < self.first + len(self.path))
-        return np.where(inside, ids - self.first, -1)
+        return self.rows_of(integers(table, "module_id").astype(np.int64))
+
+    def rows_of(self, ids: Ints) -> Rows:
+        """The row of each id of a module; -1 for none, and for modules outside this hierarchy."""
+        return positions(ids, self.ids)
 
     def paths(self, rows: Rows) -> list[str | None]:
         """The paths of some rows, None for no module."""
@@ -62,19 +67,20 @@ class Pairs(NamedTuple):
 
 
 def hierarchy(dataset: Dataset) -> Hierarchy:
-    """The modules of a dataset, or of a subtree of one."""
+    """The modules of a dataset, or of subtrees of one; depths are those below their roots."""
     columns = ["module_id", "path", "name", "class_name", "depth", "parent_id", "subtree_end_id", "kind"]
     modules = dataset.table("modules", columns)
-    first = modules.column("module_id")[0].as_py() if modules.num_rows else 0
-    parent, depth = (integers(modules, name).astype(np.int64) for name in ("parent_id", "depth"))
+    ids, above, depth, end = (integers(modules, columns[at]).astype(np.int64) for at in (0, 5, 4, 6))
+    parent = positions(above, ids)
+    root = np.maximum.accumulate(np.where(parent < 0, np.arange(ids.size), 0))
     return Hierarchy(
-        first,
+        ids,
         modules.column("path").to_pylist(),
         modules.column("name").to_pylist(),
         modules.column("class_name").to_pylist(),
-        depth - (depth[0] if depth.size else 0),
-        np.maximum(parent - first, -1),
-        integers(modules, "subtree_end_id").astype(np.int64) - first,
+        depth - depth[root],
+        parent,
+        np.searchsorted(ids, end),
         modules.column("kind").to_pylist(),
     )
 
@@ -154,15 +160,194 @@ def is_numbered(modules: Hierarchy, row: int) -> bool:
     return class_name is not None and number.isdecimal() and above == class_name.replace(".", "_")
 
 
-def patterns(modules: Hierarchy) -> list[str]:
-    """For each module its path with ``*`` for the numbers of series: ``top.layers.*.mlp``."""
-    answer: list[str] = []
-    for row, (name, parent) in enumerate(zip(series(modules), modules.parent.tolist(), strict=True)):
-        own = modules.name[row] if name is None else name
-        answer.append(f"{answer[parent]}.{own}" if parent >= 0 else modules.path[row])
-    return answer
-
-
 def _numbers(name: str) -> Iterator[tuple[str, int]]:
     for match in [*_NUMBER.finditer(name)][: -_MOST_NUMBERS - 1 : -1]:
         yield f"{name[: match.start()]}*{name[match.end() :]}", int(match[0])
+
+
+#: How many kinds of layers may alternate: attention in each eighth layer.
+_MOST_KINDS = 8
+#: Beside more siblings than this a star is not tried.
+_MOST_SIBLINGS = 1000
+_DIGITS, _MOST_DIGITS = re.compile(r"\d+"), 9
+
+
+class Line(NamedTuple):
+    """Modules that share a line of the tree, in pre-order.
+
+    Attributes:
+        rows: The modules.
+        depth: How far below the top they are.
+        copies: How many siblings were folded.
+        label: Their names: ``layers_0 … 3``.
+        pattern: Their paths as a :class:`~tracekit.dataset.patterns.Pattern`.
+        star: What stands for their names in :func:`patterns`.
+    """
+
+    rows: list[int]
+    depth: int
+    copies: int
+    label: str
+    pattern: str
+    star: str
+
+
+class Folding:
+    """Folds siblings that are alike: of one series and class, with the same names and classes below.
+
+    Numbers of names below may change as those of the siblings do: ``layers.3.mlp`` in ``layers.3``.
+    """
+
+    def __init__(self, modules: Hierarchy) -> None:
+        self._names, self._series = modules.name, series(modules)
+        self._size = (modules.end - np.arange(modules.end.size)).tolist()
+        self._parents = parents = modules.parent.tolist()
+        self._paths, self._own = modules.path, own_paths(modules)
+        self._children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+        for row, parent in enumerate(parents):
+            self._children[parent].append(row)
+        kinds: dict[tuple[object, ...], int] = {}
+        self._kind = [0] * len(parents)
+        self._numbers: list[list[int]] = [[] for _ in parents]
+        for row in reversed(range(len(parents))):
+            name = self._names[row]
+            if is_numbered(modules, row):
+                name = ""
+            elif modules.kind[row] == RANGE or self._series[row] is not None:
+                self._numbers[row] = [int(number) for number in _DIGITS.findall(name)]
+                name = _DIGITS.sub("*", name)
+            below = tuple(self._kind[child] for child in self._children[row])
+            kind = modules.kind[row], modules.class_name[row], name, below
+            self._kind[row] = kinds.setdefault(kind, len(kinds))
+
+    def lines(self, tops: list[int] | None = None) -> Iterator[Line]:
+        """The lines, in pre-order: all, or those of some modules and what is below, folded as among all."""
+        ahead = (self._folded([[row] for row in self._children[-1]], 0) if tops is None else self._tops(tops))[::-1]
+        while ahead:
+            line = ahead.pop()
+            yield line
+            below = [self._children[row] for row in line.rows]
+            siblings = [[children[at] for children in below] for at in range(len(below[0]))]
+            ahead += self._folded(siblings, line.depth + 1)[::-1]
+
+    def _tops(self, tops: list[int]) -> list[Line]:
+        line_of = {row: at for at, line in enumerate(self.lines()) for row in line.rows}
+        groups: dict[int, list[list[int]]] = {}
+        for row in tops:
+            groups.setdefault(line_of[row], []).append([row])
+        lines = [self._line(copies, [], 0) for copies in groups.values()]
+        return lines if len(lines) == 1 else [line._replace(label=line.pattern) for line in lines]
+
+    def _folded(self, siblings: list[list[int]], depth: int) -> list[Line]:
+        members: list[list[list[int]]] = []
+        #: The siblings of each series since one that is in none: series may alternate.
+        by_series: dict[str, list[list[int]]] = {}
+        for rows in [*siblings, None]:
+            name = None if rows is None else self._series[rows[0]]
+            if rows is not None and name is not None:
+                by_series.setdefault(name, []).append(rows)
+                continue
+            lines = [line for alike in by_series.values() for line in self._runs(alike)]
+            members += [*sorted(lines), *([] if rows is None else [[rows]])]
+            by_series.clear()
+        beside = [self._own[rows[0]] for rows in siblings]
+        return [self._line(copies, beside, depth) for copies in members]
+
+    def _runs(self, siblings: list[list[int]]) -> Iterator[list[list[int]]]:
+        """The lines of a series: neighbours that are alike, or kinds that alternate."""
+        start = 0
+        while start < len(siblings):
+            period, end = self._period(siblings, start)
+            lines: list[list[list[int]]] = []
+            for at in range(start, min(start + period, end)):
+                alike = next((line for line in lines if self._alike(line[0][0], siblings[at][0])), None)
+                lines += [[]] if alike is None else []
+                (lines[-1] if alike is None else alike).extend(siblings[at:end:period])
+            yield from map(sorted, lines)
+            start = end
+
+    def _period(self, siblings: list[list[int]], start: int) -> tuple[int, int]:
+        """After how many siblings kinds repeat, so that most of them do, and where that ends."""
+        period, end = 1, start
+        for longer in range(1, _MOST_KINDS + 1):
+            at = start + longer
+            while at < len(siblings) and self._alike(siblings[at - longer][0], siblings[at][0]):
+                at += 1
+            if at > end and (longer == 1 or at - start >= 2 * longer):
+                period, end = longer, at
+        return period, end
+
+    def _line(self, copies: list[list[int]], beside: list[str], depth: int) -> Line:
+        rows = [row for copy in copies for row in copy]
+        label = folded(self._names[rows[0]], self._names[rows[-1]])
+        numbers, star = spelled([self._own[row] for row in rows])
+        if star != numbers and len(copies) < len(beside):
+            glob = star.replace("[", "[[]")
+            is_exact = len(beside) <= _MOST_SIBLINGS and sum(fnmatchcase(own, glob) for own in beside) == len(copies)
+            star = star if is_exact else numbers
+        # As the first part, a star alone is all parts in front.
+        star = numbers if star == "*" and not depth else star
+        return Line(rows, depth, len(copies), label, self._pattern(rows), star)
+
+    def _pattern(self, rows: list[int]) -> str:
+        texts: list[str] = []
+        while rows:
+            texts.insert(0, spelled([self._own[row] for row in rows])[0])
+            inside = [row for row in rows if self._parents[row] >= 0 and self._own[row] != self._paths[row]]
+            rows = [*dict.fromkeys(self._parents[row] for row in inside)]
+        return ".".join(texts)
+
+    def _alike(self, first: int, second: int) -> bool:
+        if self._kind[first] != self._kind[second]:
+            return False
+        numbers, others = (
+            [n for own in self._numbers[row : row + self._size[row]] for n in own] for row in (first, second)
+        )
+        changes = {number - other for number, other in zip(numbers, others, strict=True)}
+        return len(changes - {0}) <= 1
+
+
+def folded(first: str, last: str) -> str:
+    """The name of a line of layers: ``layer_0 … 3``, or both names where they differ in more than a number."""
+    parts, others = (re.split(r"(\d+)", name) for name in (first, last))
+    unlike = [at for at, pair in enumerate(zip(parts, others, strict=False)) if pair[0] != pair[1]]
+    if first == last or len(parts) != len(others) or len(unlike) != 1 or unlike[0] % 2 == 0:
+        return first if first == last else f"{first} … {last}"
+    parts[unlike[0]] += f" … {others[unlike[0]]}"
+    return "".join(parts)
+
+
+def spelled(names: list[str]) -> tuple[str, str]:
+    """Names that differ in numbers as a part of a pattern: with these numbers, ``layer_0…3``, and with stars."""
+    columns = [set(values) for values in zip(*(re.split(r"([0-9]+)", name) for name in {*names}), strict=False)]
+    changing = [at for at, values in enumerate(columns) if len(values) > 1]
+    texts = ["*" if at in changing else values.pop() for at, values in enumerate(columns)]
+    star = "".join(texts)
+    if changing and max(map(len, columns[changing[0]])) <= _MOST_DIGITS:
+        texts[changing[0]] = numbers_as_text(map(int, columns[changing[0]]))
+    return "".join(texts), star
+
+
+def own_paths(modules: Hierarchy) -> list[str]:
+    """The path of each module below the one that holds it; whole where it does not begin with that one's."""
+    paths, above = modules.path, [*modules.path, ""]
+    return [path.removeprefix(f"{above[parent]}.") for path, parent in zip(paths, modules.parent.tolist(), strict=True)]
+
+
+def patterns(modules: Hierarchy, paths: list[str] | None = None) -> list[str]:
+    """For each module the pattern of its line in the tree: ``top.layers.*.mlp``.
+
+    A star stands where it names the modules of the line and no others, else their numbers: ``0…31``.
+
+    Args:
+        modules: The modules.
+        paths: Their paths, if they are known by others than their own.
+    """
+    paths, own, answer = paths or modules.path, own_paths(modules), [""] * len(modules.path)
+    for line in Folding(modules).lines():
+        for row in line.rows:
+            parent = int(modules.parent[row])
+            above = f"{paths[parent]}." if parent >= 0 else ""
+            star = line.star if paths[row] in (own[row], f"{above}{own[row]}") else paths[row]
+            answer[row] = f"{answer[parent]}.{star}" if above and paths[row] == f"{above}{own[row]}" else star
+    return answer

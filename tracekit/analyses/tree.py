@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,11 +11,10 @@ from tracekit.analyses import modules as modules_by_time
 from tracekit.analyses.base import Columns, taken
 from tracekit.analyses.phase_times import COLUMNS
 from tracekit.analyses.spread import spread
-from tracekit.analyses.subtrees import Hierarchy, hierarchy, is_numbered, series
+from tracekit.analyses.subtrees import Folding, Hierarchy, Line, folded as folded, hierarchy
 from tracekit.arrays.types import Floats, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
-from tracekit.markers.base import RANGE
 
 NAME = "tree"
 ANSWER = ("path", "share", "subtree_ns", "self_ns", "calls")
@@ -30,16 +27,6 @@ SORTED_BY = (
     *("subtree_ns", "self_ns", *COLUMNS, "share", "calls", "kernels", "median_ns", "spread", "min_ns", "max_ns"),
     *("host_ns", "subtree_host_ns", "label"),
 )
-
-
-class _Line(NamedTuple):
-    """Modules that share a line, in pre-order; the first of them is shown. See :func:`frame`."""
-
-    rows: list[int]
-    depth: int
-    copies: int
-    label: str
-    pattern: str
 
 
 def frame(dataset: Dataset, *, sort: str | None = None) -> pd.DataFrame:
@@ -73,13 +60,13 @@ def columns(dataset: Dataset, *, sort: str | None = None) -> Columns:
     if sort not in (None, *SORTED_BY):
         raise UsageError(f"{NAME} cannot be sorted by {sort}; use one of {', '.join(SORTED_BY)}")
     modules = hierarchy(dataset)
-    lines = list(_Folding(modules).lines())
+    lines = _lines(dataset, modules)
     times = modules_by_time.gathered(dataset, modules).columns()
     answer = {**_names(lines, modules), **_figures(lines, times)}
     return answer if sort is None else _siblings_by(answer, sort)
 
 
-def _names(lines: list[_Line], modules: Hierarchy) -> Columns:
+def _names(lines: list[Line], modules: Hierarchy) -> Columns:
     first = [line.rows[0] for line in lines]
     texts: dict[str, list[Any]] = {
         "label": [line.label for line in lines],
@@ -99,7 +86,7 @@ def _names(lines: list[_Line], modules: Hierarchy) -> Columns:
     }
 
 
-def _figures(lines: list[_Line], times: Columns) -> Columns:
+def _figures(lines: list[Line], times: Columns) -> Columns:
     size = np.array([len(line.rows) for line in lines], dtype=np.int64)
     rows = np.array([row for line in lines for row in line.rows], dtype=np.int64)
     line = np.repeat(np.arange(size.size), size)
@@ -127,9 +114,19 @@ def spread_of(lines: Columns | pd.DataFrame) -> Floats:
     return spread
 
 
-def members(modules: Hierarchy) -> list[list[int]]:
+def members(dataset: Dataset, modules: Hierarchy) -> list[list[int]]:
     """The rows of the modules on each line of :func:`frame`, in its order."""
-    return [line.rows for line in _Folding(modules).lines()]
+    return [line.rows for line in _lines(dataset, modules)]
+
+
+def _lines(dataset: Dataset, modules: Hierarchy) -> list[Line]:
+    """The lines of a dataset; those of subtrees are folded as in the whole tree."""
+    if dataset.root is None:
+        return [*Folding(modules).lines()]
+    whole = hierarchy(dataset.whole)
+    tops = whole.rows_of(modules.ids[modules.parent < 0]).tolist()
+    rows = modules.rows_of(whole.ids).tolist()
+    return [line._replace(rows=[rows[row] for row in line.rows]) for line in Folding(whole).lines(tops)]
 
 
 def _siblings_by(lines: Columns, sort: str) -> Columns:
@@ -155,108 +152,3 @@ def _sort_key(lines: Columns, sort: str) -> list[float]:
         return [rank[label] for label in lines[sort]]
     by = spread_of(lines) if sort == "spread" else lines[sort]
     return [float(value) for value in np.where(np.isnan(by), -1, by)]
-
-
-_DIGITS = re.compile(r"\d+")
-#: How many kinds of layers may alternate: attention in each eighth layer.
-_MOST_KINDS = 8
-
-
-class _Folding:
-    """Folds siblings that are alike: of one series and class, with the same names and classes below.
-
-    Numbers of names below may change as those of the siblings do: ``layers.3.mlp`` in ``layers.3``.
-    """
-
-    def __init__(self, modules: Hierarchy) -> None:
-        self._names, self._series = modules.name, series(modules)
-        self._size = (modules.end - np.arange(modules.end.size)).tolist()
-        parents = modules.parent.tolist()
-        self._children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
-        for row, parent in enumerate(parents):
-            self._children[parent].append(row)
-        kinds: dict[tuple[object, ...], int] = {}
-        self._kind = [0] * len(parents)
-        self._numbers: list[list[int]] = [[] for _ in parents]
-        for row in reversed(range(len(parents))):
-            name = self._names[row]
-            if is_numbered(modules, row):
-                name = ""
-            elif modules.kind[row] == RANGE or self._series[row] is not None:
-                self._numbers[row] = [int(number) for number in _DIGITS.findall(name)]
-                name = _DIGITS.sub("*", name)
-            below = tuple(self._kind[child] for child in self._children[row])
-            kind = modules.kind[row], modules.class_name[row], name, below
-            self._kind[row] = kinds.setdefault(kind, len(kinds))
-
-    def lines(self) -> Iterator[_Line]:
-        """The lines, in pre-order."""
-        ahead = self.folded([[row] for row in self._children[-1]], 0, "")[::-1]
-        while ahead:
-            line = ahead.pop()
-            yield line
-            below = [self._children[row] for row in line.rows]
-            siblings = [[children[at] for children in below] for at in range(len(below[0]))]
-            ahead += self.folded(siblings, line.depth + 1, f"{line.pattern}.")[::-1]
-
-    def folded(self, siblings: list[list[int]], depth: int, above: str) -> list[_Line]:
-        members: list[list[list[int]]] = []
-        #: The siblings of each series since one that is in none: series may alternate.
-        by_series: dict[str, list[list[int]]] = {}
-        for rows in [*siblings, None]:
-            name = None if rows is None else self._series[rows[0]]
-            if rows is not None and name is not None:
-                by_series.setdefault(name, []).append(rows)
-                continue
-            lines = [line for alike in by_series.values() for line in self._runs(alike)]
-            members += [*sorted(lines), *([] if rows is None else [[rows]])]
-            by_series.clear()
-        return [self._line(copies, depth, above) for copies in members]
-
-    def _runs(self, siblings: list[list[int]]) -> Iterator[list[list[int]]]:
-        """The lines of a series: neighbours that are alike, or kinds that alternate."""
-        start = 0
-        while start < len(siblings):
-            period, end = self._period(siblings, start)
-            lines: list[list[list[int]]] = []
-            for at in range(start, min(start + period, end)):
-                alike = next((line for line in lines if self._alike(line[0][0], siblings[at][0])), None)
-                lines += [[]] if alike is None else []
-                (lines[-1] if alike is None else alike).extend(siblings[at:end:period])
-            yield from map(sorted, lines)
-            start = end
-
-    def _period(self, siblings: list[list[int]], start: int) -> tuple[int, int]:
-        """After how many siblings kinds repeat, so that most of them do, and where that ends."""
-        period, end = 1, start
-        for longer in range(1, _MOST_KINDS + 1):
-            at = start + longer
-            while at < len(siblings) and self._alike(siblings[at - longer][0], siblings[at][0]):
-                at += 1
-            if at > end and (longer == 1 or at - start >= 2 * longer):
-                period, end = longer, at
-        return period, end
-
-    def _line(self, copies: list[list[int]], depth: int, above: str) -> _Line:
-        rows = [row for copy in copies for row in copy]
-        label = folded(self._names[rows[0]], self._names[rows[-1]])
-        return _Line(rows, depth, len(copies), label, f"{above}{label.replace(' … ', '…')}")
-
-    def _alike(self, first: int, second: int) -> bool:
-        if self._kind[first] != self._kind[second]:
-            return False
-        numbers, others = (
-            [n for own in self._numbers[row : row + self._size[row]] for n in own] for row in (first, second)
-        )
-        changes = {number - other for number, other in zip(numbers, others, strict=True)}
-        return len(changes - {0}) <= 1
-
-
-def folded(first: str, last: str) -> str:
-    """The name of a line of layers: ``layer_0 … 3``, or both names where they differ in more than a number."""
-    parts, others = (re.split(r"(\d+)", name) for name in (first, last))
-    unlike = [at for at, pair in enumerate(zip(parts, others, strict=False)) if pair[0] != pair[1]]
-    if first == last or len(parts) != len(others) or len(unlike) != 1 or unlike[0] % 2 == 0:
-        return first if first == last else f"{first} … {last}"
-    parts[unlike[0]] += f" … {others[unlike[0]]}"
-    return "".join(parts)

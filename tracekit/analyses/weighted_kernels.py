@@ -12,6 +12,7 @@ from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.slices import union_within
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
+from tracekit.causes import OF_COMPILERS
 from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.errors import DatasetError
 
@@ -29,9 +30,14 @@ class Axis(NamedTuple):
 
 
 def kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
-    """Columns of the device work, and its report in a dataset of several."""
+    """Columns of the device work, and its report in a dataset of several; without what a CPU ran to compile."""
     report = [REPORT] if dataset.reports else []
-    return dataset.table("kernels", [*columns, *report])
+    table = dataset.table("kernels", [*columns, *report])
+    if all(row["what"] != OF_COMPILERS for row in dataset.manifest["coverage"]):
+        return table
+    known = dataset.table("kernels", ["phase", "kind"])
+    compiling = pc.and_(pc.equal(known.column("phase"), "compile"), pc.equal(known.column("kind"), "cpu_op"))
+    return table.filter(pc.invert(pc.fill_null(compiling, fill_value=False)))
 
 
 def axis(dataset: Dataset, table: pa.Table) -> Axis:

@@ -329,6 +329,8 @@ NAME_OF_CAUSE: tuple[int, ...] = tuple(NAMES.index(cause.name) for cause in CAUS
 REPORT = "report"
 #: Suffixes of subjects: rows that were lost, and rows that are not needed and were left out.
 LOSSES, LEFT_OUT = ": losses", ": left out"
+#: Subject of operators that a CPU ran to compile a model: no work of the model.
+OF_COMPILERS = f"operators{LEFT_OUT}"
 
 
 def cause_without_map(reason: object) -> Cause | None:

@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore-shapes", action="store_true", help="compare calls whatever the shapes of their inputs"
     )
-    parser.add_argument("--path", metavar="PATH", help="only whole steps, and this module and those below it")
+    parser.add_argument("--path", metavar="PATTERN", help="only whole steps, and these modules and those below them")
     add_top(parser, f"at most N changes (default: {_MOST_ROWS}); --json prints all", _MOST_ROWS)
     parser.add_argument("--json", action="store_true", help="print the whole comparison as JSON")
 

@@ -34,6 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="page to write (default: the dataset's name with the suffix .html)",
     )
     parser.add_argument(
+        "--path", metavar="PATTERN", help="only these modules and those below them; see tracekit show -h"
+    )
+    parser.add_argument(
         "--step",
         type=count,
         metavar="N",
@@ -53,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if len(args.datasets) > 2:  # noqa: PLR2004 - before and after
         raise UsageError(f"a page compares two datasets, not {len(args.datasets)}")
     *before, dataset = (opened(given, quiet=args.quiet) for given in args.datasets)
+    dataset = dataset if args.path is None else dataset.subtree(args.path)
     out = args.out or next_to(dataset, ".html")
     _refuse_inside(before, out)
     options = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}

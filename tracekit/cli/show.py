@@ -34,7 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", action="store_true", help="print the rows as JSON")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")
     path = parser.add_argument(
-        "--path", metavar="PATH", help="only this module, range or operator and those below it; shares are of its time"
+        "--path",
+        metavar="PATTERN",
+        help="only these modules, ranges or operators and those below; shares are of their time. A pattern is a path "
+        "from the root, part by part, such as 'top.layers.*': * is one part or some of one, as the first part all in "
+        "front; 0…31, {0…30:2} and {1,4} are numbers",
     )
     completed_by(path, _paths)
     parser.add_argument("--depth", type=count, metavar="N", help="at most N levels below the top")

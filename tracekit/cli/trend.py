@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_limits(parser, "a module became slower by more than noise and by more than this")
     parser.add_argument("--strip-root", action="store_true", help="ignore the first part of all paths")
-    parser.add_argument("--path", metavar="PATH", help="only this module and those below it")
+    parser.add_argument("--path", metavar="PATTERN", help="only these modules and those below them")
     add_top(parser, f"at most N changes and N modules (default: {_MOST_ROWS}); --json and --csv print all", _MOST_ROWS)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print runs, modules and changes as JSON")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,9 @@ import pyarrow.parquet as pq
 from typing_extensions import override
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.types import Ints
 from tracekit.dataset import manifest
+from tracekit.dataset.patterns import Pattern
 from tracekit.errors import DatasetError, UsageError, did_you_mean
 from tracekit.schema import CATEGORY, Column
 from tracekit.storage.locations import Given, Location, in_order, is_remote, listed, location, reachable
@@ -39,8 +40,6 @@ FILE_ID = b"tracekit.id"
 REPORT = "report"
 #: Column of all tables but one that names a row's report, in datasets of several reports.
 REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report that the row is from.")
-#: How many paths an unknown one is compared with: each takes some microseconds.
-_MOST_COMPARED = 10_000
 #: How many folders a sentence names.
 _MOST_NAMED = 3
 
@@ -61,27 +60,22 @@ class Dataset:
     ``modules`` is one table for all. If another parse replaces the dataset after it was opened, reading is refused.
     """
 
-    def __init__(self, folder: Location, root: str | None = None) -> None:
-        """Opens the dataset.
-
-        Args:
-            folder: Its folder, or its URL.
-            root: Path of a module; tables then hold only the rows of this module and the modules below.
+    def __init__(self, folder: Location) -> None:
+        """Opens the dataset in a folder or at a URL.
 
         Raises:
-            DatasetError: If the folder is not a dataset, has another format version, or lacks the module.
+            DatasetError: If the folder is not a dataset, or has another format version.
         """
         self.folder = folder
         self.manifest = self._as_written = manifest.read(folder)
         self.root: str | None = None
-        self._module_ids: tuple[int, int] | None = None
+        #: Ids of modules: pairs of where a stretch begins and ends, one after the other.
+        self._module_ids: Ints | None = None
         #: Of reports of which only some processes belong to it, by name.
         self._pids: dict[str | None, list[int]] = {}
         self._checked: set[str] = set()
         #: What was worked out about all reports, by name; all parts of the dataset share it.
         self.known_of_all: dict[str, Any] = {}
-        if root is not None:
-            self._module_ids, self.root = self._subtree_ids(root), root
 
     @override
     def __repr__(self) -> str:
@@ -99,7 +93,9 @@ class Dataset:
         if name not in TABLE_NAMES:
             raise UsageError(f"there is no table {name}; {did_you_mean(name, TABLE_NAMES)}")
         with self._reading(name):
-            _ = name == "steps" and self._module_ids and self._steps_seen  # looked at once, not by each thread
+            _ = (
+                name == "steps" and self._module_ids is not None and self._steps_seen
+            )  # looked at once, not by each thread
             parts = [*in_order(partial(self._part, name, columns), self._files(name), self.folder)]
             return parts[0] if not self.reports or name == UNITED else pa.concat_tables(parts).unify_dictionaries()
 
@@ -167,7 +163,7 @@ class Dataset:
 
         Args:
             question: Its name; ``tracekit.questions()`` lists them.
-            path: Only this module and those below it; shares are then of its time.
+            path: Only this module, or those of a pattern (``top.layers.*``), and those below; shares are of their time.
             by: ``rank``, ``report`` or ``host``: the figures of each of them, side by side.
             options: Options of the question, such as ``dtype="bfloat16"`` of ``roofline``.
 
@@ -191,7 +187,10 @@ class Dataset:
         return notebook.as_html(self)
 
     def subtree(self, path: str) -> Dataset:
-        """The part of the dataset that belongs to one module and those below it; ``coverage`` cannot be divided so.
+        """The part of the dataset that belongs to some modules and those below; ``coverage`` cannot be divided so.
+
+        Args:
+            path: The path of one, or a :class:`~tracekit.dataset.patterns.Pattern` such as ``top.layers.*.mlp``.
 
         Raises:
             DatasetError: If the dataset has no such module.
@@ -350,20 +349,21 @@ class Dataset:
             return self._steps_of_subtree(file, columns)
         if "module_id" not in file.schema_arrow.names:
             raise UsageError(f"{name} is not divided by modules; ask the whole dataset for it")
-        return _rows_between(file, columns, *self._module_ids)
+        return _rows_between(file, columns, self._module_ids)
 
-    def _subtree_ids(self, path: str) -> tuple[int, int]:
-        modules = self.table("modules", ["path", "module_id", "subtree_end_id"])
+    def _subtree_ids(self, path: str) -> Ints:
+        modules, pattern = self.table("modules", ["path", "module_id", "subtree_end_id", "kind"]), Pattern(path)
         paths = modules.column("path").to_pylist()
-        if path not in paths:
-            longer = (known for known in paths if known.endswith(f".{path}"))
-            close = next(longer, None) or next(iter(get_close_matches(path, paths[:_MOST_COMPARED], 1)), None)
+        rows = pattern.rows(paths)
+        if not rows:
+            close = pattern.closest(paths)
             remedy = "tracekit show modules lists the paths" if close is None else f"did you mean {close}?"
-            kinds = self.table("modules", ["kind"]).column("kind").unique().to_pylist()
-            noun = " or ".join(sorted(kinds)) or "module"
+            noun = " or ".join(sorted(modules.column("kind").unique().to_pylist())) or "module"
             raise DatasetError(self.folder, f"has no {noun} {path}", remedy)
-        low, high = (modules.column(name)[paths.index(path)] for name in modules.column_names[1:])
-        return low.as_py(), high.as_py()
+        low, high = (integers(modules, name)[rows] for name in ("module_id", "subtree_end_id"))
+        # Of modules in others only the outermost begin a stretch.
+        outermost = np.append(True, low[1:] >= np.maximum.accumulate(high)[:-1])
+        return np.stack((low[outermost], high[outermost]), axis=1).ravel()
 
     @cached_property
     def _steps_seen(self) -> set[int | None]:
@@ -438,27 +438,28 @@ def _with_report(table: pa.Table, report: str | None) -> pa.Table:
     return table.append_column(REPORT_COLUMN.field(), names)
 
 
-def _rows_between(file: pq.ParquetFile, columns: list[str], low: int, high: int) -> pa.Table:
+def _rows_between(file: pq.ParquetFile, columns: list[str], ids: Ints) -> pa.Table:
     leaves = [file.schema.column(leaf).path for leaf in range(file.metadata.num_columns)]
     position = leaves.index("module_id")
     groups = [
         group
         for group in range(file.num_row_groups)
-        if _may_hold(file.metadata.row_group(group).column(position).statistics, low, high)
+        if _may_hold(file.metadata.row_group(group).column(position).statistics, ids)
     ]
     table = file.read_row_groups(groups, columns=list(dict.fromkeys([*columns, "module_id"])))
     module = integers(table, "module_id")
-    inside = np.flatnonzero((module >= low) & (module < high))
+    inside = np.flatnonzero(np.searchsorted(ids, module, side="right") % 2)
     # In sorted tables a subtree is one slice.
     is_slice = inside.size and inside[-1] - inside[0] + 1 == inside.size
     rows = table.slice(inside[0], inside.size) if is_slice else table.take(pa.array(inside))
     return rows.select(columns)
 
 
-def _may_hold(statistics: Any, low: int, high: int) -> bool:  # noqa: ANN401 - pyarrow gives it no public type
+def _may_hold(statistics: Any, ids: Ints) -> bool:  # noqa: ANN401 - pyarrow gives it no public type
     if statistics is None or not statistics.has_min_max:
         return True
-    return bool(statistics.min < high and statistics.max >= low)
+    low, high = np.searchsorted(ids, (statistics.min, statistics.max), side="right")
+    return bool(low % 2 or low < high)
 
 
 def _flaw(error: Exception) -> str:

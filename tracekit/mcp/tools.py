@@ -80,7 +80,7 @@ class Tools:
         Args:
             dataset: Folder of the dataset, as the tools parse and files name it.
             question: Such as tree, kernels, launches or budget.
-            path: Only this module and those below it; shares are then of its time.
+            path: Only this module, or those of a pattern (top.layers.*), and those below; shares are of their time.
             by: rank, report or host: the figures of each of them.
             sort: Sort by this column, the largest first.
             top: At most so many rows.
@@ -125,7 +125,7 @@ class Tools:
         Args:
             before: Folder of the dataset before the change.
             after: Folder of the dataset after it.
-            path: Only whole steps, and this module and those below it.
+            path: Only whole steps, and this module or those of a pattern, and those below.
             min_share: Leave out modules with less of the time in steps, from 0 to 1.
             strip_root: Ignore the first part of all paths.
             ignore_shapes: Compare calls whatever the shapes of their inputs.

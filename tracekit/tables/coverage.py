@@ -23,6 +23,7 @@ from tracekit.markers.base import (
     StepMarker,
     Unreadable,
 )
+from tracekit.recording.tables import CPU_OP
 from tracekit.schema import CATEGORY, Column, TableSpec
 from tracekit.trace.compiled import work
 from tracekit.trace.evidence import Evidence
@@ -31,7 +32,8 @@ SPEC = TableSpec(
     "coverage",
     "What is known and what is not, counted per subject and cause. The rows of kernels add up to all "
     "device work, those of ranges to all ranges. Subjects that end in ': losses' count losses; those "
-    "that end in ': left out' count rows that are neither ranges nor launches. Those of compiled graphs show why the "
+    "that end in ': left out' count rows that are neither ranges nor launches, and operators that a CPU ran to "
+    "compile. Those of compiled graphs show why the "
     "modules of their work are not known, and that of compiled code how much of it has no kernel map.",
     (
         Column(
@@ -121,15 +123,21 @@ def _advice_on(trace: Trace) -> dict[causes.Cause, str]:
 
 def _kernels(trace: Trace) -> list[Row]:
     owners, time, advice = trace.owners, trace.own_ns, _advice_on(trace)
-    whole = max(1, int(time.sum()))
+    work = trace.evidence.recording.work
+    # On a CPU that is no work of the model.
+    left_out = trace.evidence.compiling_alone & (work.kind == CPU_OP)
+    whole = max(1, int(time[~left_out].sum()))
     rows = []
-    for at, (count, spent) in _totals(owners.method, time).items():
+    for at, (count, spent) in _totals(np.where(left_out, -1, owners.method), time).items():
         # What ran inside graphs traced as a whole is not known, even if their call is.
         remedy = causes.GRAPH_NOT_EXPANDED.advice if METHOD_NAMES[at] == "graph_capture" else ""
         rows.append(Row("kernels", METHOD_NAMES[at], True, count, spent, spent / whole, remedy))  # noqa: FBT003
-    for at, (count, spent) in _totals(owners.cause, time).items():
+    for at, (count, spent) in _totals(np.where(left_out, -1, owners.cause), time).items():
         row = _unknown("kernels", causes.CAUSES[at], count, spent, spent / whole)
         rows.append(row._replace(advice=advice.get(causes.CAUSES[at], row.advice)))
+    if number := int(left_out.sum()):
+        row = _unknown(causes.OF_COMPILERS, causes.COMPILATION, number, 0, number / len(work))
+        rows.append(row)
     return rows
 
 

@@ -246,7 +246,8 @@ def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     if name == "findings":
         from tracekit.analyses.findings import has_device_work  # noqa: PLC0415 - only after it has been asked
 
-        name = name if has_device_work(dataset) else "budget"
+        if not has_device_work(dataset):
+            return Text(f"no GPU: {_EMPTY['budget']}")
     return Text(f"no matching rows: {_EMPTY.get(name, 'no work of a device was recorded')}")
 
 

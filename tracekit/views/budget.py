@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +15,9 @@ from rich.text import Text
 from tracekit.analyses import budget
 from tracekit.analyses.base import Analysis, Columns
 from tracekit.analyses.side_by_side import frame
+from tracekit.analyses.subtrees import hierarchy, patterns
 from tracekit.dataset.opening import Dataset
+from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
 from tracekit.views.formatting import columns_of, duration, fitting, percent, records, room_beside, truncate
 
@@ -47,8 +50,8 @@ def overview(dataset: Dataset, by: str | None = None) -> Columns:
     """The budget by kind, also report by report, with ``leading`` as text."""
 
     def of_one(part: Dataset) -> pd.DataFrame:
-        answer = pd.DataFrame(budget.overview(part))
-        return answer.assign(leading=answer.leading.map(lambda names: _names(names, 2 * _SHORT * len(names))))
+        answer, lines = pd.DataFrame(budget.overview(part)), _lines(part)
+        return answer.assign(leading=answer.leading.map(lambda names: _names(names, 2 * _SHORT * len(names), lines)))
 
     return columns_of(frame(dataset, cast("Analysis", SimpleNamespace(NAME=budget.NAME, frame=of_one)), by))
 
@@ -56,6 +59,11 @@ def overview(dataset: Dataset, by: str | None = None) -> Columns:
 def window(dataset: Dataset) -> str:
     """What a budget, a prediction and a finding are about: the median step, or the recording if it has none."""
     return "median step" if dataset.manifest["rows"]["steps"] else "recording"
+
+
+def length(what: str) -> str:
+    """What a budget of such a window divides: not the step on the host, which has another length."""
+    return f"Wall clock of the {what}" if what == "recording" else "Wall clock per step (median)"
 
 
 def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | None:
@@ -72,9 +80,9 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
     whole = max(round(row["median_ns"] / row["share"]) if row["share"] else 0 for row in rows)
     what = window(dataset)
     parts: list[RenderableType] = [
-        Text(f"Wall clock of the {what}, {duration(whole)}", style="bold"),
+        Text(f"{length(what)}, {duration(whole)}", style="bold"),
         _bar(rows, min(width, _BAR_CELLS)),
-        _table(rows, what, width),
+        _table(rows, what, width, _lines(dataset)),
     ]
     number, unknown = budget.waits_of_streams(dataset)
     if unknown:
@@ -84,17 +92,16 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
 
 
 def _bar(rows: list[dict[str, Any]], width: int) -> Text:
-    bar, reached, drawn = Text(no_wrap=True), 0.0, 0
-    for row in rows:
+    """The rows in shares of what they have together, so that the bar has no blank."""
+    bar, reached, whole = Text(no_wrap=True), 0.0, sum(row["share"] for row in rows)
+    for row in rows if whole else ():
         reached += row["share"]
         colour, letter = _STYLES[row["kind"]]
-        cells = round(reached * width) - drawn
-        bar.append(letter * cells, style=colour)
-        drawn += cells
+        bar.append(letter * (round(reached / whole * width) - len(bar)), style=colour)
     return bar
 
 
-def _table(rows: list[dict[str, Any]], what: str, width: int) -> Table:
+def _table(rows: list[dict[str, Any]], what: str, width: int, lines: list[str]) -> Table:
     columns = {
         _LETTER: [_STYLES[row["kind"]][1] for row in rows],
         "kind": [row["kind"].replace("_", " ") for row in rows],
@@ -106,7 +113,7 @@ def _table(rows: list[dict[str, Any]], what: str, width: int) -> Table:
     columns = fitting(columns, ("of all", _LED_BY), width)
     if columns.pop(_LED_BY, None):
         cells = min(max(_SHORT, width - _BESIDE), room_beside(columns | {_LED_BY: []}, width) + len(_LED_BY))
-        columns[_LED_BY] = [_names(row["leading"], cells) for row in rows]
+        columns[_LED_BY] = [_names(row["leading"], cells, lines) for row in rows]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in columns:
         is_text = heading in (_LETTER, "kind", _LED_BY)
@@ -117,8 +124,24 @@ def _table(rows: list[dict[str, Any]], what: str, width: int) -> Table:
     return table
 
 
-def _names(leading: list[tuple[str, float]], width: int) -> str:
+def _names(leading: list[tuple[str, float]], width: int, lines: list[str]) -> str:
     """As many names as fit, each with its share; at least one, shortened if it must be."""
     shown = leading[: max(1, width // (_SHORT + _SHARE))]
     cells = width // max(1, len(shown)) - _SHARE
-    return ", ".join(f"{truncate(plain(name), cells)} {share:.0%}" for name, share in shown)
+    return ", ".join(f"{truncate(plain(_shorter(name, cells, lines)), cells)} {share:.0%}" for name, share in shown)
+
+
+def _lines(dataset: Dataset) -> list[str]:
+    """The patterns of all modules, each once, with a star in place of numbers."""
+    return ["*".join(literals(pattern)) for pattern in {*patterns(hierarchy(dataset))}]
+
+
+def _shorter(pattern: str, cells: int, lines: list[str]) -> str:
+    """A pattern with one star for as many parts in front as it takes to fit, if it still names no other modules."""
+    parts = pattern.split(".")
+    for at in range(len(parts)) if cell_len(pattern) > cells else ():
+        end = ".".join(parts[at + 1 :])
+        alike = f".{'*'.join(literals(end))}"
+        if end and cell_len(end) <= cells - 2 and sum(line.endswith(alike) for line in lines) == 1:
+            return f"*.{end}"
+    return pattern

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tracekit.analyses.difference import Difference
 from tracekit.analyses.step_metrics import KEYS, STEP
+from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
 from tracekit.views.formatting import WrappedText, change, count, duration, fitting, percent, records, shortened
 
@@ -113,7 +114,7 @@ def judged(failed: list[dict[str, Any]], limit: float) -> list[str]:
         failed, key=lambda row: (row["status"] == "slower", row["what"] != "step", -abs(row["own_change_ns"]))
     )
     lines = [
-        f"{_judgement(row, limit)}: " + " ".join(plain(str(row[key])) for key in KEYS if row[key])
+        f"{_judgement(row, limit)}: " + " ".join(dict.fromkeys(plain(str(row[key])) for key in KEYS if row[key]))
         for row in worst[:_MOST_FAILED]
     ]
     if len(failed) > _MOST_FAILED:
@@ -186,8 +187,8 @@ def folded(rows: list[dict[str, Any]], patterns: dict[str, str]) -> list[dict[st
 def _numbered(pattern: str, paths: list[str], series: int) -> str:
     if len(paths) == 1:
         return paths[0]
-    literal = pattern.split("*")
-    if len(paths) >= series or len(literal) != 2:  # noqa: PLR2004 - one star
+    literal = literals(pattern)
+    if len(paths) >= series or len(literal) != 2:  # noqa: PLR2004 - around one number
         return pattern
     numbers = [path[len(literal[0]) : len(path) - len(literal[1])] for path in paths]
     return f"{literal[0]}{{{','.join(sorted(numbers, key=lambda number: (len(number), number)))}}}{literal[1]}"

@@ -21,9 +21,11 @@ from tracekit.analyses import (
 )
 from tracekit.analyses.base import taken
 from tracekit.analyses.coverage import certainty_of_work
+from tracekit.analyses.weighted_kernels import kernels
 from tracekit.dataset.manifest import of_same_processes
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
+from tracekit.markers.base import MODULES
 from tracekit.views import budget as budget_view, findings, tree
 from tracekit.views.formatting import Nouns, count, duration, nouns, percent, records
 
@@ -31,7 +33,7 @@ _MOST_MODULES = 10
 _MOST_LINES = 14
 _MOST_PROCESSES = 64
 _LEAST_NAME = 8
-#: Kinds of a budget with less of the time are left out.
+#: Kinds of a budget with less of the median step, and of all of it, are left out.
 _LEAST_SHARE = 0.01
 _WIDTH = 80
 #: Causes whose advice is given elsewhere: the lacks of a report name graphs traced as a whole, and a report without
@@ -65,7 +67,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         "hierarchy": {"by": list(nodes.hierarchy_keys(dataset)), "row": nodes.noun(dataset), "why": nodes.why(dataset)},
         **{key: manifest[key] for key in ("rows", "coverage")},
         "attributed_ns": certainty_of_work(dataset),
-        "gpu_time_ns": total_ns(dataset),
+        "gpu_time_ns": total(dataset)[1],
         "by_process": by_process,
         "steps": steps_by_kind(dataset),
         "budget": records(budget.overview(dataset)) if "waits" in dataset.tables else [],
@@ -105,17 +107,18 @@ def _budget(dataset: Dataset, width: int) -> RenderableType | None:
     if "waits" not in dataset.tables:
         return None
     answer = budget.overview(dataset)
-    return budget_view.as_text(dataset, taken(answer, answer["total_share"] >= _LEAST_SHARE), width)
+    shown = (answer["share"] >= _LEAST_SHARE) | (answer["total_share"] >= _LEAST_SHARE)
+    return budget_view.as_text(dataset, taken(answer, shown), width)
 
 
-def total_ns(dataset: Dataset) -> int:
-    """The time of all work, attributed or not."""
-    times = (part.table("kernels", ["dur_ns"]).column("dur_ns") for part in dataset.by_report())
-    return sum(pc.sum(time).as_py() or 0 for time in times)
+def total(dataset: Dataset) -> tuple[int, int]:
+    """How many pieces of work there are, attributed or not, and their time."""
+    times = [kernels(part, ["dur_ns"]).column("dur_ns") for part in dataset.by_report()]
+    return sum(map(len, times)), sum(pc.sum(time).as_py() or 0 for time in times)
 
 
 def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) -> Text:
-    reports, rows = _reports(dataset), dataset.manifest["rows"]
+    reports, rows, (number, spent) = _reports(dataset), dataset.manifest["rows"], total(dataset)
     name = plain(reports[0]["source"]["name"]) if not dataset.reports else count(len(reports), "report")
     own = [reports[at] for at in dict.fromkeys(of_same_processes(reports))]
     processes = count(sum(len(report["processes"]) for report in own), "process", "processes")
@@ -123,9 +126,9 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) ->
     return Text.assemble(
         (name, "bold"),
         f"  {' and '.join(_numbered(map(exporter, reports)))}\n",
-        f"{count(rows['kernels'], words.work)} ({duration(total_ns(dataset))} on the {words.device}) in {processes}\n"
+        f"{count(number, words.work)} ({duration(spent)} on the {words.device}) in {processes}\n"
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], words.node)}\n"
-        f"{_steps_line(dataset)}\n",
+        f"{_steps_line(dataset, 'processes' if any(row['rank'] is None for row in by_process) else 'ranks')}\n",
         (f"{compilation}\n", "yellow") if (compilation := _compilation(dataset)) else "",
         f"{devices}\n" if devices else "",
     )
@@ -192,13 +195,25 @@ def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
     return [{"kind": kind, "count": len(own), "median_host_ns": median(own)} for kind, own in spans.items()]
 
 
-def _steps_line(dataset: Dataset) -> str:
-    steps = [
-        f"{count(step['count'], 'step' if step['kind'] == 'step' else step['kind'] + ' step')} "
-        f"({duration(step['median_host_ns'])})"
-        for step in steps_by_kind(dataset)
-    ]
-    return f"{', '.join(steps)}; median host time" if steps else "no steps"
+def steps_on_each(dataset: Dataset) -> dict[str, tuple[int, int | None]]:
+    """By kind of steps, how many processes have some, and how many steps each has; None if not all have as many."""
+    steps: dict[str, Counter[tuple[int, int]]] = {}
+    for at, part in zip(of_same_processes(_reports(dataset)), dataset.by_report(), strict=True):
+        columns = part.table("steps", ["kind", "pid"]).to_pydict()
+        for kind, pid in zip(*columns.values(), strict=True):
+            steps.setdefault(kind or "step", Counter())[at, pid] += 1
+    return {kind: (len(own), min(own.values()) if len({*own.values()}) == 1 else None) for kind, own in steps.items()}
+
+
+def _steps_line(dataset: Dataset, process: str) -> str:
+    texts, on_each = [], steps_on_each(dataset)
+    for step in steps_by_kind(dataset):
+        processes, each = on_each[step["kind"]]
+        number = count(each or step["count"], "step" if step["kind"] == "step" else f"{step['kind']} step")
+        where = f" on {'each of ' if each else ''}{processes} {process}" if processes > 1 else ""
+        length = f"step on the host {duration(step['median_host_ns'])}{', median' * (step['count'] > 1)}"
+        texts.append(f"{number}{where} ({length})")
+    return ", ".join(texts) or "no steps"
 
 
 def _compilation(dataset: Dataset) -> str:
@@ -290,8 +305,11 @@ def advice(dataset: Dataset) -> list[str]:
     if not dataset.manifest["rows"]["modules"]:
         covered |= _OUTSIDE
         sentences.append(nodes.none(dataset))
+    by_modules = MODULES in nodes.hierarchy_keys(dataset)
     for row in dataset.manifest["coverage"]:
-        if not row["known"] and row["advice"] and row["cause"] not in covered and not _repeated(row):
+        # Calls of ranges and operators have no markers that could be unclear.
+        told = _repeated(row) or (row["what"] == "calls: losses" and not by_modules)
+        if not row["known"] and row["advice"] and row["cause"] not in covered and not told:
             text, question, hint = row["advice"].partition("Training?")
             detail = f" ({row['detail']})" if row.get("detail") else ""
             sentences.append(f"{row['what']}, {row['cause']}{detail} ({row['count']:,}): {text.strip()}")
@@ -307,7 +325,7 @@ def _serves(dataset: Dataset) -> bool:
 
 
 def _repeated(row: dict[str, Any]) -> bool:
-    return bool(row["what"] == _PROFILER_LOSSES or (row["what"] == "kernels" and row["cause"] == _COMPILATION))
+    return bool(row["what"] == _PROFILER_LOSSES or (row["what"] != "processes" and row["cause"] == _COMPILATION))
 
 
 def _missing_data(manifest: dict[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tracekit.analyses.budget import KINDS
 from tracekit.analyses.whatif import Prediction
+from tracekit.views.budget import length
 from tracekit.views.formatting import change, duration, fitting, percent
 
 _HEADINGS = ("kind", "before", "share before", "after", "share after", "change")
@@ -34,7 +35,7 @@ def as_text(prediction: Prediction, what: str, width: int) -> RenderableType:
     """The prediction as lines so wide; ``what`` it is about, as :func:`tracekit.views.budget.window` calls it."""
     before, after = prediction.step_before_ns, prediction.step_after_ns
     changed = change(after / before - 1) if before else "unknown"
-    head = f"{what.capitalize()}: {duration(before)} before, {duration(after)} after ({changed})"
+    head = f"{length(what)}: {duration(before)} before, {duration(after)} after ({changed})"
     parts: list[RenderableType] = [Text(head, style="bold"), _budgets(prediction, width)]
     low, high = prediction.range_ns or (after, after)
     if low < high:

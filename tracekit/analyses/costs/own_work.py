@@ -153,9 +153,7 @@ class Hidden(NamedTuple):
         """For which modules, by themselves and with all below, time and FLOPs are not those of the same work."""
         own = np.zeros(len(modules.path), dtype=bool)
         own[owner[self.unseen]] = True
-        outside = (self.holder_module < modules.first) | (self.holder_module >= modules.first + len(modules.path))
-        holder = np.where(outside, -1, self.holder_module - modules.first)
-        pairs = np.unique(np.stack((owner, holder))[:, self.below], axis=1).T.tolist()
+        pairs = np.unique(np.stack((owner, modules.rows_of(self.holder_module)))[:, self.below], axis=1).T.tolist()
         subtree = np.zeros(own.size, dtype=bool)
         for module, other in [*pairs, *(pair[::-1] for pair in pairs)]:
             _mark_up_to(subtree, modules, module, other)

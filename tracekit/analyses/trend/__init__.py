@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from tracekit.analyses.step_metrics import step_name
 from tracekit.analyses.trend.change_points import LEAST_RUNS, Changes, changes, segments
 from tracekit.analyses.trend.runs import COLUMNS, WHOLE, Run, Series, listed
 from tracekit.arrays.types import Flags, Floats
+from tracekit.dataset.patterns import Pattern
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
 from tracekit.storage.locations import Given
@@ -119,13 +120,15 @@ def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progres
 
 
 def part_of(trend: Trend, path: str | None, min_share: float) -> Trend:
-    """The modules at or below a path, and the changes of those with some share of the time.
+    """The modules at or below a path or pattern, and the changes of those with some share of the time.
 
     Raises:
         UsageError: If there is no such module.
     """
-    modules = [one for one in trend.modules if path is None or f"{one.path}.".startswith(f"{path}.")]
-    if path is not None and not modules:
+    modules = trend.modules
+    if path is not None:
+        modules = [*compress(modules, Pattern(path).inside(module.path for module in modules))]
+    if not modules and trend.modules:
         raise UsageError(f"no dataset has a {trend.node} {path}")
     kept = {(one.step, one.path) for one in modules if one.share >= min_share}
     changed = [one for one in trend.changes if (one.module.step, one.module.path) in kept]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped, minima
 from tracekit.arrays.intervals import Covered, nesting_order
 from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.patterns import Pattern
 from tracekit.errors import UsageError
 
 KERNEL = ":kernel="
@@ -27,9 +27,8 @@ _EVERYTHING = "*"
 class Changes:
     """What would be changed; several at once are applied in this order.
 
-    A *pattern* names modules by their path from the root, part by part: ``*`` is one part, or stands for some of one
-    (``*_proj``), but as the first part it is all parts in front. What it names includes all modules below. ``*`` alone
-    is everything, also what is outside of modules.
+    A *pattern* is a :class:`~tracekit.dataset.patterns.Pattern` of paths. What it names includes all modules below.
+    ``*`` alone is everything, also what is outside of modules.
 
     Attributes:
         scale: Device time: pairs of a pattern, which may end in ``:kernel=GLOB`` for names of kernels, and a factor. Of
@@ -77,20 +76,15 @@ def matched(pattern: str, modules: Hierarchy) -> Flags:
     Raises:
         UsageError: If it names none.
     """
-    if pattern == _EVERYTHING:
-        return np.ones(len(modules.path) + 1, dtype=bool)
-    first, *rest = parts = pattern.split(".")
-    chosen = np.zeros(len(modules.path) + 1, dtype=bool)
-    for row, path in enumerate(modules.path):
-        names = path.split(".")
-        own = names[len(names) - len(rest) :] if first == _EVERYTHING else names
-        wanted = rest if first == _EVERYTHING else parts
-        if len(own) == len(wanted) and len(names) >= len(parts) and all(map(fnmatchcase, own, wanted)):
-            chosen[row : int(modules.end[row])] = True
+    chosen, wanted = np.zeros(len(modules.path) + 1, dtype=bool), Pattern(pattern)
+    for row in wanted.rows(modules.path):
+        chosen[row : int(modules.end[row])] = True
+    chosen[-1] = pattern == _EVERYTHING
     if not chosen.any():
-        hint = "" if first == _EVERYTHING else f", or *.{pattern} for a part of them"
-        close = get_close_matches(pattern, modules.path, 1)
-        remedy = f"did you mean {close[0]}?" if close else f"tracekit show modules lists the paths{hint}"
+        close = wanted.closest(modules.path)
+        remedy = (
+            f"did you mean {close}?" if close else "tracekit show modules lists the paths, and *.NAME is any of them"
+        )
         raise UsageError(f"no module matches {pattern!r}; {remedy}")
     return chosen
 

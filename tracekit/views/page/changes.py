@@ -4,8 +4,10 @@ from collections import Counter
 from typing import Any
 
 from tracekit.analyses.comparable import names_of
-from tracekit.analyses.difference import Options, compare
+from tracekit.analyses.difference import Options, compare, part_of
+from tracekit.analyses.subtrees import hierarchy
 from tracekit.dataset.opening import Dataset
+from tracekit.dataset.patterns import literals
 from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
@@ -24,7 +26,7 @@ def changes(before: Dataset, after: Dataset, nodes: Nodes) -> dict[str, Any]:
         Also ``modules``, for those on the page ``before_ns`` (null if not compared) and ``change_ns`` (0 if it is no
         more than chance) per step; ``layers``, the same for series of modules that changed; ``budget``, of before.
     """
-    difference = compare(before, after, Options())
+    difference = part_of(compare(before, after.whole, Options()), after.root, 0.0)
     rows = records(difference.rows)
     changed = changed_parts(rows)
     lines = by_own_change(changed, difference.patterns)
@@ -39,10 +41,15 @@ def changes(before: Dataset, after: Dataset, nodes: Nodes) -> dict[str, Any]:
         "steps": [_line(line, []) for line in whole[: limits.ROWS]],
         "lines": [_line(line, kernels_of(line, kernels)) for line in lines[: limits.ROWS]],
         "left_out": max(len(lines) - limits.ROWS, 0),
-        "modules": _of_modules(rows, names_of(before, after, strip_root=False)[0][1], nodes),
+        "modules": _of_modules(rows, _names(before, after), nodes),
         "layers": _of_layers(rows, difference.patterns),
         "budget": budget(before)[0],
     }
+
+
+def _names(before: Dataset, after: Dataset) -> list[str]:
+    names = names_of(before, after.whole, strip_root=False)[0][1]
+    return [names[row] for row in hierarchy(after.whole).rows_of(hierarchy(after).ids)]
 
 
 def _of_modules(rows: list[dict[str, Any]], names: list[str], nodes: Nodes) -> dict[str, list[float | None]]:
@@ -63,9 +70,10 @@ def _of_layers(rows: list[dict[str, Any]], patterns: dict[str, str]) -> dict[str
     found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         pattern = patterns.get(row["path"], "")
-        if row["what"] != "module" or pattern.count("*") != 1:
+        parts = literals(pattern)
+        if row["what"] != "module" or len(parts) != 2:  # noqa: PLR2004 - around one number
             continue
-        begin, end = (len(part) for part in pattern.split("*"))
+        begin, end = map(len, parts)
         number = row["path"][begin : len(row["path"]) - end]
         times = found.setdefault(pattern, {}).setdefault(number, [0, 0])
         times[0] += row["before_ns"] or 0

@@ -64,7 +64,8 @@ class HostCalls:
         calls = dataset.table("calls", ["start_ns", "end_ns", "pid", "tid", "module_id", "step_id"])
         self._calls = _spans(calls, self._modules.rows(calls), None, integers(calls, "end_ns"))
         self._step = integers(calls, "step_id")
-        others = [dataset.table(name, ["name", "pid", "tid", "start_ns", "dur_ns"]) for name in ("waits", "api_calls")]
+        columns, whole = ["name", "pid", "tid", "start_ns", "dur_ns"], dataset.whole
+        others = [whole.table(name, columns) for name in ("waits", "api_calls")]
         spans = [_spans(table, None, names.codes(labels(table, "name")), _ends(table)) for table in others]
         self._others = _Spans(*(np.concatenate(column) for column in zip(*spans, strict=True)))
 

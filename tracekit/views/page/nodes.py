@@ -106,7 +106,7 @@ def _figures(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> pd
 def _lines(
     dataset: Dataset, modules: Hierarchy, figures: pd.DataFrame, type_of: Rows
 ) -> tuple[dict[str, list[Any]], Rows]:
-    lines, members = module_tree.frame(dataset), module_tree.members(modules)
+    lines, members = module_tree.frame(dataset), module_tree.members(dataset, modules)
     on_page = kept(_parents(lines["depth"].tolist()), _ints(lines, "subtree_ns"), limits.MODULES)
     line_of = np.empty(len(modules.path), dtype=np.int64)
     for line, rows in enumerate(members):

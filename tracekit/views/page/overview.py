@@ -3,10 +3,13 @@
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps
 from tracekit.analyses.nodes import why
+from tracekit.analyses.weighted_kernels import kernels
+from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import SUFFIX, Dataset
 from tracekit.version import __version__
 from tracekit.views import budget as budget_view, findings, summary
@@ -15,26 +18,30 @@ from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 
 _PAIRS = 50
+_OF_WORK = ("dur_ns", "module_id", "step_id")
 
 
 def title(dataset: Dataset) -> str:
-    """The dataset's name for people."""
-    return clipped(dataset.folder.resolve().name.removesuffix(SUFFIX))
+    """The dataset's name for people, and what it is a part of it."""
+    name = dataset.folder.resolve().name.removesuffix(SUFFIX)
+    return clipped(name if dataset.root is None else f"{name}: {dataset.root}")
 
 
 def about(dataset: Dataset) -> dict[str, Any]:
     """What was recorded, with what, and how much of it there is."""
     reports = dataset.manifest.get("reports", [dataset.manifest])
     devices = Counter(clipped(device["name"]) for report in reports for device in report["devices"])
+    whole, (number, spent) = dataset.whole, summary.total(dataset)
     exporters = Counter(clipped(summary.exporter(report)) for report in reports)
     return {
         "title": title(dataset),
         "tracekit": __version__,
         "words": nouns(dataset)._asdict(),
         "why": [clipped(sentence, limits.TEXT) for sentence in why(dataset)],
-        "total_ns": summary.total_ns(dataset),
-        "rows": dataset.manifest["rows"],
-        "steps": [{**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(dataset)][: limits.ROWS],
+        "total_ns": spent,
+        "rows": dataset.manifest["rows"] | {"kernels": number, **_of_subtree(dataset)},
+        "steps": [{**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(whole)][: limits.ROWS],
+        "on_each": [*summary.steps_on_each(whole).values()][: limits.ROWS],
         "sources": [clipped(report["source"]["name"]) for report in reports[: limits.ROWS]],
         "reports": len(dataset.reports),
         "devices": devices.most_common(limits.ROWS),
@@ -43,15 +50,23 @@ def about(dataset: Dataset) -> dict[str, Any]:
     }
 
 
+def _of_subtree(dataset: Dataset) -> dict[str, int]:
+    names = () if dataset.root is None else ("calls", "modules")
+    return {name: dataset.table(name, ["module_id"]).num_rows for name in names}
+
+
 def coverage(dataset: Dataset) -> dict[str, Any]:
     """How much of the time is attributed, by method and cause, and what to do about the rest.
 
     Returns:
         ``kernels``: rows of device work, reports summed; ``certainty``: how sure their modules are, in a line, or
-        empty; ``others``: rows of anything else that is not known; ``doubts``: what the profiler may have lost;
+        empty; ``unknown``: the time and number of kernels without a module, and ``whole_ns``, of steps where there are
+        some; ``others``: rows of anything else that is not known; ``doubts``: what the profiler may have lost;
         ``advice``: why some time has no module, and what to do.
     """
-    words = nouns(dataset)
+    words, unknown = nouns(dataset), _unknown(dataset)
+    if dataset.root is not None:  # of subtrees it is not known
+        return {name: [] for name in ("doubts", "kernels", "others", "advice")} | {"certainty": "", "unknown": unknown}
     counted = coverage_by_cause.frame(dataset).groupby(["what", "cause", "known"], sort=False)
     summed = counted.agg({"advice": "first", "count": "sum", "time_ns": "sum"})
     rows = [
@@ -65,24 +80,36 @@ def coverage(dataset: Dataset) -> dict[str, Any]:
     return {
         "doubts": summary.doubts(dataset.manifest["coverage"]),
         "certainty": summary.certainty_line(dataset, words),
+        "unknown": unknown,
         "kernels": sorted(work, key=lambda row: (not row["known"], -row["time_ns"])),
         "others": others[: limits.ROWS],
         "advice": [clipped(line, limits.TEXT) for line in summary.advice(dataset)[: limits.ROWS]],
     }
 
 
+def _unknown(dataset: Dataset) -> dict[str, Any]:
+    parts = [kernels(part, _OF_WORK) for part in dataset.by_report()]
+    time, module, step = (np.concatenate([integers(part, name) for part in parts]) for name in _OF_WORK)
+    counted = (step >= 0) | ~(step >= 0).any()
+    lost = counted & (module < 0)
+    spent = {"time_ns": int(time[lost].sum()), "count": int(lost.sum()), "whole_ns": int(time[counted].sum())}
+    return spent | {"in_steps": bool((step >= 0).any())}
+
+
 def budget(dataset: Dataset) -> tuple[dict[str, Any], pd.DataFrame | None]:
-    """The budget of the median step by kind, without rows where it is not known, and the windows of all devices.
+    """The budget of the median step by kind, without rows where it is not known, as of subtrees, and all windows.
 
     Windows have a column ``report``, and are None where they are not known.
     """
     # A dataset of an earlier tracekit lacks what it needs.
-    by_kind, windows = budget_of_steps.with_windows(dataset) if "waits" in dataset.tables else (None, None)
+    known = "waits" in dataset.tables and dataset.root is None
+    by_kind, windows = budget_of_steps.with_windows(dataset) if known else (None, None)
     rows = [] if by_kind is None else records(by_kind)
     for row in rows:
         row["place"] = budget_of_steps.KINDS.index(row["kind"])
         row["leading"] = [[clipped(name), share] for name, share in row["leading"]]
     data = {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": budget_view.window(dataset)}
+    data["length"] = budget_view.length(data["of"])
     return data, None if windows is None else pd.DataFrame({"report": None, **windows})
 
 
@@ -91,7 +118,7 @@ def first_findings(dataset: Dataset) -> list[dict[str, Any]]:
     return [
         {name: row[name] for name in ("family", "saving_ns", "saving_share")}
         | {"module": clipped(row["module"] or "(outside)"), "advice": clipped(row["advice"], limits.TEXT)}
-        for row in findings.first(dataset)
+        for row in (findings.first(dataset) if dataset.root is None else [])
     ]
 
 
@@ -112,6 +139,8 @@ def idle(dataset: Dataset) -> dict[str, Any]:
         how many pairs are not listed.
     """
     devices, largest, count = [], [], 0
+    if dataset.root is not None:  # a device is idle for whatever comes next
+        return {"devices": [], "pairs": [], "left_out": 0}
     for part in dataset.by_report():
         pairs = gaps.frame(part)
         devices.append(_by_device(pairs))

@@ -28,7 +28,7 @@ function budgetTable(rows, of) {
 function addBothBudgets(before, after) {
   const longest = Math.max(before.whole_ns, after.whole_ns, 1);
   const bars = [[DATA.changes.before, before], [DATA.changes.after, after]].map(([name, budget], at) => el("div", { class: "scaled" },
-    el("p", { class: "muted" }, `${name}, ${budget.of}: ${duration(budget.whole_ns)}${at && before.whole_ns ? ` (${signed(budget.whole_ns / before.whole_ns - 1, percent)})` : ""}`), styled(budgetBar(budget.rows), { width: `${(budget.whole_ns / longest) * 100}%` })));
+    el("p", { class: "muted" }, `${name}, ${budget.length}: ${duration(budget.whole_ns)}${at && before.whole_ns ? ` (${signed(budget.whole_ns / before.whole_ns - 1, percent)})` : ""}`), styled(budgetBar(budget.rows), { width: `${(budget.whole_ns / longest) * 100}%` })));
   const rows = new Map();
   for (const [side, budget] of [["before_ns", before], ["after_ns", after]]) {
     for (const row of budget.rows) rows.set(row.kind, { ...row, before_ns: 0, after_ns: 0, ...rows.get(row.kind), [side]: row.median_ns });
@@ -40,11 +40,11 @@ function addBothBudgets(before, after) {
 }
 
 function addBudget() {
-  const { rows, whole_ns: whole, of } = DATA.budget;
+  const { rows, whole_ns: whole, of, length } = DATA.budget;
   if (!rows.length) return;
   if (DATA.changes?.budget.rows.length) {
     addBothBudgets(DATA.changes.budget, DATA.budget);
     return;
   }
-  section("budget", el("p", { class: "muted" }, `${capital(of)}: ${duration(whole)}.`), budgetBar(rows), budgetTable(rows, of));
+  section("budget", el("p", { class: "muted" }, `${length}: ${duration(whole)}.`), budgetBar(rows), budgetTable(rows, of));
 }

@@ -16,23 +16,25 @@ function timeTile() {
 }
 
 function knownTile() {
-  const unknown = DATA.coverage.kernels.filter((row) => !row.known);
-  const time = unknown.reduce((sum, row) => sum + row.time_ns, 0);
-  const count = unknown.reduce((sum, row) => sum + row.count, 0);
-  const whole = DATA.coverage.doubts.length ? "all recorded work is attributed; the profiler may have lost some" : "all work is attributed";
-  const text = count ? `${duration(time)} in ${counted(count, WORDS.work)} not attributed` : TOTAL ? whole : "no work was recorded";
-  const share = TOTAL ? 1 - time / TOTAL : 0;
-  return tile("Attributed", TOTAL ? percent(share) : "\u2013", text, share);
+  const { time_ns: time, count, whole_ns: whole, in_steps: inSteps } = DATA.coverage.unknown;
+  const all = DATA.coverage.doubts.length ? "all recorded work is attributed; the profiler may have lost some" : "all work is attributed";
+  const text = count ? `${duration(time)} in ${counted(count, WORDS.work)} not attributed` : whole ? all : "no work was recorded";
+  const share = whole ? 1 - time / whole : 0;
+  return tile("Attributed", whole ? percent(share) : "\u2013", inSteps ? `in steps: ${text}` : text, share);
 }
 
 function stepsTile() {
-  const { steps } = DATA.about;
+  const { steps, on_each: onEach } = DATA.about;
   if (!steps.length) return tile("Steps", "none", "mark steps to see their cost");
-  const count = steps.reduce((sum, step) => sum + step.count, 0);
-  const kinds = steps.slice(0, 3).map((step) => `${grouped(step.count)} ${step.kind === "step" ? "" : step.kind}`.trim());
-  const median = `median host time ${duration(steps[0].median_host_ns)}`;
-  const single = steps[0].kind === "step" ? median : `${steps[0].kind} steps, ${median}`;
-  return tile("Steps", grouped(count), steps.length > 1 ? `${kinds.join(", ")}; ${steps[0].kind}: ${median}` : single);
+  const [{ kind, median_host_ns: time }] = steps;
+  const [processes, same] = onEach[0];
+  const number = (step) => onEach[steps.indexOf(step)][1] ?? step.count;
+  const kinds = steps.slice(0, 3).map((step) => `${grouped(number(step))} ${step.kind === "step" ? "" : step.kind}`.trim());
+  const noun = DATA.processes.rows.every((row) => row.rank !== null) ? ["rank", "ranks"] : ["process", "processes"];
+  const each = processes > 1 ? ` on ${same ? "each of " : ""}${counted(processes, ...noun)}` : "";
+  const median = `median step on the host ${duration(time)}`;
+  const single = `${kind === "step" ? "" : `${kind} steps, `}${median}`;
+  return tile(`Steps${each}`, grouped(steps.reduce((sum, step) => sum + number(step), 0)), steps.length > 1 ? `${kinds.join(", ")}; ${kind}: ${median}` : single);
 }
 
 function idleTile() {
@@ -70,6 +72,7 @@ const LOW_SHARE = 0.05;
 
 function addCoverage() {
   const rows = DATA.coverage.kernels;
+  if (TOTAL && !rows.length) return;
   const tones = rows.map((row, at) => (row.known ? `known-${at % 3}` : `unknown-${at % 3}`));
   const shares = rows.filter((row) => row.time_ns).map((row) =>
     styled(el("span", { class: tones[rows.indexOf(row)] }), { "flex-grow": row.time_ns }));
