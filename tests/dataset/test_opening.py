@@ -61,7 +61,7 @@ def test_a_folder_holds_the_promised_files_and_nothing_else(small: Dataset) -> N
 def test_the_manifest_tells_the_source_and_what_was_written(small: Dataset) -> None:
     manifest = json.loads((small.folder / "manifest.json").read_text("utf-8"))
     source = (small.folder.parent / "report.sqlite").read_bytes()
-    assert (manifest["format"], manifest["format_version"]) == ("tracekit dataset", 3)
+    assert (manifest["format"], manifest["format_version"]) == ("tracekit dataset", 4)
     assert manifest["tracekit"] == tracekit.__version__
     assert manifest["source"] == {
         "name": "report.sqlite",
@@ -144,7 +144,7 @@ FOREIGN = {
     "a web extension": ('{"manifest_version": 3}', "its manifest.json was not written by tracekit"),
     "tomorrow's": (
         '{"format": "tracekit dataset", "format_version": 99}',
-        "has format version 99, this tracekit reads 3",
+        "has format version 99, this tracekit reads 4",
     ),
 }
 

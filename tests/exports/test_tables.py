@@ -219,3 +219,21 @@ def test_a_failure_in_the_middle_leaves_the_database_as_it_was(
     assert outcome.code == 1
     assert "its table coverage cannot be read" in outcome.err
     assert in_database(url, first) == {name: rows(first, name) for name in TABLE_NAMES}
+
+
+@pytest.mark.postgres
+def test_a_text_that_postgresql_cannot_hold_is_an_error_of_the_export(tmp_path: Path, postgres_url: str) -> None:
+    dataset = report_of_a_kernel(tmp_path, "a\0b")
+    assert dataset.table("kernels", ["name"]).column(0).to_pylist() == ["a\0b"]
+    outcome = command("export", dataset.folder, "--format", "sql", "-o", postgres_url, "--force", "--quiet")
+    assert outcome.code == 1
+    assert "cannot be written" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_rows_that_are_alike_but_for_one_number_are_all_inserted(tmp_path: Path) -> None:
+    lines = "launch 1 -30 -25 #1\n" + "\n".join(f"kernel 1 {at} {at + 5} #1 k" for at in range(0, 50, 10))
+    dataset = tracekit.parse(report(tmp_path / "r.sqlite", lines))
+    url = f"sqlite:///{tmp_path}/out.db"
+    export(dataset, "sql", url)
+    assert in_database(url, dataset) == {name: rows(dataset, name) for name in TABLE_NAMES}

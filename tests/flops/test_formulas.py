@@ -364,7 +364,6 @@ def test_an_operator_is_harmless_only_where_it_is_known_to_be(name: str, *, harm
         ("triton_per_fused_convert_element_type_2", True, False),
         ("reshape_and_cache_flash_kernel", True, False),
         ("rms_norm_kernel", True, False),
-        ("ncclDevKernel_AllReduce_Sum_f32", True, False),
         ("triton_red_fused_mm_3", False, True),
         ("triton_per_fused_mv_sum_1", False, True),
         ("triton_tem_fused_mm_4", False, True),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import sqlite3
 import struct
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
+from tests.command import command
 from tests.golden import check, check_frame
 from tests.needs import TRACES
 from tests.readers.files import lacks
@@ -18,9 +20,10 @@ from tests.readers.folders import SUFFIXES, as_folder
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.sqlite import writing
 from tests.trace_lines import report
-from tracekit.analyses import communication
+from tracekit.analyses import budget, communication
 from tracekit.dataset.opening import Dataset
 
+RANK = Path(__file__).parents[2] / "data/llama_ranks/rank0.sqlite"
 #: Schemas of NCCL: the offset and NVTX's type of every field.
 SCHEMAS = {
     1: {"NCCL communicator ID": (0, 18), "No. of ranks": (8, 5), "Rank": (12, 5), "CUDA device": (16, 5)},
@@ -81,8 +84,8 @@ ROWS = """
     ncclDevKernel_ReduceScatter_Sum_f32_RING_LL  -      reduce_scatter  -           0x7                 -
     ncclDevKernel_Broadcast_RING_LL              5000   broadcast       -           -                   -
     ncclDevKernel_SendRecv                       10     send_recv       -           -                   -
-    ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      -               -           -                   -
-    ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      -               -           -                   -
+    ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      all_reduce      -           -                   -
+    ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      all_reduce      -           -                   -
     gemm                                         -      -               -           -                   -
 """
 
@@ -167,7 +170,7 @@ def test_damaged_payloads_tell_nothing(
     with_payloads: Callable[..., Dataset], damage: Callable[[Payload], bytes]
 ) -> None:
     dataset = with_payloads(lambda db: as_blobs(db, damage))
-    assert dataset.table("kernels", ["collective"]).column(0).null_count == 8
+    assert dataset.table("kernels", ["bytes"]).column(0).null_count == 8
     assert "sizes of collectives" in lacks(dataset)
 
 
@@ -178,8 +181,8 @@ def test_schemas_that_contradict_each_other_are_not_used(with_payloads: Callable
             "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (2, 2, 1, NULL, 22, 'Message size [bytes]', NULL, NULL, 16)"
         )
 
-    kinds = with_payloads(contradicting).table("kernels", ["collective"]).column(0).to_pylist()
-    assert kinds == [None, None, None, "broadcast", "send_recv", *[None] * 3]
+    sizes = with_payloads(contradicting).table("kernels", ["bytes"]).column(0).to_pylist()
+    assert sizes == [None, None, None, 5_000, 10, *[None] * 3]
 
 
 def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_payloads: Callable[..., Dataset]) -> None:
@@ -209,7 +212,7 @@ def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_pay
         ("send 1, recv 1, send 1, recv 1", ("send_recv", 20)),
         ("send 0, send 1, recv 0", ("send_recv", 20)),
         ("recv 1", ("recv", 10)),
-        ("send 0, allreduce 0", (None, None)),
+        ("send 0, allreduce 0", ("send_recv", None)),
         (", ".join(["send 1"] * 3), ("send_recv", 30)),
     ],
 )
@@ -283,9 +286,9 @@ def test_chrome_traces_record_collectives_with_their_kernels(tmp_path: Path) -> 
         -      all_reduce      bfloat16       4           tp
         -      barrier         uint8          4           tp
         200    send            bfloat16       -           tp
-        -      -               -              -           -
+        -      unknown         -              -           -
         -      recv            -              -           -
-        -      -               -              -           -
+        -      unknown         -              -           -
     """,
     )
 
@@ -297,7 +300,7 @@ def test_bandwidths_are_those_of_nccl_tests(with_payloads: Callable[..., Dataset
         """
         collective      communicator        group_size  path  kernels  bytes  algorithm_gb_per_s  bus_gb_per_s
         all_gather      0xffffffffffffffff  4           top   1        4000   40                  30
-        -               -                   -           top   2        -      -                   -
+        all_reduce      -                   -           top   2        -      -                   -
         all_reduce      0xffffffffffffffff  4           top   1        3000   30                  45
         broadcast       -                   -           top   1        5000   50                  50
         reduce_scatter  0x7                 -           top   1        -      -                   -
@@ -318,7 +321,7 @@ def test_real_chrome_traces_have_the_sizes_of_their_arguments(tmp_path: Path, na
         if "Collective name" in (args := row["args"])
     )
     kernels = tracekit.parse(path, tmp_path / "d").table("kernels", ["full_name", "bytes", "group_size", "collective"])
-    found = [(*row.values(),) for row in kernels.to_pylist() if row["collective"]]
+    found = [(*row.values(),) for row in kernels.to_pylist() if row["group_size"]]
     assert Counter(row[:3] for row in found) == expected
     assert expected
 
@@ -327,3 +330,79 @@ def test_real_chrome_traces_have_the_sizes_of_their_arguments(tmp_path: Path, na
 def test_a_real_report_without_payloads_says_so(tmp_path: Path) -> None:
     dataset = tracekit.parse(TRACES / "nsys" / "fsdp_2rank_h100_v2026.2.sqlite", tmp_path / "d")
     assert "sizes of collectives" in lacks(dataset)
+
+
+RENAMED = {
+    "cross_device_reduce_1stage": "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)",
+    "dispatch": "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*)",
+}
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_time_of_communication_is_the_same_by_any_name_of_a_collective(tmp_path: Path, name: str) -> None:
+    first = tracekit.parse(RANK, tmp_path / "first")
+    path = Path(shutil.copy(RANK, tmp_path / "renamed.sqlite"))
+    with closing(sqlite3.connect(path)) as db, db:
+        row = db.execute("SELECT shortName FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName "
+                         "WHERE value LIKE 'nccl%'").fetchone()  # fmt: skip
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(900_001, name), (900_002, RENAMED[name])])
+        db.execute(
+            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = 900001, demangledName = 900002 WHERE shortName = ?", row
+        )
+    renamed = tracekit.parse(path, tmp_path / "second")
+    times = [budget.frame(dataset).groupby("kind")["ns"].sum().to_dict() for dataset in (first, renamed)]
+    assert times[0] == times[1]
+    assert times[0]["communication"] > 0
+    exposed = [communication.frame(dataset)["exposed_ns"].sum() for dataset in (first, renamed)]
+    assert exposed[0] == exposed[1]
+    assert "sizes of collectives that are not NCCL's" in lacks(renamed)
+    assert communication.frame(renamed)["bytes"].isna().all()
+
+
+def test_kernels_of_the_users_own_communicate_in_the_whole_dataset(tmp_path: Path) -> None:
+    path = report(
+        tmp_path / "r.sqlite",
+        """
+        launch 1  0  1 #1
+        launch 1  2  3 #2
+        launch 1  4  5 #3
+        kernel 1 10 20 #1 my_ring
+        kernel 1 20 30 #2 my_ring_all_gather
+        kernel 1 30 40 #3 my_other
+    """,
+    )
+    out = tmp_path / "d"
+    assert command("parse", path, "-o", out, "--quiet", "--collective", "my_ring*").code == 0
+    check(
+        tracekit.load(out),
+        "kernels",
+        """
+        name                collective
+        my_ring             unknown
+        my_ring_all_gather  all_gather
+        my_other            -
+    """,
+    )
+    assert tracekit.load(out).manifest["collectives"] == ["my_ring*"]
+    assert communication.frame(tracekit.load(out))["gpu_time_ns"].sum() == 20
+    again = command("parse", path, "-o", out, "--quiet", "--add")
+    assert (again.code, "parsed with other --collective" in again.err) == (1, True)
+    assert command("parse", path, "-o", out, "--quiet", "--add", "--collective", "my_ring*").code == 0
+
+
+def test_process_groups_on_cpus_communicate(tmp_path: Path) -> None:
+    events = [
+        event("cpu_op", "c10d::allreduce_", 0, 10),
+        event("user_annotation", "gloo:all_reduce", 20, 60, tid=9),
+        event("user_annotation", "my step", 0, 90),
+        event("cpu_op", "aten::mm", 50, 20),
+        event("cpu_op", "aten::linear", 45, 30),
+    ]
+    dataset = tracekit.parse(trace(tmp_path / "trace.json", *events))
+    check_frame(
+        communication.frame(dataset),
+        """
+        name             collective  kernels  gpu_time_ns  exposed_ns
+        gloo:all_reduce  all_reduce  1        60000        40000
+    """,
+    )

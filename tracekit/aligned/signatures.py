@@ -12,6 +12,7 @@ import numpy as np
 
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.flops.kernels import kind_of
+from tracekit.markers.collectives import communication
 from tracekit.recording.tables import COPY_KINDS, CPU_OP, GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS
 
 #: What differs in the name of one kernel from build to build, or with sizes: addresses, numbers of lambdas and clones,
@@ -23,11 +24,7 @@ _NOISE = re.compile(
 _NUMBER_OF_INDUCTOR = re.compile(r"^(triton_\w+?)_\d+(d\w*)?$")
 _FUSED = re.compile(r"fused|fusion|epilog|_and_|^triton_", re.IGNORECASE)
 #: Classes by a part of the name, the first that fits; matrix products stand between.
-_BEFORE_PRODUCTS = (
-    ("attention", r"flash|fmha|attention|attn|sdpa"),
-    ("collective", r"^nccl"),
-    ("split", r"splitk.*reduce"),
-)
+_BEFORE_PRODUCTS = (("attention", r"flash|fmha|attention|attn|sdpa"), ("split", r"splitk.*reduce"))
 _AFTER_PRODUCTS = (
     ("batch_norm", r"batch_?norm|bn_[fb]w"),
     ("norm", r"norm|RowwiseMoments|rsqrt"),
@@ -38,8 +35,9 @@ _AFTER_PRODUCTS = (
     ("reduce", r"reduce|triton_(red|per)_"),
     ("elementwise", r"elementwise|triton_poi_|_and_mul|rotary|fill|dropout|activation|gelu|silu|relu"),
 )
-_PRODUCT = "product"
+_COLLECTIVE, _PRODUCT = "collective", "product"
 _CLASSES = (
+    _COLLECTIVE,
     *(name for name, _ in _BEFORE_PRODUCTS),
     _PRODUCT,
     *(name for name, _ in _AFTER_PRODUCTS),
@@ -135,6 +133,8 @@ def _digests(texts: Iterable[str]) -> Ints:
 
 
 def _group(name: str) -> int:
+    if communication(name) is not None:
+        return _CLASSES.index(_COLLECTIVE)
     for found, pattern in _BEFORE_PRODUCTS:
         if re.search(pattern, name, re.IGNORECASE):
             return _CLASSES.index(found)

@@ -27,7 +27,7 @@ from tracekit.analyses import idle_time
 from tracekit.analyses.alignment.collectives import collectives
 from tracekit.analyses.alignment.reports import aligned, met
 from tracekit.analyses.base import Columns
-from tracekit.analyses.communication import nccl_work
+from tracekit.analyses.communication import collectives_in
 from tracekit.analyses.idle_time import KINDS as KINDS, NEVER, Pieces, Work, cut, distinct_times, is_inside, pieces
 from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.analyses.weighted_kernels import axis_of
@@ -44,7 +44,7 @@ NAME = "budget"
 ANSWER = ("step_id", "kind", "ns", "share", "path")
 _IDS = ("pid", "device", "step_id")
 _WORK = ("kernel_id", "kind", "name", "module_id", "pid", "tid", "start_ns", "end_ns", "step_id", "range_id")
-_PLACE = ("device", "context", "stream")
+_PLACE = ("device", "context", "stream", "collective")
 _LAUNCHED = ("launch_name", "launch_start_ns", "launch_end_ns", "graph_id", "graph_node_id")
 
 
@@ -263,7 +263,7 @@ def _of_one(dataset: Dataset, modules: Hierarchy | None) -> _Found:
 
 def _work_of(dataset: Dataset, modules: Hierarchy | None) -> tuple[Work, Windows]:
     table = dataset.table("kernels", [*_WORK, *_PLACE, *_LAUNCHED])
-    kinds, collective = labels(table, "kind"), nccl_work(dataset, table)
+    kinds, collective = labels(table, "kind"), collectives_in(table)
     kind = np.where(np.isin(kinds.code, kinds.of("memcpy", "memset")), idle_time.COPY, idle_time.COMPUTE)
     kind[collective] = idle_time.COMMUNICATION
     pid, device = (integers(table, name).astype(np.int64) for name in ("pid", "device"))

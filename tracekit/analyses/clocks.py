@@ -21,7 +21,7 @@ _MEASURED = ("reference", "offset_ns", "drift_ppm", "error_ns")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """The clock of each report against that of one of them, by the collectives of NCCL that both ran.
+    """The clock of each report against that of one of them, by the collectives that both ran.
 
     Returns:
         A row per report: ``report`` (null for a dataset of one report), ``rank`` (the lowest in it), ``reference`` (the

@@ -1,4 +1,4 @@
-"""How much NCCL time is exposed, how much of it overlaps other kernels, and how fast is it?"""
+"""How much communication is exposed, how much of it overlaps other kernels, and how fast is it?"""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ NAME = "communication"
 ANSWER = ("path", "exposed_ns", "overlapped_ns", "gpu_time_ns", "name")
 
 _KEYS = ["name", "module", "collective", "communicator", "group_size"]
-_NCCL = "nccl"
 #: Parts of a message that each rank sends and receives, times the number of ranks, by that number less one.
 _PARTS_MOVED = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 _MOVED_WHOLE = ("broadcast", "reduce", "send", "recv", "send_recv")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """NCCL kernels by name, module, collective and communicator, the most exposed time first.
+    """Collectives by kernel, module, operation and communicator, the most exposed time first.
 
-    A kernel belongs to NCCL if its name shows it, or if the innermost range around its launch is in NCCL's domain.
+    Kernels communicate by their names (NCCL's, and those of other libraries: :mod:`tracekit.markers.collectives`), or
+    because the innermost range around their launch is in NCCL's domain.
 
     Bandwidths are those of nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): the
     algorithm's is bytes by time. The bus's shows how well links are used, whatever the number n of ranks: it is the
@@ -42,11 +42,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Returns:
         A row per name, module, collective, communicator and size of its group: ``name``, ``path`` (null if the kernels
         could not be attributed), ``kernels``, ``gpu_time_ns``, ``share`` (of all GPU time), ``exposed_ns`` (the part of
-        that time in which the device ran no other kernel; copies and NCCL's own kernels do not count),
+        that time in which the device ran no other kernel; copies and other collectives do not count),
         ``overlapped_ns`` (the rest), ``collective``, ``communicator``, ``group_size``, ``bytes`` (as nccl-tests count
         them: the whole result of an all_gather, the whole input of a reduce_scatter), ``algorithm_gb_per_s`` and
-        ``bus_gb_per_s``. The last six are null where the report does not record them; bytes and bandwidths are of those
-        kernels whose bytes are known.
+        ``bus_gb_per_s``. The last five are null where the report does not record them: only NCCL's sizes are recorded.
+        Bytes and bandwidths are of those kernels whose bytes are known.
     """
     modules, names, words, whole_ns = hierarchy(dataset), Words(), Words(), 0
     sums = Totals(_KEYS, dict.fromkeys(("ns", "exposed", "kernels", "bytes", "sized_ns"), "sum"))
@@ -89,10 +89,10 @@ def _speed(totals: pd.DataFrame, words: Words) -> dict[str, object]:
 
 
 def _of_one(dataset: Dataset, modules: Hierarchy, names: Words, words: Words) -> tuple[dict[str, Ints], int]:
-    table, is_nccl, exposed = communication(dataset, ["module_id", "dur_ns", "bytes", *_KEYS[2:]])
+    table, communicates, exposed = communication(dataset, ["module_id", "dur_ns", "bytes", *_KEYS[3:]])
     kernel_names, owner, time = labels(table, "name"), modules.rows(table), integers(table, "dur_ns")
     in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
-    rows = np.flatnonzero(is_nccl & in_root)
+    rows = np.flatnonzero(communicates & in_root)
     size = integers(table, "bytes")[rows].astype(np.int64)
     columns = {
         **{name: words.codes(labels(table, name))[rows] for name in ("collective", "communicator")},
@@ -109,41 +109,34 @@ def _of_one(dataset: Dataset, modules: Hierarchy, names: Words, words: Words) ->
 
 
 class Communication(NamedTuple):
-    """All work, which is of NCCL, and of that the time in which its device computed nothing else."""
+    """All work, which of it communicates, and of that the time in which its device computed nothing else."""
 
     table: pa.Table
-    is_nccl: Flags
+    communicates: Flags
     exposed_ns: Ints
 
 
 def communication(dataset: Dataset, columns: list[str]) -> Communication:
     """The communication of the whole dataset, also outside its root, with some columns of ``kernels``."""
     whole = dataset.whole
-    table = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "range_id", *DEVICE_TIMES])))
-    is_nccl, kinds = nccl_work(whole, table), labels(table, "kind")
+    table = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "collective", "dur_ns", *DEVICE_TIMES])))
+    communicates, kinds = collectives_in(table), labels(table, "kind")
     copies = np.isin(kinds.code, kinds.of("memcpy", "memset"))
-    return Communication(table, is_nccl, _exposed(axis(whole, table), is_nccl, ~copies & ~is_nccl))
+    lasts = integers(table, "dur_ns")
+    # An operator on a CPU that called others computes no more than these.
+    alone = lasts == integers(table, "end_ns") - integers(table, "start_ns")
+    exposed = _exposed(axis(whole, table), communicates, ~copies & ~communicates & alone)
+    return Communication(table, communicates, np.minimum(exposed, lasts))
 
 
-def nccl_work(dataset: Dataset, table: pa.Table) -> Flags:
-    """Which rows are kernels of NCCL, by their names or by the domain of the range around their launch.
-
-    The table has ``kind``, ``name`` and ``range_id``.
-    """
-    kinds, names = labels(table, "kind"), labels(table, "name")
-    on_device = ~np.isin(kinds.code, kinds.of("cpu_op"))
-    by_name: Flags = on_device & np.isin(names.code, names.containing(_NCCL))
-    domains = labels(dataset.table("ranges", ["domain"]), "domain")
-    if not (of_nccl := domains.of("NCCL")).size:
-        return by_name
-    in_domain = integers(dataset.table("ranges", ["range_id"]), "range_id")[np.isin(domains.code, of_nccl)]
-    by_range: Flags = np.isin(integers(table, "range_id"), in_domain)
-    return by_name | (on_device & by_range)
+def collectives_in(table: pa.Table) -> Flags:
+    """Which rows of a table with the column ``collective`` communicate."""
+    return np.asarray(table.column("collective").is_valid())
 
 
-def _exposed(work: Axis, is_nccl: Flags, computes: Flags) -> Ints:
+def _exposed(work: Axis, communicates: Flags, computes: Flags) -> Ints:
     computing = covered(work.start[computes], work.end[computes])
-    start, end = work.start[is_nccl], work.end[is_nccl]
+    start, end = work.start[communicates], work.end[communicates]
     exposed = np.zeros(work.start.size, dtype=np.int64)
-    exposed[is_nccl] = (end - start) - (computing.until(end) - computing.until(start))
+    exposed[communicates] = (end - start) - (computing.until(end) - computing.until(start))
     return exposed

@@ -73,8 +73,8 @@ def _of_one(dataset: Dataset, table: pa.Table, more: dict[str, Ints]) -> Columns
 
 
 def _communication(dataset: Dataset) -> tuple[pa.Table, dict[str, Ints]]:
-    table, is_nccl, exposed = communication(dataset, _READ)
-    return table, {"communication_ns": np.where(is_nccl, integers(table, "dur_ns"), 0), "exposed_ns": exposed}
+    table, communicates, exposed = communication(dataset, _READ)
+    return table, {"communication_ns": np.where(communicates, integers(table, "dur_ns"), 0), "exposed_ns": exposed}
 
 
 def _order(keys: list[tuple[Any, ...]], reports: Sequence[str]) -> Rows:

@@ -26,7 +26,7 @@ _LEAST = np.iinfo(np.int64).min
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """The last ranks of collectives (all-reduce, all-gather, reduce-scatter of NCCL), those that cost most time first.
+    """The last ranks of collectives (all-reduce, all-gather, reduce-scatter), those that cost most time first.
 
     Ranks of one report have one clock; clocks of reports are aligned by the collectives themselves: see ``clocks``.
     A rank without a report, or without any collective in it, is not known of.

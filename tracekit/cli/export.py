@@ -43,9 +43,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the export."""
+    from tracekit.arrays.without_pandas import without_pandas
     from tracekit.exports import FORMATS
     from tracekit.exports.base import Target
 
+    without_pandas()
     dataset = opened(args.dataset, quiet=args.quiet)
     place = next_to(dataset, _FORMATS[args.format])
     out = args.out or (f"sqlite:///{place}" if args.format == "sql" else str(place))

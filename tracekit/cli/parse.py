@@ -63,6 +63,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "there, as in reports of production, where nothing is marked; may be given several times",
     )
     parser.add_argument(
+        "--collective",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="name of kernels that communicate, such as 'my_all_reduce*', beside those of NCCL, vLLM and other known "
+        "libraries; DATASET keeps it, so that all questions and the page agree; may be given several times",
+    )
+    parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
         help="let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786; its "
@@ -92,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
     try:
         like = tuple(map(reference, args.like))
-        options = ParseOptions(rows=args.rows, graph_captures=tuple(args.graph_captures), like=like)
+        captures, collectives = tuple(args.graph_captures), tuple(args.collective)
+        options = ParseOptions(rows=args.rows, graph_captures=captures, like=like, collectives=collectives)
         with progress_bar(quiet=args.quiet) as progress:
             how = Run(force=args.force, add=args.add, scheduler=args.scheduler, progress=progress)
             dataset, skipped = parse_new(reports, args.out, options, how)

@@ -25,7 +25,7 @@ from tracekit.version import __version__
 #: The field that records how files are named, if not all by only their tables.
 FILES, NAMED_BY_ID = "files", "named_by_id"
 #: Bumped when a table is added, and when a column or a field that readers rely on is renamed or changes its type.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 FORMAT = "tracekit dataset"
 MANIFEST = "manifest.json"
 #: The manifest's own id, and the ids of the tables' files.

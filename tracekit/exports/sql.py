@@ -6,20 +6,24 @@ leave tables empty or dropped.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import sqlalchemy as sa
+from pyarrow import compute as pc, csv
 
+from tracekit.arrays.text import json_text
 from tracekit.dataset.opening import TABLE_NAMES, Dataset
 from tracekit.errors import ExportError, UsageError
 from tracekit.exports.base import Target, plain_columns, spec_tables
 from tracekit.progress import Progress
 
-_ROWS = 5_000
+_ROWS = 20_000
 _TYPES: dict[pa.DataType, type[sa.types.TypeEngine[Any]]] = {
     pa.int16(): sa.SmallInteger,
     pa.int32(): sa.Integer,
@@ -79,7 +83,7 @@ def _disposed(engine: sa.Engine) -> Iterator[None]:
         if created is not None:
             with suppress(OSError):
                 created.unlink(missing_ok=True)
-        if isinstance(error, sa.exc.SQLAlchemyError | OSError):
+        if isinstance(error, (sa.exc.SQLAlchemyError, OSError, engine.dialect.loaded_dbapi.Error)):
             problem = f"cannot be written ({_reason(error)}); check the database and its URL"
             raise ExportError(f"{_shown(engine.url)}: {problem}") from None
         raise
@@ -105,9 +109,58 @@ def _table(name: str, schema: pa.Schema) -> sa.Table:
 
 def _insert(connection: sa.Connection, table: sa.Table, pieces: Iterator[pa.Table]) -> None:
     table.create(connection)
+    add = _copy if connection.dialect.driver == "psycopg" else _insert_rows
     for piece in pieces:
-        for batch in plain_columns(piece).to_batches(_ROWS):
-            connection.execute(table.insert(), batch.to_pylist())
+        for batch in piece.combine_chunks().to_batches(_ROWS):
+            # Drivers bind nulls one by one, and slowly.
+            known = [name for name in batch.schema.names if batch.column(name).null_count < batch.num_rows]
+            add(connection, table, batch.select(known))
+
+
+def _insert_rows(connection: sa.Connection, table: sa.Table, batch: pa.RecordBatch) -> None:
+    """Inserts rows as the driver takes many; numbers that are the same in all are part of the statement."""
+    values: dict[str, sa.ColumnElement[Any]] = {name: sa.bindparam(name) for name in batch.schema.names}
+    for name in batch.schema.names[1:]:
+        if (number := _in_all(batch.column(name))) is not None:
+            values[name] = sa.literal_column(str(number))
+    insert = table.insert().values(values).compile(dialect=connection.dialect)
+    bound = insert.positiontup or [name for name, value in values.items() if isinstance(value, sa.BindParameter)]
+    native = connection.dialect.supports_native_boolean
+    rows: Any = [*zip(*(_values(batch.column(name), native=native) for name in bound), strict=True)]
+    if not insert.positional:
+        rows = [dict(zip(bound, row, strict=True)) for row in rows]
+    connection.exec_driver_sql(str(insert), rows)
+
+
+def _in_all(column: pa.Array) -> int | None:
+    """The number that all rows have; None if they differ."""
+    if column.null_count or not pa.types.is_integer(column.type):
+        return None
+    low, high = (value.as_py() for value in pc.min_max(column).values())
+    return int(low) if low == high else None
+
+
+def _values(column: pa.Array, *, native: bool) -> list[object]:
+    """Python's values; categories share them."""
+    if pa.types.is_dictionary(column.type):
+        words = np.array([*column.dictionary.to_pylist(), None], object)
+        return list(words[np.asarray(column.indices.fill_null(-1))])
+    if pa.types.is_nested(column.type):
+        column = json_text(column)
+    elif pa.types.is_boolean(column.type) and not native:
+        column = column.cast(pa.int8())
+    return list(column.to_pylist())
+
+
+def _copy(connection: sa.Connection, table: sa.Table, batch: pa.RecordBatch) -> None:
+    """Copies rows into PostgreSQL as CSV, in which texts are quoted and nulls are not."""
+    quoted = connection.dialect.identifier_preparer
+    columns = ", ".join(map(quoted.quote, batch.schema.names))
+    text = BytesIO()
+    csv.write_csv(plain_columns(pa.table(batch)), text, csv.WriteOptions(include_header=False))
+    statement = f"COPY {quoted.format_table(table)} ({columns}) FROM STDIN (FORMAT csv)"
+    with closing(cast("Any", connection.connection.cursor())) as cursor, cursor.copy(statement) as copy:
+        copy.write(text.getvalue())
 
 
 def _reason(error: Exception) -> str:

@@ -12,8 +12,7 @@ _HARMLESS = re.compile(
     r"|(fused_dropout|embedding_|EmbeddingBag|compute_grad_weight|nll_loss|distribution_|max_pool|avg_pool|adaptive_)"
     r"|(vectorized_gather|upsample|tensor_kernel_scan|radix_sort|DeviceRadixSort|DeviceScan|DeviceReduce|DeviceSelect|DeviceSegmented)"
     r"|(multi_tensor_apply|fill_|arange|scatter_gather|_scatter_gather|write_indices|triu_tril|FillFunctor)"
-    r"|((fused_add_)?rms_norm_kernel|act_and_mul_kernel|rotary_embedding_kernel|reshape_and_cache|copy_blocks)"
-    r"|nccl(Dev)?Kernel",
+    r"|((fused_add_)?rms_norm_kernel|act_and_mul_kernel|rotary_embedding_kernel|reshape_and_cache|copy_blocks)",
     re.IGNORECASE,
 )
 #: Inductor names its kernels after the operators that it put into them.

@@ -30,6 +30,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
     rows: str = AUTO,
     graph_captures: Sequence[str | os.PathLike[str]] = (),
     like: Sequence[Given] = (),
+    collectives: Sequence[str] = (),
     force: bool = False,
     add: bool = False,
     scheduler: str | None = None,
@@ -49,6 +50,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
             report itself was recorded later. Each joins the report of its process and rank.
         like: Datasets of marked runs of the same model: work without a module gets that of its certain counterpart
             there.
+        collectives: Names of kernels that communicate, beside those of known libraries; ``*`` and ``?`` are wildcards.
         force: Whether an existing dataset may be replaced; with ``add``, a report of it whose file has changed.
         add: Whether the reports are added to the dataset ``out``, if there is one. A report that is in it already,
             unchanged, is skipped; the others of the dataset are not read again.
@@ -68,7 +70,12 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         UsageError: If there is no report, one is given twice, ``out`` is missing with several or with ``add``, or
             ``rows`` or ``scheduler`` is none of these.
     """
-    options = ParseOptions(rows=rows, graph_captures=tuple(map(Path, graph_captures)), like=tuple(map(reference, like)))
+    options = ParseOptions(
+        rows=rows,
+        graph_captures=tuple(map(Path, graph_captures)),
+        like=tuple(map(reference, like)),
+        collectives=tuple(collectives),
+    )
     run = Run(force=force, add=add, scheduler=scheduler, progress=progress)
     return parse_new(report, out, options, run).dataset
 

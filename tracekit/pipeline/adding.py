@@ -46,10 +46,11 @@ class _Numbered(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What was asked of a report: the rows, and the digests of the marked runs that it is like."""
+    """What was asked of a report: the rows, digests of the marked runs that it is like, names of collectives."""
 
     rows: str
     like: tuple[str, ...]
+    collectives: tuple[str, ...]
 
 
 def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run: Run) -> Parsed:
@@ -58,7 +59,7 @@ def add(paths: Sequence[Location], folder: Location, options: ParseOptions, run:
     before = manifest.read(folder)
     there = _reports_of(before)
     given = _compared(paths, there, run.progress)
-    asked = _Asked(options.rows, tuple(one.sha256 for one in options.like))
+    asked = _Asked(options.rows, tuple(one.sha256 for one in options.like), options.collectives)
     reports, skipped = _with_new(given, folder, there, asked, force=run.force)
     if len(skipped) == len(paths):
         if not is_remote(folder):  # there, another parse may be about to use files that are not listed yet
@@ -133,7 +134,7 @@ def _asked(report: _Numbered) -> _Asked | None:
     if report.entry is None:
         return None
     like = tuple(one["sha256"] for one in report.entry.get("like", ()))
-    return _Asked(report.entry["hierarchy"]["asked"], like)
+    return _Asked(report.entry["hierarchy"]["asked"], like, tuple(report.entry.get("collectives", ())))
 
 
 def _same_report(path: Location, reports: list[_Numbered]) -> _Numbered | None:
@@ -151,7 +152,8 @@ def _same_report(path: Location, reports: list[_Numbered]) -> _Numbered | None:
 def _differs(folder: Location, path: Location, old: _Numbered, by: _Asked) -> DatasetError:
     asked = _asked(old)
     if asked is not None and _same_report(path, [old]) is not None:
-        how = f"with --rows {asked.rows}, not --rows {by.rows}" if asked.rows != by.rows else "like other marked runs"
+        other = "like other marked runs" if asked.like != by.like else "with other --collective"
+        how = f"with --rows {asked.rows}, not --rows {by.rows}" if asked.rows != by.rows else other
         problem = f"has the report {path} already, parsed {how}"
         return DatasetError(folder, problem, "parse it again with --add --force")
     problem = f"has a report {old.path.parent.name}/{old.path.name} already, whose contents differ from {path}"

@@ -4,7 +4,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ class ParseOptions:
         graph_captures: Traces of graph captures, or folders of such, that belong to the report.
         required: Whether one of these must be of the report's own processes.
         like: Marked runs of the same model, which show the modules of what nobody marked.
+        collectives: Names of kernels that communicate, beside those known, in which ``*`` and ``?`` are wildcards.
     """
 
     first_id: int = 0
@@ -50,6 +51,7 @@ class ParseOptions:
     graph_captures: tuple[Path, ...] = ()
     required: bool = True
     like: tuple[Reference, ...] = ()
+    collectives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ def traced(recording: Recording, options: ParseOptions, progress: Progress) -> T
     decoded = decode(recording.texts)
     # The rest of the time is that of ``attribute``, on reports of a million kernels.
     evidence = evidence_of(recording, decoded, options.rows, lambda share: progress("attributing", 0.9 * share))
-    trace = attribute(evidence)
+    trace = attribute(replace(evidence, collectives=options.collectives))
     if options.like:
         trace = aligned(trace, options.like)
     progress("attributing", 1.0)
@@ -122,6 +124,7 @@ def described(path: Path, trace: Trace, options: ParseOptions) -> dict[str, obje
         # Reports of equal names are distinguished by it.
         "folder": os.fsencode(path.absolute().parent.name).decode("utf-8", "replace"),
         **({"like": [asdict(one) for one in trace.references]} if options.like else {}),
+        **({"collectives": options.collectives} if options.collectives else {}),
         **_about(trace.evidence.recording),
     }
 

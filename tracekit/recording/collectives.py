@@ -2,18 +2,6 @@
 
 from typing import NamedTuple
 
-#: How names of collectives begin, in lower case without "nccl" and underscores: ``_allgather_base``, ``ncclAllGather``.
-_KINDS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "bcast": "broadcast",
-    "reduce": "reduce",
-    "send": "send",
-    "recv": "recv",
-}
 #: What NCCL calls the size of one rank's message in payloads of its ranges, today and in releases up to 2.18.
 SIZE_FIELDS = ("Message size [bytes]", "Bytes")
 #: More bytes than memories of a whole machine room; sums of fewer fit into 64 bits.
@@ -24,7 +12,7 @@ class Collective(NamedTuple):
     """A collective, or what several that are alike have in common; None where it is unknown.
 
     Attributes:
-        kind: One name for all spellings, as :func:`kind_of` gives it.
+        kind: One name for all spellings, as ``markers.collectives.operation_of`` gives it.
         bytes: The whole result of an all_gather, the whole input of a reduce_scatter or all_to_all, what a group of
             sends and receives moves one way, else the message.
         dtype: Such as ``bfloat16``.
@@ -37,12 +25,6 @@ class Collective(NamedTuple):
     dtype: str | None = None
     group_size: int | None = None
     communicator: str | None = None
-
-
-def kind_of(name: str) -> str:
-    """One name for all spellings of a collective: ``all_gather`` for ``ncclAllGather``; others stay as they are."""
-    short = name.lower().replace("_", "").removeprefix("nccl")
-    return next((kind for begin, kind in _KINDS.items() if short.startswith(begin)), name)
 
 
 def plausible(size: int) -> int | None:

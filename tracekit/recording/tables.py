@@ -467,6 +467,13 @@ class Recording:
         return whole if self.inside_ns is None else whole - self.inside_ns
 
     @property
+    def kernel_names(self) -> list[str]:
+        """The distinct names of kernels, with signatures where they are recorded."""
+        work = self.work
+        rows = np.where(work.full_name >= 0, work.full_name, work.name)[work.kind == KERNEL]
+        return [self.names[row] for row in np.unique(rows).tolist() if row >= 0]
+
+    @property
     def on_device(self) -> Flags:
         """Whether each kernel ran on a device."""
         return np.asarray(self.work.kind != CPU_OP)

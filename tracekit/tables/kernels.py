@@ -53,9 +53,9 @@ _COLLECTIVE = (
     Nullable(
         "collective",
         CATEGORY,
-        "Collective that it runs, such as all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send, "
-        "recv or send_recv (several in a group): of Chrome traces, and where payloads of NCCL's ranges record sizes; "
-        "else null.",
+        "Collective that it runs: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send, recv, "
+        "send_recv (several in a group), dispatch and combine (of tokens, to experts and back), barrier; unknown if "
+        "its name does not record which. Null for all work that is no communication.",
     ),
     Nullable("dtype", CATEGORY, "Dtype of that collective's elements; null if the report does not record it."),
     Nullable("group_size", pa.int32(), "How many ranks take part in that collective; null if unknown."),
@@ -358,13 +358,15 @@ class _Captured:
 
 
 class _Collectives:
-    """What is recorded of the collectives in the work of a recording."""
+    """The collectives in the work of a recording."""
 
     def __init__(self, evidence: Evidence, launches: _Launches, captured: _Captured) -> None:
         launch = evidence.launched.launch
         self._moved = evidence.recording.work.bytes
         self._of_work, self._distinct = collectives_of(
-            evidence.recording, lambda: captured.ranges_around(launches.range_id.take(launch.astype(np.intp)))
+            evidence.recording,
+            evidence.collectives,
+            lambda: captured.ranges_around(launches.range_id.take(launch.astype(np.intp))),
         )
 
     def columns(self, rows: Rows) -> dict[str, object]:
@@ -373,15 +375,12 @@ class _Collectives:
         if not (of_work >= 0).any():
             return dict.fromkeys(column.name for column in _COLLECTIVE)
         at = pa.array(of_work, mask=of_work < 0)
-        kind, moved, dtype, group_size, communicator = (
-            pa.array(values).take(at) for values in zip(*self._distinct, strict=True)
-        )
+        kind, moved, dtype, group_size, communicator = zip(*self._distinct, strict=True)
+        texts = {"collective": kind, "dtype": dtype, "communicator": communicator}
         return {
-            "bytes": pc.coalesce(or_null(self._moved[rows]), moved.cast(pa.int64())),
-            "collective": kind.dictionary_encode(),
-            "dtype": dtype.cast(pa.string()).dictionary_encode(),
-            "group_size": group_size.cast(pa.int32()),
-            "communicator": communicator.cast(pa.string()).dictionary_encode(),
+            "bytes": pc.coalesce(or_null(self._moved[rows]), pa.array(moved, pa.int64()).take(at)),
+            "group_size": pa.array(group_size, pa.int32()).take(at),
+            **{name: pa.array(text, pa.string()).dictionary_encode().take(at) for name, text in texts.items()},
         }
 
 

@@ -1,55 +1,94 @@
-"""What is recorded of the collective that each kernel ran: with the kernel, or in the payloads of NCCL's ranges.
+"""Which collective each kernel ran: as recorded with it or in payloads of NCCL's ranges, else by its name.
 
 A call of NCCL launches its kernel, unless it is in a group: the end of the group launches what its calls asked for.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Flags, Rows
-from tracekit.recording.collectives import SIZE_FIELDS, Collective, kind_of, plausible
-from tracekit.recording.tables import KERNEL, Ranges, Recording
+from tracekit.markers.collectives import UNKNOWN, communication, is_process_group, operation_of
+from tracekit.recording.collectives import SIZE_FIELDS, Collective, plausible
+from tracekit.recording.tables import CPU_OP, KERNEL, Ranges, Recording
 
 _COMMUNICATOR, _RANKS = "NCCL communicator ID", "No. of ranks"
 _PEER = "Peer rank"
 _BEGIN_GROUP, _END_GROUP = "ncclGroupStart", "ncclGroupEnd"
 _LONGEST_PAYLOAD = 4_096
+_DOMAIN = "NCCL"
 #: Of these NCCL records the size of one rank's part.
 _OF_PARTS = ("all_gather", "reduce_scatter", "all_to_all")
 
 
 class Collectives(NamedTuple):
-    """The collective of every kernel as a row of ``distinct``; -1 for none, and for those that are not recorded."""
+    """The collective of every kernel as a row of ``distinct``; -1 for work that is no communication."""
 
     of_work: Rows
     distinct: Sequence[Collective]
 
 
-def collectives_of(recording: Recording, ranges_around: Callable[[], Rows]) -> Collectives:
-    """What is recorded of collectives.
+def collectives_of(recording: Recording, patterns: Sequence[str], ranges_around: Callable[[], Rows]) -> Collectives:
+    """The collectives of all work.
 
-    ``ranges_around`` gives the range around the launch, or graph capture, of each kernel, or -1: it takes time.
+    ``patterns`` are names of kernels that communicate, beside those known. ``ranges_around`` gives the range around the
+    launch, or graph capture, of each kernel, or -1: it takes time.
     """
+    work, distinct = recording.work, dict[Collective, int]()
+    of_work = _named(recording, patterns, distinct)
     if recording.collectives:
-        return Collectives(recording.work.collective, recording.collectives)
-    of_range, distinct = _of_ranges(recording)
-    if not distinct:
-        return Collectives(np.broadcast_to(np.int64(-1), len(recording.work)), [])
-    work, range_of_work = recording.work, ranges_around()
-    nccl = [row for row, name in enumerate(recording.names) if "nccl" in name.lower()]
-    kernels = np.flatnonzero((work.kind == KERNEL) & np.isin(work.name, nccl) & (range_of_work >= 0))
-    around = range_of_work[kernels]
-    found = of_range[around]
+        rows = np.array([distinct.setdefault(one, len(distinct)) for one in recording.collectives])
+        of_work = np.where(work.collective >= 0, lookup(rows, work.collective), of_work)
+    elif _DOMAIN in recording.domains or recording.ranges.payload_json is not None:
+        _look_into_ranges(recording, ranges_around(), of_work, distinct)
+    return Collectives(of_work, [*distinct])
+
+
+def _named(recording: Recording, patterns: Sequence[str], distinct: dict[Collective, int]) -> Rows:
+    """The collectives of kernels, and of process groups on CPUs, whose names show them."""
+    work, names = recording.work, recording.names
+    full = np.where(work.full_name >= 0, work.full_name, work.name)
+    short_of = np.full(len(names) + 1, -1, np.int64)
+    short_of[full] = work.name
+    of_name = np.full(len(names) + 1, -1, np.int64)
+    everywhere = np.zeros(len(names) + 1, bool)
+    for row in np.flatnonzero(short_of[:-1] >= 0).tolist():
+        known, short = communication(names[row]), names[short_of[row]]
+        operation = known.operation if known else None
+        own = any(fnmatchcase(short, pattern) for pattern in patterns)
+        everywhere[row] = own or is_process_group(short)
+        if own and operation is None:
+            operation = operation_of(short) or UNKNOWN
+        if operation is not None:
+            of_name[row] = distinct.setdefault(Collective(operation), len(distinct))
+    communicates = (work.kind == KERNEL) | ((work.kind == CPU_OP) & everywhere[full])
+    return np.where(communicates, of_name[full], -1)
+
+
+def _look_into_ranges(recording: Recording, around: Rows, of_work: Rows, distinct: dict[Collective, int]) -> None:
+    """Adds what NCCL's ranges show of the work that was launched inside them: other kernels of it, and sizes."""
+    work, ranges = recording.work, recording.ranges
+    domain = recording.domains.index(_DOMAIN) if _DOMAIN in recording.domains else len(recording.domains)
+    rows = np.flatnonzero((of_work < 0) & (work.kind != CPU_OP) & (lookup(ranges.domain, around) == domain))
+    text, place = np.unique(lookup(ranges.text, around[rows]), return_inverse=True)
+    called = [
+        Collective(operation_of(recording.texts[one]) or UNKNOWN if one >= 0 else UNKNOWN) for one in text.tolist()
+    ]
+    of_work[rows] = np.array([distinct.setdefault(one, len(distinct)) for one in called], np.int64)[place]
+    of_range, sized = _of_ranges(recording)
+    if not sized:
+        return
+    kernels = np.flatnonzero((work.kind == KERNEL) & (of_work >= 0) & (around >= 0))
+    around = around[kernels]
+    found = lookup(np.array([distinct.setdefault(one, len(distinct)) for one in sized]), of_range[around])
     # Of a call that launched several kernels, outside graphs, it is not known which of them moved what.
     own = work.graph_node_id[kernels] < 0
-    found[own & (np.bincount(around[own], minlength=of_range.size)[around] > 1)] = -1
-    of_work = np.full(len(work), -1, np.int64)
-    of_work[kernels] = found
-    return Collectives(of_work, distinct)
+    found[own & (np.bincount(around[own], minlength=len(ranges))[around] > 1)] = -1
+    of_work[kernels] = np.where(found >= 0, found, of_work[kernels])
 
 
 def _of_ranges(recording: Recording) -> tuple[Rows, list[Collective]]:
@@ -105,7 +144,7 @@ def _group_sizes(fields: Sequence[dict[str, int]]) -> dict[int, int]:
 def _collective(text: str, fields: dict[str, int], sizes: dict[int, int]) -> Collective | None:
     if not text.startswith("nccl"):
         return None
-    communicator, kind = fields.get(_COMMUNICATOR), kind_of(text)
+    communicator, kind = fields.get(_COMMUNICATOR), operation_of(text) or text
     ranks = None if communicator is None else sizes.get(communicator)
     parts = ranks if kind in _OF_PARTS else 1
     moved = 0 if parts is None else parts * next(fields[name] for name in SIZE_FIELDS if name in fields)

@@ -67,6 +67,7 @@ class Evidence:
         compiled_work: Work of runs of compiled graphs, and the modules that it serves.
         replayed_module: Where ranges are nodes, for every kernel that was replayed below the range around its launch
             the row of its module there; else -1.
+        collectives: Names of kernels that communicate, beside those known.
     """
 
     recording: Recording
@@ -90,6 +91,7 @@ class Evidence:
     whole_graphs: WholeGraphs
     compiled_work: CompiledWork
     replayed_module: Rows
+    collectives: tuple[str, ...] = ()
 
     @property
     def decoded(self) -> Decoded:

@@ -40,9 +40,9 @@ _EMPTY = {
     "budget": "no work on a GPU was recorded, and only that has a budget and findings",
     "findings": "nothing that would save 1 % or more",
     "copies": "no copies or memory sets were recorded",
-    "communication": "no NCCL kernels were recorded",
+    "communication": "no collectives were recorded; name kernels of your own with tracekit parse --collective",
     "stragglers": (
-        "no two ranks are known to have run the same collective of NCCL; tracekit show clocks shows why, and the page "
+        "no two ranks are known to have run the same collective; tracekit show clocks shows why, and the page "
         "of tracekit html which rank works longest"
     ),
     "fusions": "no kernel is known to serve several modules",

@@ -1,7 +1,6 @@
 """Collectives of several ranks: the kernels, and which of them can be one collective."""
 
 import json
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,9 +11,10 @@ from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.markers.collectives import communication
 
-#: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``, ``ncclKernel_AllGather_RING_LL``, ``ncclAllReduceRingLLKernel_sum_f32``.
-_ALL_FOR_ALL = re.compile(r"nccl(Sym[a-z]*)?(Dev)?(Kernel_)?(AllReduce|AllGather|ReduceScatter)")
+#: In these no rank ends before the last has begun.
+_ALL_FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter")
 _COMMUNICATOR = "NCCL communicator ID"
 _LONGEST_PAYLOAD = 4_096
 _COLUMNS = (
@@ -62,9 +62,9 @@ def collectives(dataset: Dataset) -> Collectives:
 
 
 def function_of(name: str) -> str | None:
-    """``AllReduce``, ``AllGather`` or ``ReduceScatter``; None for any other kernel."""
-    match = _ALL_FOR_ALL.match(name)
-    return match[4] if match else None
+    """The operation of a kernel of a known library in which all ranks wait for all; None for any other kernel."""
+    known = communication(name)
+    return known.operation if known and known.library and known.operation in _ALL_FOR_ALL else None
 
 
 def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:

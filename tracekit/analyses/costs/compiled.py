@@ -20,7 +20,7 @@ from tracekit.flops.tensors import MULTIPLIED
 
 #: Where FLOPs are known from.
 KERNEL_MAP = "kernel_map"
-_COLUMNS = ["kernel_id", "module_id", "method", "call_id", "kind", "name", "dur_ns", "device"]
+_COLUMNS = ["kernel_id", "module_id", "method", "call_id", "kind", "name", "dur_ns", "device", "collective"]
 _LARGEST = 2.0**62
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 _IDS = {"kernel_id": pa.int64(), "module_id": pa.int32()}

@@ -240,7 +240,19 @@ _AROUND_GRAPHS = re.compile(
 _HARMLESS_KINDS = ("memcpy", "memset")
 _MANY = np.iinfo(np.int64).max
 _COLUMNS = [
-    *("kernel_id", "call_id", "module_id", "step_id", "phase", "kind", "name", "dur_ns", "bytes", "device"),
+    *(
+        "kernel_id",
+        "call_id",
+        "module_id",
+        "step_id",
+        "phase",
+        "kind",
+        "name",
+        "dur_ns",
+        "bytes",
+        "device",
+        "collective",
+    ),
     *("pid", "tid", "launch_start_ns", "range_id", "capture_range_id", "method"),
     *("graph_id", "graph_node_id", "original_graph_node_id"),
 ]
@@ -317,13 +329,13 @@ def _runs_graphs(table: pa.Table) -> Flags:
 
 
 def bits_of_names(table: pa.Table) -> Ints:
-    """The bits of each kernel by its kind and name; every pair of them is looked at once."""
+    """The bits of each kernel by its kind and name, 0 of collectives; every pair is looked at once."""
     kinds, names = labels(table, "kind"), labels(table, "name")
     pairs, pair = distinct((kinds.code + 1) * (len(names.words) + 1) + names.code + 1)
     kind, name = np.divmod(pairs, len(names.words) + 1)
     texts = zip(kinds.named(kind - 1), names.named(name - 1), strict=True)
     of_pairs = np.array([_bits(kind, name or "") for kind, name in texts], dtype=np.int64)
-    return np.asarray(of_pairs[pair])
+    return np.where(np.asarray(table.column("collective").is_valid()), 0, of_pairs[pair])
 
 
 def _bits(kind: str | None, name: str) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.analyses.communication import nccl_work
+from tracekit.analyses.communication import collectives_in
 from tracekit.analyses.subtrees import Hierarchy
 from tracekit.analyses.whatif.turns import previous_calls
 from tracekit.analyses.windows import Steps, host_steps, thread_keys
@@ -20,7 +20,10 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 NEVER = np.iinfo(np.int64).min
-_WORK = ("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "range_id", "step_id")
+_WORK = (
+    *("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "range_id", "step_id"),
+    "collective",
+)
 _TIMES = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns")
 #: Names of calls that wait for all streams of a device.
 _WHOLE_DEVICE = ("devicesynchronize", "ctxsynchronize", "threadsynchronize")
@@ -119,7 +122,7 @@ def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
     work_of[order] = np.arange(order.size)
     steps = host_steps(dataset)
     events, event_of, threads = _events(kernels, waits, others, modules, steps)
-    work = _work(dataset, kernels, order, event_of["kernels"], modules)
+    work = _work(kernels, order, event_of["kernels"], modules)
     rows = {"waits": integers(waits, "kernel_id"), "api_calls": integers(others, "kernel_id")}
     place = integers(kernels, "kernel_id")
     awaited = {name: lookup(work_of, positions(ids, place)) for name, ids in rows.items()}
@@ -201,8 +204,8 @@ def _with_work(events: Events, event_of: Rows, awaited: Rows) -> Events:
     return events._replace(work=work)
 
 
-def _work(dataset: Dataset, kernels: pa.Table, order: Rows, event: Rows, modules: Hierarchy) -> Work:
-    collective, names = nccl_work(dataset, kernels)[order], labels(kernels, "name")
+def _work(kernels: pa.Table, order: Rows, event: Rows, modules: Hierarchy) -> Work:
+    collective, names = collectives_in(kernels)[order], labels(kernels, "name")
     place = [integers(kernels, name)[order].astype(np.int64) for name in ("pid", "device", "context", "stream")]
     stream, _ = grouped(place)
     start, end = (integers(kernels, name)[order] for name in ("start_ns", "end_ns"))

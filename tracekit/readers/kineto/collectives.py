@@ -2,8 +2,9 @@
 
 import re
 
+from tracekit.markers.collectives import operation_of
 from tracekit.readers.kineto.stream import Args
-from tracekit.recording.collectives import Collective, kind_of, plausible
+from tracekit.recording.collectives import Collective, plausible
 
 #: torch's names of scalar types; all others are names of dtypes but for capitals (``BFloat16``).
 _DTYPES = {
@@ -42,7 +43,7 @@ def collective_of(values: list[object]) -> Collective | None:
     width = 0 if dtype is None or _SEVERAL in name else _width(dtype)
     size = max(counts, default=0) * width
     return Collective(
-        kind=kind_of(name),
+        kind=operation_of(name) or name,
         bytes=plausible(size),
         dtype=dtype,
         group_size=group_size if isinstance(group_size, int) and 0 < group_size < _LARGEST else None,

@@ -5,7 +5,7 @@ are left out. What a trace lacks is reported, never guessed.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from tracekit.causes import ABSURD_TIME, CUT_OFF, OTHER_EVENT, PROCESS_UNKNOWN, 
 from tracekit.errors import ReportError
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import ModuleMarker
+from tracekit.markers.collectives import OTHERS_SIZES, collectives_among, is_process_group
 from tracekit.progress import Progress
 from tracekit.readers.base import source_of_file
 from tracekit.readers.kineto import NAME
@@ -96,7 +97,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     launches = launches_table(events[CALL], counters)
     device_work = _device_work(events, gathering, launches, threads, counters)
     with_operators = operators_as_work or not len(device_work)
-    operators = _operators(events[OPERATOR], threads) if with_operators else no_operators()
+    operators = _operators(events, list(gathering.names), threads) if with_operators else no_operators()
     work, inside_ns = operators.with_work(device_work)
     recording = Recording(
         source=_source_of(path, trace.metadata, first_ns),
@@ -120,8 +121,6 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     )
     without = not known and not _has_markers(gathering.texts)
     missing = [*_missing_data(recording, numbered=numbered, without_modules=without)]
-    if not recording.collectives and any("nccl" in name.lower() for name in recording.names):
-        missing.append(MissingData("sizes of collectives", "record with a newer torch; CUDA graphs record none"))
     if trace.cut_at is not None:
         missing.insert(0, MissingData(f"its events after byte {trace.cut_at:,}, where it is cut off", CUT_OFF.advice))
     return replace(recording, missing=tuple(missing))
@@ -169,11 +168,15 @@ def _threads(events: dict[str, Columns], ids: list[tuple[int, int]]) -> Threads:
     return threads
 
 
-def _operators(rows: Columns, threads: Threads) -> Operators:
-    if not rows["start"].size:
+def _operators(events: dict[str, Columns], names: Sequence[str], threads: Threads) -> Operators:
+    """Operators as work, with collectives of process groups on CPUs, which torch annotates."""
+    if not events[OPERATOR]["start"].size:
         return no_operators()
-    thread = rows["thread"]
-    return operators_as_work(rows["start"], rows["end"], thread, threads.process[thread], rows["name"])
+    annotations = events[ANNOTATION]
+    own = np.flatnonzero(np.array([*map(is_process_group, names), False])[annotations["name"]])
+    columns = ("start", "end", "thread", "name")
+    start, end, thread, name = (np.append(events[OPERATOR][one], annotations[one][own]) for one in columns)
+    return operators_as_work(start, end, thread, threads.process[thread], name)
 
 
 def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, counters: LossCounters) -> bool:
@@ -313,6 +316,15 @@ def _missing_data(recording: Recording, *, numbered: bool, without_modules: bool
         )
     elif not np.count_nonzero(len(recording.launches)):
         yield MissingData("CUDA API calls", "without them no kernel can be given a module; record the CPU as well")
+    yield from _missing_sizes(recording)
+
+
+def _missing_sizes(recording: Recording) -> Iterator[MissingData]:
+    of_nccl, others = collectives_among(recording.kernel_names)
+    if of_nccl and not recording.collectives:
+        yield MissingData("sizes of collectives", "record with a newer torch; CUDA graphs record none")
+    if others:
+        yield MissingData(*OTHERS_SIZES)
 
 
 def _replays_unknown_graphs(recording: Recording) -> bool:

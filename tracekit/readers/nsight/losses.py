@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.intervals import one_axis
 from tracekit.causes import CUDA_EVENTS_LOST, CUDA_NOT_TRACED, EVENTS_LOST, NVTX_EVENTS_LOST, NVTX_NOT_TRACED, Cause
+from tracekit.markers.collectives import OTHERS_SIZES, collectives_among
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.gpu_metrics import has_unknown_metrics
 from tracekit.readers.nsight.threads import GlobalIds
@@ -180,11 +181,13 @@ class Held(NamedTuple):
     whole_graphs: bool
     replays_without_work: bool
     collectives: bool
+    other_collectives: bool
     sizes_of_collectives: bool
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
         """What a recording holds."""
+        of_nccl, others = collectives_among(recording.kernel_names)
         return cls(
             ranges=len(recording.ranges),
             work=len(recording.work),
@@ -192,7 +195,8 @@ class Held(NamedTuple):
             on_device=bool(recording.on_device.any()),
             whole_graphs=bool((recording.work.kind == GRAPH).any()),
             replays_without_work=_replays_without_work(recording),
-            collectives=any("nccl" in name.lower() for name in recording.names),
+            collectives=of_nccl,
+            other_collectives=others,
             sizes_of_collectives=_has_sizes(recording.ranges.payload_json),
         )
 
@@ -235,6 +239,8 @@ def _missing_sizes(held: Held) -> Iterator[MissingData]:
             "nsys export --type sqlite --include-blobs true --include-json true"
         )
         yield MissingData("sizes of collectives", remedy)
+    if held.other_collectives:
+        yield MissingData(*OTHERS_SIZES)
 
 
 def _has_sizes(payloads: pa.Array | None) -> bool:
