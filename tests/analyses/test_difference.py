@@ -28,7 +28,7 @@ def steps(*bodies: str, module: str = "top", apart: int = 10_000) -> str:
     lines, number = [], 0
     for at, body in enumerate(bodies):
         start = at * apart
-        lines.append(f"range 1 {start} {start + 9_000} ProfilerStep#{at}")
+        lines.append(f"range 1 {start} {start + 9_000} {{'Step': {at}, 'Name': 'ProfilerStep', 'Kind': 'train'}}")
         lines.append(f"range 1 {start + 1} {start + 8_000} {{'Module': '{module}'}}")
         lines.append(f"range 1 {start + 2} {start + 7_000} {{'Module': '{module}.a', 'Inputs': [[2]]}}")
         clock = start + 100
@@ -285,6 +285,22 @@ def between(*times: int) -> str:
     return "".join(lines)
 
 
+def test_modules_that_run_between_steps_are_named(tmp_path: Path) -> None:
+    sides = []
+    for name, time in (("a", 100), ("b", 200)):
+        outside = "".join(
+            f"\nrange 1 {at + 9_400} {at + 9_450} {{'Module': 'decoder'}}\nlaunch 1 {at + 9_410} {at + 9_411} #8{at}"
+            f"\nkernel 1 {at + 9_500} {at + 9_500 + time} #8{at} conv"
+            for at in range(0, 50_000, 10_000)
+        )
+        sides.append(parsed(tmp_path, name, steps(*["gemm 100"] * 5) + outside))
+    changed = [row for row in rows(*sides) if row[3] == "slower"]
+    assert changed == [
+        ("between", "(between steps)", None, "slower", 100.0, 200.0, 0.0),
+        ("between", "(between steps).decoder", "[]", "slower", 100.0, 200.0, 100.0),
+    ]
+
+
 def test_work_between_steps_is_compared_as_a_whole_and_it_says_so(tmp_path: Path) -> None:
     body = steps(*["gemm 100"] * 5)
     before = parsed(tmp_path, "a", body + between(7, 7, 7, 7, 7))
@@ -294,7 +310,7 @@ def test_work_between_steps_is_compared_as_a_whole_and_it_says_so(tmp_path: Path
     assert (*whole, "slower", 7.0, 9.0, 2.0) in rows(before, after)
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 3
-    assert "The first run has 35 ns of work between steps; it is compared as a whole." in text
+    assert "The first run has 35 ns of work between steps, under (between steps)." in text
     assert "slower by 28.6 %, more than 5.0 %: between (between steps)" in text
     assert "adam 7 ns 9 ns +2 ns (+28.6 %) 1" in text
     for one, other in ((before, before), (after, before)):

@@ -109,7 +109,10 @@ def test_runs_in_which_a_module_does_nothing_are_skipped() -> None:
     assert [one[:2] for one in found] == [(3, 7)]
 
 
-def lines(times: Sequence[int], kind: str = "ProfilerStep#{}", module: str = "top.a") -> str:
+TRAIN = "{{'Step': {}, 'Name': 'ProfilerStep', 'Kind': 'train'}}"
+
+
+def lines(times: Sequence[int], kind: str = TRAIN, module: str = "top.a") -> str:
     """A trace of steps in which ``top`` calls two modules, one of which takes so long."""
     rows, number = [], 0
     for at, time in enumerate(times):

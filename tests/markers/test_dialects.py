@@ -109,7 +109,7 @@ OTHER_DIALECTS = [
         Operator("norm", "torch", ((8, 2),)),
     ),
     ("{'traceMarker': ['net.py:12', 'a.py:3']}", Operator(None, stack=("net.py:12", "a.py:3"))),
-    ("ProfilerStep#12", Step("ProfilerStep#12", "train", index=12)),
+    ("ProfilerStep#12", Step("ProfilerStep#12", index=12)),
     ("step[DECODE bs=32]", Step("step[DECODE bs=32]", "decode", batch_size=32, tokens=32)),
     ("step[EXTEND bs=15 toks=15360]", Step("step[EXTEND bs=15 toks=15360]", "prefill", batch_size=15, tokens=15360)),
     (

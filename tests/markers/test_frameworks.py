@@ -68,7 +68,7 @@ OTHERS = [
     ("Torch-Compiled Region: 0/1", Range("Torch-Compiled Region: 0/1", compiled=True)),
     ("## Call CompiledFxGraph fkyo5v2ux3 ##, op_id = 4", Range("## Call CompiledFxGraph * ##", compiled=True)),
     ("graph_3_inductor_wrapper_call", Range("graph_3_inductor_wrapper_call", compiled=True)),
-    ("[pl][profile]run_training_batch, op_id = 12", Step("run_training_batch", "train")),
+    ("[pl][profile]run_training_batch, op_id = 12", Step("run_training_batch")),
     (
         "[Executor] _forward_step 12: 1 ctx reqs, 128 ctx tokens, 4 gen reqs",
         Step("[Executor] _forward_step 12: 1 ctx reqs, 128 ctx tokens, 4 gen reqs", "mixed", 12, 5),

@@ -342,7 +342,7 @@ RENAMED = {
 def test_time_of_communication_is_the_same_by_any_name_of_a_collective(tmp_path: Path, name: str) -> None:
     first = tracekit.parse(RANK, tmp_path / "first")
     path = Path(shutil.copy(RANK, tmp_path / "renamed.sqlite"))
-    with closing(sqlite3.connect(path)) as db, db:
+    with writing(path) as db:
         row = db.execute("SELECT shortName FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName "
                          "WHERE value LIKE 'nccl%'").fetchone()  # fmt: skip
         db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(900_001, name), (900_002, RENAMED[name])])

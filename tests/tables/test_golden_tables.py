@@ -119,7 +119,7 @@ def test_in_a_process_without_steps_each_outermost_call_is_one(parsed: Parse) ->
         """
         step_id  name            kind   index  pid
         0        net             -      0      7
-        1        ProfilerStep#3  train  3      8
+        1        ProfilerStep#3  -      3      8
         2        net             -      1      7
     """,
     )

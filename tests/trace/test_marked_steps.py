@@ -1,9 +1,10 @@
-"""Golden tests of marked steps that lie inside each other: no time and no token is in two steps."""
+"""Golden tests of marked steps: which ranges are iterations, of what kind, and which of those inside each other."""
 
 import pytest
 
 from tests.golden import Parse, check
 from tracekit.analyses import phases
+from tracekit.dataset.opening import Dataset
 
 OURS = '{"Step": %d, "Name": "iteration", "Kind": "decode", "BatchSize": 2, "Tokens": 2}'
 
@@ -67,7 +68,7 @@ def test_a_step_around_several_steps_is_none_and_is_counted(parsed: Parse) -> No
         "steps",
         """
         name            kind     index  tid  start_ns  end_ns  batch_size  tokens
-        ProfilerStep#5  train    5      2    0         900     -           -
+        ProfilerStep#5  -        5      2    0         900     -           -
         ProfilerStep#0  prefill  0      1    10        300     2           64
         ProfilerStep#1  decode   1      1    310       600     2           2
         """,
@@ -75,3 +76,63 @@ def test_a_step_around_several_steps_is_none_and_is_counted(parsed: Parse) -> No
     check(dataset, "kernels", "name       step_id\nbetween    -\nin-decode  2")
     rows = dataset.table("coverage").to_pylist()
     assert [row["count"] for row in rows if row["cause"] == "steps_unclear"] == [1]
+
+
+def marked(dataset: Dataset) -> list[tuple[str, int]]:
+    return [(row["name"], row["index"]) for row in dataset.table("steps", ["name", "index"]).to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("training_step_{}", "training_step_*"),
+        ("iteration {}", "iteration *"),
+        ("engine_step[{}]", "engine_step[*]"),
+        ("iter={}", "iter=*"),
+        ("Iteration: {}", "Iteration: *"),
+        ("train_step#{}", "train_step#*"),
+    ],
+)
+def test_ranges_of_iterations_are_the_steps_beside_calls_of_modules_too(parsed: Parse, text: str, name: str) -> None:
+    """A loader, an optimizer, micro-batches and an epoch count, too, and some calls are in no iteration."""
+    lines = ["range 1 0 99000 epoch 1", "range 1 98000 98050 {'Module': 'net'}"]
+    for at in range(12):
+        begin = 1000 * at
+        lines += [
+            f"range 1 {begin + 10} {begin + 90} load batch {at + 1}",
+            f"range 1 {begin + 100} {begin + 900} {text.format(at + 17)}",
+            f"range 1 {begin + 110} {begin + 200} micro_batch 0",
+            f"range 1 {begin + 120} {begin + 190} {{'Module': 'net'}}",
+            f"range 1 {begin + 210} {begin + 300} micro_batch 1",
+            f"range 1 {begin + 220} {begin + 290} {{'Module': 'net'}}",
+            f"range 1 {begin + 910} {begin + 990} optimizer step {at}",
+        ]
+    assert marked(parsed("\n".join(lines))) == [(name, at + 17) for at in range(12)]
+
+
+@pytest.mark.parametrize("text", ["optimizer step {0}", "{1} batch 32", "net step 7", "timestep {2}", "layer {0}"])
+def test_ranges_that_count_no_iterations_of_a_model_make_no_steps_of_its_calls(parsed: Parse, text: str) -> None:
+    """Ranges without the model inside, and texts whose number does not count."""
+    lines = []
+    for at in range(6):
+        begin, inside = 1000 * at, not text.startswith("optimizer")
+        lines.append(f"range 1 {begin + 100} {begin + 900} {text.format(at, 'ab'[at % 2], 981 - 7 * at * at)}")
+        lines.append(f"range 1 {begin + 910 - 700 * inside} {begin + 990 - 700 * inside} {{'Module': 'net'}}")
+    assert [name for name, _ in marked(parsed("\n".join(lines)))] == ["net"] * 6
+
+
+def test_a_step_is_training_only_if_a_backward_pass_or_an_optimizer_ran_in_it(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1    0  900 ProfilerStep#0
+        range  1   10  100 {'Module': 'net'}
+        range  1 1000 1900 ProfilerStep#1
+        range  1 1010 1100 {'Module': 'net'}
+        range  9 1200 1300 autograd::engine::evaluate_function: MulBackward0
+        range  1 2000 2900 ProfilerStep#2
+        range  1 2010 2100 {'Module': 'net'}
+        range  1 2200 2300 Optimizer.step#SGD.step
+        range  1 3000 3900 ProfilerStep#3
+        range  1 4000 4100 Optimizer.step#SGD.step
+    """)
+    kinds = [row["kind"] for row in dataset.table("steps", ["kind"]).to_pylist()]
+    assert kinds == [None, "train", "train", None]

@@ -334,4 +334,4 @@ def test_a_report_that_does_not_say_which_of_two_models_it_ran_has_a_row_of_its_
     rows = {row["path"]: row for row in dataset.table("modules").to_pylist()}
     assert len(rows) == 3
     assert (rows[whose[0]]["class_name"], rows[whose[0]]["params"]) == (None, [])
-    assert losses(dataset) == {"modules_differ": 1}
+    assert losses(dataset) == {"modules_differ": 1, "steps_unclear": 2}

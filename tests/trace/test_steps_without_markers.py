@@ -45,19 +45,19 @@ SERVING = """
 """
 
 
-def test_what_a_server_calls_beside_its_model_begins_no_step(parsed: Parse) -> None:
+def test_a_step_lasts_until_the_last_of_what_a_server_calls_by_turns(parsed: Parse) -> None:
     dataset = parsed(loop(SERVING, 3))
     check(
         dataset,
         "steps",
         """
-        step_id  name   kind  index  tid  start_ns  end_ns
-        0        Llama  -     0      1    100       200
-        1        Llama  -     1      1    1100      1200
-        2        Llama  -     2      1    2100      2200
+        step_id  name                                      kind  index  tid  start_ns  end_ns
+        0        Llama + Llama.logits_processor + Sampler  -     0      1    100       260
+        1        Llama + Llama.logits_processor + Sampler  -     1      1    1100      1260
+        2        Llama + Llama.logits_processor + Sampler  -     2      1    2100      2260
     """,
     )
-    assert steps_of_kernels(dataset) == {"model": [0, 1, 2], "logits": [None] * 3, "sample": [None] * 3}
+    assert steps_of_kernels(dataset) == {"model": [0, 1, 2], "logits": [0, 1, 2], "sample": [0, 1, 2]}
     assert losses(dataset) == {}
 
 
@@ -77,10 +77,11 @@ TRAINING = """
 """
 
 
-def test_a_loss_and_layers_that_are_computed_again_begin_no_step(parsed: Parse) -> None:
+def test_layers_that_are_computed_again_begin_no_step(parsed: Parse) -> None:
     dataset = parsed(loop(TRAINING, 3))
-    assert names(dataset) == ["net"] * 3
-    assert set(map(tuple, steps_of_kernels(dataset).values())) == {(None, None, None)}
+    assert names(dataset) == ["net + CrossEntropyLoss"] * 3
+    again, rest = [None] * 3, [None] * 3
+    assert steps_of_kernels(dataset) == {"loss": [0, 1, 2], "computed-again": again, "optimizer": rest}
 
 
 @pytest.mark.parametrize("cut", ["net.layers.1", "net.head", "CrossEntropyLoss"])
@@ -92,7 +93,7 @@ def test_what_is_left_of_a_forward_that_began_before_the_recording_is_no_step(pa
     }
     left = [*rest][[*rest].index(cut) :]
     dataset = parsed("".join(rest[one] for one in left) + loop(TRAINING, 2, begin=1000))
-    assert names(dataset) == ["net"] * 2
+    assert names(dataset) == ["net + CrossEntropyLoss"] * 2
 
 
 def test_a_recording_that_holds_but_the_rest_of_a_forward_has_no_steps_and_says_so(parsed: Parse) -> None:
@@ -107,7 +108,7 @@ def test_a_recording_that_holds_but_the_rest_of_a_forward_has_no_steps_and_says_
 
 
 def test_a_stage_of_a_pipeline_passes_through_its_layers_in_each_step(parsed: Parse) -> None:
-    """Of the first pass only the end was recorded, of the last one only the beginning."""
+    """Of the first pass only the end was recorded."""
     forward = """
         range  1  10  20 {'Module': 'net.layers.4'}
         launch 1  21  22 #1
@@ -121,8 +122,7 @@ def test_a_stage_of_a_pipeline_passes_through_its_layers_in_each_step(parsed: Pa
         range  9 220 230 {'Module': 'net.layers.4'}
     """
     cut = "range 1 0 5 {'Module': 'net.layers.10'}\n"
-    end = "\nrange 1 9000 9010 {'Module': 'net.layers.4'}"
-    dataset = parsed(cut + loop(forward, 2, begin=1000) + end)
+    dataset = parsed(cut + loop(forward, 2, begin=1000))
     check(
         dataset,
         "steps",
@@ -130,13 +130,12 @@ def test_a_stage_of_a_pipeline_passes_through_its_layers_in_each_step(parsed: Pa
         step_id  name        index  tid  start_ns  end_ns
         0        net.layers  0      1    1010      1040
         1        net.layers  1      1    2010      2040
-        2        net.layers  2      1    9000      9010
     """,
     )
     assert steps_of_kernels(dataset) == {"between": [0, 1], "inside": [0, 1], "behind": [None, None]}
 
 
-def test_chunks_of_layers_that_run_by_turns_are_no_passes(parsed: Parse) -> None:
+def test_chunks_of_layers_that_run_by_turns_are_one_step_together(parsed: Parse) -> None:
     """An interleaved schedule: two batches go through the first chunk before one goes through the second."""
     dataset = parsed(
         loop(
@@ -149,42 +148,73 @@ def test_chunks_of_layers_that_run_by_turns_are_no_passes(parsed: Parse) -> None
             3,
         )
     )
-    assert names(dataset) == []
-    assert losses(dataset) == {"steps_unclear": 12}
+    assert spans(dataset) == [70] * 3
+
+
+def in_turns(*turns: str, pause: int = 60, begin: int = 0) -> str:
+    """Calls of models: those of each turn soon after each other, ``V*4`` four times."""
+    at, lines = begin, []
+    for turn in turns:
+        for word in turn.split():
+            name, _, times = word.partition("*")
+            for _ in range(int(times or 1)):
+                lines.append(f"range 1 {at} {at + 40} {{'Module': '{name}'}}")
+                at += 50
+        at += pause
+    return "\n".join(lines)
+
+
+def spans(dataset: Dataset) -> list[int]:
+    return [row["end_ns"] - row["start_ns"] for row in dataset.table("steps").to_pylist()]
 
 
 @pytest.mark.parametrize(
-    ("turns", "steps"),
+    ("turns", "calls"),
     [
-        ("draft draft draft target", "target"),
-        ("D G D D", "G"),
-        ("teacher student", "teacher"),
-        ("encoder decoder", "encoder"),
+        (["draft*3 target"] * 3, [4, 4, 4]),
+        (["draft*3 target", "draft target", "draft*4 target"], [4, 2, 5]),
+        (["draft*2 target", "draft target"] * 2, [3, 2, 3, 2]),
+        (["D G D*2"] * 3, [4, 4, 4]),
+        (["teacher student"] * 4, [2] * 4),
+        (["encoder decoder*3", "encoder decoder*7", "encoder decoder*2"], [4, 8, 3]),
+        (["text V*4 decoder"] * 6, [6] * 6),
+        (["text V*4 decoder", "text V*4 decoder", "text V*6 decoder"], [6, 6, 8]),
+        (["text V*4 decoder"] * 3 + ["text V*2"], [6, 6, 6]),  # the last one was cut off
+        (["tables", "text V*4 decoder", "text V*5 decoder"], [6, 7]),
+        (["tables", "net*5"], [1] * 5),
+        (["net loss", "net loss", "net", "net loss"], [2, 2, 1, 2]),  # one of them validates
+        (["decoder"] + ["text V*4 decoder"] * 3, [6, 6, 6]),  # the first one began before the recording
+        (["draft target"] * 4 + ["target"], [2] * 3),  # its last turn has no draft, or a draft was lost
+        ([" ".join(f"part_{number}" for number in range(9))] * 2, [9, 9]),
     ],
 )
-def test_of_models_that_run_by_turns_one_leads_that_runs_once_in_each_turn(
-    parsed: Parse, turns: str, steps: str
-) -> None:
-    lines = "\n".join(
-        f"range 1 {at * 50} {at * 50 + 40} {{'Module': '{name}'}}" for at, name in enumerate(turns.split())
+def test_models_that_take_turns_are_one_step_together(parsed: Parse, turns: list[str], calls: list[int]) -> None:
+    assert spans(parsed(in_turns(*turns))) == [50 * count - 10 for count in calls]
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        ["text V*4 decoder"],
+        ["V*2"] + ["text V*4 decoder"] * 3,
+        ["a b", "b a", "a*2 b*3 a c", "c a"],
+        ["text V decoder", "V text decoder", "text decoder V"],
+        ["net loss", "net loss", "net loss*2", "net loss", "net loss"],
+    ],
+)
+def test_models_that_take_no_turns_make_no_steps_and_are_counted(parsed: Parse, turns: list[str]) -> None:
+    dataset = parsed(in_turns(*turns, pause=0))
+    assert names(dataset) == []
+    assert losses(dataset)["steps_unclear"] > 0
+
+
+def test_models_of_several_threads_that_take_turns_are_one_step(parsed: Parse) -> None:
+    turn = (
+        "range 1 0 40 {'Module': 'encoder'}\nrange 2 50 90 {'Module': 'decoder'}\nrange 2 95 99 {'Module': 'decoder'}"
     )
-    assert names(parsed(loop(lines, 3))) == [steps] * 3
-
-
-@pytest.mark.parametrize(("parts", "expected"), [(0, []), (2, ["target"] * 3)])
-def test_where_drafts_differ_in_number_the_much_larger_model_leads_or_none(
-    parsed: Parse, parts: int, expected: list[str]
-) -> None:
-    at, lines = 0, []
-    for drafts in (3, 1, 4):
-        for name in ["draft"] * drafts + ["target"]:
-            lines.append(f"range 1 {at} {at + 40} {{'Module': '{name}'}}")
-            inside = range(parts) if name == "target" else ()
-            lines += [f"range 1 {at + 5 + one} {at + 6 + one} {{'Module': 'target.fc{one}'}}" for one in inside]
-            at += 50
-    dataset = parsed("\n".join(lines))
-    assert names(dataset) == expected
-    assert losses(dataset) == ({} if expected else {"steps_unclear": 11})
+    dataset = parsed(loop(turn, 3))
+    assert spans(dataset) == [99] * 3
+    assert losses(dataset) == {}
 
 
 def test_replicas_are_one_step(parsed: Parse) -> None:
@@ -207,12 +237,12 @@ def test_replicas_are_one_step(parsed: Parse) -> None:
         dataset,
         "steps",
         """
-        name  tid  start_ns  end_ns
-        net   11   0         50
-        net   13   105       160
+        name        tid  start_ns  end_ns
+        net + loss  11   0         80
+        net + loss  13   105       180
     """,
     )
-    assert steps_of_kernels(dataset) == {"replica": [0, 1], "after-the-first-has-ended": [None]}
+    assert steps_of_kernels(dataset) == {"replica": [0, 1], "after-the-first-has-ended": [0]}
 
 
 def test_threads_that_call_one_model_by_turns_make_a_step_each(parsed: Parse) -> None:
@@ -228,20 +258,13 @@ def test_threads_that_call_one_model_by_turns_make_a_step_each(parsed: Parse) ->
 def test_threads_that_each_run_a_loop_of_their_own_make_steps_of_their_own(parsed: Parse) -> None:
     body = "range {0} 0 50 {{'Module': 'net'}}\nrange {0} 60 70 {{'Module': 'loss'}}"
     both = loop(body.format(1), 2) + "\n" + loop(body.format(2), 2, begin=20)
-    assert names(parsed(both)) == ["net"] * 4
+    assert names(parsed(both)) == ["net + loss"] * 4
 
 
 def test_models_that_run_one_after_the_other_have_steps_each(parsed: Parse) -> None:
     first = loop("range 1 0 50 {'Module': 'small'}", 3)
     second = loop("range 1 0 50 {'Module': 'large'}", 2, begin=5000)
     assert names(parsed(f"{first}\n{second}")) == ["small"] * 3 + ["large"] * 2
-
-
-def test_where_more_modules_run_by_turns_than_a_loop_has_models_there_are_no_steps(parsed: Parse) -> None:
-    body = "\n".join(f"range 1 {at} {at + 5} {{'Module': 'part_{at}'}}" for at in range(0, 90, 10))
-    dataset = parsed(loop(body, 2))
-    assert names(dataset) == []
-    assert losses(dataset) == {"steps_unclear": 18}
 
 
 def test_parts_of_a_model_that_was_only_captured_lead_no_steps(parsed: Parse) -> None:

@@ -71,7 +71,7 @@ def test_what_would_command_the_terminal_is_replaced() -> None:
 def test_the_median_of_an_even_number_of_steps_is_between_the_two_in_the_middle(parsed: Callable[..., Dataset]) -> None:
     spans = enumerate((100, 200, 600, 900))
     lines = "\n".join(f"range 1 {at}000 {at}{span} ProfilerStep#{at}" for at, span in spans)
-    assert summary.steps_by_kind(parsed(lines)) == [{"kind": "train", "count": 4, "median_host_ns": 400}]
+    assert summary.steps_by_kind(parsed(lines)) == [{"kind": "step", "count": 4, "median_host_ns": 400}]
 
 
 def test_csv_says_what_json_says() -> None:

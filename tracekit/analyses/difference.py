@@ -90,9 +90,9 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
 
     Returns:
         A row per ``what`` (``step``: whole steps by kind, and by size if a kind has several; ``module``; ``unknown``:
-        work without a module; ``between``: work between steps), ``path`` and ``shapes`` (as JSON; null if not
-        distinguished; for steps their size). ``status`` is ``added``, ``gone``, ``faster``, ``slower``, ``same``, or
-        ``unlike``: only in steps whose kind or size the other side lacks, so not compared. ``change_ns`` and
+        work without a module; ``between``: work between steps, and its modules), ``path`` and ``shapes`` (as JSON; null
+        if not distinguished; for steps their size). ``status`` is ``added``, ``gone``, ``faster``, ``slower``,
+        ``same``, or ``unlike``: only in steps of kinds or sizes that the other side lacks. ``change_ns`` and
         ``change`` (a share of before) are changes of the medians; ``own_change_ns`` is the change of the mean of a
         module's own kernels, without those of modules below. For each side: ``before_ns`` (the median over steps of
         the subtree's time), ``before_low_ns`` and ``before_high_ns`` (the interval that contains it; null if there are
@@ -364,7 +364,7 @@ def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
     notes = []
     for name, side in (("first", before), ("second", after)):
         if side.between is not None and (between := int(side.between.ns.sum())):
-            notes.append(f"The {name} run has {duration(between)} of work between steps; it is compared as a whole.")
+            notes.append(f"The {name} run has {duration(between)} of work between steps, under (between steps).")
         if side.outside_ns:
             notes.append(
                 f"The {name} run has {duration(side.outside_ns)} of work launched before the first step of its "

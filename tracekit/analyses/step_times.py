@@ -250,7 +250,7 @@ class _Gathered:
         in_step, rest = work.at(work.step != NO_STEP), work.at(work.step == NO_STEP)
         between = rest.at(rest.step_before != NO_STEP)
         self._add_in_steps(in_step, calls, kinds)
-        self._add_between(between._replace(step=between.step_before), kinds)
+        self._add_between(between._replace(step=between.step_before), calls, kinds)
         self._steps += np.unique(in_step.step).size
         self._outside_ns += int(rest.ns.sum() - between.ns.sum())
 
@@ -286,15 +286,20 @@ class _Gathered:
         own = work.at(work.call >= 0)
         self._add_own(own, calls.key[own.call], kinds, (_MODULE, calls.paths, calls.shapes))
 
-    def _add_between(self, work: Work, kinds: _Kinds) -> None:
-        """Times of work between steps, with a row for every step: 0 if nothing came after it."""
+    def _add_between(self, work: Work, calls: Calls, kinds: _Kinds) -> None:
+        """Times of work between steps, with a row for every step: 0 if nothing came after it; and those of modules."""
         nothing = np.zeros(kinds.ids.size, np.int64)
         ones = np.ones(work.ns.size, np.int64)
         columns = ((work.step, kinds.ids), (work.ns, nothing), (ones, nothing))
         steps, times, kernels = (np.concatenate(parts) for parts in columns)
         (step,), (ns, count) = sums_by((steps,), (times, kernels))
         self._between.add(self._single("between", _BETWEEN, step), self._alike(step, kinds), ns, count)
-        self._add_own(work, np.zeros_like(work.step), kinds, ("between", [_BETWEEN], [None]))
+        own, rest = work.at(work.call >= 0), work.at(work.call < 0)
+        self._add_own(rest, np.zeros_like(rest.step), kinds, ("between", [_BETWEEN], [None]))
+        named = ("between", [f"{_BETWEEN}.{path}" for path in calls.paths], calls.shapes)
+        key, step, ns, count = calls.subtrees(work)
+        self._times.add(self._words.keys.codes(*named, key), self._alike(step, kinds), ns, count)
+        self._add_own(own, calls.key[own.call], kinds, named)
 
     def _add_own(
         self, work: Work, key: Rows, kinds: _Kinds | None, keys: tuple[str, Sequence[str], Sequence[str | None]]

@@ -33,8 +33,8 @@ from tracekit.capture.steps import step
 from tracekit.markers import formatting
 from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE
 
-#: As where reports are read (``trace.steps.loops``): how many times larger a root is that leads another, and how many
-#: calls a loop may make before its leader.
+#: By which calls iterations are counted: how many times larger a root is that leads another, and how many calls a
+#: loop may make before its leader.
 _MUCH, _LONGEST_CYCLE = 2, 8
 #: Figures in a report: graph captures outside the recording, and replays inside it.
 BEFORE, REPLAYS = "graphs_before", "graph_replays"

@@ -188,7 +188,7 @@ def _lightning(text: str) -> RangeMarker | StepMarker | None:
         return None
     action = _SETTINGS_OF_CALLBACKS.sub("", name.removeprefix(_LIGHTNING_ACTION))
     if action == "run_training_batch":
-        return StepMarker(action, "train")
+        return StepMarker(action)
     phase = _LIGHTNING_PHASE.fullmatch(action.rsplit(".", 1)[-1])
     return RangeMarker(action, phase.lastgroup or "" if phase else "") if action else None
 

@@ -31,6 +31,10 @@ _LONGEST_TEXT = 1 << 13
 
 #: Words that count iterations of a program: a range that one of them counts may be a step.
 _ITERATIONS = frozenset({"iteration", "iter", "it", "itr", "step", "batch", "minibatch", "timestep", "frame"})
+#: A regular expression (RE2) that rejects most texts that count no iterations.
+ITERATION_CANDIDATES = rf"(?i)(?:{'|'.join(sorted(_ITERATIONS))})[^A-Za-z]*\d"
+#: What a step consists of, if that is what an iteration is called.
+_SMALLER = "micro"
 _COUNTED = _ITERATIONS | {
     *("epoch", "request", "req", "sample", "seq", "sequence", "op_id", "opid", "id", "idx", "index", "call", "count"),
     *("trial", "cycle", "round", "run", "time", "timestamp", "corr", "correlation"),
@@ -117,7 +121,8 @@ def counted(text: str) -> Counted:
         word, attached = _word_before(before[-_LONGEST_WORD:])
         kind = COUNTER if word in _COUNTED else "" if word in _PLACES else ATTACHED if attached else UNDECIDED
         if word in _ITERATIONS and iteration is None and digits.isdigit():
-            iteration, kind = int(digits[:18]), ITERATION
+            kind = ITERATION
+            iteration = None if _SMALLER in before[-_LONGEST_WORD:].lower() else int(digits[:18])
         numbers.append(Number(before, digits, kind))
     return Counted(tuple(numbers), text[at:], iteration)
 

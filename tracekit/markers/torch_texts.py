@@ -213,7 +213,7 @@ _PROFILER_STEP = re.compile(r"(ProfilerStep#(\d{1,18}))(?:, op_id = \d+)?")
 
 def _profiler_step(text: str) -> StepMarker | None:
     match = _PROFILER_STEP.fullmatch(text)
-    return StepMarker(match[1], "train", index=int(match[2])) if match else None
+    return StepMarker(match[1], index=int(match[2])) if match else None
 
 
 PROFILER_STEPS = Dialect(r"^ProfilerStep#\d", _profiler_step)

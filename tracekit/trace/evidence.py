@@ -170,7 +170,7 @@ def evidence_of(
             calls=calls,
             phased=hierarchy.marks,
             compiling=compiling(hierarchy.marks, recording.threads.process),
-            steps=steps_of(recording, hierarchy.keyed, models, ends, hierarchy.marks),
+            steps=steps_of(recording, hierarchy.keyed, models, ends, hierarchy.marks, context.phase),
             launched=launches,
             call_at_launch=call,
             waited_for=context.waiting >= 0,

@@ -10,6 +10,8 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped, sums
@@ -32,7 +34,7 @@ from tracekit.markers.base import (
     StepMarker,
     Unreadable,
 )
-from tracekit.markers.plain import is_library
+from tracekit.markers.plain import ITERATION_CANDIDATES, is_library
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import PUSH_POP, Recording
 from tracekit.trace.autograd_nodes import AutogradNodes
@@ -186,7 +188,7 @@ def choose_hierarchy(
     if by == AUTO and (not len(recording.ranges) or bool(decoded.ranges(recording, ModuleMarker).any())):
         by = MODULES
     if by == MODULES:
-        return _modules(decoded)
+        return _with_iterations(_modules(decoded), recording, work, operators)
     marker = np.append(decoded.of_text, -1)[recording.ranges.text]
     ranges = _ranges(recording, decoded, marker, operators)
     if by == AUTO:
@@ -197,21 +199,26 @@ def choose_hierarchy(
     recording.counters.add("ranges", RANGES_OVERLAP, cut.size)
     names, name = ranges.names, ranges.name[extents.row]
     markers, node = _markers(recording, extents.row, names, name)
-    at, parts = _iterations(extents, ranges, recording, work) if by == RANGES else (node[:0], {})
-    steps = Extents(*(column[at] for column in extents))
+    steps = _iterations(extents, ranges, recording, work) if by == RANGES else _Iterations(_nothing(), [], {})
     extents, node = _with_stacks(extents, names, name, markers, node)
-    return HierarchyKey(
-        by,
-        decoded.with_more(markers),
-        extents,
-        node + len(decoded),
-        cut,
-        siblings,
-        steps,
-        [StepMarker(names.names[row].text, index=names.names[row].iteration) for row in ranges.name[steps.row]],
-        parts,
-        no_runs(),
-    )
+    return HierarchyKey(by, decoded.with_more(markers), extents, node + len(decoded), cut, siblings, *steps, no_runs())
+
+
+def _with_iterations(keyed: HierarchyKey, recording: Recording, work: Work, operators: Operators) -> HierarchyKey:
+    """The same with the plain ranges that count iterations beside calls of modules."""
+    among = np.append((operators.of_text[:-1] < 0) & (keyed.decoded.of_text < 0), False)
+    texts = np.flatnonzero(among)
+    plain = pa.array([recording.texts[row] for row in texts.tolist()], pa.large_string())
+    among[texts] = np.asarray(pc.match_substring_regex(plain, ITERATION_CANDIDATES))
+    rows = np.flatnonzero(among[recording.ranges.text] & work.axis.ends_here)
+    if not rows.size:
+        return keyed
+    names = names_of(recording, keyed.decoded, operators, among[:-1])
+    none = np.zeros(len(recording.ranges), dtype=bool)
+    ranges = _Ranges(names, names.of_text[recording.ranges.text], none, none, of_libraries(recording), none)
+    extents, _ = extents_of(recording, work.axis, rows, _numbers(names, recording)[rows], _nothing())
+    steps, markers, parts = _iterations(extents, ranges, recording, work)
+    return keyed._replace(steps=steps, step_markers=markers, step_parts=parts)
 
 
 class _Ranges(NamedTuple):
@@ -254,8 +261,11 @@ def _cut(extents: Extents, axis: ThreadAxis, recording: Recording) -> Rows:
 
 def _modules(decoded: Decoded) -> HierarchyKey:
     none = np.empty(0, dtype=np.int64)
-    nothing = Extents(none, none, none)
-    return HierarchyKey(MODULES, decoded, nothing, none, none, {}, nothing, [], {}, no_runs())
+    return HierarchyKey(MODULES, decoded, _nothing(), none, none, {}, _nothing(), [], {}, no_runs())
+
+
+def _nothing() -> Extents:
+    return Extents(*(np.empty(0, dtype=np.int64) for _ in range(3)))
 
 
 def of_libraries(recording: Recording) -> Flags:
@@ -337,12 +347,20 @@ def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marke
     )[order]
 
 
-def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: Work) -> tuple[Rows, dict[int, int]]:
-    """Which ranges are iterations, as positions in the extents, and ``HierarchyKey.step_parts``.
+class _Iterations(NamedTuple):
+    """Ranges that are iterations, and ``HierarchyKey.step_parts``."""
+
+    steps: Extents
+    markers: list[StepMarker]
+    parts: dict[int, int]
+
+
+def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: Work) -> _Iterations:
+    """Which ranges are iterations: those with numbers that count, one for each iteration.
 
     Of ranges that count iterations inside each other the outermost counts. Where ranges of several names take turns
-    within the same iteration, as ``load 3``, ``compute 3`` do, those of the name that takes longest count. Of loops on
-    several threads at the same time (a loader's, stages of a pipeline) the one counts that launched most work.
+    within the same iteration, as ``load 3``, ``compute 3`` do, those of the name count that launched most work. Of
+    loops on several threads at the same time (a loader's, stages of a pipeline) the one that launched most work.
     """
     names, name = ranges.names.names, ranges.name[extents.row]
     number = np.array([-1 if item.iteration is None or item.operator else item.iteration for item in names])[name]
@@ -364,7 +382,9 @@ def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: W
     )
     candidates = np.flatnonzero(_leading(counting))
     leading, parts = _one_loop(_Counting(*(column[candidates] for column in counting)))
-    return at[candidates[leading]], parts
+    steps = Extents(*(column[at[candidates[leading]]] for column in extents))
+    markers = [StepMarker(names[row].text, index=names[row].iteration) for row in ranges.name[steps.row].tolist()]
+    return _Iterations(steps, markers, parts)
 
 
 class _Counting(NamedTuple):
@@ -384,17 +404,40 @@ class _Counting(NamedTuple):
     work_ns: Ints
 
 
+#: By how many iterations a loader may be ahead of what is computed.
+_MOST_AHEAD = 4
+
+
 def _leading(counting: _Counting) -> Flags:
-    leading = np.ones(counting.row.size, dtype=bool)
-    for thread in np.unique(counting.thread).tolist():
-        rows = np.flatnonzero(counting.thread == thread)
-        name, number = counting.name[rows], counting.number[rows]
-        turns = name[1:] != name[:-1]
-        within = turns & (number[1:] == number[:-1])
-        if 2 * within.sum() >= turns.sum() > 0:
-            lasting = sums(name, (counting.end_ns - counting.start_ns)[rows], int(name.max()) + 1)
-            leading[rows] = name == np.argmax(lasting)
+    """Ranges of names whose numbers count, but those that count the iterations of another name on their thread."""
+    leading = np.zeros(counting.row.size, dtype=bool)
+    names = grouped((counting.thread, counting.name))
+    work, lasting = (
+        sums(names.group, times, names.first.size) for times in (counting.work_ns, counting.end_ns - counting.start_ns)
+    )
+    for name in np.lexsort((names.first, -lasting, -work)).tolist():
+        rows = np.flatnonzero(names.group == name)
+        others = np.flatnonzero(leading & (counting.thread == counting.thread[rows[0]]))
+        leading[rows] = _counts(counting.number[rows]) and not _same_iterations(counting, others, rows)
     return leading
+
+
+def _counts(number: Ints) -> bool:
+    """Whether numbers rise by the same from each to the next, mostly: they may begin again in every epoch."""
+    by = np.diff(number)
+    rising = np.unique(by[by > 0], return_counts=True)[1]
+    return by.size == 0 or 2 * int(rising.max(initial=0)) > by.size
+
+
+def _same_iterations(counting: _Counting, rows: Rows, others: Rows) -> bool:
+    """Whether other ranges are parts of the same iterations: of the same numbers, or by turns and some ahead."""
+    if not rows.size:
+        return False
+    at = np.searchsorted(counting.start_ns[rows], counting.start_ns[others])
+    beside = [counting.number[rows][np.clip(side, 0, rows.size - 1)] for side in (at - 1, at)]
+    ahead = np.abs(counting.number[others] - beside).min(axis=0)
+    by_turns = np.append(False, np.diff(at) > 0)
+    return 2 * int(((ahead == 0) | (by_turns & (ahead <= _MOST_AHEAD))).sum()) >= at.size
 
 
 def _one_loop(counting: _Counting) -> tuple[Rows, dict[int, int]]:

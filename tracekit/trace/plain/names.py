@@ -11,7 +11,7 @@ import numpy as np
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts, distinct, grouped
 from tracekit.arrays.intervals import parents
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers.base import Marker, OperatorMarker, PieceMarker, RangeMarker, Shapes, StepMarker
 from tracekit.markers.plain import (
     ATTACHED,
@@ -62,11 +62,11 @@ class Names(NamedTuple):
     names: list[Name]
 
 
-def names_of(recording: Recording, decoded: Decoded, operators: Operators) -> Names:
-    """Finds the names of all texts."""
+def names_of(recording: Recording, decoded: Decoded, operators: Operators, among: Flags | None = None) -> Names:
+    """Finds the names of all texts, or of operators and some others."""
     known = [Name(operator.name, operator=True, inputs=operator.inputs) for operator in operators.distinct]
     of_text = operators.of_text[:-1].copy()
-    others = np.flatnonzero(of_text < 0)
+    others = np.flatnonzero((of_text < 0) if among is None else (of_text < 0) & among)
     of_text[others] = len(known) + np.arange(others.size)
     layers = _layers(recording)
     names = [*known, *(_own_name(decoded, text) or layers.get(text) for text in others.tolist())]
@@ -114,8 +114,9 @@ _Uses = Mapping[int, Counter[int]]
 
 def _uses(of_text: Rows, recording: Recording) -> _Uses:
     text, thread = recording.ranges.text, recording.ranges.thread
-    used, threads = np.flatnonzero(text >= 0), int(thread.max(initial=0)) + 1
-    pairs, pair = distinct(of_text[text[used]] * threads + thread[used])
+    named = np.append(of_text, -1)[text]
+    used, threads = np.flatnonzero(named >= 0), int(thread.max(initial=0)) + 1
+    pairs, pair = distinct(named[used] * threads + thread[used])
     uses: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for code, times in zip(pairs.tolist(), counts(pair, pairs.size).tolist(), strict=True):
         uses[code // threads][code % threads] = times

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import distinct
+from tracekit.arrays.groups import distinct, grouped
 from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import CAUSES, MODULE_UNCLEAR, STEP_AROUND_STEPS, STEPS_UNCLEAR
@@ -59,7 +59,9 @@ class Parts(NamedTuple):
     step: Ints
 
 
-def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds, phased: Phased) -> Steps:
+def steps_of(
+    recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds, phased: Phased, phase: Ints
+) -> Steps:
     """The ranges that mark steps. For a process without any, plain ranges that count iterations, if these are nodes.
 
     Such a plain range inside a call of a module is a part of that call, and so of the step that it may be.
@@ -69,14 +71,14 @@ def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: Rang
     For other processes, the calls of the root that leads each loop. Neither a backward pass, nor what runs again for
     one, nor a graph capture is a step.
 
-    ``calls`` are those of modules only.
+    ``calls`` are those of modules only; ``phase`` is that of every launch.
     """
     decoded, process = keyed.decoded, recording.threads.process
     start, end = recording.ranges.start_ns, ends.end_ns
     thread = recording.ranges.thread
-    marked = marked_steps(recording, keyed, calls, ends)
-    marking = np.unique(process[thread[marked.row]])
     outermost = _outermost_calls(recording, decoded, calls, ends)
+    marked = marked_steps(recording, keyed, calls, ends, outermost)
+    marking = np.unique(process[thread[marked.row]])
     trained = training_steps(phased.at(~np.isin(process[phased.thread], marking)), _forward(outermost))
     training = np.unique(process[np.append(trained.thread, trained.unclear)])
     unclear = outermost.forward & np.isin(outermost.thread, trained.unclear)
@@ -95,14 +97,30 @@ def steps_of(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: Rang
     step = np.array([step_of.get(row, -1) if row >= 0 else -1 for row in keyed.step_parts.values()], dtype=np.int64)
     parts = Parts(recording.ranges.start_ns[part], ends.end_ns[part], recording.ranges.thread[part], step)
     apart = np.union1d(apart, parts.thread)
-    return Steps(start[order], end[order], thread[order], process[thread[order]], markers, apart, parts)
+    steps = Steps(start[order], end[order], thread[order], process[thread[order]], markers, apart, parts)
+    return _with_kinds(steps, recording, phased, phase)
+
+
+def _with_kinds(steps: Steps, recording: Recording, phased: Phased, phase: Ints) -> Steps:
+    """The same, where those whose markers record no kind are training if a backward pass or an optimizer ran inside."""
+    marks, launched = phased.at(np.isin(phased.code, (BACKWARD, OPTIMIZER))), np.isin(phase, (BACKWARD, OPTIMIZER))
+    thread, start, end = (
+        np.append(getattr(marks, name), getattr(recording.launches, name)[launched])
+        for name in ("thread", "start_ns", "end_ns")
+    )
+    # Of what lies between the same two bounds on one thread, one is enough.
+    bounds = np.unique(np.concatenate((steps.start_ns, steps.end_ns, steps.parts.start_ns, steps.parts.end_ns)))
+    one = grouped((thread, np.searchsorted(bounds, start, "right"), np.searchsorted(bounds, end))).first
+    trained = {*step_at(steps, thread[one], recording.threads.process[thread[one]], start[one], end[one]).tolist()}
+    kinds = [marker.kind or (TRAIN if row in trained else None) for row, marker in enumerate(steps.markers)]
+    markers = [replace(marker, kind=kind) for marker, kind in zip(steps.markers, kinds, strict=True)]
+    return replace(steps, markers=markers)
 
 
 def _forward(outermost: _OutermostCalls) -> Outermost:
     rows = np.flatnonzero(outermost.forward)
     rows = rows[np.argsort(outermost.start_ns[rows], kind="stable")]
-    nothing = np.zeros_like(rows)
-    return Outermost(outermost.thread[rows], outermost.start_ns[rows], outermost.end_ns[rows], nothing, nothing)
+    return Outermost(outermost.thread[rows], outermost.start_ns[rows], outermost.end_ns[rows], np.zeros_like(rows))
 
 
 class _Led(NamedTuple):
@@ -167,9 +185,8 @@ def _led(
     first, last, apart = ([nothing] for _ in range(3))
     names: list[str] = []
     paths = _marked_paths(recording, decoded, calls)
-    nesting = np.array([(module.parent, module.subtree_end) for module in calls.modules], dtype=np.int64)
     for number in pending:
-        rows, led = _led_in_process(calls, candidates, paths, nesting, number)
+        rows, led = _led_in_process(calls, candidates, paths, number)
         if number in training:
             apart.append(np.setdiff1d(candidates.thread[rows], led.helping))
             continue
@@ -182,7 +199,7 @@ def _led(
 
 
 def _led_in_process(
-    calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, nesting: Ints, process: int
+    calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, process: int
 ) -> tuple[Rows, LoopSteps]:
     """The rows of the candidates of a process by start, and its steps by positions in these."""
     rows = np.flatnonzero((candidates.process == process) & candidates.forward)
@@ -190,23 +207,9 @@ def _led_in_process(
     thread = candidates.thread[rows]
     module = _one_on_all_threads(calls.modules, calls.module[candidates.row[rows]], thread)
     own = np.flatnonzero(paths.process == process)
-    sizes = _sizes(nesting, calls.module[own])
-    outermost = Outermost(thread, candidates.start_ns[rows], candidates.end_ns[rows], module, sizes)
+    outermost = Outermost(thread, candidates.start_ns[rows], candidates.end_ns[rows], module)
     parts = _parts(paths, calls.modules, own, np.unique(module))
     return rows, led_steps(outermost, calls.modules, parts)
-
-
-def _sizes(nesting: Ints, called: Ints) -> Ints:
-    above, ends = nesting.reshape(-1, 2).T
-    held = np.zeros(ends.size + 1, dtype=bool)
-    held[called] = held[-1] = True  # the last one takes the -1 above roots
-    rows = np.flatnonzero(held[:-1])
-    while rows.size:
-        outer = above[rows]
-        rows = distinct(outer[~held[outer]])[0]
-        held[rows] = True
-    before = np.append(0, np.cumsum(held[:-1]))
-    return np.asarray(before[ends] - before[:-1])
 
 
 def _one_on_all_threads(modules: list[Module], module: Ints, thread: Ints) -> Ints:
@@ -265,7 +268,9 @@ class MarkedSteps(NamedTuple):
     markers: list[StepMarker]
 
 
-def marked_steps(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds) -> MarkedSteps:
+def marked_steps(
+    recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds, outermost: _OutermostCalls
+) -> MarkedSteps:
     """Ranges that mark steps, and for processes without any plain ranges that count iterations."""
     decoded, thread = keyed.decoded, recording.ranges.thread
     same_thread = recording.ranges.end_thread == -1
@@ -273,10 +278,35 @@ def marked_steps(recording: Recording, keyed: HierarchyKey, calls: Calls, ends: 
     counting = np.flatnonzero(calls.innermost(keyed.steps.start, keyed.steps.end) < 0)
     process, marking = (recording.threads.process[thread[rows]] for rows in (keyed.steps.row[counting], marked))
     counting = counting[~np.isin(process, marking)]
+    names = [keyed.step_markers[row].name for row in counting.tolist()]
+    counting = counting[_around_calls(recording, ends, keyed.steps.row[counting], names, outermost)]
     found = (decoded.marker(row) for row in decoded.of_text[recording.ranges.text[marked]].tolist())
     once = _once_each(recording, ends, marked, [item for item in found if isinstance(item, StepMarker)])
     markers = [*once.markers, *(keyed.step_markers[row] for row in counting.tolist())]
     return MarkedSteps(np.concatenate((once.row, keyed.steps.row[counting])), markers)
+
+
+def _around_calls(
+    recording: Recording, ends: RangeEnds, rows: Rows, names: list[str], outermost: _OutermostCalls
+) -> Flags:
+    """Which ranges have names whose ranges hold most calls of models that their process makes meanwhile.
+
+    The model does not run inside a range such as ``optimizer step 17``. Replays of a graph make no calls.
+    """
+    kept = np.ones(rows.size, dtype=bool)
+    thread = recording.ranges.thread[rows]
+    name = np.unique(names, return_inverse=True)[1] if names else rows
+    groups = grouped((recording.threads.process[thread], name))
+    for number, first in enumerate(groups.first.tolist()):
+        own = np.flatnonzero(groups.group == number)
+        start, end = recording.ranges.start_ns[rows[own]], ends.end_ns[rows[own]]
+        called = outermost.forward & (outermost.process == recording.threads.process[thread[first]])
+        called &= (outermost.start_ns < end.max()) & (outermost.end_ns > start.min())
+        order = np.argsort(start, kind="stable")
+        reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end[order]))
+        inside = reach[np.searchsorted(start[order], outermost.start_ns[called], side="right")]
+        kept[own] = 2 * int((inside >= outermost.end_ns[called]).sum()) >= int(called.sum())
+    return kept
 
 
 def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, markers: list[StepMarker]) -> MarkedSteps:
