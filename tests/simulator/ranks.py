@@ -168,6 +168,7 @@ def _lanes(run: Run, rank: int) -> list[Lane]:
             [meeting.layer if meeting.kind == "tp" else run.job.layers for meeting in meetings],
             [meeting.step for meeting in meetings],
             [-1] * len(meetings),
+            [-1] * len(meetings),
         )
         lanes.append(Lane(rank, rank, rank + 1, 0, told, *(np.array(column, np.int64) for column in columns)))
     return lanes

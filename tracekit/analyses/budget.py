@@ -24,8 +24,9 @@ import pandas as pd
 import pyarrow as pa
 
 from tracekit.analyses import idle_time
+from tracekit.analyses.alignment.clocks import aligned
 from tracekit.analyses.alignment.collectives import collectives
-from tracekit.analyses.alignment.reports import aligned, met
+from tracekit.analyses.alignment.meetings import met
 from tracekit.analyses.base import Columns
 from tracekit.analyses.communication import collectives_in
 from tracekit.analyses.idle_time import KINDS as KINDS, NEVER, Pieces, Work, cut, distinct_times, is_inside, pieces
@@ -310,8 +311,8 @@ def has_ranks(dataset: Dataset) -> bool:
 
 def _waited_of_all(dataset: Dataset) -> tuple[Ints, Ints]:
     """The kernels of collectives of which all ranks are known, and how long each waited for the last one."""
-    lanes = collectives(dataset).lanes
-    rows = met(lanes, aligned(lanes))
+    lanes, _, sessions = collectives(dataset)
+    rows = met(lanes, aligned(lanes, sessions))
     waited = maxima(rows.meeting, rows.start, rows.missing.size)[rows.meeting] - rows.start
     kernel = np.full(waited.size, -1)
     for at in np.unique(rows.lane).tolist():

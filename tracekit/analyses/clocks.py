@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses.alignment.clocks import Clock, aligned
 from tracekit.analyses.alignment.collectives import Lane, collectives
-from tracekit.analyses.alignment.reports import Clock, aligned
 from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 
@@ -28,13 +28,13 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         report whose clock it is measured against; null if it stays apart), ``offset_ns`` (what to add to its times to
         get those of the reference, in the middle of its collectives), ``drift_ppm`` (by how much more with time),
         ``error_ns`` (how far from the truth times may be then, at most, while it ran collectives), ``collectives`` (how
-        many it has), ``matched`` (how many of them are known to be the same as those of another report), ``unmatched``
-        (how many of both in the time that both cover are not) and ``why`` (why it stays apart).
+        many it has), ``matched`` (how many of them are known to be the same as those of another report)
+        and ``why`` (why it stays apart).
     """
     whole = dataset.whole
-    lanes = collectives(whole).lanes
+    lanes, _, sessions = collectives(whole)
     names: list[str | None] = [*whole.reports] or [None]
-    rows = [_row(names, own, clock) for own, clock in zip(lanes, aligned(lanes), strict=True)]
+    rows = [_row(names, own, clock) for own, clock in zip(lanes, aligned(lanes, sessions), strict=True)]
     answer = pd.DataFrame(rows)
     answer.insert(0, "report", names)
     return answer
@@ -49,7 +49,7 @@ def _row(names: Sequence[str | None], lanes: Sequence[Lane], clock: Clock) -> di
             **_offset(np.sort(np.concatenate([one.end for one in lanes])), clock),
         }
     count = sum(lane.end.size for lane in lanes)
-    return {**row, "collectives": count, "matched": clock.matched, "unmatched": clock.unmatched, "why": clock.why}
+    return {**row, "collectives": count, "matched": clock.matched, "why": clock.why}
 
 
 def _offset(time: Ints, clock: Clock) -> dict[str, object]:

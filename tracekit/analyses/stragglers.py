@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses.alignment.clock_offsets import TIMES_EXACT_TO_NS
+from tracekit.analyses.alignment.clocks import aligned
 from tracekit.analyses.alignment.collectives import collectives, ends_apart
-from tracekit.analyses.alignment.matching import TIMES_EXACT_TO_NS
-from tracekit.analyses.alignment.reports import Met, aligned, met
+from tracekit.analyses.alignment.meetings import Participations, met
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -42,7 +43,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """
     whole = dataset.whole
     read = collectives(whole)
-    rows = met(read.lanes, aligned(read.lanes))
+    rows = met(read.lanes, aligned(read.lanes, read.sessions))
     last = _last(rows)
     modules = hierarchy(dataset)
     event = _events(rows, last.row)
@@ -73,7 +74,7 @@ class _Last(NamedTuple):
     error_ns: Ints
 
 
-def _last(rows: Met) -> _Last:
+def _last(rows: Participations) -> _Last:
     order = np.lexsort((rows.start, rows.meeting))
     meeting, start, error = rows.meeting[order], rows.start[order], rows.error[order]
     first = np.flatnonzero(np.diff(meeting, prepend=-1))
@@ -92,7 +93,7 @@ def _last(rows: Met) -> _Last:
     return _Last(order[final], certain, ranks, sums, start[final] - start[first], worst)
 
 
-def _side_by_side(rows: Met, order: Rows) -> Ints:
+def _side_by_side(rows: Participations, order: Rows) -> Ints:
     """By what ends of communicators that run side by side may differ and still be confused; 0 where ids are known.
 
     Ranks of two of them that end together have waited for two ranks, which came that close to each other.
@@ -101,7 +102,7 @@ def _side_by_side(rows: Met, order: Rows) -> Ints:
     return np.where(known, 0, ends_apart((rows.end - rows.start)[order]))
 
 
-def _events(rows: Met, chosen: Rows) -> dict[str, Ints]:
+def _events(rows: Participations, chosen: Rows) -> dict[str, Ints]:
     lane, event = rows.lane[chosen], rows.event[chosen]
     columns = {name: np.full(chosen.size, -1, np.int64) for name in ("name", "module_id", "step_id")}
     for at in np.unique(lane).tolist():
@@ -111,7 +112,7 @@ def _events(rows: Met, chosen: Rows) -> dict[str, Ints]:
     return columns
 
 
-def _answer(dataset: Dataset, table: pd.DataFrame, rows: Met, names: list[str]) -> pd.DataFrame:
+def _answer(dataset: Dataset, table: pd.DataFrame, rows: Participations, names: list[str]) -> pd.DataFrame:
     groups = table.groupby(_KEYS, sort=False)
     totals = groups.agg(
         collectives=("ranks", "size"),
@@ -142,7 +143,7 @@ _ORDER = [
 ]
 
 
-def _ranks(dataset: Dataset, rows: Met, lanes: list[int]) -> list[tuple[object, ...]]:
+def _ranks(dataset: Dataset, rows: Participations, lanes: list[int]) -> list[tuple[object, ...]]:
     names: list[str | None] = [*dataset.reports] or [None]
     gpus = [_gpus(entry) for entry in dataset.manifest.get("reports", [dataset.manifest])]
     who: list[tuple[object, ...]] = []

@@ -248,6 +248,11 @@ def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
 
         if not has_device_work(dataset):
             return Text(f"no GPU: {_EMPTY['budget']}")
+    if name == "stragglers" and dataset.reports:
+        from tracekit.analyses import clocks  # noqa: PLC0415 - only after it has been asked
+
+        why = clocks.frame(dataset)["why"].dropna().unique().tolist()
+        return Text(f"no matching rows: {'; '.join(why) or _EMPTY[name]}; tracekit show clocks tells it by report")
     return Text(f"no matching rows: {_EMPTY.get(name, 'no work of a device was recorded')}")
 
 

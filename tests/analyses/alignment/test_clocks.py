@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.simulator.ranks import Job, Run, simulated
-from tracekit.analyses.alignment.matching import bounded
-from tracekit.analyses.alignment.reports import FEW_COLLECTIVES, NO_COLLECTIVES, NOT_CERTAIN, Clock, aligned, met
+from tracekit.analyses.alignment.clocks import (
+    FEW_COLLECTIVES,
+    NO_COLLECTIVES,
+    NOT_CERTAIN,
+    SEVERAL_WAYS,
+    Clock,
+    aligned,
+)
+from tracekit.analyses.alignment.meetings import met
 
 
 def clocks_of(run: Run) -> list[Clock]:
@@ -53,11 +60,9 @@ def test_clocks_are_known_to_microseconds_and_no_worse_than_told(seed: int) -> N
     assert certain(run, clocks) == 10 * (6 * 2 + 2 + 1)
 
 
-def test_reports_that_lost_kernels_or_began_later_are_aligned() -> None:
-    run = simulated(Job(seed=1, steps=20, lost=0.1, late={1: 8, 2: 12}))
-    clocks = clocks_of(run)
-    assert [clock.why for clock in clocks] == [None] * 4
-    assert certain(run, clocks) > 100
+def test_a_report_that_began_later_stays_apart() -> None:
+    clocks = clocks_of(simulated(Job(seed=1, steps=20, late={1: 4})))
+    assert [clock.why for clock in clocks] == [None, NOT_CERTAIN, None, None]
 
 
 def test_ranks_that_never_meet_are_aligned_over_others() -> None:
@@ -74,7 +79,7 @@ def test_a_drift_of_a_hundred_parts_in_a_million_is_followed() -> None:
 @pytest.mark.parametrize("jitter", [0.0, 0.01])
 def test_steps_that_are_alike_to_the_microsecond_leave_clocks_apart(jitter: float) -> None:
     clocks = clocks_of(simulated(Job(seed=2, steps=20, jitter=jitter, lost=0.04)))
-    assert {clock.why for clock in clocks} == {NOT_CERTAIN}
+    assert {clock.why for clock in clocks} == {SEVERAL_WAYS}
 
 
 def test_ranks_of_different_jobs_stay_apart() -> None:
@@ -107,14 +112,6 @@ def test_streams_of_communicators_that_are_told_apart_are_never_taken_for_one() 
         [lane._replace(communicator=(rank, lane.communicator)) for lane in own] for rank, own in enumerate(run.lanes)
     ]
     assert {clock.why for clock in aligned(lanes)} == {NOT_CERTAIN}
-
-
-def test_a_line_that_leaves_its_bounds_at_both_ends_is_moved_into_them() -> None:
-    time = np.arange(9) * 1_000_000_000
-    bound = np.full(9, 100)
-    line = bounded(time, -bound, bound, (time - time[4]) // 1_000_000)
-    assert line is not None
-    assert np.abs(line.at(time) - time).max() == 100 + line.slack_ns
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,6 +1,5 @@
-"""Clocks of several reports on one axis, by the collectives that their ranks share.
+"""Ranks on one axis.
 
-``collectives`` reads them and finds those of two streams that end together on one clock, ``matching`` the shift and
-drift of the clocks under which they do, ``reports`` places every report on the clock of one of them and reports which
-ranks met in each collective.
+``collectives`` reads what they did together, ``clock_offsets`` finds what to add to the times of one report to get
+those of another, ``clocks`` does so for all reports, ``meetings`` finds who met in each collective.
 """

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from tracekit.analyses import budget
+from tracekit.analyses.alignment.clocks import Clock, aligned
 from tracekit.analyses.alignment.collectives import Lane, collectives
-from tracekit.analyses.alignment.reports import Clock, aligned, met
+from tracekit.analyses.alignment.meetings import met
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
 from tracekit.analyses.whatif.model import Tasks, Times, measured, tasks
@@ -71,8 +72,8 @@ class StepModel:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         self._parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
         several = budget.has_ranks(dataset) or self._parts[0].found.work.line.max(initial=0) > 0
-        lanes = collectives(dataset).lanes if several else [[]]
-        self.clocks = clocks = aligned(lanes)
+        lanes, _, sessions = collectives(dataset) if several else ([[]], [], ())
+        self.clocks = clocks = aligned(lanes, sessions)
         self._found = joined([part.found for part in self._parts], [clock.at for clock in clocks])
         self._spans = _spans(dataset, self._parts, clocks, self._modules)
         meeting = _meetings(self._found, lanes, clocks)

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses.alignment.clocks import Clock, aligned
 from tracekit.analyses.alignment.collectives import collectives
-from tracekit.analyses.alignment.reports import Clock, Met, aligned, met
+from tracekit.analyses.alignment.meetings import Participations, met
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
@@ -32,8 +33,8 @@ def together(dataset: Dataset, steps: pd.DataFrame, at: int | None) -> Together:
     none = np.zeros(0, np.int64)
     if at is None or steps["pid"].nunique() + len(dataset.reports) < 2:  # noqa: PLR2004 - one is no company
         return Together({}, [], none, none)
-    lanes = collectives(dataset).lanes
-    clocks = aligned(lanes)
+    lanes, _, sessions = collectives(dataset)
+    clocks = aligned(lanes, sessions)
     rows = _rows(dataset, steps, at, clocks)
     kernel, meeting = _meetings(met(lanes, clocks)) if rows else (none, none)
     return Together(rows, clocks if dataset.reports else [], kernel, meeting)
@@ -54,7 +55,7 @@ def _rows(dataset: Dataset, steps: pd.DataFrame, at: int, clocks: list[Clock]) -
     return rows if sum(map(len, rows.values())) > 1 else {}
 
 
-def _meetings(rows: Met) -> tuple[Ints, Rows]:
+def _meetings(rows: Participations) -> tuple[Ints, Rows]:
     kernel = np.full(rows.meeting.size, -1, dtype=np.int64)
     for at in np.unique(rows.lane).tolist():
         own = np.flatnonzero(rows.lane == at)
