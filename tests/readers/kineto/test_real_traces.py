@@ -21,7 +21,9 @@ from tracekit.recording.tables import WORK_KINDS, Recording
 
 pytestmark = pytest.mark.traces
 
-PATHS = sorted(TRACES.glob("kineto/*.json*")) or [TRACES / "kineto" / "absent.json"]
+#: Of one run on a CPU, whose work are operators, written by each of the two exporters.
+EXPORTERS = [TRACES / "kineto" / f"{language}_exporter_torch2.14.json.gz" for language in ("cpp", "python")]
+PATHS = sorted({*TRACES.glob("kineto/*.json*")} - {*EXPORTERS}) or [TRACES / "kineto" / "absent.json"]
 WORK = {"kernel": "kernel", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset"}
 CALLS = {"cuda_runtime", "cuda_driver", "runtime"}
 RANGES = {"cpu_op", "operator", "user_annotation"}
@@ -129,3 +131,11 @@ def test_sums_steps_rank_and_gpus_are_those_of_the_trace(path: Path, tmp_path: P
 
 def _modules(walk: Walk) -> list[dict[str, Any]]:
     return [row for row in walk.of("python_function") if row["name"].startswith("nn.Module: ")]
+
+
+def test_both_exporters_of_torch_give_equal_tables(tmp_path: Path) -> None:
+    cpp, python = (tracekit.parse(path, tmp_path / path.name) for path in EXPORTERS)
+    for name in cpp.tables:
+        assert cpp.table(name).equals(python.table(name)), name
+    rows = [row for row in walked(EXPORTERS[1]).events if row["name"] == "[memory]"]
+    assert read(EXPORTERS[1]).allocations.bytes.sum() == sum(row["args"]["Bytes"] for row in rows) != 0

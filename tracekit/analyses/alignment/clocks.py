@@ -89,9 +89,9 @@ def _between(
     every = [own for own in (offsets_between(a, b) for a, b in _pairs(one, other)) if own]
     fit = [own for own in ([way for way in own if recorded is None or way.agrees(recorded)] for own in every) if own]
     known = max((own[0] for own in fit if len(own) == 1 and own[0].proven), key=lambda way: way.matched, default=None)
-    if known is not None and all(any(map(known.agrees, own)) for own in fit):
-        if all(known.agrees(way) for own in fit for way in own if way.proven):
-            return known, None
+    proven = [way for own in fit for way in own if way.proven]
+    if known is not None and all(map(known.agrees, proven)) and all(any(map(known.agrees, own)) for own in fit):
+        return known, None
     if recorded is not None:
         return (None, NOT_AS_RECORDED) if every and not fit else (recorded, None)
     return None, SEVERAL_WAYS if fit else None

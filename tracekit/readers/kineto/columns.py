@@ -48,6 +48,8 @@ _CATEGORIES = {
     "gpu_memset": MEMSET,
     "memset": MEMSET,
     "cuda_sync": SYNC,
+    # What allocators do, as the Python exporter writes it (torch 2.14): a point with a duration until the trace ends.
+    "cpu_instant_event": ALLOCATION,
     **{f"{device}{api}": CALL for api in ("runtime", "driver") for device in ("", "cuda_", "hip_", "xpu_", "mtia_")},
     **{f"privateuse1_{api}": CALL for api in ("runtime", "driver")},
 }
