@@ -408,12 +408,10 @@ def copies(plain: Plain) -> Iterable[Row]:
 
 
 def talk(plain: Plain) -> tuple[list[Row], dict[int, int]]:
-    """The work that is NCCL's, and how much other work hides of each piece."""
-    nccl = {row["range_id"] for row in plain.ranges if row["domain"] == "NCCL"}
+    """The work that communicates, and how much other work hides of each piece."""
 
     def talks(row: Row) -> bool:
-        named = "nccl" in (row["name"] or "").lower()
-        return row["kind"] != "cpu_op" and (named or row["range_id"] in nccl)
+        return row["collective"] is not None
 
     hidden: dict[int, int] = {}
     for rows in plain.by_device(plain.kernels):

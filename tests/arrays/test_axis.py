@@ -58,7 +58,8 @@ def test_no_analysis_asks_how_far_reports_are_apart(tmp_path: Path) -> None:
         second = written(eventful(2, epoch_ns=epoch), folder / "b.sqlite")
         datasets.append(joined_here([first, second], folder / "both"))
     for analysis in ANALYSES:
-        near, far = (analysis.frame(dataset) for dataset in datasets)
+        # The evidence of findings names the folder.
+        near, far = (analysis.frame(dataset).drop(columns="evidence", errors="ignore") for dataset in datasets)
         pd.testing.assert_frame_equal(near, far)
 
 

@@ -16,8 +16,8 @@ LAYERS = 32
 KERNELS_PER_PART = {
     "input_layernorm": 1,
     "qkv_proj": 1,
-    "attn": 3,
-    "o_proj": 2,
+    "attn": 4,
+    "o_proj": 1,
     "post_attention_layernorm": 1,
     "gate_up_proj": 2,
     "down_proj": 2,
@@ -25,7 +25,7 @@ KERNELS_PER_PART = {
 IN_ATTENTION = ("qkv_proj", "attn", "o_proj")
 IN_MLP = ("gate_up_proj", "down_proj")
 #: The last kernel of these adds up what the ranks of a tensor-parallel model have.
-REDUCED, ALL_REDUCE = ("o_proj", "down_proj"), "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+REDUCED, ALL_REDUCE = ("attn", "down_proj"), "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 GLOBAL_PID = (1 << 48) | (4711 << 24)
 GLOBAL_TID = GLOBAL_PID | 4711
 
@@ -66,7 +66,7 @@ class Strings:
 def write_report(path: Path, *, kernels: int, inline_text: bool = False) -> Path:
     per_step = LAYERS * sum(KERNELS_PER_PART.values()) + 1
     steps = [("decode", 1 << (step // 100 % 6)) for step in range(max(1, kernels // per_step))]
-    return write_program(path, Program(inline_text=inline_text), steps)
+    return write_program(path, Program(inline_text=inline_text, parallel=True), steps)
 
 
 def with_waits(path: Path) -> Path:
@@ -125,7 +125,8 @@ def multiply(report: Path, processes: int, rows_in_turn: int = 20_000) -> Path:
 class Program:
     """A running model: its clock, its thread's open calls and what it has launched."""
 
-    def __init__(self, *, inline_text: bool = False, layers: int = LAYERS) -> None:
+    def __init__(self, *, inline_text: bool = False, layers: int = LAYERS, parallel: bool = False) -> None:
+        self.reduced = REDUCED if parallel else ()
         self.inline = inline_text
         self.layers = layers
         self.strings = Strings()
@@ -169,7 +170,7 @@ class Program:
         self.call(f"{parent}.{part}", batch, lambda: self.work(part))
 
     def work(self, part: str) -> None:
-        is_reduced = part in REDUCED
+        is_reduced = part in self.reduced
         self.launch(KERNELS_PER_PART[part] - is_reduced, f"{part}_kernel")
         self.launch(int(is_reduced), ALL_REDUCE)
 

@@ -27,7 +27,7 @@ def test_the_steps_of_a_loop_are_those_that_a_person_counts(place: Place, progra
     assert calls_by_step(dataset, COUNT.watched) == COUNT.steps
 
 
-@pytest.mark.parametrize("program", [loops.compiled_gan, *with_models([loops.assisted_alike])])
+@pytest.mark.parametrize("program", [loops.compiled_gan])
 def test_where_no_model_surely_begins_an_iteration_there_are_no_steps(
     place: Place, program: Callable[[], None]
 ) -> None:

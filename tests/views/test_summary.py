@@ -40,15 +40,14 @@ def test_the_summary_shows_the_tree_without_breaking_a_line(tmp_path: Path, widt
 @pytest.mark.parametrize("width", [60, 200])
 def test_the_summary_of_several_ranks_keeps_to_the_width(tmp_path: Path, width: int) -> None:
     reports = sorted((ROOT / "data" / "llama_ranks").glob("*.sqlite"))
-    *lines, folder, last = printed(tracekit.parse(reports, tmp_path / "run"), width)
+    lines = printed(tracekit.parse(reports, tmp_path / "run"), width)
     assert "GPU time by process" in [line.strip() for line in lines]
     assert [line.split()[0] for line in lines if line.startswith(" rank") and "%" in line] == [
         f"rank{rank}" for rank in range(4)
     ]
-    assert max(cell_len(line) for line in lines if "show tree" not in line) <= width
-    assert folder == f"Tables are in {tmp_path}/run"
+    assert max(cell_len(line) for line in lines if "show tree" not in line and str(tmp_path) not in line) <= width
+    assert f"Tables are in {tmp_path}/run" in lines
     assert any(line.startswith("3 train steps on each of 4 ranks (step on the host 18.6 ms") for line in lines)
-    assert last.startswith("Findings (the most each saves of the median step): ")
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def _waited(dataset: Dataset, lines: Rows, kernel_id: Ints) -> Ints:
 
 def has_ranks(dataset: Dataset) -> bool:
     """Whether there are several processes, which may wait for each other."""
-    return len(dataset.reports) > 1 or len(dataset.manifest["processes"]) > 1
+    return sum(len(report["processes"]) for report in dataset.manifest.get("reports", [dataset.manifest])) > 1
 
 
 def _waited_of_all(dataset: Dataset) -> tuple[Ints, Ints]:

@@ -92,7 +92,7 @@ def test_kernels_of_a_replay_belong_to_the_modules_of_the_graph_capture(
     found = [[str(row[name]) if row[name] is not None else "-" for name in columns] for row in by_start]
     assert found == [line.split() for line in rows.splitlines()[2:] if line.strip()]
     assert [row["step_id"] for row in by_start] == [0, 0, 0, 1, 1, 1]
-    check(dataset, "steps", "index  kind\n0  train\n1  train")
+    check(dataset, "steps", "index  kind\n0  -\n1  -")
     calls = dataset.table("calls").to_pylist()
     assert {(row["module"], row["phase"]) for row in calls} == {(path, "capture") for path in ("top", "top.a", "top.b")}
     assert [source["name"] for source in dataset.manifest["graph_captures"]] == ["capture0.json"]
