@@ -18,15 +18,17 @@ report.sqlite Nsight Systems 2023.4.4.54-234433681190v0, schema 3.7.2
 2 calls of 2 modules
 1 step (step on the host 1 us)
 
-Wall clock per step (median), 760 ns
-CCCCCCCCCCCCCCCCCCCCCLLLHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHTTTTTTT
+Wall clock per step (median), 1 us
+CCCCCCCCCCCCCCCCMLLLHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHTTTTTT????????
 
 kind median step share of all led by
-────────────────────────────────────────────────────
-C compute 200 ns 26.3 % 26.3 % top 50%
-L launch 30 ns 3.9 % 3.9 % top 100%
-H host code 460 ns 60.5 % 60.5 % top.a 78%
-T latency 70 ns 9.2 % 9.2 % top 100%
+─────────────────────────────────────────────────────────
+C compute 200 ns 20.0 % 20.0 % top 50%
+M copy 10 ns 1.0 % 1.0 % (outside) 100%
+L launch 40 ns 4.0 % 4.0 % top 75%
+H host code 570 ns 57.0 % 57.0 % top.a 65%
+T latency 80 ns 8.0 % 8.0 % top 88%
+? unknown 100 ns 10.0 % 10.0 % (outside) 100%
 
 GPU time by module
 
@@ -49,7 +51,7 @@ Why some time has no module, and what to do
 filter the report by time
 
 Tables are in out
-Findings (the most each saves of the median step): launch_bound top 62.4 %: tracekit show findings out
+Findings (the most each saves of the median step): launch_bound top 69.0 %: tracekit show findings out
 
 Next: tracekit html out # a page to open in a browser
 tracekit show kernels out # or another question: tracekit show --list
