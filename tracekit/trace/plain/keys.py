@@ -406,6 +406,8 @@ class _Counting(NamedTuple):
 
 #: By how many iterations a loader may be ahead of what is computed.
 _MOST_AHEAD = 4
+#: How many names of a process's threads may count iterations: a loop has few, and each is compared with all others.
+_MOST_NAMES = 512
 
 
 def _leading(counting: _Counting) -> Flags:
@@ -415,7 +417,7 @@ def _leading(counting: _Counting) -> Flags:
     work, lasting = (
         sums(names.group, times, names.first.size) for times in (counting.work_ns, counting.end_ns - counting.start_ns)
     )
-    for name in np.lexsort((names.first, -lasting, -work)).tolist():
+    for name in np.lexsort((names.first, -lasting, -work))[:_MOST_NAMES].tolist():
         rows = np.flatnonzero(names.group == name)
         others = np.flatnonzero(leading & (counting.thread == counting.thread[rows[0]]))
         leading[rows] = _counts(counting.number[rows]) and not _same_iterations(counting, others, rows)
