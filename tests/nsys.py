@@ -15,10 +15,11 @@ from tests.waiting import PATIENCE_S
 #: Names a folder with releases of the nvtx package, each in a folder that is named by its number.
 RELEASES = "TRACEKIT_NVTX"
 #: What is said where nsys loses a recording, on a machine with much else to do: one run in thirty. Its connection to
-#: the process that records breaks or was never made, it fails in itself, or its own importer cannot read what it wrote.
+#: the process that records breaks or was never made, it fails in itself, or its own importer cannot read what it wrote,
+#: so that only the recording is there.
 LOST = (
     "Connection to the Agent lost|Local Endpoint is not available|The proxy is not started|"
-    "cannot be converted to a report|SystemException"
+    r"cannot be converted to a report|SystemException|\.qdstrm\?$"
 )
 #: The last one whose own ranges are heard by every nsys; later ones first ask it, and older nsys do not answer.
 HEARD = "0.2.11"
