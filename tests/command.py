@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from tests.waiting import PATIENCE_S
 from tracekit.cli import main
@@ -59,18 +60,25 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def separately(*args: object, before: Callable[[], None] | None = None, cwd: Path | None = None, **env: str) -> Outcome:
-    done = subprocess.run(
-        arguments(*args),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=PATIENCE_S,
-        env=environment(**env),
-        preexec_fn=before,
-        cwd=cwd,
-        check=False,
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    # Into files: an agent of nsys that outlives its run holds pipes. With ``before``, which may limit files, into pipes.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        into = {"capture_output": True} if before else {"stdout": out, "stderr": err}
+        done = subprocess.run(
+            arguments(*args),
+            timeout=PATIENCE_S,
+            env=environment(**env),
+            preexec_fn=before,
+            cwd=cwd,
+            check=False,
+            **into,
+        )
+        printed = (done.stdout, done.stderr) if before else map(_content, (out, err))
+        return Outcome(done.returncode, *(text.decode("utf-8", "replace") for text in printed))
+
+
+def _content(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def without_privileges() -> None:
