@@ -60,7 +60,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def separately(*args: object, before: Callable[[], None] | None = None, cwd: Path | None = None, **env: str) -> Outcome:
-    # Into files: an agent of nsys that outlives its run holds pipes. With ``before``, which may limit files, into pipes.
+    # Into files: an agent of nsys that outlives its run holds pipes. With ``before``, which may limit files, pipes.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         into = {"capture_output": True} if before else {"stdout": out, "stderr": err}
         done = subprocess.run(
