@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.capture.models import tree
 from tracekit.capture import MemoryEmitter, layer_markers, vllm_plugin
@@ -18,7 +19,7 @@ from tracekit.trace.decoding import decode
 
 pytestmark = pytest.mark.torch
 
-BASE = "vllm.v1.worker.worker_base"
+BASE, CONTEXTS = "vllm.v1.worker.worker_base", "vllm.forward_context"
 
 
 class WorkerBase:
@@ -33,6 +34,10 @@ def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name in ("vllm", "vllm.v1", "vllm.v1.worker"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, BASE, module)
+    contexts = ModuleType(CONTEXTS)
+    contexts.is_forward_context_available = lambda: True  # type: ignore[attr-defined]
+    contexts.get_forward_context = lambda: SimpleNamespace(no_compile_layers=_LAYERS)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, CONTEXTS, contexts)
     monkeypatch.setattr("tracekit.capture.steps.STEPS", StepCounter())
     return module
 
@@ -147,25 +152,28 @@ def test_a_worker_that_executes_otherwise_runs_with_a_warning(
     assert "cannot be marked (AttributeError" in caplog.text
 
 
-class Implementation:
-    """What computes a layer's attention, given the layer."""
+_LIBRARY = torch.library.Library("tracekit_layers", "FRAGMENT")
+_LAYERS: dict[str, object] = {}
 
-    def forward(self, _layer: nn.Module, x: Tensor) -> Tensor:
-        return x
 
-    def do_kv_cache_update(self, _layer: nn.Module, _x: Tensor) -> None:
-        pass
+def _operator(name: str) -> None:
+    _LIBRARY.define(f"{name}(Tensor x, str layer_name) -> Tensor")
+    _LIBRARY.impl(name, lambda x, layer_name: _LAYERS[layer_name].compute(x), "CPU")  # type: ignore[attr-defined]
+    torch.library.register_fake(f"tracekit_layers::{name}", lambda x, layer_name: torch.empty_like(x), lib=_LIBRARY)
+
+
+for operator in ("attention", "cache_update", "short_conv"):
+    _operator(operator)
 
 
 class Attention(nn.Module):
-    """An attention layer, which other code calls by its name rather than as a module."""
+    """A layer that operators look up by its name rather than call as a module."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.impl = Implementation()
+    def compute(self, x: Tensor) -> Tensor:
+        return x + 1
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.impl.forward(self, x)
+        return cast("Tensor", torch.ops.tracekit_layers.attention(x, "layers.0"))
 
 
 class Split(nn.Module):
@@ -176,21 +184,29 @@ class Split(nn.Module):
         self.attention = Attention()
 
     def forward(self, x: Tensor) -> Tensor:
-        self.attention.impl.do_kv_cache_update(self.attention, x)
-        return self.attention.impl.forward(self.attention, x)
+        x = torch.ops.tracekit_layers.cache_update(x, "layers.0")
+        return cast("Tensor", torch.ops.tracekit_layers.attention.default(x, layer_name="layers.0"))
+
+
+@pytest.fixture
+def operators() -> Iterator[None]:
+    """Operators as they are without marks, afterwards."""
+    packets = [getattr(torch.ops.tracekit_layers, name) for name in ("attention", "cache_update", "short_conv")]
+    kept = [(own, own._op) for packet in packets for own in (packet, packet.default)]
+    yield
+    for own, op in kept:
+        own._op = op
 
 
 def loaded(release: ModuleType, layer: nn.Module, operators: list[str], *, one_graph: bool = False) -> Any:
     """A worker that has loaded a model, whose graph is split at these operators."""
-    compilation = SimpleNamespace(
-        splitting_ops=operators, use_inductor_graph_partition=one_graph, static_forward_context={}
-    )
+    _LAYERS.update({"layers.0": layer, "other": object()})
+    compilation = SimpleNamespace(splitting_ops=operators, use_inductor_graph_partition=one_graph)
 
     class Worker(release.WorkerBase):  # type: ignore[name-defined, misc]
         vllm_config = SimpleNamespace(compilation_config=compilation)
 
         def load_model(self) -> str:
-            compilation.static_forward_context = {"attention": layer, "other": object()}
             return "loaded"
 
         def execute_model(self, scheduled: object) -> None: ...
@@ -202,28 +218,38 @@ def loaded(release: ModuleType, layer: nn.Module, operators: list[str], *, one_g
 
 
 @pytest.mark.parametrize(
-    ("operators", "called"),
+    ("split", "called"),
     [
         ([], 0),
-        (["vllm::unknown"], 0),
-        (["vllm::unified_attention_with_output"], 1),
-        (["vllm::unified_attention_with_output", "vllm::unified_kv_cache_update"], 2),
+        (["vllm::unknown", "tracekit_layers::short_conv"], 0),
+        (["tracekit_layers::attention"], 1),
+        (["tracekit_layers::attention.default", "tracekit_layers::cache_update"], 2),
     ],
 )
+@pytest.mark.usefixtures("operators")
 def test_layers_between_compiled_pieces_are_marked_where_the_graph_is_split(
-    operators: list[str], called: int, release: ModuleType, listed: MemoryEmitter
+    split: list[str], called: int, release: ModuleType, listed: MemoryEmitter
 ) -> None:
     model = Split()
-    loaded(release, model.attention, operators).load_model()
+    loaded(release, model.attention, split).load_model()
     with layer_markers(model, "top"):
-        assert model(torch.ones(2, 3)).shape == (2, 3)
+        assert torch.equal(model(torch.ones(2, 3)), torch.full((2, 3), 3.0))
     assert [path.strip() for path in tree(listed)] == ["top"] + ["top.attention"] * called
 
 
+@pytest.mark.usefixtures("operators")
 def test_a_layer_that_is_called_as_a_module_is_marked_once(release: ModuleType, listed: MemoryEmitter) -> None:
     layer = Attention()
-    loaded(release, layer, ["vllm::unified_attention_with_output"])
+    loaded(release, layer, ["tracekit_layers::attention"])
     with layer_markers(layer, "attention"):
         layer(torch.ones(2, 3))
     assert tree(listed) == ["attention"]
-    assert layer(torch.ones(2, 3)).shape == (2, 3)
+
+
+@pytest.mark.usefixtures("operators")
+def test_compiling_calls_no_layer(release: ModuleType, listed: MemoryEmitter) -> None:
+    model = Split()
+    loaded(release, model.attention, ["tracekit_layers::attention"])
+    with layer_markers(model, "top"), FakeTensorMode():
+        model(torch.ones(2, 3))
+    assert [path.strip() for path in tree(listed)] == ["top"]

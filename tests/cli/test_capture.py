@@ -32,6 +32,7 @@ WRONG = {
     ("--engine", "nsys", "--hierarchy", "model.py:make"): "--hierarchy needs --engine torch",
     ("--compile", "--", "true"): "--compile is for a function",
     ("--split", "aten::mm", "--", "true"): "--split",
+    ("--compile", "--dynamic-dims", "ids", "model.py:make"): "'ids': expected ARGUMENT:DIM, such as input_ids:0",
     ("--engine", "wrong", "--", "true"): "wrong",
 }
 

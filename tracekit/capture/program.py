@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
@@ -41,6 +41,7 @@ class Compiling:
     splitting_ops: tuple[str, ...] = ()
     compile_sizes: tuple[int, ...] = ()
     cudagraph_sizes: tuple[int, ...] = ()
+    dynamic_dims: Mapping[str, tuple[int, ...]] | None = field(default=None, hash=False)
     cache_dir: str | None = None
     use_cache: bool = True
     backend: str = "inductor"
@@ -60,6 +61,7 @@ class Compiling:
             splitting_ops=tuple(self.splitting_ops),
             compile_sizes=tuple(self.compile_sizes),
             cudagraph_sizes=tuple(self.cudagraph_sizes),
+            dynamic_dims=self.dynamic_dims,
             cache_dir=Path(self.cache_dir) if self.cache_dir else Path(home) / "tracekit" / "compile",
             use_cache=self.use_cache,
         )

@@ -2,13 +2,13 @@
 
 An iteration is what a worker is asked for: it executes the model, and then samples tokens from the result. Compiled
 models that are recorded get a cache key of their own, and marks on the attention layers between their pieces. All that
-is known of vLLM here is its base class of workers, the fields of what the scheduler hands them, and which methods
-operators of layers call. Where a release has others, steps are found from the calls of the model, as in other programs.
+is known of vLLM here is its base class of workers, the fields of what the scheduler hands them, and that operators look
+up layers by name. Where a release has others, steps are found from the calls of the model, as in other programs.
 """
 
 import importlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tracekit.capture.attach import marks_on
 from tracekit.capture.maps import cache_tag
@@ -29,17 +30,6 @@ _MARKED = "_tracekit_marked"
 #: The function that lists what vLLM's cache of compiled models depends on, and the releases that have it.
 _FACTORS = "aot_compile_hash_factors"
 _KNOWN = ("0.32", "0.33")
-#: For operators at which vLLM splits graphs: where the method is that the operator calls, and its name.
-_METHODS = {
-    "vllm::unified_attention_with_output": ("impl", "forward"),
-    "vllm::unified_kv_cache_update": ("impl", "do_kv_cache_update"),
-    "vllm::unified_mla_attention_with_output": ("", "forward_impl"),
-    "vllm::unified_mla_kv_cache_update": ("impl", "do_kv_cache_update"),
-    "vllm::mamba_mixer": ("", "forward_impl"),
-    "vllm::mamba_mixer2": ("", "conv_ssm_forward"),
-    "vllm::qwen_gdn_attention_core": ("", "_forward_core"),
-    "vllm::qwen_gdn_attention_core_fused_norm_packed": ("", "_forward_core_fused_norm_packed"),
-}
 #: Tensors that are described: the first ones are those of this call, behind them come caches.
 _DESCRIBED = 3
 
@@ -212,36 +202,47 @@ def _kind(prefills: int, decodes: int) -> str | None:
 
 
 def mark_layers_between_pieces(compilation: Any) -> None:  # noqa: ANN401 - vLLM's own
-    """Marks the layers that vLLM's configuration of its compiler knows, if it splits graphs at their operators.
+    """Marks the layers whose operators vLLM runs between the compiled pieces of a model, as its configuration has them.
 
-    vLLM splits the graph of a model at the operators of these layers and compiles the pieces. Such an operator is given
-    the name of its layer and calls a method of it: no hook runs, and no kernel map identifies its work.
+    Such an operator is given the name of its layer, which it looks up and calls methods of: no hook runs, and no kernel
+    map identifies its work.
     """
     # Inductor's own partitions are all in one graph, whose kernel map covers these layers, too.
     if compilation.use_inductor_graph_partition:
         return
-    methods = {_METHODS[operator] for operator in compilation.splitting_ops or () if operator in _METHODS}
-    for layer in compilation.static_forward_context.values():
-        for place, name in methods if isinstance(layer, torch.nn.Module) else ():
-            owner = getattr(layer, place, None) if place else layer
-            method = getattr(owner, name, None)
-            if method is not None and not hasattr(method, _MARKED):
-                setattr(owner, name, _marked(layer, method))
+    contexts = importlib.import_module("vllm.forward_context")
+    for name in compilation.splitting_ops or ():
+        namespace, _, operator = name.partition("::")
+        packet = getattr(getattr(torch.ops, namespace), operator.partition(".")[0], None)
+        overloads = [] if packet is None else [packet, *(getattr(packet, own) for own in packet.overloads())]
+        for overload in overloads:
+            if not hasattr(overload._op, _MARKED):
+                overload._op = _marked(overload._op, contexts)
 
 
-def _marked(layer: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
+def _marked(operator: Callable[..., Any], contexts: Any) -> Callable[..., Any]:  # noqa: ANN401 - vLLM's own
 
-    @wraps(method)
-    def marked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the method
-        marks = next(marks_on(layer), None)
-        if marks is None or (marks.lane.open and marks.lane.open[-1] is marks):
-            return method(*args, **kwargs)
+    def marked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the operator
         tensors = [item for item in args if isinstance(item, torch.Tensor)]
+        traced = any(isinstance(tensor, FakeTensor) for tensor in tensors)
+        called = not traced and contexts.is_forward_context_available()
+        layer = _layer_of((*args, *kwargs.values()), contexts.get_forward_context()) if called else None
+        marks = None if layer is None else next(marks_on(layer), None)
+        if layer is None or marks is None or (marks.lane.open and marks.lane.open[-1] is marks):
+            return operator(*args, **kwargs)
         marks.before(layer, tuple(tensors[:_DESCRIBED]), None)
         try:
-            return method(*args, **kwargs)
+            return operator(*args, **kwargs)
         finally:
             marks.after(layer, (), None)
 
     setattr(marked, _MARKED, True)
     return marked
+
+
+def _layer_of(arguments: Iterable[Any], context: Any) -> nn.Module | None:  # noqa: ANN401 - vLLM's own
+    """The layer that an operator will look up, by the name among its arguments."""
+    layers = getattr(context, "no_compile_layers", {})
+    names = (getattr(item, "value", item) for item in arguments if not isinstance(item, torch.Tensor))
+    layer = next((layers[name] for name in names if isinstance(name, str) and name in layers), None)
+    return layer if isinstance(layer, nn.Module) else None

@@ -28,7 +28,7 @@ tracekit capture [options] TARGET [-- ARGUMENT ...]
 #: Options that nsys does not have for a command.
 _WINDOW_OPTIONS = ("steps", "warmup", "ops")
 #: Options that mean nothing without ``--compile``.
-_COMPILE_OPTIONS = ("split", "compile_size", "cudagraph_size", "cache_dir", "no_cache")
+_COMPILE_OPTIONS = ("split", "compile_size", "cudagraph_size", "dynamic_dims", "cache_dir", "no_cache")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,8 +109,25 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
     sizes: dict[str, Any] = {"action": "append", "type": count, "default": [], "metavar": "N"}
     group.add_argument("--compile-size", help="compile code for only this size; repeatable", **sizes)
     group.add_argument("--cudagraph-size", help="use CUDA graphs at this size (needs a GPU); repeatable", **sizes)
+    group.add_argument(
+        "--dynamic-dims",
+        action="append",
+        type=_dynamic_dims,
+        default=[],
+        metavar="ARGUMENT:DIM[,DIM]",
+        help="only these dimensions of the model's arguments are dynamic, such as input_ids:0; repeatable (default: "
+        "dimension 0 of every tensor; those that are equal at the first call are one size)",
+    )
     group.add_argument("--cache-dir", metavar="DIR", help="folder for compiled pieces (default: the user's cache)")
     group.add_argument("--no-cache", action="store_true", help="do not cache compiled pieces")
+
+
+def _dynamic_dims(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, dims = text.partition(":")
+    try:
+        return name, tuple(map(int, dims.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected ARGUMENT:DIM, such as input_ids:0") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -186,6 +203,7 @@ def _compiling(args: argparse.Namespace) -> Compiling | None:
         splitting_ops=tuple(args.split),
         compile_sizes=tuple(args.compile_size),
         cudagraph_sizes=tuple(args.cudagraph_size),
+        dynamic_dims=dict(args.dynamic_dims) or None,
         cache_dir=args.cache_dir,
         use_cache=not args.no_cache,
     )

@@ -11,7 +11,7 @@ from tests.capture.compile import COMPILING
 from tests.capture.compile.models import ATTENTION, Llama, Silly, compiled, ids
 from tests.capture.models import tree
 from tracekit.capture import MemoryEmitter, layer_markers
-from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
+from tracekit.capture.compile import CompileConfig, PiecewiseBackend, compile_model, counters
 from tracekit.capture.emit import routed_to
 from tracekit.markers.base import ModuleMarker, PieceMarker
 from tracekit.trace.decoding import decode
@@ -95,6 +95,35 @@ def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_special
             x, y = map(torch.randn, sizes)
             assert torch.equal(run(x, y), x[:, None] * y)
     assert "the shapes of 1 pieces depend on more than one dynamic size" in caplog.text
+
+
+class _Masked(nn.Module):
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return ids * 2, mask.cumsum(0)
+
+
+@pytest.mark.parametrize("guards", [True, False])
+def test_dimensions_that_are_equal_at_the_first_call_are_one_size(guards: bool) -> None:
+    config = CompileConfig(mode="eager", compile_sizes=(2,), cudagraph_sizes=(2,), graph_capture="record")
+    run = compile_model(_Masked(), config, guards=guards)
+    run(torch.randn(8, 3), torch.randn(8, 3))
+    with counters.expect(graphs_seen=0, graphs_captured=1):
+        for size in (2, 5, 2):
+            ids, mask = torch.randn(size, 3), torch.randn(size, 3)
+            assert all(map(torch.equal, run(ids, mask), _Masked()(ids, mask)))
+    if guards:  # other sizes than at the first call are traced again
+        ids, mask = torch.randn(4, 3), torch.randn(5, 3)
+        assert all(map(torch.equal, run(ids, mask), _Masked()(ids, mask)))
+
+
+def test_dimensions_that_are_named_are_sizes_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    dims = {"ids": (0,), "mask": (0,)}
+    config = CompileConfig(mode="eager", cudagraph_sizes=(2,), graph_capture="record", dynamic_dims=dims)
+    run = compile_model(_Masked(), config)
+    run(torch.randn(8, 3), torch.randn(8, 3))
+    with counters.expect(graphs_seen=0, graphs_captured=0):
+        run(torch.randn(2, 3), torch.randn(4, 3))
+    assert "let fewer dimensions be dynamic" in caplog.text
 
 
 def test_a_piece_that_raises_closes_its_range() -> None:

@@ -22,6 +22,7 @@ from tracekit.capture.compile.sizes import (
     RangeSize,
     SizeInput,
     concrete,
+    equate_sizes,
     facts_of,
     inputs_of,
     moving_inputs,
@@ -81,6 +82,8 @@ class PiecewiseBackend:
         counters.graphs_seen += 1
         counters.trace_ns += traced_ns()
         before = counters.snapshot()
+        if self.config.dynamic_dims is None:
+            equate_sizes(inputs_of(graph))
         facts = facts_of(graph, example_inputs)
         inputs = self._static_inputs(graph, facts)
         self._ranges = [RangeSize.of(sizes) for sizes in self.config.ranges]
@@ -117,8 +120,8 @@ class PiecewiseBackend:
         if count and (self.config.compile_sizes or self.graphs is not None):
             _LOG.warning(
                 "graph %d: the shapes of %d pieces depend on more than one dynamic size, so these pieces are neither "
-                "compiled for single sizes nor captured as CUDA graphs; mark only one dimension as dynamic "
-                "(torch._dynamo.mark_dynamic)",
+                "compiled for single sizes nor captured as CUDA graphs; let fewer dimensions be dynamic (dynamic_dims, "
+                "--dynamic-dims)",
                 facts.number,
                 count,
             )

@@ -52,7 +52,8 @@ class CompileConfig:
         cache_dir: Folder for torch's caches of compiled code; None leaves them where torch has them.
         use_cache: Whether to use that folder.
         inductor_config: Further settings of Inductor, by name.
-        dynamic_dims: Dynamic dimensions by name of argument; None means dimension 0 of every tensor argument.
+        dynamic_dims: Dynamic dimensions by name of argument; None means dimension 0 of every tensor argument, and that
+            dimensions that are equal at the first call are one size.
         debug: Whether to check at every call what compiled code otherwise takes for granted. Slow.
         debug_dir: Folder for files to read, such as ``computation_graph.py``; None writes none.
 

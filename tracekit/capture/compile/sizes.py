@@ -27,6 +27,15 @@ def inputs_of(graph: fx.GraphModule) -> list[object]:
     return [value_of(node) for node in graph.graph.find_nodes(op="placeholder")]
 
 
+def equate_sizes(values: Iterable[object]) -> None:
+    """Makes dynamic sizes that are equal in the traced call one size: a guard of the graph, as any that it adds."""
+    first: dict[int, torch.SymInt] = {}
+    for value in values:
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol) and size.node.has_hint():
+                torch._check(size == first.setdefault(size.node.hint, size))  # type: ignore[no-untyped-call]
+
+
 def dynamic_size(values: Iterable[object]) -> sympy.Symbol | None:
     """The symbol of the first input that is a size; None if all shapes are fixed."""
     for value in values:
