@@ -25,11 +25,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile(
     "tracekit", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
-# Of the examples that its settings name, a property tries a quarter, and at least ten; --hypothesis-profile=thorough
+# Of the examples that its settings name, a property tries a quarter, and at least five; --hypothesis-profile=thorough
 # tries all of them.
 settings.register_profile("thorough", settings.get_profile("tracekit"))
 settings.load_profile("tracekit")
-FEWEST = 10
+FEWEST = 5
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -101,20 +101,24 @@ def alike(one: object, other: object) -> bool:
 
 
 def check_hierarchy(modules: list[dict], singles: list[list[dict]]) -> None:
-    """Every path once, in pre-order; siblings of which all reports have one order stand in it."""
+    """Every path once, in pre-order, below its parent in the reports; siblings that all order alike stand so."""
     paths = [row["path"] for row in modules]
     theirs = [[row["path"] for row in rows] for rows in singles]
-    assert sorted(paths) == sorted({path for its in theirs for path in its})
-    assert paths == preordered(paths)
-    for above in {path.rpartition(".")[0] for path in paths}:
-        siblings = [[one for one in its if one.rpartition(".")[0] == above] for its in theirs]
-        check_order_of_siblings([one for one in paths if one.rpartition(".")[0] == above], siblings)
+    # By ids, as names of ranges may hold dots.
+    above = {
+        row["path"]: "" if (at := row["parent_id"]) is None else rows[at]["path"] for rows in singles for row in rows
+    }
+    assert sorted(paths) == sorted(above)
+    assert paths == preordered(paths, above)
+    for parent in {*above.values()}:
+        siblings = [[one for one in its if above[one] == parent] for its in theirs]
+        check_order_of_siblings([one for one in paths if above[one] == parent], siblings)
     for at, row in enumerate(modules):
-        above, _, name = row["path"].rpartition(".")
-        parent = None if row["parent_id"] is None else modules[row["parent_id"]]["path"]
-        below = [one for one in paths if one.startswith(row["path"] + ".")]
-        assert (row["module_id"], row["name"], parent or "") == (at, name, above)
-        assert (row["depth"], row["subtree_end_id"]) == (row["path"].count("."), at + 1 + len(below))
+        parent = above[row["path"]]
+        assert row["parent_id"] == (paths.index(parent) if parent else None)
+        assert (row["module_id"], row["path"]) == (at, f"{parent}.{row['name']}" if parent else row["name"])
+        assert row["depth"] == (1 + modules[row["parent_id"]]["depth"] if parent else 0)
+        assert row["subtree_end_id"] == at + 1 + len(preordered(paths, above, row["path"]))
         for said in ("class_name", "alias_of", "params", "static_params"):
             told = [one[said] for rows in singles for one in rows if one["path"] == row["path"]]
             words = [one for one in told if one]
@@ -146,9 +150,9 @@ def check_order_of_siblings(found: list[str], theirs: list[list[str]]) -> None:
         assert not reached[one] & set(found[:at])
 
 
-def preordered(seen: list[str], above: str = "") -> list[str]:
-    children = [path for path in seen if path.rpartition(".")[0] == above]
-    return [one for child in children for one in (child, *preordered(seen, child))]
+def preordered(seen: list[str], above: dict[str, str], parent: str = "") -> list[str]:
+    children = [path for path in seen if above[path] == parent]
+    return [one for child in children for one in (child, *preordered(seen, above, child))]
 
 
 def check_references(whole: Dataset) -> None:

@@ -377,5 +377,5 @@ def test_the_command_says_that_nothing_could_be_aligned(
 ) -> None:
     reference = laboratory.reference([Step(model())] * 3)
     path = bare(model(layers=7)).written(laboratory.folder / "other.sqlite")
-    assert main(["parse", str(path), "--like", str(reference)]) == 0
+    assert main(["parse", str(path), "--like", str(reference.with_suffix(".sqlite"))]) == 0
     assert "nothing could be aligned with marked0.tracekit" in " ".join(capsys.readouterr().out.split())

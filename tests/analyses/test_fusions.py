@@ -32,7 +32,7 @@ KERNELS = [
     kernel("triton_red_add_norm_2", ("layers.0", 1), ("layers.1.norm", 3)),
     kernel("triton_poi_up_act_1", ("layers.1.up", 1), ("layers.1.act", 1)),
     kernel("triton_red_add_norm_2", ("layers.1", 1), ("layers.2.norm", 3)),
-    kernel("triton_poi_act_add_3", ("layers.2", 1), ("layers.2.act", 1)),
+    kernel("triton_poi_act_add_3", ("layers.2", 2), ("layers.2.up", 1), ("layers.2.act", 1)),
     kernel("triton_poi_head_4", ("head", 1)),
 ]
 
@@ -59,7 +59,7 @@ def test_fusions_say_what_crossed_which_borders(dataset: Dataset) -> None:
         ["top.layers.*", "up 50.0 %, act 50.0 %", "siblings", 2, 80, 2],
         ["top.layers", "*.norm 75.0 %, * 25.0 %", "layers", 2, 80, 2],
         ["top", "layers.0.norm 75.0 %, embed 25.0 %", "siblings", 1, 40, 1],
-        ["top.layers.2", "(itself) 50.0 %, act 50.0 %", "inside", 1, 40, 1],
+        ["top.layers.2", "(itself) 50.0 %, up 25.0 %, act 25.0 %", "siblings", 1, 40, 1],
     ]
     assert rows.share.tolist() == pytest.approx([80 / 280, 80 / 280, 40 / 280, 40 / 280])
     assert rows.example[1] == ["top.layers.0", "top.layers.1.norm"]

@@ -50,11 +50,11 @@ def counts(dataset: Dataset) -> dict[str, int]:
     return found.groupby(found.module.astype(str)).size().to_dict()
 
 
-def test_iterations_are_the_calls_of_the_first_root(place: Place) -> None:
-    body = "net, other = Net(), nn.Tanh()\nfor _ in range(6): net(x), other(x), other(x)"
+def test_iterations_are_cycles_of_calls_as_steps_of_the_dataset_are(place: Place) -> None:
+    body = "net, other = Net(), nn.Tanh()\nfor _ in range(6): net(x), net(x), other(x), other(x)"
     dataset = captured(place, body, "--warmup", 2, "--steps", 3)
-    assert counts(dataset)["Net"] == 3
-    assert counts(dataset)["Tanh"] == 6
+    assert counts(dataset)["Net"] == counts(dataset)["Tanh"] == 6
+    assert len(dataset.steps()) == 3
     assert dataset.calls().module.tolist()[0] == "Net"
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tracekit.capture import MemoryEmitter, StepCounter, operator_markers, step
-from tracekit.capture.schedule import Schedule, counted_graphs, on_graph_capture
+from tracekit.capture.schedule import Schedule, StepStarts, counted_graphs, on_graph_capture
 from tracekit.errors import UsageError
 from tracekit.markers.base import StepMarker
 from tracekit.trace.decoding import decode
@@ -95,6 +95,28 @@ def test_steps_that_are_marked_late_are_recorded_even_if_the_window_was_open_bef
             window.seen.append(index)
     assert window.seen == recorded
     assert not window.now
+
+
+@pytest.mark.parametrize(
+    ("called", "recorded"),
+    [
+        ("a" * 9, "aaa"),
+        ("abb" * 9, "abb" * 3),
+        ("abbbbc" * 9, "abbbbc" * 3),  # a text encoder, four times a transformer, a decoder
+        ("bbc" * 9, "bc" + "bbc" * 3),  # the window opened before others were called
+        (("a" + "b" * 70) * 9, ("a" + "b" * 70) * 3),
+        ("a" + "b" * 99, "bbb"),
+        ("aa" + "b" * 99, "bbb"),
+    ],
+)
+def test_models_that_take_turns_are_counted_by_their_cycle(called: str, recorded: str) -> None:
+    starts = StepStarts(Schedule(window := Opened(), 1, 3))
+    roots, seen = {name: torch.nn.Identity() for name in "abc"}, ""
+    for name in called:
+        before = window.seen
+        starts.outermost_call(roots[name], updated=False)
+        seen = ("" if window.seen is not before else seen) + name * window.now
+    assert seen == recorded
 
 
 FORM = re.compile(r"(?P<name>\w+::\w+), seq = (?P<seq>\d+), op_id = (?P<id>\d+), sizes = (?P<sizes>\[.*\])")

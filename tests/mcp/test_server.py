@@ -101,6 +101,9 @@ def test_a_report_is_parsed_into_a_temporary_dataset_and_nothing_else_is_written
     files = call("files")["answer"]
     assert files["reports"] == [str(folder / "run.sqlite")]
     assert files["datasets"] == [str(folder / "run.tracekit"), answer["dataset"]]
+    asked = call("ask", dataset="run.sqlite", question="kernels", columns=["name"])
+    assert asked["answer"]["rows"] == rows
+    assert asked["command"].startswith(f"tracekit show kernels {folder / 'run.sqlite'} ")
     assert contents(folder) == before
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tracekit.analyses.phase_times import phase_rows
 from tracekit.analyses.spread import ratio, share
-from tracekit.analyses.subtrees import Hierarchy, hierarchy, own_paths, series
+from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns, series
 from tracekit.analyses.weighted_kernels import divided, first_of_kernel, kernels, shared_kernels, weighted_kernels
 from tracekit.arrays.codes import codes, joint, labels
 from tracekit.arrays.columns import integers
@@ -79,21 +79,13 @@ def _of_report(dataset: Dataset, shared: pa.Table, modules: Hierarchy) -> list[F
 
 def whom_they_serve(dataset: Dataset) -> dict[Named, str]:
     """Whom fused kernels of each name serve: ``top.layers.*.norm 75.0 %, top.layers.* 25.0 %``."""
-    known = _patterns(hierarchy(dataset.whole))
+    known = patterns(hierarchy(dataset.whole))
     time: dict[Named, dict[str, int]] = {}
     for row in fused(dataset.whole):
         of_kernel = time.setdefault(row.kernel, {})
         for module, spent in zip(row.modules, row.time_ns, strict=True):
             of_kernel[known[module]] = of_kernel.get(known[module], 0) + spent
     return {kernel: _shares_text(of_kernel) for kernel, of_kernel in time.items()}
-
-
-def _patterns(modules: Hierarchy) -> list[str]:
-    """Paths with stars for the numbers of series, whose layers need not be alike: fused kernels cross them."""
-    answer: list[str] = []
-    for name, own, parent in zip(series(modules), own_paths(modules), modules.parent.tolist(), strict=True):
-        answer.append(f"{answer[parent]}.{name or own}" if parent >= 0 else modules.path[len(answer)])
-    return answer
 
 
 def _shares_text(time: dict[str, int]) -> str:
@@ -167,7 +159,7 @@ class _Key(NamedTuple):
 
 class _Borders:
     def __init__(self, modules: Hierarchy) -> None:
-        self._modules, self._series, self._patterns = modules, series(modules), _patterns(modules)
+        self._modules, self._series, self._patterns = modules, series(modules), patterns(modules)
         self._parent, self._end = modules.parent.tolist(), modules.end.tolist()
 
     def key(self, found: Fused) -> _Key:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from itertools import islice
+from itertools import count, islice
 from threading import RLock
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary, ref
@@ -33,9 +33,8 @@ from tracekit.capture.steps import step
 from tracekit.markers import formatting
 from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE
 
-#: By which calls iterations are counted: how many times larger a root is that leads another, and how many calls a
-#: loop may make before its leader.
-_MUCH, _LONGEST_CYCLE = 2, 8
+#: After how many calls of other roots the first one is no part of their loop, and how often it may be called in turn.
+_LONGEST_CYCLE, _LONGEST_TURN = 64, 8
 #: Figures in a report: graph captures outside the recording, and replays inside it.
 BEFORE, REPLAYS = "graphs_before", "graph_replays"
 #: Of a model that is trained, this many parameters are looked at for changes.
@@ -89,8 +88,8 @@ class Schedule:
         self.begun = 0
         self.opened = False
         self.by: object = None
-        self._beyond: int | None = None
-        self._closed = False
+        self.closed = False
+        self._first = 0
 
     def begins(self, by: object) -> None:
         """An iteration begins. If several parts of a program announce iterations, only the first one counts.
@@ -104,13 +103,13 @@ class Schedule:
                 return
             self.begun += 1
             if not self.opened and self.begun > self._warmup:
-                self.opened, self._closed = True, False
-                self._ends_after(self.begun)
+                self.opened, self.closed = True, False
+                self._first = self.begun
                 self._window.open()
                 self.records(True)  # noqa: FBT003
                 return
-        if not self._closed and self._beyond is not None and self.begun >= self._beyond:
-            self._closed = True
+        if not self.closed and self._steps is not None and 0 < self._first <= self.begun - self._steps:
+            self.closed = True
             self._window.close()
             self.records(False)  # noqa: FBT003
 
@@ -124,32 +123,35 @@ class Schedule:
         self.by = by
         self.begun = begun
         self._open_again()
-        self._ends_after(self._warmup + 1)
+        self._first = self._warmup + 1
 
     def goes_on(self) -> None:
         """The iteration that began last is still the one before: its announcer did not know all that is part of it."""
         self.begun -= 1
         self._open_again()
 
+    def was_one(self) -> None:
+        """All iterations that have begun are one; a window that opened inside it holds the wanted ones beside it."""
+        if not self.closed:
+            self.begun = max(1, self._first - 1) if self.opened else 1
+
     def _open_again(self) -> None:
-        if self.opened and (self._closed or 0 < self._warmup >= self.begun):
+        too_early = 0 < self._warmup >= self.begun or (self._steps is not None and not self.begun)
+        if self.opened and (self.closed or too_early):
             self.opened = False
             # Now, as torch's profiler must not be stopped and started inside one range of an optimizer.
             self._window.drop()
 
-    def _ends_after(self, first: int) -> None:
-        """The window ends before the iteration that follows the last one to record, counted from ``first``."""
-        self._beyond = None if self._steps is None else first + self._steps
-
 
 class _Root(NamedTuple):
-    """Announces the calls of a root, which it does not keep alive."""
+    """Announces the calls of a root, which it does not keep alive; roots are numbered by their first calls."""
 
     module: ref[nn.Module]
+    number: int
 
 
 class StepStarts:
-    """What begins a step of a program that runs its own: a marked step, else an optimizer, else the root that leads."""
+    """What begins a step of a program that runs its own: a marked step, else an optimizer, else a cycle of roots."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -159,7 +161,8 @@ class StepStarts:
     def restart(self) -> None:
         """Forgets the models that were called, as a forked process does those of its parent."""
         self._known: WeakKeyDictionary[nn.Module, _Root] = WeakKeyDictionary()
-        self._size = 0
+        self._numbers = count()
+        self._others, self._in_turns = 0, False
 
     def marked_step(self) -> None:
         """A step that the program marks begins."""
@@ -192,21 +195,37 @@ class StepStarts:
             self._schedule.goes_on()
 
     def _root_called(self, root: nn.Module) -> None:
-        """A call of a root begins. The first root leads, unless soon after it one with twice as many modules runs.
+        """A call of a root begins. The first root begins each cycle: once for each turn, if it takes turns with others.
 
-        Once the leader is gone, the next root leads.
+        Once it is gone, or others are called so often that it is no part of their loop, the next root does.
         """
-        leader = self._schedule.by
-        if isinstance(leader, _Root) and leader.module() is None:
-            self._schedule.by = None
-        if (announcer := self._known.get(root)) is None:
-            announcer = self._known[root] = _Root(ref(root))
-            size = sum(1 for _ in root.modules())
-            if size >= _MUCH * self._size and self._schedule.begun <= _LONGEST_CYCLE:
-                self._size = size
-                if isinstance(self._schedule.by, _Root):
-                    self._schedule.taken_over(announcer)
-        self._schedule.begins(announcer)
+        announcer = self._known.setdefault(root, _Root(ref(root), next(self._numbers)))
+        first = self._schedule.by
+        if isinstance(first, _Root) and first.module() is None:
+            first = self._schedule.by = None
+            self._in_turns = False
+        if (isinstance(first, _Root) or first is None) and self._begins_cycle(announcer, first):
+            self._others = 0
+            self._schedule.begins(announcer)
+
+    def _begins_cycle(self, announcer: _Root, first: _Root | None) -> bool:
+        if first is None:
+            return True
+        if announcer is first:
+            begins = not self._in_turns or self._others > 0
+            self._in_turns |= self._others > 0
+            return begins
+        if announcer.number < first.number:
+            self._in_turns = True
+            self._schedule.taken_over(announcer, begun=1)
+            return True
+        self._others += 1
+        if self._others == 1 and not self._in_turns and self._schedule.begun <= _LONGEST_TURN:
+            self._schedule.was_one()
+        if self._others <= _LONGEST_CYCLE or self._in_turns or self._schedule.closed:
+            return False
+        self._schedule.taken_over(announcer)
+        return True
 
 
 @contextmanager
@@ -350,8 +369,8 @@ def close_interrupted(begins: Optimizer | None = None) -> None:
     """Closes ranges of this thread's optimizer steps that exceptions ended; ``begins`` is the one that begins now."""
     opened = default_emitter().lane.open
     running = Counter(entry.optimizer for entry in opened if isinstance(entry, _OptimizerStep))
-    for optimizer, count in running.items():
-        for _ in range(count - running_steps(optimizer) + (optimizer is begins)):
+    for optimizer, times in running.items():
+        for _ in range(times - running_steps(optimizer) + (optimizer is begins)):
             if (entry := _innermost(optimizer)) is not None:
                 close_entry(entry, default_emitter())
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import add_force, add_quiet, console, print_next, progress_bar
+from tracekit.cli.base import add_force, add_quiet, console, place_of, print_next, progress_bar
 from tracekit.errors import plain
 from tracekit.markers.base import AUTO, HIERARCHIES
 
@@ -59,8 +59,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MARKED",
-        help="dataset of a marked run of the same model: work without a module gets that of its certain counterpart "
-        "there, as in reports of production, where nothing is marked; may be given several times",
+        help="dataset, or report, of a marked run of the same model: work without a module gets that of its certain "
+        "counterpart there, as in reports of production, where nothing is marked; may be given several times",
     )
     parser.add_argument(
         "--collective",
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
     try:
-        like = tuple(map(reference, args.like))
+        like = tuple(reference(place_of(marked, quiet=args.quiet)) for marked in args.like)
         captures, collectives = tuple(args.graph_captures), tuple(args.collective)
         options = ParseOptions(rows=args.rows, graph_captures=captures, like=like, collectives=collectives)
         with progress_bar(quiet=args.quiet) as progress:

@@ -18,7 +18,7 @@ from tracekit.mcp.tools import Tools
 from tracekit.version import __version__
 
 _INSTRUCTIONS = (
-    "tracekit finds which nn.Module a GPU's time went to. Call files, then parse (of a report) or ask (of a dataset): "
+    "tracekit finds which nn.Module a GPU's time went to. Call files, then parse or ask, of a report or dataset: "
     "tree first, then budget, launches and kernels. An answer that is not complete names the command that prints all."
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tracekit import analyses
@@ -13,6 +14,7 @@ from tracekit.errors import UsageError, did_you_mean
 from tracekit.mcp.answers import Answer, bounded
 from tracekit.mcp.folders import Folders
 from tracekit.pipeline import parse as parse_reports
+from tracekit.storage.locations import Location
 from tracekit.tables import TABLES
 from tracekit.views import answers, asking, difference, schema as table_schema, summary
 from tracekit.views.formatting import records
@@ -25,6 +27,8 @@ class Tools:
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
+        #: The datasets of reports that were given in place of one.
+        self._parsed: dict[tuple[Path, int], Location] = {}
 
     @property
     def all(self) -> list[Callable[..., Answer]]:
@@ -78,7 +82,7 @@ class Tools:
         """Answers a question about a dataset with rows: see the tool questions. Times are in nanoseconds.
 
         Args:
-            dataset: Folder of the dataset, as the tools parse and files name it.
+            dataset: Folder of the dataset, as the tools parse and files name it, or a report.
             question: Such as tree, kernels, launches or budget.
             path: Only this module, or those of a pattern (top.layers.*), and those below; shares are of their time.
             by: rank, report or host: the figures of each of them.
@@ -95,7 +99,7 @@ class Tools:
             raise UsageError(f"{question} has no option {unknown[0]}")
         if by is not None and by not in asking.BY:
             raise UsageError(f"there is no by={by}; {did_you_mean(by, asking.BY)}")
-        opened = self._load(dataset)
+        opened, place = self._load(dataset)
         part = opened if path is None else opened.subtree(path)
         choice = answers.Choice(depth, min_share, sort, max(0, top), columns)
         answer, rows = asking.overview(part, analysis, choice, by, options)
@@ -105,7 +109,7 @@ class Tools:
         content["other_columns"] = [name for name in answer if name not in picked]
         if answers.is_empty(question, answer):
             content["why_empty"] = str(answers.nothing(question, answer, part))
-        command = ["tracekit", "show", question, opened.folder, *_flags(path=path, by=by, sort=sort, depth=depth)]
+        command = ["tracekit", "show", question, place, *_flags(path=path, by=by, sort=sort, depth=depth)]
         command += _flags(min_share=min_share, dtype=dtype, peak=peaks)
         result = bounded(content, [*command, "--json"])
         result["complete"] = bool(result["complete"]) and answers.rows_of(rows) == answers.rows_of(answer)
@@ -123,14 +127,14 @@ class Tools:
         """Compares two datasets: whole steps, and the modules whose time in a step changed by more than chance.
 
         Args:
-            before: Folder of the dataset before the change.
-            after: Folder of the dataset after it.
+            before: Folder of the dataset before the change, or its report.
+            after: Folder of the dataset after it, or its report.
             path: Only whole steps, and this module or those of a pattern, and those below.
             min_share: Leave out modules with less of the time in steps, from 0 to 1.
             strip_root: Ignore the first part of all paths.
             ignore_shapes: Compare calls whatever the shapes of their inputs.
         """
-        one, other = self._load(before), self._load(after)
+        (one, first), (other, second) = self._load(before), self._load(after)
         compared = compare(one, other, Options(strip_root=strip_root, shapes=not ignore_shapes))
         found = part_of(compared, path, min_share)
         rows = records(found.rows)
@@ -142,7 +146,7 @@ class Tools:
             "changes": changes,
         }
         flags = _flags(path=path, min_share=min_share or None, strip_root=strip_root, ignore_shapes=ignore_shapes)
-        return bounded(content, ["tracekit", "diff", one.folder, other.folder, *flags, "--json"])
+        return bounded(content, ["tracekit", "diff", first, second, *flags, "--json"])
 
     def whatif(  # noqa: PLR0913 - all changes that there are
         self,
@@ -159,7 +163,7 @@ class Tools:
         """Predicts the time of a step and its budget after changes. Patterns name modules: top.layers.*.mlp.
 
         Args:
-            dataset: Folder of the dataset.
+            dataset: Folder of the dataset, or a report.
             scale: Factors of device time by pattern; PATTERN:kernel=GLOB is of kernels with such names only.
             host_scale: Factors of the time of code on the host by pattern.
             no_sync: Patterns of modules that no longer wait for the device.
@@ -170,7 +174,7 @@ class Tools:
             like_fastest_rank: All ranks take as long as the fastest one.
         """
         patterns = {"no_sync": no_sync, "no_launch_cost": no_launch_cost, "as_graph": as_graph}
-        opened = self._load(dataset)
+        opened, place = self._load(dataset)
         prediction = predict(
             opened,
             Changes(
@@ -185,7 +189,7 @@ class Tools:
         content = {name: getattr(prediction, name) for name in prediction.__slots__}
         flags = _flags(scale=_factors(scale), host_scale=_factors(host_scale), **patterns, interconnect=interconnect)
         flags += _flags(overlap_communication=overlap_communication, like_fastest_rank=like_fastest_rank)
-        return bounded(content, ["tracekit", "whatif", opened.folder, *flags, "--json"])
+        return bounded(content, ["tracekit", "whatif", place, *flags, "--json"])
 
     def schema(self, table: str | None = None) -> Answer:
         """Describes the tables of a dataset, or the columns of one table.
@@ -200,8 +204,15 @@ class Tools:
             raise UsageError(f"there is no table {table}; {did_you_mean(table, specs)}")
         return bounded(table_schema.as_json(specs[table]), ["tracekit", "schema", table, "--json"])
 
-    def _load(self, dataset: str) -> Dataset:
-        return load(self._folders.path(dataset))
+    def _load(self, given: str) -> tuple[Dataset, Path]:
+        """A dataset, or that of a report, which is not written next to it; and the path that commands can name."""
+        path = self._folders.path(given)
+        if not path.is_file():
+            return load(path), path
+        state = path, path.stat().st_mtime_ns
+        if state not in self._parsed:
+            self._parsed[state] = parse_reports(path, self._folders.new_dataset(path)).folder
+        return load(self._parsed[state]), path
 
 
 def _given(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - of any kind
