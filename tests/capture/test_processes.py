@@ -360,6 +360,7 @@ def test_nsys_hears_the_markers_of_a_command(tmp_path: Path) -> None:
     program = "from net import work; work('sub', 3)"
     outcome = separately("capture", "--engine", "nsys", "-o", "run", "--", sys.executable, "-c", program, cwd=tmp_path)
     assert outcome.code == 0, outcome
+    assert "Exception ignored" not in outcome.err
     calls = tracekit.parse(tmp_path / "run.sqlite").calls(["module"]).module
     assert Counter(calls) == {"Net": 3, "Net.head": 3}
 

@@ -1,14 +1,20 @@
 """Programs that count their own iterations: as many steps are found, each with the calls of its iteration."""
 
 import gc
+import signal
+from functools import partial
+from random import Random
 
 import pytest
+from torch import nn
 from torch.utils.data import DataLoader
 
 import tracekit
 from tests.capture.places import Place
-from tracekit.capture.emit import MemoryEmitter, routed_to
+from tracekit.capture.emit import Emitter, MemoryEmitter, nvtx_emitter, routed_to
 from tracekit.capture.garbage import collection_markers
+from tracekit.capture.program import Marking, Settings
+from tracekit.capture.recorder import Recorder
 from tracekit.capture.schedule import data_markers
 from tracekit.dataset.opening import Dataset
 
@@ -165,18 +171,39 @@ def test_fetches_of_a_data_loader_are_marked_also_where_torch_marks_none() -> No
     assert texts == ["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", None] * 3
 
 
-def test_garbage_collections_of_older_generations_are_marked() -> None:
+def test_garbage_collections_are_marked_from_the_first_model_on() -> None:
     emitter = MemoryEmitter()
     gc.disable()
     try:
-        models: list[str] = []
-        with routed_to(emitter), collection_markers(lambda: bool(models)):
+        marking = Marking(Settings())
+        with routed_to(emitter), collection_markers(marking):
             gc.collect()
-            models.append("marked")
-            for generation in (0, 1, 2):
-                gc.collect(generation)
+            with marking.put_on(nn.Linear(1, 1), "model"):
+                gc.collect(1)
+                gc.collect(2)
         gc.collect()
     finally:
         gc.enable()
     texts = [event.text for event in emitter.events]
-    assert texts == ['{"GarbageCollection": 1}', None, '{"GarbageCollection": 2}', None]
+    assert texts == ['{"GarbageCollection": "Python"}', None] * 2
+
+
+@pytest.mark.parametrize("emitter", [Recorder().emitter, nvtx_emitter()], ids=["torch", "nvtx"])
+def test_no_signal_is_lost_in_a_garbage_collection(emitter: Emitter, request: pytest.FixtureRequest) -> None:
+    class ExpectedError(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise ExpectedError
+
+    def collect_until(signal_s: float) -> None:
+        signal.setitimer(signal.ITIMER_REAL, signal_s)
+        while heap:
+            gc.collect()
+
+    marking, heap, random = Marking(Settings()), [[] for _ in range(300_000)], Random(42)
+    request.addfinalizer(partial(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, handler)))
+    with routed_to(emitter), collection_markers(marking), marking.put_on(nn.Linear(1, 1), "model"):
+        for _ in range(50):
+            with pytest.raises(ExpectedError):
+                collect_until(random.uniform(1e-4, 1e-2))

@@ -11,7 +11,7 @@ import tracekit
 from tests.command import LINES
 from tests.trace_lines import report
 from tracekit.files import hidden_next_to, this_machine
-from tracekit.storage.local_copies import remove_stale_dirs, temp_dir
+from tracekit.storage.local_copies import remove_stale, temp_dir
 
 A_DAY_S = 90_000
 
@@ -43,7 +43,7 @@ def test_only_what_nobody_works_on_is_removed(ended: int, tmp_path: Path) -> Non
     for name in ("tracekit-notes", f"other-{this_machine()}-{ended}-0123abcd", "tracekit-01234567-x-0123abcd"):
         at_work.add(tmp_path / name)
         (tmp_path / name).mkdir()
-    remove_stale_dirs(tmp_path, "tracekit-")
+    remove_stale(tmp_path, "tracekit-")
     assert {*tmp_path.iterdir()} == at_work
     assert not gone & at_work
 

@@ -1,47 +1,45 @@
 """Marks of Python's garbage collections, in which all threads of a process that run Python stand still.
 
-Those of the youngest objects are many and short, and get none; nor do those before there is a model.
+Those before there is a model get none.
 """
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from operator import methodcaller
 
 from tracekit.capture.emit import quiet_emitter
+from tracekit.capture.program import Marking
 from tracekit.markers import formatting
 
-_MARKED_GENERATIONS = (1, 2)
 
+class _Range:
+    """The range of a collection, opened and closed by looking up ``start`` and ``stop``: no line of Python runs.
 
-class _Marks:
-    """Called by Python as a collection begins and ends, one at a time."""
+    A signal during a collection is answered at the next line of Python. In a callback, Python would ignore what the
+    signal's handler raises.
+    """
 
-    def __init__(self, wanted: Callable[[], bool]) -> None:
-        self._wanted = wanted
-        # Collections begin anywhere, also while the emitter is changed; so all that changes it is done before.
-        emitter = quiet_emitter()
-        self._open = {number: emitter.opener(formatting.garbage_collection(number)) for number in _MARKED_GENERATIONS}
-        self._close = emitter.close
-        self._opened = False
+    start = property(methodcaller("open"))
+    stop = property(methodcaller("close"))
 
-    def __call__(self, phase: str, about: dict[str, Any]) -> None:
-        if phase == "start":
-            opener = self._open.get(about["generation"]) if self._wanted() else None
-            self._opened = opener is not None
-            if opener is not None:
-                opener()
-        elif self._opened:
-            self._opened = False
-            self._close()
+    def __init__(self) -> None:
+        emitter, text = quiet_emitter(), formatting.garbage_collection()
+        native = getattr(emitter, "native_range", None)
+        functions = native(text) if native else (emitter.opener(text), emitter.close)
+        self.open: Callable[[], object] = functions[0]
+        self.close: Callable[[], object] = functions[1]
 
 
 @contextmanager
-def collection_markers(wanted: Callable[[], bool]) -> Iterator[None]:
-    """Marks garbage collections of older generations while the block runs, each if it is ``wanted``."""
-    marks = _Marks(wanted)
-    gc.callbacks.append(marks)
+def collection_markers(marking: Marking) -> Iterator[None]:
+    """Marks garbage collections while the block runs, from the first marked model on."""
+    # Python calls it with "start" or "stop" and a dictionary, which serves as the default that getattr takes.
+    callback = partial(getattr, _Range())
+    marking.begins = partial(gc.callbacks.append, callback)
     try:
         yield
     finally:
-        gc.callbacks.remove(marks)
+        if callback in gc.callbacks:
+            gc.callbacks.remove(callback)

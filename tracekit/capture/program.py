@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from tracekit.capture.attach import marks_on, watched_calls
-from tracekit.capture.emit import Unmarked, default_emitter
+from tracekit.capture.emit import Unmarked, default_emitter, nothing
 from tracekit.capture.frames import generating_model
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, layer_markers
 from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
@@ -103,12 +103,16 @@ class Marking:
     """Puts the markers on a program's models and remembers them, so that their modules can be counted at its end."""
 
     def __init__(self, settings: Settings) -> None:
+        #: Called before the first model is marked.
+        self.begins: Callable[[], object] = nothing
         self._settings = settings
         self._handles: list[LayerMarkers] = []
         self._inherited: list[LayerMarkers] = []
 
     def put_on(self, model: nn.Module, prefix: str, *, may_train: bool = True) -> LayerMarkers:
         """Marks a model according to the settings."""
+        if not self._handles and not self._inherited:
+            self.begins()
         settings = self._settings
         skip: list[type[nn.Module] | str] = [*SKIPPED, *settings.skip]
         backward = may_train if settings.backward is None else settings.backward
@@ -116,10 +120,6 @@ class Marking:
         handle.warns = False  # the command does, for all models together
         self._handles.append(handle)
         return handle
-
-    def any(self) -> bool:
-        """Whether there are marked models."""
-        return bool(self._handles or self._inherited)
 
     def forked(self) -> None:
         """In a forked process, models of its parent count only if they are called here, too."""

@@ -25,8 +25,8 @@ from tracekit.capture.rows import Rows, Span
 from tracekit.capture.schedule import wait_for_gpu
 from tracekit.capture.writing import INTERRUPTED, STOPPED, Writing
 from tracekit.errors import CaptureError
-from tracekit.nsight.nsys import temp_dir
 from tracekit.progress import no_progress
+from tracekit.storage.local_copies import temp_dir
 
 _PROFILER_IN_USE = (
     "nothing was recorded, because the program uses torch.profiler itself and only one profiler can run at a time; "
@@ -53,11 +53,19 @@ class ProfilerEmitter:
 
     def opener(self, text: str, /) -> Callable[[], object]:
         """Returns a function that opens a range of this text."""
+        return partial(self._open, self._name(text))
+
+    def native_range(self, text: str) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Functions written in C that open and close a range of this text, of which one is open at a time."""
+        guard = _RecordFunctionFast(self._name(text))
+        return guard.__enter__, partial(guard.__exit__, None, None, None)
+
+    def _name(self, text: str) -> str:
         with self._lock:
             number = self._numbers.setdefault(text, len(self.texts))
             if number == len(self.texts):
                 self.texts.append(text)
-        return partial(self._open, f"{NUMBERED}{number}")
+        return f"{NUMBERED}{number}"
 
     def end_ranges(self) -> None:
         """Ends the open ranges of all threads, as :func:`_end_ranges` those of the program."""
@@ -203,7 +211,7 @@ class Recorder:
         """The recording, as rows of Nsight's tables."""
         writing = writing or Writing(no_progress, chrome_trace=False)
         self.close()
-        with self._timed("convert_ns"), temp_dir(self.warnings) as folder:
+        with self._timed("convert_ns"), temp_dir() as folder:
             path = folder / "trace.json"
             writing.exporting()
             self.write_trace(path)

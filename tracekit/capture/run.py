@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import thread as pools
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -37,6 +38,7 @@ from tracekit.capture.marks import Tensors, all_tensors, call_key, marker_tensor
 from tracekit.capture.program import Compiling, Marking, Settings, marked_program
 from tracekit.capture.schedule import Schedule, Window
 from tracekit.capture.steps import step
+from tracekit.capture.writing import say
 from tracekit.errors import CaptureError, UsageError
 
 DEMO = "demo"
@@ -46,6 +48,8 @@ _MOST_CHARACTERS = 300
 STEPS, WARMUP = 5, 2
 #: The median of fewer steps before the recording is not worth printing; the first does not count.
 _TIMED = 3
+#: Threads that a program leaves running are named if they take longer to end.
+_SOON_S = 2
 _EXPECTED = "expected (model, inputs), or None from a function that runs steps itself"
 _OTHER_PROCESSES = "processes that it starts are recorded with: tracekit capture -- python {}"
 
@@ -75,7 +79,7 @@ def run(
     """
     job = _Run(target, settings, window, Marking(settings))
     try:
-        with operators, collection_markers(job.marking.any):
+        with operators, collection_markers(job.marking):
             if settings.compiling is not None:
                 figures |= _run_compiled_steps(job, settings.compiling)
             elif (result := _called_with_root_markers(job)) is not None:
@@ -108,9 +112,9 @@ def _called_with_root_markers(job: _Run) -> object:
     warmup = target.warmup if settings.warmup is None else settings.warmup
     schedule = Schedule(job.window, warmup, settings.steps)
     with marked_program(schedule, job.marking.put_on), errors_in_one_line(target.spec, target.file):
-        before = set(threading.enumerate())
-        if (result := target.call()) is None:
-            join_threads(before)
+        result = None
+        with threads_ended(lambda: result is None):
+            result = target.call()
     if result is None and not schedule.opened:
         raise CaptureError(f"{target.spec}: {_why_nothing(target, schedule.begun, warmup)}")
     return result
@@ -277,11 +281,38 @@ def error_line(error: BaseException, file: str) -> str:
     return f"{text} ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name})"
 
 
-def join_threads(before: set[threading.Thread]) -> None:
-    """Waits for all threads but these and daemons, also for those that begin meanwhile."""
-    while running := [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]:
-        for thread in running:
-            thread.join()
+@contextmanager
+def threads_ended(wanted: Callable[[], bool]) -> Iterator[None]:
+    """When a program ends, waits for the threads that it began as Python does before it exits, but not after Ctrl-C."""
+    before, hooks = set(threading.enumerate()), threading._threading_atexits  # type: ignore[attr-defined]
+    known = list(hooks)
+
+    def running() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+
+    try:
+        yield
+    finally:
+        if running() and wanted() and not isinstance(sys.exception(), KeyboardInterrupt):
+            try:
+                _end(running, hooks)
+            finally:
+                hooks[:] = known
+                pools._shutdown = False  # we use some, too
+
+
+def _end(running: Callable[[], list[threading.Thread]], hooks: list[Callable[[], object]]) -> None:
+    """Pools of threads and processes end theirs in exit hooks of ``threading``, which come before the waiting."""
+    timer = threading.Timer(_SOON_S, lambda: say(f"waiting for {', '.join(thread.name for thread in running())}"))
+    timer.daemon = True
+    timer.start()
+    try:
+        while hooks:
+            hooks.pop()()
+        while left := running():
+            left[0].join()
+    finally:
+        timer.cancel()
 
 
 def _failed_call(error: BaseException) -> str:
@@ -361,13 +392,10 @@ def _did_you_mean(name: str, owner: object) -> str:
 
 
 def _script(place: str, arguments: tuple[str, ...]) -> None:
-    arguments_before, threads_before = sys.argv, set(threading.enumerate())
+    arguments_before = sys.argv
     sys.argv = [place, *arguments]
     sys.path.insert(0, str(Path(place).resolve().parent))
     try:
         runpy.run_path(place, run_name="__main__")
     finally:
-        # As Python does before it exits, but not after Ctrl-C.
-        if not isinstance(sys.exception(), KeyboardInterrupt):
-            join_threads(threads_before)
         sys.argv = arguments_before

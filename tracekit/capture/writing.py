@@ -17,10 +17,15 @@ STOPPED = "stopped while writing; no report was written, and no unfinished files
 _CONVERTING_S, _INSERTING_S, _REWRITING_S = 0.9, 0.35, 1.4
 
 
+def say(line: str) -> None:
+    """Prints a line on stderr, unless the program has closed it."""
+    with suppress(OSError, ValueError):
+        print(f"tracekit: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
 def say_stopped(what: str = "writing what was recorded (Ctrl-C again: drop it)") -> None:
     """Tells who pressed Ctrl-C why the program has not ended yet."""
-    with suppress(OSError, ValueError):  # the program may have closed it
-        print(f"tracekit: stopped; {what}", file=sys.stderr, flush=True)  # noqa: T201
+    say(f"stopped; {what}")
 
 
 class Writing:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.cli.base import add_force, add_quiet, count, line_if_long, print_to_stderr, progress_bar
-from tracekit.cli.recording import engine_with_trace, report_place, require_torch, trace_place, with_hierarchies
+from tracekit.cli.recording import (
+    check_trace_place,
+    engine_with_trace,
+    growing,
+    report_place,
+    require_torch,
+    with_hierarchies,
+)
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
@@ -140,16 +147,21 @@ def run(args: argparse.Namespace) -> int:
     if args.hierarchy:
         args.engine = engine_with_trace(args.engine)
     report = _report(args, trailing)
-    # Absolute, because the target may change the working directory.
-    trace = trace_place(report, force=args.force).absolute() if args.hierarchy else None
+    if args.hierarchy:
+        check_trace_place(report, force=args.force)
     record = _record_command if args.target is None else _record_target
-    with progress_bar(quiet=args.quiet, elsewhere=line_if_long()) as progress:
-        recorded = record(args, (report.absolute(), trace), progress)
-        failed = with_hierarchies(trace, progress)
+    with growing(report) as recording:
+        trace = recording.partial.with_suffix(".json.gz") if args.hierarchy else None
+        with progress_bar(quiet=args.quiet, elsewhere=line_if_long()) as progress:
+            recorded = record(args, (recording.partial, trace), progress)
+            failed = with_hierarchies(trace, progress)
+        recording.take_place()
     warnings = [*recorded.warnings, *_marker_warnings(recorded.figures), *failed]
-    print_to_stderr(f"tracekit: warning: {warning}" for warning in warnings)
+    if recording.report != report:
+        warnings.append(f"{report}: another recording took this place meanwhile; this one is {recording.report}")
+    print_to_stderr(f"tracekit: warning: {warning}" for warning in recording.renamed(warnings))
     if not args.quiet:
-        print_to_stderr(_summary(recorded.figures, report, trace))
+        print_to_stderr(_summary(recorded.figures, recording.report, trace))
     if recorded.problem is not None:
         raise recorded.problem
     return recorded.exit_code
@@ -254,8 +266,8 @@ def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Itera
         yield _step_times(figures)
     if report.exists():
         yield f"report: {report}"
-        if trace is not None and trace.exists():
-            yield f"Chrome trace: {report.with_name(trace.name)}"
+        if trace is not None and (kept := report.with_suffix(".json.gz")).exists():
+            yield f"Chrome trace: {kept}"
         yield f"next: tracekit parse {shlex.quote(str(report))}"
 
 

@@ -26,7 +26,7 @@ from tracekit.errors import DatasetError, ReportsError, UsageError
 from tracekit.files import hidden_prefix, parents_made, reason_of, remedy_of, stopped_once, whole_folder
 from tracekit.progress import Progress, no_progress
 from tracekit.schema import TableSpec
-from tracekit.storage.local_copies import remove_stale_dirs, temp_dir
+from tracekit.storage.local_copies import remove_stale, temp_dir
 from tracekit.storage.locations import at_once, reachable, text_of
 from tracekit.tables import TABLES
 from tracekit.tables.base import Table
@@ -88,7 +88,7 @@ def writing(
 
 def tidy(place: Path) -> None:
     """Removes what killed parses left next to a dataset."""
-    remove_stale_dirs(place.parent, hidden_prefix(place))
+    remove_stale(place.parent, hidden_prefix(place))
 
 
 def check_free(folder: Path, *, force: bool) -> None:

@@ -10,8 +10,9 @@ import pyarrow as pa
 from tracekit.arrays.text import json_text
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import ExportError
-from tracekit.files import reason_of, remedy_of, stopped_once, whole_file, whole_folder
+from tracekit.files import hidden_prefix, reason_of, remedy_of, stopped_once, whole_file, whole_folder
 from tracekit.progress import Progress
+from tracekit.storage.local_copies import remove_stale
 
 _ELSEWHERE = "choose another place with -o"
 
@@ -67,7 +68,7 @@ def exported_file(dataset: Dataset, target: Target) -> Iterator[Path]:
             raise ExportError(f"{place}: already exists and is not a file; {_ELSEWHERE}")
         return place
 
-    place = check()
+    place = _tidied(check())
     with _unwritable(place), stopped_once(), whole_file(place.resolve(), check) as partial:
         yield partial
 
@@ -88,9 +89,16 @@ def exported_folder(dataset: Dataset, target: Target, files: set[str]) -> Iterat
             raise ExportError(f"{place}: already exists and is not an export; {_ELSEWHERE}")
         return place
 
-    place = check()
+    place = _tidied(check())
     with _unwritable(place), stopped_once(), whole_folder(place.resolve(), check) as partial:
         yield partial
+
+
+def _tidied(place: Path) -> Path:
+    """The place, next to which nothing is left of killed exports."""
+    target = place.resolve()
+    remove_stale(target.parent, hidden_prefix(target))
+    return place
 
 
 def _free(dataset: Dataset, target: Target) -> Path:

@@ -90,9 +90,9 @@ def data(loader: str) -> str:
     return f"enumerate(DataLoader)#{_short(loader)}.__next__"
 
 
-def garbage_collection(generation: int) -> str:
+def garbage_collection() -> str:
     """The text of the range in which Python collects garbage."""
-    return literal_text({"GarbageCollection": generation})
+    return literal_text({"GarbageCollection": "Python"})
 
 
 def training(before: str, number: int | None = None) -> str:

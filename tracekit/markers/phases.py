@@ -5,7 +5,7 @@ Torch writes them for its profilers: ``Optimizer.step#SGD.step``, ``enumerate(Da
 under ``emit_nvtx`` with ``, seq = 4, op_id = 7`` behind the name. And our own: ``{"Optimizer": "SGD", "Number": 0}``,
 to distinguish optimizers of one class, ``{"Training": "after evaluation"}`` where a model is trained again after it
 was evaluated, ``{"Training": "after update", "Number": 0}`` where the parameters of a model have changed without a
-known optimizer, and ``{"GarbageCollection": 2}``, with the generation that Python collects.
+known optimizer, and ``{"GarbageCollection": "Python"}``; earlier, the generation stood there.
 """
 
 import re

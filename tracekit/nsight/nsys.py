@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.errors import CaptureError
-from tracekit.files import stops_held
+from tracekit.files import hidden_prefix, stops_held
+from tracekit.storage.local_copies import temp_dir
 
 #: Environment variable with the path of the ``nsys`` to use; it comes before all other places.
 VARIABLE = "TRACEKIT_NSYS"
@@ -109,16 +109,14 @@ class Nsys:
             windowed: Whether the program opens the range ``WINDOW`` around what is to be recorded.
             environment: The program's environment; None means this process's.
         """
-        warnings: list[str] = []
-        with temp_dir(warnings, f".{report.name}.partial-", report.parent) as place:
+        with temp_dir(hidden_prefix(report), report.parent) as place:
             wanted = {**_WANTED, **(_WINDOWED if windowed else {})}
             any_text = _ANY_TEXT if windowed else {}
             recorded = self._profile(command, place, wanted, {**(environment or os.environ), **any_text})
             made = self._native(place, recorded)
             native = made.replace(report.with_suffix(made.suffix))
-            if problem := self._export(place, native, report):
-                warnings.append(problem)
-        return replace(recorded, warnings=tuple(warnings))
+            problem = self._export(place, native, report)
+        return replace(recorded, warnings=(problem,) if problem else ())
 
     def _profile(
         self, command: Sequence[str], place: Path, wanted: Mapping[str, str], environment: Mapping[str, str]
@@ -194,21 +192,6 @@ def find() -> Nsys | None:
         return Nsys(Path(path).absolute())
     installed = [path for place in _PLACES for path in Path("/").glob(place)]
     return Nsys(max(installed)) if installed else None
-
-
-@contextmanager
-def temp_dir(warnings: list[str], prefix: str = "tracekit-", parent: Path | None = None) -> Iterator[Path]:
-    """A folder that exists while the block runs; if it cannot be removed, that is a warning, not an error."""
-    place = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    try:
-        yield place
-    finally:
-        try:
-            shutil.rmtree(place)
-        except FileNotFoundError:
-            pass  # the program that ran has removed it
-        except OSError as error:
-            warnings.append(f"{place}: cannot be removed ({error.strerror}); remove it yourself")
 
 
 @contextmanager

@@ -80,10 +80,10 @@ def _copy(report: UPath, copy: Path, progress: Progress) -> None:
 
 
 @contextmanager
-def temp_dir(prefix: str = "tracekit-", parent: str | None = None) -> Iterator[Path]:
+def temp_dir(prefix: str = "tracekit-", parent: Path | str | None = None) -> Iterator[Path]:
     """An empty folder that is removed when the block ends, and by the next one like it if this process is killed."""
     above = Path(parent or tempfile.gettempdir())
-    remove_stale_dirs(above, prefix)
+    remove_stale(above, prefix)
     folder = above / f"{prefix}{owned()}"
     try:
         folder.mkdir(mode=0o700)
@@ -92,13 +92,13 @@ def temp_dir(prefix: str = "tracekit-", parent: str | None = None) -> Iterator[P
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_stale_dirs(above: Path, prefix: str) -> None:
+def remove_stale(above: Path, prefix: str) -> None:
     """Removes what killed processes left in a folder under names that begin so."""
     with suppress(OSError):
         for left in [path for path in above.iterdir() if path.name.startswith(prefix)]:
             owner = _OWNER.fullmatch(left.name.removeprefix(prefix))
             if owner is not None and _is_stale(left, owner[1], int(owner[2])):
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 
 
 def _is_stale(folder: Path, machine: str, process: int) -> bool:

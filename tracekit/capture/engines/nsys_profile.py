@@ -10,6 +10,7 @@ from tracekit.capture.emit import required_nvtx
 from tracekit.capture.engines.base import Job, Outcome
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight import nsys
+from tracekit.storage.local_copies import temp_dir
 
 NAME = "nsys"
 
@@ -28,8 +29,7 @@ def record(job: Job) -> Outcome:
     if tool is None:
         raise CaptureError(f"{unavailable()}, or record with --engine torch")
     required_nvtx()  # seen here, nsys need not be started
-    warnings: list[str] = []
-    with nsys.temp_dir(warnings) as folder:
+    with temp_dir() as folder:
         outcome_file = folder / "outcome.json"
         argument = json.dumps([job.target, job.arguments, asdict(job.settings), str(outcome_file)])
         command = [sys.executable, "-m", "tracekit.capture.child", argument]
@@ -38,7 +38,7 @@ def record(job: Job) -> Outcome:
         except CaptureError as error:
             raise _problem(_child_outcome(outcome_file)) or error from None
         outcome = _child_outcome(outcome_file)
-    warnings += [*outcome.get("warnings", ()), *recorded.warnings]
+    warnings = [*outcome.get("warnings", ()), *recorded.warnings]
     code = recorded.exit_code if recorded.stopped else outcome.get("exit_code", recorded.exit_code)
     if code != recorded.exit_code:
         warnings.append(f"nsys exited with code {recorded.exit_code} although the program had exited with {code}")

@@ -8,15 +8,19 @@ from typing import NoReturn
 
 from tracekit.capture.emit import routed_to
 from tracekit.capture.engines.base import Job, Outcome
+from tracekit.capture.frames import replaced
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import describe_process, machine_tables
 from tracekit.capture.run import exit_code, load, run
 from tracekit.capture.schedule import counted_graphs
-from tracekit.capture.writing import INTERRUPTED, say_stopped, writing
+from tracekit.capture.writing import INTERRUPTED, say, say_stopped, writing
 from tracekit.errors import CaptureError
 
 NAME = "torch"
+_LOST = (
+    "{} called os._exit, so its recording is lost; processes that end so are recorded with: tracekit capture -- COMMAND"
+)
 
 
 def unavailable() -> str | None:
@@ -30,8 +34,15 @@ def record(job: Job) -> Outcome:
     figures: dict[str, int] = {}
     code, problem = 0, None
     process = os.getpid()
-    maps = maps_of_recording(cpu_kernels=True)
-    with routed_to(recorder.emitter), maps, counted_graphs(lambda: recorder.window) as graphs:
+    leave = os._exit
+
+    def say_and_leave(status: int) -> NoReturn:
+        if os.getpid() == process:
+            say(_LOST.format(job.target))
+        leave(status)
+
+    maps, leaving_hard = maps_of_recording(cpu_kernels=True), replaced(os, "_exit", say_and_leave)
+    with routed_to(recorder.emitter), maps, leaving_hard, counted_graphs(lambda: recorder.window) as graphs:
         try:
             loaded = load(job.target, job.arguments)
             run(loaded, job.settings, recorder, nullcontext(), figures, lambda: _say_stopped(recorder))

@@ -17,9 +17,11 @@ from tracekit.capture.program import Settings
 from tracekit.capture.rows import Description, Rows, machine_tables
 from tracekit.capture.writing import Writing, say_stopped, writing
 from tracekit.errors import CaptureError
+from tracekit.files import hidden_prefix
 from tracekit.nsight import nsys
-from tracekit.nsight.nsys import Recorded, run, temp_dir
+from tracekit.nsight.nsys import Recorded, run
 from tracekit.progress import Progress, no_progress
+from tracekit.storage.local_copies import temp_dir
 
 #: How long processes that outlive the command may take to end.
 _OUTLIVE_TIMEOUT_S = 10
@@ -41,7 +43,7 @@ def record(
 ) -> Outcome:
     """Runs a command and writes what torch.profiler and the markers recorded in its processes."""
     warnings: list[str] = []
-    with temp_dir(warnings, f".{report.name}.partial-", report.parent) as folder:
+    with temp_dir(hidden_prefix(report), report.parent) as folder:
         request = Request(folder.absolute(), "torch", settings)
         ended = _ended(command, request)
         _wait_for_pieces(folder)
@@ -67,12 +69,11 @@ def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -
     tool = nsys.find()
     if tool is None:
         raise CaptureError(f"nsys was not found; {nsys.INSTALL}")
-    warnings: list[str] = []
-    with temp_dir(warnings) as folder:
+    with temp_dir() as folder:
         request = Request(folder, "nsys", settings)
         marks = not any(argument.startswith(_OWN_MARKERS) for argument in command)
         recorded = tool.record(command, report, environment=request.environment(os.environ) if marks else os.environ)
-        warnings += _losses(folder)
+        warnings = tuple(_losses(folder))
     return Outcome(recorded.exit_code, None, {}, (*warnings, *recorded.warnings))
 
 

@@ -86,9 +86,10 @@ def _markers_for_nsys(settings: Settings) -> ExitStack:
     nvtx_emitter()  # raises where nvtx is missing
     whole: Any = SimpleNamespace(open=nothing, drop=nothing, close=nothing)
     entered = ExitStack()
+    atexit.register(entered.close)  # later, what it closes is half gone
     entered.enter_context(data_markers())
     marking = Marking(settings)
-    entered.enter_context(collection_markers(marking.any))
+    entered.enter_context(collection_markers(marking))
     entered.enter_context(maps_of_recording())
     entered.enter_context(marked_program(Schedule(whole), marking.put_on))
     return entered
@@ -104,7 +105,7 @@ class ProcessRecording:
         self._entered = ExitStack()
         recorder = self._window.recorder
         self._entered.enter_context(routed_to(recorder.emitter))
-        self._entered.enter_context(collection_markers(self._marking.any))
+        self._entered.enter_context(collection_markers(self._marking))
         self._entered.enter_context(maps_of_recording(cpu_kernels=True))
         self._graphs = self._entered.enter_context(counted_graphs(lambda: recorder.window))
         schedule = Schedule(self._window, settings.warmup or 0, settings.steps)
