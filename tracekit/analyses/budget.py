@@ -29,13 +29,23 @@ from tracekit.analyses.alignment.collectives import collectives
 from tracekit.analyses.alignment.meetings import met
 from tracekit.analyses.base import Columns
 from tracekit.analyses.communication import collectives_in
-from tracekit.analyses.idle_time import KINDS as KINDS, NEVER, Pieces, Work, cut, distinct_times, is_inside, pieces
+from tracekit.analyses.idle_time import (
+    KINDS as KINDS,
+    NEVER,
+    PORTION,
+    Pieces,
+    Work,
+    cut,
+    distinct_times,
+    is_inside,
+    pieces,
+)
 from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.analyses.weighted_kernels import axis_of
 from tracekit.analyses.windows import Windows, host_steps, thread_keys, windows_of
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import as_one, distinct, grouped, maxima, sums
+from tracekit.arrays.groups import as_one, grouped, maxima, sums, sums_by
 from tracekit.arrays.intervals import covered, innermost, parents
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
@@ -44,8 +54,9 @@ from tracekit.errors import UsageError
 NAME = "budget"
 ANSWER = ("step_id", "kind", "ns", "share", "path")
 _IDS = ("pid", "device", "step_id")
-_WORK = ("kernel_id", "kind", "name", "module_id", "pid", "tid", "start_ns", "end_ns", "step_id", "range_id")
+_WORK = ("kernel_id", "kind", "module_id", "pid", "tid", "start_ns", "end_ns", "step_id")
 _PLACE = ("device", "context", "stream", "collective")
+_USED = ("module_id", "tid", "step_id", "device", "collective", "launch_start_ns", "launch_end_ns")
 _LAUNCHED = ("launch_name", "launch_start_ns", "launch_end_ns", "graph_id", "graph_node_id")
 
 
@@ -216,13 +227,8 @@ class _Found(NamedTuple):
 
     def by_module(self) -> tuple[Rows, Ints, Rows, Ints]:
         """Each window, kind and module that occur, in this order, and their time."""
-        window, kind, module = (column.astype(np.int64) for column in self.pieces[:3])
-        modules = int(module.max(initial=0)) + 2
-        pairs, pair = distinct(kind * modules + module + 1)
-        cells, cell = distinct(window * pairs.size + pair)
-        window, pair = np.divmod(cells, max(1, pairs.size))
-        kind, module = np.divmod(pairs[pair], modules)
-        return window, kind, module - 1, sums(cell, self.pieces.ns, cells.size)
+        (window, kind, module), (ns,) = sums_by(self.pieces[:3], self.pieces[3:])
+        return window, kind, module, ns
 
 
 def _reports(dataset: Dataset) -> Iterator[Dataset]:
@@ -250,15 +256,20 @@ def _of_one(dataset: Dataset, modules: Hierarchy | None) -> _Found:
         kept = np.flatnonzero(around[edge] >= 0)
         return around[edge[kept]], row[kept], start[kept], end[kept]
 
-    parts = []
-    for begin, until, kind, module in _busy(work):
-        window, row, start, end = inside(begin, until)
-        parts.append(pieces(window, kind[row], module[row], end - start))
+    parts, idle = [], []
     ended = np.append(NEVER, np.maximum.accumulate(work.end))
     begun = np.append(work.start, edges[-1])
-    next_ = np.flatnonzero(begun > ended)
-    window, row, start, end = inside(ended[next_], begun[next_])
-    parts += idle_time.idle_pieces(dataset, modules, work, windows, (window, start, end, next_[row]))
+    # Work that begins when all before it has ended has nothing to do with that.
+    apart = np.flatnonzero(begun >= ended)
+    firsts = apart.take(np.searchsorted(apart, np.arange(0, begun.size, PORTION)), mode="clip")
+    for rows in np.split(np.arange(begun.size), np.unique(firsts)[1:]):
+        for begin, until, kind, module in _busy(work, rows[rows < work.start.size]):
+            window, row, start, end = inside(begin, until)
+            parts.append(pieces(window, kind[row], module[row], end - start))
+        next_ = rows[begun[rows] > ended[rows]]
+        window, row, start, end = inside(ended[next_], begun[next_])
+        idle.append((window, start, end, next_[row]))
+    parts += idle_time.idle_pieces(dataset, modules, work, windows, [*map(np.concatenate, zip(*idle, strict=True))])
     return _Found(work.lines, windows, Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True))))
 
 
@@ -270,7 +281,7 @@ def _work_of(dataset: Dataset, modules: Hierarchy | None) -> tuple[Work, Windows
     pid, device = (integers(table, name).astype(np.int64) for name in ("pid", "device"))
     line, first = grouped((pid, device))
     order = _order(table, line, np.flatnonzero(~np.isin(kinds.code, kinds.of("cpu_op"))))
-    line, kind = line[order], kind[order]
+    line, kind = line[order], kind[order].astype(np.int8)
     step, begun, ended = (integers(table, name)[order] for name in ("step_id", "start_ns", "end_ns"))
     windows = windows_of(line, step, begun, ended, host_steps(dataset))
     groups = [line, line, windows.line, windows.line]
@@ -278,17 +289,17 @@ def _work_of(dataset: Dataset, modules: Hierarchy | None) -> tuple[Work, Windows
     shift = np.zeros(first.size, np.int64)
     shift[line] = start - begun
     arrived = start + _waited(dataset, line[kind == idle_time.COMMUNICATION], integers(table, "kernel_id")[order])
-    module = np.full(order.size, -1) if modules is None else modules.rows(table)[order]
-    launch = (integers(table, f"launch_{name}_ns", NEVER)[order] for name in ("start", "end"))
+    module = (np.full(order.size, -1) if modules is None else modules.rows(table)[order]).astype(np.int32)
+    launch = [integers(table, f"launch_{name}_ns", NEVER)[order] for name in ("start", "end")]
     lines, thread = (pid[first], device[first]), thread_keys(table)[order]
+    table = table.select([name for name in table.column_names if name not in _USED])
     work = Work(table, order, line, lines, shift, start, end, np.minimum(arrived, end), kind, module, thread, *launch)
     return work, windows._replace(start=borders[0], end=borders[1])
 
 
 def _order(table: pa.Table, line: Rows, rows: Rows) -> Rows:
     """Rows by line, start and id, in which order most are."""
-    rows = rows[np.argsort(integers(table, "kernel_id")[rows])]
-    for column in (integers(table, "start_ns"), line):
+    for column in (integers(table, "kernel_id"), integers(table, "start_ns"), line):
         if (column[rows[1:]] < column[rows[:-1]]).any():
             rows = rows[np.argsort(column[rows], kind="stable")]
     return rows
@@ -322,9 +333,9 @@ def _waited_of_all(dataset: Dataset) -> tuple[Ints, Ints]:
     return kernel[proven], waited[proven]
 
 
-def _busy(work: Work) -> Iterator[tuple[Ints, Ints, Ints, Rows]]:
+def _busy(work: Work, rows: Rows) -> Iterator[tuple[Ints, Ints, Ints, Rows]]:
     """When devices work: start, end, kind and module of work that runs alone, and of stretches in which several do."""
-    rows = np.flatnonzero(work.end > work.start)
+    rows = rows[work.end[rows] > work.start[rows]]
     start, end = work.start[rows], work.end[rows]
     apart = start >= np.append(NEVER, np.maximum.accumulate(end))[:-1]
     alone = apart & np.append(apart[1:], True) & (work.arrived[rows] <= start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,8 @@ _COMPILATION, _HOST, _GRAPH, _DEPENDENCY, _LATENCY, _UNKNOWN = range(7, 13)
 #: The kinds of what threads do, the first that fits counts.
 _STATES = [_BLOCKED, _LAUNCH, _COMPILATION, _DATA]
 NEVER = np.iinfo(np.int64).min
+#: So many stretches of time are worked on at once: memory does not grow with their number, and caches serve.
+PORTION = 1 << 16
 
 
 class Work(NamedTuple):
@@ -120,6 +122,12 @@ def idle_pieces(
     dataset: Dataset, modules: Hierarchy | None, work: Work, windows: Windows, idle: Sequence[Ints]
 ) -> list[Pieces]:
     """What each idle stretch was spent on, given its window, start, end and the work that starts next."""
+    unknown, gaps = _gaps(dataset, work, windows, idle)
+    return [unknown, *_on_threads(dataset, modules, work, gaps)]
+
+
+def _gaps(dataset: Dataset, work: Work, windows: Windows, idle: Sequence[Ints]) -> tuple[Pieces, _Gaps]:
+    """The stretches whose next launch is not known, and the others."""
     window, start, end, next_ = idle
     columns = (work.start, work.thread, work.launched, work.returned)
     begins, thread, launched, returned = (np.append(column, NEVER)[next_] for column in columns)
@@ -136,7 +144,7 @@ def idle_pieces(
     waiting = _Gaps(window[after], until[after], end[after], thread[after], kind)
     nothing = np.full(lost.size, -1)
     unknown = pieces(window[lost], nothing + 1 + _UNKNOWN, nothing, (end - start)[lost])
-    return [unknown, _on_threads(dataset, modules, work, _Gaps(*map(np.append, on_host, waiting)))]
+    return unknown, _Gaps(*map(np.append, on_host, waiting))
 
 
 def _kinds_after_launch(dataset: Dataset, work: Work, rows: Rows) -> Ints:
@@ -214,7 +222,7 @@ class _Spans(NamedTuple):
 _NOTHING = _Spans(*np.zeros((4, 0), np.int64))
 
 
-def _on_threads(dataset: Dataset, modules: Hierarchy | None, work: Work, gaps: _Gaps) -> Pieces:
+def _on_threads(dataset: Dataset, modules: Hierarchy | None, work: Work, gaps: _Gaps) -> Iterator[Pieces]:
     """The stretches, cut wherever their thread begins or ends something."""
     thread, first = grouped((gaps.thread,))
     threads = gaps.thread[first]
@@ -224,33 +232,25 @@ def _on_threads(dataset: Dataset, modules: Hierarchy | None, work: Work, gaps: _
     groups = [thread, thread, *(spans.thread for spans in done for _ in range(2))]
     times = [gaps.start_ns, gaps.end_ns, *(column for spans in done for column in (spans.start, spans.end))]
     start, end, *placed = axis_of(dataset, groups, times)
-    done = [
-        spans._replace(start=first, end=last)
-        for spans, first, last in zip(done, placed[::2], placed[1::2], strict=True)
-    ]
-    # What was done outside of all stretches is most of a run in which the device seldom waits.
-    host = gaps.kind < 0
-    asked = [covered(start[host], end[host])] * 4 + [covered(start, end)]
-    done = [_touching(spans, times) for spans, times in zip(done, asked, strict=True)]
-    states = [covered(spans.start, spans.end) for spans in done[:-1]]
-    calls = done[-1].at(nesting_order(done[-1].start, done[-1].end))
-    changes = [calls.start, calls.end, *(column for state in states for column in (state.start, state.end))]
-    edges = distinct_times([*changes, np.array([NEVER])])
-    row, edge, start, end = cut(start, end, edges)
-    used, on_host, module = (np.zeros(edges.size, type_) for type_ in (bool, np.int8, np.int32))
-    used[edge] = True
-    at = edges[used]
-    on_host[used] = np.select([is_inside(state, at) for state in states], _STATES, _HOST)
-    around = innermost(calls.start, calls.end, parents(calls.start, calls.end)[0], at, at + 1)
-    module[used] = lookup(calls.module, around)
-    kind = gaps.kind[row]
-    return pieces(gaps.window[row], np.where(kind < 0, on_host[edge], kind), module[edge], end - start)
-
-
-def _touching(spans: _Spans, times: Covered) -> _Spans:
-    """What was done in some stretches of time."""
-    next_ = np.searchsorted(times.end, spans.start, side="right")
-    return spans.at(np.append(times.start, np.iinfo(np.int64).max)[next_] < spans.end)
+    states = [covered(*span) for span in zip(placed[:-2:2], placed[1:-2:2], strict=True)]
+    nested = nesting_order(*placed[-2:])
+    begun, ended, module_of = placed[-2][nested], placed[-1][nested], done[-1].module[nested]
+    del done, times, placed
+    around = parents(begun, ended)[0]
+    changes = [begun, np.sort(ended, kind="stable"), *(times for state in states for times in (state.start, state.end))]
+    order = np.argsort(start, kind="stable")
+    for rows in np.split(order, range(PORTION, order.size, PORTION)):
+        since, until = start[rows[:1]], end[rows].max(initial=NEVER)
+        between = [slice(*np.searchsorted(times, (*since, until))) for times in changes if since.size]
+        edges = distinct_times([since, *(times[part] for times, part in zip(changes, between, strict=False))])
+        row, edge, begin, stop = cut(start[rows], end[rows], edges)
+        used, on_host, module = (np.zeros(edges.size, type_) for type_ in (bool, np.int8, np.int32))
+        used[edge] = True
+        at = edges[used]
+        on_host[used] = np.select([is_inside(state, at) for state in states], _STATES, _HOST)
+        module[used] = lookup(module_of, innermost(begun, ended, around, at, at + 1))
+        row, kind = rows[row], gaps.kind[rows[row]]
+        yield pieces(gaps.window[row], np.where(kind < 0, on_host[edge], kind), module[edge], stop - begin)
 
 
 def _done_by_threads(dataset: Dataset, work: Work) -> list[_Spans]:

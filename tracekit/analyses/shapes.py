@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tracekit.analyses.base import Columns, taken
 from tracekit.analyses.costs.calls import CallKinds, Costs, costs
 from tracekit.analyses.costs.modules import subtree_flops
 from tracekit.analyses.phase_times import by_phase
@@ -29,6 +30,7 @@ Number = TypeVar("Number", np.int64, np.float64)
 
 #: What is null where it is not known which calls were replayed: whole numbers, and others.
 _COUNTED = ["gpu_time_ns", "forward_ns", "backward_ns", "recompute_ns", "optimizer_ns", "other_ns", "steps"]
+_TEXTS, _FLOPS = ("path", "class_name", "phase"), "flops_per_call"
 _PER_TOKEN = ("spent_ns", "tokens")
 _RATES = ["gpu_ns_per_token", "step_median_ns", "step_mean_ns", "tflops_per_s"]
 
@@ -48,29 +50,49 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         one run with all modules below; null where unknown, or where calls differ). ``tflops_per_s`` is over all their
         runs. :func:`tracekit.analyses.roofline.frame` documents which FLOPs count.
     """
+    answer = _answer(dataset)
+    counted = {name: pd.arrays.IntegerArray(answer[name], answer[name] < 0) for name in _nullable(answer)}
+    return pd.DataFrame(answer | {name: answer[name].tolist() for name in _TEXTS} | counted)
+
+
+def columns(dataset: Dataset) -> Columns:
+    """The columns of :func:`frame`, made without pandas."""
+    answer = _answer(dataset)
+    for name in _nullable(answer):
+        unknown = answer[name] < 0
+        answer[name] = answer[name].astype(object)
+        answer[name][unknown] = None
+    return answer
+
+
+def _nullable(answer: Columns) -> list[str]:
+    """The columns of integers with nulls; those that count have some only where replays cannot be distinguished."""
+    return [_FLOPS, *(_COUNTED if (answer[_COUNTED[0]] < 0).any() else ())]
+
+
+def _answer(dataset: Dataset) -> Columns:
+    """The columns of :func:`frame`, -1 for no integer."""
     modules = hierarchy(dataset)
     gathered = _Gathered(len(modules.path))
     for cost in costs(dataset, modules=modules):
         gathered.add(cost)
     owner, phases, shapes = gathered.what_was_called()
-    answer = pd.DataFrame({**_what_was_called(modules, owner, phases, shapes), **gathered.figures()})
+    answer = _what_was_called(modules, owner, phases, shapes) | gathered.figures()
     in_graph_capture = np.array([phase == "capture" for phase in phases], bool)
     unclear = (modules.subtree_sums(gathered.shared) > 0)[owner] & in_graph_capture
-    if unclear.any():
-        answer[_COUNTED] = answer[_COUNTED].astype("Int64")
-        answer.loc[unclear, _COUNTED + _RATES] = pd.NA
-    return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
+    for name in _COUNTED + _RATES:
+        answer[name][unclear] = -1 if name in _COUNTED else np.nan
+    return taken(answer, np.argsort(-answer["gpu_time_ns"], kind="stable"))
 
 
-def _what_was_called(modules: Hierarchy, owner: Rows, phases: list[str | None], shapes: pa.Table) -> dict[str, object]:
+def _what_was_called(modules: Hierarchy, owner: Rows, phases: list[str | None], shapes: pa.Table) -> Columns:
     kwargs = [None if pairs is None else dict(pairs) for pairs in shapes.column("kwargs").to_pylist()]
-    return {
-        "path": modules.paths(owner),
-        "class_name": [modules.class_name[row] for row in owner.tolist()],
-        "phase": phases,
-        "inputs": pd.Series(shapes.column("inputs").to_pylist(), dtype=object),
-        "kwargs": pd.Series(kwargs, dtype=object),
-    }
+    classes = [modules.class_name[row] for row in owner.tolist()]
+    values = (modules.paths(owner), classes, phases, shapes.column("inputs").to_pylist(), kwargs)
+    answer = {name: np.empty(owner.size, object) for name in (*_TEXTS, "inputs", "kwargs")}
+    for column, own in zip(answer.values(), values, strict=True):
+        column[:] = own
+    return answer
 
 
 class _Gathered:
@@ -119,8 +141,8 @@ class _Gathered:
         assert self._kinds is not None
         return self._kinds.called(np.unique(self._kinds.groups(), return_index=True)[1])
 
-    def figures(self) -> dict[str, object]:
-        """The columns after what was called."""
+    def figures(self) -> Columns:
+        """The columns after what was called, -1 for no FLOPs."""
         found = dict(self._sums)
         spent, tokens = (found.pop(name) for name in _PER_TOKEN)
         each, steps = (values.spread(spent.size) for values in (self._calls, self._steps))
@@ -133,7 +155,7 @@ class _Gathered:
             "step_mean_ns": steps.mean(),
             "median_ns": each.quantile(0.5),
             "mean_ns": each.mean(),
-            "flops_per_call": pd.arrays.IntegerArray(per_call, per_call < 0),
+            _FLOPS: per_call,
             # A FLOP in a nanosecond is 10^9 in a second.
             "tflops_per_s": ratio(self._flops, found["gpu_time_ns"]) / 1e3,
         }

@@ -34,7 +34,6 @@ UNITED = "modules"
 TABLE_NAMES = ("ranges", "calls", "kernels", "kernel_modules", "api_calls", "waits", "modules", "steps", "coverage")
 #: Tables whose rows are counted where a dataset is shown.
 _SHOWN = ("kernels", "calls", "modules", "steps")
-_FEW_ROWS = 1 << 15  # of which reading costs less than starting threads for it
 #: Key of a file's id in its metadata.
 FILE_ID = b"tracekit.id"
 REPORT = "report"
@@ -321,7 +320,7 @@ class Dataset:
         wanted = [column for column in columns or file.rows.schema_arrow.names if column != REPORT]
         for group in range(file.rows.num_row_groups):
             with self._reading(name, file.name):
-                read = partial(file.rows.read_row_group, group)
+                read = partial(file.rows.read_row_group, group, use_threads=False)
                 rows = self._of_own_processes(name, file.report, wanted, read)
                 piece = _without_id(_with_report(rows, file.report))
             yield piece if columns is None else piece.select(columns)
@@ -344,7 +343,7 @@ class Dataset:
 
     def _rows(self, name: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
         if self._module_ids is None:
-            return file.read(columns=columns, use_threads=file.metadata.num_rows > _FEW_ROWS)
+            return file.read(columns=columns, use_threads=False)
         if name == "steps":
             return self._steps_of_subtree(file, columns)
         if "module_id" not in file.schema_arrow.names:
