@@ -12,9 +12,10 @@ from tests.joined import joined_here
 from tests.simulator.ranks import Event, Job, Run, reports, simulated
 from tests.trace_lines import report
 from tracekit.analyses import clocks, communication, stragglers
-from tracekit.analyses.alignment.clocks import aligned
+from tracekit.analyses.alignment.clocks import SEVERAL_WAYS, aligned
 from tracekit.analyses.alignment.meetings import met
 from tracekit.dataset.opening import Dataset
+from tracekit.views.answers import nothing
 
 PATHS = {"tp": "net.layers.{}", "dp": "net.sync", "world": "net.sync"}
 
@@ -149,6 +150,20 @@ def test_ranks_of_one_report_have_one_clock(tmp_path: Path) -> None:
     assert answer["device"].tolist() == [1]
     assert answer["collectives"].tolist() == [12]
     assert answer["waited_ns"].tolist() == [12 * 200_000 + 12 * 40_000]
+
+
+def test_stragglers_say_why_clocks_cannot_be_aligned(tmp_path: Path) -> None:
+    dataset = dataset_of(simulated(Job(seed=2, steps=20, jitter=0.0)), tmp_path)
+    assert stragglers.frame(dataset).empty
+    assert SEVERAL_WAYS in str(nothing("stragglers", {}, dataset))
+
+
+def test_clocks_are_aligned_once_for_all_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = dataset_of(simulated(Job(seed=1, steps=12)), tmp_path)
+    stragglers.frame(dataset)
+    monkeypatch.delattr("tracekit.analyses.alignment.meetings.aligned")
+    assert len(clocks.frame(dataset)) == 4
+    assert len(stragglers.frame(dataset.subtree("net.sync"))) > 0
 
 
 def test_without_collectives_nobody_is_blamed(tmp_path: Path) -> None:

@@ -24,9 +24,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tracekit.analyses import idle_time
-from tracekit.analyses.alignment.clocks import aligned
-from tracekit.analyses.alignment.collectives import collectives
-from tracekit.analyses.alignment.meetings import met
+from tracekit.analyses.alignment.meetings import ranks_of
 from tracekit.analyses.base import Columns
 from tracekit.analyses.communication import collectives_in
 from tracekit.analyses.idle_time import (
@@ -322,15 +320,9 @@ def has_ranks(dataset: Dataset) -> bool:
 
 def _waited_of_all(dataset: Dataset) -> tuple[Ints, Ints]:
     """The kernels of collectives of which all ranks are known, and how long each waited for the last one."""
-    lanes, _, sessions = collectives(dataset)
-    rows = met(lanes, aligned(lanes, sessions))
+    rows = ranks_of(dataset).meetings
     waited = maxima(rows.meeting, rows.start, rows.missing.size)[rows.meeting] - rows.start
-    kernel = np.full(waited.size, -1)
-    for at in np.unique(rows.lane).tolist():
-        own = np.flatnonzero(rows.lane == at)
-        kernel[own] = rows.lanes[at].kernel_id[rows.event[own]]
-    proven = rows.missing[rows.meeting] == 0
-    return kernel[proven], waited[proven]
+    return rows.of_events("kernel_id")[rows.proven], waited[rows.proven]
 
 
 def _busy(work: Work, rows: Rows) -> Iterator[tuple[Ints, Ints, Ints, Rows]]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.alignment.clocks import Clock, aligned
-from tracekit.analyses.alignment.collectives import Lane, collectives
+from tracekit.analyses.alignment.clocks import Clock
+from tracekit.analyses.alignment.collectives import Lane
+from tracekit.analyses.alignment.meetings import ranks_of
 from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 
@@ -31,10 +32,9 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         many it has), ``matched`` (how many of them are known to be the same as those of another report)
         and ``why`` (why it stays apart).
     """
-    whole = dataset.whole
-    lanes, _, sessions = collectives(whole)
-    names: list[str | None] = [*whole.reports] or [None]
-    rows = [_row(names, own, clock) for own, clock in zip(lanes, aligned(lanes, sessions), strict=True)]
+    ranks = ranks_of(dataset)
+    names: list[str | None] = [*dataset.reports] or [None]
+    rows = [_row(names, own, clock) for own, clock in zip(ranks.lanes, ranks.clocks, strict=True)]
     answer = pd.DataFrame(rows)
     answer.insert(0, "report", names)
     return answer
@@ -46,7 +46,7 @@ def _row(names: Sequence[str | None], lanes: Sequence[Lane], clock: Clock) -> di
     if clock.why is None:
         row |= {
             "reference": names[clock.reference],
-            **_offset(np.sort(np.concatenate([one.end for one in lanes])), clock),
+            **_offset(np.sort(np.concatenate([own.end for own in lanes])), clock),
         }
     count = sum(lane.end.size for lane in lanes)
     return {**row, "collectives": count, "matched": clock.matched, "why": clock.why}

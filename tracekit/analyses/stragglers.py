@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.alignment.clock_offsets import TIMES_EXACT_TO_NS
-from tracekit.analyses.alignment.clocks import aligned
-from tracekit.analyses.alignment.collectives import collectives, ends_apart
-from tracekit.analyses.alignment.meetings import Participations, met
+from tracekit.analyses.alignment.collectives import ends_apart
+from tracekit.analyses.alignment.meetings import Participations, ranks_of
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.arrays.columns import integers
@@ -23,7 +22,6 @@ ANSWER = ("rank", "waited_ns", "step_index", "path", "collective")
 COMPARES_REPORTS = True
 
 _KEYS = ["lane", "step_id", "module", "name"]
-_LEAST = np.iinfo(np.int64).min
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -41,19 +39,17 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``longest_ns`` (the most that one rank waited), ``error_ns`` (how far from the truth the time that one rank
         waited for one collective may be), ``step`` (its name), and ``pid``, ``device`` and ``gpu`` of the last rank.
     """
-    whole = dataset.whole
-    read = collectives(whole)
-    rows = met(read.lanes, aligned(read.lanes, read.sessions))
+    ranks = ranks_of(dataset)
+    rows = ranks.meetings
     last = _last(rows)
     modules = hierarchy(dataset)
-    event = _events(rows, last.row)
-    module = modules.rows_of(event["module_id"])
+    module, step, name = (rows.of_events(column)[last.row] for column in ("module_id", "step_id", "name"))
     table = pd.DataFrame(
         {
             "lane": np.where(last.certain, rows.lane[last.row], -1),
-            "step_id": event["step_id"],
-            "module": module,
-            "name": event["name"],
+            "step_id": step,
+            "module": modules.rows_of(module),
+            "name": name,
             "ranks": last.ranks,
             "waited_ns": last.waited_ns,
             "longest_ns": last.longest_ns,
@@ -62,7 +58,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     )
     if dataset.root is not None:
         table = table[table["module"] >= 0]
-    return _answer(dataset, table, rows, read.names)
+    return _answer(dataset, table, rows, ranks.names)
 
 
 class _Last(NamedTuple):
@@ -102,25 +98,10 @@ def _side_by_side(rows: Participations, order: Rows) -> Ints:
     return np.where(known, 0, ends_apart((rows.end - rows.start)[order]))
 
 
-def _events(rows: Participations, chosen: Rows) -> dict[str, Ints]:
-    lane, event = rows.lane[chosen], rows.event[chosen]
-    columns = {name: np.full(chosen.size, -1, np.int64) for name in ("name", "module_id", "step_id")}
-    for at in np.unique(lane).tolist():
-        own = np.flatnonzero(lane == at)
-        for name, column in columns.items():
-            column[own] = getattr(rows.lanes[at], name)[event[own]]
-    return columns
-
-
 def _answer(dataset: Dataset, table: pd.DataFrame, rows: Participations, names: list[str]) -> pd.DataFrame:
-    groups = table.groupby(_KEYS, sort=False)
-    totals = groups.agg(
-        collectives=("ranks", "size"),
-        ranks=("ranks", "max"),
-        waited_ns=("waited_ns", "sum"),
-        longest_ns=("longest_ns", "max"),
-        error_ns=("error_ns", "max"),
-    ).reset_index()
+    how = {"collectives": ("ranks", "size"), "ranks": ("ranks", "max"), "waited_ns": ("waited_ns", "sum")}
+    how |= {name: (name, "max") for name in ("longest_ns", "error_ns")}
+    totals = table.groupby(_KEYS, sort=False).agg(**how).reset_index()
     totals = totals.sort_values("waited_ns", ascending=False, kind="stable", ignore_index=True)
     steps = _steps(dataset.whole, totals["step_id"].to_numpy())
     modules = hierarchy(dataset)

@@ -1,5 +1,6 @@
 """Clocks of ranks that never agreed, aligned by what the ranks did together."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,16 +11,18 @@ from tests.simulator.ranks import Job, Run, simulated
 from tracekit.analyses.alignment.clocks import (
     FEW_COLLECTIVES,
     NO_COLLECTIVES,
+    NOT_AS_RECORDED,
     NOT_CERTAIN,
     SEVERAL_WAYS,
     Clock,
     aligned,
 )
+from tracekit.analyses.alignment.collectives import Session
 from tracekit.analyses.alignment.meetings import met
 
 
-def clocks_of(run: Run) -> list[Clock]:
-    clocks = aligned(run.lanes)
+def clocks_of(run: Run, sessions: Sequence[Session] = ()) -> list[Clock]:
+    clocks = aligned(run.lanes, sessions)
     for rank, clock in enumerate(clocks):
         if clock.why is None:
             time = np.concatenate([lane.end for lane in run.lanes[rank]])
@@ -80,6 +83,25 @@ def test_a_drift_of_a_hundred_parts_in_a_million_is_followed() -> None:
 def test_steps_that_are_alike_to_the_microsecond_leave_clocks_apart(jitter: float) -> None:
     clocks = clocks_of(simulated(Job(seed=2, steps=20, jitter=jitter, lost=0.04)))
     assert {clock.why for clock in clocks} == {SEVERAL_WAYS}
+
+
+def sessions_of(run: Run, wrong_ns: dict[int, int] = {}) -> list[Session]:  # noqa: B006 - only read
+    starts = [round(offset) + wrong_ns.get(rank, 0) for rank, (offset, _) in enumerate(run.clocks)]
+    return [Session("node", start, frozenset({rank})) for rank, start in enumerate(starts)]
+
+
+def test_sessions_of_one_machine_share_a_clock_by_when_they_began_though_steps_are_alike() -> None:
+    run = simulated(Job(seed=2, steps=20, jitter=0.0, drift_ppm=0, offsets_ns=50_000_000))
+    clocks = clocks_of(run, sessions_of(run))
+    assert [clock.why for clock in clocks] == [None] * 4
+    elsewhere = [session._replace(host=f"node{rank}") for rank, session in enumerate(sessions_of(run))]
+    assert {clock.why for clock in clocks_of(run, elsewhere)} == {SEVERAL_WAYS}
+
+
+def test_a_session_whose_collectives_contradict_its_start_stays_apart() -> None:
+    run = simulated(Job(seed=1, steps=20, drift_ppm=0, offsets_ns=50_000_000))
+    clocks = clocks_of(run, sessions_of(run, {1: 30_000_000}))
+    assert [clock.why for clock in clocks] == [None, NOT_AS_RECORDED, None, None]
 
 
 def test_ranks_of_different_jobs_stay_apart() -> None:

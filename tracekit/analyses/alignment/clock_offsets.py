@@ -4,64 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from tracekit.analyses.alignment.collectives import LONGEST_APART_NS, Lane, ends_apart
+from tracekit.analyses.alignment.collectives import Lane, ends_apart
 from tracekit.arrays.types import Floats, Ints
 
 #: What profilers' times of kernels are exact to: they convert the GPU's clock to that of the host.
 TIMES_EXACT_TO_NS = 1_000
 _SLACK_NS = 4 * TIMES_EXACT_TO_NS
-_NS_PER_S = 1e9
 #: Clocks of computers drift less against each other: half a millisecond in a second.
-_MOST_DRIFT = 5e-4 * _NS_PER_S
-_STRETCHES = 32
+_MOST_DRIFT = 5e-4
 #: So few collectives could fall together by chance.
 LEAST = 8
-#: One in so many may end too far apart.
-_SELDOM = 50
-#: Ends of two streams must be by so much nearer than those of successive collectives or steps of one of them.
-_NEARER, _LOOKS, _LAGS = 4, 256, 512
+#: A stream is compared with itself over so many collectives, and up to so many later.
+_LOOKS = 256
+#: Ends of others must be by so much farther apart than matched ones.
+_NEARER = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """What to add to times of one clock to get those of another: from a base on, and more with every second since.
+    """What to add to times of one clock to get those of another.
 
-    ``possible`` are the extremes of offset and drift, as rows; ``matched`` is how many collectives tell it, and
-    ``proven`` whether others would not as well.
+    At each ``time`` it is likely ``base_ns`` and ``likely``, at least ``low`` and at most ``high``; it changes by up to
+    ``drift`` of the time since. ``matched`` collectives show it, for ``certain`` if others would not as well.
     """
 
-    middle_ns: int
     base_ns: int
-    fit: Floats
-    possible: Floats
+    time: Ints
+    likely: Floats
+    low: Floats
+    high: Floats
+    drift: float = _MOST_DRIFT
     matched: int = 0
-    proven: bool = True
+    certain: bool = True
 
     @classmethod
-    def recorded(cls, apart_ns: int, doubt_ns: int) -> ClockOffset:
+    def recorded(cls, apart_ns: int, error_ns: int) -> ClockOffset:
         """An offset that is known without any collective."""
-        return cls(0, apart_ns, np.zeros(2), np.array([[-doubt_ns, 0.0], [doubt_ns, 0.0]]))
+        none = np.zeros(1)
+        return cls(apart_ns, np.zeros(1, np.int64), none, none - error_ns, none + error_ns, drift=0.0)
 
     def at(self, time: Ints) -> Ints:
         """Times on the other clock."""
-        shift = self.fit[0] + self.fit[1] * ((time - self.middle_ns) / _NS_PER_S)
-        return np.asarray(time + self.base_ns + np.rint(shift).astype(np.int64))
+        likely = np.interp(time - self.time[0], self.time - self.time[0], self.likely)
+        return np.asarray(time + self.base_ns + np.rint(likely).astype(np.int64))
 
     def error(self, time: Ints) -> Ints:
         """How far from the truth these may be."""
-        after_s, error = (time - self.middle_ns) / _NS_PER_S, np.zeros(time.size)
-        for offset, drift in self.possible - self.fit:
-            np.maximum(error, np.abs(offset + drift * after_s), out=error)
-        return np.ceil(error).astype(np.int64)
+        after = np.searchsorted(self.time, time)
+        low, high, likely = np.full(time.size, -np.inf), np.full(time.size, np.inf), self.at(time) - time - self.base_ns
+        for near in (np.maximum(after - 1, 0), np.minimum(after, self.time.size - 1)):
+            changed = self.drift * np.abs(time - self.time[near])
+            low, high = np.maximum(low, self.low[near] - changed), np.minimum(high, self.high[near] + changed)
+        return np.asarray(np.ceil(np.maximum(high - likely, likely - low)).astype(np.int64))
 
     def agrees(self, other: ClockOffset) -> bool:
         """Whether both may be true of the same clocks."""
-        time = np.array([self.middle_ns or other.middle_ns])
+        time = self.time if self.drift else other.time
         return bool((np.abs(self.at(time) - other.at(time)) <= self.error(time) + other.error(time)).all())
 
 
@@ -76,73 +78,62 @@ def in_order(one: Lane, other: Lane) -> Iterator[tuple[int, Lane, Lane]]:
 
 
 def end_together(one: Lane, other: Lane, apart: Ints | Floats) -> bool:
-    """Whether collectives may be the same, of two ranks that end them so far apart.
-
-    None ends before the other began, and few end later than a collective takes to end everywhere.
-    """
+    """Whether collectives that end so far apart may be the same: no rank ends one before the other begins it."""
     first, second = one.end - one.start, other.end - other.start
-    overlap = (apart <= first + _SLACK_NS) & (-apart <= second + _SLACK_NS)
-    late = np.count_nonzero(np.abs(apart) > ends_apart(np.minimum(first, second)))
-    return bool(overlap.all() and late <= apart.size // _SELDOM)
+    bound = ends_apart(np.minimum(first, second)) + _SLACK_NS
+    return bool(
+        ((apart <= np.minimum(first + _SLACK_NS, bound)) & (-apart <= np.minimum(second + _SLACK_NS, bound))).all()
+    )
 
 
-def offsets_between(one: Lane, other: Lane) -> list[ClockOffset]:
-    """What may have to be added to times of the second stream, for each way in which it is the first in order."""
-    found = []
-    for _, first, second in in_order(one, other):
-        near = first.end - second.end
-        middle, base = int(second.end[near.size // 2]), int(np.median(near))
-        after_s = (second.end - middle) / _NS_PER_S
-        fit = _straight(after_s, near - base)
-        apart = near - base - fit[0] - fit[1] * after_s
-        if end_together(first, second, apart):
-            # No rank ends before the other began, nor long before or after it.
-            low = np.maximum(first.start - second.end, near - LONGEST_APART_NS) - base - _SLACK_NS
-            high = np.minimum(first.end - second.start, near + LONGEST_APART_NS) - base + _SLACK_NS
-            possible = _corners(after_s, low, high, fit[1])
-            if possible.size:
-                found.append(ClockOffset(middle, base, fit, possible, near.size, _is_proof(first, apart)))
-    return found
+def offsets_between(one: Lane, other: Lane, recorded: ClockOffset | None) -> list[ClockOffset]:
+    """What may have to be added to times of the second stream, for each way in which it is the first in order.
+
+    Only offsets count that agree with what was recorded, if that is known.
+    """
+    found = [fit for _, first, second in in_order(one, other) if (fit := _fitted(first, second, recorded))]
+    return [fit for fit in found if recorded is None or fit.agrees(recorded)]
 
 
-def _is_proof(lane: Lane, apart: Floats) -> bool:
-    """Whether ends are so near that another communicator's, or another step's, would not be.
+def _fitted(one: Lane, other: Lane, recorded: ClockOffset | None) -> ClockOffset | None:
+    """The offsets with which no rank ends a collective before another began it, nor long after another ended it."""
+    time, bound = other.end, ends_apart(np.minimum(one.end - one.start, other.end - other.start))
+    base = int(one.end[0] - time[0])
+    near = one.end - time - base
+    low = np.maximum(one.start - time - base, near - bound) - _SLACK_NS
+    high = np.minimum(one.end - other.start - base, near + bound) + _SLACK_NS
+    since = (time - time[0]).astype(np.float64)
+    low, high = _least(since, low), -_least(since, -high)
+    if (low > high).any():
+        return None
+    # Midway between the highest and the lowest that ends around it allow.
+    likely = np.clip((_least(since, near) - _least(since, -near)) / 2, low, high)
+    exact = np.abs(near - np.polyval(np.polyfit(since, near, 1), since)).mean()
+    within = None if recorded is None else 2 * int(recorded.error(time[:1])[0])
+    return ClockOffset(base, time, likely, low, high, _MOST_DRIFT, near.size, not _repeats(one, exact, within))
 
-    As different from each other as these are successive collectives or steps of the stream itself.
+
+def _least(since: Floats, low: Ints | Floats) -> Floats:
+    """The least at each time, if it is no less than ``low`` at any and changes by no more than clocks drift."""
+    drift = _MOST_DRIFT * since
+    before = np.maximum.accumulate(low + drift) - drift
+    after = np.maximum.accumulate((low - drift)[::-1])[::-1] + drift
+    return np.maximum(before, after)
+
+
+def _repeats(lane: Lane, exact: float, within_ns: int | None) -> bool:
+    """Whether some later collectives of a stream have such distances that another stream's could be those.
+
+    Distances differ for certain if they do by several times of what matched ends do. The median counts, since a record
+    may be lost. What is later by more than is left open does not count.
     """
     looks = min(_LOOKS, lane.end.size // 2)
-    later = [sliding_window_view(column, looks)[1 : _LAGS + 1] for column in (lane.end, lane.name, lane.size)]
-    same = (later[1] == lane.name[:looks]) & (later[2] == lane.size[:looks])
-    shifted = (later[0] - lane.end[:looks])[same.all(axis=1)]
-    if not shifted.size:
-        return True
-    own = np.abs(shifted - np.median(shifted, axis=1)[:, None])
-    return bool(_NEARER * np.abs(apart).mean() <= own.mean(axis=1).min())
-
-
-def _straight(x: Floats, y: Ints) -> Floats:
-    """Offset and slope of a line through both halves."""
-    (x_first, x_last), (y_first, y_last) = (
-        [np.median(half) for half in np.array_split(column, 2)] for column in (x, y)
+    end, name, size = (
+        sliding_window_view(column, looks)[1 : _LOOKS + 1] for column in (lane.end, lane.name, lane.size)
     )
-    slope = np.clip((y_last - y_first) / max(x_last - x_first, 1e-9), -_MOST_DRIFT, _MOST_DRIFT)
-    return np.array([np.median(y - slope * x), slope])
-
-
-def _corners(x: Floats, low: Ints, high: Ints, slope: float) -> Floats:
-    """Corners of the polygon of (offset, slope) with ``low <= offset + slope * x <= high``.
-
-    Of each stretch the tightest bounds count: what is left out only widens the rest.
-    """
-    stretches = np.array_split(np.arange(x.size), min(_STRETCHES, x.size))
-    tops = [part[np.argmin((high - slope * x)[part])] for part in stretches]
-    bottoms = [part[np.argmax((low - slope * x)[part])] for part in stretches]
-    sides = [(1.0, x[at], high[at]) for at in tops] + [(-1.0, -x[at], -low[at]) for at in bottoms]
-    rows = np.array([*sides, (0.0, 1.0, _MOST_DRIFT), (0.0, -1.0, _MOST_DRIFT)])
-    one, other = rows[np.array([*combinations(range(len(rows)), 2)]).T]
-    across = one[:, 0] * other[:, 1] - other[:, 0] * one[:, 1]
-    offset = one[:, 2] * other[:, 1] - other[:, 2] * one[:, 1]
-    drift = one[:, 0] * other[:, 2] - other[:, 0] * one[:, 2]
-    meet = np.abs(across) > 1e-9  # noqa: PLR2004 - sides that are parallel meet nowhere
-    corners = np.stack([offset[meet], drift[meet]], axis=1) / across[meet, None]
-    return np.asarray(corners[(corners @ rows[:, :2].T - rows[:, 2] <= 1.0).all(axis=1)])
+    same = ((name == lane.name[:looks]) & (size == lane.size[:looks])).all(axis=1)
+    later = end[same] - lane.end[:looks]
+    if within_ns is not None:
+        later = later[later[:, 0] <= within_ns]
+    differ = np.median(np.abs(later - np.median(later, axis=1, keepdims=True)), axis=1)
+    return bool((differ <= _NEARER * exact).any())

@@ -86,15 +86,16 @@ def _between(
     one: Sequence[Lane], other: Sequence[Lane], recorded: ClockOffset | None
 ) -> tuple[ClockOffset | None, str | None]:
     """The offset, or why it is not known: what fits all streams in one way alone, within what both recorded."""
-    every = [own for own in (offsets_between(a, b) for a, b in _pairs(one, other)) if own]
-    fit = [own for own in ([way for way in own if recorded is None or way.agrees(recorded)] for own in every) if own]
-    known = max((own[0] for own in fit if len(own) == 1 and own[0].proven), key=lambda way: way.matched, default=None)
-    proven = [way for own in fit for way in own if way.proven]
-    if known is not None and all(map(known.agrees, proven)) and all(any(map(known.agrees, own)) for own in fit):
+    pairs = _pairs(one, other)
+    fit = [ways for ways in (offsets_between(*pair, recorded) for pair in pairs) if ways]
+    certain = [own[0] for own in ([way for way in ways if way.certain] for ways in fit) if len(own) == 1]
+    known = max(certain, key=lambda way: way.matched, default=None)
+    if known is not None and all(any(map(known.agrees, ways)) for ways in fit):
         return known, None
-    if recorded is not None:
-        return (None, NOT_AS_RECORDED) if every and not fit else (recorded, None)
-    return None, SEVERAL_WAYS if fit else None
+    if recorded is None:
+        return None, SEVERAL_WAYS if fit else None
+    contradicts = not fit and any(way.certain for pair in pairs for way in offsets_between(*pair, None))
+    return (None, NOT_AS_RECORDED) if contradicts else (recorded, None)
 
 
 def _recorded(one: Session, other: Session) -> ClockOffset | None:

@@ -1,7 +1,7 @@
 """Collectives of several ranks: the kernels, and how far apart their ranks end them."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -60,24 +60,17 @@ class Session(NamedTuple):
     pids: frozenset[int]
 
 
-class Collectives(NamedTuple):
-    """The collectives of each report, the names of their kernels, and the sessions of the reports."""
-
-    lanes: list[list[Lane]]
-    names: list[str]
-    sessions: list[Session]
-
-
-def collectives(dataset: Dataset) -> Collectives:
-    """The collectives of a dataset, read report by report."""
+def collectives(dataset: Dataset) -> tuple[list[list[Lane]], list[str]]:
+    """The collectives of each report of a dataset, read report by report, and the names of their kernels."""
     names: dict[str, int] = {}
-    lanes = [[*_lanes(at, part, names)] for at, part in enumerate(dataset.whole.by_report())]
-    return Collectives(lanes, [*names], [*map(_session, dataset.manifest.get("reports", [dataset.manifest]))])
+    lanes = [[*_lanes(at, part, names)] for at, part in enumerate(dataset.by_report())]
+    return lanes, [*names]
 
 
-def _session(entry: dict[str, Any]) -> Session:
-    source, pids = entry["source"], frozenset(process["pid"] for process in entry["processes"])
-    return Session(source["host"], source["started_utc_ns"], pids)
+def sessions(dataset: Dataset) -> list[Session]:
+    """The sessions of the reports."""
+    entries = [(entry["source"], entry["processes"]) for entry in dataset.manifest.get("reports", [dataset.manifest])]
+    return [Session(of["host"], of["started_utc_ns"], frozenset(one["pid"] for one in own)) for of, own in entries]
 
 
 def function_of(name: str) -> str | None:
@@ -114,10 +107,10 @@ def _chosen(table: pa.Table) -> pa.Table:
 
 
 #: How far apart ranks end a collective: a ring of many hops takes longer, and so does much data.
-_ENDS_APART_NS, LONGEST_APART_NS, _PART_OF_DURATION = 15_000, 50_000, 8
+_ENDS_APART_NS, _LONGEST_APART_NS, _PART_OF_DURATION = 15_000, 50_000, 8
 
 
 def ends_apart(lasting: Ints) -> Ints:
     """How far apart ranks may end a collective that lasts so long for the last of them: no longer than it lasts."""
-    apart = np.minimum(_ENDS_APART_NS + lasting // _PART_OF_DURATION, LONGEST_APART_NS)
+    apart = np.minimum(_ENDS_APART_NS + lasting // _PART_OF_DURATION, _LONGEST_APART_NS)
     return np.asarray(np.minimum(apart, lasting))

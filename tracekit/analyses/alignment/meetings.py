@@ -8,10 +8,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tracekit.analyses.alignment.clock_offsets import end_together, in_order
-from tracekit.analyses.alignment.clocks import NO_COLLECTIVES, Clock
-from tracekit.analyses.alignment.collectives import Lane, ends_apart
+from tracekit.analyses.alignment.clocks import NO_COLLECTIVES, Clock, aligned
+from tracekit.analyses.alignment.collectives import Lane, collectives, ends_apart, sessions
 from tracekit.arrays.groups import maxima, minima
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
 
 
 class Participations(NamedTuple):
@@ -29,6 +30,38 @@ class Participations(NamedTuple):
     start: Ints
     end: Ints
     error: Ints
+
+    def of_events(self, name: str) -> Ints:
+        """A column of the lanes, such as ``kernel_id``, for each row."""
+        first = np.cumsum([0, *(lane.end.size for lane in self.lanes)])
+        columns = [np.zeros(0, np.int64), *(getattr(lane, name) for lane in self.lanes)]
+        return np.asarray(np.concatenate(columns)[first[self.lane] + self.event])
+
+    @property
+    def proven(self) -> Flags:
+        """Whether all ranks of a row's collective are known."""
+        return np.asarray(self.missing[self.meeting] == 0)
+
+
+class Ranks(NamedTuple):
+    """Everything that is known of the collectives of a dataset."""
+
+    lanes: list[list[Lane]]
+    names: list[str]
+    clocks: list[Clock]
+    meetings: Participations
+
+
+def ranks_of(dataset: Dataset) -> Ranks:
+    """The collectives of a dataset and who met in them: worked out once, since all questions share it."""
+    whole = dataset.whole
+    key = f"ranks of {whole.reports}, {[session.pids for session in sessions(whole)]}"
+    if key not in dataset.known_of_all:
+        lanes, names = collectives(whole)
+        clocks = aligned(lanes, sessions(whole))
+        dataset.known_of_all[key] = Ranks(lanes, names, clocks, met(lanes, clocks))
+    ranks: Ranks = dataset.known_of_all[key]
+    return ranks
 
 
 #: Without ids, ranks that so often end something together are of one communicator.

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from tracekit.analyses import budget
-from tracekit.analyses.alignment.clocks import Clock, aligned
-from tracekit.analyses.alignment.collectives import Lane, collectives
-from tracekit.analyses.alignment.meetings import met
+from tracekit.analyses.alignment.clocks import Clock
+from tracekit.analyses.alignment.meetings import Participations, Ranks, met, ranks_of
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
 from tracekit.analyses.whatif.model import Tasks, Times, measured, tasks
@@ -72,11 +71,11 @@ class StepModel:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         self._parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
         several = budget.has_ranks(dataset) or self._parts[0].found.work.line.max(initial=0) > 0
-        lanes, _, sessions = collectives(dataset) if several else ([[]], [], ())
-        self.clocks = clocks = aligned(lanes, sessions)
+        ranks = ranks_of(dataset) if several else Ranks([[]], [], [Clock(0)], met([[]], [Clock(0)]))
+        self.clocks = clocks = ranks.clocks
         self._found = joined([part.found for part in self._parts], [clock.at for clock in clocks])
         self._spans = _spans(dataset, self._parts, clocks, self._modules)
-        meeting = _meetings(self._found, lanes, clocks)
+        meeting = _meetings(self._found, ranks.meetings)
         known = self._found.has_dependencies or not _has_streams(self._found)
         self._tasks = [
             tasks(self._found, meeting, assumed=assumed) for assumed in (["none"] if known else ["late", "none", "all"])
@@ -197,21 +196,16 @@ def _has_streams(found: Recorded) -> bool:
     return np.unique(found.work.stream).size > np.unique(found.work.context).size
 
 
-def _meetings(found: Recorded, lanes: list[list[Lane]], clocks: Sequence[Clock]) -> Rows:
+def _meetings(found: Recorded, rows: Participations) -> Rows:
     """Of all work the number of the collective in which all of its ranks are known to have met, or -1."""
     meeting = np.full(found.work.start.size, -1)
-    rows = met(lanes, clocks)
-    kernel = np.full(rows.lane.size, -1)
-    for at in np.unique(rows.lane).tolist():
-        own = np.flatnonzero(rows.lane == at)
-        kernel[own] = rows.lanes[at].kernel_id[rows.event[own]]
-    place = positions(kernel, found.work.kernel)
+    place = positions(rows.of_events("kernel_id"), found.work.kernel)
     start, end = lookup(found.work.start, place, 0), lookup(found.work.end, place, 0)
     arrived = maxima(rows.meeting, start, rows.missing.size)
     # A rank that ends before another arrives was in another one.
     contradicted = np.zeros(rows.missing.size, dtype=bool)
     contradicted[rows.meeting[(place < 0) | (end < arrived[rows.meeting])]] = True
-    proven = ((rows.missing == 0) & ~contradicted)[rows.meeting]
+    proven = rows.proven & ~contradicted[rows.meeting]
     meeting[place[proven]] = np.unique(rows.meeting[proven], return_inverse=True)[1]
     return meeting
 

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.alignment.clocks import Clock, aligned
-from tracekit.analyses.alignment.collectives import collectives
-from tracekit.analyses.alignment.meetings import Participations, met
+from tracekit.analyses.alignment.clocks import Clock
+from tracekit.analyses.alignment.meetings import Participations, ranks_of
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
@@ -33,10 +32,10 @@ def together(dataset: Dataset, steps: pd.DataFrame, at: int | None) -> Together:
     none = np.zeros(0, np.int64)
     if at is None or steps["pid"].nunique() + len(dataset.reports) < 2:  # noqa: PLR2004 - one is no company
         return Together({}, [], none, none)
-    lanes, _, sessions = collectives(dataset)
-    clocks = aligned(lanes, sessions)
+    ranks = ranks_of(dataset)
+    clocks = ranks.clocks
     rows = _rows(dataset, steps, at, clocks)
-    kernel, meeting = _meetings(met(lanes, clocks)) if rows else (none, none)
+    kernel, meeting = _meetings(ranks.meetings) if rows else (none, none)
     return Together(rows, clocks if dataset.reports else [], kernel, meeting)
 
 
@@ -56,12 +55,7 @@ def _rows(dataset: Dataset, steps: pd.DataFrame, at: int, clocks: list[Clock]) -
 
 
 def _meetings(rows: Participations) -> tuple[Ints, Rows]:
-    kernel = np.full(rows.meeting.size, -1, dtype=np.int64)
-    for at in np.unique(rows.lane).tolist():
-        own = np.flatnonzero(rows.lane == at)
-        kernel[own] = rows.lanes[at].kernel_id[rows.event[own]]
-    proven = rows.missing[rows.meeting] == 0
-    return kernel[proven], rows.meeting[proven]
+    return rows.of_events("kernel_id")[rows.proven], rows.meeting[rows.proven]
 
 
 def tied(drawing: dict[str, Any], whole: Together, kernel_id: Ints) -> dict[str, Any]:
