@@ -33,9 +33,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="multiply the time of code on the host, between calls of CUDA, by F",
     )
     for option, doc in (
-        ("--no-sync", "nothing in these modules waits for the device: blocking copies become asynchronous"),
+        (
+            "--no-sync",
+            "nothing in these modules waits for the device: blocking copies become asynchronous, of pinned memory",
+        ),
         ("--no-launch-cost", "calls of CUDA in these modules take no time, except those that block"),
-        ("--as-graph", "each call of these modules launches its work as one CUDA graph"),
+        (
+            "--as-graph",
+            "each call of these modules launches its work as one CUDA graph, if nothing waits inside (see --no-sync)",
+        ),
     ):
         parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=doc)
     parser.add_argument(

@@ -17,8 +17,6 @@ from tracekit.views.formatting import change, duration, fitting, percent
 _HEADINGS = ("kind", "before", "share before", "after", "share after", "change")
 #: What a narrow terminal does without, first to last.
 _SPARED = ("share before", "share after", "before")
-#: Waits are said to stay if they take more than so much of a step.
-_LEAST_UNTOLD = 0.01
 
 
 def as_json(prediction: Prediction) -> dict[str, Any]:
@@ -27,6 +25,7 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
         "step_before_ns": prediction.step_before_ns,
         "step_after_ns": prediction.step_after_ns,
         "range_ns": None if prediction.range_ns is None else [*prediction.range_ns],
+        "blocked": [*prediction.blocked],
         "budget": {"before": prediction.before, "after": prediction.after},
     }
 
@@ -39,8 +38,12 @@ def as_text(prediction: Prediction, what: str, width: int) -> RenderableType:
     parts: list[RenderableType] = [Text(head, style="bold"), _budgets(prediction, width)]
     low, high = prediction.range_ns or (after, after)
     if low < high:
-        note = f"Between {duration(low)} and {duration(high)}: the report does not record which work streams waited for"
+        note = f"Between {duration(low)} and {duration(high)}: the report does not record all that was waited for"
         parts.insert(1, Text(note))
+    if prediction.blocked:
+        remedy = " ".join(f"--no-sync '{pattern}'" for pattern in prediction.blocked)
+        note = f"calls that wait for the device cannot be captured in a graph, so these stay as they are: add {remedy}"
+        parts.append(Text(note))
     if prediction.unproven:
         kept = (
             "1 collective keeps its wait"
@@ -48,10 +51,6 @@ def as_text(prediction: Prediction, what: str, width: int) -> RenderableType:
             else f"{prediction.unproven:,} collectives keep their waits"
         )
         note = f"{kept}: not all of their ranks are known"
-        parts.append(Text(note, style="dim"))
-    if prediction.untold_ns > _LEAST_UNTOLD * before:
-        time = duration(prediction.untold_ns)
-        note = f"calls that block for {time} in all take as long as before: the report does not tell what they wait for"
         parts.append(Text(note, style="dim"))
     return Group(*parts)
 

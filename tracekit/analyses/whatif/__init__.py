@@ -16,7 +16,7 @@ import numpy as np
 from tracekit.analyses import budget
 from tracekit.analyses.alignment.clocks import Clock
 from tracekit.analyses.alignment.meetings import Participations, Ranks, met, ranks_of
-from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
 from tracekit.analyses.whatif.model import Tasks, Times, measured, tasks
 from tracekit.analyses.whatif.recorded import Recorded, joined, recorded
@@ -44,7 +44,7 @@ class Prediction:
         before: A row per kind of :mod:`tracekit.analyses.budget`: ``kind``, ``ns`` and ``share``.
         after: The same after the changes.
         unproven: How many kernels of collectives there are of which not all ranks are known: these keep their waits.
-        untold_ns: How long in all calls block where the report does not tell for what: these take as long as before.
+        blocked: Patterns of the modules in which something waits for the device, so that no graph can be captured.
     """
 
     step_before_ns: int
@@ -53,7 +53,7 @@ class Prediction:
     before: list[dict[str, Any]]
     after: list[dict[str, Any]]
     unproven: int = 0
-    untold_ns: int = 0
+    blocked: tuple[str, ...] = ()
 
 
 class StepModel:
@@ -77,9 +77,10 @@ class StepModel:
         self._spans = _spans(dataset, self._parts, clocks, self._modules)
         meeting = _meetings(self._found, ranks.meetings)
         known = self._found.has_dependencies or not _has_streams(self._found)
-        self._tasks = [
-            tasks(self._found, meeting, assumed=assumed) for assumed in (["none"] if known else ["late", "none", "all"])
-        ]
+        assumed = ["none"] if known else ["late", "none", "all"]
+        self._tasks = [tasks(self._found, meeting, assumed=one) for one in assumed]
+        if (self._found.events.perhaps >= 0).any():
+            self._tasks += [tasks(self._found, meeting, assumed=one, waiting=True) for one in {assumed[0], assumed[-1]}]
 
     @classmethod
     def of(cls, dataset: Dataset) -> StepModel:
@@ -92,14 +93,18 @@ class StepModel:
         Raises:
             UsageError: If a pattern names no module, or no kernel.
         """
-        model = self._changed(self._tasks[0], changes)
-        after = self._budget(model, changes)
+        changing = self.changing()
+        after = self._budget(changing.apply(changes), changes)
         total = sum(row["ns"] for row in after)
         others = [self._step_ns(one, changes) for one in self._tasks[1:]]
+        if changes.no_sync and np.diff(self._found.work.pinned).any():
+            others += [self._step_ns(one, changes, fast_copies=True) for one in self._tasks]
         known = (min(total, *others), max(total, *others)) if others else None
         unproven = int((self._found.work.collective & (self._tasks[0].meeting < 0)).sum())
         before = sum(row["ns"] for row in self._before)
-        return Prediction(before, total, known, self._before, after, unproven, self._found.events.untold_ns())
+        names, events = ["*", *patterns(self._modules)], self._found.events
+        blocked = {names[row + 1]: None for row in events.module[changing.preventing].tolist()}
+        return Prediction(before, total, known, self._before, after, unproven, tuple(blocked))
 
     def step_ns(self, changes: Changes) -> int:
         """The ``step_after_ns`` of :meth:`predict` alone, for many questions.
@@ -137,12 +142,10 @@ class StepModel:
         left = np.flatnonzero((changing.tasks.lasts > 0) | (lasted <= 0))
         return sum(self.before.values()) - self._window_ns(changing.tasks, left, fastest=fastest)
 
-    def _changed(self, model: Tasks, changes: Changes) -> Tasks:
-        return Changing(self._found, model, self._modules, self._spans).apply(changes)
-
-    def _step_ns(self, model: Tasks, changes: Changes) -> int:
+    def _step_ns(self, model: Tasks, changes: Changes, *, fast_copies: bool = False) -> int:
+        changing = Changing(self._found, model, self._modules, self._spans, fast_copies=fast_copies)
         every = np.arange(model.lasts.size)
-        return self._window_ns(self._changed(model, changes), every, fastest=changes.like_fastest_rank)
+        return self._window_ns(changing.apply(changes), every, fastest=changes.like_fastest_rank)
 
     def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
         """The median window of some work."""

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracekit.analyses.subtrees import Hierarchy
 from tracekit.analyses.whatif.model import Tasks, median
@@ -38,7 +39,8 @@ class Changes:
             copies become asynchronous.
         no_launch_cost: Patterns of modules whose calls of CUDA take no time, except those that block.
         as_graph: Patterns of modules of which each call launches its work as one CUDA graph: what the host did in it
-            becomes one launch.
+            becomes one launch. Calls in which something still waits for the device stay as they are: that prevents a
+            graph capture (see ``no_sync``).
         overlap_communication: Whether only the next step waits for collectives, and no other work.
         interconnect: How many times as fast collectives move their data.
         like_fastest_rank: Whether all ranks take as long as the fastest one, so that none waits for another.
@@ -92,10 +94,14 @@ def matched(pattern: str, modules: Hierarchy) -> Flags:
 class Changing:
     """The tasks of a report, changed one after the other."""
 
-    def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans) -> None:
+    def __init__(
+        self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans, *, fast_copies: bool = False
+    ) -> None:
         self.found, self.tasks, self.modules, self.calls = found, tasks, modules, spans
-        #: Which calls of CUDA still block.
+        self._fast_copies = fast_copies
+        #: Which calls of CUDA still block, and which of them keep calls of modules from being graphs.
         self.blocks = found.events.blocks
+        self.preventing = np.zeros(self.blocks.size, dtype=bool)
 
     def apply(self, changes: Changes) -> Tasks:
         """All changes."""
@@ -106,7 +112,7 @@ class Changing:
         for patterns, change in (
             (changes.no_sync, self._no_sync),
             (changes.no_launch_cost, self._no_launch_cost),
-            (changes.as_graph, self.as_graph),
+            (changes.as_graph, self._as_graph),
         ):
             for pattern in patterns:
                 change(matched(pattern, self.modules))
@@ -137,14 +143,14 @@ class Changing:
         inside = self._inside(chosen, everywhere=bool(chosen[-1]))
         self.tasks = replace(self.tasks, code=self.tasks.code - inside + _scaled(inside, factor))
 
-    def _inside(self, chosen: Flags, *, everywhere: bool = False) -> Ints:
+    def _inside(self, chosen: Flags, prevents: Flags | None = None, *, everywhere: bool = False) -> Ints:
         """How much of the code before each call of CUDA lies in calls of modules."""
         events, previous = self.found.events, self.tasks.previous
         begin = lookup(events.end, previous)
         if everywhere:
             return np.where(previous >= 0, self.tasks.code, 0)
         inside = np.zeros(events.start.size, dtype=np.int64)
-        for of_thread, time in self._by_thread(chosen):
+        for of_thread, time in self._by_thread(chosen, prevents):
             # A thread may go on where another one stopped: code of both is between the two calls.
             mine = np.zeros(inside.size, dtype=bool)
             mine[of_thread] = True
@@ -152,15 +158,21 @@ class Changing:
             inside[rows] += np.maximum(0, time.until(events.start[rows]) - time.until(begin[rows]))
         return np.minimum(inside, self.tasks.code)
 
-    def _by_thread(self, chosen: Flags) -> list[tuple[Rows, Covered]]:
-        """The calls of CUDA of each thread, and the outermost calls of modules there."""
+    def _by_thread(self, chosen: Flags, prevents: Flags | None = None) -> list[tuple[Rows, Covered]]:
+        """The calls of CUDA of each thread, and the outermost calls of modules there in which none prevents them."""
         own = np.flatnonzero(chosen[self.calls.module])
         threads, start, end, _ = (column[own] for column in self.calls)
         pairs = []
         for number in np.unique(threads).tolist():
             low, high = np.searchsorted(self.found.events.thread, (number, number + 1))
             at = np.flatnonzero(threads == number)
-            pairs.append((np.arange(low, high), _outermost(start[at], end[at])))
+            rows, time = np.arange(low, high), _outermost(start[at], end[at])
+            if prevents is not None:
+                within = np.where(prevents[low:high], _span_of(time, self.found.events.start[low:high]), -1)
+                self.preventing[rows[within >= 0]] = True
+                kept = np.setdiff1d(np.arange(time.start.size), within)
+                time = _outermost(time.start[kept], time.end[kept])
+            pairs.append((rows, time))
         return pairs
 
     def _calls_of(self, chosen: Flags) -> Flags:
@@ -172,18 +184,33 @@ class Changing:
         return made
 
     def _no_sync(self, chosen: Flags) -> None:
+        tasks, work = self.tasks, self.found.work
+        gone = self.found.events.ended_by_work & self._calls_of(chosen)
+        pinned = work.pinned[:, 0 if self._fast_copies else 1] / np.maximum(work.end - work.start, 1)
+        copied = (pinned < 1) & lookup(gone, tasks.event, 0).astype(bool)
+        self.without_waiting(gone, np.where(self._launching(), self.usual_launch, 0))
+        self.tasks = replace(self.tasks, lasts=np.where(copied, _scaled(tasks.lasts, pinned), tasks.lasts))
+
+    def _launching(self, chosen: Flags | None = None) -> Flags:
+        """Which calls launch work, or some of it."""
+        launching = np.zeros(self.blocks.size + 1, dtype=bool)
+        launching[self.tasks.event if chosen is None else self.tasks.event[chosen]] = True
+        return launching[:-1]
+
+    @property
+    def usual_launch(self) -> int:
+        """How long calls take that launch work and do not block."""
+        return median(self.tasks.takes[self._launching() & ~self.found.events.blocks])
+
+    def without_waiting(self, gone: Flags, takes: Ints | int) -> None:
+        """Calls no longer wait for anything, and take so long, but not longer than they did."""
         tasks, events = self.tasks, self.found.events
-        gone = events.ended_by_work & self._calls_of(chosen)
-        launches = np.zeros(gone.size + 1, dtype=bool)
-        launches[tasks.event] = True
-        usual = median(tasks.takes[launches[:-1] & ~events.blocks])
-        takes = np.where(gone, np.where(launches[:-1], np.minimum(events.end - events.start, usual), 0), tasks.takes)
         calls, awaited, after = tasks.awaited
         kept = ~gone[calls]
         self.blocks = self.blocks & ~gone
         self.tasks = replace(
             tasks,
-            takes=takes,
+            takes=np.where(gone, np.minimum(takes, events.end - events.start), tasks.takes),
             waits_for=np.where(gone, -1, tasks.waits_for),
             awaited=(calls[kept], awaited[kept], after[kept]),
         )
@@ -194,32 +221,32 @@ class Changing:
         launch = np.where(tasks.early & lookup(free, tasks.event, 0).astype(bool), 0, tasks.launch)
         self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
 
-    def as_graph(self, chosen: Flags) -> None:
-        """Of the calls of CUDA in each outermost call one launch remains, and no code."""
-        tasks, events = self.tasks, self.found.events
-        leader = np.full(events.start.size, -1)
-        for rows, time in self._by_thread(chosen):
-            at = _span_of(time, events.start[rows])
+    def _as_graph(self, chosen: Flags) -> None:
+        """The same, but of calls that can be captured."""
+        self.as_graph(chosen, self.blocks & self.found.events.ended_by_work)
+
+    def as_graph(self, chosen: Flags, prevents: Flags | None = None) -> None:
+        """Of the calls of CUDA in each outermost call one launch remains, and no code.
+
+        Args:
+            chosen: The modules.
+            prevents: Calls of CUDA that keep the calls of modules around them as they are.
+        """
+        leader, start = np.full(self.blocks.size, -1), self.found.events.start
+        for rows, time in self._by_thread(chosen, prevents):
+            at = _span_of(time, start[rows])
             inside = np.flatnonzero(at >= 0)
             number = np.unique(at[inside], return_index=True, return_inverse=True)
             leader[rows[inside]] = rows[inside][number[1]][number[2]]
-        leads, member = leader == np.arange(leader.size), leader >= 0
-        started = np.zeros(leader.size + 1, dtype=bool)
-        started[tasks.event] = True
-        started = started[:-1] & ~events.blocks
-        replays = np.zeros(leader.size + 1, dtype=bool)
-        replays[tasks.event[self.found.work.from_replay]] = True
-        once = median(tasks.takes[replays[:-1]]) or median(tasks.takes[started])
+        tasks, leads, member = self.tasks, leader == np.arange(leader.size), leader >= 0
+        once = median(tasks.takes[self._launching(self.found.work.from_replay)]) or self.usual_launch
         moved = lookup(member, tasks.event, 0).astype(bool)
         follows = moved & (tasks.before >= 0) & moved[tasks.before]
-        calls, awaited, after = tasks.awaited
-        kept = ~member[calls]
+        self.without_waiting(member, 0)
         self.tasks = replace(
-            tasks,
-            code=tasks.code - self._inside(chosen),
-            takes=np.where(member, np.where(leads, once, 0), tasks.takes),
-            waits_for=np.where(member, -1, tasks.waits_for),
-            awaited=(calls[kept], awaited[kept], after[kept]),
+            self.tasks,
+            code=tasks.code - self._inside(chosen, prevents),
+            takes=np.where(leads, once, self.tasks.takes),
             event=np.where(moved, np.append(leader, -1)[tasks.event], tasks.event),
             early=tasks.early & (~moved | leads[tasks.event]),  # work that starts before its call returns still does
             launch=np.where(moved, np.minimum(tasks.launch, median(tasks.launch[tasks.event >= 0])), tasks.launch),
@@ -270,7 +297,7 @@ def _outermost(start: Ints, end: Ints) -> Covered:
     order = nesting_order(start, end)
     start, end = start[order], end[order]
     reached = np.maximum.accumulate(end)
-    outermost = np.append(True, start[1:] >= reached[:-1])
+    outermost = np.append(True, start[1:] >= reached[:-1])[: start.size]
     start, end = start[outermost], end[outermost]
     return Covered(start, end, np.cumsum(end - start) - (end - start))
 
@@ -281,6 +308,6 @@ def _span_of(time: Covered, at: Ints) -> Rows:
     return np.where((row >= 0) & (at < np.append(time.end, 0)[row]), row, -1)
 
 
-def _scaled(values: Ints, factor: float) -> Ints:
+def _scaled(values: Ints, factor: float | NDArray[np.float64]) -> Ints:
     scaled: Ints = np.rint(values * factor).astype(np.int64)
     return scaled

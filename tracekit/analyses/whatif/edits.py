@@ -67,7 +67,7 @@ def without(changing: Changing, removal: Removal) -> None:
         dependent=(one[dependent], instead[other[dependent]], lag[dependent]),
         awaited=(calls[kept], instead[awaited[kept]], after[kept]),
     )
-    _without_waiting(changing, removal.calls, takes=0)
+    changing.without_waiting(_flags(removal.calls, tasks.takes.size), 0)
     code = changing.tasks.code.copy()
     np.subtract.at(code, removal.shorter, removal.code)
     changing.tasks = replace(changing.tasks, code=np.maximum(code, 0))
@@ -82,27 +82,11 @@ def asynchronous(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Rem
         after: Calls that wait for the copies, which go.
     """
     calls, work, lasts = copies
-    events = changing.found.events
-    started = _flags(changing.tasks.event[changing.tasks.event >= 0], events.start.size) & ~events.blocks
-    usual = int(np.median(changing.tasks.takes[started])) if started.any() else 0
-    _without_waiting(changing, calls, takes=usual)
+    changing.without_waiting(_flags(calls, changing.blocks.size), changing.usual_launch)
     without(changing, after)
     changed = changing.tasks.lasts.copy()
     changed[work] = np.minimum(changed[work], lasts)
     changing.tasks = replace(changing.tasks, lasts=changed)
-
-
-def _without_waiting(changing: Changing, calls: Rows, takes: int) -> None:
-    tasks = changing.tasks
-    gone = _flags(calls, tasks.takes.size)
-    kept = ~gone[tasks.awaited[0]]
-    awaiting, awaited, after = (column[kept] for column in tasks.awaited)
-    changing.tasks = replace(
-        tasks,
-        takes=np.where(gone, np.minimum(takes, changing.found.events.end - changing.found.events.start), tasks.takes),
-        waits_for=np.where(gone, -1, tasks.waits_for),
-        awaited=(awaiting, awaited, after),
-    )
 
 
 def shortened(changing: Changing, work: Floats, calls: Floats) -> None:

@@ -94,7 +94,7 @@ def measured(found: Recorded) -> Times:
     return Times(found.events.start, found.events.end, found.work.start, found.work.end)
 
 
-def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none") -> Tasks:
+def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none", waiting: bool = False) -> Tasks:
     """The model of reports.
 
     Args:
@@ -102,8 +102,12 @@ def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none") -> Tasks:
         meeting: Of all work the number of its collective of several ranks, or -1.
         assumed: Which unrecorded dependencies between streams are assumed: ``none``; ``late``, of work that starts
             right when other work ends, later than all else explains; or ``all``, on everything that had ended before.
+        waiting: Whether calls of which that is not recorded wait for all work that had ended before they did.
     """
     events, work = found.events, found.work
+    if waiting:
+        events = events._replace(work=np.where(events.work < 0, events.perhaps, events.work))
+        found = found._replace(events=events)
     places = _order(found, meeting)
     known_from = places.end(meeting)
     before = _if(known_from[work.before] < places.start, work.before)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from tracekit.dataset.opening import Dataset
 NEVER = np.iinfo(np.int64).min
 _WORK = (
     *("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "range_id", "step_id"),
-    "collective",
+    *("collective", "copy_kind", "bytes"),
 )
 _TIMES = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns")
 #: Names of calls that wait for all streams of a device.
@@ -39,6 +40,7 @@ class Events(NamedTuple):
         blocks: Whether it blocks its thread; ``ended_by_work`` whether it does so until work ends.
         work: Row of the work that it waits for, or -1.
         everywhere: Whether it waits for all streams of its process.
+        perhaps: Row of the work that it may wait for where the report does not tell, or -1.
     """
 
     thread: Rows
@@ -51,10 +53,7 @@ class Events(NamedTuple):
     work: Rows
     everywhere: Flags
     module: Rows
-
-    def untold_ns(self) -> int:
-        """How long calls that work ends block, where it is not known which."""
-        return int((self.end - self.start)[self.ended_by_work & (self.work < 0)].sum())
+    perhaps: Rows
 
 
 class Work(NamedTuple):
@@ -66,6 +65,7 @@ class Work(NamedTuple):
             for the first two.
         event: Row of the call that launched it, or -1.
         before: Row of the work before it on its stream, or -1.
+        pinned: How long it lasts with pinned memory at the least and at the most: other work than copies as it does.
     """
 
     kernel: Ints
@@ -82,6 +82,7 @@ class Work(NamedTuple):
     names: list[str]
     collective: Flags
     from_replay: Flags
+    pinned: Ints
 
 
 class Recorded(NamedTuple):
@@ -126,7 +127,10 @@ def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
     rows = {"waits": integers(waits, "kernel_id"), "api_calls": integers(others, "kernel_id")}
     place = integers(kernels, "kernel_id")
     awaited = {name: lookup(work_of, positions(ids, place)) for name, ids in rows.items()}
-    events = _with_work(events, event_of["waits"], awaited["waits"])
+    pid = integers(kernels, "pid")[order].astype(np.int64)
+    pageable = np.isin(labels(waits, "kind").code, labels(waits, "kind").of("pageable_copy"))
+    work = work._replace(pinned=_pinned(kernels.take(pa.array(order)), work, awaited["waits"][pageable]))
+    events = _with_likely(_with_work(events, event_of["waits"], awaited["waits"]), work, pid)
     pairs, has = _dependencies(kernels, others, awaited["api_calls"], order)
     borders = _borders(events.start, steps.start, event_of["begin"]), _borders(events.start, steps.end, event_of["end"])
     return Recorded(events, work, pairs, threads, work_of, has, steps, borders)
@@ -183,6 +187,7 @@ def _events(
         np.full(lead.size, -1),
         lookup(whole & ended_by_work, of_wait, 0).astype(bool),
         np.where(of_wait >= 0, lookup(module["waits"], of_wait), lookup(module["kernels"], of_kernel)),
+        np.full(lead.size, -1),
     )
     return events, event_of, threads
 
@@ -204,6 +209,44 @@ def _with_work(events: Events, event_of: Rows, awaited: Rows) -> Events:
     return events._replace(work=work)
 
 
+#: The most bytes a ns of a link: 16 lanes of PCIe 5.0.
+_LINK = 63.0
+
+
+def _pinned(copies: pa.Table, work: Work, pageable: Rows) -> Ints:
+    """What copies take that no longer are of pageable memory: as others of their direction, or as fast as a link."""
+    lasts, size, kinds = work.end - work.start, integers(copies, "bytes", 0), labels(copies, "copy_kind")
+    pinned, slow = np.column_stack((lasts, lasts)), np.zeros(lasts.size, dtype=bool)
+    slow[pageable[pageable >= 0]] = True
+    for kind in np.unique(kinds.code[slow]).tolist():
+        own = kinds.code == kind
+        others = np.flatnonzero(own & ~slow & (lasts > 0) & (size >= np.median(size[own & slow])))
+        rate = float(np.median(size[others] / lasts[others])) if others.size else None
+        rows = np.flatnonzero(own & slow)
+        pinned[rows, 0] = np.minimum(lasts[rows], size[rows] / (rate or _LINK))
+        pinned[rows, 1] = lasts[rows] if rate is None else pinned[rows, 0]
+    return pinned
+
+
+#: How soon after work ends a call returns that waited for it.
+_RETURNS_NS = 10_000
+
+
+def _with_likely(events: Events, work: Work, pid: Ints) -> Events:
+    """For calls that wait for something unrecorded: what ended right before they do, or else what they may wait for."""
+    awaited, perhaps = events.work.copy(), events.perhaps.copy()
+    asking = np.flatnonzero(events.ended_by_work & (awaited < 0))
+    for number in np.unique(events.pid[asking]).tolist():
+        own, calls = np.flatnonzero(pid == number), asking[events.pid[asking] == number]
+        own = own[np.argsort(work.end[own], kind="stable")]
+        place = np.searchsorted(work.end[own], events.end[calls], "right") - 1
+        last = lookup(own, place)
+        since = lookup(work.end, last, NEVER)
+        seen = (last >= 0) & (since > events.start[calls]) & (events.end[calls] - np.maximum(since, 0) <= _RETURNS_NS)
+        awaited[calls[seen]], perhaps[calls[~seen]] = last[seen], last[~seen]
+    return events._replace(work=awaited, perhaps=perhaps)
+
+
 def _work(kernels: pa.Table, order: Rows, event: Rows, modules: Hierarchy) -> Work:
     collective, names = collectives_in(kernels)[order], labels(kernels, "name")
     place = [integers(kernels, name)[order].astype(np.int64) for name in ("pid", "device", "context", "stream")]
@@ -221,7 +264,8 @@ def _work(kernels: pa.Table, order: Rows, event: Rows, modules: Hierarchy) -> Wo
     line, context = grouped(place[:2])[0], grouped(place[:3])[0]
     step = integers(kernels, "step_id")[order].astype(np.int64)
     return Work(
-        ids, line, step, context, stream, start, end, own, before, module, name, names.words, collective, several
+        ids, line, step, context, stream, start, end, own, before, module, name, names.words, collective, several,
+        np.column_stack((end - start, end - start)),
     )  # fmt: skip
 
 
@@ -249,46 +293,38 @@ def _dependencies(kernels: pa.Table, others: pa.Table, awaited: Rows, order: Row
     return (sorted_rows[first[some]], awaited[rows[some]]), has
 
 
+#: What columns refer to: rows of threads, calls and work, or numbers of which each report has its own.
+_OF_EVENTS = {"thread": "threads", "previous": "calls", "work": "work", "perhaps": "work"}
+_OF_WORK = {"event": "calls", "before": "work"} | {name: name for name in ("name", "line", "context", "stream")}
+
+
 def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recorded:
     """Several reports as one, with times on one clock; without the rows of their tables."""
-    moved = [_on_clock(part, clock) for part, clock in zip(parts, clocks, strict=True)]
-    counts = [
-        (one.threads.size, one.events.start.size, one.work.start.size, len(one.work.names), _next(one.work.line),
-         _next(one.work.context), _next(one.work.stream))
-        for one in parts
-    ]  # fmt: skip
-    offsets = np.cumsum([(0,) * 7, *counts], axis=0)[:-1]
-    events, work, waits, borders = [], [], [], []
-    for one, (threads, calls, rows, names, lines, contexts, streams) in zip(moved, offsets.tolist(), strict=True):
-        events.append(
-            one.events._replace(
-                thread=one.events.thread + threads,
-                previous=_raised(one.events.previous, calls),
-                work=_raised(one.events.work, rows),
-            )
-        )
-        work.append(
-            one.work._replace(
-                line=one.work.line + lines,
-                context=one.work.context + contexts,
-                stream=one.work.stream + streams,
-                event=_raised(one.work.event, calls),
-                before=_raised(one.work.before, rows),
-                name=_raised(one.work.name, names),
-            )
-        )
-        waits.append((one.waits[0] + rows, one.waits[1] + rows))
-        borders.append((_raised(one.borders[0], 2 * calls), _raised(one.borders[1], 2 * calls)))
+    events, work, waits, borders, since = [], [], [], [], Counter[str]()
+    for one in (_on_clock(part, clock) for part, clock in zip(parts, clocks, strict=True)):
+        own, calls = one.work, one.events
+        events.append(calls._replace(**_renumbered(calls, _OF_EVENTS, since)))
+        work.append(own._replace(**_renumbered(own, _OF_WORK, since)))
+        waits.append(np.stack(one.waits) + since["work"])
+        borders.append(_raised(np.stack(one.borders), 2 * since["calls"]))
+        since.update(threads=one.threads.size, calls=calls.start.size, work=own.start.size, name=len(own.names))
+        since.update({key: int(getattr(own, key).max(initial=-1)) + 1 for key in ("line", "context", "stream")})
+    first, second = np.concatenate(waits, axis=1)
+    begin, end = np.concatenate(borders, axis=1)
     return Recorded(
         Events(*map(np.concatenate, zip(*events, strict=True))),
         _together(work),
-        (np.concatenate([one for one, _ in waits]), np.concatenate([other for _, other in waits])),
+        (first, second),
         np.concatenate([one.threads for one in parts]),
         np.empty(0, np.int64),
         all(one.has_dependencies for one in parts),
         Steps(*map(np.concatenate, zip(*(one.steps for one in parts), strict=True))),
-        (np.concatenate([one for one, _ in borders]), np.concatenate([other for _, other in borders])),
+        (begin, end),
     )
+
+
+def _renumbered(table: Events | Work, refer: dict[str, str], since: Counter[str]) -> dict[str, Any]:
+    return {name: _raised(getattr(table, name), since[of]) for name, of in refer.items()}
 
 
 def _together(parts: list[Work]) -> Work:
@@ -306,7 +342,3 @@ def _on_clock(part: Recorded, clock: Callable[[Ints], Ints]) -> Recorded:
 
 def _raised(rows: Rows, by: int) -> Rows:
     return np.where(rows >= 0, rows + by, -1)
-
-
-def _next(codes: Rows) -> int:
-    return int(codes.max(initial=-1)) + 1
