@@ -103,8 +103,9 @@ def tree(to: MemoryEmitter, thread: int | None = None) -> list[str]:
             depth -= 1
             assert depth >= 0, "closed more than was opened"
             continue
-        (marker,) = decode([event.text]).markers
-        if not getattr(marker, "only_result", False):
+        for marker in decode([event.text]).markers if not event.text.startswith('{"Renamed"') else ():
+            if getattr(marker, "only_result", False):
+                continue
             lines.append("  " * depth + getattr(marker, "path", getattr(marker, "name", "")))
         depth += 1
     assert depth == 0, "left open"

@@ -20,11 +20,13 @@ from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
 from tracekit.capture.frames import around_calls, call_of_torch, never_compiled
-from tracekit.capture.marks import WRAPPED, Marks
+from tracekit.capture.marks import WRAPPED, Marks, Switch
 
 _MARKS = "_marks_of_calls"
 #: Called with every module that is about to run, before its marks are looked for; whether those inside matter.
 _watching: list[Callable[[nn.Module], bool]] = []
+#: Called with every module without marks that is about to run.
+finders: list[Callable[[nn.Module], object]] = []
 #: One for each of the marks and watchers; threads may put on and take off at the same time.
 _users: list[object] = []
 
@@ -39,6 +41,11 @@ _thread = _Thread()
 
 class AnyMarks(Protocol):
     """What runs around a module's calls."""
+
+    switch: Switch
+
+    def moved(self, path: str, /) -> None:
+        """The module has another path from now on."""
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> None:
         """Runs before a call."""
@@ -60,7 +67,7 @@ class _ModuleMarks(list[AnyMarks]):
 
 @partial(never_compiled, calls_too=False)
 def _called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the module
-    if is_dynamo_compiling() or _thread.unwatched or not (_watching or _MARKS in module.__dict__):
+    if is_dynamo_compiling() or _thread.unwatched or not (_watching or finders or _MARKS in module.__dict__):
         return call_of_torch(module, *args, **kwargs)
     begun: list[AnyMarks] = []
     output = None
@@ -78,7 +85,11 @@ def _begin(begun: list[AnyMarks], module: nn.Module, args: tuple[Any, ...], kwar
     if matters and not any(matters):
         _thread.unwatched = True
         return
-    begun += module.__dict__.get(_MARKS, ())
+    if not (there := module.__dict__.get(_MARKS)):
+        for find in finders:
+            find(module)
+        there = module.__dict__.get(_MARKS, ())
+    begun += there
     if begun and "_initialize_hook" in module.__dict__:  # a lazy module becomes what it is before all else
         module._infer_parameters(module, args, kwargs)  # type: ignore[operator]
     for each in begun:
@@ -138,9 +149,14 @@ def is_compiled(module: nn.Module) -> bool:
     return WRAPPED in module._modules or vars(module).get("_compiled_call_impl") is not None
 
 
+def all_marks_on(module: nn.Module) -> list[AnyMarks]:
+    """All marks on a module."""
+    return [*vars(module).get(_MARKS, ())]
+
+
 def marks_on(module: nn.Module) -> Iterator[Marks]:
     """The marks of calls on a module."""
-    return (marks for marks in vars(module).get(_MARKS, ()) if isinstance(marks, Marks))
+    return (marks for marks in all_marks_on(module) if isinstance(marks, Marks))
 
 
 def modules_of(model: nn.Module, prefix: str) -> Iterator[tuple[str, int, nn.Module]]:

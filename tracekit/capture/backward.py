@@ -39,7 +39,7 @@ from typing_extensions import override
 
 from tracekit.capture.emit import Emitter, Lane, close_entry, nothing
 from tracekit.capture.frames import never_compiled
-from tracekit.capture.marks import Switch, all_tensors, unwrapped
+from tracekit.capture.marks import Switch, all_tensors, unobserved, unwrapped
 from tracekit.markers import formatting
 
 _LOG = logging.getLogger("tracekit.capture")
@@ -58,11 +58,10 @@ _HOOK, _REENTRANT = "_recomputation_hook", "CheckpointFunction"
 class _Call:
     """A forward call. ``around`` holds the calls around it, outermost first."""
 
-    __slots__ = ("around", "marks", "opener")
+    __slots__ = ("around", "marks")
 
-    def __init__(self, marks: BackwardMarks, opener: Callable[[], object], parent: _Call | None) -> None:
+    def __init__(self, marks: BackwardMarks, parent: _Call | None) -> None:
         self.marks = marks
-        self.opener = opener
         self.around: tuple[_Call, ...] = () if parent is None else (*parent.around, parent)
 
 
@@ -109,11 +108,14 @@ class BackwardTrack:
     def tag(self, value: object) -> None:
         """Records on the nodes of some tensors that this thread made them."""
         try:
-            for tensor in all_tensors(value) or ():
-                if (node := tensor.grad_fn) is not None:
-                    _metadata(node)[_TAG] = self.thread.nodes
+            unobserved(self._tag, value)
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot mark a call's backward pass", exc_info=True)
+
+    def _tag(self, value: object) -> None:
+        for tensor in all_tensors(value) or ():
+            if (node := tensor.grad_fn) is not None:
+                _metadata(node)[_TAG] = self.thread.nodes
 
     def pass_begins(self, roots: Sequence[Node], *, whole: bool) -> Callable[[], object]:
         """Prepares a backward pass that this thread starts; returns what ends it."""
@@ -177,7 +179,7 @@ class BackwardTrack:
             ends.pop()()
         for entry in chain[shared:]:
             open_.append(entry)
-            ends.append(self._opened(entry, entry.marks.text, entry.opener))
+            ends.append(self._opened(entry, entry.marks.text, entry.marks.opener))
 
     def recomputation_begins(self) -> Callable[[], object]:
         """Opens a range of no module while a function runs forward again in the middle of a module's part."""
@@ -229,9 +231,17 @@ class BackwardMarks:
         self.switch = switch
         self.wraps = wraps
         self.text = ""
+        self.opener: Callable[[], object] = nothing
+        self._class_name = ""
         self._path = path
         self._track = track
-        self._opener: Callable[[], object] | None = None
+
+    def moved(self, path: str) -> None:
+        """The module has another path from now on, also in passes of calls before."""
+        self._path = path
+        if self._class_name:
+            self.text = formatting.backward(path, self._class_name)
+            self.opener = self._track.emitter.opener(self.text)
 
     @never_compiled
     def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
@@ -241,10 +251,10 @@ class BackwardMarks:
         thread = self._track.thread
         if thread.forward and thread.forward[-1].marks.wraps == id(module):
             return
-        if self._opener is None:
-            self.text = formatting.backward(self._path, type(unwrapped(module)).__name__)
-            self._opener = self._track.emitter.opener(self.text)
-        call = _Call(self, self._opener, thread.current)
+        if not self._class_name:
+            self._class_name = type(unwrapped(module)).__name__
+            self.moved(self._path)
+        call = _Call(self, thread.current)
         thread.forward.append(call)
         thread.nodes.note(call)
 

@@ -6,23 +6,27 @@ an ``nn.TransformerEncoderLayer`` that torch runs as one fused operator, as it d
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from itertools import count
+from threading import RLock
 from types import TracebackType
 from typing import Any, NamedTuple, Self
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.jit._script import RecursiveScriptModule
 from torch.jit._trace import TopLevelTracedModule
 
-from tracekit.capture.attach import AnyMarks, attach, detach, is_compiled, marks_on, modules_of
+from tracekit.capture.attach import AnyMarks, all_marks_on, attach, detach, finders, is_compiled, marks_on, modules_of
 from tracekit.capture.backward import BackwardMarks, BackwardTrack, backward_track
 from tracekit.capture.emit import Emitter, Lane, default_emitter
+from tracekit.capture.frames import never_compiled
 from tracekit.capture.maps.paths import marked_models
 from tracekit.capture.marks import WRAPPED, Marks, Switch
 from tracekit.errors import UsageError
+from tracekit.markers.formatting import new_path, renamed
 from tracekit.markers.literal import is_path
 
 _LOG = logging.getLogger("tracekit.capture")
@@ -38,7 +42,6 @@ UNMARKED: dict[str, str] = {
     "fused": "inside fused layers",
     "skipped": "skipped by --skip or --depth",
     "skipped_types": "Dropout or Identity, which compute next to nothing",
-    "created_later": "created after marking began",
     "not_called": "not called",
 }
 FIGURE = "modules_{}".format
@@ -52,22 +55,25 @@ class LayerMarkers:
     """
 
     def __init__(
-        self, model: nn.Module, prefix: str, selection: "_Selection", switch: Switch, track: BackwardTrack | None
+        self, model: nn.Module, prefix: str, selection: "_Selection", emitter: Emitter, track: BackwardTrack | None
     ) -> None:
         self.paths: list[str] = []
-        #: Modules by what became of them (:data:`UNMARKED`), counted when the markers are taken off.
-        self.inventory: Counter[str] = Counter()
+        #: The markers on a model that contains this one.
+        self.part_of: LayerMarkers | None = None
         #: Whether a warning is logged if no call was marked.
         self.warns = True
         self._model = ref(model)
         self._prefix = prefix
         self._selection = selection
-        self._switch = switch
+        self._emitter = emitter
+        self._switch = Switch(on=True, model=self)
         self._track = track
         self._attached: list[tuple[ref[nn.Module], AnyMarks]] = []
         self._all: list[Marks] = []
         self._refused: list[str] = []
-        self._modules: list[_Looked] = []
+        self._removed = False
+        self._looked: list[_Looked] = []
+        self._vain: Counter[type[nn.Module]] = Counter()
 
     @property
     def enabled(self) -> bool:
@@ -95,17 +101,19 @@ class LayerMarkers:
 
         They did not run, ran only inside a compiled region, or are TorchScript modules.
         """
-        return [marks.path for marks in self._all if not marks.called] + self._refused
+        called = self.called
+        return [path for path in dict.fromkeys(marks.path for marks in self._all) if path not in called] + self._refused
 
     def remove(self) -> None:
         """Takes the markers off. Ranges of calls that still run in other threads are closed when those calls end."""
         marked_models.remove(self)
+        if not self._removed:
+            self._removed = True
+            self.look_again()
+            _lanes.subtract([self._emitter.lane])
         if self.enabled:
             self._watch_backward(on=False)
         attached, self._attached = self._attached, []
-        if attached or self._refused:
-            self.look()
-            self.inventory = _inventory(self._modules)
         if attached:
             self._warn_if_none_ran()
         for module, marks in attached:
@@ -119,10 +127,76 @@ class LayerMarkers:
             marks.called = False
             marks.forget()
 
-    def look(self) -> None:
-        """Notes the state of the model's modules, also at the beginning: the model may be gone at the end."""
-        if (model := self._model()) is not None:
-            self._modules = _look(model, self._prefix, set(self._all), self._selection)
+    def look_again(self) -> None:
+        """Marks the modules that were put in, and follows those that have moved, as parts that ran before do."""
+        with _looking:
+            model = self.whole.model
+            if model is not None:
+                self.whole._follow(model)
+
+    def _follow(self, model: nn.Module) -> None:
+        moved = list(self._put_on_all(model, _Owners(self, model)))
+        paths: dict[str, str] = {}
+        for marks, _, path in sorted(moved, key=lambda item: item[0].path.count(".")):
+            if new_path(marks.path, paths) != path:
+                paths[marks.path] = path
+        for marks, module, path in moved:
+            if marks.path != path:
+                _move(marks, module, path)
+        self._looked = _look(model, self._prefix, self._emitter.lane, self._selection)
+        marked_models.moved(paths)
+        number = next(_renamings)
+        for text in renamed(number, paths):
+            self._emitter.opener(text)()
+            self._emitter.close()
+
+    def _put_on_all(self, model: nn.Module, owners: "_Owners") -> Iterator[tuple[Marks, nn.Module, str]]:
+        """Marks all modules that have no marks; yields others with their path, which is empty if they are skipped."""
+        for path, level, wrapper in modules_of(model, self._prefix):
+            reason = self._selection.reason_to_skip(path, level, wrapper)
+            inside = wrapper._modules[WRAPPED] if WRAPPED in wrapper._modules else None  # noqa: SIM401 - TorchScript has no get
+            for module in (wrapper,) if inside is None else (wrapper, inside):
+                marks = next((marks for marks in marks_on(module) if marks.lane is self._emitter.lane), None)
+                if marks is not None and owners.gives(marks, module):
+                    yield marks, module, "" if reason else path
+                elif marks is None and reason is None:
+                    self._put_on(module, path)
+                elif marks is None:
+                    _passed_over.add(module)
+
+    def find(self, module: nn.Module) -> None:
+        """Looks for a module that runs in this model for the first time; of those that no model has, only for a few."""
+        if self._vain[type(module)] < _MOST_VAIN:
+            self.look_again()
+            self._vain[type(module)] += not (module in _passed_over or any(marks_on(module)))
+        _passed_over.add(module)
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The model; None if it is gone."""
+        return self._model()
+
+    @property
+    def whole(self) -> "LayerMarkers":
+        """The markers on the model that this one is a part of; these if it is of none."""
+        whole = self
+        while whole.part_of is not None and whole.part_of.model is not None:
+            whole = whole.part_of
+        return whole
+
+    @property
+    def called(self) -> set[str]:
+        """Paths of the modules that had a marked call."""
+        return {marks.path for marks in self._all if marks.called}
+
+    @property
+    def inventory(self) -> Counter[str]:
+        """Modules by what became of them (:data:`UNMARKED`). Known once the markers are taken off."""
+        return inventory([self])
+
+    def unmarked(self, called: set[str]) -> dict[str, str]:
+        """Why modules that are not among those called had no marked call, by path."""
+        return {each.path: _cause(each, called) for each in self._looked if each.path not in called}
 
     def _warn_if_none_ran(self) -> None:
         if self.warns and self.enabled and not any(marks.called for marks in self._all):
@@ -139,20 +213,20 @@ class LayerMarkers:
     def __exit__(self, *_exception: object) -> None:
         self.remove()
 
-    def put_on(self, module: nn.Module, path: str, emitter: Emitter) -> None:
-        """Marks one more module, unless it already has marks for the same emitter."""
+    def _put_on(self, module: nn.Module, path: str) -> None:
         if not _takes_marks(module):
-            self._refused.append(path)
-            return
-        if any(marks.lane is emitter.lane for marks in marks_on(module)):
+            if module not in _passed_over:
+                self._refused.append(path)
+            _passed_over.add(module)
             return
         wraps = id(module._modules[WRAPPED]) if WRAPPED in module._modules else 0
         if self._track is not None:
             self._attach(module, BackwardMarks(path, self._track, self._switch, wraps))
             self._track.marked(int(self.enabled))
-        self._all.append(marks := Marks(path, self._switch, emitter, wraps=wraps))
+        self._all.append(marks := Marks(path, self._switch, self._emitter, wraps=wraps))
         self._attach(module, marks)
-        self.paths.append(path)
+        if path not in self.paths[-1:]:  # as that of what torch.compile wraps
+            self.paths.append(path)
 
     def _attach(self, module: nn.Module, marks: AnyMarks) -> None:
         attach(module, marks)
@@ -172,8 +246,9 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     """Marks every call of every module of a model.
 
     A module shared by several parents is marked under the path it was registered with first; tracekit places its
-    calls where they ran. A module that is already marked for the same emitter is not marked again. Shallow copies of a
-    marked model share its markers, others have none.
+    calls where they ran. A module that is put in later is marked at its first call. One that is already marked for the
+    same emitter is not marked again; if its model is a part of this one, it gets its path from here. Shallow copies of
+    a marked model share its markers, others have none.
 
     Code inside a region compiled by torch.compile cannot be marked from Python; the region gets one range as a whole.
     ``markers.silent`` names the modules that ran unmarked.
@@ -194,17 +269,17 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     if not is_path(prefix):
         raise UsageError(f"prefix: {prefix!r} is not a module path; expected a dotted name such as top.encoder")
     target = default_emitter() if emitter is None else emitter
-    switch = Switch(on=enabled)
     items = list(skip)
     types = tuple(item for item in items if isinstance(item, type))
     patterns = tuple(item for item in items if isinstance(item, str))
     selection = _Selection(types, patterns, depth)
-    markers = LayerMarkers(model, prefix, selection, switch, backward_track(target) if backward else None)
-    for path, level, module in modules_of(model, prefix):
-        if selection.reason_to_skip(path, level, module) is None:
-            markers.put_on(module, path, target)
-    markers.look()
+    markers = LayerMarkers(model, prefix, selection, target, backward_track(target) if backward else None)
+    markers.enabled = enabled
+    markers.look_again()
     marked_models.add(markers, model, prefix)
+    _lanes.update([target.lane])
+    if _find not in finders:
+        finders.append(_find)
     return markers
 
 
@@ -222,23 +297,22 @@ class _Selection(NamedTuple):
 
 
 class _Looked(NamedTuple):
-    """A module that can be called, with its path, its marks, and what became of it if none of them marked a call."""
+    """A module that can be called, by its path, and what became of it if it had no marked call."""
 
     path: str
-    marks: tuple[Marks, ...]
     unmarked: str
 
 
-def _look(model: nn.Module, prefix: str, ours: Container[Marks], selection: _Selection) -> list[_Looked]:
+def _look(model: nn.Module, prefix: str, lane: Lane, selection: _Selection) -> list[_Looked]:
     modules: list[_Looked] = []
     closed: dict[str, str] = {}
     for path, level, module in modules_of(model, prefix):
         if getattr(module.forward, "__func__", None) is not nn.Module.forward:  # else it only holds others
-            marks = tuple(marks for marks in marks_on(module) if marks in ours)
+            marks = tuple(marks for marks in marks_on(module) if marks.lane is lane)
             around = next((closed[part] for part in _ancestors(path) if part in closed), None)
             takes = _takes_marks(module)
-            unmarked = (selection.reason_to_skip(path, level, module) or "created_later") if takes else "scripted"
-            modules.append(_Looked(path, marks, around or ("not_called" if marks else unmarked)))
+            unmarked = (selection.reason_to_skip(path, level, module) or "not_called") if takes else "scripted"
+            modules.append(_Looked(path, around or ("not_called" if marks else unmarked)))
         if isinstance(module, nn.TransformerEncoderLayer):
             closed[path] = "fused"
         elif is_compiled(module):
@@ -246,11 +320,74 @@ def _look(model: nn.Module, prefix: str, ours: Container[Marks], selection: _Sel
     return modules
 
 
-def _inventory(modules: Iterable[_Looked]) -> Counter[str]:
-    called = {each.path for each in modules if any(marks.called for marks in each.marks)}
-    counts = Counter(MARKED if each.path in called else _cause(each, called) for each in modules)
+def inventory(models: Iterable[LayerMarkers]) -> Counter[str]:
+    """What became of the modules of some models: those that ran, and why others did not; by path, each once."""
+    known = list(models)
+    called = {path for markers in known for path in markers.called}
+    unmarked: dict[str, str] = {}
+    for markers in known:
+        if markers.part_of is None:
+            unmarked |= markers.unmarked(called)
     containers = {ancestor for path in called for ancestor in _ancestors(path)} - called
-    return counts + Counter({CONTAINERS: len(containers)})
+    return Counter(unmarked.values()) + Counter({MARKED: len(called), CONTAINERS: len(containers)})
+
+
+class _Owners:
+    """Which modules a model takes over from others: those of its parts, and those that are in no other model now."""
+
+    def __init__(self, markers: LayerMarkers, model: nn.Module) -> None:
+        self._markers = markers
+        self._own = set(map(id, model.modules()))
+        self._others: dict[LayerMarkers, set[int]] = {}
+
+    def gives(self, marks: Marks, module: nn.Module) -> bool:
+        """Whether the path of a module is the one that it has here."""
+        owner = getattr(marks.switch.model, "whole", None)
+        if not isinstance(owner, LayerMarkers) or owner is self._markers:
+            return owner is not None
+        if owner not in self._others:
+            model = owner.model
+            if model is self._markers.model:
+                return False
+            if model is None or id(model) in self._own:
+                owner.part_of = self._markers
+                marked_models.remove(owner)
+                return True
+            self._others[owner] = set(map(id, model.modules()))
+        return id(module) not in self._others[owner]
+
+
+def _move(marks: Marks, module: nn.Module, path: str) -> None:
+    for each in all_marks_on(module):
+        if each.switch is marks.switch:
+            each.moved(path or marks.path)
+            if not path and isinstance(markers := marks.switch.model, LayerMarkers):
+                markers._attached = [pair for pair in markers._attached if pair[1] is not each]
+                detach(module, each)
+    marks.called &= bool(path)
+
+
+#: Looking at a model, which several threads may do, and their renamings by number.
+_looking = RLock()
+_renamings = count()
+#: How many models have marks, by where these go.
+_lanes: Counter[Lane] = Counter()
+#: Modules without marks that are known to need none.
+_passed_over: WeakSet[nn.Module] = WeakSet()
+#: How often a model is looked through for modules of a class that it does not have.
+_MOST_VAIN = 8
+
+
+@never_compiled
+def _find(module: nn.Module) -> None:
+    """Marks a module that was put into a model since this was marked."""
+    try:
+        innermost = [lane.open[-1] for lane, models in list(_lanes.items()) if models and lane.open]
+        for marks in innermost if innermost and module not in _passed_over else ():
+            if isinstance(marks, Marks) and marks.switch.on and isinstance(marks.switch.model, LayerMarkers):
+                marks.switch.model.whole.find(module)
+    except Exception:  # noqa: BLE001 - the user's run goes on
+        _LOG.debug("cannot look for a %s", type(module).__name__, exc_info=True)
 
 
 def _cause(module: _Looked, called: set[str]) -> str:

@@ -9,14 +9,18 @@ show wrong times. To Dynamo both are empty, by a constant that costs neither a g
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch._C import _current_graph_task_id as _graph_task
+from torch._C import (
+    DisableTorchFunction,
+    _current_graph_task_id as _graph_task,
+    _is_torch_function_mode_enabled as _modes,
+)
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
@@ -43,15 +47,29 @@ CallKey = tuple[Tensors, tuple[tuple[str, Tensors], ...]]
 
 #: Types of values that hold no tensors.
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
+_OTHER, _TENSOR, _SEQUENCE, _MAPPING, _DATACLASS = range(5)
+#: What values of a type are; telling it takes longer than all else here.
+_kinds: dict[type, int] = {}
+_T = TypeVar("_T")
+
+
+class Model(Protocol):
+    """A model that has marks, which may be part of another one."""
+
+    def look_again(self) -> None:
+        """Marks the modules that were put in, and follows those that have moved."""
 
 
 class Switch:
     """Turns all marks of one :class:`~tracekit.capture.layers.LayerMarkers` on and off, and counts their texts."""
 
-    __slots__ = ("generation", "on", "texts")
+    __slots__ = ("generation", "met", "model", "on", "texts")
 
-    def __init__(self, *, on: bool) -> None:
+    def __init__(self, *, on: bool, model: Model | None = None) -> None:
         self.on = on
+        self.model = model
+        #: The switches of other models inside whose calls these modules have run.
+        self.met: set[Switch] = set()
         self.texts = 0
         self.generation = 0
 
@@ -102,16 +120,24 @@ class Marks:
         if not self.switch.on:
             opened.append(self.unmarked)
             return
-        if opened and getattr(opened[-1], "wraps", 0) == id(module):
-            return
-        key: Described | CallKey | None
+        if opened and (around := opened[-1]).__class__ is Marks:
+            if around.wraps == id(module):
+                return
+            if around.switch is not self.switch and around.switch not in self.switch.met:
+                self._meet(around.switch)
         try:
-            if not kwargs and len(args) == 1 and type(tensor := args[0]) is Tensor:
-                key = (tensor.shape, tensor.dtype, tensor.device)
-            else:
-                key = call_key(args, kwargs or {})
             openers = self.recompute_openers if _graph_task() >= 0 else self.call_openers
-            opener = openers.get(key) or self._new_call_opener(module, key, openers)
+            if (
+                not kwargs
+                and len(args) == 1
+                and type(tensor := args[0]) is Tensor
+                and not _modes()
+                and _tracing() is None
+            ):
+                key = (tensor.shape, tensor.dtype, tensor.device)
+                opener = openers.get(key) or unobserved(self._new_call_opener, module, key, openers)
+            else:
+                opener = unobserved(self._call_opener, module, args, kwargs or {}, openers)
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
             class_name = type(unwrapped(module)).__name__
@@ -134,10 +160,12 @@ class Marks:
             return
         opened.pop()
         self.close()
-        key: Described | Tensors
         try:
-            key = (output.shape, output.dtype, output.device) if type(output) is Tensor else tensors_in(output)
-            opener = self.result_openers.get(key) or self._new_result_opener(module, key)
+            if type(output) is Tensor and not _modes() and _tracing() is None:
+                key = (output.shape, output.dtype, output.device)
+                opener = self.result_openers.get(key) or self._new_result_opener(module, key)
+            else:
+                opener = unobserved(self._result_opener, module, output)
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot describe a result of %s", self.path, exc_info=True)
             opener = self.opener(formatting.result(self.path, type(module).__name__, None))
@@ -156,6 +184,34 @@ class Marks:
         self.call_openers.clear()
         self.recompute_openers.clear()
         self.result_openers.clear()
+
+    def moved(self, path: str) -> None:
+        """The module has another path from now on."""
+        self.path = path
+        self.forget()
+
+    def _meet(self, around: Switch) -> None:
+        """Calls of this module are for the first time inside another model: it may have been put in there."""
+        self.switch.met.add(around)
+        try:
+            if self.switch.model is not None and around.model is not None:
+                around.model.look_again()
+        except Exception:  # noqa: BLE001 - the user's run goes on
+            _LOG.debug("cannot look for the modules of a model", exc_info=True)
+
+    def _call_opener(
+        self,
+        module: Module,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        openers: dict[object, Callable[[], object]],
+    ) -> Callable[[], object]:
+        key = call_key(args, kwargs)
+        return openers.get(key) or self._new_call_opener(module, key, openers)
+
+    def _result_opener(self, module: Module, output: object) -> Callable[[], object]:
+        key = tensors_in(output)
+        return self.result_openers.get(key) or self._new_result_opener(module, key)
 
     def _on_top(self, opened: OpenRanges) -> bool:
         """Closes ranges that interrupted inner calls left open. Returns whether this call itself is marked."""
@@ -239,26 +295,65 @@ def all_tensors(value: object) -> list[torch.Tensor] | None:
         if not pending:
             return tensors
         item = pending.pop()
-        if isinstance(item, torch.Tensor):
-            tensors.append(item)
-        elif not isinstance(item, _PLAIN):
-            pending += reversed(_parts(item))
+        kind = _kind(item)
+        if kind == _TENSOR:
+            tensors.append(cast("torch.Tensor", item))
+        elif kind:
+            pending += reversed(_parts(item, kind))
     return None
+
+
+#: The trace of ``torch.jit.trace`` that is being made on this thread, or None.
+_tracing: Callable[[], object] = torch._C._get_tracing_state
+_set_tracing: Callable[[object], object] = torch._C._set_tracing_state  # type: ignore[attr-defined]
+
+
+def unobserved(function: Callable[..., _T], *args: object) -> _T:
+    """Calls a function that looks at tensors, so that no code of theirs or of modes runs and nothing is traced."""
+    tracing = _tracing()
+    if tracing is not None:
+        _set_tracing(None)
+    try:
+        with DisableTorchFunction():
+            return function(*args)
+    finally:
+        if tracing is not None:
+            _set_tracing(tracing)
+
+
+def _kind(item: object) -> int:
+    kind = _kinds.get(type(item))
+    if kind is None:
+        if len(_kinds) >= _MOST_TEXTS:
+            _kinds.clear()
+        kind = _kinds[type(item)] = _kind_of(item)
+    return kind
+
+
+def _kind_of(item: object) -> int:
+    match item:
+        case torch.Tensor():
+            return _TENSOR
+        case list() | tuple():
+            return _SEQUENCE
+        case Mapping():
+            return _MAPPING
+        case _:
+            return _DATACLASS if is_dataclass(item) and not isinstance(item, _PLAIN) else _OTHER
 
 
 def tensors_in(value: object) -> Tensors:
     """Shape, dtype and device of the tensors in a structure; None if there is too much to search."""
-    tensors = [value] if isinstance(value, torch.Tensor) else all_tensors(value)
+    kind = _kind(value)
+    if not kind:
+        return ()
+    tensors = [cast("torch.Tensor", value)] if kind == _TENSOR else all_tensors(value)
     return None if tensors is None else tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
 
 
 def call_key(args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallKey:
     """The tensors of a call: positional, then by keyword. Keyword arguments without tensors are left out."""
-    by_name = tuple(
-        (name, tensors)
-        for name, item in kwargs.items()
-        if not isinstance(item, _PLAIN) and (tensors := tensors_in(item)) != ()
-    )
+    by_name = tuple((name, tensors) for name, item in kwargs.items() if (tensors := tensors_in(item)) != ())
     return tensors_in(args), by_name
 
 
@@ -277,16 +372,12 @@ def plain(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _parts(item: object) -> list[object]:
-    parts: Iterable[Any] = ()
-    match item:
-        case list() | tuple():
-            parts = item[: MOST_PARTS + 1]
-        case Mapping():
-            parts = islice(item.values(), MOST_PARTS + 1)
-        case _ if is_dataclass(item):
-            parts = (getattr(item, part.name, None) for part in fields(item))
-    return list(parts)
+def _parts(item: Any, kind: int) -> list[object]:  # noqa: ANN401 - a list, tuple, mapping or dataclass
+    if kind == _SEQUENCE:
+        return list(item[: MOST_PARTS + 1])
+    if kind == _MAPPING:
+        return list(islice(item.values(), MOST_PARTS + 1))
+    return [getattr(item, part.name, None) for part in fields(item)]
 
 
 def _same(*names: str) -> dict[str, str]:

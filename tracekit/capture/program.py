@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from torch import nn
 from tracekit.capture.attach import marks_on, watched_calls
 from tracekit.capture.emit import Unmarked, default_emitter, nothing
 from tracekit.capture.frames import generating_model
-from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, layer_markers
+from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers
 from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
 from tracekit.capture.steps import on_step
@@ -130,11 +129,8 @@ class Marking:
 
     def figures(self) -> dict[str, int]:
         """How many modules ran marked and, by cause, unmarked. Known once the markers are taken off."""
-        counts: Counter[str] = Counter({MARKED: 0})
-        handles = self._handles + [handle for handle in self._inherited if handle.inventory[MARKED]]
-        for handle in handles:
-            counts.update(handle.inventory)
-        return {FIGURE(name): count for name, count in counts.items()}
+        models = self._handles + [handle for handle in self._inherited if handle.called]
+        return {FIGURE(name): count for name, count in ({MARKED: 0} | inventory(models)).items()}
 
 
 @contextmanager
@@ -183,7 +179,7 @@ class RootMarkers:
 
     def __exit__(self, *_exception: object) -> None:
         self._watching.close()
-        for handle in self._handles:
+        for handle in sorted(self._handles, key=lambda handle: handle.part_of is not None):
             handle.remove()
 
     def enable(self, on: bool) -> None:  # noqa: FBT001 - as it is called
@@ -221,10 +217,21 @@ class RootMarkers:
                 root = generating_model(module)
                 self._known.update(root.modules())
                 self._handles.append(self._put_on(root, self._name(root)))
+                self._look_for(root)
+
+    def _look_for(self, root: nn.Module) -> None:
+        """A root may be a part that was put into a model since; its own calls need not be inside that model's."""
+        if next(iter(root.parameters()), None) is not None:
+            for handle in self._handles[:-1]:
+                if (model := handle.model) is not None and any(part is root for part in model.modules()):
+                    handle.look_again()
 
     def _name(self, module: nn.Module) -> str:
         """Its class, with a number for later roots of the class that hold anything: losses made anew are alike."""
-        name = type(unwrapped(module)).__name__
+        inside = unwrapped(module)
+        if inside is not module and (marks := next(marks_on(inside), None)) is not None:
+            return marks.path
+        name = type(inside).__name__
         if not module._modules and not module._parameters and not module._buffers:
             return name
         self._names[name] = self._names.get(name, 0) + 1

@@ -29,6 +29,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from tracekit.capture.emit import close_entry, default_emitter
 from tracekit.capture.frames import never_compiled, replaced, running_steps
+from tracekit.capture.marks import unobserved
 from tracekit.capture.steps import step
 from tracekit.markers import formatting
 from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE
@@ -422,14 +423,14 @@ class TrainingMarkers:
 
     def updated(self, root: nn.Module) -> bool:
         """Whether a root that is about to be called was changed since its last call, by no known optimizer."""
-        if self._optimizers_known or not torch.is_grad_enabled() or not (versions := _versions(root)):
+        if self._optimizers_known or not torch.is_grad_enabled() or not (versions := unobserved(_versions, root)):
             return False
         before = self._versions.get(root)
         self._versions[root] = versions
         if before is None or all(now == then for now, then in zip(versions, before, strict=False)):
             return False
         # What was changed with it is called in the same step, such as a critic and its actor.
-        self._versions.update({other: _versions(other) for other in list(self._versions)})
+        self._versions.update({other: unobserved(_versions, other) for other in list(self._versions)})
         return True
 
     def called(self, root: nn.Module, *, updated: bool) -> None:

@@ -11,7 +11,7 @@ differently is avoided: true and false are 1 and 0, None is omitted, infinity is
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tracekit.markers.base import Dialect, Param, PieceMarker, StepMarker
 from tracekit.markers.literal import count_of, fields
@@ -98,6 +98,31 @@ def garbage_collection() -> str:
 def training(before: str, number: int | None = None) -> str:
     """The text of the empty range where a model, by its number, is trained again; ``before`` is what happened first."""
     return literal_text({"Training": before} | ({} if number is None else {"Number": number}))
+
+
+def renamed(number: int, paths: Mapping[str, str]) -> Iterator[str]:
+    """The texts of empty ranges before which modules have other paths than in their markers; a number is of one change.
+
+    Modules below have the new path, too, unless they are named. An empty path is of a module that is to be skipped.
+    """
+    part: dict[str, str] = {}
+    for old, new in paths.items():
+        if part and len(literal_text(part | {old: new})) > MOST_CHARACTERS // 2:
+            yield literal_text({"Renamed": number, "Paths": part})
+            part = {}
+        part[old] = new
+    if part:
+        yield literal_text({"Renamed": number, "Paths": part})
+
+
+def new_path(path: str, paths: Mapping[str, str]) -> str:
+    """What a path is called by :func:`renamed`."""
+    above = path
+    while above:
+        if (new := paths.get(above)) or (new is not None and above == path):
+            return new + path[len(above) :]
+        above = above.rpartition(".")[0]
+    return path
 
 
 def piece(name: str, graph: int, way: str, *, size: int | None, code: str | None) -> str:

@@ -19,6 +19,7 @@ from tracekit.readers import kineto
 from tracekit.recording.tables import CPU_OP, KERNEL, MEMCPY, MEMSET
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
+from tracekit.trace.renaming import with_last_paths
 
 _LEVEL = 1
 #: Lines that are written at once: many small pieces take long to compress.
@@ -37,7 +38,7 @@ def write_module_hierarchies(path: Path, progress: Progress = no_progress) -> No
         path: The trace, as ``tracekit.capture.chrome_trace`` writes it: one event a line. It is replaced.
         progress: Called with each stage and the share of it that is done.
     """
-    recording = kineto.read(path, progress, operators_as_work=True)
+    recording = with_last_paths(kineto.read(path, progress, operators_as_work=True))
     trace = attribute(evidence_of(recording, decode(recording.texts), MODULES))
     modules = trace.evidence.calls.modules
     nodes = [Node(module.parent, module.name, module.facts.class_name, module.kind) for module in modules]

@@ -24,6 +24,7 @@ from tracekit.recording.tables import Recording
 from tracekit.storage.locations import Location, is_remote, reachable
 from tracekit.trace.decoding import decode
 from tracekit.trace.evidence import evidence_of
+from tracekit.trace.renaming import with_last_paths
 from tracekit.version import __version__
 
 #: Parsing 185 MB took 0.54 GB at its peak; 963 MB took 3.2 GB, before calls were found and written in less.
@@ -106,6 +107,7 @@ def traced(recording: Recording, options: ParseOptions, progress: Progress) -> T
     """Finds the evidence, and gives every kernel its module."""
     pa.default_memory_pool().release_unused()
     progress("attributing", 0.0)
+    recording = with_last_paths(recording)
     decoded = decode(recording.texts)
     # The rest of the time is that of ``attribute``, on reports of a million kernels.
     evidence = evidence_of(recording, decoded, options.rows, lambda share: progress("attributing", 0.9 * share))

@@ -10,7 +10,7 @@ has a number, the module is left out.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -22,6 +22,7 @@ from tracekit.capture.attach import modules_of
 from tracekit.capture.emit import Lane, epoch
 from tracekit.capture.maps.traced import CALLER, Root, Traced
 from tracekit.capture.marks import Marks, unwrapped
+from tracekit.markers.formatting import new_path
 
 #: The path of each root, None where not known, and the inputs that identify them. No paths: it may be any of several.
 Paths = tuple[list[str | None] | None, tuple[int, ...]]
@@ -221,6 +222,11 @@ class MarkedModels:
         """Markers were taken off."""
         if self._models.pop(id(markers), None) is not None:
             epoch.begin()
+
+    def moved(self, paths: Mapping[str, str]) -> None:
+        """Modules have other paths from now on."""
+        self.compiled = {new_path(path, paths) for path in self.compiled}
+        epoch.begin()
 
     def ran_compiled(self, paths: Iterable[str]) -> None:
         """Notes modules that a run of a compiled graph serves."""

@@ -1,0 +1,182 @@
+"""Modules have the paths of ``named_modules()`` at the end, in all calls: parts that ran first, late ones."""
+
+import json
+import sys
+
+import pytest
+
+import tracekit
+from tests.capture.places import Place
+
+pytestmark = pytest.mark.torch
+
+TRUTH = """
+import json, os, sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+ran, x = [], torch.randn(2, 4)
+nn.modules.module.register_module_forward_pre_hook(lambda module, _: ran.append(module))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enc = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.head = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.head(self.enc(x))
+
+class Around(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+    def forward(self, x):
+        return self.base(x)
+
+class Adapter(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base_layer, self.lora = base, nn.ModuleDict({"default": nn.Linear(4, 4)})
+    def forward(self, x):
+        return self.base_layer(x) + self.lora["default"](x)
+
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4)])
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+def main():
+    roots = program()
+    names = {}
+    for root in roots if isinstance(roots, tuple) else (roots,):
+        for name, module in root.named_modules(prefix=type(root).__name__):
+            names.setdefault(module, name)
+    with open("truth.json", "w") as file:
+        json.dump([names.get(module, "?") for module in ran], file)
+"""
+PROGRAMS = {
+    "parts are validated first": """
+    net = Net()
+    net.head(net.enc(x))
+    for _ in range(3): net(x).sum().backward()
+    return net
+""",
+    "features in the beginning": """
+    class Cnn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.features = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
+            self.top = nn.Linear(self.features(x).shape[1], 2)
+        def forward(self, x):
+            return self.top(self.features(x))
+    net = Cnn()
+    for _ in range(2): net(x)
+    return net
+""",
+    "a cached embedding": """
+    net = Net()
+    cached = net.enc(x)
+    loss = net.head(cached).sum() + net(x).sum()
+    loss.backward()
+    return net
+""",
+    "a base model is wrapped": """
+    net = Net()
+    net(x)
+    net.head = Adapter(net.head)
+    net.enc[0] = Adapter(net.enc[0])
+    whole = Around(Around(net))
+    for _ in range(2): whole(x).sum().backward()
+    return whole
+""",
+    "a part of two wholes": """
+    enc = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    enc(x)
+    class Other(Around):
+        pass
+    one, other = Around(enc), Other(enc)
+    one(x)
+    for _ in range(2): other(x), one(x)
+    return one, other
+""",
+    "adapters": """
+    net = Net()
+    net(x)
+    net.head = Adapter(net.head)
+    net(x)
+    net.enc[0] = Adapter(net.enc[0])
+    net(x).sum().backward()
+    return net
+""",
+    "blocks": """
+    net = Blocks()
+    net(x)
+    net.blocks.append(Net())
+    net(x)
+    net.blocks.insert(0, nn.Linear(4, 4))
+    net(x), net(x)
+    return net
+""",
+    "late parts, called from outside": """
+    net, late = Blocks(), Net()
+    net(x)
+    late(x)
+    net.blocks.append(late)
+    net(x)
+    late.extra = nn.Linear(4, 4)
+    late.extra(x)
+    return net
+""",
+    "a moved part": """
+    net = Net()
+    net(x)
+    net.first = net.enc
+    net.enc = nn.Identity()
+    net.first(x), net(x)
+    return net
+""",
+    "compiled": """
+    net = Net()
+    net(x)
+    compiled = torch.compile(net, backend="eager")
+    compiled.head(x)
+    net(x)
+    return net
+""",
+}
+
+
+def run(place: Place, body: str, *args: object) -> None:
+    place.write(f"{TRUTH}\ndef program():{body}\nif __name__ == '__main__':\n    main()\n")
+    outcome = place.capture("--force", "-o", "run.sqlite", *args)
+    assert outcome.code == 0, outcome
+
+
+def calls(place: Place) -> tuple[list[str], list[str]]:
+    truth = json.loads((place.folder / "truth.json").read_text())
+    table = tracekit.parse("run.sqlite", force=True).table("calls", ["module", "start_ns", "phase"]).to_pandas()
+    table = table[table.phase == "forward"].sort_values("start_ns")
+    return table.module.astype(str).tolist(), truth
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_calls_have_the_paths_that_their_modules_have_in_the_end(program: str, place: Place) -> None:
+    run(place, PROGRAMS[program], "--", sys.executable, "model.py")
+    recorded, truth = calls(place)
+    if program == "a part of two wholes":
+        # What the second whole calls stands there, and is an alias of the first's.
+        recorded = [name.replace("Other.base", "Around.base") for name in recorded]
+    if program == "a moved part":
+        truth = [name for name in truth if name != "Net.enc"]
+    assert recorded == truth
+
+
+def test_a_part_that_ran_first_is_skipped_by_the_path_in_its_whole(place: Place) -> None:
+    run(place, PROGRAMS["parts are validated first"], "--skip", "Net.enc*", "--", sys.executable, "model.py")
+    recorded, truth = calls(place)
+    assert recorded == [name for name in truth if not name.startswith("Net.enc")]
