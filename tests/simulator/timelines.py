@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+_CALLS = {"upload": "cudaMemcpyAsync"}
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
@@ -17,9 +18,10 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 class Op:
     """Something that a thread does.
 
-    ``kind`` is ``code``, ``kernel``, ``copy`` (which blocks), ``collective``, ``record`` and ``wait`` of event ``key``,
-    ``sync`` (of the device, of the stream, or of event ``key``), ``graph``, ``enter`` and ``leave`` a module, ``step``
-    and ``end`` of one; ``give`` and ``take`` hand over to another thread.
+    ``kind`` is ``code``, ``kernel``, ``copy`` (which blocks), ``upload`` (which does not), ``collective``, ``record``
+    and ``wait`` of event ``key``, ``sync`` (of the device, of the stream, or of event ``key``), ``graph``, ``enter``
+    and ``leave`` a module, ``step`` and ``end`` of one, ``range`` of code named ``name``; ``give`` and ``take`` hand
+    over to another thread. What copies carry is in ``copies``, as :mod:`tests.trace_lines` has it.
     """
 
     kind: str
@@ -29,6 +31,7 @@ class Op:
     key: int | None = None
     nodes: tuple[tuple[int, int], ...] = ()
     vary: float = 1.0  # of launches, and of how soon their work starts
+    copies: str = "64"
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class Thread:
 
     def kernel(self, op: Op) -> None:
         number = self.call(
-            "cudaGraphLaunch" if op.nodes else "cudaLaunchKernel", round(self.machine.launch_ns * self.costs * op.vary)
+            "cudaGraphLaunch" if op.nodes else _CALLS.get(op.kind, "cudaLaunchKernel"),
+            round(self.machine.launch_ns * self.costs * op.vary),
         )
         launched = self.inside[1] if self.inside else self.now + round(200 * op.vary)
         for stream, ns in op.nodes or ((op.stream, op.ns),):
@@ -146,7 +150,13 @@ class Thread:
             module = "" if op.nodes else self.module
             self.rank.work(op, module, launched, stream, (ns, self.rank.launcher if self.inside else number))
 
-    collective = graph = kernel
+    collective = graph = upload = kernel
+
+    def range(self, op: Op) -> None:
+        """Code in a range."""
+        begun = self.now
+        self.code(op)
+        self.rank.lines.append(f"range {self.place} {begun} {self.now} {op.name}")
 
     def copy(self, op: Op) -> Iterator[None]:
         if self.machine.no_sync(self.module) or self.inside:
@@ -213,7 +223,10 @@ class Rank:
         if machine.overlap and stream not in self.opened:
             after += self.before_step
         lasts = ns / machine.interconnect if collective else ns * self.slow
-        kind, name = {"copy": ("memcpy", "64"), "collective": ("kernel", NCCL)}.get(op.kind, ("kernel", op.name))
+        copies = "memcpy", op.copies
+        kind, name = {"copy": copies, "upload": copies, "collective": ("kernel", NCCL)}.get(
+            op.kind, ("kernel", op.name)
+        )
         line = f"{kind}:{self.number}+{stream} {self.number + 7}/1 {{}} {{}} #{number} {name}"
         made = Work(self.number, self.step, launched, after, round(lasts * machine.device(module, op.name)), line)
         if collective:
@@ -245,6 +258,13 @@ class Run:
             return " ".join([kind, thread, str(clock(int(start))), str(clock(int(end))), rest])
 
         return "\n".join(map(moved, text))
+
+    @property
+    def per_step_ns(self) -> float:
+        """From the first work to the end of the last one, by the number of steps."""
+        works = [work for rank in self.ranks for work in rank.works]
+        steps = {work.step for work in works if work.step is not None}
+        return (max(work.end for work in works) - min(work.start for work in works)) / len(steps)
 
     @property
     def step_ns(self) -> int:

@@ -22,7 +22,8 @@ def first(dataset: Dataset) -> list[dict[str, Any]]:
     """The first findings; none where a dataset of an earlier tracekit lacks what they need."""
     from tracekit.analyses import findings  # noqa: PLC0415 - pandas waits until it is needed
 
-    return records(findings.columns(dataset))[:FIRST] if "waits" in dataset.tables else []
+    rows = records(findings.columns(dataset)) if "waits" in dataset.tables else []
+    return [row for row in rows if row["rank"] <= FIRST or _is_note(row)]
 
 
 def as_text(answer: Columns, what: str) -> RenderableType:
@@ -30,7 +31,14 @@ def as_text(answer: Columns, what: str) -> RenderableType:
     return Group(*(_paragraph(row, what) for row in records(answer)))
 
 
+def _is_note(row: dict[str, Any]) -> bool:
+    """Whether a row is no finding: what the recorder cost, or what no finding explains."""
+    return not row["saving_ns"]
+
+
 def _paragraph(row: dict[str, Any], what: str) -> RenderableType:
+    if _is_note(row):
+        return Padding(Group(Text.assemble((row["family"], "bold"), f": {row['advice']}")), (0, 0, 1, 0), expand=False)
     where, spared = plain(row["module"] or "(outside)"), duration(row["saving_ns"])
     title = Text.assemble(
         f"{row['rank']:<{_INDENT}}", (row["family"], "bold"), f"  {where}  at most {spared} of the {what}, ",
@@ -40,9 +48,15 @@ def _paragraph(row: dict[str, Any], what: str) -> RenderableType:
     return Group(title, Padding(Group(Text(row["advice"]), command), (0, 0, 1, _INDENT), expand=False))
 
 
-def line(rows: list[dict[str, Any]], what: str, command: str) -> Text:
-    """Findings on one line: ``Findings (the most each saves of the median step): host_wait top.mlp 6.6 %, …``."""
-    parts = [f"{row['family']} {plain(row['module'] or '(outside)')} {percent(row['saving_share'])}" for row in rows]
-    text = Text.assemble((f"Findings (the most each saves of the {what}): ", "bold"), f"{', '.join(parts)}: ", command)
-    text.no_wrap, text.overflow = True, "ignore"
-    return text
+def lines(rows: list[dict[str, Any]], what: str, command: str) -> list[Text]:
+    """Findings on one line, between notes: ``Findings (the most each saves of the median step): host_wait …``."""
+    title = f"Findings (the most each saves of the {what}): "
+    names = [
+        f"{row['family']} {plain(row['module'] or '(outside)')} {percent(row['saving_share'])}"
+        for row in rows
+        if not _is_note(row)
+    ]
+    parts = [(f"{row['family']}: ", row["advice"]) for row in rows if _is_note(row)]
+    if names:
+        parts.insert(int(not rows[0]["rank"]), (title, f"{', '.join(names)}: {command}"))
+    return [Text.assemble((bold, "bold"), text, no_wrap=True, overflow="ignore") for bold, text in parts]

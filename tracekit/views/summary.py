@@ -92,12 +92,8 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
         title = f"Why some time has no {words.node}, and what to do"
         parts += [Text(title, style="bold"), _bullets(sentences), Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
-    if rows := findings.first(dataset):
-        parts.append(
-            findings.line(
-                rows, budget_view.window(dataset), f"tracekit show findings {shlex.quote(plain(str(dataset.folder)))}"
-            )
-        )
+    command = f"tracekit show findings {shlex.quote(plain(str(dataset.folder)))}"
+    parts += findings.lines(findings.first(dataset), budget_view.window(dataset), command)
     return Group(*parts)
 
 

@@ -2,11 +2,11 @@
 
 Each family of findings looks in the tables for what may cost time; the model of the step
 (:mod:`tracekit.analyses.whatif`) then computes what mending it would save at the most. What is hidden behind other work
-saves nothing and is not listed.
+saves nothing and is not listed, and what mends the host saves no more than the time in which the device idles.
 
-To add a family, write ``findings/<name>.py`` with ``NAME`` and ``candidates`` as
-:class:`~tracekit.analyses.findings.base.Family` has them, add it to ``FAMILIES``, and a program with the fault and
-without it to the tests.
+To add a family, write a function in the file of what it looks at (``host``, ``device``, ``copies``, ``ranks``) that
+gives candidates, add it to ``FAMILIES`` and its text to ``advice``, and a program with the fault and without it to the
+tests.
 """
 
 from __future__ import annotations
@@ -17,25 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import budget
 from tracekit.analyses.base import Columns
-from tracekit.analyses.findings import (
-    allocation,
-    below_roof,
-    clock_drop,
-    data_loading,
-    elementwise_chain,
-    exposed_communication,
-    garbage_collection,
-    host_wait,
-    launch_bound,
-    pageable_copy,
-    recompilation,
-    repeated_copy,
-    straggler,
-    unlike_layers,
-)
-from tracekit.analyses.findings.base import Candidate, Family
-from tracekit.analyses.findings.rows import StepRows
+from tracekit.analyses.findings import copies, device, host, ranks
+from tracekit.analyses.findings.advice import advice, recorded_stacks, time_text
+from tracekit.analyses.findings.rows import WORKS, Candidate, Family, StepRows
 from tracekit.analyses.findings.sample import sampled
 from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
@@ -45,14 +31,32 @@ from tracekit.errors import UsageError, did_you_mean
 NAME = "findings"
 ANSWER = ("family", "module", "saving_share", "saving_ns", "advice")
 FAMILIES: tuple[Family, ...] = (
-    *(host_wait, launch_bound, data_loading, pageable_copy, repeated_copy, elementwise_chain),
-    *(exposed_communication, straggler, unlike_layers, allocation, recompilation, garbage_collection),
-    *(clock_drop, below_roof),
+    Family("host_wait", host.waits, mends_host=True),
+    Family("launch_bound", host.launch_bound, mends_host=True),
+    Family("data_loading", host.data_loading, mends_host=True),
+    Family("host_code", host.host_code, mends_host=True),
+    Family("pageable_copy", copies.pageable),
+    Family("repeated_copy", copies.repeated),
+    Family("elementwise_chain", device.elementwise_chain),
+    Family("exposed_communication", ranks.exposed),
+    Family("straggler", ranks.straggler),
+    Family("unlike_layers", device.unlike_layers),
+    Family("allocation", host.allocation, mends_host=True),
+    Family("recompilation", host.recompilation, mends_host=True),
+    Family("garbage_collection", host.garbage_collection, mends_host=True),
+    Family("clock_drop", device.clock_drop),
+    Family("shared_gpu", device.shared_gpu, mends_host=True),
+    Family("below_roof", device.below_roof),
 )
+#: What is said beside findings: of the recorder, before them, and of idle time that none of them explains, after them.
+RECORDER, UNEXPLAINED = NOTES = ("recorder", "unexplained")
 #: Findings that would save a smaller share of the median step are not listed.
 _LEAST_SHARE = 0.01
 #: By which share of a saving the model may err, as delays of single launches vary: the bound is so much larger.
 _ERROR = 0.03
+#: Candidates that stand instead of others must save so many times as much; notes are made where the device idles for
+#: such a share of the step, with kinds that have such a share of that.
+_CLEARLY, _IDLE_SHARE, _LEAST_KIND = 1.2, 0.05, 0.05
 #: How many candidates of a family the model is asked about; how many of all families, given how many calls and pieces
 #: of work it plays each time, are asked about at least.
 _MOST_OF_FAMILY, _LEAST_ASKED, _MOST_PLAYED = 4, 4, 3_000_000
@@ -62,11 +66,12 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """What could be had back of the median step, the most first.
 
     Returns:
-        A row per finding: ``family``, ``module`` (path, of layers that are alike with ``*`` for their numbers; null
-        outside modules), ``rank`` (from 1), ``saving_ns`` (the most that mending it saves of the median step, by the
+        A row per finding: ``family``, ``module`` (path, of layers that are alike as a pattern; null outside modules),
+        ``rank`` (from 1), ``saving_ns`` (the most that mending it saves of the median step, by the
         model with 3 % for its error; what findings save together can be less than their sum), ``saving_share`` (of that
         step), ``evidence`` (``table``, the first ``ids`` of rows there, of ``waits`` their ``start_ns``, their
         ``count``, and the ``command`` that shows more) and ``advice``.
+        The notes ``recorder``, ranked 0, and ``unexplained``, the last, save 0.
 
     Raises:
         UsageError: If the dataset is a subtree.
@@ -100,7 +105,7 @@ _TYPES = {"rank": np.int64, "saving_ns": np.int64, "saving_share": np.float64}
 
 
 def findings(dataset: Dataset) -> list[Finding]:
-    """What could be had back of the median step, the most first."""
+    """What could be had back of the median step, the most first, with notes of what it is worth and what is left."""
     if dataset.root is not None:
         raise UsageError(f"{NAME} are of whole devices; ask the whole dataset, without --path")
     sample = sampled(dataset)
@@ -111,20 +116,67 @@ def findings(dataset: Dataset) -> list[Finding]:
     found = []
     for family, candidate in _asked(steps, least):
         saving = steps.model.saved_ns(candidate.edit, fastest=candidate.fastest)
-        if min(saving, candidate.most_ns) >= least:
-            bound = min(round((1 + _ERROR) * saving), int(candidate.most_ns), steps.step_ns)
-            found.append((bound, family, candidate))
-    found.sort(key=lambda one: -one[0])
-    return [_finding(rank, *one, steps.step_ns) for rank, one in enumerate(found, 1)]
+        most = min(candidate.most_ns, steps.idle_ns) if family.mends_host else candidate.most_ns
+        if min(saving, most) >= least:
+            found.append(_Saving(min(round((1 + _ERROR) * saving), int(most), steps.step_ns), family, candidate))
+    found = sorted(_without_doubles(steps, found), key=lambda one: -one.ns)
+    rows = [_finding(rank, one, steps.step_ns) for rank, one in enumerate(found, 1)]
+    if steps.idle_ns < _IDLE_SHARE * steps.step_ns:
+        return rows
+    recorder = [_note(steps, RECORDER, 0, advice(None, RECORDER))] if recorded_stacks(dataset) else []
+    return [*recorder, *rows, *_unexplained(steps, found)]
 
 
-def _asked(steps: StepRows, least: float) -> list[tuple[str, Candidate]]:
+class _Saving(NamedTuple):
+    """What a candidate saves at the most."""
+
+    ns: int
+    family: Family
+    candidate: Candidate
+
+
+def _without_doubles(steps: StepRows, found: list[_Saving]) -> list[_Saving]:
+    """Either candidates that stand instead of others in their modules, or these, whichever save clearly more."""
+    gone: set[int] = set()
+    for number, one in enumerate(found):
+        if one.candidate.instead:
+            others = [other for other, each in enumerate(found) if _lies_in(steps, each.candidate, one.candidate)]
+            most = max((found[other].ns for other in others), default=0)
+            gone |= {*others} if one.ns > _CLEARLY * most else {number}
+    return [one for number, one in enumerate(found) if number not in gone]
+
+
+def _lies_in(steps: StepRows, candidate: Candidate, whole: Candidate) -> bool:
+    inside = [any(row <= own < steps.modules.end[row] for row in whole.rows) for own in candidate.rows]
+    return bool(inside) and all(inside) and not candidate.instead
+
+
+def _unexplained(steps: StepRows, found: list[_Saving]) -> list[Finding]:
+    """What the device waits for where findings explain less than half of its idle time."""
+    explained = sum(one.ns for one in found if one.family.mends_host or one.family.candidates is copies.pageable)
+    if 2 * explained >= steps.idle_ns:
+        return []
+    rows, kinds = budget.overview(steps.dataset), []
+    for row in np.argsort(-rows["median_ns"], kind="stable").tolist():
+        kind, share = rows["kind"][row], rows["median_ns"][row] / steps.idle_ns
+        if kind not in WORKS and share >= _LEAST_KIND:
+            where = ", ".join(f"{name} {part:.0%}" for name, part in rows["leading"][row][:2])
+            kinds.append(f"{kind.replace('_', ' ')} {share:.0%} ({where})")
+    figures = {"idle": time_text(steps.idle_ns), "share": steps.idle_ns / steps.step_ns, "kinds": "; ".join(kinds)}
+    return [_note(steps, UNEXPLAINED, len(found) + 1, advice(None, UNEXPLAINED, **figures))]
+
+
+def _note(steps: StepRows, name: str, rank: int, text: str) -> Finding:
+    return Finding(name, None, rank, 0, 0.0, steps.evidence("steps", np.zeros(0, np.int64), "budget"), text)
+
+
+def _asked(steps: StepRows, least: float) -> list[tuple[Family, Candidate]]:
     """The candidates that the model is asked about, each with its family: those that may save most."""
-    promising: list[tuple[str, Candidate]] = []
+    promising: list[tuple[Family, Candidate]] = []
     for family in FAMILIES:
         candidates = (candidate for candidate in family.candidates(steps) if candidate.most_ns >= least)
         largest = nlargest(_MOST_OF_FAMILY, candidates, key=lambda one: one.most_ns)
-        promising += [(family.NAME, candidate) for candidate in largest]
+        promising += [(family, candidate) for candidate in largest]
     number = max(_LEAST_ASKED, _MOST_PLAYED // max(1, steps.work.start.size + steps.events.start.size))
     return nlargest(number, promising, key=lambda one: one[1].most_ns)
 
@@ -141,8 +193,9 @@ def _worked(report: Dataset) -> bool:
     return bool((lasts & ~np.isin(kinds.code, kinds.of("cpu_op"))).any())
 
 
-def _finding(rank: int, saving: int, family: str, candidate: Candidate, step_ns: int) -> Finding:
-    return Finding(family, candidate.module, rank, saving, saving / step_ns, candidate.evidence, candidate.advice)
+def _finding(rank: int, one: _Saving, step_ns: int) -> Finding:
+    of = one.candidate
+    return Finding(one.family.name, of.module, rank, one.ns, one.ns / step_ns, of.evidence, of.advice)
 
 
 def check_family(name: str) -> None:
@@ -151,6 +204,6 @@ def check_family(name: str) -> None:
     Raises:
         UsageError: If there is none.
     """
-    names = [family.NAME for family in FAMILIES]
+    names = [family.name for family in FAMILIES]
     if name not in names:
         raise UsageError(f"there is no family of findings {name}; {did_you_mean(name, names)}")

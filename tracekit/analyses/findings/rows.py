@@ -1,17 +1,22 @@
-"""The calls of CUDA and the device work of a dataset's steps, with the columns that families of findings look at."""
+"""What families of findings look at, calls of CUDA and device work of steps, and what they give: candidates."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from tracekit.analyses.alignment.clocks import Clock
+from tracekit.analyses.findings.advice import advice, engine_of
 from tracekit.analyses.subtrees import hierarchy, patterns
 from tracekit.analyses.whatif import StepModel
-from tracekit.analyses.whatif.edits import Removal, Stretches
+from tracekit.analyses.whatif.edits import Edit, Removal, Stretches
+from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.analyses.windows import thread_keys, windows_of
 from tracekit.arrays.codes import Labels, labels, lookup, positions
 from tracekit.arrays.columns import integers
@@ -22,7 +27,60 @@ from tracekit.errors import plain
 
 #: How many rows evidence names.
 _MOST_IDS = 10
-_COLUMNS = ("kernel_id", "kind", "full_name", "bytes", "copy_kind", "call_id", "grid_x", "rank", "pid", "device")
+_COLUMNS = (
+    "kernel_id",
+    "kind",
+    "full_name",
+    "bytes",
+    "copy_kind",
+    "call_id",
+    "grid_x",
+    "rank",
+    "pid",
+    "device",
+    "collective",
+)
+
+
+#: Kinds of a budget in which the device works.
+WORKS = ("compute", "communication", "communication_wait", "copy")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something that may cost wall clock, and how the model changes if it is mended.
+
+    Attributes:
+        module: Path of the module, of layers that are alike as a pattern; None outside modules.
+        most_ns: The most that a median step can save: what is cheap to compute and never too little.
+        edit: Mends it in the model.
+        evidence: ``table``, the first ``ids`` of its rows, their ``count``, and the ``command`` that shows more.
+        advice: What to do, in two sentences.
+        fastest: Whether mending it makes all processes and devices like the fastest.
+        rows: Of what concerns the host in modules, these.
+        instead: Whether it takes the place of other candidates for the host in modules of these rows.
+    """
+
+    module: str | None
+    most_ns: float
+    edit: Edit
+    evidence: dict[str, Any]
+    advice: str
+    fastest: bool = False
+    rows: tuple[int, ...] = ()
+    instead: bool = False
+
+
+class Family(NamedTuple):
+    """One kind of cost: its name, a word of the field, and what the tables show of it.
+
+    What cannot save anything may be among that. A family mends the host if the device idles less for it, and so can
+    save no more than the time in which it idles.
+    """
+
+    name: str
+    candidates: Callable[[StepRows], Iterator[Candidate]]
+    mends_host: bool = False
 
 
 class Waits(NamedTuple):
@@ -53,7 +111,7 @@ class StepRows:
         patterns: Of every module its path with ``*`` for the numbers of layers; the last one, None, is for no module.
         model: The model of its steps.
         steps: How many windows that last the process and device with the most of them has.
-        step_ns: The median step.
+        step_ns: The median step; ``idle_ns`` the part of it in which the device is idle.
         events: Calls of CUDA by thread and start.
         work: Device work by start.
         calls: Calls of modules.
@@ -66,7 +124,7 @@ class StepRows:
         call: Of all work its call of a module, or -1.
         bytes: Of all work the bytes that it copies, or -1.
         before: Of every event the one before it on its thread that launches work or blocks, or -1; ``after`` the next.
-        code: Of every event how much code ran before it.
+        previous: Of every event the one before it in its program, or -1; ``code``, how much code ran since.
         in_step: Which work ran in steps; of a recording without steps, all.
     """
 
@@ -78,7 +136,9 @@ class StepRows:
         steps = changing.found.steps
         windows = windows_of(self.work.line, self.work.step, self.work.start, self.work.end, steps)
         self.steps = int(np.bincount(windows.line[windows.end > windows.start]).max(initial=0))
+        self.idle_ns = sum(ns for kind, ns in self.model.before.items() if kind not in WORKS)
         self.step_ns = sum(self.model.before.values())
+        self.previous = changing.tasks.previous
         self.code = np.where(changing.tasks.previous >= 0, changing.tasks.code, 0)
         self.launched = np.full(self.events.start.size, -1)
         own = np.flatnonzero(self.work.event >= 0)[::-1]
@@ -89,7 +149,6 @@ class StepRows:
         self.call, self.bytes = (self.column(name) for name in ("call_id", "bytes"))
         self.in_step: Flags = (self.step >= 0) | (self.step.max(initial=-1) < 0)
         self.waits = self._waits()
-        self._edges: dict[int, Ints] = {}
         self.wait = np.full(self.events.start.size, -1)
         own = np.flatnonzero(self.waits.event >= 0)[::-1]
         self.wait[self.waits.event[own]] = own
@@ -114,26 +173,24 @@ class StepRows:
         """A column of integers of the table ``kernels``, of all work."""
         return lookup(integers(self._kernels, name), self._at).astype(np.int64)
 
-    def _waits(self) -> Waits:
-        parts, threads = [], 0
+    def _parts(self) -> Iterator[tuple[Dataset, Recorded, Clock, int]]:
+        """Every report, what it holds, its clock, and how many threads the ones before it have."""
+        threads = 0
         for (part, found), clock in zip(self.model.parts, self.model.clocks, strict=True):
+            yield part, found, clock, threads
+            threads += found.threads.size
+
+    def _waits(self) -> Waits:
+        parts = []
+        for part, found, clock, threads in self._parts():
             table = part.table("waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "step_id"])
             thread, begin = positions(thread_keys(table), found.threads), integers(table, "start_ns")
-            kinds, names = (labels(table, name) for name in ("kind", "name"))
-            parts.append(
-                Waits(
-                    begin,
-                    np.where(thread >= 0, thread + threads, -1),
-                    clock.at(begin),
-                    clock.at(begin + integers(table, "dur_ns")),
-                    np.array(kinds.named(kinds.code), object),
-                    np.array(names.named(names.code), object),
-                    self.modules.rows(table),
-                    integers(table, "step_id").astype(np.int64),
-                    thread,
-                )
-            )
-            threads += found.threads.size
+            kinds, names = (labels(table, column) for column in ("kind", "name"))
+            start, end = clock.at(begin), clock.at(begin + integers(table, "dur_ns"))
+            kind, name = (np.array(words.named(words.code), object) for words in (kinds, names))
+            module, step = self.modules.rows(table), integers(table, "step_id").astype(np.int64)
+            of_model = np.where(thread >= 0, thread + threads, -1)
+            parts.append(Waits(begin, of_model, start, end, kind, name, module, step, thread))
         waits = Waits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         return waits._replace(event=self._event_around(waits))
 
@@ -200,19 +257,9 @@ class StepRows:
             gone, time = gone[kept], np.minimum(time, self.events.start[gone] - since)[kept]
         if code == "none":
             gone, time = calls, np.zeros(calls.size, np.int64)
-        shorter, behind = self._code_behind(calls) if code != "none" else (calls[:0], calls[:0])
-        ns = (self.events.end - self.events.start)[gone].sum() + time.sum() + behind.sum()
+        ns = (self.events.end - self.events.start)[gone].sum() + time.sum()
         ns += (self.work.end - self.work.start)[work].sum()
-        return Removal(gone, np.append(gone, shorter), np.append(time, behind), work, int(ns))
-
-    def _code_behind(self, calls: Rows) -> tuple[Rows, Ints]:
-        """The code from the return of calls until a call of a module begins or ends, if nothing is called before."""
-        nexts = calls[calls + 1 < self.events.start.size] + 1
-        nexts = nexts[self.events.thread[nexts] == self.events.thread[nexts - 1]]
-        end = self.events.end[nexts - 1]
-        until = self.edges(self.events.thread[nexts], end, end)[1]
-        within = until < self.events.start[nexts]
-        return nexts[within], (until - end)[within]
+        return Removal(gone, gone, time, work, int(ns))
 
     def edges(self, thread: Rows, start: Ints, end: Ints) -> tuple[Ints, Ints]:
         """When calls of modules last began or ended before some times of threads, or a call blocked or launched work.
@@ -221,25 +268,27 @@ class StepRows:
         """
         before, after = start.copy(), end.copy()
         for number in np.unique(thread).tolist():
-            edge, asked = self._edges_of(number), np.flatnonzero(thread == number)
+            edge, asked = self._edges.get(number, start[:0]), np.flatnonzero(thread == number)
             low = np.searchsorted(edge, start[asked], side="left") - 1
             high = np.searchsorted(edge, end[asked], side="right")
             before[asked] = np.where(low >= 0, np.append(edge, 0)[low], start[asked])
             after[asked] = np.where(high < edge.size, np.append(edge, 0)[np.minimum(high, edge.size)], end[asked])
         return before, after
 
-    def _edges_of(self, thread: int) -> Ints:
-        if thread not in self._edges:
-            calls = self.calls.thread == thread
-            events = (self.events.thread == thread) & ((self.launched >= 0) | self.events.blocks)
-            edges = [self.calls.start[calls], self.calls.end[calls], self.events.start[events], self.events.end[events]]
-            self._edges[thread] = np.sort(np.concatenate(edges))
-        return self._edges[thread]
+    @cached_property
+    def _edges(self) -> dict[int, Ints]:
+        """The edges of each thread."""
+        edges, telling = {}, (self.launched >= 0) | self.events.blocks
+        for thread in np.unique(np.append(self.calls.thread, self.events.thread)).tolist():
+            calls, events = self.calls.thread == thread, (self.events.thread == thread) & telling
+            times = [self.calls.start[calls], self.calls.end[calls], self.events.start[events], self.events.end[events]]
+            edges[thread] = np.sort(np.concatenate(times))
+        return edges
 
     def stretches(self, phase: str) -> tuple[Stretches, Ints]:
         """The ranges of a phase of the program, on threads with calls of CUDA, and their ids."""
-        pieces, ids, threads = [], [], 0
-        for (part, found), clock in zip(self.model.parts, self.model.clocks, strict=True):
+        pieces, ids = [], []
+        for part, found, clock, threads in self._parts():
             table = part.table("ranges", ["range_id", "phase", "pid", "tid", "start_ns", "end_ns"])
             phases = labels(table, "phase")
             thread = positions(thread_keys(table), found.threads)
@@ -247,8 +296,37 @@ class StepRows:
             times = (clock.at(integers(table, name)[own]) for name in ("start_ns", "end_ns"))
             pieces.append(Stretches(thread[own] + threads, *times))
             ids.append(integers(table, "range_id")[own])
-            threads += found.threads.size
         return Stretches(*(np.concatenate(column) for column in zip(*pieces, strict=True))), np.concatenate(ids)
+
+    @cached_property
+    def phases(self) -> Stretches:
+        """The ranges of all phases whose code has a family of its own."""
+        parts = [self.stretches(phase)[0] for phase in ("data", "compile", "garbage_collection")]
+        return Stretches(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def ranges_of(self, thread: int, marked: tuple[str, ...]) -> tuple[Ints, Ints, np.ndarray[Any, Any]]:
+        """The start, end and text of the ranges of a thread that have other marks than some."""
+        part, found, clock, threads = max((one for one in self._parts() if one[3] <= thread), key=lambda one: one[3])
+        table = part.table("ranges", ["text", "marker", "pid", "tid", "start_ns", "end_ns"])
+        marks, names = (labels(table, name) for name in ("marker", "text"))
+        own = thread_keys(table) == found.threads[thread - threads]
+        rows = np.flatnonzero(own & ~np.isin(marks.code, marks.of(*marked)))
+        start, end = (clock.at(integers(table, name)[rows]) for name in ("start_ns", "end_ns"))
+        return start, end, np.array(names.named(names.code[rows]), object)
+
+    @cached_property
+    def engine(self) -> str | None:
+        """The engine whose run it is, if that is known."""
+        return engine_of(self.dataset)
+
+    def advice(self, name: str, **figures: Any) -> str:  # noqa: ANN401 - figures of any type
+        """What to do, in the engine's own words where it has some."""
+        return advice(self.engine, name, **figures)
+
+    def devices(self) -> list[str]:
+        """The names of all devices."""
+        manifest = self.dataset.manifest
+        return [str(device["name"]) for entry in manifest.get("reports", [manifest]) for device in entry["devices"]]
 
     def evidence(self, table: str, ids: Ints, question: str, module: Rows | None = None) -> dict[str, Any]:
         """Evidence: rows of a table, and the question that shows more of them."""
@@ -256,7 +334,7 @@ class StepRows:
         command = f"tracekit show {question} {where}"
         first = -1 if module is None or not module.size else int(module[0])
         if first >= 0:
-            command += f" --path {shlex.quote(plain(self.modules.path[first]))}"
+            command += f" --path {shlex.quote(plain(str(self.patterns[first])))}"
         return {"table": table, "ids": ids[:_MOST_IDS].tolist(), "count": int(ids.size), "command": command}
 
 

@@ -124,6 +124,11 @@ class StepModel:
         """The median step by kind of its budget."""
         return {row["kind"]: row["ns"] for row in self._before}
 
+    @property
+    def knows_dependencies(self) -> bool:
+        """Whether the report records what streams wait for, or has no several streams."""
+        return len(self._tasks) == 1
+
     def changing(self) -> Changing:
         """The model to be changed, with the likely dependencies where these are not recorded."""
         return Changing(self._found, self._tasks[0], self._modules, self._spans)

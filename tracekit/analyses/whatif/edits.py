@@ -99,14 +99,20 @@ def shortened(changing: Changing, work: Floats, calls: Floats) -> None:
 
 def without_code(changing: Changing, stretches: Stretches) -> None:
     """The code between calls of CUDA in some stretches of threads takes no time."""
-    events, previous, code = changing.found.events, changing.tasks.previous, changing.tasks.code.copy()
+    changing.tasks = replace(changing.tasks, code=changing.tasks.code - code_in(changing, stretches))
+
+
+def code_in(changing: Changing, stretches: Stretches) -> Ints:
+    """How much of the code before each call of CUDA lies in some stretches of threads."""
+    events, previous, code = changing.found.events, changing.tasks.previous, changing.tasks.code
+    spent = np.zeros(code.size, np.int64)
     for thread in np.unique(stretches.thread).tolist():
         own = stretches.thread == thread
         time = covered(stretches.start[own], stretches.end[own])
         rows = np.flatnonzero((events.thread == thread) & (previous >= 0))
-        spent = time.until(events.start[rows]) - time.until(events.end[previous[rows]])
-        code[rows] -= np.clip(spent, 0, code[rows])
-    changing.tasks = replace(changing.tasks, code=code)
+        within = time.until(events.start[rows]) - time.until(events.end[previous[rows]])
+        spent[rows] = np.clip(within, 0, code[rows])
+    return spent
 
 
 def _flags(rows: Rows, size: int) -> Flags:

@@ -1,0 +1,92 @@
+"""Copies and casts: from pageable memory, or the same again in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from tracekit.analyses.findings.advice import CAST, COPIED
+from tracekit.analyses.findings.rows import Candidate, StepRows
+from tracekit.analyses.whatif.edits import asynchronous, without
+from tracekit.arrays.groups import grouped
+from tracekit.arrays.types import Flags, Ints, Rows
+
+#: The bytes a ns that copies from pinned memory reach over 16 lanes, of PCIe 5.0 and, by the names of GPUs, older ones;
+#: and from which size on a copy shows the speed of the link.
+_LINK, _LINKS = 55.0, {"A100": 25.0, "A10": 25.0, "A30": 25.0, "A40": 25.0, "L4": 25.0, "V100": 12.0, "T4": 12.0}
+_LARGE, _LEAST_NS = 1 << 20, 500
+#: So many steps must have the same copy.
+_LEAST_STEPS = 3
+
+
+def pageable(steps: StepRows) -> Iterator[Candidate]:
+    """Copies to the device that block as the memory of the host is not pinned, by module."""
+    rows = np.flatnonzero(steps.uploads)
+    rows = rows[steps.counted(rows)]
+    for module, own in steps.by_pattern(steps.events.module[rows]):
+        yield _pageable(steps, module, rows[own])
+
+
+def _pageable(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
+    events, work = steps.events, steps.launched[rows]
+    after = steps.after[rows]
+    removal = steps.removed(after[(after >= 0) & (steps.wait_kind[after] == "synchronize")], rows[:0])
+    lasts = (steps.work.end - steps.work.start)[work]
+    copies = rows, work, np.minimum(_pinned(steps, work), lasts)
+    spared = steps.per_step(int((lasts - copies[2]).sum()))
+    most = steps.per_step(removal.ns + int((events.end - events.start)[rows].sum() + lasts.sum()))
+    evidence = steps.evidence("kernels", steps.work.kernel[work], "copies", events.module[rows])
+    edit = partial(asynchronous, copies=copies, after=removal)
+    # The device then idles no longer for the host, and copies for less time.
+    return Candidate(module, min(most, steps.idle_ns + spared), edit, evidence, steps.advice("pageable_copy"))
+
+
+def _pinned(steps: StepRows, work: Rows) -> Ints:
+    """How long copies take from pinned memory: as fast as the fastest large one recorded, else as the link."""
+    lasts, up = steps.work.end - steps.work.start, steps.copied("host-to-device")[:-1]
+    large = up & (lasts > 0) & (steps.bytes >= _LARGE)
+    large[steps.launched[np.flatnonzero(steps.uploads)]] = False
+    rates = steps.bytes[large] / lasts[large]
+    link = float(rates.max()) if rates.size else _link(steps)
+    return np.maximum(steps.bytes[work] / link, _LEAST_NS).astype(np.int64)
+
+
+def _link(steps: StepRows) -> float:
+    words = {word for name in steps.devices() for word in name.replace("-", " ").split()}
+    return min((speed for name, speed in _LINKS.items() if name in words), default=_LINK)
+
+
+def repeated(steps: StepRows) -> Iterator[Candidate]:
+    """Copies from the host and casts inside modules that every step has, by module."""
+    for chosen, question, text in ((_copies(steps), "copies", COPIED), (_casts(steps), "module_kernels", CAST)):
+        rows = _in_every_step(steps, np.flatnonzero(chosen & (steps.work.module >= 0) & (steps.step >= 0)))
+        for module, own in steps.by_pattern(steps.work.module[rows]):
+            removal = steps.removal(rows[own])
+            evidence = steps.evidence("kernels", steps.work.kernel[rows[own]], question, steps.work.module[rows[own]])
+            yield Candidate(module, steps.per_step(removal.ns), partial(without, removal=removal), evidence, text)
+
+
+def _copies(steps: StepRows) -> Flags:
+    """Copies from the host that do not block: those that do have a family of their own."""
+    blocks = np.append(steps.events.blocks, False)[steps.work.event]
+    return np.asarray(steps.copied("host-to-device")[:-1] & ~blocks)
+
+
+def _casts(steps: StepRows) -> Flags:
+    """Kernels with which torch casts: copies of elements with another dtype on one side."""
+    names = steps.words("full_name")
+    copies = names.containing("copy_kernel")
+    casts = [names.containing(text) for text in ("withcast", "float16_copy", "float8", "float4")]
+    return np.isin(names.code, np.intersect1d(copies, np.concatenate(casts)))
+
+
+def _in_every_step(steps: StepRows, rows: Rows) -> Rows:
+    """Those that every step has in the same module, with the same name and size."""
+    names, grid = steps.work.name, steps.column("grid_x")
+    group, _ = grouped((steps.work.module[rows], names[rows], steps.bytes[rows], grid[rows]))
+    pairs = np.unique(np.stack([group, steps.step[rows]]), axis=1)
+    number = np.bincount(pairs[0], minlength=1)
+    every = np.unique(steps.step[steps.step >= 0]).size
+    return rows[(number >= max(_LEAST_STEPS, every))[group]] if rows.size else rows
