@@ -494,3 +494,50 @@ def test_a_failing_gate_names_a_step_once() -> None:
         "slower by 20.0 %, more than 5.0 %: step",
         "slower by 20.0 %, more than 5.0 %: step train",
     ]
+
+
+def decoding(steps: int, scale: float = 1.0) -> str:
+    """Steps of decoding, the attention of which takes longer from one to the next."""
+    chance = np.random.default_rng(steps)
+    times = (scale * (2_000 + 10 * np.arange(steps)) * chance.normal(1, 0.005, steps)).astype(int)
+    return serving(*[("DECODE", 1, int(time)) for time in times])
+
+
+@pytest.mark.parametrize("limit", ["2%", "3%"])
+@pytest.mark.parametrize("lengths", [(160, 200), (200, 160)])
+def test_runs_of_other_lengths_are_compared_where_steps_have_the_same_place(
+    tmp_path: Path, lengths: tuple[int, int], limit: str
+) -> None:
+    before, after = (parsed(tmp_path, f"{length}", decoding(length)) for length in lengths)
+    slower = parsed(tmp_path, "slower", decoding(lengths[1], 1.035))
+    code, text = said(before, after, "--fail-over", limit)
+    assert code == 0
+    assert "same place in a row of such steps, are compared" in text.replace("\n", " ")
+    assert ("100.0 % of the time in steps of the first run" in text.replace("\n", " ")) == (lengths[0] == 160)
+    assert said(before, slower, "--fail-over", limit)[0] == 3
+
+
+def test_the_noise_between_runs_is_learned_from_several_baselines(tmp_path: Path) -> None:
+    runs = {time: parsed(tmp_path, f"r{time}", serving(*[("DECODE", 1, time)] * 5)) for time in (900, 1000, 1050, 1100)}
+    equal, slow = (
+        parsed(tmp_path, name, serving(*[("DECODE", 1, time)] * 5)) for name, time in (("e", 1120), ("s", 3000))
+    )
+    folders = [run.folder for run in runs.values()]
+    assert said(runs[1000], equal, "--fail-over", "5%")[0] == 3
+    assert command("diff", *folders, equal.folder, "--fail-over", "5%").code == 0
+    outcome = command("diff", *folders, slow.folder, "--fail-over", "5%", "--json")
+    assert outcome.code == 3
+    found = json.loads(outcome.out)
+    assert set(found) == {"notes", "wall_clocks", "rows", "phases", "kernels", "failed"}
+    assert found["notes"][0].startswith("Noise between runs is learned from 4 baselines: whole steps vary by ")
+    assert {row["path"] for row in found["failed"]} == {"decode", "top"}
+    assert {row["before_ns"] for row in found["rows"]} == {1050}
+
+
+def test_several_equal_baselines_let_small_changes_pass_as_before(tmp_path: Path) -> None:
+    same = [parsed(tmp_path, f"r{at}", steps(*["gemm 1000,relu 10"] * 5)).folder for at in range(3)]
+    slow = parsed(tmp_path, "s", steps(*["gemm 1030,gelu 10"] * 5)).folder
+    assert command("diff", *same, same[0], "--fail-over", "0%").code == 0
+    outcome = command("diff", *same, slow, "--fail-over", "2%")
+    assert outcome.code == 3
+    assert "gelu" in outcome.out

@@ -22,6 +22,7 @@ from tracekit.analyses.coverage import certainty_of_work
 from tracekit.analyses.durations import duration
 from tracekit.analyses.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
 from tracekit.analyses.nodes import noun
+from tracekit.analyses.noise import chance_of_gap, common_shifts, scales
 from tracekit.analyses.phase_times import PHASES
 from tracekit.analyses.step_metrics import KEYS, Mix, in_blocks, mix
 from tracekit.analyses.step_times import StepTimes
@@ -32,6 +33,7 @@ from tracekit.dataset.patterns import Pattern
 from tracekit.errors import UsageError
 
 _FEW_STEPS = 5
+_PLACE = ", and of the same place in a row of such steps,"
 _SIDES = ("before", "after")
 #: How many kinds and sizes of steps a note names.
 _MOST_NAMED = 3
@@ -131,6 +133,89 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
     patterns = patterns_of(after, names[1]) | patterns_of(before, names[0])
     tables = _with_phases(rows, phases), _changed_kernels(own, rows)
     return Difference(*tables, notes, phases, noun(after), patterns, wall_clocks(before, after))
+
+
+def compare_with_several(baselines: Sequence[Dataset], after: Dataset, options: Options) -> Difference:
+    """Compares a dataset with several of equal software, from which the noise between runs is learned.
+
+    Each row is that of the baseline whose change is the median. It is slower or faster only if it is so in comparison
+    with all baselines, by more than these differ among themselves.
+    """
+    pairs = [compare(before, after, options) for before in baselines]
+    if len(pairs) == 1:
+        return pairs[0]
+    rows = pd.concat([pair.rows.assign(pair=at) for at, pair in enumerate(pairs)], ignore_index=True)
+    rows["key"] = rows[KEYS].fillna("").agg("\0".join, axis=1)
+    rows["log"] = np.log(
+        (rows["after_ns"] / rows["before_ns"]).where(~rows["status"].isin(("added", "gone", "unlike")))
+    )
+    logs = rows.pivot(index="key", columns="pair", values="log").replace([np.inf, -np.inf], np.nan)
+    order = rows.sort_values("log", na_position="last", kind="stable").groupby("key", sort=False)
+    middle = (order["log"].transform("count") - 1).clip(lower=0) // 2
+    chosen = rows.loc[order.cumcount().eq(middle).pipe(lambda kept: kept.index[kept])].sort_values(["pair", "key"])
+    is_module = (chosen["what"] == "module").to_numpy(bool)
+    between, scale = _chance_between(logs.loc[chosen["key"]].to_numpy(np.float64), is_module)
+    chosen["chance"] = np.fmax(chosen["chance"], between)
+    judged = chosen["status"].isin(("slower", "faster", "same"))
+    unlike = (chosen["status"] == "unlike").to_numpy(bool)
+    chosen.loc[judged, "status"] = np.array(_status(chosen, options.threshold, unlike), object)[judged]
+    chosen = chosen.iloc[np.lexsort((chosen["path"], -chosen["change_ns"].abs(), chosen["what"] != "step"))]
+    of_pair = set(zip(chosen["key"], chosen["pair"], strict=True))
+    parts = (_of_chosen([getattr(pair, name) for pair in pairs], of_pair) for name in ("kernels", "phases"))
+    notes = dict.fromkeys(note for pair in pairs for note in pair.notes)
+    learned = [_percent(float(np.median(part))) for part in (scale[~is_module], scale[is_module]) if part.size]
+    noise = f"Noise between runs is learned from {len(pairs)} baselines: whole steps vary by "
+    noise += f"{' and modules by '.join(learned)}."
+    kept = chosen.drop(columns=["key", "pair", "log"]).reset_index(drop=True)
+    clocks = {
+        kind: _median_clock([one.wall_clocks[kind] for one in pairs if kind in one.wall_clocks])
+        for pair in pairs
+        for kind in pair.wall_clocks
+    }
+    patterns = {path: pattern for pair in pairs for path, pattern in pair.patterns.items()}
+    kernels, phases = parts
+    return Difference(kept, kernels, [noise, *notes], phases, pairs[0].node, patterns, clocks)
+
+
+def _chance_between(logs: Floats, modules: Flags) -> tuple[Floats, Floats]:
+    """How likely a run of equal software differs as much from all baselines, with or without clocks; and the noise.
+
+    Args:
+        logs: For each row the logarithm of its change since each baseline.
+        modules: Which rows are modules.
+    """
+    values = np.pad(-logs, ((0, 0), (0, 1)))
+    machine = np.zeros(values.shape[1], np.int64)
+    shifts, _ = common_shifts(values[modules], machine, THRESHOLD)
+    alone = _gaps(values)
+    beside = _gaps(values - shifts)
+    chance = np.where(modules, np.minimum(1.0, 2 * np.minimum(alone[0], beside[0])), alone[0])
+    return chance, np.where(modules, beside[1], alone[1])
+
+
+def _gaps(values: Floats) -> tuple[Floats, Floats]:
+    old, new = values[:, :-1], values[:, -1]
+    scale = scales(old, np.full(old.shape, np.nan), np.zeros(old.shape[1], np.int64))
+    known = np.isfinite(old)
+    gap = np.maximum(new - np.where(known, old, -np.inf).max(axis=1), np.where(known, old, np.inf).min(axis=1) - new)
+    chance = [
+        1.0 if not 0 < one < math.inf else min(1.0, 2 * chance_of_gap(one, count, 1, min(3, max(count - 1, 1))))
+        for one, count in zip((gap / scale).tolist(), known.sum(axis=1).tolist(), strict=True)
+    ]
+    return np.array(chance), scale
+
+
+def _of_chosen(frames: list[pd.DataFrame], chosen: set[tuple[str, int]]) -> pd.DataFrame:
+    parts = []
+    for at, frame in enumerate(frames):
+        keys = frame[KEYS].fillna("").to_numpy(str).tolist()
+        parts.append(frame[np.array([("\0".join(key), at) in chosen for key in keys], bool)])
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+def _median_clock(clocks: list[WallClock]) -> WallClock:
+    before, after = (round(float(np.median(side))) for side in zip(*clocks, strict=True))
+    return WallClock(before, after)
 
 
 def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:
@@ -382,7 +467,7 @@ def of_mix(mix: Mix) -> list[str]:
         return []
     before, after = (_percent(share) for share in mix.covered)
     notes = [
-        "Only steps of the same kind and size are compared: "
+        f"Only steps of the same kind and size{_PLACE if mix.places else ''} are compared: "
         f"{before} of the time in steps of the first run, {after} of the second."
     ]
     if mix.changed:

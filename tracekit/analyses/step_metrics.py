@@ -130,6 +130,9 @@ PROPERTIES = frozenset(("kind", *_SIZES))
 #: The kind of steps whose kind is unknown.
 STEP = "step"
 _BEFORE_FIRST = -1
+_TRAIN = "train"
+#: So many steps in a row have nearly the same context; what divides their number from the text before it.
+_BLOCK, _BLOCK_MARK = 16, "\0"
 _NO_SIZE = "{}"
 #: The mix of steps changed if a kind and size gained or lost more than this share of the steps.
 _MIX_CHANGE = 0.01
@@ -138,12 +141,13 @@ _MIX_CHANGE = 0.01
 class Mix(NamedTuple):
     """How much of the time of two runs is in steps of common kinds and sizes, and which kinds and sizes changed shares.
 
-    ``several`` is whether there is more than one kind and size.
+    ``several`` is whether there is more than one kind and size, or ``places`` in a row of such steps.
     """
 
     covered: tuple[float, float]
     changed: list[tuple[str, float, float]]
     several: bool
+    places: bool
 
 
 def common_properties(*datasets: Dataset) -> frozenset[str]:
@@ -156,21 +160,38 @@ def _properties(dataset: Dataset) -> set[str]:
     return {name for table in tables for name in PROPERTIES if table.column(name).null_count < table.num_rows}
 
 
-def step_kinds(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
-    """By ``step_id`` kind, size as JSON or null, and ``alike``: the same text for steps that can be compared."""
-    steps = dataset.table("steps", ["step_id", "kind", *_SIZES]).to_pydict()
+def step_kinds(dataset: Dataset, properties: frozenset[str], *, places: bool = False) -> pd.DataFrame:
+    """By ``step_id`` kind, size as JSON or null, and ``alike``: the same text for steps that can be compared.
+
+    With places, only steps are that come as late in a row of like steps, as attention grows with the context; but those
+    of trainings.
+    """
+    steps = dataset.table("steps", ["step_id", "kind", *_SIZES, "pid", "start_ns"]).to_pydict()
     kinds = [kind or STEP for kind in steps["kind"]]
     names = [name for name in _SIZES if name in properties]
     sizes = [
         json.dumps({name: number for name in names if (number := steps[name][row]) is not None})
         for row in range(len(kinds))
     ]
-    rows = {
-        "kind": kinds,
-        "size": [None if size == _NO_SIZE else size for size in sizes],
-        "alike": [f"{kind if 'kind' in properties else STEP} {size}" for kind, size in zip(kinds, sizes, strict=True)],
-    }
+    alike = [f"{kind if 'kind' in properties else STEP} {size}" for kind, size in zip(kinds, sizes, strict=True)]
+    if places:
+        blocks = _blocks(alike, steps["pid"], steps["start_ns"])
+        for row, block in enumerate(blocks):
+            if block and kinds[row] != _TRAIN:
+                alike[row] += f"{_BLOCK_MARK}{block}"
+    rows = {"kind": kinds, "size": [None if size == _NO_SIZE else size for size in sizes], "alike": alike}
     return pd.DataFrame(rows, index=pd.Index(steps["step_id"], dtype="int64"), dtype=object)
+
+
+def _blocks(alike: Sequence[str], pid: Sequence[int], start_ns: Sequence[int]) -> list[int]:
+    """The place of each step in the row of like steps of its process, in blocks."""
+    place, blocks = 0, [0] * len(alike)
+    order = sorted(range(len(alike)), key=lambda step: (pid[step], start_ns[step]))
+    for before, step in pairwise([-1, *order]):
+        same = before >= 0 and (alike[before], pid[before]) == (alike[step], pid[step])
+        place = place + 1 if same else 0
+        blocks[step] = place // _BLOCK
+    return blocks
 
 
 def step_before(dataset: Dataset, work: pd.DataFrame) -> pd.Series[int]:
@@ -199,12 +220,16 @@ def mix(before: KeyTimes, after: KeyTimes) -> Mix:
     ]
     common = sides[0].index.intersection(sides[1].index)
     covered = [float(side["sum"].reindex(common).sum() / max(side["sum"].sum(), 1)) for side in sides]
-    shares = [side["size"] / max(side["size"].sum(), 1) for side in sides]
+    places = any(_BLOCK_MARK in alike for side in sides for alike in side.index)
+    sizes = [
+        side["size"].groupby(side.index.map(lambda alike: alike.partition(_BLOCK_MARK)[0])).sum() for side in sides
+    ]
+    shares = [size / max(size.sum(), 1) for size in sizes]
     both = pd.concat(shares, axis=1, keys=("before", "after")).fillna(0.0)
     moved = (both["after"] - both["before"]).abs()
     changed = both[moved > _MIX_CHANGE].loc[moved.sort_values(ascending=False).index[: (moved > _MIX_CHANGE).sum()]]
     named = [(step_name(str(row[0])), float(row[1]), float(row[2])) for row in changed.itertuples()]
-    return Mix((covered[0], covered[1]), named, len(both) > 1)
+    return Mix((covered[0], covered[1]), named, len(both) > 1 or places, places)
 
 
 def step_name(alike: str) -> str:

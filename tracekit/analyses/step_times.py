@@ -322,7 +322,7 @@ class _Kinds:
     """The steps of a report: their kinds and sizes, and numbers for what they are like."""
 
     def __init__(self, dataset: Dataset, properties: frozenset[str], alikes: Words) -> None:
-        kinds = step_kinds(dataset, properties)
+        kinds = step_kinds(dataset, properties, places=True)
         self.ids = np.asarray(kinds.index, np.int64)
         self.kind, self.size = kinds["kind"].tolist(), kinds["size"].tolist()
         self.sized = np.array([size is not None for size in self.size], bool)

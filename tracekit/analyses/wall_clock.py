@@ -1,8 +1,8 @@
 """The wall clock of steps in two runs, which can change where the time of no module does.
 
-That of a step is its window (see :mod:`tracekit.analyses.windows`). Only steps of the same kind, batch size and tokens
-are compared: of each size the medians, weighted by how many of it both runs have, so that another mix of sizes is no
-change.
+That of a step is its window (see :mod:`tracekit.analyses.windows`). Only steps of the same kind, batch size, tokens and
+place in a row of such steps are compared: of each the medians, weighted by how many both runs have, so that another mix
+is no change.
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ def _medians(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
     parts = []
     for part, step, ns in step_lengths(dataset.whole):
         windows = pd.DataFrame({"ns": ns}, index=step).query("ns > 0")
-        parts.append(windows.join(step_kinds(part, properties)["alike"], how="inner"))
+        parts.append(windows.join(step_kinds(part, properties, places=True)["alike"], how="inner"))
     return pd.concat(parts).groupby("alike", sort=False)["ns"].agg(ns="median", steps="size").reset_index()

@@ -1,4 +1,4 @@
-"""``tracekit diff``: what changed between two datasets."""
+"""``tracekit diff``: what changed between one or more datasets and a new one."""
 
 import argparse
 import math
@@ -6,14 +6,19 @@ import math
 from tracekit.cli.base import SLOWER, add_limits, add_top, console, opened, progress_bar
 
 NAME = "diff"
-HELP = "compare two datasets by module (or plain range) and shape"
+HELP = "compare datasets by module (or plain range) and shape"
 
 _MOST_ROWS = 30
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("before", metavar="BEFORE", help="dataset (or report) before the change")
+    parser.add_argument(
+        "before",
+        nargs="+",
+        metavar="BEFORE",
+        help="dataset (or report) before the change; of several, the noise between runs is learned",
+    )
     parser.add_argument("after", metavar="AFTER", help="dataset (or report) after the change")
     add_limits(
         parser,
@@ -35,15 +40,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares, prints, and judges by ``--fail-over``."""
-    from tracekit.analyses.difference import MIN_SHARE, Options, compare, part_of, slower_than
+    from tracekit.analyses.difference import MIN_SHARE, Options, compare_with_several, part_of, slower_than
     from tracekit.views import difference as view
     from tracekit.views.formatting import printed_json, records
 
     options = Options(strip_root=args.strip_root, shapes=not args.ignore_shapes)
-    before, after = opened(args.before), opened(args.after)
+    before, after = [opened(one) for one in args.before], opened(args.after)
     with progress_bar(quiet=False) as progress:
         progress("comparing", 0.0)
-        difference = part_of(compare(before, after, options), args.path, args.min_share or 0.0)
+        difference = part_of(compare_with_several(before, after, options), args.path, args.min_share or 0.0)
     limit = math.inf if args.fail_over is None else args.fail_over
     least = MIN_SHARE if args.min_share is None else args.min_share
     failed = records(slower_than(difference.rows, limit, least))

@@ -1,27 +1,31 @@
 """How the times of modules went over many runs, and which changed for good: ``tracekit trend``.
 
-``runs`` reads a series of runs and keeps medians, ``change_points`` finds where series of numbers changed.
+``runs`` reads a series of runs and keeps medians; what changed is judged by :mod:`~tracekit.analyses.noise`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import compress, pairwise
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import noise
 from tracekit.analyses.difference import MIN_SHARE, THRESHOLD
 from tracekit.analyses.nodes import noun
+from tracekit.analyses.noise import LEAST_RUNS, common_shifts
 from tracekit.analyses.step_metrics import step_name
-from tracekit.analyses.trend.change_points import LEAST_RUNS, Changes, changes, segments
 from tracekit.analyses.trend.runs import COLUMNS, WHOLE, Run, Series, listed
-from tracekit.arrays.types import Flags, Floats
+from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.dataset.patterns import Pattern
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
 from tracekit.storage.locations import Given
+
+#: A run is named as an outlier if so many modules and so large a part of them are off.
+_LEAST_OFF, _SHARE_OFF = 2, 0.05
 
 
 class Module(NamedTuple):
@@ -38,13 +42,13 @@ class Module(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A module whose own time changed for good.
+    """A module whose own time changed for good: in every later run it is beyond what runs differ.
 
     Attributes:
         module: The module.
         run: The place of the first run after the change.
-        before_ns: Its own time since the change before this one, as if the clocks of all runs were those of most.
-        after_ns: The same, until the next change.
+        before_ns: The median of its own time in the runs before, as if the clocks of all runs were those of most.
+        after_ns: The same of this run and those after it.
         confidence: How sure it is that not one change would be found if no module had changed.
     """
 
@@ -65,8 +69,8 @@ class Trend(NamedTuple):
 
     Attributes:
         runs: The runs in their order.
-        factors: By how much all modules together are slower in each run than in most: an effect of clocks.
-        noise: The standard deviation of a module's time between runs, as a share, beside these factors.
+        factors: By how much all modules together are slower in each run than in most of its machine: clocks.
+        noise: How much the time of most modules varies between runs, as a share, beside these factors.
         modules: Modules by kind and size of step, those with the most time first.
         changes: What changed, the largest change of time first.
         notes: What a reader must know, in sentences.
@@ -103,14 +107,22 @@ def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progres
     own = np.where(np.isnan(own) & ~np.isnan(subtree), 0.0, own)
     with np.errstate(divide="ignore"):
         logarithms = np.log(np.where(tested[:, None] & (trimmed > 0), trimmed, np.nan))
-    found = changes(logarithms, error, THRESHOLD)
+    machine = noise.machines_of([run.machine for run in series.runs])
+    shifts, differing = common_shifts(logarithms, machine, THRESHOLD)
+    values = logarithms - shifts
+    scale = noise.scales(values, error, machine)
+    off = noise.outliers(values, scale, machine, THRESHOLD)
     modules = _modules(table["subtree_ns"].index.to_list(), subtree, own)
-    changed = [change for row in {one.row for one in found.found} for change in _changes(modules[row], row, found)]
-    notes = series.notes + _of_judgement(series.runs, found, logarithms) + _of_presence(series.runs, modules.values())
+    found = noise.changes(np.where(off, np.nan, values), scale, machine, THRESHOLD)
+    changed = [_change(modules[one.row], one, shifts, off[one.row]) for one in found]
+    judged = (~np.isnan(values)).sum(axis=1)
+    notes = series.notes + _of_judgement(series.runs, judged[judged > 0])
+    notes += _of_outliers(series.runs, modules, values, off) if len(series.runs) >= LEAST_RUNS else []
+    notes += _of_clocks(series.runs, machine, shifts, differing) + _of_presence(series.runs, modules.values())
     return Trend(
         series.runs,
-        np.exp(found.common),
-        found.noise,
+        np.exp(shifts),
+        float(np.median(scale[judged >= LEAST_RUNS])) if (judged >= LEAST_RUNS).any() else 0.0,
         sorted(modules.values(), key=lambda module: -float(np.nanmax(module.subtree_ns))),
         sorted(changed, key=lambda change: -abs(change.after_ns - change.before_ns)),
         notes,
@@ -151,37 +163,54 @@ def _modules(index: list[tuple[str, str]], subtree: Floats, own: Floats) -> dict
     return modules
 
 
-def _changes(module: Module, row: int, found: Changes) -> list[Change]:
-    known = [one for one in found.found if one.row == row]
-    with np.errstate(divide="ignore"):
-        typical = np.log(np.where(module.own_ns > 0, module.own_ns, np.nan)) - found.common
-    levels = [
-        round(float(np.exp(np.nanmean(typical[low:high]))), 3) for low, high in segments(known, row, typical.size)
-    ]
-    changed = [
-        Change(module, one.column, before, after, 1 - one.chance)
-        for one, (before, after) in zip(known, pairwise(levels), strict=True)
-    ]
-    return [one for one in changed if abs(one.change) > THRESHOLD]
+def _change(module: Module, found: noise.Change, shifts: Floats, off: Flags) -> Change:
+    times = np.where(off | (module.own_ns == 0), np.nan, module.own_ns) / np.exp(shifts)
+    before, after = (round(float(np.nanmedian(part)), 3) for part in np.split(times, [found.column]))
+    return Change(module, found.column, before, after, 1 - found.chance)
 
 
-def _of_judgement(runs: list[Run], found: Changes, values: Floats) -> list[str]:
+def _of_judgement(runs: list[Run], known: Ints) -> list[str]:
     if len(runs) < LEAST_RUNS:
         count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
         return [f"{count}: noise between runs is learned from {LEAST_RUNS} or more, so no change is judged."]
+    few = int((known < LEAST_RUNS).sum())
+    return [f"{few} of {known.size} rows are in fewer than {LEAST_RUNS} runs and are not judged."] if few else []
+
+
+def _of_outliers(runs: list[Run], modules: dict[int, Module], values: Floats, off: Flags) -> list[str]:
+    """Notes on runs in which several modules, or one by far, are beyond all other runs."""
     notes = []
-    known = (~np.isnan(values)).sum(axis=1)
-    if few := int(((known > 0) & (known < LEAST_RUNS)).sum()):
-        notes.append(f"{few} of {int((known > 0).sum())} rows are in fewer than {LEAST_RUNS} runs and are not judged.")
-    if found.differing:
-        names = listed([runs[at].name for at in found.differing])
-        notes.append(f"Most modules changed, each by another factor, from {names} on: another model, size or device?")
-    for run, (before, after) in zip(runs[1:], pairwise(np.exp(found.common).tolist()), strict=True):
-        if abs(change := after / before - 1) > THRESHOLD:
-            speed = "slower" if change > 0 else "faster"
-            share = f"{abs(change):.1%}".replace("%", " %")
-            notes.append(f"All together are {share} {speed} from {run.name} on: clocks, and no change of a module.")
+    for run in np.flatnonzero(off.any(axis=0)).tolist():
+        rows = np.flatnonzero(off[:, run])
+        if rows.size < max(_LEAST_OFF, _SHARE_OFF * len(modules)):
+            continue
+        others = np.nanmedian(np.delete(values[rows], run, axis=1), axis=1)
+        away = _percent(abs(float(np.expm1(np.median(values[rows, run] - others)))))
+        stays = "no run after it tells whether it stays" if run == len(runs) - 1 else "no change, as it came back"
+        names = listed([modules[row].path for row in rows.tolist()])
+        notes.append(f"{runs[run].name} is an outlier: {names} by {away}; {stays}.")
     return notes
+
+
+def _of_clocks(runs: list[Run], machine: Ints, shifts: Floats, differing: list[int]) -> list[str]:
+    notes = []
+    if several := len(set(machine.tolist())) - 1:
+        notes.append(f"Runs are of {several + 1} machines or models of GPU, each compared with its own alone.")
+    if differing:
+        names = listed([runs[at].name for at in differing])
+        notes.append(f"Most modules changed, each by another factor, from {names} on: another model, size or device?")
+    for columns in (np.flatnonzero(machine == one) for one in np.unique(machine)):
+        for run, change in zip(columns[1:].tolist(), np.expm1(np.diff(shifts[columns])).tolist(), strict=True):
+            if abs(change) > THRESHOLD:
+                speed, share = "slower" if change > 0 else "faster", _percent(abs(change))
+                notes.append(
+                    f"All together are {share} {speed} from {runs[run].name} on: clocks, no change of a module."
+                )
+    return notes
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")
 
 
 def _of_presence(runs: list[Run], modules: Iterable[Module]) -> list[str]:

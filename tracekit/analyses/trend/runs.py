@@ -19,6 +19,7 @@ from tracekit.analyses.comparable import (
 )
 from tracekit.analyses.each_report import Words
 from tracekit.analyses.medians import medians
+from tracekit.analyses.noise import LEAST_RUNS
 from tracekit.analyses.step_metrics import PROPERTIES, STEP, common_properties, step_kinds
 from tracekit.analyses.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs
 from tracekit.analyses.weighted_kernels import weighted_kernels
@@ -49,12 +50,14 @@ class Run(NamedTuple):
         started_utc_ns: When it began, if that is recorded; of several reports the first.
         place: Where its dataset is.
         steps: Whether it has work in steps.
+        machine: Its models of GPU, and its hosts if they have enough runs: runs of one machine are compared.
     """
 
     name: str
     started_utc_ns: int | None
     place: Location
     steps: bool
+    machine: tuple[tuple[str, ...], ...]
 
 
 class Series:
@@ -85,10 +88,10 @@ class Series:
             check_hierarchies(compared.dataset, run.dataset)
             if run.work.steps:
                 self._properties &= common_properties(run.dataset)
-            runs.append(Run(_name(place), _started(run.dataset), place, run.work.steps))
+            runs.append(Run(_name(place), _started(run.dataset), place, run.work.steps, _machine(run.dataset)))
         assert compared is not None, "patterns that match nothing are refused"
         self.first = compared.dataset
-        self.runs = self._in_order(_distinguished(runs))
+        self.runs = self._in_order(_distinguished(_with_enough(runs)))
         self._with_steps = any(one.steps for one in runs)
         self._note_steps()
 
@@ -192,6 +195,19 @@ def _started(dataset: Dataset) -> int | None:
     entries = dataset.manifest.get("reports", [dataset.manifest])
     known = [start for entry in entries if (start := entry["source"].get("started_utc_ns")) is not None]
     return min(known, default=None)
+
+
+def _machine(dataset: Dataset) -> tuple[tuple[str, ...], ...]:
+    entries = dataset.manifest.get("reports", [dataset.manifest])
+    models = {device.get("name") or "" for entry in entries for device in entry.get("devices", [])}
+    hosts = {entry["source"].get("host") or "" for entry in entries}
+    return tuple(sorted(models)), tuple(sorted(hosts))
+
+
+def _with_enough(runs: list[Run]) -> list[Run]:
+    """Runs whose hosts have too few of them are compared with all such on the same model of GPU."""
+    times = Counter(run.machine for run in runs)
+    return [run if times[run.machine] >= LEAST_RUNS else run._replace(machine=run.machine[:1]) for run in runs]
 
 
 def _name(place: Location) -> str:
