@@ -11,12 +11,8 @@ from tracekit.analyses.findings.advice import CAST, COPIED
 from tracekit.analyses.findings.rows import Candidate, StepRows
 from tracekit.analyses.whatif.edits import asynchronous, without
 from tracekit.arrays.groups import grouped
-from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Flags, Rows
 
-#: The bytes a ns that copies from pinned memory reach over 16 lanes, of PCIe 5.0 and, by the names of GPUs, older ones;
-#: and from which size on a copy shows the speed of the link.
-_LINK, _LINKS = 55.0, {"A100": 25.0, "A10": 25.0, "A30": 25.0, "A40": 25.0, "L4": 25.0, "V100": 12.0, "T4": 12.0}
-_LARGE, _LEAST_NS = 1 << 20, 500
 #: So many steps must have the same copy.
 _LEAST_STEPS = 3
 
@@ -34,28 +30,13 @@ def _pageable(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
     after = steps.after[rows]
     removal = steps.removed(after[(after >= 0) & (steps.wait_kind[after] == "synchronize")], rows[:0])
     lasts = (steps.work.end - steps.work.start)[work]
-    copies = rows, work, np.minimum(_pinned(steps, work), lasts)
+    copies = rows, work, steps.work.pinned[work, 0]
     spared = steps.per_step(int((lasts - copies[2]).sum()))
     most = steps.per_step(removal.ns + int((events.end - events.start)[rows].sum() + lasts.sum()))
     evidence = steps.evidence("kernels", steps.work.kernel[work], "copies", events.module[rows])
     edit = partial(asynchronous, copies=copies, after=removal)
     # The device then idles no longer for the host, and copies for less time.
     return Candidate(module, min(most, steps.idle_ns + spared), edit, evidence, steps.advice("pageable_copy"))
-
-
-def _pinned(steps: StepRows, work: Rows) -> Ints:
-    """How long copies take from pinned memory: as fast as the fastest large one recorded, else as the link."""
-    lasts, up = steps.work.end - steps.work.start, steps.copied("host-to-device")[:-1]
-    large = up & (lasts > 0) & (steps.bytes >= _LARGE)
-    large[steps.launched[np.flatnonzero(steps.uploads)]] = False
-    rates = steps.bytes[large] / lasts[large]
-    link = float(rates.max()) if rates.size else _link(steps)
-    return np.maximum(steps.bytes[work] / link, _LEAST_NS).astype(np.int64)
-
-
-def _link(steps: StepRows) -> float:
-    words = {word for name in steps.devices() for word in name.replace("-", " ").split()}
-    return min((speed for name, speed in _LINKS.items() if name in words), default=_LINK)
 
 
 def repeated(steps: StepRows) -> Iterator[Candidate]:
