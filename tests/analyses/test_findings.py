@@ -370,6 +370,13 @@ def test_reads_that_keep_a_model_from_being_one_graph_are_one_finding_with_the_g
     assert 0.98 * saved <= found.saving_ns <= 1.1 * saved
 
 
+@pytest.mark.parametrize("kernels", [4, 5])
+def test_a_loss_with_a_handful_of_kernels_is_not_worth_a_graph(kernels: int) -> None:
+    loss = [Op("loss", "kernel", 2_000, code=40_000)] * kernels
+    found = found_in(run([layers(20_000) + loss] * 7))
+    assert (("launch_bound", "top.loss") in [(one.family, one.module) for one in found]) == (kernels == 5)
+
+
 def ranks(steps: Iterable[tuple[int, ...]], reduces: int) -> Run:
     """Ranks that run a kernel in each step, given how long each one's lasts, and then reduce together."""
     done, free, launched = Run(), [0, 0], 0

@@ -29,7 +29,6 @@ MOVING = (
 )
 #: What is said of each family, with figures of the finding in braces.
 _TEXTS = {
-    "host_wait": "{what}",
     "read": "Keep the value on the device, or read it later, once a step and without blocking.",
     "synchronize": "Remove the call, or wait for an event that was recorded earlier.",
     "launch_bound": "The device waits for the host to launch the small kernels of this module. {how}",
@@ -38,7 +37,7 @@ _TEXTS = {
     "graph. First remove that read (keep the value on the device). {how}",
     "data_loading": "The thread that launches the work loads the next batch, or waits for it, before it goes on. "
     "Load ahead in other processes: more num_workers, a higher prefetch_factor, less to do for each sample.",
-    "host_code": "Code of the host outside modules takes {time} of each step ({share:.0%}): {where}. "
+    "host_code": "Code of the host outside modules takes {share:.0%} of the time ({time}): {where}. "
     "What is said is saved if it runs while the device works, as on another thread; {how}",
     "overlap": "what of it is not needed for the next launch can wait until after that, and the rest must get faster.",
     "allocation": "The steps still allocate or free memory of the device with CUDA itself. "
@@ -66,7 +65,7 @@ _TEXTS = {
     'Use bfloat16 (autocast), or TF32: torch.set_float32_matmul_precision("high").',
     "shared_gpu": "{count} times work was queued, nothing that was recorded held it, and the device still began it "
     "late. Look who else uses the GPU (nvidia-smi: processes, time slices, MPS), and at its clocks and power.",
-    "unexplained": "The device is idle for {idle} of each step ({share:.0%}), and no finding explains most of it. It "
+    "unexplained": "The device is idle for {share:.0%} of the time ({idle}), and no finding explains most of it. It "
     "waits for {kinds}.",
     "recorder": "The profiler recorded stacks of Python (with_stack), which can double the time of the host: idle "
     "time, launches and what they could save are of that run. Record again without with_stack and record_shapes.",

@@ -91,7 +91,9 @@ def below_roof(steps: StepRows) -> Iterator[Candidate]:
 
 def _share(steps: StepRows) -> float | None:
     """How long products take on tensor cores, as a share of the time without; of several devices the least."""
-    gpus = [gpu for gpu in map(gpu_named, steps.devices()) if gpu is not None]
+    manifest = steps.dataset.manifest
+    names = [str(device["name"]) for entry in manifest.get("reports", [manifest]) for device in entry["devices"]]
+    gpus = [gpu for gpu in map(gpu_named, names) if gpu is not None]
     known = [gpu.tflops["float32"] / gpu.tflops["tfloat32"] for gpu in gpus if "tfloat32" in gpu.tflops]
     return min((share for share in known if share < 1), default=None)
 
@@ -109,7 +111,8 @@ def clock_drop(steps: StepRows) -> Iterator[Candidate]:
     ratio, agreeing = _ratios(lasts, _best(alike, lasts), place)
     kinds = np.bincount(np.unique(np.stack([place, kind]), axis=1)[0])
     slow = (ratio > _SLOWER) & (agreeing > _AGREEING) & (kinds >= _LEAST_KINDS)
-    if slow.any() and slow.sum() >= _IN_A_ROW * _stretches(slow, work.context[rows][first]):
+    goes_on = slow[1:] & slow[:-1] & (np.diff(work.context[rows][first]) == 0)
+    if slow.any() and slow.sum() >= _IN_A_ROW * (slow.sum() - goes_on.sum()):
         own = np.flatnonzero(slow[place])
         factors = np.ones(work.start.size)
         factors[rows[own]] = 1 / ratio[place[own]]
@@ -118,12 +121,6 @@ def clock_drop(steps: StepRows) -> Iterator[Candidate]:
         ids = np.unique(steps.step[rows][first[slow]])
         edit = partial(shortened, work=factors, calls=np.ones(steps.events.start.size))
         yield Candidate(None, steps.per_step(spared), edit, steps.evidence("steps", ids, "steps"), text)
-
-
-def _stretches(slow: Flags, context: Rows) -> int:
-    """How many times steps begin to be slow on a device."""
-    goes_on = slow[1:] & slow[:-1] & (context[1:] == context[:-1])
-    return int(slow.sum() - goes_on.sum())
 
 
 def _occurrence(kind: Rows, place: Rows) -> Ints:

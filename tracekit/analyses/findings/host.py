@@ -22,6 +22,8 @@ from tracekit.markers.base import MODULE, OPERATOR
 
 #: How long a device takes between nodes of a graph, where the recording has no work that follows other work at once.
 _BETWEEN_NODES_NS = 500
+#: How many kernels modules launch in a step at the least to be worth a graph: a loss with a handful is not.
+_LEAST_LAUNCHES = 5
 #: How many places of code outside modules are named, and which share each must have.
 _PLACES, _LEAST_PLACE = 3, 0.05
 #: What marks ranges that are no place of code outside modules.
@@ -54,10 +56,9 @@ def _wait(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
     name = "read" if _reads(steps, rows).any() else "synchronize"
     call = str(steps.waits.name[steps.wait[rows[0]]]).split("_")[0]
     what = READ if name == "read" else SYNCHRONISED.format(call=call)
-    text = steps.advice("host_wait", what=f"{what} {steps.advice(name)}")
     edit = partial(asynchronous, copies=(*copies, lasts), after=removal)
     modules = tuple({*events.module[rows].tolist()})
-    return Candidate(module, most, edit, _evidence(steps, rows), text, rows=modules)
+    return Candidate(module, most, edit, _evidence(steps, rows), f"{what} {steps.advice(name)}", rows=modules)
 
 
 def _reads(steps: StepRows, rows: Rows) -> Flags:
@@ -93,12 +94,12 @@ def launch_bound(steps: StepRows) -> Iterator[Candidate]:
     called &= np.array([kind != OPERATOR for kind in modules.kind], dtype=bool) & (launching > 1)
     of_modules = np.array([kind == MODULE for kind in modules.kind], dtype=bool)
     how = steps.advice("graph")
-    for module, rows in _outermost(steps, called & (waiting == 0)):
+    for module, rows in _outermost(steps, called & (waiting == 0), launching):
         yield _graph(steps, module, rows, steps.advice("launch_bound", how=how))
-    for module, rows in _outermost(steps, called & of_modules & (waiting > 0) & (waiting == removable)):
-        reads = np.unique(steps.events.module[wait])
-        inside = reads[[bool(((rows <= read) & (read < modules.end[rows])).any()) for read in reads.tolist()]]
-        names = dict.fromkeys(str(steps.patterns[row]) for row in inside.tolist())
+    reads = np.unique(steps.events.module[wait]).tolist()
+    for module, rows in _outermost(steps, called & of_modules & (waiting > 0) & (waiting == removable), launching):
+        inside = [read for read in reads if ((rows <= read) & (read < modules.end[rows])).any()]
+        names = dict.fromkeys(str(steps.patterns[read]) for read in inside)
         where = ", ".join([*names][:_PLACES]) + (", …" if len(names) > _PLACES else "")
         text = steps.advice("reads_then_graph", where=where, how=how)
         yield replace(_graph(steps, module, rows, text), instead=True)
@@ -109,37 +110,26 @@ def _subtree(steps: StepRows, module: Rows) -> Ints:
     return steps.modules.subtree_sums(np.bincount(module[module >= 0], minlength=len(steps.modules.path)))
 
 
-def _outermost(steps: StepRows, fits: Flags) -> Iterator[tuple[str | None, Rows]]:
-    """Of some modules those in no other one, by pattern."""
+def _outermost(steps: StepRows, fits: Flags, launching: Ints) -> Iterator[tuple[str | None, Rows]]:
+    """Of some modules those in no other one that launch enough, by pattern."""
     above = np.zeros(fits.size, dtype=bool)
     for row, parent in enumerate(steps.modules.parent.tolist()):
         above[row] = parent >= 0 and (above[parent] or fits[parent])
-    rows = np.flatnonzero(fits & ~above)
-    yield from ((module, rows[own]) for module, own in steps.by_pattern(rows))
+    rows, least = np.flatnonzero(fits & ~above), _LEAST_LAUNCHES * max(1, steps.steps)
+    groups = ((module, rows[own]) for module, own in steps.by_pattern(rows))
+    yield from ((module, own) for module, own in groups if launching[own].sum() >= least)
 
 
 def _graph(steps: StepRows, module: str | None, rows: Rows, text: str) -> Candidate:
     chosen = np.zeros(len(steps.modules.path) + 1, dtype=bool)
     for row in rows.tolist():
         chosen[row : int(steps.modules.end[row])] = True
-    events = np.flatnonzero(_inside(steps, chosen))
+    events = np.flatnonzero(steps.model.changing().calls_of(chosen))
     events = events[steps.counted(events)]
     most = steps.per_step(int((steps.events.end - steps.events.start)[events].sum() + steps.code[events].sum()))
     kernels = steps.work.kernel[steps.launched[events[steps.launched[events] >= 0]]]
     evidence = steps.evidence("kernels", kernels, "launches", rows)
     return Candidate(module, most, partial(_as_graph, chosen, steps.phases), evidence, text, rows=tuple(rows.tolist()))
-
-
-def _inside(steps: StepRows, chosen: Flags) -> Flags:
-    """Which events lie in calls of modules."""
-    inside = np.zeros(steps.events.start.size, dtype=bool)
-    own = chosen[steps.calls.module]
-    for thread in np.unique(steps.calls.thread[own]).tolist():
-        rows = np.flatnonzero(steps.events.thread == thread)
-        calls = own & (steps.calls.thread == thread)
-        time = covered(steps.calls.start[calls], steps.calls.end[calls])
-        inside[rows] = time.until(steps.events.end[rows]) > time.until(steps.events.start[rows])
-    return inside
 
 
 def _as_graph(chosen: Flags, phases: Stretches, changing: Changing) -> None:
@@ -244,11 +234,9 @@ def _main_threads(steps: StepRows) -> list[int]:
     """Of every process the thread that launches most."""
     launching = np.flatnonzero(steps.launched >= 0)
     thread, number = np.unique(steps.events.thread[launching], return_counts=True)
-    first = np.searchsorted(steps.events.thread, thread)
-    busiest: dict[int, int] = {}
-    for at in np.argsort(number, kind="stable").tolist():
-        busiest[int(steps.events.pid[first[at]])] = int(thread[at])
-    return [*busiest.values()]
+    thread = thread[np.argsort(number, kind="stable")]
+    pid = steps.events.pid[np.searchsorted(steps.events.thread, thread)]
+    return [*dict(zip(pid.tolist(), thread.tolist(), strict=True)).values()]
 
 
 def _outside(steps: StepRows, thread: int) -> Covered:

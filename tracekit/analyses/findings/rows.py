@@ -28,20 +28,9 @@ from tracekit.errors import plain
 #: How many rows evidence names.
 _MOST_IDS = 10
 _COLUMNS = (
-    "kernel_id",
-    "kind",
-    "full_name",
-    "bytes",
-    "copy_kind",
-    "call_id",
-    "grid_x",
-    "rank",
-    "pid",
-    "device",
-    "collective",
+    *("kernel_id", "full_name", "bytes", "copy_kind", "call_id"),
+    *("grid_x", "rank", "pid", "device", "collective"),
 )
-
-
 #: Kinds of a budget in which the device works.
 WORKS = ("compute", "communication", "communication_wait", "copy")
 
@@ -248,7 +237,7 @@ class StepRows:
             code: How much of the code before them goes: that since a call of a module last began or ended (``own``),
                 ``all`` or ``none``.
         """
-        gone = np.flatnonzero(_flags(calls, self.events.start.size)[self._ending] & (self._ending >= 0))
+        gone = np.flatnonzero(np.isin(self._ending, calls))
         time = self.code[gone]
         if code == "own":
             start = self.events.start[self._ending[gone]]
@@ -323,11 +312,6 @@ class StepRows:
         """What to do, in the engine's own words where it has some."""
         return advice(self.engine, name, **figures)
 
-    def devices(self) -> list[str]:
-        """The names of all devices."""
-        manifest = self.dataset.manifest
-        return [str(device["name"]) for entry in manifest.get("reports", [manifest]) for device in entry["devices"]]
-
     def evidence(self, table: str, ids: Ints, question: str, module: Rows | None = None) -> dict[str, Any]:
         """Evidence: rows of a table, and the question that shows more of them."""
         where = shlex.quote(plain(str(self.dataset.folder)))
@@ -346,9 +330,3 @@ def _neighbours(thread: Rows, chosen: Flags) -> tuple[Rows, Rows]:
     after = np.where(after < rows.size, after, -1)
     own_before, own_after = (np.where((near >= 0) & (thread[near] == thread), near, -1) for near in (before, after))
     return own_before, own_after
-
-
-def _flags(rows: Rows, size: int) -> Flags:
-    flags = np.zeros(size, dtype=bool)
-    flags[rows] = True
-    return flags

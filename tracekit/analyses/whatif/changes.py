@@ -175,7 +175,7 @@ class Changing:
             pairs.append((rows, time))
         return pairs
 
-    def _calls_of(self, chosen: Flags) -> Flags:
+    def calls_of(self, chosen: Flags) -> Flags:
         """Which calls of CUDA modules made."""
         events = self.found.events
         made = chosen[events.module]
@@ -185,7 +185,7 @@ class Changing:
 
     def _no_sync(self, chosen: Flags) -> None:
         tasks, work = self.tasks, self.found.work
-        gone = self.found.events.ended_by_work & self._calls_of(chosen)
+        gone = self.found.events.ended_by_work & self.calls_of(chosen)
         pinned = work.pinned[:, 0 if self._fast_copies else 1] / np.maximum(work.end - work.start, 1)
         copied = (pinned < 1) & lookup(gone, tasks.event, 0).astype(bool)
         self.without_waiting(gone, np.where(self._launching(), self.usual_launch, 0))
@@ -217,7 +217,7 @@ class Changing:
 
     def _no_launch_cost(self, chosen: Flags) -> None:
         tasks = self.tasks
-        free = ~self.blocks & self._calls_of(chosen)
+        free = ~self.blocks & self.calls_of(chosen)
         launch = np.where(tasks.early & lookup(free, tasks.event, 0).astype(bool), 0, tasks.launch)
         self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
 
