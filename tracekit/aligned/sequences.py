@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from tracekit.arrays.slices import members
 from tracekit.arrays.types import Flags, Ints, Rows
 
 #: More cells of a band are not worth the time: such sequences have little in common.
@@ -122,5 +123,4 @@ def _agreed(weights: Ints, forward: Ints, labels: Rows, low: int, unit: int) -> 
 def near(left: Ints, right: Ints, most: int) -> tuple[Rows, Rows]:
     """Pairs of rows of two sorted arrays whose values differ by at most so much."""
     low, high = np.searchsorted(right, left - most), np.searchsorted(right, left + most, side="right")
-    one = np.repeat(np.arange(left.size), high - low)
-    return one, np.arange(one.size) + np.repeat(high - np.cumsum(high - low), high - low)
+    return members(low, high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,3 +37,16 @@ class Analysis(Protocol):
 def taken(columns: Columns, rows: Rows | Flags | slice) -> Columns:
     """Some rows of an answer."""
     return {name: values[rows] for name, values in columns.items()}
+
+
+def together(parts: Sequence[Columns]) -> Columns:
+    """The rows of several answers of the same columns."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def with_nulls(columns: Columns, names: Iterable[str]) -> Columns:
+    """An answer with None in place of -1 in some of its columns."""
+    objects = {name: columns[name].astype(object) for name in names}
+    for name, values in objects.items():
+        values[columns[name] < 0] = None
+    return columns | objects

@@ -25,26 +25,17 @@ import pyarrow as pa
 
 from tracekit.analyses import idle_time
 from tracekit.analyses.alignment.meetings import ranks_of
-from tracekit.analyses.base import Columns
+from tracekit.analyses.base import Columns, together, with_nulls
 from tracekit.analyses.communication import collectives_in
-from tracekit.analyses.idle_time import (
-    KINDS as KINDS,
-    NEVER,
-    PORTION,
-    Pieces,
-    Work,
-    cut,
-    distinct_times,
-    is_inside,
-    pieces,
-)
+from tracekit.analyses.idle_time import KINDS as KINDS, NEVER, PORTION, Pieces, Work
 from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.analyses.weighted_kernels import axis_of
 from tracekit.analyses.windows import Windows, host_steps, thread_keys, windows_of
 from tracekit.arrays.codes import labels, lookup, positions
-from tracekit.arrays.columns import integers
+from tracekit.arrays.columns import in_order, integers
 from tracekit.arrays.groups import as_one, grouped, maxima, sums, sums_by
-from tracekit.arrays.intervals import covered, innermost, parents
+from tracekit.arrays.intervals import covered, distinct_times, innermost, parents
+from tracekit.arrays.slices import members
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
@@ -52,10 +43,10 @@ from tracekit.errors import UsageError
 NAME = "budget"
 ANSWER = ("step_id", "kind", "ns", "share", "path")
 _IDS = ("pid", "device", "step_id")
-_WORK = ("kernel_id", "kind", "module_id", "pid", "tid", "start_ns", "end_ns", "step_id")
-_PLACE = ("device", "context", "stream", "collective")
-_USED = ("module_id", "tid", "step_id", "device", "collective", "launch_start_ns", "launch_end_ns")
-_LAUNCHED = ("launch_name", "launch_start_ns", "launch_end_ns", "graph_id", "graph_node_id")
+_KIND_COLUMNS = [f"{kind}_ns" for kind in KINDS]
+_FURTHER = ["kernel_id", "kind", "pid", "context", "stream", "start_ns", "end_ns", "launch_name"]
+_FURTHER += ["graph_id", "graph_node_id"]
+_READ = ["module_id", "tid", "step_id", "device", "collective", "launch_start_ns", "launch_end_ns", *_FURTHER]
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -78,17 +69,17 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas."""
-    return _with_nulls(_answer(dataset))
+    return with_nulls(_answer(dataset), _IDS)
 
 
 def _answer(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, ids with -1 for none, with one report in memory at a time."""
-    parts = [_columns(dataset, *one) for one in _each(dataset)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    modules = hierarchy(dataset)
+    return together([_columns(dataset, *one, modules) for one in _each(dataset, modules)])
 
 
 def _columns(dataset: Dataset, part: Dataset, found: _Found, modules: Hierarchy) -> Columns:
-    window, kind, module, ns = found.by_module()
+    (window, kind, module), (ns,) = sums_by(found.pieces[:3], found.pieces[3:])
     order = np.lexsort(as_one((window, -ns)))
     window, kind, module, ns = (column[order] for column in (window, kind, module, ns))
     window_ns = (found.windows.end - found.windows.start)[window]
@@ -105,13 +96,6 @@ def _of_windows(dataset: Dataset, part: Dataset, found: _Found, rows: Rows) -> C
     answer = {"report": np.full(rows.size, part.reports[0], object)} if dataset.reports else {}
     ids = (*(values[found.windows.line] for values in found.lines), found.windows.step)
     return answer | {name: values[rows] for name, values in zip(_IDS, ids, strict=True)}
-
-
-def _with_nulls(answer: Columns) -> Columns:
-    ids = {name: answer[name].astype(object) for name in _IDS}
-    for name, values in ids.items():
-        values[answer[name] < 0] = None
-    return answer | ids
 
 
 #: How many modules :func:`overview` names for each kind.
@@ -135,56 +119,51 @@ def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
     Windows have ``report`` to ``step_id`` as in :func:`frame` and their time by kind in columns named as the kinds,
     ``compute_ns`` and so on, which add up to ``window_ns``.
     """
-    parts, total, names = [], Counter[tuple[int, str]](), [""]
-    for part, found, modules in _each(dataset):
-        names = ["", *patterns(modules)] if len(names) == 1 else names
-        parts.append(_by_window(dataset, part, found))
-        for kind, times in enumerate(found.total(len(names)).tolist()):
-            for name, time in zip(names, times, strict=True):
-                total[kind, name] += time
-    windows = _with_nulls({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-    return _overview(np.stack([windows[f"{kind}_ns"] for kind in KINDS], axis=1), total), windows
+    modules, parts = hierarchy(dataset), []
+    names = ["", *patterns(modules)]
+    total = np.zeros((len(KINDS), len(names)), np.int64)
+    for part, found in _each(dataset, modules):
+        by_kind = dict(zip(_KIND_COLUMNS, found.by_kind().T, strict=True))
+        window_ns = found.windows.end - found.windows.start
+        parts.append(_of_windows(dataset, part, found, np.arange(window_ns.size)) | {"window_ns": window_ns} | by_kind)
+        total += found.total(len(names))
+    windows = with_nulls(together(parts), _IDS)
+    return _overview(np.stack([windows[name] for name in _KIND_COLUMNS], axis=1), total, names), windows
 
 
-def _by_window(dataset: Dataset, part: Dataset, found: _Found) -> Columns:
-    by_kind = found.by_kind()
-    return {
-        **_of_windows(dataset, part, found, np.arange(len(by_kind))),
-        "window_ns": found.windows.end - found.windows.start,
-        **{f"{kind}_ns": by_kind[:, place] for place, kind in enumerate(KINDS)},
-    }
-
-
-def _overview(windows: Ints, total: Counter[tuple[int, str]]) -> Columns:
-    windows = windows[windows.sum(axis=1) > 0]
-    order = np.argsort(windows.sum(axis=1), kind="stable")
-    middle = windows[order[(order.size - 1) // 2]] if order.size else np.zeros(len(KINDS), np.int64)
-    every = windows.sum(axis=0)
+def _overview(windows: Ints, total: Ints, names: list[str]) -> Columns:
+    median_ns, every = median(windows), windows.sum(axis=0)
     used = np.flatnonzero(every)
     leading = np.empty(used.size, object)
-    leading[:] = [_leading(total, kind) for kind in used.tolist()]
+    leading[:] = [_leading(names, total[kind].tolist()) for kind in used]
     return {
         "kind": np.array(KINDS, object)[used],
-        "median_ns": middle[used],
-        "share": middle[used] / max(1, middle.sum()),
+        "median_ns": median_ns[used],
+        "share": median_ns[used] / max(1, median_ns.sum()),
         "total_share": every[used] / max(1, every.sum()),
         "leading": leading,
     }
 
 
-def _leading(total: Counter[tuple[int, str]], kind: int) -> list[tuple[str, float]]:
-    own = Counter({name: time for (of, name), time in total.items() if of == kind and time})
+def median(windows: Ints) -> Ints:
+    """Of windows that last, given their time by kind, the median one; of two in the middle the shorter one."""
+    windows = windows[windows.sum(axis=1) > 0]
+    order = np.argsort(windows.sum(axis=1), kind="stable")
+    return windows[order[(order.size - 1) // 2]] if order.size else np.zeros(windows.shape[1], np.int64)
+
+
+def _leading(names: list[str], times: list[int]) -> list[tuple[str, float]]:
+    own = Counter[str]()
+    for name, time in zip(names, times, strict=True):
+        own[name] += time
     first = [(name or "(outside)", time / own.total()) for name, time in own.most_common(_LEADING)]
     return [(name, share) for name, share in first if share >= _LEAST_SHARE]
 
 
 def by_window(dataset: Dataset) -> tuple[Rows, Ints]:
     """A number for the process and device of every window, and its time by kind, in the order of ``KINDS``."""
-    lines, times = [], []
-    for at, part in enumerate(_reports(dataset)):
-        found = _of_one(part, None)
-        lines.append(found.windows.line + (at << 32))
-        times.append(found.by_kind())
+    found = enumerate(found for _, found in _each(dataset, None))
+    lines, times = zip(*((one.windows.line + (at << 32), one.by_kind()) for at, one in found), strict=True)
     return np.concatenate(lines), np.concatenate(times)
 
 
@@ -197,36 +176,29 @@ def step_lengths(dataset: Dataset) -> Iterator[tuple[Dataset, Ints, Ints]]:
 
 def waits_of_streams(dataset: Dataset) -> tuple[int, int]:
     """How many waits of streams there are, and of how many it is not known what they wait for."""
-    number = unknown = 0
-    for part in dataset.by_report():
-        calls = part.table("api_calls", ["name", "kernel_id"])
-        waits = idle_time.waits_of_streams(calls)
-        number += int(waits.sum())
-        unknown += int((waits & (integers(calls, "kernel_id") < 0)).sum())
-    return number, unknown
+    calls = (part.table("api_calls", ["name", "kernel_id"]) for part in dataset.by_report())
+    known = np.concatenate([integers(one, "kernel_id")[idle_time.waits_of_streams(one)] >= 0 for one in calls])
+    return known.size, int((~known).sum())
 
 
 class _Found(NamedTuple):
     """The budget of a report; ``lines`` are the processes and devices of ``windows.line``."""
 
-    lines: tuple[Ints, Ints]
+    lines: tuple[Ints, ...]
     windows: Windows
     pieces: Pieces
 
     def by_kind(self) -> Ints:
         """The time of each window by kind."""
-        cell = self.pieces.window.astype(np.int64) * len(KINDS) + self.pieces.kind
-        return sums(cell, self.pieces.ns, self.windows.start.size * len(KINDS)).reshape(-1, len(KINDS))
+        return self._by(self.pieces.window, self.pieces.kind, (self.windows.start.size, len(KINDS)))
 
     def total(self, modules: int) -> Ints:
         """The time of each kind by module, the first one for none."""
-        cell = self.pieces.kind.astype(np.int64) * modules + self.pieces.module + 1
-        return sums(cell, self.pieces.ns, len(KINDS) * modules).reshape(len(KINDS), modules)
+        return self._by(self.pieces.kind, self.pieces.module + 1, (len(KINDS), modules))
 
-    def by_module(self) -> tuple[Rows, Ints, Rows, Ints]:
-        """Each window, kind and module that occur, in this order, and their time."""
-        (window, kind, module), (ns,) = sums_by(self.pieces[:3], self.pieces[3:])
-        return window, kind, module, ns
+    def _by(self, row: Ints, column: Ints, shape: tuple[int, int]) -> Ints:
+        cell = row.astype(np.int64) * shape[1] + column
+        return sums(cell, self.pieces.ns, shape[0] * shape[1]).reshape(shape)
 
 
 def _reports(dataset: Dataset) -> Iterator[Dataset]:
@@ -235,72 +207,67 @@ def _reports(dataset: Dataset) -> Iterator[Dataset]:
     return dataset.by_report()
 
 
-def _each(dataset: Dataset) -> Iterator[tuple[Dataset, _Found, Hierarchy]]:
-    reports, modules = _reports(dataset), hierarchy(dataset)
-    for part in reports:
-        yield part, _of_one(part, modules), modules
+def _each(dataset: Dataset, modules: Hierarchy | None) -> Iterator[tuple[Dataset, _Found]]:
+    return ((part, _of_one(part, modules)) for part in _reports(dataset))
 
 
 def _of_one(dataset: Dataset, modules: Hierarchy | None) -> _Found:
     """The budget of a report, by module if these are given."""
     work, windows = _work_of(dataset, modules)
-    edges = distinct_times([np.array([NEVER]), windows.start, windows.end])
-    around = np.searchsorted(windows.start, edges, side="right") - 1
-    around[(around >= 0) & (edges >= np.append(windows.end, 0)[around])] = -1
-
-    def inside(start: Ints, end: Ints) -> tuple[Rows, Rows, Ints, Ints]:
-        """Stretches of time, cut into those of single windows: the window, the row of the stretch, start and end."""
-        row, edge, start, end = cut(start, end, edges)
-        kept = np.flatnonzero(around[edge] >= 0)
-        return around[edge[kept]], row[kept], start[kept], end[kept]
-
     parts, idle = [], []
     ended = np.append(NEVER, np.maximum.accumulate(work.end))
-    begun = np.append(work.start, edges[-1])
+    begun = np.append(work.start, windows.end.max(initial=NEVER))
     # Work that begins when all before it has ended has nothing to do with that.
     apart = np.flatnonzero(begun >= ended)
     firsts = apart.take(np.searchsorted(apart, np.arange(0, begun.size, PORTION)), mode="clip")
     for rows in np.split(np.arange(begun.size), np.unique(firsts)[1:]):
         for begin, until, kind, module in _busy(work, rows[rows < work.start.size]):
-            window, row, start, end = inside(begin, until)
-            parts.append(pieces(window, kind[row], module[row], end - start))
+            window, row, start, end = _inside(windows, begin, until)
+            parts.append(Pieces(window, kind[row], module[row], end - start))
         next_ = rows[begun[rows] > ended[rows]]
-        window, row, start, end = inside(ended[next_], begun[next_])
+        window, row, start, end = _inside(windows, ended[next_], begun[next_])
         idle.append((window, start, end, next_[row]))
     parts += idle_time.idle_pieces(dataset, modules, work, windows, [*map(np.concatenate, zip(*idle, strict=True))])
     return _Found(work.lines, windows, Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True))))
 
 
+def _inside(windows: Windows, start: Ints, end: Ints) -> tuple[Rows, Rows, Ints, Ints]:
+    """Stretches of time, cut into those of single windows: the window, the row of the stretch, start and end."""
+    row, window = members(np.searchsorted(windows.end, start, "right"), np.searchsorted(windows.start, end))
+    start, end = np.maximum(start[row], windows.start[window]), np.minimum(end[row], windows.end[window])
+    lasts = np.flatnonzero(end > start)
+    return window[lasts].astype(np.int32), row[lasts], start[lasts], end[lasts]
+
+
 def _work_of(dataset: Dataset, modules: Hierarchy | None) -> tuple[Work, Windows]:
-    table = dataset.table("kernels", [*_WORK, *_PLACE, *_LAUNCHED])
-    kinds, collective = labels(table, "kind"), collectives_in(table)
-    kind = np.where(np.isin(kinds.code, kinds.of("memcpy", "memset")), idle_time.COPY, idle_time.COMPUTE)
-    kind[collective] = idle_time.COMMUNICATION
-    pid, device = (integers(table, name).astype(np.int64) for name in ("pid", "device"))
-    line, first = grouped((pid, device))
-    order = _order(table, line, np.flatnonzero(~np.isin(kinds.code, kinds.of("cpu_op"))))
-    line, kind = line[order], kind[order].astype(np.int8)
-    step, begun, ended = (integers(table, name)[order] for name in ("step_id", "start_ns", "end_ns"))
+    table = _of_devices(dataset.table("kernels", _READ))
+    kinds = labels(table, "kind")
+    kind = np.full(table.num_rows, idle_time.COMPUTE, np.int8)
+    kind[np.isin(kinds.code, kinds.of("memcpy", "memset"))] = idle_time.COPY
+    kind[collectives_in(table)] = idle_time.COMMUNICATION
+    ids = [integers(table, name).astype(np.int64) for name in ("pid", "device")]
+    line, first = grouped(ids)
+    step, begun, ended = (integers(table, name) for name in ("step_id", "start_ns", "end_ns"))
     windows = windows_of(line, step, begun, ended, host_steps(dataset))
     groups = [line, line, windows.line, windows.line]
     start, end, *borders = axis_of(dataset, groups, [begun, ended, windows.start, windows.end])
     shift = np.zeros(first.size, np.int64)
     shift[line] = start - begun
-    arrived = start + _waited(dataset, line[kind == idle_time.COMMUNICATION], integers(table, "kernel_id")[order])
-    module = (np.full(order.size, -1) if modules is None else modules.rows(table)[order]).astype(np.int32)
-    launch = [integers(table, f"launch_{name}_ns", NEVER)[order] for name in ("start", "end")]
-    lines, thread = (pid[first], device[first]), thread_keys(table)[order]
-    table = table.select([name for name in table.column_names if name not in _USED])
-    work = Work(table, order, line, lines, shift, start, end, np.minimum(arrived, end), kind, module, thread, *launch)
+    arrived = start + _waited(dataset, line[kind == idle_time.COMMUNICATION], integers(table, "kernel_id"))
+    module = (np.full(line.size, -1) if modules is None else modules.rows(table)).astype(np.int32)
+    launch = [integers(table, f"launch_{name}_ns", NEVER) for name in ("start", "end")]
+    times = (shift, start, end, np.minimum(arrived, end))
+    lines = tuple(values[first] for values in ids)
+    work = Work(table.select(_FURTHER), line, lines, *times, kind, module, thread_keys(table), *launch)
     return work, windows._replace(start=borders[0], end=borders[1])
 
 
-def _order(table: pa.Table, line: Rows, rows: Rows) -> Rows:
-    """Rows by line, start and id, in which order most are."""
-    for column in (integers(table, "kernel_id"), integers(table, "start_ns"), line):
-        if (column[rows[1:]] < column[rows[:-1]]).any():
-            rows = rows[np.argsort(column[rows], kind="stable")]
-    return rows
+def _of_devices(table: pa.Table) -> pa.Table:
+    """The work of devices by process, device, start and id, in which order most of it is."""
+    kinds = labels(table, "kind")
+    rows = np.flatnonzero(~np.isin(kinds.code, kinds.of("cpu_op")))
+    keys = [integers(table, name)[rows] for name in ("kernel_id", "start_ns", "device", "pid")]
+    return in_order(table, rows[np.lexsort(keys)])
 
 
 def _waited(dataset: Dataset, lines: Rows, kernel_id: Ints) -> Ints:
@@ -339,7 +306,7 @@ def _together(work: Work, rows: Rows) -> tuple[Ints, Ints, Ints, Rows]:
     """The stretches of work that may overlap, cut wherever some starts or ends."""
     edges = distinct_times((work.start[rows], work.end[rows], work.arrived[rows]))
     start, end = edges[:-1], edges[1:]
-    kind, module = np.full(start.size, -1), np.full(start.size, -1)
+    kind, module = np.full(start.size, -1, np.int8), np.full(start.size, -1, np.int32)
     for of_kind in (idle_time.COMPUTE, idle_time.COMMUNICATION, idle_time.COPY):
         own, idle = rows[work.kind[rows] == of_kind], np.flatnonzero(kind < 0)
         running = _running(work.start[own], work.end[own], start[idle])
@@ -347,7 +314,7 @@ def _together(work: Work, rows: Rows) -> tuple[Ints, Ints, Ints, Rows]:
         kind[idle[some]], module[idle[some]] = of_kind, work.module[own[running[some]]]
     meets = np.flatnonzero(kind == idle_time.COMMUNICATION)
     own = rows[work.kind[rows] == idle_time.COMMUNICATION]
-    kind[meets[~is_inside(covered(work.arrived[own], work.end[own]), start[meets])]] = idle_time.WAIT
+    kind[meets[~covered(work.arrived[own], work.end[own]).hold(start[meets])]] = idle_time.WAIT
     busy = np.flatnonzero(kind >= 0)
     return start[busy], end[busy], kind[busy], module[busy]
 

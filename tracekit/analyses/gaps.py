@@ -12,6 +12,7 @@ from tracekit.analyses.spread import ratio, spread
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.analyses.weighted_kernels import DEVICE_TIMES, Axis, axis, kernels
 from tracekit.arrays.groups import maxima, minima
+from tracekit.arrays.intervals import reach
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
@@ -81,16 +82,10 @@ def idle_times(work: Axis) -> Idle:
     """The gaps between kernels, in the order of the axis."""
     order = np.argsort(work.start, kind="stable")
     start, line = work.start[order], work.line[order]
-    reach, latest = _reach(work.end[order])
-    before = np.flatnonzero((start[1:] > reach[:-1]) & (line[1:] == line[:-1]))
+    ended, latest = reach(work.end[order])
+    before = np.flatnonzero((start[1:] > ended[:-1]) & (line[1:] == line[:-1]))
     after = order[before + 1]
-    return Idle(work.line[after], order[latest[before]], after, work.start[after] - reach[before])
-
-
-def _reach(end: Ints) -> tuple[Ints, Rows]:
-    reach = np.maximum.accumulate(end)
-    fresh = np.concatenate((np.ones(min(end.size, 1), bool), end[1:] > reach[:-1]))
-    return reach, np.maximum.accumulate(np.where(fresh, np.arange(end.size), 0))
+    return Idle(work.line[after], order[latest[before]], after, work.start[after] - ended[before])
 
 
 def _spans(work: Axis) -> Ints:

@@ -11,10 +11,10 @@ import pyarrow as pa
 from tracekit.analyses.subtrees import Hierarchy
 from tracekit.analyses.weighted_kernels import axis_of, from_graph
 from tracekit.analyses.windows import Windows, thread_keys
-from tracekit.arrays.codes import Labels, labels, lookup, positions
+from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
-from tracekit.arrays.intervals import Covered, covered, innermost, nesting_order, parents
+from tracekit.arrays.intervals import covered, cut, distinct_times, innermost, nesting_order, parents, reach
 from tracekit.arrays.slices import greatest_of
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
@@ -27,7 +27,7 @@ KINDS = (
 COMPUTE, COMMUNICATION, WAIT, COPY, _BLOCKED, _LAUNCH, _DATA = range(7)
 _COMPILATION, _HOST, _GRAPH, _DEPENDENCY, _LATENCY, _UNKNOWN = range(7, 13)
 #: The kinds of what threads do, the first that fits counts.
-_STATES = [_BLOCKED, _LAUNCH, _COMPILATION, _DATA]
+_STATES = [_BLOCKED, _LAUNCH, _LAUNCH, _COMPILATION, _DATA]
 NEVER = np.iinfo(np.int64).min
 #: So many stretches of time are worked on at once: memory does not grow with their number, and caches serve.
 PORTION = 1 << 16
@@ -36,15 +36,14 @@ PORTION = 1 << 16
 class Work(NamedTuple):
     """Device work by line (process and device), start and id; ``start`` and ``end`` are on an axis of the lines.
 
-    ``order`` are the rows of ``table``, ``lines`` the processes and devices of the lines, ``shift`` is what their axis
+    ``table`` has further columns; ``lines`` are the processes and devices of the lines, ``shift`` is what their axis
     adds to times; ``arrived`` is when the last rank had begun a collective, where that is proven, else the start;
     ``thread``, ``launched`` and ``returned`` are of the launch, in real time.
     """
 
     table: pa.Table
-    order: Rows
     line: Rows
-    lines: tuple[Ints, Ints]
+    lines: tuple[Ints, ...]
     shift: Ints
     start: Ints
     end: Ints
@@ -54,15 +53,6 @@ class Work(NamedTuple):
     thread: Ints
     launched: Ints
     returned: Ints
-
-    def column(self, name: str, null: int = -1) -> Ints:
-        """A column of integers."""
-        return integers(self.table, name, null)[self.order]
-
-    def words(self, name: str) -> Labels:
-        """A column of words."""
-        found = labels(self.table, name)
-        return found._replace(code=found.code[self.order])
 
 
 class Pieces(NamedTuple):
@@ -74,91 +64,37 @@ class Pieces(NamedTuple):
     ns: Ints
 
 
-def pieces(window: Rows, kind: Ints, module: Rows, ns: Ints) -> Pieces:
-    """Pieces that take little memory."""
-    return Pieces(window.astype(np.int32), kind.astype(np.int8), module.astype(np.int32), ns)
-
-
-def cut(start: Ints, end: Ints, edges: Ints) -> tuple[Rows, Rows, Ints, Ints]:
-    """Intervals cut at all edges in them: for each piece the row of its interval, the edge before it, start and end.
-
-    Edges ascend; the edge is -1 before the first, and may be where the piece starts.
-    """
-    low, high = np.searchsorted(edges, start, "right"), np.searchsorted(edges, end)
-    row = np.repeat(np.arange(start.size), high - low + 1)
-    again = np.flatnonzero(row[1:] == row[:-1])
-    first = np.cumsum(high - low + 1) - (high - low + 1)
-    edge = np.arange(row.size) + (low - first)[row] - 1
-    start, end = start[row], end[row]
-    start[again + 1] = end[again] = edges[edge[again + 1]]
-    return row, edge, start, end
-
-
-def distinct_times(times: Sequence[Ints]) -> Ints:
-    """All times in order, each once; sorting what is nearly in order is fast."""
-    ordered = np.sort(np.concatenate(times), kind="stable")
-    return ordered[np.append(True, ordered[1:] > ordered[:-1])] if ordered.size else ordered
-
-
-def is_inside(times: Covered, at: Ints) -> Flags:
-    """Which times lie in some stretches."""
-    if not times.start.size:
-        return np.zeros(at.size, bool)
-    row = np.searchsorted(times.start, at, side="right") - 1
-    return np.asarray((row >= 0) & (at < np.append(times.end, 0)[row]))
-
-
-class _Gaps(NamedTuple):
-    """Idle stretches for which a thread counts: real times, the thread, and the kind if known."""
-
-    window: Rows
-    start_ns: Ints
-    end_ns: Ints
-    thread: Rows
-    kind: Ints
-
-
 def idle_pieces(
     dataset: Dataset, modules: Hierarchy | None, work: Work, windows: Windows, idle: Sequence[Ints]
-) -> list[Pieces]:
+) -> Iterator[Pieces]:
     """What each idle stretch was spent on, given its window, start, end and the work that starts next."""
-    unknown, gaps = _gaps(dataset, work, windows, idle)
-    return [unknown, *_on_threads(dataset, modules, work, gaps)]
-
-
-def _gaps(dataset: Dataset, work: Work, windows: Windows, idle: Sequence[Ints]) -> tuple[Pieces, _Gaps]:
-    """The stretches whose next launch is not known, and the others."""
     window, start, end, next_ = idle
     columns = (work.start, work.thread, work.launched, work.returned)
     begins, thread, launched, returned = (np.append(column, NEVER)[next_] for column in columns)
     # At the end of the last window nothing comes next: what the thread of the step does counts.
     last = (next_ == work.start.size) | (begins >= windows.end[window])
-    thread = np.where(last, windows.thread[window], thread)
+    lost = ~last & (launched == NEVER)
+    thread = np.where(last, windows.thread[window], np.where(lost, NEVER, thread))
     shift = work.shift[windows.line[window]]
     start, end = start - shift, end - shift
-    until = np.where(last, end, np.clip(returned, start, end))
-    known = last | (launched != NEVER)
-    host, after, lost = (np.flatnonzero(rows) for rows in (known & (start < until), known & (until < end), ~known))
+    until = np.where(last, end, np.where(lost, start, np.clip(returned, start, end)))
+    host, after = np.flatnonzero(start < until), np.flatnonzero(until < end)
     kind = _kinds_after_launch(dataset, work, next_[after])
-    on_host = _Gaps(window[host], start[host], until[host], thread[host], np.full(host.size, -1))
-    waiting = _Gaps(window[after], until[after], end[after], thread[after], kind)
-    nothing = np.full(lost.size, -1)
-    unknown = pieces(window[lost], nothing + 1 + _UNKNOWN, nothing, (end - start)[lost])
-    return unknown, _Gaps(*map(np.append, on_host, waiting))
+    kind[lost[after]] = _UNKNOWN
+    on_host = (window[host], start[host], until[host], thread[host], np.full(host.size, -1, np.int8))
+    waiting = (window[after], until[after], end[after], thread[after], kind)
+    return _on_threads(dataset, [*map(np.append, on_host, waiting)], _done_by_threads(dataset, modules, work))
 
 
 def _kinds_after_launch(dataset: Dataset, work: Work, rows: Rows) -> Ints:
     """What the device waited for once the launch of each of some work had returned."""
-    kind = np.where(_depends(dataset, work, rows), _DEPENDENCY, _LATENCY)
-    names, kinds = work.words("launch_name"), work.words("kind")
-    node = from_graph(work.table)[work.order] | np.isin(names.code, names.containing("graphlaunch"))
+    kind = np.where(_depends(dataset, work, rows), _DEPENDENCY, _LATENCY).astype(np.int8)
+    names, kinds = labels(work.table, "launch_name"), labels(work.table, "kind")
+    node = from_graph(work.table) | np.isin(names.code, names.containing("graphlaunch"))
     node &= ~np.isin(kinds.code, kinds.of("graph"))
     if not node.any():
         return kind
-    high = np.maximum.accumulate(work.end)
-    fresh = np.append(True, high[1:] > high[:-1])[: high.size]
-    latest = np.maximum.accumulate(np.where(fresh, np.arange(high.size), 0))
-    before = latest[rows - 1]
+    before = reach(work.end)[1][rows - 1]
     same = node[before] & node[rows] & (rows > 0)
     for values in (work.launched, work.thread, work.line):
         same &= values[before] == values[rows]
@@ -177,16 +113,16 @@ def _depends(dataset: Dataset, work: Work, rows: Rows) -> Flags:
     calls = calls.filter(pa.array(waits & (integers(calls, "stream") >= 0)))
     if not calls.num_rows or not rows.size:
         return np.zeros(rows.size, bool)
-    both = [np.append(work.column(name), integers(calls, name)) for name in ("pid", "context", "stream")]
+    both = [np.append(integers(work.table, name), integers(calls, name)) for name in ("pid", "context", "stream")]
     stream, of_wait = np.split(grouped(both).group, [work.line.size])
     before = _before_on_stream(stream)[rows]
-    started, ended = (work.column(name) for name in ("start_ns", "end_ns"))
+    started, ended = (integers(work.table, name) for name in ("start_ns", "end_ns"))
     since = np.where(work.launched == NEVER, started, work.launched)[before]
     since = np.where(before >= 0, since, min(int(started.min()), int(integers(calls, "start_ns").min())) - 1)
     times = [integers(calls, "start_ns"), since, work.launched[rows]]
     wait_at, low, high = axis_of(dataset, [of_wait, stream[rows], stream[rows]], times)
     order = np.argsort(wait_at, kind="stable")
-    until = lookup(ended, positions(integers(calls, "kernel_id"), work.column("kernel_id")), NEVER)[order]
+    until = lookup(ended, positions(integers(calls, "kernel_id"), integers(work.table, "kernel_id")), NEVER)[order]
     low, high = np.searchsorted(wait_at[order], low, "right"), np.searchsorted(wait_at[order], high)
     latest = np.maximum(work.returned[rows], np.where(before >= 0, ended[before], NEVER))
     return greatest_of(until)(low, high, NEVER) > latest
@@ -218,19 +154,25 @@ class _Spans(NamedTuple):
     def at(self, rows: Rows | Flags) -> _Spans:
         return _Spans(*(column[rows] for column in self))
 
+    def on(self, threads: Ints) -> _Spans:
+        """Those of some threads, by their places."""
+        own = self._replace(thread=positions(self.thread, threads))
+        return own if (own.thread >= 0).all() else own.at(own.thread >= 0)
+
 
 _NOTHING = _Spans(*np.zeros((4, 0), np.int64))
 
 
-def _on_threads(dataset: Dataset, modules: Hierarchy | None, work: Work, gaps: _Gaps) -> Iterator[Pieces]:
-    """The stretches, cut wherever their thread begins or ends something."""
-    thread, first = grouped((gaps.thread,))
-    threads = gaps.thread[first]
-    done = [*_done_by_threads(dataset, work), _calls(dataset, modules)]
-    done = [spans._replace(thread=positions(spans.thread, threads)) for spans in done]
-    done = [spans if (spans.thread >= 0).all() else spans.at(spans.thread >= 0) for spans in done]
+def _on_threads(dataset: Dataset, gaps: Sequence[Ints], done: Sequence[_Spans]) -> Iterator[Pieces]:
+    """Idle stretches, cut wherever a thread begins or ends something.
+
+    Given are their window, start, end (real times), thread, and kind, or -1 for what the thread does.
+    """
+    window, start, end, thread, kind = gaps
+    thread, first = grouped((thread,))
+    done = [spans.on(gaps[3][first]) for spans in done]
     groups = [thread, thread, *(spans.thread for spans in done for _ in range(2))]
-    times = [gaps.start_ns, gaps.end_ns, *(column for spans in done for column in (spans.start, spans.end))]
+    times = [start, end, *(column for spans in done for column in (spans.start, spans.end))]
     start, end, *placed = axis_of(dataset, groups, times)
     states = [covered(*span) for span in zip(placed[:-2:2], placed[1:-2:2], strict=True)]
     nested = nesting_order(*placed[-2:])
@@ -247,20 +189,19 @@ def _on_threads(dataset: Dataset, modules: Hierarchy | None, work: Work, gaps: _
         used, on_host, module = (np.zeros(edges.size, type_) for type_ in (bool, np.int8, np.int32))
         used[edge] = True
         at = edges[used]
-        on_host[used] = np.select([is_inside(state, at) for state in states], _STATES, _HOST)
+        on_host[used] = np.select([state.hold(at) for state in states], _STATES, _HOST)
         module[used] = lookup(module_of, innermost(begun, ended, around, at, at + 1))
-        row, kind = rows[row], gaps.kind[rows[row]]
-        yield pieces(gaps.window[row], np.where(kind < 0, on_host[edge], kind), module[edge], stop - begin)
+        row, on_host = rows[row], on_host[edge]
+        yield Pieces(window[row], np.where(kind[row] < 0, on_host, kind[row]), module[edge], stop - begin)
 
 
-def _done_by_threads(dataset: Dataset, work: Work) -> list[_Spans]:
-    """When threads did each of ``_STATES``."""
+def _done_by_threads(dataset: Dataset, modules: Hierarchy | None, work: Work) -> list[_Spans]:
+    """When threads did each of ``_STATES``, and when they called modules."""
     columns = ["pid", "tid", "start_ns", "dur_ns"]
     waits, others = (_spans(dataset.table(name, columns)) for name in ("waits", "api_calls"))
     rows = np.flatnonzero(work.launched != NEVER)
     launches = _Spans(work.thread[rows], work.launched[rows], work.returned[rows], np.full(rows.size, -1, np.int8))
-    calls = _Spans(*(np.concatenate(pair) for pair in zip(others, launches, strict=True)))
-    return [waits, calls, *_phases(dataset)]
+    return [waits, others, launches, *_phases(dataset), _calls(dataset, modules)]
 
 
 def _phases(dataset: Dataset) -> list[_Spans]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.analyses.base import Columns, taken
+from tracekit.analyses.base import Columns, taken, together
 from tracekit.analyses.each_report import Words
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
@@ -99,7 +99,7 @@ def outside(dataset: Dataset) -> Columns:
         of_words = causes.codes(Labels(used, cause.words))
         parts.append({"cause": of_words, **{name: values[used] for name, values in figures.items()}})
         whole_ns += int(time.sum())
-    listed = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    listed = together(parts)
     known, row = np.unique(listed.pop("cause"), return_inverse=True)
     rows = {name: sums(row, values, known.size) for name, values in listed.items()}
     named = np.array(causes.named(known), object)

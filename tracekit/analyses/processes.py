@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tracekit.analyses.base import Columns, taken
+from tracekit.analyses.base import Columns, taken, together
 from tracekit.analyses.communication import communication
 from tracekit.analyses.subtrees import hierarchy
 from tracekit.analyses.weighted_kernels import kernels
@@ -48,8 +48,7 @@ def attributed(dataset: Dataset) -> Columns:
 
 
 def _columns(dataset: Dataset, work: Callable[[Dataset], tuple[pa.Table, dict[str, Ints]]]) -> Columns:
-    parts = [_of_one(part, *work(part)) for part in dataset.by_report()]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return together([_of_one(part, *work(part)) for part in dataset.by_report()])
 
 
 def _of_one(dataset: Dataset, table: pa.Table, more: dict[str, Ints]) -> Columns:

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tracekit.analyses.base import Columns, taken
+from tracekit.analyses.base import Columns, taken, with_nulls
 from tracekit.analyses.costs.calls import CallKinds, Costs, costs
 from tracekit.analyses.costs.modules import subtree_flops
 from tracekit.analyses.phase_times import by_phase
@@ -58,11 +58,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas."""
     answer = _answer(dataset)
-    for name in _nullable(answer):
-        unknown = answer[name] < 0
-        answer[name] = answer[name].astype(object)
-        answer[name][unknown] = None
-    return answer
+    return with_nulls(answer, _nullable(answer))
 
 
 def _nullable(answer: Columns) -> list[str]:

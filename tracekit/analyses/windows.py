@@ -16,7 +16,7 @@ import pyarrow as pa
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, maxima, minima
-from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 _UNKNOWN = np.iinfo(np.int64)
@@ -69,12 +69,8 @@ def windows_of(line: Rows, step: Ints, start: Ints, end: Ints, steps: Steps) -> 
     rank = grouped((line, end)).group[order]
     own = order[rank > np.append(-1, np.maximum.accumulate(rank)[:-1])[: rank.size]]
     line, step, start, end = line[own], step[own], np.minimum(start, begun)[own], end[own]
-    follows = np.flatnonzero(line[1:] == line[:-1])
+    last = np.append(line[1:] != line[:-1], True)[: line.size]
+    follows = np.flatnonzero(~last)
     start[follows + 1] = end[follows]
-    return Windows(
-        line, step, lookup(steps.thread, place[own]), start, np.where(_is_last(line), np.maximum(end, done[own]), end)
-    )
-
-
-def _is_last(line: Rows) -> Flags:
-    return np.append(line[1:] != line[:-1], True)[: line.size]
+    end = np.where(last, np.maximum(end, done[own]), end)
+    return Windows(line, step, lookup(steps.thread, place[own]), start, end)

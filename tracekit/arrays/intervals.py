@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.axis import measured_axis, ranked_axis
+from tracekit.arrays.slices import members
 from tracekit.arrays.types import Flags, Ints, Rows
 
 _PLAIN_CLIMBS = 64
@@ -237,6 +238,24 @@ def highest(leaps: list[Rows], at: Rows, holds: Callable[[Rows, Rows], Flags]) -
     return at
 
 
+def cut(start: Ints, end: Ints, edges: Ints) -> tuple[Rows, Rows, Ints, Ints]:
+    """Intervals cut at all edges in them: for each piece the row of its interval, the edge before it, start and end.
+
+    Edges ascend; the edge is -1 before the first, and may be where the piece starts.
+    """
+    row, edge = members(np.searchsorted(edges, start, "right") - 1, np.searchsorted(edges, end))
+    again = np.flatnonzero(row[1:] == row[:-1])
+    start, end = start[row], end[row]
+    start[again + 1] = end[again] = edges[edge[again + 1]]
+    return row, edge, start, end
+
+
+def distinct_times(times: Sequence[Ints]) -> Ints:
+    """All times in order, each once; sorting what is nearly in order is fast."""
+    ordered = np.sort(np.concatenate(times), kind="stable")
+    return ordered[np.append(True, ordered[1:] > ordered[:-1])] if ordered.size else ordered
+
+
 #: The largest number of lanes; further intervals overlap on the last one.
 MOST_LANES = 128
 
@@ -256,6 +275,18 @@ class Covered(NamedTuple):
         partly = np.clip(time - self.start[at], 0, self.end[at] - self.start[at])
         until: Ints = self.before[at] + partly
         return until
+
+    def hold(self, time: Ints) -> Flags:
+        """Which times lie in some of them."""
+        at = np.searchsorted(self.start, time, side="right") - 1
+        return np.asarray((at >= 0) & (time < np.append(self.end, 0)[at]))
+
+
+def reach(end: Ints) -> tuple[Ints, Rows]:
+    """The greatest end up to each interval, and the first interval that has it."""
+    greatest = np.maximum.accumulate(end)
+    fresh = np.append(True, greatest[1:] > greatest[:-1])[: end.size]
+    return greatest, np.maximum.accumulate(np.where(fresh, np.arange(end.size), 0))
 
 
 def covered(start: Ints, end: Ints) -> Covered:

@@ -10,6 +10,12 @@ _BLOCK = 32
 _PIECE = 131_072
 
 
+def members(low: Ints, high: Ints) -> tuple[Rows, Rows]:
+    """The members of all slices ``low:high`` in turn: the number of the slice, and the place."""
+    number = np.repeat(np.arange(low.size), high - low)
+    return number, np.arange(number.size) + (high - np.cumsum(high - low))[number]
+
+
 def sums_to(values: Ints, end: Ints) -> Ints:
     """The sum of ``values[row:end[row]]`` for every row."""
     running = np.concatenate(([0], np.cumsum(values)))

@@ -12,11 +12,10 @@ import numpy as np
 
 from tracekit.analyses.findings.advice import READ, SYNCHRONISED, time_text
 from tracekit.analyses.findings.rows import Candidate, StepRows
-from tracekit.analyses.idle_time import cut
 from tracekit.analyses.whatif.changes import Changing
 from tracekit.analyses.whatif.edits import Stretches, asynchronous, code_in, without, without_code
 from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import Covered, covered, innermost, nesting_order, parents
+from tracekit.arrays.intervals import Covered, covered, cut, innermost, nesting_order, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers.base import MODULE, OPERATOR
 

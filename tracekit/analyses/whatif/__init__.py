@@ -237,10 +237,7 @@ class _Windows(NamedTuple):
     ns: Ints
 
     def middle(self) -> Ints:
-        """The median window, of two in the middle the shorter one."""
-        some = self.ns[self.ns.sum(axis=1) > 0]
-        order = np.argsort(some.sum(axis=1), kind="stable")
-        return some[order[(order.size - 1) // 2]] if order.size else np.zeros(some.shape[1], np.int64)
+        return budget.median(self.ns)
 
     def fastest(self) -> _Windows:
         """Those of the process and device whose median is the shortest."""
