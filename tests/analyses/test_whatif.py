@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count, product
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -121,7 +121,7 @@ def check(
 ) -> Prediction:
     plain, changed = (run(programs, one) for one in (before or Machine(), machine))
     with TemporaryDirectory() as folder:
-        model = StepModel.of(dataset_of(plain, Path(folder), drifts=drifts))
+        model = StepModel(dataset_of(plain, Path(folder), drifts=drifts))
         found = model.predict(changes)
         assert model.step_ns(changes) == found.step_after_ns
     assert found.step_before_ns == pytest.approx(plain.step_ns, rel=1e-4 if drifts else 0)
@@ -359,6 +359,48 @@ def test_without_events_the_truth_lies_in_a_range(changes: Changes, machine: Mac
     low, high = found.range_ns
     assert low <= found.step_after_ns <= high
     assert low * 0.995 <= changed.step_ns <= high * 1.005
+
+
+def stage(at: int, stages: int) -> list[Op]:
+    """A stage of a pipeline: what it receives of one neighbour it sends to the other, forward and backward."""
+    writer, ops, keys = Random(at), [], count(1)
+    for step, back, batch in product(range(4), (0, 1), range(4)):
+        met = {other: step * 1000 + back * 100 + batch * 10 + min(at, other) for other in (at - 1, at + 1)}
+        source, target = (at + 1, at - 1) if back else (at - 1, at + 1)
+        ops += [Op("step", key=step)] if back == batch == 0 else []
+        if 0 <= source < stages:
+            got, comm = next(keys), COMM + (source > at)
+            ops += [Op("send", 20_000, comm, key=met[source]), Op("record", key=got, stream=comm), Op("wait", key=got)]
+        work = [Op("kernel", (1 + back) * writer.randrange(60_000, 120_000)) for _ in range(4)]
+        ops += [Op("enter", name="top.layers"), *work, Op("leave")]
+        if 0 <= target < stages:
+            made, comm = next(keys), COMM + (target > at)
+            ops += [Op("record", key=made), Op("wait", key=made, stream=comm)]
+            ops += [Op("send", 20_000, comm, key=met[target])]
+        ops += [Op("sync", name="device"), Op("end")] if (back, batch) == (1, 3) else []
+    return ops
+
+
+@pytest.mark.parametrize(
+    ("changes", "machine"),
+    [
+        (Changes(), Machine()),
+        (Changes(scale=(("*", 0.5),)), Machine(device=lambda *_: 0.5)),
+        (Changes(scale=(("top.layers", 0.5),)), Machine(device=lambda module, _: 0.5 if module else 1.0)),
+        (Changes(scale=(("top.layers", 2.0),)), Machine(device=lambda module, _: 2.0 if module else 1.0)),
+        (Changes(interconnect=3), Machine(interconnect=3)),
+    ],
+)
+@pytest.mark.parametrize("stages", [2, 4])
+def test_in_a_pipeline_the_truth_lies_in_a_range(
+    changes: Changes, machine: Machine, stages: int, tmp_path: Path
+) -> None:
+    plain, changed = (run([{1: stage(at, stages)} for at in range(stages)], one) for one in (Machine(), machine))
+    found = predict(dataset_of(plain, tmp_path), changes)
+    assert found.unproven
+    assert found.range_ns is not None
+    low, high = found.range_ns
+    assert low * 0.97 <= changed.step_ns <= high * 1.03
 
 
 def parsed_program(folder: Path) -> Dataset:

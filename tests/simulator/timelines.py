@@ -12,16 +12,17 @@ from itertools import pairwise
 
 _CALLS = {"upload": "cudaMemcpyAsync"}
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+SEND = "ncclDevKernel_SendRecv"
 
 
 @dataclass(frozen=True)
 class Op:
     """Something that a thread does.
 
-    ``kind`` is ``code``, ``kernel``, ``copy`` (which blocks), ``upload`` (which does not), ``collective``, ``record``
-    and ``wait`` of event ``key``, ``sync`` (of the device, of the stream, or of event ``key``), ``graph``, ``enter``
-    and ``leave`` a module, ``step`` and ``end`` of one, ``range`` of code named ``name``; ``give`` and ``take`` hand
-    over to another thread. What copies carry is in ``copies``, as :mod:`tests.trace_lines` has it.
+    ``kind`` is ``code``, ``kernel``, ``copy`` (which blocks), ``upload`` (which does not), ``collective``, ``send`` (of
+    two ranks), ``record`` and ``wait`` of event ``key``, ``sync`` (of the device, of the stream, or of event ``key``),
+    ``graph``, ``enter`` and ``leave`` a module, ``step`` and ``end`` of one, ``range`` of code named ``name``; ``give``
+    and ``take`` hand over to another thread. What copies carry is in ``copies``, as :mod:`tests.trace_lines` has it.
     """
 
     kind: str
@@ -74,7 +75,7 @@ class Work:
         if self.start < 0 or self.end >= 0:
             return False
         starts = [one.start for one in self.meeting or [self] if one.start >= 0]
-        if self.meeting is None or len(starts) == ranks:
+        if self.meeting is None or len(starts) == (2 if SEND in self.line else ranks):
             self.end = max(starts) + self.ns
         return self.end >= 0
 
@@ -150,7 +151,7 @@ class Thread:
             module = "" if op.nodes else self.module
             self.rank.work(op, module, launched, stream, (ns, self.rank.launcher if self.inside else number))
 
-    collective = graph = upload = kernel
+    collective = send = graph = upload = kernel
 
     def range(self, op: Op) -> None:
         """Code in a range."""
@@ -216,7 +217,7 @@ class Rank:
         self.threads = [Thread(self, tid).does(ops) for tid, ops in program.items()]
 
     def work(self, op: Op, module: str, launched: int, stream: int, made_of: tuple[int, int]) -> Work:
-        (ns, number), machine, collective = made_of, self.run.machine, op.kind == "collective"
+        (ns, number), machine, collective = made_of, self.run.machine, op.kind in ("collective", "send")
         lane = "comm" if machine.overlap and collective else "work"
         after = self.waits.pop(stream, [])
         after += [self.last[key, stream] for key in {"work", lane} if (key, stream) in self.last]
@@ -224,7 +225,7 @@ class Rank:
             after += self.before_step
         lasts = ns / machine.interconnect if collective else ns * self.slow
         copies = "memcpy", op.copies
-        kind, name = {"copy": copies, "upload": copies, "collective": ("kernel", NCCL)}.get(
+        kind, name = {"copy": copies, "upload": copies, "collective": ("kernel", NCCL), "send": ("kernel", SEND)}.get(
             op.kind, ("kernel", op.name)
         )
         line = f"{kind}:{self.number}+{stream} {self.number + 7}/1 {{}} {{}} #{number} {name}"

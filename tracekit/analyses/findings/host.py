@@ -134,7 +134,7 @@ def _graph(steps: StepRows, module: str | None, rows: Rows, text: str) -> Candid
 def _as_graph(chosen: Flags, phases: Stretches, changing: Changing) -> None:
     """Calls become graphs; what of their code is of phases with families of their own stays."""
     kept = code_in(changing, phases)
-    changing.as_graph(chosen)
+    changing.as_graph(chosen, if_blocked=True)
     changing.tasks = replace(changing.tasks, code=np.maximum(changing.tasks.code, kept))
     tasks, work = changing.tasks, changing.found.work
     follows = np.flatnonzero((tasks.before >= 0) & (tasks.event == np.append(tasks.event, -1)[tasks.before]))

@@ -118,7 +118,7 @@ class StepRows:
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        self.dataset, self.modules, self.model = dataset, hierarchy(dataset), StepModel.of(dataset)
+        self.dataset, self.modules, self.model = dataset, hierarchy(dataset), StepModel(dataset)
         self.patterns: list[str | None] = [*patterns(self.modules), None]
         changing = self.model.changing()
         self.events, self.work, self.calls = changing.found.events, changing.found.work, changing.calls
@@ -248,7 +248,7 @@ class StepRows:
             gone, time = calls, np.zeros(calls.size, np.int64)
         ns = (self.events.end - self.events.start)[gone].sum() + time.sum()
         ns += (self.work.end - self.work.start)[work].sum()
-        return Removal(gone, gone, time, work, int(ns))
+        return Removal(gone, time, work, int(ns))
 
     def edges(self, thread: Rows, start: Ints, end: Ints) -> tuple[Ints, Ints]:
         """When calls of modules last began or ended before some times of threads, or a call blocked or launched work.

@@ -8,7 +8,7 @@ of the ``shifted`` dataset.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,14 +18,14 @@ from tracekit.analyses.alignment.clocks import Clock
 from tracekit.analyses.alignment.meetings import Participations, Ranks, met, ranks_of
 from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
-from tracekit.analyses.whatif.model import Tasks, Times, measured, tasks
+from tracekit.analyses.whatif.model import Tasks, Times, arrivals, measured, tasks
 from tracekit.analyses.whatif.recorded import Recorded, joined, recorded
 from tracekit.analyses.whatif.replay import played
 from tracekit.analyses.whatif.shifted import Moved, Report, Shifted
 from tracekit.analyses.windows import thread_keys, windows_of
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import maxima
+from tracekit.arrays.groups import grouped, maxima, minima
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
@@ -69,23 +69,20 @@ class StepModel:
         self._before = _by_kind(_Windows(*budget.by_window(dataset)).middle())
         if not self._before:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
-        self._parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
-        several = budget.has_ranks(dataset) or self._parts[0].found.work.line.max(initial=0) > 0
+        #: Every report with its clock.
+        self.parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
+        several = budget.has_ranks(dataset) or self.parts[0].found.work.line.max(initial=0) > 0
         ranks = ranks_of(dataset) if several else Ranks([[]], [], [Clock(0)], met([[]], [Clock(0)]))
         self.clocks = clocks = ranks.clocks
-        self._found = joined([part.found for part in self._parts], [clock.at for clock in clocks])
-        self._spans = _spans(dataset, self._parts, clocks, self._modules)
+        self._found = joined([part.found for part in self.parts], [clock.at for clock in clocks])
+        self._spans = _spans(self.parts, clocks, self._modules)
         meeting = _meetings(self._found, ranks.meetings)
         known = self._found.has_dependencies or not _has_streams(self._found)
         assumed = ["none"] if known else ["late", "none", "all"]
         self._tasks = [tasks(self._found, meeting, assumed=one) for one in assumed]
+        self._unproven = self._found.work.collective & (meeting < 0)
         if (self._found.events.perhaps >= 0).any():
             self._tasks += [tasks(self._found, meeting, assumed=one, waiting=True) for one in {assumed[0], assumed[-1]}]
-
-    @classmethod
-    def of(cls, dataset: Dataset) -> StepModel:
-        """The model of a whole dataset; raises as the constructor."""
-        return cls(dataset)
 
     def predict(self, changes: Changes) -> Prediction:
         """What a step would take after changes.
@@ -96,28 +93,25 @@ class StepModel:
         changing = self.changing()
         after = self._budget(changing.apply(changes), changes)
         total = sum(row["ns"] for row in after)
-        others = [self._step_ns(one, changes) for one in self._tasks[1:]]
+        others = [self.step_ns(changes, one) for one in self._tasks[1:]]
         if changes.no_sync and np.diff(self._found.work.pinned).any():
-            others += [self._step_ns(one, changes, fast_copies=True) for one in self._tasks]
+            others += [self.step_ns(changes, one, fast_copies=True) for one in self._tasks]
+        unproven = int(self._unproven.sum())
+        others += [self._waiting_with_others(changes)] if unproven else []
         known = (min(total, *others), max(total, *others)) if others else None
-        unproven = int((self._found.work.collective & (self._tasks[0].meeting < 0)).sum())
         before = sum(row["ns"] for row in self._before)
         names, events = ["*", *patterns(self._modules)], self._found.events
         blocked = {names[row + 1]: None for row in events.module[changing.preventing].tolist()}
         return Prediction(before, total, known, self._before, after, unproven, tuple(blocked))
 
-    def step_ns(self, changes: Changes) -> int:
-        """The ``step_after_ns`` of :meth:`predict` alone, for many questions.
-
-        Raises:
-            UsageError: If a pattern names no module, or no kernel.
-        """
-        return self._step_ns(self._tasks[0], changes)
-
-    @property
-    def parts(self) -> list[tuple[Dataset, Recorded]]:
-        """Every report, and what it holds of dependencies on its own clock; ``clocks`` are these clocks."""
-        return [(part.dataset, part.found) for part in self._parts]
+    def step_ns(
+        self, changes: Changes, model: Tasks | None = None, *, waits: Ints | int = 0, fast_copies: bool = False
+    ) -> int:
+        """The ``step_after_ns`` of :meth:`predict` alone, or under another model, where work then takes longer."""
+        changing = Changing(self._found, model or self._tasks[0], self._modules, self._spans, fast_copies=fast_copies)
+        changed = changing.apply(changes)
+        longer = replace(changed, lasts=changed.lasts + waits)
+        return self._window_ns(longer, np.arange(longer.lasts.size), fastest=changes.like_fastest_rank)
 
     @property
     def before(self) -> dict[str, int]:
@@ -134,12 +128,7 @@ class StepModel:
         return Changing(self._found, self._tasks[0], self._modules, self._spans)
 
     def saved_ns(self, edit: Callable[[Changing], None], *, fastest: bool = False) -> int:
-        """How much shorter the median step is after a change.
-
-        Args:
-            edit: Changes the tasks.
-            fastest: Whether all processes and devices become like the one that is then the fastest.
-        """
+        """How much shorter the median step is after a change; and if all ranks are like the one then fastest."""
         changing = self.changing()
         lasted = changing.tasks.lasts
         edit(changing)
@@ -147,17 +136,22 @@ class StepModel:
         left = np.flatnonzero((changing.tasks.lasts > 0) | (lasted <= 0))
         return sum(self.before.values()) - self._window_ns(changing.tasks, left, fastest=fastest)
 
-    def _step_ns(self, model: Tasks, changes: Changes, *, fast_copies: bool = False) -> int:
-        changing = Changing(self._found, model, self._modules, self._spans, fast_copies=fast_copies)
-        every = np.arange(model.lasts.size)
-        return self._window_ns(changing.apply(changes), every, fastest=changes.like_fastest_rank)
+    def _waiting_with_others(self, changes: Changes) -> int:
+        """The step where unproven collectives, of which the shortest did not wait, wait as much longer as all else."""
+        model, rows = self._tasks[0], np.flatnonzero(self._unproven)
+        group, first = grouped((self._found.work.name[rows],))
+        waits = np.zeros(model.lasts.size, np.int64)
+        waits[rows] = model.lasts[rows] - minima(group, model.lasts[rows], first.size)[group]
+        alone = replace(model, lasts=model.lasts - waits)
+        ratio = self.step_ns(changes, alone) / max(1, self.step_ns(Changes(), alone))
+        return self.step_ns(changes, alone, waits=np.rint(waits * ratio).astype(np.int64))
 
     def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
         """The median window of some work."""
         times, work = played(model), self._found.work
         # Windows are told on the clocks of their reports.
         start, end = (
-            np.concatenate([getattr(part.found.work, name) for part in self._parts]) - getattr(work, name) + moved
+            np.concatenate([getattr(part.found.work, name) for part in self.parts]) - getattr(work, name) + moved
             for name, moved in (("start", times.start), ("end", times.end))
         )
         events = self._found.events
@@ -170,7 +164,7 @@ class StepModel:
         times = played(model)
         moved = [after - before for after, before in zip(times, measured(self._found), strict=True)]
         parts, events, rows = [], 0, 0
-        for part in self._parts:
+        for part in self.parts:
             calls, work = part.found.events.start.size, part.found.work.start.size
             own = [column[events : events + calls] for column in moved[:2]]
             event = model.event[rows : rows + work]
@@ -185,18 +179,14 @@ class StepModel:
         """The kernels of collectives whose ranks are known, and how long each then waits for the last one."""
         meeting, work = self._tasks[0].meeting, self._found.work
         rows = np.flatnonzero(meeting >= 0)
-        arrived = maxima(meeting[rows], times.start[rows], int(meeting.max(initial=-1)) + 1)[meeting[rows]]
-        waited = np.zeros(rows.size, np.int64) if changes.like_fastest_rank else arrived - times.start[rows]
+        waited = arrivals(meeting, times.start)[meeting[rows]] - times.start[rows]
+        waited *= not changes.like_fastest_rank
         return work.kernel[rows], waited
 
 
 def predict(dataset: Dataset, changes: Changes) -> Prediction:
-    """What a step would take after changes: ``StepModel.of(dataset).predict(changes)``.
-
-    Raises:
-        UsageError: If a pattern names no module, or the dataset is a subtree or of a run without a GPU.
-    """
-    return StepModel.of(dataset).predict(changes)
+    """What a step would take after changes: ``StepModel(dataset).predict(changes)``, which raises the same."""
+    return StepModel(dataset).predict(changes)
 
 
 def _has_streams(found: Recorded) -> bool:
@@ -218,10 +208,10 @@ def _meetings(found: Recorded, rows: Participations) -> Rows:
     return meeting
 
 
-def _spans(dataset: Dataset, parts: Sequence[Report], clocks: Sequence[Clock], modules: Hierarchy) -> Spans:
+def _spans(parts: Sequence[Report], clocks: Sequence[Clock], modules: Hierarchy) -> Spans:
     pieces, threads = [], 0
-    for part, report, clock in zip(parts, dataset.by_report(), clocks, strict=True):
-        calls = report.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
+    for part, clock in zip(parts, clocks, strict=True):
+        calls = part.dataset.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
         thread = positions(thread_keys(calls), part.found.threads)
         known = np.flatnonzero(thread >= 0)
         start, end = (clock.at(integers(calls, name))[known] for name in ("start_ns", "end_ns"))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analyses.subtrees import Hierarchy
-from tracekit.analyses.whatif.model import Tasks, median
+from tracekit.analyses.whatif.model import Tasks, latest, median
 from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped, minima
@@ -112,7 +112,7 @@ class Changing:
         for patterns, change in (
             (changes.no_sync, self._no_sync),
             (changes.no_launch_cost, self._no_launch_cost),
-            (changes.as_graph, self._as_graph),
+            (changes.as_graph, self.as_graph),
         ):
             for pattern in patterns:
                 change(matched(pattern, self.modules))
@@ -140,17 +140,16 @@ class Changing:
         self.tasks = replace(self.tasks, lasts=lasts)
 
     def _host_scale(self, chosen: Flags, factor: float) -> None:
-        inside = self._inside(chosen, everywhere=bool(chosen[-1]))
-        self.tasks = replace(self.tasks, code=self.tasks.code - inside + _scaled(inside, factor))
+        code, previous = self.tasks.code, self.tasks.previous
+        inside = np.where(previous >= 0, code, 0) if chosen[-1] else self.code_in(self._by_thread(chosen))
+        self.tasks = replace(self.tasks, code=code - inside + _scaled(inside, factor))
 
-    def _inside(self, chosen: Flags, prevents: Flags | None = None, *, everywhere: bool = False) -> Ints:
-        """How much of the code before each call of CUDA lies in calls of modules."""
+    def code_in(self, stretches: list[tuple[Rows, Covered]]) -> Ints:
+        """How much of the code before each call of CUDA lies in stretches of threads: the calls there, and when."""
         events, previous = self.found.events, self.tasks.previous
         begin = lookup(events.end, previous)
-        if everywhere:
-            return np.where(previous >= 0, self.tasks.code, 0)
         inside = np.zeros(events.start.size, dtype=np.int64)
-        for of_thread, time in self._by_thread(chosen, prevents):
+        for of_thread, time in stretches:
             # A thread may go on where another one stopped: code of both is between the two calls.
             mine = np.zeros(inside.size, dtype=bool)
             mine[of_thread] = True
@@ -221,19 +220,11 @@ class Changing:
         launch = np.where(tasks.early & lookup(free, tasks.event, 0).astype(bool), 0, tasks.launch)
         self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
 
-    def _as_graph(self, chosen: Flags) -> None:
-        """The same, but of calls that can be captured."""
-        self.as_graph(chosen, self.blocks & self.found.events.ended_by_work)
-
-    def as_graph(self, chosen: Flags, prevents: Flags | None = None) -> None:
-        """Of the calls of CUDA in each outermost call one launch remains, and no code.
-
-        Args:
-            chosen: The modules.
-            prevents: Calls of CUDA that keep the calls of modules around them as they are.
-        """
+    def as_graph(self, chosen: Flags, *, if_blocked: bool = False) -> None:
+        """Of the calls of CUDA in each outermost call one launch remains, and no code; also if one waits for work."""
         leader, start = np.full(self.blocks.size, -1), self.found.events.start
-        for rows, time in self._by_thread(chosen, prevents):
+        by_thread = self._by_thread(chosen, None if if_blocked else self.blocks & self.found.events.ended_by_work)
+        for rows, time in by_thread:
             at = _span_of(time, start[rows])
             inside = np.flatnonzero(at >= 0)
             number = np.unique(at[inside], return_index=True, return_inverse=True)
@@ -245,7 +236,7 @@ class Changing:
         self.without_waiting(member, 0)
         self.tasks = replace(
             self.tasks,
-            code=tasks.code - self._inside(chosen, prevents),
+            code=tasks.code - self.code_in(by_thread),
             takes=np.where(leads, once, self.tasks.takes),
             event=np.where(moved, np.append(leader, -1)[tasks.event], tasks.event),
             early=tasks.early & (~moved | leads[tasks.event]),  # work that starts before its call returns still does
@@ -282,14 +273,10 @@ class Changing:
         first = rows[grouped((work.line[rows], work.step[rows], work.stream[rows]))[1]]
         step, begin = grouped((work.line[first], work.step[first]))
         begun = minima(step, work.start[first], begin.size)[step]
-        pairs = [(first[:0], first[:0])]
-        for stream in np.unique(work.stream[work.collective]).tolist():
-            own = np.flatnonzero(work.collective & (work.stream == stream))
-            place = np.searchsorted(work.start[own], begun) - 1
-            fits = (place >= 0) & (work.line[first] == work.line[own[0]])
-            pairs.append((first[fits], own[place[fits]]))
-        works, others = (np.concatenate(column) for column in zip(*pairs, strict=True))
-        return works, others
+        rows = np.flatnonzero(work.collective)
+        groups = work.line[rows], work.line[first]
+        place, others = latest(groups, work.stream[rows], work.start[rows], begun)
+        return first[place], rows[others]
 
 
 def _outermost(start: Ints, end: Ints) -> Covered:

@@ -19,25 +19,12 @@ Edit: TypeAlias = Callable[[Changing], None]
 
 
 class Removal(NamedTuple):
-    """Calls of CUDA and work that no longer happen, and how much of the code before some calls goes with them.
-
-    Attributes:
-        calls: Calls that go.
-        shorter: Calls, which need not go, before which there is less code, and ``code``, how much.
-        work: Work that goes.
-        ns: The time of all of it.
-    """
+    """Calls of CUDA that no longer happen, how much of the code before each goes too, work, and the time of it all."""
 
     calls: Rows
-    shorter: Rows
     code: Ints
     work: Rows
     ns: int
-
-    def joined(self, other: Removal) -> Removal:
-        """Both together."""
-        calls, shorter, code, work = (np.append(one, more) for one, more in zip(self[:4], other[:4], strict=True))
-        return Removal(calls, shorter, code, work, self.ns + other.ns)
 
 
 class Stretches(NamedTuple):
@@ -69,18 +56,12 @@ def without(changing: Changing, removal: Removal) -> None:
     )
     changing.without_waiting(_flags(removal.calls, tasks.takes.size), 0)
     code = changing.tasks.code.copy()
-    np.subtract.at(code, removal.shorter, removal.code)
+    np.subtract.at(code, removal.calls, removal.code)
     changing.tasks = replace(changing.tasks, code=np.maximum(code, 0))
 
 
 def asynchronous(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Removal) -> None:
-    """Copies no longer block.
-
-    Args:
-        changing: The model.
-        copies: Calls that copy, their work, and how long that takes at the most.
-        after: Calls that wait for the copies, which go.
-    """
+    """Copies no longer block: calls, work and how long it takes at the most; ``after`` goes, which waited for them."""
     calls, work, lasts = copies
     changing.without_waiting(_flags(calls, changing.blocks.size), changing.usual_launch)
     without(changing, after)
@@ -104,15 +85,12 @@ def without_code(changing: Changing, stretches: Stretches) -> None:
 
 def code_in(changing: Changing, stretches: Stretches) -> Ints:
     """How much of the code before each call of CUDA lies in some stretches of threads."""
-    events, previous, code = changing.found.events, changing.tasks.previous, changing.tasks.code
-    spent = np.zeros(code.size, np.int64)
+    pairs, events = [], changing.found.events
     for thread in np.unique(stretches.thread).tolist():
         own = stretches.thread == thread
         time = covered(stretches.start[own], stretches.end[own])
-        rows = np.flatnonzero((events.thread == thread) & (previous >= 0))
-        within = time.until(events.start[rows]) - time.until(events.end[previous[rows]])
-        spent[rows] = np.clip(within, 0, code[rows])
-    return spent
+        pairs.append((np.flatnonzero(events.thread == thread), time))
+    return changing.code_in(pairs)
 
 
 def _flags(rows: Rows, size: int) -> Flags:

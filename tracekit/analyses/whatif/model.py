@@ -122,16 +122,15 @@ def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none", waiting: boo
     one, other = one[kept], other[kept]
     waited = maxima(one, work.end[other], work.start.size) if one.size else np.full(work.start.size, NEVER)
     waited = np.maximum(waited, NEVER)
-    launch, order, wait = _lags(found, (called, ended, waited), early)
+    (launch, order, wait), node_after = _lags(found, (called, ended, waited), early)
     after = work.start[one] - work.end[other]
     usual = int(np.median(wait[one])) if one.size else 0
     dependent = np.where(work.end[other] == waited[one], wait[one], np.minimum(after, usual))
     own, waits_for, after_work, awaited = _waits(found, places, known_from)
-    arrived = _arrived(work.start, meeting)
+    lasts = work.end - np.where(meeting >= 0, lookup(arrivals(meeting, work.start), meeting), work.start)
     return Tasks(
         places, events.previous, code, own, waits_for, after_work, awaited, event, launch, early,
-        before, order, work.end - arrived, (one, other, dependent), meeting, work.start,
-        _node_after(found, _seen(work.start, (called, ended, waited)), early),
+        before, order, lasts, (one, other, dependent), meeting, work.start, node_after,
     )  # fmt: skip
 
 
@@ -139,30 +138,41 @@ def _if(holds: Flags, rows: Rows) -> Rows:
     return np.where(holds & (rows >= 0), rows, -1)
 
 
-def _arrived(start: Ints, meeting: Rows) -> Ints:
-    """When the last rank began the collective of each work; of other work its start."""
+def arrivals(meeting: Rows, start: Ints) -> Ints:
+    """When the last rank began each collective."""
     met = np.flatnonzero(meeting >= 0)
-    if not met.size:
-        return start
-    arrived = start.copy()
-    arrived[met] = maxima(meeting[met], start[met], int(meeting.max()) + 1)[meeting[met]]
-    return arrived
+    return maxima(meeting[met], start[met], int(meeting.max(initial=-1)) + 1)
+
+
+def latest(groups: tuple[Rows, Rows], stream: Rows, time: Ints, before: Ints) -> tuple[Rows, Rows]:
+    """On each stream of the group of a time the last row with an earlier one: places of these times, and rows.
+
+    ``groups`` are those of the rows, and those of the times.
+    """
+    pairs = [(stream[:0], stream[:0])]
+    for number in np.unique(stream).tolist():
+        own = np.flatnonzero(stream == number)
+        asking = np.flatnonzero(groups[1] == groups[0][own[0]])
+        at_the_least = np.minimum.accumulate(time[own][::-1])[::-1]
+        place = np.searchsorted(at_the_least, before[asking]) - 1
+        pairs.append((asking[place >= 0], own[place[place >= 0]]))
+    places, rows = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return places, rows
 
 
 def _order(found: Recorded, meeting: Rows) -> Order:
     events, work = found.events, found.work
     calls = np.lexsort((events.start, events.end))
     start = np.maximum(work.start, lookup(events.start, work.event, NEVER))
-    met = np.flatnonzero(meeting >= 0)
-    arrived = maxima(meeting[met], start[met], int(meeting.max()) + 1) if met.size else met
+    arrived = arrivals(meeting, start)
     # A call ends before work that starts at that time, and the last to arrive has begun.
     order = np.argsort(np.concatenate([events.end[calls], start, arrived]), kind="stable")
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
-    of_calls, starts, arrivals = np.split(place, [calls.size, calls.size + start.size])
+    of_calls, starts, of_arrivals = np.split(place, [calls.size, calls.size + start.size])
     by_row = np.empty(calls.size, np.int64)
     by_row[calls] = of_calls
-    return Order(by_row, starts, arrivals)
+    return Order(by_row, starts, of_arrivals)
 
 
 def _called(found: Recorded, places: Order) -> tuple[Ints, Flags, Rows]:
@@ -176,17 +186,15 @@ def _called(found: Recorded, places: Order) -> tuple[Ints, Flags, Rows]:
     return np.where(event >= 0, called, NEVER), early & (event >= 0), event
 
 
-def _seen(start: Ints, ready: tuple[Ints, ...]) -> list[Ints]:
-    """How long after each of its conditions work started."""
-    return [np.where(time > NEVER, start - time, _LONGEST) for time in ready]
+def _lags(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list[Ints], int]:
+    """How long after each of its conditions work starts: what was seen for the binding one, else what is usual.
 
-
-def _lags(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> list[Ints]:
-    """How long after each of its conditions work starts: what was seen for the binding one, else what is usual."""
-    seen = _seen(found.work.start, ready)
-    usual = _usual(found, seen, early)
+    And how long after the one before a node of a replay starts: as seen, or as other work does.
+    """
+    seen, usual, node_after = _usual(found, ready, early)
     binding = _expected(ready, usual).argmax(axis=0)
-    return [np.where(binding == kind, lag, np.minimum(lag, usual[kind])) for kind, lag in enumerate(seen)]
+    lags = [np.where(binding == kind, lag, np.minimum(lag, usual[kind])) for kind, lag in enumerate(seen)]
+    return lags, node_after
 
 
 def _expected(ready: tuple[Ints, ...], usual: list[Ints]) -> Ints:
@@ -202,41 +210,35 @@ _NODE_AFTER_NS, _AFTER_NS, _LAUNCH_NS, _EARLY_NS = 500, 1_000, 2_000, 8_000
 _CLEARLY = 2
 
 
-def _usual(found: Recorded, seen: list[Ints], early: Flags) -> list[Ints]:
-    """The usual lag after each condition where it was met clearly last, for nodes of replays and for other work.
+def _usual(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list[Ints], list[Ints], int]:
+    """How long after each condition work started, how long usually where it was met clearly last, and nodes of replays.
 
     That of launches is another one where it counts from the start of a call, as the call goes on until the work ends.
     """
-    replayed, lags = found.work.from_replay, [_after_launch(found, seen, early)]
+    replayed = found.work.from_replay
+    seen = [np.where(time > NEVER, found.work.start - time, _LONGEST) for time in ready]
+    lags, node_after = [_after_launch(replayed, seen, early)], 0
     for kind in range(1, len(seen)):
-        clear = _clearly_last(found, seen, early, kind)
-        least = int(seen[kind][~replayed & (seen[kind] >= 0)].min(initial=_AFTER_NS))
-        unseen = (_node_after(found, seen, early), least) if kind == _ORDER else (0, 0)
-        of_nodes, of_others = seen[kind][clear & replayed], seen[kind][clear & ~replayed]
-        lags.append(np.where(replayed, median(of_nodes, unseen[0]), median(of_others, unseen[1])))
-    return lags
+        clear = _clear(seen, kind) & (seen[0] > _CLEARLY * lags[0])
+        of_nodes, of_others, least = seen[kind][clear & replayed], seen[kind][clear & ~replayed], 0
+        if kind == _ORDER:
+            node_after = median(of_nodes, median(of_others, _NODE_AFTER_NS))
+            least = int(seen[kind][~replayed & (seen[kind] >= 0)].min(initial=_AFTER_NS))
+        of_node = node_after if kind == _ORDER else median(of_nodes)
+        lags.append(np.where(replayed, of_node, median(of_others, least)))
+    return seen, lags, node_after
 
 
-def _after_launch(found: Recorded, seen: list[Ints], early: Flags) -> Ints:
-    replayed, clear, launched = found.work.from_replay, _clear(seen, 0), seen[0] >= 0
+def _after_launch(replayed: Flags, seen: list[Ints], early: Flags) -> Ints:
+    clear, launched = _clear(seen, 0), seen[0] >= 0
     classes = (early, _EARLY_NS), (replayed & ~early, _LAUNCH_NS), (~replayed & ~early, _LAUNCH_NS)
     usual = [median(seen[0][own & clear], int(seen[0][own & launched].min(initial=most))) for own, most in classes]
     return np.select([own for own, _ in classes], usual)
 
 
-def _clearly_last(found: Recorded, seen: list[Ints], early: Flags, kind: int) -> Flags:
-    return _clear(seen, kind) & (seen[0] > _CLEARLY * _after_launch(found, seen, early))
-
-
 def _clear(seen: list[Ints], kind: int) -> Flags:
     others = np.min([lag for other, lag in enumerate(seen) if other != kind], axis=0)
     return np.asarray((seen[kind] >= 0) & (seen[kind] < others))
-
-
-def _node_after(found: Recorded, seen: list[Ints], early: Flags) -> int:
-    """How long after the one before a node of a replay starts: as seen, or as other work does."""
-    clear, replayed = _clearly_last(found, seen, early, _ORDER), found.work.from_replay
-    return median(seen[_ORDER][clear & replayed], median(seen[_ORDER][clear & ~replayed], _NODE_AFTER_NS))
 
 
 def median(values: Ints, unseen: int = 0) -> int:
@@ -251,22 +253,13 @@ _LATE_NS, _SOON_NS = 1_000, 5_000
 def _assumed(found: Recorded, ready: tuple[Ints, Ints], early: Flags, *, everything: bool) -> tuple[Rows, Rows]:
     """Work, and the work of other streams that ended last before it: of all, or if nothing else explains its start."""
     work = found.work
-    usual = _usual(found, _seen(work.start, ready), early)
-    expected = _expected(ready, usual).max(axis=0)
+    expected = _expected(ready, _usual(found, ready, early)[1]).max(axis=0)
     late = (expected > NEVER) & (work.start - expected > _LATE_NS)
-    pairs = [(work.stream[:0], work.stream[:0])]
-    for stream in np.unique(work.stream).tolist():
-        own = np.flatnonzero(work.stream == stream)
-        asking = np.flatnonzero((work.context == work.context[own[0]]) & (work.stream != stream))
-        place = np.searchsorted(np.maximum.accumulate(work.end[own]), work.start[asking], "right") - 1
-        other = own[np.maximum(place, 0)]
-        fits = place >= 0
-        if not everything:
-            fits &= late[asking] & (work.start[asking] - work.end[other] <= _SOON_NS)
-            fits &= work.end[other] > expected[asking]
-        pairs.append((asking[fits], other[fits]))
-    one, other = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    return one, other
+    one, other = latest((work.context, work.context), work.stream, work.end, work.start + 1)
+    fits = work.stream[one] != work.stream[other]
+    if not everything:
+        fits &= late[one] & (work.start[one] - work.end[other] <= _SOON_NS) & (work.end[other] > expected[one])
+    return one[fits], other[fits]
 
 
 def _waits(found: Recorded, places: Order, known_from: Ints) -> tuple[Ints, Rows, Ints, tuple[Rows, Rows, Ints]]:
@@ -292,14 +285,7 @@ def _on_all_streams(found: Recorded, waits_for: Rows) -> tuple[Rows, Rows]:
     events, work = found.events, found.work
     asking = np.flatnonzero(events.everywhere & (waits_for >= 0))
     launched = lookup(events.start, work.event, NEVER)
-    pairs: list[tuple[Rows, Rows]] = [(asking[:0], asking[:0])]
-    context = work.context[waits_for[asking]]
-    for stream in np.unique(work.stream).tolist() if asking.size else ():
-        own = np.flatnonzero(work.stream == stream)
-        own = own[np.argsort(launched[own], kind="stable")]
-        latest = np.maximum.accumulate(own)  # work of a stream runs in the order in which rows stand
-        place = np.searchsorted(launched[own], events.start[asking]) - 1
-        fits = (place >= 0) & (context == work.context[own[0]])
-        pairs.append((asking[fits], latest[place[fits]]))
-    calls, others = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    return calls, others
+    # Work of a stream runs in the order in which rows stand.
+    groups = work.context, work.context[waits_for[asking]]
+    place, others = latest(groups, work.stream, launched, events.start[asking])
+    return asking[place], others

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from tracekit.analyses.windows import Steps, host_steps, thread_keys
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
+from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
@@ -143,34 +143,34 @@ def _borders(start: Ints, time: Ints, event: Rows) -> Rows:
 def _events(
     kernels: pa.Table, waits: pa.Table, others: pa.Table, modules: Hierarchy, steps: Steps
 ) -> tuple[Events, dict[str, Rows], Ints]:
-    tables = {"waits": waits, "kernels": kernels, "api_calls": others}
-    launched = integers(kernels, "launch_start_ns", NEVER)
-    start = {"kernels": launched, **{name: integers(tables[name], "start_ns") for name in ("waits", "api_calls")}}
-    end = {name: start[name] + integers(tables[name], "dur_ns") for name in ("waits", "api_calls")}
-    end["kernels"] = integers(kernels, "launch_end_ns", NEVER)
+    launch = (integers(kernels, f"launch_{name}_ns", NEVER) for name in ("start", "end"))
+    spans = {
+        "waits": _span(waits),
+        "kernels": (thread_keys(kernels), *launch),
+        "api_calls": _span(others),
+        "begin": (steps.thread, steps.start, steps.start),
+        "end": (steps.thread, steps.end, steps.end),
+    }
     kinds, names = labels(waits, "kind"), labels(waits, "name")
     ended_by_work = np.isin(kinds.code, kinds.of(*_ENDED_BY_WORK))
     whole = np.isin(
         names.code, [at for at, word in enumerate(names.words) if word.lower().split("_")[0].endswith(_WHOLE_DEVICE)]
     )
-    keys = {name: thread_keys(table) for name, table in tables.items()} | dict.fromkeys(("begin", "end"), steps.thread)
-    start, end = (times | {"begin": steps.start, "end": steps.end} for times in (start, end))
-    size = [column.size for column in keys.values()]
+    size = [key.size for key, _, _ in spans.values()]
     part = np.repeat(np.arange(len(size)), size)
     row = np.concatenate([np.arange(number) for number in size])
-    key, first, last = (np.concatenate([column[name] for name in keys]) for column in (keys, start, end))
+    key, first, last = map(np.concatenate, zip(*spans.values(), strict=True))
     threads, thread = np.unique(key, return_inverse=True)
     known = np.flatnonzero(~np.isin(first, (NEVER, np.iinfo(np.int64).max)))
     order = known[np.lexsort((part[known], -last[known], first[known], thread[known]))]
     thread, first, last, part, row, key = (column[order] for column in (thread, first, last, part, row, key))
-    reached = _running_maximum(thread, last)
-    outermost = np.append(True, (thread[1:] != thread[:-1]) | (first[1:] >= reached[:-1]))[: thread.size]
+    begin, until = one_axis([thread, thread], [first, last])
+    outermost = np.append(True, begin[1:] >= np.maximum.accumulate(until)[:-1])[: thread.size]
     # An empty call at the very start of another is no part of it, and two with one extent are one.
     number = np.cumsum(outermost) - 1
-    event_of = {}
-    for at, name in enumerate(keys):
-        event_of[name] = np.full(keys[name].size, -1)
-        event_of[name][row[part == at]] = number[part == at]
+    event_of = {name: np.full(count, -1) for name, count in zip(spans, size, strict=True)}
+    for at, own in enumerate(event_of.values()):
+        own[row[part == at]] = number[part == at]
     lead = np.flatnonzero(outermost)
     of_wait = np.where(part[lead] == 0, row[lead], -1)
     module = {"waits": modules.rows(waits), "kernels": modules.rows(kernels)}
@@ -192,13 +192,10 @@ def _events(
     return events, event_of, threads
 
 
-def _running_maximum(group: Rows, values: Ints) -> Ints:
-    """The greatest value so far in each group; rows of a group are neighbours."""
-    reached = np.empty_like(values)
-    edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), group.size]
-    for low, high in pairwise(edges):
-        reached[low:high] = np.maximum.accumulate(values[low:high])
-    return reached
+def _span(table: pa.Table) -> tuple[Ints, Ints, Ints]:
+    """The thread, start and end of each row."""
+    start = integers(table, "start_ns")
+    return thread_keys(table), start, start + integers(table, "dur_ns")
 
 
 def _with_work(events: Events, event_of: Rows, awaited: Rows) -> Events:

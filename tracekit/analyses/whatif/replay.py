@@ -16,14 +16,6 @@ from tracekit.arrays.groups import counts
 from tracekit.arrays.types import Ints, Rows
 
 
-class _Further(NamedTuple):
-    """Conditions beyond the first two: the place of what depends, the row it depends on, and the lag, by place."""
-
-    place: Rows
-    row: Rows
-    lag: Ints
-
-
 def played(model: Tasks) -> Times:
     """All times under a model."""
     order, known_from = model.order_of, model.order_of.end(model.meeting)
@@ -37,8 +29,6 @@ def played(model: Tasks) -> Times:
     call, start, end = (last[places] for places in (order.call, order.start, known_from))
     row = np.concatenate([end[awaited], end[others], start[met]])
     lags = np.concatenate([after + model.lasts[awaited], lag + model.lasts[others], np.zeros(met.size, np.int64)])
-    by_place = np.argsort(place, kind="stable")
-    further = _Further(place[by_place], row[by_place], lags[by_place])
     called = model.event >= 0
     caller = np.where(model.early, lookup(model.previous, model.event), model.event)
     since_call = model.launch + np.where(model.early, lookup(model.code, model.event, 0), 0)
@@ -48,7 +38,7 @@ def played(model: Tasks) -> Times:
     table.put(order.call, 1, lookup(end, model.waits_for, 0), _or_never(model, model.waits_for, model.after_work))
     table.put(order.start, 0, lookup(call, caller, 0), np.select([called, free], [since_call, model.alone], NEVER))
     table.put(order.start, 1, lookup(end, model.before, 0), _or_never(model, model.before, model.order))
-    table.add(further)
+    table.add(place, row, lags)
     times = table.solved()
     called_at = np.append(times[call], 0)[model.previous] + model.code
     begun = times[start]
@@ -70,14 +60,13 @@ class _Table(NamedTuple):
         rows = self.first[place]
         self.source[which][rows], self.lag[which][rows] = source, lag
 
-    def add(self, further: _Further) -> None:
-        if not further.place.size:
-            return
-        fresh = np.append(True, further.place[1:] != further.place[:-1])
-        number = np.arange(fresh.size) - np.flatnonzero(fresh)[np.cumsum(fresh) - 1]
-        rows = self.first[further.place] + 1 + number
+    def add(self, place: Rows, source: Rows, lag: Ints) -> None:
+        """Conditions of places beyond the first two."""
+        order = np.argsort(place, kind="stable")
+        place = place[order]
+        rows = self.first[place] + 1 + np.arange(place.size) - np.searchsorted(place, place)
         self.source[0][rows], self.lag[0][rows] = rows - 1, 0
-        self.source[1][rows], self.lag[1][rows] = further.row, further.lag
+        self.source[1][rows], self.lag[1][rows] = source[order], lag[order]
 
     def solved(self) -> Ints:
         times = [0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ _TIMED = {
 
 
 class Report(NamedTuple):
-    """A report, and what it holds of dependencies."""
+    """A report, and what it holds of dependencies, on its own clock."""
 
     dataset: Dataset
     found: Recorded
@@ -76,9 +76,8 @@ class _ShiftedReport:
         """A table with the times after the changes."""
         if name not in _TIMED or not {*_TIMED[name]} & {*columns}:
             return self._dataset.table(name, columns)
-        needed = [column for column in ("pid", "tid") if column not in columns]
-        table = self._dataset.table(name, [*columns, *needed])
-        for column, values in self._columns(name, table).items():
+        table = self._dataset.table(name, [*dict.fromkeys((*columns, *_TIMED[name], "pid", "tid"))])
+        for column, values in zip(_TIMED[name], self._times(name, table), strict=True):
             at = table.column_names.index(column)
             null = np.asarray(table.column(column).is_null())
             table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64(), mask=null))
@@ -101,26 +100,18 @@ class _ShiftedReport:
             table = table.set_column(at, table.schema.field(at), pc.if_else(call >= 0, values, table.column(at)))
         return table
 
-    def _columns(self, name: str, table: pa.Table) -> Mapping[str, Ints]:
-        host = [column for column in _TIMED[name] if column in table.column_names]
+    def _times(self, name: str, table: pa.Table) -> Sequence[Ints]:
+        """The columns ``_TIMED`` of a table after the changes."""
+        by, keys, times = self._moved_by, thread_keys(table), [integers(table, at, NEVER) for at in _TIMED[name]]
         if name == "steps":
-            steps = self._found.steps_moved(self._moved_by.event_start, self._moved_by.event_end)
-            return {column: times for column, times in zip(_TIMED[name], steps[2:], strict=True) if column in host}
-        keys = thread_keys(table)
-        changed: dict[str, Ints] = {}
+            return self._found.steps_moved(by.event_start, by.event_end)[2:]
         if name == "kernels":
-            rows = self._found.work_of
-            for column, moved in (("start_ns", self._moved_by.start), ("end_ns", self._moved_by.end)):
-                if column in host:
-                    changed[column] = integers(table, column) + lookup(moved, rows, 0)
-            host = [column for column in host if column.startswith("launch")]
-        if "dur_ns" in host:
-            start = integers(table, "start_ns") if "start_ns" in host else None
-            if start is None:
-                start = integers(self._dataset.table(name, ["start_ns"]), "start_ns")
-            begin, until = self._moved(keys, start), self._moved(keys, start + integers(table, "dur_ns"))
-            return {"dur_ns": until - begin} | ({"start_ns": begin} if "start_ns" in host else {})
-        return changed | {column: self._moved(keys, integers(table, column, NEVER)) for column in host}
+            start, end = (lookup(moved, self._found.work_of, 0) for moved in (by.start, by.end))
+            return [times[0] + start, times[1] + end, *(self._moved(keys, time) for time in times[2:])]
+        if _TIMED[name][1] == "dur_ns":
+            begin, until = self._moved(keys, times[0]), self._moved(keys, times[0] + times[1])
+            return begin, until - begin
+        return [self._moved(keys, time) for time in times]
 
     def _moved(self, keys: Ints, time: Ints) -> Ints:
         """Times on host threads: what lies within a call of CUDA, or between two, keeps its share of that."""
