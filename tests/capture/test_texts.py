@@ -118,12 +118,16 @@ class HostileDict(dict):
         raise RuntimeError
 
 
-@pytest.mark.parametrize("kind", [Hostile, HostileDict])
-def test_an_argument_that_raises_ends_no_run(kind: type) -> None:
-    value = kind()
+def test_an_argument_that_raises_ends_no_run() -> None:
+    value = HostileDict()
     for marker in said(value, output=value):
         assert (marker.path, marker.class_name) == ("top", "Echo")
         assert (marker.inputs, marker.outputs, marker.cause) == (None, None, FIELD_CUT)
+
+
+def test_an_argument_is_asked_nothing_where_its_type_tells_that_it_holds_no_tensors() -> None:
+    (marker,) = said(Hostile(), A, output=Hostile())
+    assert (marker.path, marker.inputs, marker.cause) == ("top", ((2, 3),), None)
 
 
 STATIC = [

@@ -32,7 +32,6 @@ from torch._C._profiler import ActiveProfilerType
 from torch._guards import TracingContext
 from torch.autograd import Variable
 from torch.autograd.graph import Node
-from torch.compiler import is_dynamo_compiling
 from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
@@ -246,7 +245,7 @@ class BackwardMarks:
     @never_compiled
     def before(self, module: nn.Module, _args: object, _kwargs: object) -> None:
         """Notes that nodes are this call's from now on."""
-        if is_dynamo_compiling() or not self.switch.on or not torch.is_grad_enabled():
+        if not self.switch.on or not torch.is_grad_enabled():
             return
         thread = self._track.thread
         if thread.forward and thread.forward[-1].marks.wraps == id(module):
@@ -261,8 +260,6 @@ class BackwardMarks:
     @never_compiled
     def after(self, _module: nn.Module, _args: object, output: object) -> None:
         """Notes that nodes are of the call around from now on."""
-        if is_dynamo_compiling():
-            return
         thread = self._track.thread
         forward = thread.forward
         if self not in map(_MARKS, reversed(forward)):

@@ -414,12 +414,12 @@ class MarkedCall:
         self._call = call
 
     def __enter__(self) -> Self:
-        if self._marks is not None:
+        if self._marks is not None and not is_dynamo_compiling():
             self._marks.before(*self._call)
         return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: TracebackType | None) -> None:
-        if self._marks is not None:
+        if self._marks is not None and not is_dynamo_compiling():
             module, args, _ = self._call
             self._marks.after(module, args, self.result if error is None else None)
 

@@ -4,12 +4,12 @@ Both run in the middle of the user's forward pass. Expensive work is done once p
 and devices of a call's tensors. A range that was opened is always closed, and nothing is raised.
 
 Dynamo must not trace them: pushing a range breaks the graph, and a range that Python pushes around compiled code would
-show wrong times. To Dynamo both are empty, by a constant that costs neither a graph break nor a guard.
+show wrong times. To Dynamo they are not there, by a constant that costs neither a graph break nor a guard.
 :class:`~tracekit.capture.layers.LayerMarkers` lists the modules that ran unmarked because of that.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
@@ -21,7 +21,6 @@ from torch._C import (
     _current_graph_task_id as _graph_task,
     _is_torch_function_mode_enabled as _modes,
 )
-from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
 
@@ -43,10 +42,9 @@ MOST_PARTS = 1_024
 Described = tuple[torch.Size, torch.dtype, torch.device]
 #: None means too many tensors to describe.
 Tensors = tuple[Described, ...] | None
-CallKey = tuple[Tensors, tuple[tuple[str, Tensors], ...]]
+#: Names of keyword arguments, and the tensors of every positional and keyword argument.
+CallKey = tuple[tuple[str, ...], tuple[Tensors, ...], tuple[Tensors, ...]]
 
-#: Types of values that hold no tensors.
-_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
 _OTHER, _TENSOR, _SEQUENCE, _MAPPING, _DATACLASS = range(5)
 #: What values of a type are; telling it takes longer than all else here.
 _kinds: dict[type, int] = {}
@@ -114,8 +112,6 @@ class Marks:
     @never_compiled
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
         """Opens the range of a call."""
-        if is_dynamo_compiling():
-            return
         opened = self.lane.open
         if not self.switch.on:
             opened.append(self.unmarked)
@@ -127,17 +123,16 @@ class Marks:
                 self._meet(around.switch)
         try:
             openers = self.recompute_openers if _graph_task() >= 0 else self.call_openers
-            if (
-                not kwargs
-                and len(args) == 1
-                and type(tensor := args[0]) is Tensor
-                and not _modes()
-                and _tracing() is None
-            ):
-                key = (tensor.shape, tensor.dtype, tensor.device)
-                opener = openers.get(key) or unobserved(self._new_call_opener, module, key, openers)
+            key: Described | CallKey
+            single = not kwargs and len(args) == 1 and type(args[0]) is Tensor
+            if _tracing() is not None:
+                key = unobserved(call_key, args, kwargs or {})
+            elif single and not _modes():
+                key = _described(*args)
             else:
-                opener = unobserved(self._call_opener, module, args, kwargs or {}, openers)
+                with DisableTorchFunction():
+                    key = _described(*args) if single else call_key(args, kwargs or {})
+            opener = openers.get(key) or unobserved(self._new_call_opener, module, key, openers)
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
             class_name = type(unwrapped(module)).__name__
@@ -147,10 +142,8 @@ class Marks:
         opener()
 
     @never_compiled
-    def after(self, module: Module, _args: object, output: object) -> None:
+    def after(self, module: Module, _args: object, output: Any) -> None:  # noqa: ANN401 - as the module
         """Closes the range of a call, then describes the outputs in a second, empty range."""
-        if is_dynamo_compiling():
-            return
         opened = self.lane.open
         entry = opened[-1] if opened else None
         if entry is self.unmarked:
@@ -161,11 +154,16 @@ class Marks:
         opened.pop()
         self.close()
         try:
-            if type(output) is Tensor and not _modes() and _tracing() is None:
-                key = (output.shape, output.dtype, output.device)
-                opener = self.result_openers.get(key) or self._new_result_opener(module, key)
+            key: Described | Tensors
+            single = type(output) is Tensor
+            if _tracing() is not None:
+                key = unobserved(tensors_in, output)
+            elif single and not _modes():
+                key = _described(output)
             else:
-                opener = unobserved(self._result_opener, module, output)
+                with DisableTorchFunction():
+                    key = _described(output) if single else tensors_in(output)
+            opener = self.result_openers.get(key) or unobserved(self._new_result_opener, module, key)
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot describe a result of %s", self.path, exc_info=True)
             opener = self.opener(formatting.result(self.path, type(module).__name__, None))
@@ -199,20 +197,6 @@ class Marks:
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot look for the modules of a model", exc_info=True)
 
-    def _call_opener(
-        self,
-        module: Module,
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-        openers: dict[object, Callable[[], object]],
-    ) -> Callable[[], object]:
-        key = call_key(args, kwargs)
-        return openers.get(key) or self._new_call_opener(module, key, openers)
-
-    def _result_opener(self, module: Module, output: object) -> Callable[[], object]:
-        key = tensors_in(output)
-        return self.result_openers.get(key) or self._new_result_opener(module, key)
-
     def _on_top(self, opened: OpenRanges) -> bool:
         """Closes ranges that interrupted inner calls left open. Returns whether this call itself is marked."""
         innermost = (entry for entry in reversed(opened) if entry is self or entry is self.unmarked)
@@ -229,13 +213,13 @@ class Marks:
     ) -> Callable[[], object]:
         self.called = True
         module = unwrapped(module)
-        args, kwargs = key if len(key) == 2 else ((key,), ())  # noqa: PLR2004 - a CallKey, or one tensor's three fields
+        args, kwargs = ((key,), {}) if isinstance(key[0], torch.Size) else call_tensors(key)
         text = formatting.call(
             self.path,
             type(module).__name__,
             params=_params(module),
             inputs=marker_tensors(args),
-            kwargs={name: marker_tensors(tensors) for name, tensors in kwargs},
+            kwargs={name: marker_tensors(tensors) for name, tensors in kwargs.items()},
             static_params=settings_of(module),
             phase=_phase(),
         )
@@ -295,7 +279,9 @@ def all_tensors(value: object) -> list[torch.Tensor] | None:
         if not pending:
             return tensors
         item = pending.pop()
-        kind = _kind(item)
+        kind = _kinds.get(of := type(item))
+        if kind is None:
+            kind = _kind(of)
         if kind == _TENSOR:
             tensors.append(cast("torch.Tensor", item))
         elif kind:
@@ -311,50 +297,66 @@ _set_tracing: Callable[[object], object] = torch._C._set_tracing_state  # type: 
 def unobserved(function: Callable[..., _T], *args: object) -> _T:
     """Calls a function that looks at tensors, so that no code of theirs or of modes runs and nothing is traced."""
     tracing = _tracing()
-    if tracing is not None:
-        _set_tracing(None)
-    try:
+    if tracing is None:
         with DisableTorchFunction():
             return function(*args)
+    _set_tracing(None)
+    try:
+        return unobserved(function, *args)
     finally:
-        if tracing is not None:
-            _set_tracing(tracing)
+        _set_tracing(tracing)
 
 
-def _kind(item: object) -> int:
-    kind = _kinds.get(type(item))
-    if kind is None:
-        if len(_kinds) >= _MOST_TEXTS:
-            _kinds.clear()
-        kind = _kinds[type(item)] = _kind_of(item)
-    return kind
+def _kind(of: type) -> int:
+    if len(_kinds) >= _MOST_TEXTS:
+        _kinds.clear()
+    kinds = ((torch.Tensor, _TENSOR), ((list, tuple), _SEQUENCE), (Mapping, _MAPPING))
+    told = next((kind for types, kind in kinds if issubclass(of, types)), None)
+    return _kinds.setdefault(of, told or (_DATACLASS if is_dataclass(of) else _OTHER))
 
 
-def _kind_of(item: object) -> int:
-    match item:
-        case torch.Tensor():
-            return _TENSOR
-        case list() | tuple():
-            return _SEQUENCE
-        case Mapping():
-            return _MAPPING
-        case _:
-            return _DATACLASS if is_dataclass(item) and not isinstance(item, _PLAIN) else _OTHER
+def _described(tensor: torch.Tensor) -> Described:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def tensors_in(value: object) -> Tensors:
     """Shape, dtype and device of the tensors in a structure; None if there is too much to search."""
-    kind = _kind(value)
-    if not kind:
-        return ()
-    tensors = [cast("torch.Tensor", value)] if kind == _TENSOR else all_tensors(value)
-    return None if tensors is None else tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+    if type(value) is tuple and len(value) < MOST_PARTS - 1:  # as below, in half the time
+        described = []
+        for item in value:
+            if (kind := _kinds.get(type(item))) == _TENSOR:
+                described.append((item.shape, item.dtype, item.device))
+            elif kind != _OTHER:
+                break
+        else:
+            return tuple(described)
+    tensors = all_tensors(value)
+    return None if tensors is None else tuple(map(_described, tensors))
+
+
+def _each(values: Iterable[Any]) -> tuple[Tensors, ...]:
+    described: list[Tensors] = []
+    for value in values:
+        kind = _kinds.get(type(value))
+        if kind == _TENSOR:
+            described.append(((value.shape, value.dtype, value.device),))
+        else:
+            described.append(() if kind == _OTHER else tensors_in(value))
+    return tuple(described)
 
 
 def call_key(args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallKey:
+    """What makes the text of a call another one."""
+    return tuple(kwargs), _each(args), _each(kwargs.values())
+
+
+def call_tensors(key: CallKey) -> tuple[Tensors, dict[str, Tensors]]:
     """The tensors of a call: positional, then by keyword. Keyword arguments without tensors are left out."""
-    by_name = tuple((name, tensors) for name, item in kwargs.items() if (tensors := tensors_in(item)) != ())
-    return tensors_in(args), by_name
+    names, args, values = key
+    positional = [tensor for tensors in args for tensor in tensors or ()]
+    too_many = None in args or len(positional) >= MOST_PARTS
+    by_name = {name: tensors for name, tensors in zip(names, values, strict=True) if tensors != ()}
+    return None if too_many else tuple(positional), by_name
 
 
 def marker_tensors(tensors: Tensors) -> list[MarkerTensor] | None:
