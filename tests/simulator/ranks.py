@@ -158,19 +158,18 @@ def _lanes(run: Run, rank: int) -> list[Lane]:
     for event in run.events[rank]:
         meeting = run.meetings[event.meeting]
         told = hash(meeting.group) if run.job.told else None
-        by_lane.setdefault((_stream(run, meeting), told), []).append(event)
+        by_lane.setdefault((_stream(run, meeting), told, _name(run, meeting)), []).append(event)
     lanes = []
-    for (_, told), events in by_lane.items():
+    for (_, told, name), events in by_lane.items():
         meetings = [run.meetings[event.meeting] for event in events]
         columns = (
-            [_name(run, meeting) for meeting in meetings],
             *([getattr(event, name) for event in events] for name in ("start", "end")),
             [meeting.layer if meeting.kind == "tp" else run.job.layers for meeting in meetings],
             [meeting.step for meeting in meetings],
             [-1] * len(meetings),
             [-1] * len(meetings),
         )
-        lanes.append(Lane(rank, rank, rank + 1, 0, told, *(np.array(column, np.int64) for column in columns)))
+        lanes.append(Lane(rank, rank, rank + 1, 0, told, name, *(np.array(column, np.int64) for column in columns)))
     return lanes
 
 

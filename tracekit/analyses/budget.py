@@ -33,7 +33,7 @@ from tracekit.analyses.weighted_kernels import axis_of
 from tracekit.analyses.windows import Windows, host_steps, thread_keys, windows_of
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import in_order, integers
-from tracekit.arrays.groups import as_one, grouped, maxima, sums, sums_by
+from tracekit.arrays.groups import as_one, grouped, sums, sums_by
 from tracekit.arrays.intervals import covered, distinct_times, innermost, parents
 from tracekit.arrays.slices import members
 from tracekit.arrays.types import Ints, Rows
@@ -275,7 +275,8 @@ def _waited(dataset: Dataset, lines: Rows, kernel_id: Ints) -> Ints:
     if not lines.size or (lines.min() == lines.max() and not has_ranks(dataset.with_all_reports)):
         return np.zeros(kernel_id.size, np.int64)
     if NAME not in dataset.known_of_all:
-        dataset.known_of_all[NAME] = _waited_of_all(dataset.with_all_reports)
+        kernel, _, waited = ranks_of(dataset.with_all_reports).meetings.kernels()
+        dataset.known_of_all[NAME] = kernel, waited
     kernel, waited = dataset.known_of_all[NAME]
     return lookup(waited, positions(kernel_id, kernel), missing=0)
 
@@ -283,13 +284,6 @@ def _waited(dataset: Dataset, lines: Rows, kernel_id: Ints) -> Ints:
 def has_ranks(dataset: Dataset) -> bool:
     """Whether there are several processes, which may wait for each other."""
     return sum(len(report["processes"]) for report in dataset.manifest.get("reports", [dataset.manifest])) > 1
-
-
-def _waited_of_all(dataset: Dataset) -> tuple[Ints, Ints]:
-    """The kernels of collectives of which all ranks are known, and how long each waited for the last one."""
-    rows = ranks_of(dataset).meetings
-    waited = maxima(rows.meeting, rows.start, rows.missing.size)[rows.meeting] - rows.start
-    return rows.of_events("kernel_id")[rows.proven], waited[rows.proven]
 
 
 def _busy(work: Work, rows: Rows) -> Iterator[tuple[Ints, Ints, Ints, Rows]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.alignment.clock_offsets import TIMES_EXACT_TO_NS
+from tracekit.analyses.alignment.clocks import TIMES_EXACT_TO_NS
 from tracekit.analyses.alignment.collectives import ends_apart
 from tracekit.analyses.alignment.meetings import Participations, ranks_of
 from tracekit.analyses.spread import share
@@ -43,13 +43,13 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     rows = ranks.meetings
     last = _last(rows)
     modules = hierarchy(dataset)
-    module, step, name = (rows.of_events(column)[last.row] for column in ("module_id", "step_id", "name"))
+    module, step = (rows.of_events(column)[last.row] for column in ("module_id", "step_id"))
     table = pd.DataFrame(
         {
             "lane": np.where(last.certain, rows.lane[last.row], -1),
             "step_id": step,
             "module": modules.rows_of(module),
-            "name": name,
+            "name": [rows.lanes[at].name for at in rows.lane[last.row].tolist()],
             "ranks": last.ranks,
             "waited_ns": last.waited_ns,
             "longest_ns": last.longest_ns,
@@ -83,7 +83,7 @@ def _last(rows: Participations) -> _Last:
     doubt = np.where(report == report[of_last], 0, error + error[of_last]) + TIMES_EXACT_TO_NS
     doubt += _side_by_side(rows, order)[of_last]
     close = (apart <= doubt) & (np.arange(meeting.size) != of_last)
-    certain = (np.add.reduceat(close, first) == 0) & (rows.missing == 0) if first.size else np.zeros(0, bool)
+    certain = (np.add.reduceat(close, first) == 0) & rows.proven[order][first] if first.size else np.zeros(0, bool)
     sums = np.add.reduceat(apart, first) if first.size else apart
     worst = np.maximum.reduceat(doubt, first) if first.size else doubt
     return _Last(order[final], certain, ranks, sums, start[final] - start[first], worst)

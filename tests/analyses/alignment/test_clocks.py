@@ -40,7 +40,7 @@ def certain(run: Run, clocks: list[Clock]) -> int:
             meeting = run.meetings[event.meeting]
             truth[rank, meeting.kind, event.end] = (meeting.kind, meeting.step, meeting.layer)
     of_row = [
-        truth[lane.rank, kinds[int(lane.name[event])], int(lane.end[event])]
+        truth[lane.rank, kinds[lane.name], int(lane.end[event])]
         for lane, event in ((rows.lanes[at], event) for at, event in zip(rows.lane, rows.event, strict=True))
     ]
     by_meeting: dict[int, set[tuple[str, int, int]]] = {}
@@ -121,7 +121,7 @@ def test_a_clock_that_jumps_stays_apart() -> None:
 
 def test_it_is_said_why_a_clock_stays_apart() -> None:
     run = simulated(Job(seed=6, steps=20))
-    few = [lane._replace(**{name: getattr(lane, name)[:3] for name in lane._fields[5:]}) for lane in run.lanes[1]]
+    few = [lane._replace(**{name: getattr(lane, name)[:3] for name in lane._fields[6:]}) for lane in run.lanes[1]]
     clocks = aligned([run.lanes[0], few, [], run.lanes[3]])
     assert [clock.why for clock in clocks] == [None, FEW_COLLECTIVES, NO_COLLECTIVES, None]
 

@@ -1,5 +1,5 @@
 """Ranks on one axis.
 
-``collectives`` reads what they did together, ``clock_offsets`` finds what to add to the times of one report to get
-those of another, ``clocks`` does so for all reports, ``meetings`` finds who met in each collective.
+``collectives`` reads what they did together, ``clocks`` finds what to add to the times of each report to get those of
+one of them, ``meetings`` who met in each collective.
 """

@@ -20,12 +20,14 @@ _COLUMNS = ("name", "kind", "pid", "device", "stream", "rank", "communicator", *
 _UNIQUE = "0x"
 #: Damaged times; differences of others fit into 64 bits.
 _LATEST = 1 << 58
+#: How far apart ranks end a collective: a ring of many hops takes longer, and so does much data.
+_ENDS_APART_NS, _LONGEST_APART_NS, _PART_OF_DURATION = 15_000, 50_000, 8
 
 
 class Lane(NamedTuple):
-    """Collectives of one stream of one GPU, and of one communicator where the report records NCCL's id, by their end.
+    """Collectives of one kernel on one stream, of one communicator where the report records NCCL's id, by their end.
 
-    ``report`` is a place in the dataset, ``name`` places among the names of all reports; times are on the clock of the
+    ``report`` is a place in the dataset, ``name`` one among the names of all reports; times are on the clock of the
     report; what is unknown is -1, or None.
     """
 
@@ -34,7 +36,7 @@ class Lane(NamedTuple):
     pid: int
     device: int
     communicator: int | str | None
-    name: Rows
+    name: int
     start: Ints
     end: Ints
     module_id: Rows
@@ -42,14 +44,14 @@ class Lane(NamedTuple):
     kernel_id: Rows
     size: Ints
 
-    def by_name(self) -> "Iterator[Lane]":
-        """Those of each kernel: communicators that share a stream often run different ones."""
-        for name in np.unique(self.name).tolist():
-            yield self.of_rows(np.flatnonzero(self.name == name))
+    @property
+    def gpu(self) -> tuple[int, int, int]:
+        """Who ran them: communicators have a process and device once."""
+        return self.report, self.pid, self.device
 
     def of_rows(self, rows: Rows) -> "Lane":
         """Some of them."""
-        return Lane(*self[:5], *(column[rows] for column in self[5:]))
+        return Lane(*self[:6], *(column[rows] for column in self[6:]))
 
 
 class Session(NamedTuple):
@@ -73,10 +75,10 @@ def sessions(dataset: Dataset) -> list[Session]:
     return [Session(of["host"], of["started_utc_ns"], frozenset(one["pid"] for one in own)) for of, own in entries]
 
 
-def function_of(name: str) -> str | None:
-    """The operation of a kernel of a known library in which all ranks wait for all; None for any other kernel."""
-    known = communication(name)
-    return known.operation if known and known.library and known.operation in _ALL_FOR_ALL else None
+def ends_apart(lasting: Ints) -> Ints:
+    """How far apart ranks may end a collective that lasts so long for the last of them: no longer than it lasts."""
+    apart = np.minimum(_ENDS_APART_NS + lasting // _PART_OF_DURATION, _LONGEST_APART_NS)
+    return np.asarray(np.minimum(apart, lasting))
 
 
 def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
@@ -85,32 +87,26 @@ def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
         return
     table = pa.concat_tables(pieces).unify_dictionaries()
     kinds, told = labels(table, "name"), labels(table, "communicator")
-    code = np.array([names.setdefault(word, len(names)) if function_of(word) else -1 for word in kinds.words], np.int64)
+    code = np.array([names.setdefault(word, len(names)) for word in kinds.words], np.int64)[kinds.code]
     ids = [place if word.startswith(_UNIQUE) else -1 for place, word in enumerate(told.words)]
     keys = [integers(table, key).astype(np.int64) for key in ("rank", "pid", "device", "stream")]
-    distinct, lane = np.unique(np.stack([*keys, np.array([*ids, -1])[told.code]]), axis=1, return_inverse=True)
-    columns = [code[kinds.code], *(integers(table, name).astype(np.int64) for name in _OF_LANES)]
-    order = np.lexsort((columns[2], lane.ravel()))
+    distinct, lane = np.unique(np.stack([*keys, np.array([*ids, -1])[told.code], code]), axis=1, return_inverse=True)
+    columns = [integers(table, name).astype(np.int64) for name in _OF_LANES]
+    order = np.lexsort((columns[1], lane.ravel()))
     for rows in np.split(order, np.flatnonzero(np.diff(lane.ravel()[order])) + 1):
-        rank, pid, device, _, which = distinct[:, lane.ravel()[rows[0]]].tolist()
-        yield Lane(at, rank, pid, device, None if which < 0 else told.words[which], *(own[rows] for own in columns))
+        rank, pid, device, _, which, name = distinct[:, lane.ravel()[rows[0]]].tolist()
+        communicator = None if which < 0 else told.words[which]
+        yield Lane(at, rank, pid, device, communicator, name, *(own[rows] for own in columns))
 
 
 def _chosen(table: pa.Table) -> pa.Table:
     kinds, names = labels(table, "kind"), labels(table, "name")
-    wanted = [at for at, word in enumerate(names.words) if function_of(word)]
-    if not wanted:
-        return table.slice(0, 0)
+    wanted = [at for at, word in enumerate(names.words) if _is_for_all(word)]
     start, end = integers(table, "start_ns"), integers(table, "end_ns")
     lasts = (start < end) & (start > -_LATEST) & (end < _LATEST)
     return table.filter(pa.array(np.isin(names.code, wanted) & np.isin(kinds.code, kinds.of("kernel")) & lasts))
 
 
-#: How far apart ranks end a collective: a ring of many hops takes longer, and so does much data.
-_ENDS_APART_NS, _LONGEST_APART_NS, _PART_OF_DURATION = 15_000, 50_000, 8
-
-
-def ends_apart(lasting: Ints) -> Ints:
-    """How far apart ranks may end a collective that lasts so long for the last of them: no longer than it lasts."""
-    apart = np.minimum(_ENDS_APART_NS + lasting // _PART_OF_DURATION, _LONGEST_APART_NS)
-    return np.asarray(np.minimum(apart, lasting))
+def _is_for_all(name: str) -> bool:
+    known = communication(name)
+    return known is not None and bool(known.library) and known.operation in _ALL_FOR_ALL

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracekit.analyses import budget
 from tracekit.analyses.alignment.clocks import Clock
-from tracekit.analyses.alignment.meetings import Participations, Ranks, met, ranks_of
+from tracekit.analyses.alignment.meetings import Ranks, met, ranks_of
 from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
 from tracekit.analyses.whatif.model import Tasks, Times, arrivals, measured, tasks
@@ -25,7 +25,7 @@ from tracekit.analyses.whatif.shifted import Moved, Report, Shifted
 from tracekit.analyses.windows import thread_keys, windows_of
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import grouped, maxima, minima
+from tracekit.arrays.groups import grouped, minima
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
@@ -76,7 +76,8 @@ class StepModel:
         self.clocks = clocks = ranks.clocks
         self._found = joined([part.found for part in self.parts], [clock.at for clock in clocks])
         self._spans = _spans(self.parts, clocks, self._modules)
-        meeting = _meetings(self._found, ranks.meetings)
+        kernel, number, _ = ranks.meetings.kernels()
+        meeting = lookup(number, positions(self._found.work.kernel, kernel))
         known = self._found.has_dependencies or not _has_streams(self._found)
         assumed = ["none"] if known else ["late", "none", "all"]
         self._tasks = [tasks(self._found, meeting, assumed=one) for one in assumed]
@@ -192,20 +193,6 @@ def predict(dataset: Dataset, changes: Changes) -> Prediction:
 def _has_streams(found: Recorded) -> bool:
     """Whether a device ran work on several streams, so that one may have waited for another."""
     return np.unique(found.work.stream).size > np.unique(found.work.context).size
-
-
-def _meetings(found: Recorded, rows: Participations) -> Rows:
-    """Of all work the number of the collective in which all of its ranks are known to have met, or -1."""
-    meeting = np.full(found.work.start.size, -1)
-    place = positions(rows.of_events("kernel_id"), found.work.kernel)
-    start, end = lookup(found.work.start, place, 0), lookup(found.work.end, place, 0)
-    arrived = maxima(rows.meeting, start, rows.missing.size)
-    # A rank that ends before another arrives was in another one.
-    contradicted = np.zeros(rows.missing.size, dtype=bool)
-    contradicted[rows.meeting[(place < 0) | (end < arrived[rows.meeting])]] = True
-    proven = rows.proven & ~contradicted[rows.meeting]
-    meeting[place[proven]] = np.unique(rows.meeting[proven], return_inverse=True)[1]
-    return meeting
 
 
 def _spans(parts: Sequence[Report], clocks: Sequence[Clock], modules: Hierarchy) -> Spans:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses.alignment.clocks import Clock
-from tracekit.analyses.alignment.meetings import Participations, ranks_of
+from tracekit.analyses.alignment.meetings import ranks_of
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
@@ -35,7 +35,7 @@ def together(dataset: Dataset, steps: pd.DataFrame, at: int | None) -> Together:
     ranks = ranks_of(dataset)
     clocks = ranks.clocks
     rows = _rows(dataset, steps, at, clocks)
-    kernel, meeting = _meetings(ranks.meetings) if rows else (none, none)
+    kernel, meeting = ranks.meetings.kernels()[:2] if rows else (none, none)
     return Together(rows, clocks if dataset.reports else [], kernel, meeting)
 
 
@@ -52,10 +52,6 @@ def _rows(dataset: Dataset, steps: pd.DataFrame, at: int, clocks: list[Clock]) -
         if not dataset.reports or (clocks[one].why is None and clocks[one].reference == reference):
             rows.setdefault(one, []).append(row)
     return rows if sum(map(len, rows.values())) > 1 else {}
-
-
-def _meetings(rows: Participations) -> tuple[Ints, Rows]:
-    return rows.of_events("kernel_id")[rows.proven], rows.meeting[rows.proven]
 
 
 def tied(drawing: dict[str, Any], whole: Together, kernel_id: Ints) -> dict[str, Any]:
