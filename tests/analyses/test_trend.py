@@ -45,7 +45,7 @@ def found_in(values: Floats, errors: Floats, machine: Ints | None = None) -> Fou
     shifts, differing = common_shifts(values, machine, 0.01)
     scale = scales(values - shifts, errors, machine)
     off = outliers(values - shifts, scale, machine, 0.01)
-    changed = changes(np.where(off, np.nan, values - shifts), scale, machine, 0.01)
+    changed = changes(np.where(off, np.nan, values - shifts), shifts, scale, machine, 0.01)
     return Found([one[:2] for one in changed], shifts, differing, off)
 
 
@@ -74,9 +74,9 @@ def test_in_at_most_one_of_20_series_without_a_change_one_is_found(modules: int,
 
 @pytest.mark.parametrize("modules", [12, 200])
 def test_changes_of_3_percent_from_run_8_of_12_on_are_found_and_nothing_else_is(modules: int) -> None:
-    found = [drawn(seed, modules, (12, 20), step_up(modules, 12, [3], 7, 0.03)).places for seed in range(20)]
+    found = [drawn(seed, modules, (12, 10), step_up(modules, 12, [3], 7, 0.03)).places for seed in range(20)]
     assert sum((3, 7) in one for one in found) >= 19
-    assert sum(one not in ([(3, 7)], []) for one in found) <= 1
+    assert sum(any(row != 3 for row, _ in one) for one in found) <= 1
 
 
 def noise_of(kind: str, chance: np.random.Generator, modules: int, runs: int) -> Floats:
@@ -89,7 +89,7 @@ def noise_of(kind: str, chance: np.random.Generator, modules: int, runs: int) ->
     if kind == "machines in turns":
         noise[:, 1::2] += chance.normal(0, 0.03, (modules, 1))
     if kind == "clocks that wander":
-        noise += np.cumsum(chance.normal(0, 0.003, runs)) * chance.uniform(0.5, 1, (modules, 1))
+        noise += np.cumsum(chance.normal(0, 0.004, runs)) * chance.uniform(0, 1, (modules, 1))
     return noise
 
 
@@ -125,9 +125,9 @@ def test_a_run_that_is_off_and_comes_back_hides_no_change_and_is_none() -> None:
 
 def test_several_changes_of_a_module_are_found_if_they_stay() -> None:
     up_twice = step_up(12, 20, [3], 6, 0.03) + step_up(12, 20, [3], 13, 0.03)
-    assert drawn(1, 12, (20, 30), up_twice).places == [(3, 6), (3, 13)]
+    assert drawn(1, 12, (20, 10), up_twice).places == [(3, 6), (3, 13)]
     up_and_down = step_up(12, 20, [3], 6, 0.03) + step_up(12, 20, [3], 13, 1 / 1.03 - 1)
-    assert drawn(1, 12, (20, 30), up_and_down).places == []
+    assert drawn(1, 12, (20, 10), up_and_down).places == []
 
 
 @pytest.mark.parametrize("modules", [2, 60])
@@ -139,7 +139,7 @@ def test_what_all_modules_share_is_the_clocks(modules: int) -> None:
 
 def test_a_change_of_many_modules_is_theirs_also_if_the_clocks_change() -> None:
     change = step_up(60, 12, range(60), 4, 0.05) + step_up(60, 12, range(20), 8, 0.03)
-    found = drawn(1, 60, (12, 30), change).places
+    found = drawn(1, 60, (12, 20), change).places
     assert set(found) <= {(row, 8) for row in range(20)}
     assert len(found) >= 18
 

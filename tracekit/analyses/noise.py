@@ -1,16 +1,14 @@
 """How much equal runs differ, and which runs differ by more: the model of noise of ``tracekit trend`` and ``diff``.
 
-The value of a module in a run is the logarithm of its time. It is the sum of a level, a shift that all modules share in
-that run (clocks), and noise. The scale of a module's noise is how far its successive runs on one machine are usually
-apart, and at least what is usual for modules; its tails are those of Student's distribution with few degrees of
-freedom, because single runs are often far off. A change is a *gap*: all later runs are beyond all earlier
-ones of their machine.
+The value of a module in a run is the logarithm of its time. It is the sum of a level, a part of the shift that modules
+share in that run (clocks, which not all follow alike), and noise. The scale of a module's noise is how far its
+successive runs on one machine are usually apart, and at least what is usual for modules; single runs are often far
+off. A change *stays*: beside the clocks all later runs are beyond all earlier ones of their machine, and their means
+are further apart than noise explains.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,32 +21,30 @@ from tracekit.arrays.types import Flags, Floats, Ints
 LEAST_RUNS = 4
 #: How likely any change is found in runs of which none changed.
 FALSE_ALARMS = 0.05
-#: Degrees of freedom of the noise, if there are as many runs to learn it from.
-_FREE = 3
+#: Degrees of freedom of the noise, if there are as many runs to learn it from, and of means of it.
+_FREE, _FREE_OF_MEANS = 3, 9
 #: The least noise that is assumed, as a share: clocks of devices and whole nanoseconds have some.
 _LEAST_NOISE = 1e-4
 #: Of the distances between successive runs, the one that so large a part does not exceed is the scale of the noise: one
 #: change and one outlier do not move it. It is so many standard deviations of a normal distribution, and so many units
 #: of Student's one.
 _USUAL, _PER_DEVIATION, _PER_UNIT = 0.7, 1.466, 1.94
-#: A gap is larger than so many scales, a usual distance and a half: clocks that wander leave smaller ones.
-_LEAST_GAP = 3
+#: Squares of shifts that are none.
+_NONE = 1e-12
 #: Modules share a shift if half of them follow it up to this part of it, or to so many times what is usual.
 _AGREED, _UNUSUAL = 8, 4
 
 
 class Change(NamedTuple):
-    """A row that changed: the first column after it, and how likely any row has one by chance."""
+    """A row that changed: the first column after it, how likely any row has one by chance, and how it follows clocks.
+
+    ``follow`` is by how much more than others, as a share of what they share.
+    """
 
     row: int
     column: int
     chance: float
-
-
-def machines_of(machines: Sequence[object]) -> Ints:
-    """A number for each run: runs of one number are compared."""
-    numbers: dict[object, int] = {}
-    return np.array([numbers.setdefault(one, len(numbers)) for one in machines], np.int64)
+    follow: float
 
 
 def common_shifts(values: Floats, machine: Ints, least: float) -> tuple[Floats, list[int]]:
@@ -59,7 +55,7 @@ def common_shifts(values: Floats, machine: Ints, least: float) -> tuple[Floats, 
         shared between these and the runs before.
     """
     shifts, differing = np.zeros(machine.size), list[int]()
-    for columns in (np.flatnonzero(machine == one) for one in np.unique(machine)):
+    for columns in _each(machine):
         own = values[:, columns]
         apart = _differing(own, least)
         differing += columns[apart].tolist()
@@ -92,7 +88,7 @@ def _differing(values: Floats, least: float) -> list[int]:
 
 def scales(values: Floats, errors: Floats, machine: Ints) -> Floats:
     """The scale of each row's noise between runs, given the variance of each value that its steps explain, or NaN."""
-    apart = [_distances(values[:, machine == one]) for one in np.unique(machine)]
+    apart = [_distances(values[:, columns]) for columns in _each(machine)]
     distances = np.sort(np.concatenate(apart, axis=1), axis=1)  # NaN comes last
     count = (~np.isnan(distances)).sum(axis=1)
     own = np.full(len(values), np.nan)
@@ -113,7 +109,7 @@ def _distances(values: Floats) -> Floats:
 def outliers(values: Floats, scale: Floats, machine: Ints, least: float) -> Flags:
     """Which values are beyond all others of their row and machine by more than the least and more than noise."""
     found = np.zeros(values.shape, bool)
-    for columns in (np.flatnonzero(machine == one) for one in np.unique(machine)):
+    for columns in _each(machine):
         for signed in (values[:, columns], -values[:, columns]):
             known = np.where(np.isnan(signed), -np.inf, signed)
             ordered, top = np.sort(known, axis=1), known.argmax(axis=1)
@@ -126,52 +122,77 @@ def outliers(values: Floats, scale: Floats, machine: Ints, least: float) -> Flag
     return found
 
 
-def changes(values: Floats, scale: Floats, machine: Ints, least: float) -> list[Change]:
-    """The changes of all rows that stay: later runs are beyond earlier ones by more than the least and than noise."""
-    sides = [_Gaps(sign * values, machine) for sign in (1, -1)]
-    judged = sides[0].judged
+def changes(
+    values: Floats, shifts: Floats, scale: Floats, machine: Ints, least: float, tests: int | None = None
+) -> list[Change]:
+    """The changes of all rows that stay: of each row the surest one, and then those before and after it.
+
+    Args:
+        values: Logarithms beside the shifts, NaN where unknown.
+        shifts: What all rows share.
+        scale: That of each row's noise.
+        machine: Runs of one number are compared.
+        least: Smaller changes do not count.
+        tests: How many places for a change there are in all rows, if these are a part of them.
+    """
+    steps = [_step(values, shifts, scale, machine, least, column) for column in range(machine.size)]
+    chance, follow = (np.stack(columns, axis=1) for columns in zip(*steps, strict=True))
+    tests = tests or int((~np.isnan(chance)).sum())
+    chance = np.where(np.isnan(chance), np.inf, chance * tests)
     found = []
-    for side in sides:
-        for row, column in np.argwhere(judged & (side.gap > _LEAST_GAP * scale[:, None])).tolist():
-            before, after = np.split(side.values[row], [column])
-            if np.nanmedian(after) - np.nanmedian(before) <= least:
-                continue
-            counts = side.counts(row, column)
-            of_machines = (chance_of_gap(side.gap[row, column] / scale[row], *count) for count in counts)
-            found.append(Change(row, column, min(1.0, 2 * int(judged.sum()) * math.prod(of_machines))))
-    return sorted(one for one in found if one.chance <= FALSE_ALARMS)
+    for row in np.flatnonzero(chance.min(axis=1) <= FALSE_ALARMS).tolist():
+        at = int(chance[row].argmin())
+        found.append(Change(row, at, float(chance[row, at]), float(follow[row, at])))
+        for part in (slice(0, at), slice(at, machine.size)):
+            own = values[row : row + 1, part], shifts[part], scale[row : row + 1], machine[part]
+            found += [one._replace(row=row, column=part.start + one.column) for one in changes(*own, least, tests)]
+    return sorted(found)
 
 
-class _Gaps:
-    """How far the values from each column on are above all earlier ones of their machine, where there are enough."""
+def _step(
+    values: Floats, shifts: Floats, scale: Floats, machine: Ints, least: float, column: int
+) -> tuple[Floats, Floats]:
+    """How likely each row seems to change at a column by chance, and how far it follows the shifts beyond others.
 
-    def __init__(self, values: Floats, machine: Ints) -> None:
-        known, self.values = ~np.isnan(values), values
-        self._before, self._after = [], []
-        self.gap = np.full(values.shape, np.inf)
-        enough = np.zeros((2, *values.shape), np.int64)
-        own = np.zeros(values.shape, bool)
-        for one in np.unique(machine).tolist():
-            here = known & (machine == one)
-            after = np.cumsum(here[:, ::-1], axis=1)[:, ::-1]
-            before = np.cumsum(here, axis=1) - here
-            highest = np.maximum.accumulate(np.where(here, values, -np.inf), axis=1)
-            highest = np.pad(highest[:, :-1], ((0, 0), (1, 0)), constant_values=-np.inf)
-            lowest = np.minimum.accumulate(np.where(here, values, np.inf)[:, ::-1], axis=1)[:, ::-1]
-            both = (before > 0) & (after > 0)
-            self.gap[both] = np.minimum(self.gap, lowest - highest)[both]
-            enough += np.stack([before, after]) * both
-            own |= here & both
-            self._before.append(before * both)
-            self._after.append(after * both)
-        # One run alone may be an outlier.
-        self.judged: Flags = own & (known.sum(axis=1, keepdims=True) >= LEAST_RUNS) & (enough > 1).all(axis=0)
+    Both are fitted together by least squares, so that no change is found where the clocks may be its cause. The chance
+    is NaN where there are too few runs: one alone may be an outlier.
+    """
+    later, known = np.arange(machine.size) >= column, ~np.isnan(values)
+    for columns in _each(machine):
+        sides = columns[later[columns]], columns[~later[columns]]
+        known[:, columns] &= np.all([known[:, side].any(axis=1) for side in sides], axis=0)[:, None]
+    judged = known[:, column] & (known[:, later].sum(axis=1) > 1) & (known[:, ~later].sum(axis=1) > 1)
+    value, shift, step = (_deviations(one, known, machine) for one in (values, shifts, later))
+    alone = step - _slope(step, shift) * shift
+    change = _slope(value, alone)
+    follow = _slope(value - change * step, shift)
+    rest = np.sign(change) * (value - follow * shift)
+    stays = np.abs(change[:, 0]) > least
+    for columns in _each(machine):
+        here = np.isin(np.arange(machine.size), columns) & known
+        stays &= np.where(here & later, rest, np.inf).min(axis=1) > np.where(here & ~later, rest, -np.inf).max(axis=1)
+    place, share = _student(_FREE_OF_MEANS)
+    chance = 2 - 2 * np.interp(np.abs(change[:, 0]) * np.sqrt((alone**2).sum(axis=1)) / scale, place, share)
+    return np.where(judged, np.where(stays, chance, 1.0), np.nan), follow[:, 0]
 
-    def counts(self, row: int, column: int) -> list[tuple[int, int]]:
-        """For each machine how many of its runs are before and after, if both."""
-        sides = zip(self._before, self._after, strict=True)
-        counts = [(int(before[row, column]), int(after[row, column])) for before, after in sides]
-        return [count for count in counts if count[0]]
+
+def _each(machine: Ints) -> list[Ints]:
+    return [np.flatnonzero(machine == one) for one in np.unique(machine)]
+
+
+def _deviations(values: Floats | Flags, known: Flags, machine: Ints) -> Floats:
+    """How far the known values of each row are from their mean on their machine; 0 for others."""
+    result = np.where(known, values, 0.0)
+    for columns in _each(machine):
+        count = np.maximum(known[:, columns].sum(axis=1, keepdims=True), 1)
+        result[:, columns] -= result[:, columns].sum(axis=1, keepdims=True) / count * known[:, columns]
+    return result
+
+
+def _slope(values: Floats, along: Floats) -> Floats:
+    squares = (along**2).sum(axis=1, keepdims=True)
+    products = (values * along).sum(axis=1, keepdims=True)
+    return np.asarray(np.where(squares > _NONE, products / np.maximum(squares, _NONE), 0.0))
 
 
 def chance_of_gap(gap: float, before: int, after: int, free: int = _FREE) -> float:

@@ -107,13 +107,14 @@ def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progres
     own = np.where(np.isnan(own) & ~np.isnan(subtree), 0.0, own)
     with np.errstate(divide="ignore"):
         logarithms = np.log(np.where(tested[:, None] & (trimmed > 0), trimmed, np.nan))
-    machine = noise.machines_of([run.machine for run in series.runs])
+    machines = [run.machine for run in series.runs]
+    machine = np.array([machines.index(one) for one in machines], np.int64)
     shifts, differing = common_shifts(logarithms, machine, THRESHOLD)
     values = logarithms - shifts
     scale = noise.scales(values, error, machine)
     off = noise.outliers(values, scale, machine, THRESHOLD)
     modules = _modules(table["subtree_ns"].index.to_list(), subtree, own)
-    found = noise.changes(np.where(off, np.nan, values), scale, machine, THRESHOLD)
+    found = noise.changes(np.where(off, np.nan, values), shifts, scale, machine, THRESHOLD)
     changed = [_change(modules[one.row], one, shifts, off[one.row]) for one in found]
     judged = (~np.isnan(values)).sum(axis=1)
     notes = series.notes + _of_judgement(series.runs, judged[judged > 0])
@@ -164,7 +165,8 @@ def _modules(index: list[tuple[str, str]], subtree: Floats, own: Floats) -> dict
 
 
 def _change(module: Module, found: noise.Change, shifts: Floats, off: Flags) -> Change:
-    times = np.where(off | (module.own_ns == 0), np.nan, module.own_ns) / np.exp(shifts)
+    times = np.where(off | (module.own_ns == 0), np.nan, module.own_ns)
+    times = times / np.exp(shifts * (1 + found.follow))
     before, after = (round(float(np.nanmedian(part)), 3) for part in np.split(times, [found.column]))
     return Change(module, found.column, before, after, 1 - found.chance)
 
