@@ -92,14 +92,6 @@ def remedy_of(error: OSError, elsewhere: str) -> str:
     return f"{advice} or {elsewhere}" if advice else elsewhere
 
 
-def linked(source: Path, target: Path) -> None:
-    """Makes ``target`` the same file as ``source``, or a copy where the file system has no links."""
-    try:
-        target.hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)
-
-
 @contextmanager
 def whole_file(place: Path, check: Check = nothing_to_check, *, synced: bool = False) -> Iterator[Path]:
     """A path to write to that replaces ``place`` when the block ends, and is removed when the block raises.

@@ -11,7 +11,7 @@ import tracekit
 from tests.aligned.runs import ELEMENTWISE, GEMM, Laboratory, Op, Run, Step, model, sampled
 from tests.trace_lines import report
 from tracekit.cli import main
-from tracekit.errors import DatasetError, UsageError
+from tracekit.errors import UsageError
 
 SIX = 6
 
@@ -350,17 +350,14 @@ def test_what_was_aligned_serves_no_other_run(laboratory: Laboratory) -> None:
     assert laboratory.score(bare(sampled(model())), Path(str(first.folder))).told == 0
 
 
-def test_reports_are_added_like_the_same_marked_run_or_not_at_all(laboratory: Laboratory) -> None:
+def test_of_several_reports_each_says_like_which_marked_run_it_is(laboratory: Laboratory) -> None:
     reference = laboratory.reference([Step(sampled(model()))] * 3)
     path = bare(sampled(model())).written(laboratory.folder / "rank0.sqlite")
     other = bare(sampled(model(tokens=64))).written(laboratory.folder / "rank1.sqlite")
     out = laboratory.folder / "all.tracekit"
-    tracekit.parse(path, out, like=[reference], add=True)
-    dataset = tracekit.parse(other, out, like=[reference], add=True)
+    dataset = tracekit.parse([path, other], out, like=[reference])
     digest = sha256((reference / "manifest.json").read_bytes()).hexdigest()
     assert [entry["like"][0]["sha256"] for entry in dataset.manifest["reports"]] == [digest] * 2
-    with pytest.raises(DatasetError, match="like other marked runs"):
-        tracekit.parse(path, out, add=True, rows="modules")
 
 
 def test_rows_of_marked_runs_are_modules(laboratory: Laboratory, tmp_path: Path) -> None:

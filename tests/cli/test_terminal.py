@@ -71,8 +71,6 @@ def test_nothing_that_a_dataset_says_can_steer_the_terminal(more: tuple[str, ...
         shown = command("show", *args, *more).out
         assert "gemm" in shown
         assert all(letter.isprintable() or letter == "\n" for letter in shown)
-    added = command("parse", paths[0], "--add", "-o", folder, *more[:1] if more != ("--csv",) else ())
-    assert not {"\x1b", "\x9b", "\u202e"} & {*added.out, *added.err}
 
 
 @pytest.mark.parametrize("tables", ["name", "sql = 'x', name"], ids=["foreign", "damaged"])

@@ -1,7 +1,5 @@
-"""The same dataset, row by row, wherever its reports are worked on, wherever they and it lie, and however they came."""
+"""The same dataset, row by row, wherever its reports are worked on and wherever they and it lie."""
 
-import random
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,8 +7,7 @@ import pytest
 import tracekit
 from tests.command import separately
 from tests.joined import BY_REPORT, joined_here, said_of_reports
-from tests.pipeline.test_adding import CONTRADICTING, THIRD
-from tests.pipeline.test_several_reports import RANKS
+from tests.pipeline.test_several_reports import CONTRADICTING, RANKS, THIRD
 from tests.readers.kineto.traces import PID, event, kernel, launch, trace
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
@@ -85,23 +82,3 @@ def test_the_command_from_bucket_to_bucket_by_a_cluster(scheduler: str, expected
     parsed = separately("parse", *PATTERNS, "-o", run, "--scheduler", scheduler, "--quiet")
     assert parsed == (0, "", "")
     check_same(tracekit.load(run), expected)
-
-
-def in_groups(reports: Sequence[Path], seed: int) -> Iterator[list[Path]]:
-    order = random.Random(seed)
-    waiting = order.sample(reports, len(reports))
-    while waiting:
-        count = order.choice((1, 1, 2, 4))
-        yield waiting[:count]
-        waiting = waiting[count:]
-
-
-def test_added_in_any_order_to_a_bucket(bucket: s3fs.S3FileSystem, reports: list[Path], expected: Dataset) -> None:
-    run = "s3://runs/run.tracekit"
-    for group in in_groups(reports, 1):
-        given = [f"s3://runs/job/{path.name}" for path in group]
-        tracekit.parse(given, run, add=True, scheduler="here")
-    added = tracekit.load(run)
-    assert said_of_reports(added) == said_of_reports(expected)
-    listed = [entry["table_ids"] for entry in (added.manifest, *added.manifest["reports"])]
-    assert len(bucket.find("runs/run.tracekit")) == 1 + sum(map(len, listed)), "no file that nobody lists"

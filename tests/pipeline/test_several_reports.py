@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 import tracekit
 from tests.golden import check
-from tests.joined import BY_REPORT, check_joined, joined_here
+from tests.joined import BY_REPORT, check_joined, joined_here, said_of_reports
 from tests.simulator import Plan, simulate, write_report
 from tests.simulator.strategies import plans
 from tests.trace_lines import report
@@ -46,6 +46,21 @@ FAR = IDS_PER_REPORT
 
 def reports(folder: Path, *lines: str) -> list[Path]:
     return [report(folder / f"rank{at}.sqlite", text) for at, text in enumerate(lines)]
+
+
+#: A third rank, with a module between those of the others, and one that it describes differently.
+THIRD = """
+range  7   0 100 {'Module': 'net'}
+range  7  10  40 {'Module': 'net.embed', 'StaticParams': {'size': 8}}
+launch 7  20  30 #1
+kernel 7 200 210 #1 gather
+range  7  42  48 {'Module': 'net.between'}
+range  7  50  90 {'Module': 'net.mlp'}
+launch 7  60  70 #2
+kernel 7 220 250 #2 gemm
+"""
+#: As the first, but of another size.
+CONTRADICTING = RANKS[0].replace("'net.mlp'", "'net.mlp', 'TrainableParams': {'weight': [4, 4]}")
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +157,6 @@ def test_a_folder_of_several_reports_holds_partitions_and_nothing_else(two: Data
     assert files == {
         "manifest.json",
         "modules.parquet",
-        "modules_of_reports.parquet",
         *(f"{n}.parquet/report=rank{r}/part-0.parquet" for n in BY_REPORT for r in (0, 1)),
     }
 
@@ -252,12 +266,14 @@ def test_the_share_of_a_loss_is_of_what_all_reports_have(tmp_path: Path) -> None
 
 @settings(max_examples=12)
 @given(st.lists(plans() | plans(faulty=True), min_size=2, max_size=3))
-def test_a_joined_dataset_says_of_every_report_what_its_own_dataset_says(these: list[Plan]) -> None:
+def test_a_joined_dataset_says_of_every_report_what_its_own_says_in_any_order(these: list[Plan]) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         paths = [write_report(simulate(plan), folder / f"r{at}.sqlite") for at, plan in enumerate(these)]
         singles = {path.stem: tracekit.parse(path) for path in paths}
-        check_joined(joined_here(paths, folder / "run"), singles)
+        whole = joined_here(paths, folder / "run")
+        check_joined(whole, singles)
+        assert said_of_reports(joined_here(paths[::-1], folder / "reversed")) == said_of_reports(whole)
 
 
 def test_modules_of_one_report_and_ranges_of_another_are_never_one_node(tmp_path: Path) -> None:

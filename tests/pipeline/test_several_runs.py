@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.cli.test_terminal import on_a_terminal
 from tests.command import LINES, arguments, command, contents, environment, separately
+from tests.joined import said_of_reports
 from tests.readers.files import changed
 from tests.trace_lines import report
 from tests.waiting import PATIENCE_S, wait_until
@@ -266,3 +268,47 @@ def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_pat
         (tmp_path / name).write_bytes(bytes(1_000_000))
         megabytes[name] = round((one.needed_bytes(tmp_path / name) - 200_000_000) / 1_000_000)
     assert megabytes == {"run.sqlite": 4, "run.json": 4, "run.pt.trace.json.gz": 32, "run.nsys-rep": 40}
+
+
+#: Kills itself at the given change that it makes to the disk, and else says how many it makes.
+KILLED = """
+import os, signal, sys
+changes = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "ctypes.dlopen"}
+seen, last, begun = 0, int(sys.argv[2]), False
+def count(event, arguments):
+    global seen
+    if begun and (event in changes or (event == "open" and str(arguments[1]) in {"w", "wb"})):
+        seen += 1
+        if seen == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+import tracekit
+begun = True
+tracekit.parse(sys.argv[3:], sys.argv[1], force=True, scheduler="here")
+begun = False
+print(seen)
+"""
+
+
+def test_a_run_that_is_killed_at_any_moment_leaves_the_old_dataset_or_the_new_one(
+    ranks: list[Path], tmp_path: Path
+) -> None:
+    def run(at: int) -> subprocess.CompletedProcess[str]:
+        arguments = [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(at), *map(str, ranks)]
+        return subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False)
+
+    old = tracekit.parse(ranks[:2], tmp_path / "run").folder
+    kept = Path(shutil.copytree(old, tmp_path / "kept"))
+    count = int(run(0).stdout)
+    new = said_of_reports(tracekit.load(old))
+    before = said_of_reports(tracekit.load(kept))
+    seen = set()
+    for at in (1, count // 2, count * 3 // 4, count):
+        shutil.rmtree(old)
+        shutil.copytree(kept, old)
+        assert run(at).returncode == -signal.SIGKILL
+        said = said_of_reports(tracekit.load(old))
+        assert said in (before, new)
+        seen.add(said == new)
+        assert said_of_reports(tracekit.parse(ranks, old, force=True)) == new
+    assert seen == {False, True}

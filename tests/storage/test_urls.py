@@ -168,30 +168,26 @@ def check_only_listed(store: Store, there: Any) -> None:
     assert {table: there.table(table).num_rows for table in there.manifest["rows"]} == there.manifest["rows"]
 
 
-def test_nothing_is_added_to_a_dataset_that_another_parse_has_replaced_meanwhile(
+def test_of_two_parses_that_replace_a_dataset_the_one_that_ends_later_wins_and_is_whole(
     store: Store, ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = "s3://runs/run.tracekit"
     third = report(tmp_path / "rank2.sqlite", RANKS[0].replace("gather", "scatter"))
     tracekit.parse(ranks[0], run)
-    overtaken_by(monkeypatch, ranks, run, add=True)
-    with pytest.raises(tracekit.DatasetError, match="was replaced or added to by another parse meanwhile; nothing"):
-        tracekit.parse([third, *ranks], run, add=True)
-    there = tracekit.load(run)
-    assert there.reports == ["rank0", "rank1"]
+    overtaken_by(monkeypatch, ranks, run, force=True)
+    there = tracekit.parse([third, *ranks], run, force=True)
+    assert there.reports == ["rank2", "rank0", "rank1"]
     check_only_listed(store, there)
 
 
-def test_a_dataset_that_was_copied_to_a_bucket_is_added_to(store: Store, ranks: list[Path], tmp_path: Path) -> None:
+def test_a_dataset_that_was_copied_to_a_bucket_is_replaced_whole(
+    store: Store, ranks: list[Path], tmp_path: Path
+) -> None:
     """Its files are named by their tables alone."""
-    for number, copied in enumerate((ranks[0], ranks)):
-        here, there = tmp_path / f"here{number}", f"runs/copied{number}.tracekit"
-        tracekit.parse(copied, here)
-        store.files.put(f"{here}/", f"{there}/", recursive=True)
-        third = report(tmp_path / f"rank{2 + number}.sqlite", RANKS[0].replace("gather", "scatter"))
-        added = tracekit.parse(third, f"s3://{there}", add=True)
-        check_equal(added, tracekit.parse(third, here, add=True))
-        assert not [name for name in store.names(there) if "part-0" in name]
+    here = tracekit.parse(ranks, tmp_path / "here")
+    store.files.put(f"{here.folder}/", "runs/run.tracekit/", recursive=True)
+    check_equal(tracekit.load("s3://runs/run.tracekit"), here)
+    check_only_listed(store, tracekit.parse(ranks[::-1], "s3://runs/run.tracekit", force=True))
 
 
 @pytest.mark.parametrize(
@@ -237,10 +233,9 @@ def test_missing_credentials_and_nobody_who_answers_are_one_line_each(
 
 def test_nothing_is_written_by_http_and_a_report_at_a_url_needs_a_place(ranks: list[Path], tmp_path: Path) -> None:
     tracekit.parse(ranks[0], tmp_path / "run")
-    with file_server(tmp_path) as address:
-        for add in (False, True):
-            with pytest.raises(tracekit.UsageError, match="nothing can be written by http"):
-                tracekit.parse(ranks[1], f"{address}/run", add=add)
+    match = "nothing can be written by http"
+    with file_server(tmp_path) as address, pytest.raises(tracekit.UsageError, match=match):
+        tracekit.parse(ranks[1], f"{address}/run")
     with pytest.raises(tracekit.UsageError, match="name it with -o"):
         tracekit.parse("s3://runs/rank0.sqlite")
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.command import command
 from tests.golden import Parse, check
 from tests.joined import joined_here
 from tests.trace_lines import report
@@ -194,6 +193,7 @@ def test_a_dataset_made_before_these_tables_says_so(parsed: Parse, tmp_path: Pat
     dataset = without(parsed("range 1 0 9 step 3"), "waits")
     with pytest.raises(DatasetError, match="has no table waits: it was made by an earlier tracekit; parse the report"):
         dataset.table("waits")
+    assert "are in" in dataset._repr_html_()
 
 
 def without(dataset: Dataset, table: str) -> Dataset:
@@ -217,15 +217,3 @@ def test_ids_of_several_reports_are_those_of_the_whole(tmp_path: Path) -> None:
     assert [row["kernel_id"] >> 40 for row in rows] == [0, 1]
     assert {row["module"] for row in rows} == {"top"}
     assert [row["report"] for row in rows] == dataset.reports
-
-
-def test_a_report_that_joins_an_older_dataset_keeps_only_the_tables_of_both(parsed: Parse, tmp_path: Path) -> None:
-    dataset = without(parsed("range 1 0 9 step 3"), "waits")
-    path = report(tmp_path / "later.sqlite", "range 1 0 9 step 4\nlaunch 1 2 3 #1 cudaDeviceSynchronize")
-    joined = tracekit.parse(path, dataset.folder, add=True)
-    assert joined.table("ranges").num_rows == 2
-    assert "waits" not in joined.tables
-    assert not (Path(joined.folder) / "waits.parquet").exists()
-    with pytest.raises(DatasetError, match="has no table waits: it was made by an earlier tracekit; parse all its"):
-        joined.table("waits")
-    assert "are in" in command("parse", str(path), "-o", str(joined.folder), "--add").out

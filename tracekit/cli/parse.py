@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli.base import add_force, add_quiet, console, place_of, print_next, progress_bar
-from tracekit.errors import plain
 from tracekit.markers.base import AUTO, HIERARCHIES
 
 if TYPE_CHECKING:
@@ -76,12 +75,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786; its "
         "workers must see the reports at the same paths; or here, for this process alone",
     )
-    parser.add_argument(
-        "--add",
-        action="store_true",
-        help="add the reports to DATASET, if it exists. A report that is in it already, unchanged, is skipped; with "
-        "--force, one whose file has changed is replaced",
-    )
     add_force(parser, "an existing dataset")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_quiet(parser)
@@ -93,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.arrays.without_pandas import without_pandas
     from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
-    from tracekit.pipeline import parse_new
+    from tracekit.pipeline import parse_as
     from tracekit.pipeline.one import ParseOptions, Run
 
     without_pandas()
@@ -103,15 +96,13 @@ def run(args: argparse.Namespace) -> int:
         captures, collectives = tuple(args.graph_captures), tuple(args.collective)
         options = ParseOptions(rows=args.rows, graph_captures=captures, like=like, collectives=collectives)
         with progress_bar(quiet=args.quiet) as progress:
-            how = Run(force=args.force, add=args.add, scheduler=args.scheduler, progress=progress)
-            dataset, skipped = parse_new(reports, args.out, options, how)
+            how = Run(force=args.force, scheduler=args.scheduler, progress=progress)
+            dataset = parse_as(reports, args.out, options, how)
     except ReportsError as error:
         if error.folder is not None:
             _print(load(error.folder), args)
             sys.stdout.flush()
         raise
-    for path in () if args.quiet else skipped:
-        print(plain(f"tracekit: {path}: is in {args.out} already; skipped"), file=sys.stderr)
     _print(dataset, args)
     return 0
 

@@ -30,13 +30,9 @@ FORMAT = "tracekit dataset"
 MANIFEST = "manifest.json"
 #: The manifest's own id, and the ids of the tables' files.
 ID, TABLE_IDS = "id", "table_ids"
-#: The table that keeps the modules of each report only.
-PER_REPORT_MODULES = "modules_of_reports"
 
 #: Fields of a single report's manifest that are the same for all reports of a dataset.
 _COMMON = ("format", "format_version", "tracekit", ID)
-#: How many modules a report and other reports describe differently.
-DIFFERING = "modules_differ"
 _SOURCE = "source"
 _ID_BYTES = 16
 #: How long a report lasts, from its start.
@@ -71,14 +67,6 @@ def _indented(fields: dict[str, object]) -> str:
     import msgspec  # noqa: PLC0415 - pays where there is much to indent, in which json is slow
 
     return msgspec.json.format(json.dumps(fields, ensure_ascii=False), indent=2)
-
-
-def is_as_read(folder: Path, fields: Mapping[str, object]) -> bool:
-    """Whether the manifest of a dataset is still the one that was read."""
-    try:
-        return bool(_json(folder) == fields)
-    except DatasetError:
-        return False
 
 
 def is_manifest(path: Location) -> bool:
@@ -214,8 +202,7 @@ def entry_of(name: str, first_id: int, own: Mapping[str, Any]) -> dict[str, Any]
     """One report's entry, made of its own manifest, without the ids of the files that become those of all."""
     about = {field: value for field, value in own.items() if field not in _COMMON}
     ids = {table: id_ for table, id_ in own[TABLE_IDS].items() if table != "modules"}
-    differing = {"itself": differing_in(own["coverage"]), "others": 0}
-    return {"name": name, "first_id": first_id, **about, TABLE_IDS: ids, DIFFERING: differing}
+    return {"name": name, "first_id": first_id, **about, TABLE_IDS: ids}
 
 
 def of_several(

@@ -29,7 +29,7 @@ from tracekit.causes import LEFT_OUT, LOSSES, REPORT
 from tracekit.dataset import manifest
 from tracekit.dataset.joining import Renumbering, renumbering, with_new_ids
 from tracekit.dataset.opening import id_of
-from tracekit.dataset.per_report_modules import NO_MODULES, Union, of_table, united
+from tracekit.dataset.per_report_modules import Union, alike, united
 from tracekit.dataset.writing import ROW_GROUP, numbered, table_writer
 from tracekit.progress import Progress
 from tracekit.tables import TABLES, api_calls, calls, coverage, kernel_modules, kernels, modules, ranges, steps, waits
@@ -212,9 +212,9 @@ def merged_modules(
         differing: How many modules each part describes in different ways.
         first_id: The id of the first row of every table.
     """
-    hierarchies = [of_table(_read(part, modules.SPEC.name), NO_MODULES) for part in parts]
+    hierarchies = [alike(_read(part, modules.SPEC.name)) for part in parts]
     odd = frozenset(at for at, number in enumerate(differing) if number)
-    union = united([one.table for one in hierarchies], odd, [_first_calls(part) for part in parts])
+    union = united(hierarchies, odd, [_first_calls(part) for part in parts])
     with table_writer(folder / f"{modules.SPEC.name}.parquet", modules.SPEC) as writer:
         writer.write_table(union.table, row_group_size=ROW_GROUP)
     paths = union.table.column("path").to_pylist()

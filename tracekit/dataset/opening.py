@@ -287,9 +287,7 @@ class Dataset:
         folders = {path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")}
         reports = self._as_written["reports"]
         expected = {f"{REPORT}={report['name']}" for report in reports}
-        # Reports may have been added since; the files of those that were there may be as they were.
-        is_listed = folders == expected or (folders > expected and manifest.read(self.folder) != self._as_written)
-        if not is_listed or len(expected) < len(reports):
+        if folders != expected or len(expected) < len(reports):
             raise self._unreadable(name, _other_reports(folders, expected))
 
     def _file(self, name: str, entry: dict[str, Any] | None) -> _TableFile:

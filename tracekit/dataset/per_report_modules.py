@@ -1,139 +1,33 @@
-"""The modules of each report, and the one hierarchy that they make together.
+"""The one hierarchy that the modules of several reports make together.
 
-``modules_of_reports.parquet`` keeps the modules of each report before they were joined with those of others. From them
-the hierarchy is made again when a report is added, without reading the reports; reports with equal modules, such as the
-ranks of a job, share one entry. A path is one module, unless reports contradict each other about it; the order of the
-reports does not change which modules there are.
+A path is one module, unless reports contradict each other about it; the order of the reports does not change which
+modules there are.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Ints
-from tracekit.dataset import manifest
-from tracekit.dataset.opening import id_of
-from tracekit.dataset.writing import ROW_GROUP, table_writer
-from tracekit.errors import DatasetError
 from tracekit.markers.base import MODULE, Param
-from tracekit.schema import CATEGORY, Column, TableSpec
-from tracekit.storage.locations import Location
+from tracekit.schema import CATEGORY
 from tracekit.tables import modules
 from tracekit.trace.hierarchy.module_paths import NAMELESS_ROOT
 from tracekit.trace.hierarchy.module_trees import MergedModule, Tree, merge_hierarchies
 from tracekit.trace.hierarchy.modules import Module
 from tracekit.trace.hierarchy.path_collisions import CONTRADICTED, Facts, same
 
-_SPEC = TableSpec(
-    manifest.PER_REPORT_MODULES,
-    "The modules of each report alone, in pre-order. Reports with equal modules share one hierarchy.",
-    (
-        Column(
-            "hierarchy", pa.int32(), "Number of the hierarchy, to which manifest.json refers as per_report_modules."
-        ),
-        Column("digest", CATEGORY, "Id of the table modules of the report alone."),
-        Column("contradicts_itself", pa.bool_(), "Whether a report describes one of its modules in different ways."),
-        Column("united_id", pa.int32(), "Id of the module in the table modules of all reports."),
-        *modules.SPEC.columns,
-    ),
-)
 
-
-class Key(NamedTuple):
-    """What makes two hierarchies one: the id of their files, and whether their report contradicts itself."""
-
-    digest: str
-    contradicts_itself: bool
-
-
-class Hierarchy(NamedTuple):
-    """The modules that one or more reports have, with their ids in the tables of these reports as they lie there."""
-
-    key: Key
-    table: pa.Table
-    ids: Ints
-    paths: list[str]
-
-
-#: That of reports without modules, which have no rows in the file, and no number.
-NO_MODULES = Key("", contradicts_itself=False)
-
-
-def nothing() -> Hierarchy:
-    """The hierarchy of a report without modules."""
-    return Hierarchy(NO_MODULES, modules.SPEC.empty(), np.zeros(0, np.int32), [])
-
-
-def of_one_report(folder: Path, key: Key) -> Hierarchy:
-    """The modules of a dataset of one report."""
-    return of_table(pq.read_table(folder / "modules.parquet"), key)
-
-
-def of_table(rows: pa.Table, key: Key) -> Hierarchy:
-    """The modules of a table ``modules``."""
-    table = _alike(rows)
-    if not table.num_rows:
-        return nothing()
-    return Hierarchy(key, table, np.arange(table.num_rows, dtype=np.int32), table.column("path").to_pylist())
-
-
-def _alike(table: pa.Table) -> pa.Table:
+def alike(table: pa.Table) -> pa.Table:
+    """A table ``modules``, encoded so that equal ones are equal to Arrow too."""
     at = table.schema.get_field_index("kind")
     kind = table.column(at).cast(pa.string()).combine_chunks().dictionary_encode().cast(CATEGORY)
     return modules.SPEC.table({name: table.column(name) for name in table.column_names} | {"kind": kind})
-
-
-def read(
-    place: Location, listed: Mapping[str, Any], readable: Callable[[str, str | None], Path]
-) -> dict[int, Hierarchy]:
-    """The hierarchies of a dataset of several reports, by their numbers.
-
-    ``readable`` is where the file of a table and a report, or of all, can be read on this machine.
-    """
-    try:
-        with pq.ParquetFile(readable(_SPEC.name, None)) as file:
-            table, found = file.read(), id_of(file.metadata)
-        united = pq.read_table(readable("modules", None), columns=["path"]).column("path").to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        reason = str(error).split("\n", 1)[0]
-        problem = f"its table {_SPEC.name} cannot be read ({reason})"
-        raise DatasetError(place, problem, "parse all of its reports again, together") from None
-    if found != listed[manifest.TABLE_IDS][_SPEC.name]:
-        raise DatasetError(place, f"its table {_SPEC.name} is from another parse", "run the command again")
-    numbers = integers(table, "hierarchy")
-    bounds = [0, *(np.flatnonzero(np.diff(numbers, append=-1)) + 1).tolist()]
-    return {int(numbers[start]): _hierarchy(table.slice(start, end - start), united) for start, end in pairwise(bounds)}
-
-
-def _hierarchy(rows: pa.Table, united: list[str]) -> Hierarchy:
-    key = Key(rows.column("digest")[0].as_py(), rows.column("contradicts_itself")[0].as_py())
-    ids = integers(rows, "united_id").astype(np.int32)
-    table = _alike(rows.select([column.name for column in modules.SPEC.columns]))
-    return Hierarchy(key, table, ids, [united[at] for at in ids.tolist()])
-
-
-def write(folder: Path, hierarchies: Sequence[Hierarchy], united: Sequence[Ints]) -> None:
-    """Writes the hierarchies with the ids of their modules in that of all reports."""
-    with table_writer(folder / f"{_SPEC.name}.parquet", _SPEC) as writer:
-        for number, (hierarchy, ids) in enumerate(zip(hierarchies, united, strict=True)):
-            size, digests = hierarchy.table.num_rows, pa.array([hierarchy.key.digest])
-            columns = {
-                "hierarchy": pa.array(np.full(size, number, np.int32)),
-                "digest": pa.DictionaryArray.from_arrays(pa.array(np.zeros(size, np.int32)), digests),
-                "contradicts_itself": pa.array(np.full(size, hierarchy.key.contradicts_itself)),
-                "united_id": pa.array(ids.astype(np.int32)),
-                **{column.name: hierarchy.table.column(column.name) for column in modules.SPEC.columns},
-            }
-            writer.write_table(_SPEC.table(columns), row_group_size=ROW_GROUP)
 
 
 def _first(tree: Tree) -> tuple[bool, tuple[int, int]]:

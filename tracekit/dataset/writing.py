@@ -50,15 +50,12 @@ def default_folder(report: Path) -> Path:
 
 
 @contextmanager
-def writing(
-    folder: Path, *, force: bool = False, successor_of: Mapping[str, object] | None = None
-) -> Iterator[tuple[Path, Path]]:
+def writing(folder: Path, *, force: bool = False) -> Iterator[tuple[Path, Path]]:
     """A hidden folder that replaces ``folder`` when the block ends, and is removed when the block raises.
 
     Args:
         folder: Where the dataset shall be.
         force: Whether an existing dataset may be replaced.
-        successor_of: The manifest of the only dataset that may be replaced, if not any.
 
     Yields:
         The hidden folder, and ``folder`` without links.
@@ -66,29 +63,16 @@ def writing(
     Raises:
         DatasetError: If something is there that must not be replaced, or the place cannot be written.
     """
-
-    def check(place: Path) -> None:
-        if successor_of is None:
-            check_free(place, force=force)
-        elif not manifest.is_as_read(place, successor_of):
-            problem = "was replaced or added to by another parse meanwhile"
-            raise DatasetError(folder, problem, "nothing was changed; run the command again")
-
     try:
-        check(folder)
+        check_free(folder, force=force)
         place = folder.resolve()
-        tidy(place)
-        taken = whole_folder(place, lambda: check(place))
+        remove_stale(place.parent, hidden_prefix(place))
+        taken = whole_folder(place, lambda: check_free(place, force=force))
         with stopped_once(), parents_made(place), taken as partial:
             yield partial, place
     except OSError as error:
         problem = f"cannot be written ({reason_of(error)})"
         raise DatasetError(folder, problem, remedy_of(error, "choose another folder with -o")) from None
-
-
-def tidy(place: Path) -> None:
-    """Removes what killed parses left next to a dataset."""
-    remove_stale(place.parent, hidden_prefix(place))
 
 
 def check_free(folder: Path, *, force: bool) -> None:
@@ -220,17 +204,13 @@ _OF_OBJECTS = _OF_BUCKETS | {"az", "abfs", "abfss", "adl"}
 
 
 @contextmanager
-def published(
-    place: UPath, progress: Progress, *, force: bool = False, successor_of: Mapping[str, Any] | None = None
-) -> Iterator[Path]:
+def published(place: UPath, progress: Progress, *, force: bool = False) -> Iterator[Path]:
     """A folder of this machine for a dataset that is put at a URL when the block ends; not if the block raises.
 
     Args:
         place: The URL.
         progress: Called with the share that is there.
         force: Whether an existing dataset may be replaced.
-        successor_of: The manifest of the only dataset that may be replaced, if not any; its files may be missing in the
-            folder.
 
     Raises:
         DatasetError: If something is there that must not be replaced, or the place cannot be reached.
@@ -239,8 +219,7 @@ def published(
     """
     if place.protocol in _READ_ONLY:
         raise UsageError(f"{place}: nothing can be written by {place.protocol}; choose another place with -o")
-    if successor_of is None:
-        _check_free(place, force=force)
+    _check_free(place, force=force)
     with stopped_once(), temp_dir() as folder:
         errors: ReportsError | None = None
         try:
@@ -250,15 +229,9 @@ def published(
                 raise
             errors = error
         with reachable(place, DatasetError):
-            _publish(folder / "dataset", place, successor_of, progress)
+            _publish(folder / "dataset", place, progress)
     if errors is not None:
         raise ReportsError(errors.errors, place)
-
-
-def is_there(place: UPath) -> bool:
-    """Whether there is a dataset at a URL."""
-    with reachable(place, DatasetError):
-        return _manifest_there(place) is not None
 
 
 def _check_free(place: UPath, *, force: bool) -> None:
@@ -282,19 +255,16 @@ def _names_there(place: UPath) -> set[str]:
     return {name[len(root) + 1 :] for name in fs.find(root)}
 
 
-def _publish(local: Path, place: UPath, successor_of: Mapping[str, Any] | None, progress: Progress) -> None:
+def _publish(local: Path, place: UPath, progress: Progress) -> None:
     fields = manifest.read(local)
     named_by_id = {name: value for name, value in fields.items() if name != manifest.ID}
     named_by_id[manifest.FILES] = manifest.NAMED_BY_ID
     here, there = names(fields), names(named_by_id)
     files = {there[file]: local / name for file, name in here.items()}
     of_old = _listed_there(place)
-    new = {name: file for name, file in files.items() if file.exists() and name not in of_old}
+    new = {name: file for name, file in files.items() if name not in of_old}
     try:
         _put_all(place, new, progress)
-        if successor_of is not None and _manifest_there(place) != successor_of:
-            problem = "was replaced or added to by another parse meanwhile"
-            raise DatasetError(place, problem, "nothing was changed; run the command again")
         with ThreadPoolExecutor(1) as pool:  # which waits for the store's answer also if the run is stopped meanwhile
             pool.submit(_put_manifest, place / manifest.MANIFEST, manifest.as_text(named_by_id)).result()
     except BaseException:
@@ -305,7 +275,7 @@ def _publish(local: Path, place: UPath, successor_of: Mapping[str, Any] | None, 
     left = _names_there(place)
     # A parse that ended just now removed them.
     _put_all(place, {name: new[name] for name in new.keys() - left}, no_progress)
-    if unwanted := {name for name in left if _is_of_a_table(name)} - files.keys():
+    if unwanted := {name for name in left if name in of_old or _is_of_a_table(name)} - files.keys():
         _remove(place, unwanted - _listed_there(place))
     place.fs.invalidate_cache()
     progress(_STAGE, 1.0)
@@ -316,19 +286,14 @@ def _put_manifest(place: UPath, text: str) -> None:
 
 
 def _listed_there(place: UPath) -> set[str]:
-    return {*names(_manifest_there(place) or {}).values()}
-
-
-def _manifest_there(place: UPath) -> dict[str, Any] | None:
     try:
-        fields: dict[str, Any] = json.loads(text_of(place / manifest.MANIFEST))
+        return {*names(json.loads(text_of(place / manifest.MANIFEST))).values()}
     except FileNotFoundError:
-        return None
-    return fields
+        return set()
 
 
 def _is_of_a_table(name: str) -> bool:
-    return name.partition("/")[0].removesuffix(".parquet") in {*TABLE_NAMES, manifest.PER_REPORT_MODULES}
+    return name.partition("/")[0].removesuffix(".parquet") in TABLE_NAMES
 
 
 def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> None:

@@ -12,10 +12,10 @@ from typing_extensions import TypeIs
 from tracekit.aligned import reference
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import Dataset, load
-from tracekit.dataset.writing import default_folder, is_there, published, writing
+from tracekit.dataset.writing import default_folder, published, writing
 from tracekit.errors import ReportError, UsageError
 from tracekit.markers.base import AUTO, HIERARCHIES, MODULES
-from tracekit.pipeline.one import Parsed, ParseOptions, Run
+from tracekit.pipeline.one import ParseOptions, Run
 from tracekit.pipeline.report import write_tables
 from tracekit.progress import Progress, no_progress
 from tracekit.readers import reader_for
@@ -32,7 +32,6 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
     like: Sequence[Given] = (),
     collectives: Sequence[str] = (),
     force: bool = False,
-    add: bool = False,
     scheduler: str | None = None,
     progress: Progress = no_progress,
 ) -> Dataset:
@@ -51,9 +50,7 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         like: Datasets of marked runs of the same model: work without a module gets that of its certain counterpart
             there.
         collectives: Names of kernels that communicate, beside those of known libraries; ``*`` and ``?`` are wildcards.
-        force: Whether an existing dataset may be replaced; with ``add``, a report of it whose file has changed.
-        add: Whether the reports are added to the dataset ``out``, if there is one. A report that is in it already,
-            unchanged, is skipped; the others of the dataset are not read again.
+        force: Whether an existing dataset may be replaced.
         scheduler: Address of the scheduler of a Dask cluster that shall read the reports, such as
             ``tcp://10.0.0.1:8786``, whose workers must see them at the same paths; ``here`` for this process only. By
             default, several reports are read by processes of this machine.
@@ -67,8 +64,8 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         ReportsError: If some of several reports cannot be read; the dataset then holds the others.
         DatasetError: If the dataset cannot be written.
         TracekitError: If the cluster cannot be used.
-        UsageError: If there is no report, one is given twice, ``out`` is missing with several or with ``add``, or
-            ``rows`` or ``scheduler`` is none of these.
+        UsageError: If there is no report, one is given twice, ``out`` is missing with several, or ``rows`` or
+            ``scheduler`` is none of these.
     """
     options = ParseOptions(
         rows=rows,
@@ -76,12 +73,11 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         like=tuple(map(reference, like)),
         collectives=tuple(collectives),
     )
-    run = Run(force=force, add=add, scheduler=scheduler, progress=progress)
-    return parse_new(report, out, options, run).dataset
+    return parse_as(report, out, options, Run(force=force, scheduler=scheduler, progress=progress))
 
 
-def parse_new(report: Given | Sequence[Given], out: Given | None, options: ParseOptions, run: Run) -> Parsed:
-    """As :func:`parse`; also returns which reports were skipped."""
+def parse_as(report: Given | Sequence[Given], out: Given | None, options: ParseOptions, run: Run) -> Dataset:
+    """As :func:`parse`, with what is asked put together."""
     if options.rows not in HIERARCHIES:
         raise UsageError(f"rows are {', '.join(HIERARCHIES)}, not {options.rows!r}")
     if options.like:
@@ -89,21 +85,15 @@ def parse_new(report: Given | Sequence[Given], out: Given | None, options: Parse
     reports = expanded(report if _are_several(report) else [report], ReportError)
     options = replace(options, required=len(reports) == 1)
     if out is None:
-        if run.add:
-            raise UsageError("reports are added to a dataset; name its folder with -o")
         if any(map(is_remote, reports)):
             raise UsageError("reports at URLs become a dataset where you want it; name it with -o")
         return _parsed(reports, None, options, run)
     place = location(out)
-    if run.add and (place.exists() if isinstance(place, Path) else is_there(place)):
-        from tracekit.pipeline.adding import add  # noqa: PLC0415 - rarely asked for
-
-        return add(reports, place, options, run)
     if isinstance(place, Path):
         return _parsed(reports, place, options, run)
     with published(place, run.progress, force=run.force) as folder:
         _parsed(reports, folder, options, replace(run, force=False))
-    return Parsed(load(place), [])
+    return load(place)
 
 
 def _rows_of_marked(rows: str) -> str:
@@ -116,13 +106,13 @@ def _are_several(report: Given | Sequence[Given]) -> TypeIs[Sequence[Given]]:
     return not isinstance(report, str | os.PathLike) and hasattr(report, "__iter__")
 
 
-def _parsed(reports: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Parsed:
+def _parsed(reports: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Dataset:
     if len(reports) != 1:
         from tracekit.pipeline.several import parse_several  # noqa: PLC0415 - one report needs no engine
 
         return parse_several(reports, out, options, run)
     parse_one = _parsed_here if run.scheduler is None else _parsed_away
-    return Parsed(parse_one(reports[0], out, options, run), [])
+    return parse_one(reports[0], out, options, run)
 
 
 def _parsed_here(report: Location, out: Path | None, options: ParseOptions, run: Run) -> Dataset:

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from tracekit.aligned import Reference, aligned
 from tracekit.attribution import attribute
 from tracekit.attribution.base import Trace
-from tracekit.dataset.opening import Dataset
 from tracekit.dataset.writing import write
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
@@ -60,23 +58,14 @@ class Run:
     """How reports are parsed.
 
     Attributes:
-        force: Whether an existing dataset may be replaced; with ``add``, a report of it whose file has changed.
-        add: Whether the reports are added to the dataset, if there is one.
+        force: Whether an existing dataset may be replaced.
         scheduler: As for :func:`tracekit.engines.opened`.
         progress: Called with each stage and the share of it that is done; with several reports, with each report.
     """
 
     force: bool = False
-    add: bool = False
     scheduler: str | None = None
     progress: Progress = no_progress
-
-
-class Parsed(NamedTuple):
-    """A dataset, and the reports that were in it already."""
-
-    dataset: Dataset
-    skipped: list[Location]
 
 
 @contextmanager

@@ -15,18 +15,13 @@ LEAST_BYTES = 96 << 20
 
 
 def parse_report(
-    report: Location,
-    folder: Path,
-    progress: Progress,
-    options: ParseOptions,
-    scratch: str | None = None,
-    scheduler: str | None = IN_PROCESS,
+    report: Location, folder: Path, progress: Progress, options: ParseOptions, scratch: str | None = None
 ) -> None:
-    """As :func:`write_tables`; a copy of a report at a URL goes into the folder ``scratch`` meanwhile."""
+    """As :func:`write_tables`, here; a copy of a report at a URL goes into the folder ``scratch`` meanwhile."""
     with local_copy(report, progress, scratch) as path:
         reader = reader_for(path)
         folder.mkdir(exist_ok=True)
-        write_tables(path, reader, folder, progress, options, scheduler)
+        write_tables(path, reader, folder, progress, options, IN_PROCESS)
 
 
 def write_tables(

@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from tracekit.dataset.joining import Part, join
 from tracekit.dataset.manifest import MANIFEST
-from tracekit.dataset.opening import load
+from tracekit.dataset.opening import Dataset, load
 from tracekit.dataset.writing import writing
 from tracekit.engines import Engine, Outcome, Task, opened
 from tracekit.engines.base import Share
 from tracekit.engines.dask import scratch_folder
 from tracekit.errors import ReportError, ReportsError, UsageError
 from tracekit.files import reason_of
-from tracekit.pipeline.one import Parsed, ParseOptions, Run, needed_bytes
+from tracekit.pipeline.one import ParseOptions, Run, needed_bytes
 from tracekit.pipeline.report import parse_report
 from tracekit.progress import Progress, of_all
 from tracekit.storage.local_copies import temp_dir
@@ -52,9 +52,9 @@ _LONGEST_NAME = 200
 _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
 
-def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Parsed:
+def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Dataset:
     """Reads reports side by side and writes one dataset of all that can be read."""
-    check_given(paths)
+    _check_given(paths)
     if out is None:
         raise UsageError("several reports become one dataset; name its folder with -o")
     folder = out
@@ -70,10 +70,10 @@ def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOpt
     folder = folder if (folder / MANIFEST).exists() else place
     if errors:
         raise ReportsError(errors.values(), folder)
-    return Parsed(load(folder), [])
+    return load(folder)
 
 
-def check_given(paths: Sequence[Location]) -> None:
+def _check_given(paths: Sequence[Location]) -> None:
     """Every report must be given once."""
     if not paths:
         raise UsageError("there is no report to parse")

@@ -99,7 +99,7 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
 
 def _budget(dataset: Dataset, width: int) -> RenderableType | None:
     """Where the wall clock of steps went; None if that is not known."""
-    # Of reports that were added to a dataset of an earlier tracekit it is not.
+    # A dataset that an earlier tracekit made has no such table.
     if "waits" not in dataset.tables:
         return None
     answer = budget.overview(dataset)
