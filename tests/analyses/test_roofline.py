@@ -240,7 +240,7 @@ def test_work_that_nobody_owns_leaves_its_module_unknown(parsed: Parse) -> None:
         roofline.frame(dataset),
         """
         path  flops  bytes  unknown
-        top   -      -      it launched work that could not be attributed
+        top   -      -      its work is inside a CUDA graph traced as a whole: nsys profile --cuda-graph-trace=node
         idle  0      0      -
     """,
     )

@@ -144,7 +144,7 @@ def test_a_launch_that_cannot_be_told_leaves_a_cause(parsed: Parse) -> None:
     )
 
 
-def test_replayed_work_is_never_given_to_the_range_around_the_replay(parsed: Parse) -> None:
+def test_replayed_work_of_an_unknown_graph_capture_is_as_a_whole_of_the_call_that_launched_it(parsed: Parse) -> None:
     dataset = parsed("""
         range    1   0 100 step[DECODE bs=2]
         range    1   5  90 {'Module': 'top'}
@@ -159,18 +159,21 @@ def test_replayed_work_is_never_given_to_the_range_around_the_replay(parsed: Par
         graph    1 140 190 #4
         launch   1  60  65 #5
         kernel   1 190 195 #5 eager
+        launch   1  92  94 #6 cudaGraphLaunch_v10000
+        kernel!8 1 196 199 #6 outside
     """)
     check(
         dataset,
         "kernels",
         """
-        kind    name           module  method  cause               step_id  graph_node_id
-        kernel  eager          top     range   -                   0        -
-        kernel  node-seven     -       -       graph_unmapped      0        7
-        kernel  without-node   -       -       graph_unmapped      0        -
-        kernel  by-the-driver  -       -       graph_unmapped      0        -
-        kernel  node-nine      -       -       graph_unmapped      0        9
-        graph   [CUDA graph]   -       -       graph_not_expanded  0        -
+        kind    name           module  method        cause           step_id  graph_node_id
+        kernel  node-seven     top     graph_launch  -               0        7
+        kernel  without-node   top     graph_launch  -               0        -
+        kernel  by-the-driver  top     graph_launch  -               0        -
+        kernel  node-nine      top     graph_launch  -               0        9
+        graph   [CUDA graph]   top     graph_launch  -               0        -
+        kernel  eager          top     range         -               0        -
+        kernel  outside        -       -             graph_unmapped  0        8
     """,
     )
     check(
@@ -178,7 +181,7 @@ def test_replayed_work_is_never_given_to_the_range_around_the_replay(parsed: Par
         "calls",
         """
         module  gpu_time_ns  kernel_count  launch_time_ns
-        top     5            1             5
+        top     95           6             5
     """,
     )
     # Its projection is NVIDIA's all the same, in which a launch of many kernels counts once.
@@ -187,7 +190,7 @@ def test_replayed_work_is_never_given_to_the_range_around_the_replay(parsed: Par
         "ranges",
         """
         marker  gpu_start_ns  gpu_end_ns  gpu_op_count
-        step    100           195         5
+        step    100           199         6
         module  100           195         5
     """,
     )

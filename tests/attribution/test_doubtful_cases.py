@@ -38,8 +38,8 @@ def test_work_of_a_nameless_launch_that_started_several_pieces_may_be_a_replay(t
         db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME DROP COLUMN nameId")
         db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN graphNodeId")
     dataset = tracekit.parse(path)
-    kernels = dataset.table("kernels", ["module", "cause"]).to_pylist()
-    assert kernels == [{"module": None, "cause": "graph_unmapped"}] * 2
+    kernels = dataset.table("kernels", ["module", "method"]).to_pylist()
+    assert kernels == [{"module": "top.a", "method": "graph_launch"}] * 2
     lacking = {lack["what"] for lack in dataset.manifest["missing"]}
     assert {"CUPTI_ACTIVITY_KIND_RUNTIME.nameId", "CUPTI_ACTIVITY_KIND_KERNEL.graphNodeId"} <= lacking
 

@@ -38,7 +38,8 @@ def wrong(it: Parsed) -> list[dict]:
         row
         for row, truth in rows_with_truth(it)
         if row["module"] is not None
-        and (row["module"], calls[row["call_id"]]) not in {(one.module, placed(one.call)) for one in truth}
+        and (row["module"], calls[row["call_id"]], row["method"])
+        not in {(module, placed(call), method) for one in truth for module, call, method in one.answers}
     ]
 
 
@@ -80,7 +81,7 @@ def test_the_method_says_how_the_module_is_known(it) -> None:
     for row, truth in rows_with_truth(it):
         assert (row["method"] is None) == (row["module"] is None) == (row["cause"] is not None)
         if row["method"] is not None:
-            assert row["method"] in {method for work in truth for method in work.methods}
+            assert row["method"] in {method for work in truth for *_, method in work.answers}
 
 
 @of_any_program
@@ -133,7 +134,9 @@ def test_graphs_traced_as_a_whole_belong_to_the_call_that_holds_their_graph_capt
     it = parsed(capturing(number, actions=30, graph_updates=False, orphans=False, **WHOLE))
     rows = rows_of_whole_graphs(it)
     assert wrong(it) == []
-    assert {row["method"] for row, truth in rows if any(one.module for one in truth)} == {"graph_capture"}
+    assert {row["method"] for row, truth in rows if any("graph_capture" in one.methods for one in truth)} == {
+        "graph_capture"
+    }
 
 
 @pytest.mark.parametrize(
@@ -155,12 +158,13 @@ def test_no_graph_traced_as_a_whole_belongs_to_a_call_that_does_not_hold_it(thre
 
 
 @pytest.mark.parametrize("version", ["2020.3", "2.9.1", "3.7.2"])
-def test_without_any_record_of_graph_captures_nothing_is_guessed_of_a_replay(version) -> None:
+def test_without_any_record_of_graph_captures_a_replay_is_as_a_whole_of_the_call_that_launched_it(version) -> None:
     faults = Faults(node_records="never", skipped_capture_calls=True)
     it = parsed(capturing(2, actions=30, generation=version, faults=faults))
-    rows = [row for row in it.tables["kernels"] if row["graph_node_id"] is not None]
-    assert rows
-    assert {(row["module"], row["cause"]) for row in rows} == {(None, "graph_unmapped")}
+    rows = [(row, truth) for row, truth in rows_with_truth(it) if row["graph_node_id"] is not None]
+    assert {(row["method"], row["cause"]) for row, _ in rows} == {("graph_launch", None), (None, "graph_unmapped")}
+    for row, truth in rows:
+        assert row["module"] in {one.as_a_whole[0] if one.as_a_whole else None for one in truth}
 
 
 ONE_GRAPH = {"graph_captures": 2, "graph_extras": False, "graph_clones": False, "piecewise": False, "threads": 1}

@@ -4,6 +4,7 @@ Where a file has lost rows: a launch whose call's range is lost belongs to the n
 and a call's place follows from the calls that are still there. Work whose launch is lost has no module, launch, range
 or step. Work replayed from a graph belongs to the call that was open when its node was captured; an updated executable
 runs nodes of its first capture. A graph traced as a whole belongs to the innermost call that holds everything captured.
+Where the file does not show the capture for certain, a replay may also belong to the call that launched it.
 """
 
 import json
@@ -78,6 +79,8 @@ class TrueWork:
     causes: frozenset[str]
     methods: frozenset[str]
     """How its module may be known."""
+    as_a_whole: tuple[str, RangeKey] | None
+    """The module and call that launched the replay, where the file need not show the capture."""
     node: int | None
     original_node: int | None
     """The node at the beginning of its lineage."""
@@ -87,6 +90,14 @@ class TrueWork:
     @property
     def missing_allowed(self) -> bool:
         return bool(self.causes)
+
+    @property
+    def answers(self) -> frozenset[tuple[str, RangeKey, str]]:
+        """Each module that it may have, with the call and how that is known."""
+        of_launch = {(*self.as_a_whole, AS_A_WHOLE)} if self.as_a_whole else set()
+        if self.module is None or self.call is None:
+            return frozenset(of_launch)
+        return frozenset({(self.module, self.call, method) for method in self.methods} | of_launch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +247,14 @@ def _call_of(pushed: Range) -> Call:
 def _work(run: Run, piece: Work) -> TrueWork:
     launch = piece.launch if piece.launch and not piece.launch.lost and not piece.early else None
     inside = launch.inside if launch else None
-    if piece.captured is not None:
+    launched_in = _enclosing_call(inside)
+    if never_captured(piece):
+        call = launched_in
+    elif piece.captured is not None:
         call = _call_around_all(piece.captured.launches)
     else:
-        call = _enclosing_call(captured_inside(piece) if piece.replayed else inside)
+        call = _enclosing_call(captured_inside(piece)) if piece.replayed else launched_in
+    by_launch = launched_in if piece.replayed and not (piece.node and recorded(piece.node)) else None
     return TrueWork(
         kind=piece.kind,
         name=piece.name,
@@ -259,8 +274,9 @@ def _work(run: Run, piece: Work) -> TrueWork:
         range=_key_or_none(run, _still_there(inside)),
         spans=tuple(_key(run, span) for span in _spans(launch)),
         step=_key_or_none(run, _enclosing_step(inside)),
-        causes=causes(piece, launch, call),
+        causes=causes(piece, launch, call) - (UNKNOWN if by_launch else frozenset()),
         methods=methods(piece, call),
+        as_a_whole=None if by_launch is None else (_path(by_launch) or "", _key(run, by_launch)),
         node=signed(piece.node.id) if piece.node else None,
         original_node=signed(piece.node.root.id) if piece.node else None,
         iteration=launch.iteration if launch else None,
@@ -300,13 +316,21 @@ def _projections(run: Run) -> defaultdict[Range, list[Launch]]:
     return projected
 
 
+AS_A_WHOLE = "graph_launch"
 UNMAPPED, NOT_EXPANDED, OUTSIDE = "graph_unmapped", "graph_not_expanded", "outside_modules"
+UNKNOWN = frozenset({UNMAPPED, NOT_EXPANDED})
 IN_NO_CALL = frozenset({OUTSIDE, "graph_not_expanded"})
 
 
 def captured_inside(piece: Work) -> Range | None:
     launch = piece.node.root.captured_by if piece.node else None
     return launch.inside if launch else None
+
+
+def never_captured(piece: Work) -> bool:
+    """Whether it was replayed from a graph of which the run has no capture at all."""
+    captured = piece.captured if piece.node is None else piece.node.root.captured_by
+    return piece.replayed and captured is None
 
 
 def recorded(node: Node) -> bool:
@@ -343,6 +367,8 @@ def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[
 def methods(piece: Work, call: Range | None) -> frozenset[str]:
     if call is None:
         return frozenset()
+    if never_captured(piece):
+        return frozenset({AS_A_WHOLE})
     if piece.node is None:
         return frozenset({"graph_capture" if piece.replayed else "range"})
     return frozenset({"graph_node"} if recorded(piece.node) else {"graph_node", "graph_order"})

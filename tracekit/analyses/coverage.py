@@ -16,7 +16,7 @@ from tracekit.arrays.types import Rows
 from tracekit.dataset.opening import Dataset
 
 #: The methods of attribution that infer.
-INFERRING = ("graph_order", "graph_capture", "autograd_thread", "aligned")
+INFERRING = ("graph_order", "graph_capture", "graph_launch", "autograd_thread", "aligned")
 #: What attribution can be.
 KINDS = ("exact", "weighted", "inferred")
 

@@ -28,12 +28,13 @@ METHODS = (
     Method("graph_node", methods.graph_node),
     Method("graph_order", methods.graph_order),
     Method("graph_capture", methods.graph_capture),
+    Method("graph_launch", methods.graph_launch),
     Method("autograd_thread", methods.autograd_thread),
 )
 #: The method of work that a marked run shows the modules of (:mod:`tracekit.aligned`), after all others.
 ALIGNED = "aligned"
 METHOD_NAMES = (*(method.NAME for method in METHODS), ALIGNED)
-_COMPILED, _BACKWARD, _, _BY_NODE, _BY_ORDER, _, _AUTOGRAD_THREAD = range(len(METHODS))
+_COMPILED, _BACKWARD, _, _BY_NODE, _BY_ORDER, _, _, _AUTOGRAD_THREAD = range(len(METHODS))
 
 
 def attribute(evidence: Evidence) -> Trace:

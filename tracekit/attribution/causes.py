@@ -3,9 +3,9 @@
 import numpy as np
 
 from tracekit import causes
-from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import innermost, parents
 from tracekit.arrays.types import Flags, Ints
+from tracekit.attribution.methods import captured_outside
 from tracekit.graphs.api_calls import BEGINS_CAPTURE, roles_of
 from tracekit.markers import phases
 from tracekit.markers.base import MODULES
@@ -32,7 +32,7 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     """For each kernel the cause that holds if it has no module, as a position in ``causes.CAUSES``; call -1 is none."""
     launched, phase = evidence.launched, evidence.phase_of_work
     nowhere = causes.OUTSIDE_MODULES if evidence.keyed.by == MODULES else causes.OUTSIDE_RANGES
-    outside, divided = _captured_outside(evidence)
+    outside, divided = captured_outside(evidence)
     of_run, captured = evidence.compiled_work.of_work, evidence.by_capture
     cases: list[tuple[Flags, causes.Cause]] = [
         (np.isin(of_run, _UNMATCHED), causes.COMPILED_UNMATCHED),
@@ -55,15 +55,6 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     otherwise = causes.CAUSES.index(nowhere)
     without_call = np.select([holds for holds, _ in cases], positions, otherwise)
     return np.where(call >= 0, np.append(evidence.calls.cause, -1)[call], without_call).astype(np.int64)
-
-
-def _captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
-    graphs = evidence.whole_graphs
-    outside, inside = (np.zeros(len(evidence.recording.work), dtype=bool) for _ in range(2))
-    marked = evidence.call_at_launch[graphs.launch] >= 0
-    in_calls = counts(graphs.captured_in[marked], int(graphs.window.max(initial=-1)) + 1)[graphs.window] > 0
-    outside[graphs.work[~in_calls]], inside[graphs.work[in_calls]] = True, True
-    return outside, inside
 
 
 def _made_by_several(evidence: Evidence) -> Flags:

@@ -7,9 +7,9 @@ row of its call, or -1. ``METHODS`` in the package's ``__init__`` gives them nam
 import numpy as np
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import maxima, minima
+from tracekit.arrays.groups import counts, maxima, minima
 from tracekit.arrays.intervals import innermost, subtree_ends
-from tracekit.arrays.types import Rows
+from tracekit.arrays.types import Flags, Rows
 from tracekit.trace.evidence import Evidence
 
 
@@ -87,12 +87,33 @@ def graph_capture(evidence: Evidence, work: Rows) -> Rows:
     return np.where(evidence.by_capture[work], call[work], -1)
 
 
+def graph_launch(evidence: Evidence, work: Rows) -> Rows:
+    """The innermost call that launched each replay of a CUDA graph whose graph capture is not known for certain.
+
+    The replay ran in this call as a whole: which of the calls inside, if any, each kernel is of is not recorded.
+    """
+    launch = evidence.launched.launch[work]
+    elsewhere = evidence.origin_known | captured_outside(evidence)[0]
+    as_a_whole = (evidence.by_capture & ~elsewhere)[work] & ~lookup(evidence.waited_for, launch, missing=0)
+    return np.where(as_a_whole, lookup(evidence.call_at_launch, launch), -1)
+
+
 def autograd_thread(evidence: Evidence, work: Rows) -> Rows:
     """The call of a thread of autograd, as part of the one that waits on another thread; or that one itself.
 
     It is inferred (:mod:`tracekit.trace.calls.waiting`), where plain ranges or operators are the nodes.
     """
     return np.where(evidence.by_capture[work], -1, lookup(evidence.call_at_launch, evidence.launched.launch[work]))
+
+
+def captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
+    """For every kernel whether it is a whole graph that was captured outside of calls, or not only there."""
+    graphs = evidence.whole_graphs
+    outside, inside = (np.zeros(len(evidence.recording.work), dtype=bool) for _ in range(2))
+    marked = evidence.call_at_launch[graphs.launch] >= 0
+    in_calls = counts(graphs.captured_in[marked], int(graphs.window.max(initial=-1)) + 1)[graphs.window] > 0
+    outside[graphs.work[~in_calls]], inside[graphs.work[in_calls]] = True, True
+    return outside, inside
 
 
 def _call_at_graph_capture(evidence: Evidence, work: Rows, *, by_order: bool) -> Rows:

@@ -93,7 +93,8 @@ GRAPH_NOT_EXPANDED = Cause(
 GRAPH_NOT_IN_ONE_CALL = GRAPH_NOT_EXPANDED.form("its graph capture launched work in several outermost calls")
 GRAPH_UNMAPPED = Cause(
     "graph_unmapped",
-    "It was replayed from a CUDA graph, and the module that was running during the graph capture is not known.",
+    "It was replayed from a CUDA graph outside of module calls, and the module that was running during the graph "
+    "capture is not known.",
     "start recording before graph capture (before the warm-up, as tracekit capture does), with markers on and, under "
     "nsys, --cuda-graph-trace=node; for a Chrome trace, add the trace of the graph capture (tracekit parse "
     "--graph-captures); or run eagerly (vLLM: --enforce-eager, SGLang: --disable-cuda-graph)",

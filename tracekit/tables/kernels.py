@@ -156,8 +156,9 @@ SPEC = TableSpec(
         Nullable(
             "call_id",
             pa.int64(),
-            "Innermost call it belongs to; for graph work, the call that ran during graph capture (where plain ranges "
-            "are the modules, that of the range around the replay). Null if unknown, and if only the module is known.",
+            "Innermost call it belongs to; for graph work, the call that ran during graph capture (by method "
+            "graph_launch, and where plain ranges are the modules, that around the replay). Null if "
+            "unknown, and if only the module is known.",
         ),
         Nullable(
             "method",
@@ -166,7 +167,10 @@ SPEC = TableSpec(
             "kernel_modules lists all modules that it serves), range (around the launch), backward (by the sequence "
             "number of the autograd node that launched it), graph_node (by the graph capture of its node), graph_order "
             "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
-            "that holds its graph capture, for everything in it), autograd_thread (launched by a thread of autograd: "
+            "that holds its graph capture, for everything in it), graph_launch (a CUDA graph of "
+            "which the graph capture is "
+            "not known: the call that launched it, for everything in it), autograd_thread (launched "
+            "by a thread of autograd: "
             "the range of another thread that waited for it, or what ran inside of that) or aligned (by its certain "
             "counterpart in a marked run, parse --like); null if it was not found.",
         ),

@@ -24,7 +24,7 @@ from tracekit.flops.kernels import Kind, kind_of, operator_kind
 from tracekit.markers.base import RANGES
 
 _WORK = ["call_id", "module_id", "method", "dur_ns", "range_id", "graph_id", "graph_node_id"]
-_UNATTRIBUTED = ["module_id", "range_id", "graph_id", "graph_node_id"]
+_UNATTRIBUTED = ["module_id", "method", "range_id", "graph_id", "graph_node_id"]
 
 
 class Together(NamedTuple):
@@ -97,9 +97,9 @@ def _both(one: Together, other: Together) -> Together:
 
 
 def unattributed_work(dataset: Dataset, work: pa.Table) -> pa.Table:
-    """The work without a module, which the tables of a subtree do not have."""
+    """The work without a module, which the tables of a subtree do not have, and replays known only as a whole."""
     whole = work if dataset.root is None else dataset.whole.table("kernels", _UNATTRIBUTED)
-    rows = np.flatnonzero(integers(whole, "module_id") < 0)
+    rows = np.flatnonzero((integers(whole, "module_id") < 0) | _as_a_whole(whole))
     return whole.select(_UNATTRIBUTED).take(pa.array(rows))
 
 
@@ -167,15 +167,20 @@ def _mark_up_to(marked: Flags, modules: Hierarchy, module: int, other: int) -> N
 
 
 def is_whole_graph(table: pa.Table) -> Flags:
-    """Which kernels are graphs traced as a whole."""
+    """Which kernels are graphs traced as a whole, or parts of a graph that is known as a whole only."""
     kinds = labels(table, "kind")
-    return np.asarray(np.isin(kinds.code, kinds.of("graph")))
+    return np.isin(kinds.code, kinds.of("graph")) | _as_a_whole(table)
+
+
+def _as_a_whole(table: pa.Table) -> Flags:
+    methods = labels(table, "method")
+    return np.asarray(np.isin(methods.code, methods.of("graph_launch")))
 
 
 def hidden(dataset: Dataset, calls: pa.Table, work: pa.Table) -> Hidden:
     """What graphs traced as a whole hide of the calls of a dataset, or of a subtree of one."""
     if dataset.root is not None:
-        work = dataset.whole.table("kernels", ["call_id", "kind", "dur_ns"])
+        work = dataset.whole.table("kernels", ["call_id", "kind", "method", "dur_ns"])
     owners = work.column("call_id").filter(is_whole_graph(work)).drop_null()
     if not len(owners):
         return _nothing(calls.num_rows)
