@@ -6,8 +6,8 @@ from hypothesis import given, settings, strategies as st
 from tests.conftest import with_fewer_examples
 
 
-@pytest.mark.parametrize(("named", "tried"), [(80, 20), (30, 10), (4, 4)])
-def test_a_property_tries_a_quarter_of_its_examples_and_at_least_ten(named: int, tried: int) -> None:
+@pytest.mark.parametrize(("named", "tried"), [(80, 20), (12, 5), (4, 4)])
+def test_a_property_tries_a_quarter_of_its_examples_and_at_least_five(named: int, tried: int) -> None:
     seen = []
 
     @settings(max_examples=named, database=None)

@@ -147,9 +147,7 @@ class Thread:
         )
         launched = self.inside[1] if self.inside else self.now + round(200 * op.vary)
         for stream, ns in op.nodes or ((op.stream, op.ns),):
-            # Nobody knows the module of a node whose graph capture was not recorded.
-            module = "" if op.nodes else self.module
-            self.rank.work(op, module, launched, stream, (ns, self.rank.launcher if self.inside else number))
+            self.rank.work(op, self.module, launched, stream, (ns, self.rank.launcher if self.inside else number))
 
     collective = send = graph = upload = kernel
 
