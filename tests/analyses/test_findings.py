@@ -17,14 +17,17 @@ from hypothesis import given, settings, strategies as st
 
 import tracekit
 from tests.command import command
+from tests.needs import TRACES
 from tests.simulator import timelines
 from tests.simulator.timelines import Machine
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.analyses import budget, findings
 from tracekit.analyses.findings import Finding
+from tracekit.analyses.findings.advice import engine_of
 from tracekit.analyses.findings.sample import sampled
 from tracekit.analyses.whatif import Changes, predict
+from tracekit.markers import formatting
 
 LAUNCH_NS, STARTS_AFTER_NS, BETWEEN_NS, RETURNS_AFTER_NS = 5_000, 2_000, 600, 3_000
 LOADS = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -548,6 +551,41 @@ def test_findings_are_paragraphs_and_end_the_summary(waiting: Path) -> None:
     (line,) = (line for line in summary if line.startswith("Findings"))
     assert line.startswith("Findings (the most each saves of the median step): host_wait top.layers.*.mlp 13.8 %")
     assert line.endswith(f"tracekit show findings {waiting}")
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("name", "engine", "recorder"),
+    [
+        ("vllm_eager_b200.json.gz", "vLLM has CUDA graphs of its own", True),
+        ("with_stack_qwen_h100.json.gz", "", True),
+        ("slow_first_step_norm.json.gz", "", True),
+        ("user_annotation_steps.json.gz", "", False),
+    ],
+)
+def test_advice_is_of_the_engine_and_a_recorder_that_cost_much_is_named_first(
+    name: str, engine: str, recorder: bool, tmp_path: Path
+) -> None:
+    rows = findings.findings(tracekit.parse(TRACES / "kineto" / name, tmp_path / "out", scheduler="here"))
+    assert [row.family for row in rows if not row.rank] == ["recorder"] * recorder
+    assert any(engine in row.advice for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "engine"),
+    [
+        ("QKVParallelLinear", "vLLM"),
+        ("RadixAttention", "SGLang"),
+        ("Qwen2DecoderLayer", "Hugging Face"),
+        ("LightningModule", "Lightning"),
+        ("TransformerDecoderLayer", None),
+        ("Linear", None),
+    ],
+)
+def test_classes_tell_the_engine(class_name: str, engine: str | None, tmp_path: Path) -> None:
+    text = formatting.call("top", class_name, inputs=())
+    path = report(tmp_path / "report.sqlite", f"range 1 0 90 {text}\nlaunch 1 10 20 #1\nkernel 1 30 40 #1 gemm")
+    assert engine_of(tracekit.parse(path, tmp_path / "out")) == engine
 
 
 def test_the_command_of_a_finding_shows_its_module(waiting: Path) -> None:

@@ -73,9 +73,10 @@ _TEXTS = {
 #: Engines, by what is in their recordings: classes of modules, and texts of ranges; the first that fits counts.
 _ENGINES = {
     "SGLang": (r"RadixAttention|RadixLinearAttention", r"sglang[/.:]"),
-    "vLLM": (r"(QKV|RowP|MergedColumnP|ColumnP)arallel\w*|ParallelLMHead|VocabParallelEmbedding", r"vllm[/.:]"),
+    "vLLM": (r"(QKV|Row|MergedColumn|Column)Parallel\w*|ParallelLMHead|VocabParallelEmbedding", r"vllm[/.:]"),
     "Lightning": (r"Lightning\w*Module", r"\[pl\]|\[(Strategy|LightningModule|Callback)\]|lightning/pytorch"),
-    "Hugging Face": (r"\w+(For(CausalLM|ConditionalGeneration|SequenceClassification|MaskedLM)|DecoderLayer)",
+    # torch has a TransformerDecoderLayer of its own.
+    "Hugging Face": (r"(?!Transformer)\w+(For(CausalLM|ConditionalGeneration|MaskedLM|\w+Classification)|DecoderLayer)",
                      r"transformers/(trainer|generation|models)"),
 }  # fmt: skip
 #: What an engine has a switch of its own for, by the name of the text that it replaces.
@@ -127,4 +128,4 @@ def recorded_stacks(dataset: Dataset) -> bool:
     """Whether a profiler recorded stacks of Python, from which the names of modules are then known."""
     manifest = dataset.manifest
     entries = [entry for part in manifest.get("reports", [manifest]) for entry in part.get("missing", [])]
-    return any("as with_stack records them" in entry["remedy"] for entry in entries)
+    return any(entry["what"] == "names of modules" for entry in entries)
