@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis.internal.conjecture import providers
 
 import tracekit
 from tests import nsys
@@ -25,6 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile(
     "tracekit", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
+# Hypothesis also draws numbers and texts that stand in modules imported so far, which differ from worker to worker.
+providers._get_local_constants = lambda: providers._local_constants
 # Of the examples that its settings name, a property tries a quarter, and at least five; --hypothesis-profile=thorough
 # tries all of them.
 settings.register_profile("thorough", settings.get_profile("tracekit"))

@@ -147,6 +147,34 @@ def test_a_call_that_is_open_in_the_end_is_believed_on_a_thread_that_left_none_o
 of_raising_programs = over_programs(raising_plans(), 60)
 
 
+def test_a_module_that_first_calls_itself_in_a_step_that_is_cut_off_ends_as_recorded(parsed: Parse) -> None:
+    """That no call of it did so before proves nothing: no range on this thread was left open."""
+    dataset = parsed("""
+        range  1   0  90  {'Module': 'top', 'Inputs': [[1]]}
+        range  1   1  20  {'Module': 'top.a', 'Inputs': [[1]]}
+        range  1  30  40  {'Module': 'top.a', 'Inputs': [[1]]}
+        range  1  50  60  {'Module': 'top.a', 'Inputs': [[1]]}
+        range  2 100   -  ProfilerStep#1
+        range  2 110 190  {'Module': 'top', 'Inputs': [[1]]}
+        range  2 120 180  {'Module': 'top.a', 'Inputs': [[1]]}
+        range  2 130 140  {'Module': 'top.a', 'Inputs': [[2]]}
+        launch 2 132 134  #1
+        kernel 1 900 910  #1 inner
+        launch 2 150 152  #2
+        kernel 1 910 920  #2 outer
+    """)
+    check(
+        dataset,
+        "kernels",
+        """
+        name   module
+        outer  top.a
+        inner  top.a.a
+    """,
+    )
+    assert "left_open" not in losses(dataset)
+
+
 @of_raising_programs
 def test_no_kernel_has_a_wrong_module_and_what_is_missing_is_counted(it) -> None:
     actual = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])

@@ -27,8 +27,6 @@ from tracekit.trace.decoding import Decoded
 
 _PLAIN, _UNPLACED, _MODULE, _STEP = range(4)
 _OUTERMOST = -1
-#: A module that was called this often has called everything that it ever calls.
-_OFTEN = 3
 #: Where more calls than nest in any model would have ended with one push, none is taken to have.
 _MOST_LEFT_OPEN = 512
 _BEFORE_ALL = np.iinfo(np.int64).min
@@ -144,11 +142,11 @@ def range_ends(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> Rang
     own, others = rows[suspect], rows[~suspect]
     kind, name = _numbers(recording, decoded, names, others)
     around, _ = parents(axis.range_start[others], axis.range_end[others])
-    elsewhere = _Seen.of(kind, name, around, np.ones(others.size, dtype=bool))
+    elsewhere = _callers(kind, name, around, np.ones(others.size, dtype=bool))
     end, end_ns = axis.range_end.copy(), recording.ranges.end_ns.copy()
     clipped = _end_with_the_range_around(recording, axis, own, end, end_ns)
     pushes = _pushes(recording, decoded, axis, names, own, end)
-    cut, sure, last_called = _cut(pushes, elsewhere, clipped)
+    cut, sure, last_called = _cut(pushes, names.above, elsewhere, clipped)
     dead = np.flatnonzero(cut >= 0)
     left_open = np.union1d(pushes.row[dead], np.flatnonzero(clipped))
     if not left_open.size:
@@ -239,40 +237,18 @@ def _pushes(recording: Recording, decoded: Decoded, axis: ThreadAxis, names: _Na
     )
 
 
-class _Seen(NamedTuple):
-    """What calls and steps that ended as recorded show.
-
-    Attributes:
-        callers: For every name those right inside which it was called, among them _OUTERMOST.
-        often: Names that were called so often that everything they call is known.
-    """
-
-    callers: dict[int, set[int]]
-    often: set[int]
-
-    @staticmethod
-    def of(kind: Ints, name: Ints, parent: Rows, chosen: Flags) -> _Seen:
-        """What some of the ranges show; of their parents only those count that are among them."""
-        rows = np.flatnonzero(chosen)
-        calls = np.append(chosen & (kind == _MODULE), False)
-        caller = np.where(calls[parent[rows]], np.append(name, _OUTERMOST)[parent[rows]], _OUTERMOST)
-        callers: dict[int, set[int]] = {}
-        # In one number each, from 0 on: the kinds of names are few.
-        width = int(name.max(initial=_OUTERMOST)) - _OUTERMOST + 1
-        pairs, _ = distinct((caller - _OUTERMOST) * width + name[rows] - _OUTERMOST)
-        for pair in pairs.tolist():
-            callers.setdefault(pair % width + _OUTERMOST, set()).add(pair // width + _OUTERMOST)
-        times = np.bincount(name[rows] - _OUTERMOST, minlength=width)
-        return _Seen(callers, set((np.flatnonzero(times >= _OFTEN) + _OUTERMOST).tolist()))
-
-    def and_of(self, other: _Seen) -> _Seen:
-        """What both show."""
-        names = self.callers.keys() | other.callers.keys()
-        callers = {name: self.callers.get(name, set()) | other.callers.get(name, set()) for name in names}
-        return _Seen(callers, self.often | other.often)
+def _callers(kind: Ints, name: Ints, parent: Rows, chosen: Flags) -> set[tuple[int, int]]:
+    """Names of chosen ranges, each with that of a call right around it, or _OUTERMOST where no chosen one is."""
+    rows = np.flatnonzero(chosen)
+    calls = np.append(chosen & (kind == _MODULE), False)
+    caller = np.where(calls[parent[rows]], np.append(name, _OUTERMOST)[parent[rows]], _OUTERMOST)
+    # In one number each, from 0 on: the kinds of names are few.
+    width = int(name.max(initial=_OUTERMOST)) - _OUTERMOST + 1
+    pairs, _ = distinct((caller - _OUTERMOST) * width + name[rows] - _OUTERMOST)
+    return {(pair % width + _OUTERMOST, pair // width + _OUTERMOST) for pair in pairs.tolist()}
 
 
-def _cut(pushes: _Pushes, elsewhere: _Seen, clipped: Flags) -> tuple[Rows, Flags, Rows]:
+def _cut(pushes: _Pushes, above: Ints, elsewhere: set[tuple[int, int]], clipped: Flags) -> tuple[Rows, Flags, Rows]:
     """For every call and step the push by which it had ended, or -1; and which certainly ended as recorded.
 
     Third, the last call that each certainly made, or itself.
@@ -280,10 +256,12 @@ def _cut(pushes: _Pushes, elsewhere: _Seen, clipped: Flags) -> tuple[Rows, Flags
     killed = _ended_by_the_next_of_their_root(pushes)
     parent, _ = parents(pushes.start, pushes.ends_before(killed))
     sure = pushes.inside(pushes.ended & (parent < 0) & (killed < 0))
-    seen = elsewhere.and_of(_Seen.of(pushes.kind, pushes.name, pushes.parent, sure))
+    callers = elsewhere | _callers(pushes.kind, pushes.name, pushes.parent, sure)
+    by_others = {name for name, caller in callers if caller != above[name]}
     proven = np.isin(pushes.thread, np.unique(pushes.thread[(killed >= 0) | clipped[pushes.row]]))
     foreign = (pushes.kind == _MODULE) & (np.append(pushes.kind, _STEP)[parent] == _MODULE) & ~pushes.of_caller(parent)
-    cut = _ended_by_calls_from_outside(pushes, killed, parent, np.flatnonzero(foreign & ~sure), (seen, proven))
+    foreign &= proven & ~sure & ~np.isin(pushes.name, list(by_others))
+    cut = _ended_by_calls_from_outside(pushes, killed, parent, np.flatnonzero(foreign))
     parent, _ = parents(pushes.start, pushes.ends_before(cut))
     sure |= pushes.inside(pushes.ended & (killed < 0) & (((parent < 0) & (cut < 0)) | _followed(pushes, parent, sure)))
     return np.where(sure, -1, cut), sure, _last_called(pushes, parent)
@@ -307,29 +285,23 @@ def _ended_by_the_next_of_their_root(pushes: _Pushes) -> Rows:
     return cut
 
 
-def _ended_by_calls_from_outside(
-    pushes: _Pushes, killed: Rows, parent: Rows, foreign: Rows, known: tuple[_Seen, Flags]
-) -> Rows:
+def _ended_by_calls_from_outside(pushes: _Pushes, killed: Rows, parent: Rows, foreign: Rows) -> Rows:
     """For every call and step the push by which it had ended, also that of a call that only an outer one makes."""
-    seen, proven = known
     cut = killed.copy()
     # Views, because a loop asks arrays for single numbers slowly, and lists of all take long to make.
     cuts, outer, proof = cut.data, parent.copy().data, _last_called(pushes, pushes.parent).data
     kinds, names, aboves = pushes.kind.data, pushes.name.data, pushes.above.data
     for push in foreign.tolist():
-        callers = seen.callers.get(names[push], set()) | {aboves[push]}
-        at = outer[push]
+        at, caller = outer[push], aboves[push]
         left: list[int] = []
         while at >= 0 and kinds[at] < _STEP and proof[at] <= push and len(left) < _MOST_LEFT_OPEN:
-            if kinds[at] == _MODULE and names[at] in callers:
+            if kinds[at] == _MODULE and names[at] == caller:
                 break
             if not 0 <= cuts[at] <= push:
                 left.append(at)
             at = outer[at]
-        unclear = len(left) in {0, _MOST_LEFT_OPEN}
-        if unclear or (_OUTERMOST not in callers and (at < 0 or kinds[at] == _STEP)):
-            continue
-        if (proven[push] and len(callers) == 1) or names[left[0]] in seen.often:
+        found = caller == _OUTERMOST or (at >= 0 and kinds[at] != _STEP)
+        if found and len(left) < _MOST_LEFT_OPEN:
             for inner in left:
                 cuts[inner], outer[inner] = push, at
     return cut
