@@ -246,3 +246,8 @@ def similar(path: Path, is_one: Callable[[Path], bool]) -> Path | None:
     close = [found for found in beside if found.stem in stems]
     close.sort(key=lambda found: SequenceMatcher(None, found.name, path.name).ratio(), reverse=True)
     return next((path.with_name(found.name) for found in close if found.exists() and is_one(found)), None)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be written and be part of a path: one with a zero or half a character cannot."""
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)

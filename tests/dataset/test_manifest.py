@@ -17,7 +17,7 @@ from tests.joined import joined_here
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.causes import LOSSES, REPORT
-from tracekit.dataset.manifest import total_coverage
+from tracekit.dataset.manifest import as_text, total_coverage
 from tracekit.views import summary
 
 Json = Any
@@ -81,6 +81,37 @@ def test_bytes_that_change_in_a_manifest_are_noticed(whole: Path, right: list[st
     assert answers(folder) in (None, right)
     (folder / "manifest.json").write_bytes(text[:at])
     assert answers(folder) is None
+
+
+def places(value: Json, *above: str | int) -> list[tuple[str | int, ...]]:
+    """Where each field of a manifest is, and of lists each first item."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    return [place for name, item in items for place in [(*above, name), *places(item, *above, name)]]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_manifest_by_another_hand_is_answered_or_refused_in_one_line(whole: Path, data: st.DataObject) -> None:
+    """Its id is right, but a field is absent, or not what it should be."""
+    folder, fields = copied(whole), manifest(whole)
+    *above, name = data.draw(st.sampled_from(places(fields)))
+    inside = fields
+    for part in above:
+        inside = inside[part]
+    odd = data.draw(st.sampled_from([None, "x", -1, [], {}, [[]], {"a": 1}, 1e308, 1 << 70, True, "a\0b"]))
+    if data.draw(st.booleans()):
+        del inside[name]
+    else:
+        inside[name] = odd
+    try:
+        text = as_text({name: value for name, value in fields.items() if name != "id"})
+    except (AttributeError, TypeError):  # reports that are no objects have no id
+        text = json.dumps(fields)
+    (folder / "manifest.json").write_text(text, "utf-8")
+    answers(folder)
+    outcome = command("html", folder, "-o", folder.with_name("page.html"), "--force")
+    if outcome.code:
+        refusal(outcome, folder)
 
 
 def started_at_no_time(fields: Json) -> Json:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from tests.test_data import DATA
 from tests.trace_lines import report
 from tracekit.analyses import QUESTIONS
 from tracekit.mcp.answers import MOST_CHARACTERS, bounded
+from tracekit.mcp.arguments import refused
 from tracekit.mcp.server import server
 
 Call = Callable[..., dict[str, Any]]
@@ -79,8 +81,8 @@ def test_every_question_is_answered_with_the_rows_that_its_command_prints(
 
 
 def test_an_argument_that_a_tool_does_not_have_is_refused(call: Call) -> None:
-    refused = call("ask", dataset="run.tracekit", question="modules", limit=1)["refused"]
-    assert "limit\n  Extra inputs are not permitted" in refused
+    line = call("ask", dataset="run.tracekit", question="modules", limit=1)["refused"]
+    assert line == "Error executing tool ask: limit: Extra inputs are not permitted"
 
 
 def test_rows_and_columns_of_an_answer_are_chosen(call: Call) -> None:
@@ -160,6 +162,12 @@ def test_tables_are_described(call: Call) -> None:
         ("parse", {"reports": ["../secret.sqlite"]}, "lies outside the folders that may be read"),
         ("parse", {"reports": ["link.sqlite"]}, "lies outside the folders that may be read"),
         ("ask", {"dataset": "linking.tracekit", "question": "tree"}, "links to files outside"),
+        ("parse", {"reports": ["link*.sqlite"]}, "link.sqlite: lies outside the folders that may be read"),
+        ("parse", {"reports": ["linkdi[r]/*.sqlite"]}, "secret.sqlite: lies outside the folders that may be read"),
+        ("parse", {"reports": ["*/*.sqlite"]}, "secret.sqlite: lies outside the folders that may be read"),
+        ("parse", {"reports": ["../*"]}, "lies outside the folders that may be read"),
+        ("parse", {"reports": ["**/**/run.sqlite"]}, "has ** twice"),
+        ("parse", {"reports": ["absent*"]}, "matches nothing"),
         ("parse", {"reports": []}, "which reports?"),
         ("schema", {"table": "kernel"}, "did you mean kernels?"),
     ],
@@ -167,11 +175,42 @@ def test_tables_are_described(call: Call) -> None:
 def test_a_call_that_is_refused_is_told_why(call: Call, folder: Path, tool: str, arguments: dict, message: str) -> None:
     (folder.parent / "secret.sqlite").write_bytes((folder / "run.sqlite").read_bytes())
     (folder / "link.sqlite").symlink_to(folder.parent / "secret.sqlite")
+    (folder / "linkdir").symlink_to(folder.parent)
     (folder / "linking.tracekit").mkdir()
     (folder / "linking.tracekit" / "manifest.json").symlink_to(folder.parent / "secret.sqlite")
-    refused = call(tool, **arguments)["refused"]
-    assert refused.startswith(f"Error executing tool {tool}: ")
-    assert message in refused
+    line = call(tool, **arguments)["refused"]
+    assert line.startswith(f"Error executing tool {tool}: ")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dataset": "run\0"}, "a text with characters that no name has"),
+        ({"dataset": "run\ud800"}, "a text with characters that no name has"),
+        ({"dataset": "run.tracekit", "path": "[" * 10_000}, "a text of 10,000 characters; expected at most 4,096"),
+        ({"dataset": "run.tracekit", "path": "[" * 4_000}, "has no module [[["),
+        ({"dataset": "run.tracekit", "columns": ["path"] * 10_000}, "more than 1,000 arguments"),
+        ({"dataset": {"a" * 1_000: "b" * 1_000}}, "dataset: Input should be a valid string"),
+    ],
+)
+def test_odd_arguments_are_refused_in_one_line_that_is_short(call: Call, arguments: dict, message: str) -> None:
+    line = call("ask", question="tree", **arguments)["refused"]
+    assert message in line
+    assert len(line.splitlines()) == 1
+    assert len(line) <= 1_000
+
+
+def test_what_is_no_number_is_refused() -> None:
+    """The client of the tests would not send it."""
+    assert refused(["whatif", {"scale": {"*": math.nan}}]) == "nan is not a number"
+
+
+def test_a_pattern_stands_for_the_reports_that_match_it(call: Call, folder: Path) -> None:
+    (folder / "run[1].sqlite").write_bytes((folder / "run.sqlite").read_bytes())
+    (folder / "other.sqlite").symlink_to(folder / "run.sqlite")
+    assert call("parse", reports=["run[1].sqlite"])["answer"]["source"]["name"] == "run[1].sqlite"
+    assert call("parse", reports=["oth*.sqlite"])["answer"]["source"]["name"] == "run.sqlite"
 
 
 def test_answers_are_cut_to_size_and_say_so() -> None:

@@ -13,12 +13,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, NoReturn
 
 from tracekit.causes import LEFT_OUT, LOSSES, MODULES_DIFFER, REPORT
+from tracekit.dataset.fields import flaw_of
 from tracekit.errors import DatasetError
 from tracekit.files import similar
-from tracekit.recording.provenance import LATEST_UTC_NS, Source
 from tracekit.storage.locations import Location, is_remote, reachable, text_of
 from tracekit.version import __version__
 
@@ -96,7 +96,7 @@ def read(folder: Location) -> dict[str, Any]:
     if not _as_written(fields):
         problem = "its manifest.json was changed after it was written"
         raise DatasetError(folder, problem, f"undo that, or {_AGAIN}")
-    if flaw := next(filter(None, map(_flaw_of_source, fields.get("reports", [fields]))), None):
+    if flaw := flaw_of(fields):
         raise DatasetError(folder, f"its manifest.json is damaged ({flaw})", _AGAIN)
     return fields
 
@@ -106,17 +106,6 @@ def _as_written(fields: dict[str, Any]) -> bool:
         return bool(fields.get(ID) == _id_of(fields))
     except (AttributeError, TypeError, RecursionError):  # reports that are no list of objects, or too deep
         return False
-
-
-def _flaw_of_source(entry: Mapping[str, Any]) -> str | None:
-    source = entry.get(_SOURCE)
-    if not isinstance(source, dict):
-        return f"{_SOURCE} is no object"
-    for name, kind in get_type_hints(Source).items():
-        if name not in source or not isinstance(source[name], kind):
-            return f"{_SOURCE}.{name} is {reprlib.repr(source.get(name))}"
-    started = source.get("started_utc_ns")
-    return None if started is None or 0 <= started < LATEST_UTC_NS else f"started_utc_ns is {started}"
 
 
 def _json(folder: Location, attempts: int = _ATTEMPTS) -> object:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from glob import has_magic
+from itertools import chain, takewhile
 from pathlib import Path
 
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import SUFFIX
-from tracekit.errors import UsageError
+from tracekit.errors import ReportError, UsageError
+from tracekit.storage.locations import expanded
 
 #: Names of reports end so.
 _REPORTS = (".sqlite", ".nsys-rep", ".qdrep", ".json", ".json.gz", ".nvprof", ".nvvp")
@@ -33,20 +35,44 @@ class Folders:
         self.folders = [folder.resolve() for folder in folders]
         self.scratch = scratch.resolve()
 
+    def paths(self, texts: Sequence[str]) -> list[Path]:
+        """Paths that may be read, without links, of paths and patterns.
+
+        Raises:
+            ReportError: If a pattern matches nothing.
+            UsageError: If one may not be read, or something that a pattern matches.
+        """
+        found = []
+        for text in texts:
+            whole = self.folders[0] / text
+            # Nothing is looked for outside: that would show what is there.
+            self._resolved(str(Path(*takewhile(lambda part: not has_magic(part), whole.parts))))
+            if whole.parts.count("**") > 1:
+                raise UsageError(f"{text}: has ** twice, which may take forever; the tool files lists reports")
+            found += [self.path(str(match)) for match in expanded([whole], ReportError)]
+        return found
+
     def path(self, text: str) -> Path:
         """A path that may be read, without links.
 
         Raises:
             UsageError: If it may not.
         """
-        path = (self.folders[0] / text).resolve()
-        names = ", ".join(map(str, self.folders))
-        if not self._may_read(path):
-            raise UsageError(f"{text}: lies outside the folders that may be read: {names}")
+        path = self._resolved(text)
         below = (Path(folder, name) for folder, *found in os.walk(path) for name in chain(*found))
         if not all(self._may_read(file.resolve()) for file in below if file.is_symlink()):
-            raise UsageError(f"{text}: links to files outside the folders that may be read: {names}")
+            raise UsageError(f"{text}: links to files outside the folders that may be read: {self._names}")
         return path
+
+    def _resolved(self, text: str) -> Path:
+        path = (self.folders[0] / text).resolve()
+        if not self._may_read(path):
+            raise UsageError(f"{text}: lies outside the folders that may be read: {self._names}")
+        return path
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(map(str, self.folders))
 
     def _may_read(self, path: Path) -> bool:
         return any(path.is_relative_to(folder) for folder in (*self.folders, self.scratch))

@@ -5,28 +5,56 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import ValidationError
+from typing_extensions import override
 
-from tracekit.errors import TracekitError
+from tracekit.errors import TracekitError, plain
 from tracekit.mcp.answers import Answer, as_text
+from tracekit.mcp.arguments import refused
 from tracekit.mcp.folders import Folders
 from tracekit.mcp.tools import Tools
 from tracekit.version import __version__
+from tracekit.views.formatting import shortened
 
 _INSTRUCTIONS = (
     "tracekit finds which nn.Module a GPU's time went to. Call files, then parse or ask, of a report or dataset: "
     "tree first, then budget, launches and kernels. An answer that is not complete names the command that prints all."
 )
+#: The most characters of an error, and of a tool's name in one.
+_MOST_CHARACTERS, _LONGEST_NAME = 1_000, 64
 
 
 def server(folders: Sequence[Path], scratch: Path) -> MCPServer:
     """A server that reads below some folders, and writes datasets into another."""
     tools = [_tool(tool) for tool in Tools(Folders(folders, scratch)).all]
-    return MCPServer("tracekit", instructions=_INSTRUCTIONS, version=__version__, tools=tools)
+    return _Server("tracekit", instructions=_INSTRUCTIONS, version=__version__, tools=tools)
+
+
+class _Server(MCPServer):
+    """A server that refuses what no tool can mean, and whose errors are as bounded as its answers."""
+
+    @override
+    async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any, **options: Any) -> Any:
+        try:
+            if why := refused([name, arguments]):
+                raise ToolError(f"{shortened(name, _LONGEST_NAME)} is refused: {why}")
+            return await super().call_tool(name, arguments, *more, **options)
+        except UnexpectedToolError:
+            raise
+        except ToolError as error:
+            text = _one_line(name, error.__cause__) if isinstance(error.__cause__, ValidationError) else str(error)
+            raise ToolError(plain(shortened(text, _MOST_CHARACTERS), keep="\n")) from None
+
+
+def _one_line(name: str, error: ValidationError) -> str:
+    flaws = [f"{'.'.join(map(str, flaw['loc']))}: {flaw['msg']}" for flaw in error.errors(include_url=False)]
+    return f"Error executing tool {name}: {'; '.join(flaws)}"
 
 
 def _tool(function: Callable[..., Answer]) -> Tool:

@@ -45,12 +45,12 @@ class Tools:
         The answer names a temporary dataset for the other tools; the command makes one that stays.
 
         Args:
-            reports: Paths of the reports.
+            reports: Paths of the reports, or patterns such as rank*.sqlite.
             rows: What the hierarchy is made of: auto, modules, ranges or operators.
         """
         if not reports:
             raise UsageError("which reports? the tool files lists them")
-        paths = [self._folders.path(report) for report in reports]
+        paths = self._folders.paths(reports)
         out = self._folders.new_dataset(paths[0])
         dataset = parse_reports(paths if len(paths) > 1 else paths[0], out, rows=rows)
         place = [] if len(paths) == 1 else ["-o", f"{paths[0].parent.name or 'run'}.tracekit"]

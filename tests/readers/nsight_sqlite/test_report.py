@@ -1,12 +1,15 @@
 """Nsight's SQLite files of all versions and in odd states: what is read does not depend on their form."""
 
 import random
+import shlex
+import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 import tracekit
+from tests.command import command, refusal
 from tests.readers.files import LINES, Rewrite, changed, lacks, rows, state
 from tests.trace_lines import SCHEMA, report
 from tracekit.errors import ReportError
@@ -130,6 +133,25 @@ def test_strays_beside_the_report_are_neither_read_nor_changed(tmp_path: Path, b
     before = state(folder)
     assert rows(tracekit.parse(path, tmp_path / "after")) == expected
     assert state(folder) == before
+
+
+def test_a_report_with_half_of_a_change_is_refused_until_sqlite_has_taken_it_back(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", LINES)
+    half = tmp_path / "half.sqlite"
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.executescript("PRAGMA journal_mode=DELETE; PRAGMA cache_size=1; BEGIN; CREATE TABLE large (text)")
+        connection.executemany("INSERT INTO large VALUES (?)", [("x" * 3_000,)] * 100)
+        for end in ("", "-journal"):
+            shutil.copy(f"{path}{end}", f"{half}{end}")
+        connection.rollback()
+    before = state(tmp_path)
+    line = refusal(command("parse", half), half)
+    assert "holds half of a change, and half.sqlite-journal next to it how to take that back" in line
+    assert state(tmp_path) == before
+    advice = shlex.split(line.rpartition("run: ")[2])
+    with sqlite3.connect(advice[1]) as connection:
+        connection.execute(advice[2])
+    assert rows(tracekit.parse(half)) == rows(tracekit.parse(path))
 
 
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])

@@ -6,6 +6,7 @@ ranges (185 MB), CPU seconds of a whole parse: 3.6 with pages, 11 if every table
 """
 
 import itertools
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -25,6 +26,8 @@ from tracekit.readers.sqlite.records import Asked, columns
 from tracekit.recording.provenance import MissingData
 
 SQLITE_MAGIC = b"SQLite format 3\0"
+#: Begins a journal that is still needed; see https://sqlite.org/fileformat2.html#the_rollback_journal.
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 _HEADER_BYTES = 100
 # Only real tables have a root page: views and virtual tables could run anything.
 _COLUMNS = """
@@ -60,8 +63,13 @@ class SqliteFile:
     """A SQLite file, which is opened anew for every query."""
 
     def __init__(self, path: Path) -> None:
-        """Reads which tables the file has."""
+        """Reads which tables the file has.
+
+        Raises:
+            ReportError: If SQLite cannot read it, or it holds half of a change.
+        """
         self.path = path
+        self._check_journal()
         self.uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         self._roots: dict[str, int] = {}
         #: Name, part in the primary key, and kind of every column, in the order of the table.
@@ -93,6 +101,18 @@ class SqliteFile:
     def _has_key_index(self, table: str) -> bool:
         """Whether the primary key has an index or is the table itself, so that it is not the number of the row."""
         return any(origin == "pk" for (origin,) in self.rows(_INDEXES, table))
+
+    def _check_journal(self) -> None:
+        """Refuses a file of which SQLite would first take back half of a change, by the journal next to it."""
+        journal = self.path.with_name(f"{self.path.name}-journal")
+        if not journal.is_file():
+            return
+        with journal.open("rb") as file:
+            if file.read(len(_JOURNAL_MAGIC)) != _JOURNAL_MAGIC:  # it is done with, or of something else
+                return
+        problem = f"holds half of a change, and {journal.name} next to it how to take that back"
+        command = shlex.join(["sqlite3", str(self.path), "PRAGMA schema_version"])
+        raise ReportError(self.path, problem, f"if no program is writing it, run: {command}")
 
     @property
     def missing(self) -> tuple[MissingData, ...]:
