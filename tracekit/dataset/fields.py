@@ -64,11 +64,15 @@ def flaw_of(fields: Mapping[str, Any]) -> str | None:
     several = "reports" in fields
     if flaw := _flaw(fields, _SEVERAL if several else _ONE, ""):
         return flaw
-    if several and not fields["reports"]:
-        return "reports is []"
-    starts = (entry["source"]["started_utc_ns"] for entry in (fields["reports"] if several else [fields]))
-    wrong = next((start for start in starts if start is not None and not 0 <= start < LATEST_UTC_NS), None)
-    return None if wrong is None else f"started_utc_ns is {wrong}"
+    entries = fields["reports"] if several else [fields]
+    return next(filter(None, map(_contradiction, entries)), None) if entries else "reports is []"
+
+
+def _contradiction(report: Mapping[str, Any]) -> str | None:
+    started = report["source"]["started_utc_ns"]
+    if started is not None and not 0 <= started < LATEST_UTC_NS:
+        return f"started_utc_ns is {started}"
+    return "processes is []" if report["rows"]["kernels"] and not report["processes"] else None
 
 
 def _flaw(value: object, kind: _Kind, place: str) -> str | None:
