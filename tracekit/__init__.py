@@ -28,9 +28,9 @@ from tracekit.version import __version__
 
 if TYPE_CHECKING:
     from tracekit.analyses import questions
-    from tracekit.dataset.opening import Dataset
     from tracekit.loading import load
-    from tracekit.pipeline import parse
+    from tracekit.notebook import Dataset
+    from tracekit.parsing import parse
 
 __all__ = [
     "CaptureError",
@@ -50,9 +50,9 @@ __all__ = [
 #: Packages that are attributes of this one.
 _PACKAGES = ("analyses",)
 _LATE = {
-    "parse": "tracekit.pipeline",
+    "parse": "tracekit.parsing",
     "load": "tracekit.loading",
-    "Dataset": "tracekit.dataset",
+    "Dataset": "tracekit.notebook",
     "questions": "tracekit.analyses",
 }
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.dataset.manifest import MANIFEST, read
-from tracekit.dataset.opening import SUFFIX, Dataset
+from tracekit.dataset.opening import SUFFIX
 from tracekit.errors import DatasetError
+from tracekit.notebook import Dataset
 from tracekit.progress import Progress, no_progress
 from tracekit.storage.locations import Given, Location, location
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,6 @@ from tracekit.storage.locations import Given, Location, in_order, is_remote, lis
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from tracekit.views.notebook import Page
 
 SUFFIX = ".tracekit"
 #: The table that is one for all reports.
@@ -52,11 +50,9 @@ class _TableFile(NamedTuple):
 
 
 class Dataset:
-    """A dataset on disk, or the part of it that belongs to one module's subtree.
+    """A dataset on disk, or the part of it that belongs to one module's subtree: its tables.
 
-    ``dataset.kernels()`` and the other tables give DataFrames, ``dataset.table("kernels")`` gives Arrow. In a dataset
-    of several reports, the rows of each report follow one another, sorted within the report, with a column ``report``;
-    ``modules`` is one table for all. If another parse replaces the dataset after it was opened, reading is refused.
+    :class:`tracekit.Dataset` says how they are read.
     """
 
     def __init__(self, folder: Location) -> None:
@@ -157,35 +153,7 @@ class Dataset:
         """What is known and what is not, counted by cause."""
         return self.frame("coverage", columns)
 
-    def ask(self, question: str, *, path: str | None = None, by: str | None = None, **options: Any) -> pd.DataFrame:  # noqa: ANN401
-        """The answer of a question as a DataFrame, with units in the names of its columns.
-
-        Args:
-            question: Its name; ``tracekit.questions()`` lists them.
-            path: Only this module, or those of a pattern (``top.layers.*``), and those below; shares are of their time.
-            by: ``rank``, ``report`` or ``host``: the figures of each of them, side by side.
-            options: Options of the question, such as ``dtype="bfloat16"`` of ``roofline``.
-
-        Raises:
-            UsageError: If there is no such question, or it has no such option.
-            DatasetError: If the dataset has no such module.
-        """
-        from tracekit.views import notebook  # noqa: PLC0415 - what shows a dataset is loaded when it is used
-
-        return notebook.ask(self, question, path, by, options)
-
-    def html(self, height: int = 720) -> Page:
-        """The page that ``tracekit html`` writes, for a notebook to show in a frame of so many pixels."""
-        from tracekit.views import notebook  # noqa: PLC0415 - as above
-
-        return notebook.inline_page(self, height)
-
-    def _repr_html_(self) -> str:
-        from tracekit.views import notebook  # noqa: PLC0415 - as above
-
-        return notebook.as_html(self)
-
-    def subtree(self, path: str) -> Dataset:
+    def subtree(self, path: str) -> Self:
         """The part of the dataset that belongs to some modules and those below; ``coverage`` cannot be divided so.
 
         Args:
@@ -199,7 +167,7 @@ class Dataset:
         return part
 
     @property
-    def whole(self) -> Dataset:
+    def whole(self) -> Self:
         """The whole dataset, if this is a subtree of it."""
         whole = copy(self)
         whole.root = whole._module_ids = None
@@ -207,13 +175,13 @@ class Dataset:
         return whole
 
     @property
-    def with_all_reports(self) -> Dataset:
+    def with_all_reports(self) -> Self:
         """The whole dataset, also if this is only some of its reports or processes."""
         names = [entry["name"] for entry in self._as_written.get("reports", ())]
         everything = self.whole.of_processes({})
         return everything.of_reports(*names) if names else everything
 
-    def of_reports(self, *names: str) -> Dataset:
+    def of_reports(self, *names: str) -> Self:
         """The part of the dataset, or of a subtree, that belongs to one or more of several reports.
 
         Its ``modules`` are those of all reports, its manifest is that of a dataset with these reports.
@@ -224,7 +192,7 @@ class Dataset:
         part.manifest = manifest.of_some(self.manifest, entries, self.manifest["rows"][UNITED])
         return part
 
-    def of_processes(self, pids: Mapping[str | None, Sequence[int]]) -> Dataset:
+    def of_processes(self, pids: Mapping[str | None, Sequence[int]]) -> Self:
         """The part of the dataset, or of a subtree, that belongs to some processes.
 
         Its ``modules`` and its manifest are those of all; ``coverage`` cannot be divided so.
@@ -237,7 +205,7 @@ class Dataset:
         part._pids = {report: [*own] for report, own in pids.items()}
         return part
 
-    def by_report(self) -> Iterator[Dataset]:
+    def by_report(self) -> Iterator[Self]:
         """The dataset in its parts, one per report, in their order: what needs only one of them at a time."""
         yield from map(self.of_reports, self.reports) if self.reports else [self]
 
