@@ -241,9 +241,8 @@ def _inside(windows: Windows, start: Ints, end: Ints) -> tuple[Rows, Rows, Ints,
 
 def _work_of(dataset: Dataset, modules: Hierarchy | None) -> tuple[Work, Windows]:
     table = _of_devices(dataset.table("kernels", _READ))
-    kinds = labels(table, "kind")
     kind = np.full(table.num_rows, idle_time.COMPUTE, np.int8)
-    kind[np.isin(kinds.code, kinds.of("memcpy", "memset"))] = idle_time.COPY
+    kind[labels(table, "kind").among("memcpy", "memset")] = idle_time.COPY
     kind[collectives_in(table)] = idle_time.COMMUNICATION
     ids = [integers(table, name).astype(np.int64) for name in ("pid", "device")]
     line, first = grouped(ids)
@@ -264,8 +263,7 @@ def _work_of(dataset: Dataset, modules: Hierarchy | None) -> tuple[Work, Windows
 
 def _of_devices(table: pa.Table) -> pa.Table:
     """The work of devices by process, device, start and id, in which order most of it is."""
-    kinds = labels(table, "kind")
-    rows = np.flatnonzero(~np.isin(kinds.code, kinds.of("cpu_op")))
+    rows = np.flatnonzero(~labels(table, "kind").among("cpu_op"))
     keys = [integers(table, name)[rows] for name in ("kernel_id", "start_ns", "device", "pid")]
     return in_order(table, rows[np.lexsort(keys)])
 

@@ -89,9 +89,9 @@ def idle_pieces(
 def _kinds_after_launch(dataset: Dataset, work: Work, rows: Rows) -> Ints:
     """What the device waited for once the launch of each of some work had returned."""
     kind = np.where(_depends(dataset, work, rows), _DEPENDENCY, _LATENCY).astype(np.int8)
-    names, kinds = labels(work.table, "launch_name"), labels(work.table, "kind")
+    names = labels(work.table, "launch_name")
     node = from_graph(work.table) | np.isin(names.code, names.containing("graphlaunch"))
-    node &= ~np.isin(kinds.code, kinds.of("graph"))
+    node &= ~labels(work.table, "kind").among("graph")
     if not node.any():
         return kind
     before = reach(work.end)[1][rows - 1]
@@ -115,7 +115,10 @@ def _depends(dataset: Dataset, work: Work, rows: Rows) -> Flags:
         return np.zeros(rows.size, bool)
     both = [np.append(integers(work.table, name), integers(calls, name)) for name in ("pid", "context", "stream")]
     stream, of_wait = np.split(grouped(both).group, [work.line.size])
-    before = _before_on_stream(stream)[rows]
+    order = np.argsort(stream, kind="stable")
+    next_, before = np.flatnonzero(np.diff(stream[order]) == 0) + 1, np.full(stream.size, -1)
+    before[order[next_]] = order[next_ - 1]
+    before = before[rows]
     started, ended = (integers(work.table, name) for name in ("start_ns", "end_ns"))
     since = np.where(work.launched == NEVER, started, work.launched)[before]
     since = np.where(before >= 0, since, min(int(started.min()), int(integers(calls, "start_ns").min())) - 1)
@@ -132,15 +135,6 @@ def waits_of_streams(calls: pa.Table) -> Flags:
     """Which API calls make a stream wait."""
     names = labels(calls, "name")
     return np.isin(names.code, names.containing("streamwaitevent"))
-
-
-def _before_on_stream(stream: Rows) -> Rows:
-    """For each row the one before it on its stream, or -1."""
-    order = np.argsort(stream, kind="stable")
-    before = np.full(stream.size, -1)
-    same = stream[order[1:]] == stream[order[:-1]]
-    before[order[1:][same]] = order[:-1][same]
-    return before
 
 
 class _Spans(NamedTuple):
@@ -201,7 +195,11 @@ def _done_by_threads(dataset: Dataset, modules: Hierarchy | None, work: Work) ->
     waits, others = (_spans(dataset.table(name, columns)) for name in ("waits", "api_calls"))
     rows = np.flatnonzero(work.launched != NEVER)
     launches = _Spans(work.thread[rows], work.launched[rows], work.returned[rows], np.full(rows.size, -1, np.int8))
-    return [waits, others, launches, *_phases(dataset), _calls(dataset, modules)]
+    called = _NOTHING
+    if modules is not None:
+        calls = dataset.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
+        called = _spans(calls)._replace(module=modules.rows(calls))
+    return [waits, others, launches, *_phases(dataset), called]
 
 
 def _phases(dataset: Dataset) -> list[_Spans]:
@@ -211,14 +209,7 @@ def _phases(dataset: Dataset) -> list[_Spans]:
         return [_NOTHING, _NOTHING]
     table = dataset.table("ranges", ["pid", "tid", "end_tid", "start_ns", "end_ns"])
     ends_here = ~np.asarray(table.column("end_tid").is_valid())
-    return [_spans(table).at(ends_here & np.isin(phases.code, phases.of(name))) for name in ("compile", "data")]
-
-
-def _calls(dataset: Dataset, modules: Hierarchy | None) -> _Spans:
-    if modules is None:
-        return _NOTHING
-    table = dataset.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
-    return _spans(table)._replace(module=modules.rows(table))
+    return [_spans(table).at(ends_here & phases.among(name)) for name in ("compile", "data")]
 
 
 def _spans(table: pa.Table) -> _Spans:

@@ -9,6 +9,7 @@ from tracekit.analyses.costs.calls import Costs, costs
 from tracekit.analyses.costs.modules import Sum, totals
 from tracekit.analyses.spread import ratio
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
+from tracekit.analyses.weighted_kernels import kernels
 from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, sums
@@ -119,9 +120,8 @@ def _params(dataset: Dataset, modules: Hierarchy, of_calls: Ints) -> Sum:
 
 
 def _copied(calls: Costs) -> tuple[Sum, Ints]:
-    table, count = calls.work.table, len(calls.modules.path)
-    kinds = labels(table, "kind")
-    rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))
+    table, count = kernels(calls.report, ["module_id", "kind", "dur_ns", "bytes"]), len(calls.modules.path)
+    rows = np.flatnonzero(labels(table, "kind").among("memcpy", "memset"))
     owner, moved = calls.modules.rows(table)[rows], integers(table, "bytes", null=0)[rows]
     unsized = owner[np.asarray(table.column("bytes").is_null())[rows]]
     total = sums(owner, moved, count)

@@ -17,7 +17,7 @@ from tracekit.analyses.costs.calls import Costs, costs
 from tracekit.analyses.costs.modules import Gathered, Own
 from tracekit.analyses.spread import MergedCounts, ratio
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
-from tracekit.analyses.weighted_kernels import report_codes, weighted_kernels
+from tracekit.analyses.weighted_kernels import kernels, report_codes, weighted_kernels
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import agreed, grouped, sums
@@ -130,7 +130,7 @@ class _RanOn:
     def add(self, calls: Costs) -> None:
         """Adds the work of a report."""
         devices = _devices(calls.report)
-        work, compiled = calls.work.table, calls.compiled
+        work, compiled = kernels(calls.report, ["device"]), calls.compiled
         owners = (lookup(calls.owner, calls.work.call), work), (compiled.module, compiled.table)
         columns = [(owner, report_codes(calls.report, table), integers(table, "device")) for owner, table in owners]
         keys = [np.concatenate(parts) for parts in zip(*columns, strict=True)]

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from tracekit.analyses.base import Columns, taken, with_nulls
 from tracekit.analyses.costs.calls import CallKinds, Costs, costs
 from tracekit.analyses.costs.modules import subtree_flops
-from tracekit.analyses.phase_times import by_phase
+from tracekit.analyses.phase_times import COLUMNS as PHASE_COLUMNS, PHASES, phase_rows
 from tracekit.analyses.spread import Values, ratio
 from tracekit.analyses.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs, united
-from tracekit.analyses.weighted_kernels import from_graph
+from tracekit.analyses.weighted_kernels import from_graph, kernels
 from tracekit.arrays.codes import labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, minima, sums
-from tracekit.arrays.intervals import by_level, depths
+from tracekit.arrays.intervals import depths
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
@@ -31,6 +31,7 @@ Number = TypeVar("Number", np.int64, np.float64)
 #: What is null where it is not known which calls were replayed: whole numbers, and others.
 _COUNTED = ["gpu_time_ns", "forward_ns", "backward_ns", "recompute_ns", "optimizer_ns", "other_ns", "steps"]
 _TEXTS, _FLOPS = ("path", "class_name", "phase"), "flops_per_call"
+_WORK = ("call_id", "step_id", "phase", "dur_ns", "graph_id", "graph_node_id")
 _PER_TOKEN = ("spent_ns", "tokens")
 _RATES = ["gpu_ns_per_token", "step_median_ns", "step_mean_ns", "tflops_per_s"]
 
@@ -105,18 +106,20 @@ class _Gathered:
         self._kinds = cost.kinds
         groups = cost.kinds.groups()
         group, count = groups[cost.kind], int(groups.max(initial=-1)) + 1
-        calls, phases = cost.table, labels(cost.table, "phase")
-        time, called = integers(calls, "gpu_time_ns"), _called(calls, cost.work.table)
+        calls = cost.table
+        time = integers(calls, "gpu_time_ns")
         steps = cost.report.whole.table("steps", ["step_id", "tokens"])
-        by_step, replayed = _by_step(steps, called)
-        several_runs = replayed | np.isin(phases.code, phases.of("capture"))
+        spent = _spent(cost, steps)
+        several_runs = spent.replayed | labels(calls, "phase").among("capture")
         self._calls.add(np.where(several_runs, -1, group), time)
-        pairs = united(Pairs(group[by_step.node], by_step.group, by_step.value))
+        own, in_step = group[spent.call], np.flatnonzero(spent.step >= 0)
+        pairs = united(Pairs(own[in_step], spent.step[in_step], spent.ns[in_step]))
+        phases = sums(own * len(PHASES) + spent.phase, spent.ns, count * len(PHASES)).reshape(count, len(PHASES))
         self._steps.add(pairs.node, pairs.value)
         figures = {
             "calls": counts(group, count),
             "gpu_time_ns": sums(group, time, count),
-            **{name: sums(group, spent, count) for name, spent in _by_phase(called).items()},
+            **dict(zip(PHASE_COLUMNS, phases.T, strict=True)),
             **_by_token(steps, pairs, count),
         }
         for name, more in figures.items():
@@ -161,39 +164,28 @@ def _longer(column: NDArray[Number], size: int, empty: int) -> NDArray[Number]:
     return np.concatenate((column, np.full(size - column.size, empty, column.dtype)))
 
 
-class _Called(NamedTuple):
-    """Calls, the call around each and how many are, and device work with the call of each piece; -1 is none."""
+class _Spent(NamedTuple):
+    """Time of calls with all below, in each step (-1 for none) and phase; and which calls ran from CUDA graphs."""
 
-    parent: Rows
-    depth: Ints
-    work: pa.Table
     call: Rows
+    step: Rows
+    phase: Rows
+    ns: Ints
+    replayed: Flags
 
 
-def _called(calls: pa.Table, work: pa.Table) -> _Called:
-    ids = integers(calls, "call_id")
-    parent = positions(integers(calls, "parent_call_id"), ids)
-    return _Called(parent, depths(parent), work, positions(integers(work, "call_id"), ids))
-
-
-def _by_phase(called: _Called) -> dict[str, Ints]:
-    times = by_phase(called.call, called.work, called.parent.size)
-    for rows in reversed(by_level(called.depth)[1:]):
-        for time in times.values():
-            np.add.at(time, called.parent[rows], time[rows])
-    return times
-
-
-def _by_step(steps: pa.Table, called: _Called) -> tuple[Pairs, Flags]:
-    parent, depth, work, call = called
-    step, time = positions(integers(work, "step_id"), integers(steps, "step_id")), integers(work, "dur_ns")
-    in_step = np.flatnonzero((call >= 0) & (step >= 0))
-    by_step = subtree_pairs(parent, depth, Pairs(call[in_step], step[in_step], time[in_step]))
-    of_graph = np.flatnonzero((call >= 0) & from_graph(work))
-    replays = subtree_pairs(parent, depth, Pairs(call[of_graph], np.zeros_like(of_graph), time[of_graph]))
-    replayed = np.zeros(parent.size, dtype=bool)
-    replayed[replays.node] = True
-    return by_step, replayed
+def _spent(cost: Costs, steps: pa.Table) -> _Spent:
+    work = kernels(cost.report, _WORK)
+    call = positions(integers(work, "call_id"), integers(cost.table, "call_id"))
+    step = positions(integers(work, "step_id"), integers(steps, "step_id"))
+    cell, depth = (step + 1) * len(PHASES) + phase_rows(work), depths(cost.parent)
+    rows = np.flatnonzero(call >= 0)
+    pairs = subtree_pairs(cost.parent, depth, Pairs(call[rows], cell[rows], integers(work, "dur_ns")[rows]))
+    of_graph = call[(call >= 0) & from_graph(work)]
+    replayed = np.zeros(depth.size, dtype=bool)
+    replayed[subtree_pairs(cost.parent, depth, Pairs(of_graph, *np.zeros((2, of_graph.size), np.int64))).node] = True
+    step, phase = np.divmod(pairs.group, len(PHASES))
+    return _Spent(pairs.node, step - 1, phase, pairs.value, replayed)
 
 
 def _by_token(steps: pa.Table, pairs: Pairs, count: int) -> dict[str, Ints]:

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
 
 
 class Labels(NamedTuple):
@@ -24,6 +25,11 @@ class Labels(NamedTuple):
     def of(self, *words: str) -> Rows:
         """The codes of those words that occur."""
         return np.array([at for at, word in enumerate(self.words) if word in words], np.int64)
+
+    def among(self, *words: str) -> Flags:
+        """Which rows have one of some words."""
+        wanted = frozenset(words)
+        return np.array([*(word in wanted for word in self.words), False])[self.code]
 
     def containing(self, text: str) -> Rows:
         """The codes of the words that contain a lowercase text, ignoring their case."""
@@ -72,61 +78,41 @@ def lookup(values: NDArray[Any], rows: Rows, missing: int = -1) -> NDArray[Any]:
     return found
 
 
-#: Lists longer than any real shape are compared one by one.
-_LONG = 64
-
-
 def codes(values: pa.Array) -> Rows:
     """A number from 0 on for each entry of numbers, strings, lists or maps; equal entries share it, and so do nulls."""
-    if pa.types.is_list(values.type) or pa.types.is_map(values.type):
-        return _of_lists(values)
+    if values.null_count == len(values):
+        return np.zeros(len(values), np.int64)
     if pa.types.is_struct(values.type):
         return joint(codes(part) for part in values.flatten())
+    if pa.types.is_map(values.type):
+        values = _as_bytes(values, joint((codes(values.keys), codes(values.items))))
+    elif pa.types.is_list(values.type):
+        values = _as_bytes(values, codes(values.values))
     return np.asarray(values.dictionary_encode().indices.fill_null(-1), np.int64) + 1
+
+
+def _as_bytes(lists: pa.Array, entries: Rows) -> pa.Array:
+    """Each list as the bytes of the numbers of its entries."""
+    numbers = entries.astype(np.int32)
+    offsets = np.asarray(lists.offsets, np.int64) * numbers.itemsize
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(numbers)]
+    texts = pa.Array.from_buffers(pa.large_binary(), len(lists), buffers)
+    return pc.if_else(lists.is_valid(), texts, None) if lists.null_count else texts
+
+
+#: Combinations of more numbers are first made as few as there are rows.
+_MOST_CODES = 2**62
 
 
 def joint(columns: Iterable[Rows]) -> Rows:
     """A number from 0 on for each row of several columns of such numbers; equal rows share it."""
-    code: Rows | None = None
+    code, size = np.zeros(1, np.int64), 1
     for column in columns:
-        most = int(column.max(initial=0))
-        if code is None or most:
-            code = _dense(column if code is None else code * (most + 1) + column)
-    assert code is not None
-    return code
-
-
-def _of_lists(values: pa.Array) -> Rows:
-    """Numbers lists of one length at a time: by their first entries, then also by their second ones, and so on."""
-    offsets = np.asarray(values.offsets, np.int64)
-    inner = _inner(values)
-    begin, length = offsets[:-1], np.diff(offsets)
-    length = np.where(np.asarray(values.is_null()), -1, length)
-    if length.size and length.min() == length.max():
-        return _of_one_length(inner, begin, max(int(length[0]), 0))
-    code = np.zeros(length.size, dtype=np.int64)
-    used = 0
-    order = np.argsort(length, kind="stable")
-    bounds = np.flatnonzero(np.diff(length[order], prepend=-2, append=-2))
-    for rows in np.split(order, bounds[1:-1]) if order.size else []:
-        of_length = _of_one_length(inner, begin[rows], max(int(length[rows[0]]), 0))
-        code[rows] = of_length + used
-        used += int(of_length.max()) + 1
-    return code
-
-
-def _of_one_length(inner: Ints, begin: Ints, length: int) -> Rows:
-    if not length:
-        return np.zeros(begin.size, dtype=np.int64)
-    if length <= _LONG:
-        return joint(inner[begin + at] for at in range(length))
-    texts = (inner[at : at + length].tobytes() for at in begin.tolist())
-    known: dict[bytes, int] = {}
-    return np.fromiter((known.setdefault(text, len(known)) for text in texts), np.int64, begin.size)
-
-
-def _inner(values: pa.Array) -> Ints:
-    return joint((codes(values.keys), codes(values.items))) if pa.types.is_map(values.type) else codes(values.values)
+        own = int(column.max(initial=0)) + 1
+        if size * own > _MOST_CODES:
+            code, size = _dense(code), int(code.size)
+        code, size = code * own + column, size * own
+    return _dense(code)
 
 
 def _dense(code: Ints) -> Rows:

@@ -100,11 +100,11 @@ def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
 
 
 def _chosen(table: pa.Table) -> pa.Table:
-    kinds, names = labels(table, "kind"), labels(table, "name")
-    wanted = [at for at, word in enumerate(names.words) if _is_for_all(word)]
+    names = labels(table, "name")
+    wanted = names.among(*filter(_is_for_all, names.words)) & labels(table, "kind").among("kernel")
     start, end = integers(table, "start_ns"), integers(table, "end_ns")
     lasts = (start < end) & (start > -_LATEST) & (end < _LATEST)
-    return table.filter(pa.array(np.isin(names.code, wanted) & np.isin(kinds.code, kinds.of("kernel")) & lasts))
+    return table.filter(pa.array(wanted & lasts))
 
 
 def _is_for_all(name: str) -> bool:

@@ -49,10 +49,12 @@ class CallKinds:
         self._groups = np.empty(0, np.int64)
         self._latest: tuple[pa.Table, Rows] | None = None
 
-    def numbered(self, calls: pa.Table, owner: Rows, work: OwnWork, operators: OperatorFlops | None) -> Rows:
-        """The kind of each call of a report."""
+    def numbered(
+        self, calls: pa.Table, parent: Rows, owner: Rows, work: OwnWork, operators: OperatorFlops | None
+    ) -> Rows:
+        """The kind of each call of a report, given the calls and modules around it."""
         phase = self._phases.codes(labels(calls, "phase"))
-        evidence = _Evidence(owner + 1, phase + 1, *_evidence(calls, work, operators))
+        evidence = _Evidence(owner + 1, phase + 1, *_evidence(parent, work, operators))
         columns = [*evidence, *(codes(calls.column(name).combine_chunks()) for name in _TENSORS)]
         kind, first = grouped([joint(columns)])
         evidence = _Evidence(*(column[first] for column in evidence))
@@ -117,11 +119,10 @@ class _Evidence(NamedTuple):
     multiplied: Any
 
 
-def _evidence(calls: pa.Table, work: OwnWork, operators: OperatorFlops | None) -> Iterable[Rows]:
-    parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
-    has_calls = np.zeros(calls.num_rows, dtype=np.int64)
+def _evidence(parent: Rows, work: OwnWork, operators: OperatorFlops | None) -> Iterable[Rows]:
+    has_calls = np.zeros(parent.size, dtype=np.int64)
     has_calls[parent[parent >= 0]] = 1
-    by_operators = np.zeros(calls.num_rows, dtype=np.int64)
+    by_operators = np.zeros(parent.size, dtype=np.int64)
     if operators is not None:
         by_operators = np.where(operators.flops >= 0, _OPERATORS, operators.any * _UNCLEAR_OPERATORS)
     never_ran, unseen = (work.runs == 0).astype(np.int64), work.hidden.unseen.astype(np.int64)
@@ -131,8 +132,7 @@ def _evidence(calls: pa.Table, work: OwnWork, operators: OperatorFlops | None) -
 
 def _seen(evidence: _Evidence, backward: list[bool], work: OwnWork, first: Rows) -> list[Seen]:
     work_bits, unseen = evidence.bits, evidence.unseen
-    example = work.example[first]
-    names, loses_work = labels(work.table, "name"), work.together.loses_work
+    example, loses_work = work.example[first], work.together.loses_work
     return [
         Seen(
             recorded=work.together.recorded,
@@ -150,7 +150,7 @@ def _seen(evidence: _Evidence, backward: list[bool], work: OwnWork, first: Rows)
             never=bool(evidence.never_ran[at]),
             by_operators=evidence.by_operators[at] == _OPERATORS,
             operators_unclear=evidence.by_operators[at] == _UNCLEAR_OPERATORS,
-            example=None if example[at] < 0 else [*names.words, None][names.code[example[at]]],
+            example=None if example[at] < 0 else work.names[example[at]],
             multiplied=(None, *MULTIPLIED)[evidence.multiplied[at]],
             compiled=bool(work_bits[at] & COMPILED),
         )
@@ -201,16 +201,14 @@ def _as_many(types: list[str] | None, shapes: list[object]) -> list[str]:
     return types if types is not None and len(types) == len(shapes) else [""] * len(shapes)
 
 
-_COLUMNS = (
-    *("call_id", "parent_call_id", "module_id", "phase", "pid", "tid", "start_ns", "end_ns"),
-    *("gpu_time_ns", "gpu_self_time_ns"),
-)
+_COLUMNS = (*("call_id", "parent_call_id", "module_id", "phase", "gpu_time_ns", "gpu_self_time_ns"),)
 
 
 class Costs(NamedTuple):
     """The calls of a report, or of a subtree of one; rows are those of its table ``calls``.
 
     Attributes:
+        parent: The call around each, or -1.
         runs: How often it ran, -1 where unknown.
         flops: FLOPs of one run, without the calls inside; -1 where unknown.
         kind: The kind of each call, among those of this report and of those before it.
@@ -218,6 +216,7 @@ class Costs(NamedTuple):
 
     report: Dataset
     table: pa.Table
+    parent: Rows
     modules: Hierarchy
     owner: Rows
     runs: Ints
@@ -254,15 +253,17 @@ def costs(dataset: Dataset, dtype: str | None = None, modules: Hierarchy | None 
 def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: Together | None) -> Costs:
     calls = dataset.table("calls", [*_COLUMNS, *_TENSORS, *([REPORT] if dataset.reports else [])])
     work = own_work(dataset, modules, calls, known)
-    owner = modules.rows(calls)
-    operators = operator_flops(dataset, calls, work)
+    owner, parent = modules.rows(calls), positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    operators = operator_flops(dataset, calls, owner, work)
     if operators is not None:
         # Those inside a compiled graph are of the modules that its kernels serve.
         held = work.bits & COMPILED > 0
         operators = operators._replace(flops=np.where(held, -1, operators.flops))
-    kind = kinds.numbered(calls, owner, work, operators)
+    kind = kinds.numbered(calls, parent, owner, work, operators)
     flops = np.array([-1 if verdict.flops is None else verdict.flops for verdict in kinds.judged], np.int64)[kind]
     if operators is not None:
         flops = np.where(operators.flops >= 0, operators.flops, flops)
-    compiled = compiled_costs(dataset, calls, modules, work.table)
-    return Costs(dataset, calls, modules, owner, work.runs, flops, kinds, kind, work, compiled)
+    compiled = compiled_costs(dataset, calls, modules)
+    return Costs(
+        dataset, calls.drop_columns(_TENSORS), parent, modules, owner, work.runs, flops, kinds, kind, work, compiled
+    )

@@ -55,11 +55,9 @@ class Compiled(NamedTuple):
         return np.asarray(modules.subtree_sums(counts(self.module, len(modules.path))) > 0)
 
 
-def compiled_costs(dataset: Dataset, calls: pa.Table, modules: Hierarchy, own: pa.Table) -> Compiled:
-    """What the work of compiled graphs costs; ``own`` is the dataset's device work."""
-    # A subtree serves portions of kernels that are rows of other modules.
-    whole = own if dataset.root is None else kernels(dataset.whole, _COLUMNS)
-    whole = whole.filter(pa.array(is_compiled(whole)))
+def compiled_costs(dataset: Dataset, calls: pa.Table, modules: Hierarchy) -> Compiled:
+    """What the work of compiled graphs costs. A subtree serves portions of kernels that are rows of other modules."""
+    whole = _compiled_work(dataset.whole)
     work = weighted_work(dataset, whole) if whole.num_rows else whole
     shares = _shares(dataset.whole, whole) if whole.num_rows else _NO_SHARES
     width = int(integers(shares, "module_id").max(initial=0)) + 2
@@ -85,10 +83,16 @@ def compiled_costs(dataset: Dataset, calls: pa.Table, modules: Hierarchy, own: p
     )
 
 
+def _compiled_work(dataset: Dataset) -> pa.Table:
+    compiled = is_compiled(kernels(dataset, ["method"]))
+    if not compiled.any():
+        return dataset.schema("kernels").empty_table()
+    return kernels(dataset, _COLUMNS).filter(pa.array(compiled))
+
+
 def is_compiled(table: pa.Table) -> Flags:
     """Which kernels have their modules by a kernel map."""
-    method = labels(table, "method")
-    return np.asarray(np.isin(method.code, method.of("compiled")))
+    return labels(table, "method").among("compiled")
 
 
 def _shares(dataset: Dataset, compiled: pa.Table) -> pa.Table:

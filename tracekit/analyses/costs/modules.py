@@ -13,7 +13,7 @@ from tracekit.analyses.costs.calls import Costs
 from tracekit.analyses.costs.compiled import KERNEL_MAP, Compiled
 from tracekit.analyses.costs.own_work import bits_of_names
 from tracekit.analyses.subtrees import Hierarchy
-from tracekit.arrays.codes import labels, positions
+from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, minima, sums, sums_by
 from tracekit.arrays.intervals import by_level, depths
@@ -245,9 +245,7 @@ def subtree_flops(calls: Costs) -> tuple[Ints, Floats]:
     A call around a graph capture did not run the calls in it; their replays count in all its runs, as their time does.
     The time of calls in a graph traced as a whole counts for the call that holds it: all their runs are NaN.
     """
-    parent = positions(integers(calls.table, "parent_call_id"), integers(calls.table, "call_id"))
-    phases = labels(calls.table, "phase")
-    in_graph_capture = np.isin(phases.code, phases.of("capture"))
+    parent, in_graph_capture = calls.parent, labels(calls.table, "phase").among("capture")
     # Of replays it is known what all of them computed in compiled graphs, but not each.
     unknown = calls.compiled.held & ((calls.compiled.flops_of_call < 0) | in_graph_capture)
     flops = np.where((calls.flops < 0) | unknown, -1, calls.flops + np.maximum(calls.compiled.flops_of_call, 0))

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analyses.costs.own_work import CPU_ATTENTION, NONE, OwnWork, Together, harmless
-from tracekit.analyses.weighted_kernels import report_codes
+from tracekit.analyses.costs.own_work import CPU_ATTENTION, NONE, OwnWork, Together, harmless, returned_any
+from tracekit.analyses.weighted_kernels import kernels, report_codes
 from tracekit.arrays.codes import labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import agreed, grouped, sums
@@ -41,13 +41,15 @@ class Stopped(NamedTuple):
     unclear: Rows
 
 
-def stopped_products(marked: Marked, outermost: Flags, calls: pa.Table, work: OwnWork) -> Stopped:
-    """The products in which a recomputation stopped, or may have.
+def stopped_products(
+    marked: Marked, outermost: Flags, calls: pa.Table, owner: Rows, launches: pa.Table, work: OwnWork
+) -> Stopped:
+    """The products in which a recomputation stopped, or may have; ``launches`` are of all device work.
 
     Where no call of a module records what it returned, it may have stopped in the last one. It did if this product has
     nothing of the recomputation's work on a device. ``outermost`` are operators whose FLOPs are registered.
     """
-    returned_nothing, tell_nothing = _cut_short(calls, work.together)
+    returned_nothing, tell_nothing = _cut_short(calls, owner, work.together)
     never = _last_products(marked, outermost, returned_nothing)
     if not tell_nothing.any():
         return Stopped(never, never[:0])
@@ -59,20 +61,17 @@ def stopped_products(marked: Marked, outermost: Flags, calls: pa.Table, work: Ow
     ends_it = np.zeros(calls.num_rows + 1, dtype=bool)
     ends_it[marked.call[begin[end] <= np.arange(end.size)]] = True
     products = _last_products(marked, outermost, ends_it[:-1])
-    kinds = labels(work.table, "kind")
-    launched = integers(work.table, "range_id")[~np.isin(kinds.code, kinds.of("cpu_op"))]
+    launched = integers(launches, "range_id")[~labels(launches, "kind").among("cpu_op")]
     before = np.append(0, np.cumsum((marked.range_id >= 0) & np.isin(marked.range_id, launched)))
     inside, around = (before[end[products]] - before[rows] > 0 for rows in (products, begin[end[products]]))
     return Stopped(np.concatenate((never, products[around & ~inside])), products[~around])
 
 
-def _cut_short(calls: pa.Table, known: Together) -> tuple[Flags, Flags]:
+def _cut_short(calls: pa.Table, owner: Rows, known: Together) -> tuple[Flags, Flags]:
     """Recomputed calls that returned no tensors though others of the module did; those of which no call records any."""
-    phases, module = labels(calls, "phase"), integers(calls, "module_id")
-    outputs = calls.column("outputs")
-    again = np.isin(phases.code, phases.of("recompute"))
-    returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
-    return again & ~returned & np.isin(module, known.returned), again & ~np.isin(module, known.known_outputs)
+    again = labels(calls, "phase").among("recompute")
+    returned = returned_any(calls.column("outputs"))
+    return again & ~returned & known.returned[owner], again & ~known.known_outputs[owner]
 
 
 def _last_recomputed(marked: Marked, again: Flags) -> Rows:
@@ -98,6 +97,7 @@ def _last_products(marked: Marked, outermost: Flags, cut_short: Flags) -> Rows:
 
 
 _LARGEST = 2.0**62
+_LAUNCHES = ["range_id", "capture_range_id", "kind", "name", "collective"]
 
 
 class OperatorFlops(NamedTuple):
@@ -108,7 +108,7 @@ class OperatorFlops(NamedTuple):
     dtype: Ints
 
 
-def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> OperatorFlops | None:
+def operator_flops(dataset: Dataset, calls: pa.Table, owner: Rows, work: OwnWork) -> OperatorFlops | None:
     """The FLOPs of calls whose operators are marked; None if no operators are.
 
     Of nested operators with registered FLOPs only the outermost counts, as in ``flop_counter``. The FLOPs of a call
@@ -119,7 +119,7 @@ def operator_flops(dataset: Dataset, calls: pa.Table, work: OwnWork) -> Operator
         return None
     distinct, code = _distinct(ranges.column("text"))
     marked = _nested(dataset, calls, ranges, code, [*(operator(text) for text in distinct), None])
-    return _added_up(marked, calls, work)
+    return _added_up(dataset, marked, calls, owner, work)
 
 
 def _operators(dataset: Dataset) -> pa.Table | None:
@@ -142,7 +142,8 @@ def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
 
 def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows, kinds: list[Operator | None]) -> Marked:
     keys, times = [], []
-    for table in (calls, ranges):
+    own = dataset.table("calls", ["pid", "tid", "start_ns", "end_ns", *([REPORT] if dataset.reports else [])])
+    for table in (own, ranges):
         keys.append((report_codes(dataset, table), integers(table, "pid"), integers(table, "tid")))
         times.append((integers(table, "start_ns"), integers(table, "end_ns")))
     keyed = [np.concatenate(parts) for parts in zip(*keys, strict=True)]
@@ -158,7 +159,7 @@ def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows, kin
     return Marked(parent, np.concatenate((nothing, code))[order], row[order], ids[order], kinds)
 
 
-def _added_up(marked: Marked, table: pa.Table, work: OwnWork) -> OperatorFlops:
+def _added_up(dataset: Dataset, marked: Marked, table: pa.Table, owner: Rows, work: OwnWork) -> OperatorFlops:
     """The FLOPs of each call's operators, with the attention that fused ones have inside, except on a CPU."""
     calls, kinds, registered = table.num_rows, marked.kinds, marked.those("registered")
     around = _around(marked, registered)
@@ -174,7 +175,8 @@ def _added_up(marked: Marked, table: pa.Table, work: OwnWork) -> OperatorFlops:
     )
     flops, attention = every[counted], fused[counted]
     flops[(_multiplied_inside(marked, registered, outermost, every) > every + fused)[counted]] = -1
-    stopped = stopped_products(marked, outermost, table, work)
+    launches = kernels(dataset, _LAUNCHES)
+    stopped = stopped_products(marked, outermost, table, owner, launches, work)
     flops[np.isin(counted, stopped.never)] = 0
     flops[np.isin(counted, stopped.unclear)] = -1
     on_cpu = work.bits[of_call] & CPU_ATTENTION > 0
@@ -184,7 +186,7 @@ def _added_up(marked: Marked, table: pa.Table, work: OwnWork) -> OperatorFlops:
     unknown[of_call[flops < 0]] = True
     in_doubt = _in_doubt(marked, registered | around.registered, outermost)
     unknown[around.call[inside[in_doubt[inside]]]] = True
-    unknown |= _launched_outside(marked, work, calls)
+    unknown |= _launched_outside(marked, work, launches)
     unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.together.recorded & ~work.hidden.unseen
     unknown |= (total > 0) & unrecorded
     dtype = agreed(of_call[flops > 0], _dtypes(kinds)[marked.operator[counted[flops > 0]]], calls)
@@ -242,18 +244,17 @@ def _contain(parent: Rows, rows: Flags) -> Flags:
     return contain[:-1]
 
 
-def _launched_outside(marked: Marked, work: OwnWork, calls: int) -> Flags:
+def _launched_outside(marked: Marked, work: OwnWork, launches: pa.Table) -> Flags:
     """Which calls launched work that may multiply outside all operators.
 
     Operators of a CPU run do not count: they are the work, and some have names that wrap around others.
     """
-    launched_outside = np.zeros(calls, dtype=bool)
-    kinds = labels(work.table, "kind")
+    launched_outside = np.zeros(work.bits.size, dtype=bool)
     operators = marked.range_id[marked.operator >= 0]
     # Replayed work was launched during its graph capture.
-    launched = integers(work.table, "capture_range_id")
-    launched = np.where(launched < 0, integers(work.table, "range_id"), launched)
-    outside = (positions(launched, operators) < 0) & (work.call >= 0) & ~harmless(work.table)
-    outside &= ~np.isin(kinds.code, kinds.of("cpu_op"))
+    launched = integers(launches, "capture_range_id")
+    launched = np.where(launched < 0, integers(launches, "range_id"), launched)
+    outside = (positions(launched, operators) < 0) & (work.call >= 0) & ~harmless(launches)
+    outside &= ~labels(launches, "kind").among("cpu_op")
     launched_outside[work.call[outside]] = True
     return launched_outside

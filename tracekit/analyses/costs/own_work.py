@@ -35,25 +35,25 @@ class Together(NamedTuple):
         updated: Whether graphs were replayed after they had been updated.
         replays_unplaced: Whether replayed work could not be attributed, or to no single call, as where ranges are rows.
         loses_work: Which modules launched work that no call of them is known for; and a last one for no module.
-        shared: Ids of the modules of replayed work of which the single call is not known.
-        returned: Ids of the modules of which any call returned tensors.
-        known_outputs: Ids of the modules of which any call records what it returned.
+        shared: Which modules have replayed work of which the single call is not known; and so on, with a last one.
+        returned: Of which modules any call returned tensors.
+        known_outputs: Of which modules any call records what it returned.
     """
 
     recorded: bool
     updated: bool
     replays_unplaced: bool
     loses_work: Flags
-    shared: Ints
-    returned: Ints
-    known_outputs: Ints
+    shared: Flags
+    returned: Flags
+    known_outputs: Flags
 
 
 def of_tables(
     dataset: Dataset, modules: Hierarchy, calls: pa.Table, unattributed: pa.Table, shared: pa.Table
 ) -> Together:
     """What calls record together, with :func:`unattributed_work` and :func:`shared_work` of their dataset."""
-    returned, known_outputs = _outputs(calls)
+    outputs, owner = calls.column("outputs"), modules.rows(calls)
     return Together(
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
@@ -61,17 +61,21 @@ def of_tables(
         or shared.num_rows > 0
         or RANGES in hierarchy_keys(dataset),
         loses_work=_loses_work(dataset, modules, unattributed, shared),
-        shared=np.unique(integers(shared, "module_id")),
-        returned=returned,
-        known_outputs=known_outputs,
+        shared=_marked(modules, modules.rows(shared)),
+        returned=_marked(modules, owner[returned_any(outputs)]),
+        known_outputs=_marked(modules, owner[np.asarray(outputs.is_valid())]),
     )
 
 
-def _outputs(calls: pa.Table) -> tuple[Ints, Ints]:
-    module = integers(calls, "module_id")
-    outputs = calls.column("outputs")
-    returned = np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
-    return np.unique(module[returned]), np.unique(module[np.asarray(outputs.is_valid())])
+def _marked(modules: Hierarchy, rows: Rows) -> Flags:
+    marked = np.zeros(len(modules.path) + 1, dtype=bool)
+    marked[rows] = True
+    return marked
+
+
+def returned_any(outputs: pa.ChunkedArray) -> Flags:
+    """Which calls returned tensors, by their outputs."""
+    return np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
 
 
 def calls_together(parts: Sequence[Dataset], modules: Hierarchy) -> Together:
@@ -90,9 +94,9 @@ def _both(one: Together, other: Together) -> Together:
         updated=one.updated or other.updated,
         replays_unplaced=one.replays_unplaced or other.replays_unplaced,
         loses_work=one.loses_work | other.loses_work,
-        shared=np.union1d(one.shared, other.shared),
-        returned=np.union1d(one.returned, other.returned),
-        known_outputs=np.union1d(one.known_outputs, other.known_outputs),
+        shared=one.shared | other.shared,
+        returned=one.returned | other.returned,
+        known_outputs=one.known_outputs | other.known_outputs,
     )
 
 
@@ -105,17 +109,15 @@ def unattributed_work(dataset: Dataset, work: pa.Table) -> pa.Table:
 
 def shared_work(work: pa.Table) -> pa.Table:
     """Replayed work of which the module is known, but not from which of several calls its graph was captured."""
-    methods = labels(work, "method")
-    by_node = np.isin(methods.code, methods.of("graph_node", "graph_order"))
+    by_node = labels(work, "method").among("graph_node", "graph_order")
     rows = np.flatnonzero(by_node & (integers(work, "call_id") < 0) & (integers(work, "module_id") >= 0))
     return work.select(["module_id", "dur_ns"]).take(pa.array(rows))
 
 
 def _loses_work(dataset: Dataset, modules: Hierarchy, unattributed: pa.Table, shared: pa.Table) -> Flags:
-    loses = np.zeros(len(modules.path) + 1, dtype=bool)
-    loses[modules.rows(shared)] = True
-    ids = np.unique(integers(unattributed, "range_id"))
-    if ids[ids >= 0].size:
+    loses = _marked(modules, modules.rows(shared))
+    ids = integers(unattributed, "range_id")
+    if (ids >= 0).any():
         ranges = dataset.table("ranges", ["range_id", "module_id"])
         rows = np.flatnonzero(np.isin(integers(ranges, "range_id"), ids))
         loses[modules.rows(ranges.take(pa.array(rows)))] = True
@@ -168,13 +170,11 @@ def _mark_up_to(marked: Flags, modules: Hierarchy, module: int, other: int) -> N
 
 def is_whole_graph(table: pa.Table) -> Flags:
     """Which kernels are graphs traced as a whole, or parts of a graph that is known as a whole only."""
-    kinds = labels(table, "kind")
-    return np.isin(kinds.code, kinds.of("graph")) | _as_a_whole(table)
+    return labels(table, "kind").among("graph") | _as_a_whole(table)
 
 
 def _as_a_whole(table: pa.Table) -> Flags:
-    methods = labels(table, "method")
-    return np.asarray(np.isin(methods.code, methods.of("graph_launch")))
+    return labels(table, "method").among("graph_launch")
 
 
 def hidden(dataset: Dataset, calls: pa.Table, work: pa.Table) -> Hidden:
@@ -207,11 +207,10 @@ def _nothing(calls: int) -> Hidden:
 
 
 def _of_all(calls: pa.Table, work: pa.Table) -> Hidden:
-    ids, phases = integers(calls, "call_id"), labels(calls, "phase")
+    ids, in_graph_capture = integers(calls, "call_id"), labels(calls, "phase").among("capture")
     rows = np.flatnonzero(is_whole_graph(work))
     owner = positions(integers(work, "call_id")[rows], ids)
     replays = counts(owner, ids.size)
-    in_graph_capture = np.isin(phases.code, phases.of("capture"))
     around = _nearest(positions(integers(calls, "parent_call_id"), ids), replays > 0)
     inside = in_graph_capture & (around >= 0)
     holder = np.where(inside, around, -1)
@@ -238,47 +237,33 @@ def _nearest(parent: Rows, marked: Flags) -> Rows:
 
 #: What the own work of a call contains, as bits.
 (NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR, COMPILED) = (1 << bit for bit in range(8))
+#: Work of torch.compile around a graph whose kernels are recorded: it checks, and calls it.
 _AROUND_GRAPHS = re.compile(
     r"TorchDynamo .*|Torch-Compiled Region: .*|Pregraph bytecode|AOTDispatcher .*|## Call CompiledFxGraph .*"
     r"|(autograd::engine::evaluate_function: )?CompiledFunction(Backward)?"
 )
 _HARMLESS_KINDS = ("memcpy", "memset")
 _MANY = np.iinfo(np.int64).max
-_COLUMNS = [
-    *(
-        "kernel_id",
-        "call_id",
-        "module_id",
-        "step_id",
-        "phase",
-        "kind",
-        "name",
-        "dur_ns",
-        "bytes",
-        "device",
-        "collective",
-    ),
-    *("pid", "tid", "launch_start_ns", "range_id", "capture_range_id", "method"),
-    *("graph_id", "graph_node_id", "original_graph_node_id"),
-]
+_COLUMNS = [*_WORK, "kind", "name", "collective"]
+#: Those of work in graph captures.
+_REPLAYED = ["method", "original_graph_node_id", "pid", "tid", "launch_start_ns"]
 
 
 class OwnWork(NamedTuple):
     """The work of calls.
 
     Attributes:
-        table: The device work of the dataset, or of a subtree of one, with all columns that its costs need.
-        call: The call of each piece, or -1; that of a graph traced as a whole is in ``hidden``, and that of compiled
-            graphs is their modules' own.
+        call: The call of each piece of device work, or -1; that of a graph traced as a whole is in ``hidden``, and that
+            of compiled graphs is their modules' own.
         bits: What the own work of each call contains; ``COMPILED`` if it also holds work of compiled graphs.
-        example: A piece of each call's work that may multiply matrices, or -1.
+        example: The name, among ``names``, of a piece of each call's work that may multiply matrices, or -1.
         runs: How often each call ran, -1 where unknown.
     """
 
-    table: pa.Table
     call: Rows
     bits: Ints
     example: Rows
+    names: list[str]
     runs: Ints
     hidden: Hidden
     shared: pa.Table
@@ -297,7 +282,8 @@ def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Toget
     of_work = bits_of_names(table)
     holds = np.zeros(calls.num_rows + 1, dtype=bool)
     holds[around[compiled & (around >= 0)]] = True
-    of_work[holds[around] & _runs_graphs(table)] = 0
+    names = labels(table, "name")
+    of_work[holds[around] & names.among(*filter(_AROUND_GRAPHS.fullmatch, names.words))] = 0
     bits = np.full(calls.num_rows, NONE, dtype=np.int64)
     bits[call[owned]] = 0
     np.bitwise_or.at(bits, call[owned], of_work[owned])
@@ -305,16 +291,16 @@ def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Toget
     example = np.full(calls.num_rows, -1, dtype=np.int64)
     for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one with a name that shows a product
         rows = owned[of_work[owned] & bit > 0][::-1]
-        example[call[rows]] = rows
+        example[call[rows]] = names.code[rows]
     shared = shared_work(table)
     if known is None:
         known = of_tables(dataset, modules, calls, unattributed_work(dataset, table), shared)
     return OwnWork(
-        table=table,
         call=call,
         bits=bits,
         example=example,
-        runs=_runs(dataset, calls, table, around, (unseen, known)),
+        names=names.words,
+        runs=_runs(dataset, calls, modules.rows(calls), table, around, (unseen, known)),
         hidden=unseen,
         shared=shared,
         together=known,
@@ -324,13 +310,6 @@ def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Toget
 def harmless(table: pa.Table) -> Flags:
     """Which pieces certainly multiply no matrices."""
     return np.asarray(bits_of_names(table) & UNLISTED == 0)
-
-
-def _runs_graphs(table: pa.Table) -> Flags:
-    """Which work is what torch.compile does around a graph whose kernels are recorded: it checks, and calls it."""
-    names = labels(table, "name")
-    of_names = [_AROUND_GRAPHS.fullmatch(word) is not None for word in names.words]
-    return np.array([*of_names, False])[names.code]
 
 
 def bits_of_names(table: pa.Table) -> Ints:
@@ -359,16 +338,17 @@ def _bits(kind: str | None, name: str) -> int:
     return sum(bit for bit, is_so in bits.items() if is_so)
 
 
-def _runs(dataset: Dataset, calls: pa.Table, table: pa.Table, call: Rows, hidden: tuple[Hidden, Together]) -> Ints:
+def _runs(
+    dataset: Dataset, calls: pa.Table, owner: Rows, table: pa.Table, call: Rows, hidden: tuple[Hidden, Together]
+) -> Ints:
     """How often each call ran: once, or in a graph capture as often as the graph was replayed."""
     unseen, known = hidden
-    phases = labels(calls, "phase")
-    in_graph_capture = np.isin(phases.code, phases.of("capture"))
+    in_graph_capture = labels(calls, "phase").among("capture")
     runs = np.ones(in_graph_capture.size, dtype=np.int64)
     if not in_graph_capture.any():
         return runs
     again = np.flatnonzero(np.append(in_graph_capture, False)[call] & from_graph(table))
-    least, most = _replays(dataset, table, call, again, in_graph_capture.size)
+    least, most = _replays(dataset, call, again, in_graph_capture.size)
     # What ran both by node and in a graph traced as a whole did not run equally often.
     least[unseen.inside] = np.where(most[unseen.inside] > 0, 0, unseen.runs[unseen.inside])
     most[unseen.inside] = np.maximum(most[unseen.inside], np.abs(unseen.runs[unseen.inside]))
@@ -378,22 +358,22 @@ def _runs(dataset: Dataset, calls: pa.Table, table: pa.Table, call: Rows, hidden
     if known.replays_unplaced:
         never[:] = False  # its replays may be among the work that could not be attributed, or to no single call
     replays = np.where(never, 0, np.where((least == most) & (most > 0), most, -1))
-    replays[np.isin(integers(calls, "module_id"), known.shared)] = -1
+    replays[known.shared[owner]] = -1
     if known.updated:
         replays[:] = -1
     return np.where(in_graph_capture, replays, runs)
 
 
-def _replays(dataset: Dataset, table: pa.Table, call: Rows, again: Rows, calls: int) -> tuple[Ints, Ints]:
+def _replays(dataset: Dataset, call: Rows, again: Rows, calls: int) -> tuple[Ints, Ints]:
     """The least and the largest number of replays of a node of each call.
 
     If the original node is recorded, the work of its copies counts as its replays. If calls are known only by the order
     of launches, copies cannot be distinguished: then a call ran once in each launch of its graph, provided that every
     launch did as much of its work.
     """
-    methods = labels(table, "method")
+    table = kernels(dataset, _REPLAYED)
     node = integers(table, "original_graph_node_id")[again]
-    by_order = np.isin(methods.code, methods.of("graph_order"))[again] | (node < 0)
+    by_order = labels(table, "method").among("graph_order")[again] | (node < 0)
     by_node = _counted(call[again[~by_order]], (node[~by_order],))
     least = np.minimum(minima(by_node.call, by_node.rows, calls), _MANY)
     most = np.maximum(maxima(by_node.call, by_node.rows, calls), 0)
