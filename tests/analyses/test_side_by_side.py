@@ -176,3 +176,34 @@ def test_show_lists_reports_side_by_side(several: Dataset, capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("report,path")
     assert {line.split(",")[0] for line in lines[1:]} == {"rank0", "rank1"}
+
+
+def test_many_ranks_are_a_row_for_each_thing_with_the_rank_that_is_furthest_out(tmp_path: Path) -> None:
+    files = reports(simulated(Job(seed=1, steps=6, slow={2: 300_000})), tmp_path)
+    dataset = joined_here(files, tmp_path / "run.tracekit")
+    whole = side_by_side.frame(dataset, tree, "rank")
+    answer = side_by_side.summary(whole, "rank", tree.ANSWER)
+    assert answer["path"].is_unique
+    for row in answer.itertuples():
+        values = {one.rank: one.subtree_ns for one in whole[whole["path"] == row.path].itertuples()}
+        middle = sorted(values.values())[1:3]
+        assert (row.least_ns, row.most_ns) == (min(values.values()), max(values.values()))
+        assert row.median_subtree_ns == sum(middle) / 2
+        far = {rank: abs(value - sum(middle) / 2) for rank, value in values.items()}
+        assert far[row.furthest_rank] == max(far.values())
+    # What the slow rank does not wait in collectives, which are all of its work here.
+    assert answer["furthest_rank"][0] == 2
+    alone = side_by_side.of_rank(dataset, 2)
+    assert comparable(tree.frame(alone)) == comparable(whole[whole["rank"] == 2])
+
+
+def test_stragglers_are_a_row_for_each_rank(tmp_path: Path) -> None:
+    files = reports(simulated(Job(seed=1, steps=12, slow={2: 300_000})), tmp_path)
+    answer = stragglers.frame(joined_here(files, tmp_path / "run.tracekit"))
+    rows = stragglers.by_rank(answer)
+    assert rows["waited_ns"].sum() == answer["waited_ns"].sum()
+    assert rows["rank"][0] == 2
+    own = answer[(answer["rank"] == 2).fillna(False)]
+    assert rows["waited_ns"][0] == own["waited_ns"].sum()
+    assert rows["first_step"][0] == own["step_index"].min()
+    assert rows["path"][0] == own.iloc[0]["path"]

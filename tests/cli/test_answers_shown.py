@@ -52,7 +52,10 @@ def test_every_question_shows_the_columns_that_answer_it(
 ) -> None:
     check_shown(dataset, analysis, (), monkeypatch)
     if dataset.reports and analysis.NAME not in FORMS and not getattr(analysis, "COMPARES_REPORTS", False):
-        check_shown(dataset, analysis, ("--by", "report"), monkeypatch)
+        shown = command("show", analysis.NAME, dataset.folder, "--by", "report").out
+        assert max(map(len, shown.splitlines())) <= WIDTH
+        is_summary = " median " in " ".join(shown.partition("──")[0].split())
+        assert is_summary or "no matching rows" in shown or analysis.NAME in ("processes", "coverage")
 
 
 def check_shown(dataset: Dataset, analysis, by: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_where_no_module_was_marked_an_empty_answer_tells_so(tmp_path: Path) -> 
     assert show("steps", folder).out.startswith("no matching rows: no steps are known; mark them")
     assert "no copies or memory sets were recorded" in show("copies", folder).out
     assert "no two ranks are known" in show("stragglers", folder).out
-    assert "tracekit html" in show("stragglers", folder).out
+    assert "tracekit show ranks" in show("stragglers", folder).out
 
 
 WRONG = {

@@ -13,15 +13,17 @@ from itertools import pairwise
 _CALLS = {"upload": "cudaMemcpyAsync"}
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 SEND = "ncclDevKernel_SendRecv"
+_MEETS = {"collective": NCCL, "send": SEND}
 
 
 @dataclass(frozen=True)
 class Op:
     """Something that a thread does.
 
-    ``kind`` is ``code``, ``kernel``, ``copy`` (which blocks), ``upload`` (which does not), ``collective``, ``send`` (of
-    two ranks), ``record`` and ``wait`` of event ``key``, ``sync`` (of the device, of the stream, or of event ``key``),
-    ``graph``, ``enter`` and ``leave`` a module, ``step`` and ``end`` of one, ``range`` of code named ``name``; ``give``
+    ``kind`` is ``code``, ``kernel``, ``copy`` (which blocks), ``upload`` (which does not), ``collective`` (of all
+    ranks, or of ``meets`` of them; kernels of NCCL keep their ``name``), ``send`` (of two ranks), ``record`` and
+    ``wait`` of event ``key``, ``sync`` (of the device, of the stream, or of event ``key``), ``graph``, ``enter`` and
+    ``leave`` a module, ``step`` and ``end`` of one, ``range`` of code named ``name``; ``give``
     and ``take`` hand over to another thread. What copies carry is in ``copies``, as :mod:`tests.trace_lines` has it.
     """
 
@@ -33,6 +35,7 @@ class Op:
     nodes: tuple[tuple[int, int], ...] = ()
     vary: float = 1.0  # of launches, and of how soon their work starts
     copies: str = "64"
+    meets: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Work:
     after: list[Work]
     ns: int
     line: str
+    meets: int = 0
     meeting: list[Work] | None = None
     start: int = -1
     end: int = -1
@@ -75,7 +79,7 @@ class Work:
         if self.start < 0 or self.end >= 0:
             return False
         starts = [one.start for one in self.meeting or [self] if one.start >= 0]
-        if self.meeting is None or len(starts) == (2 if SEND in self.line else ranks):
+        if self.meeting is None or len(starts) == (self.meets or ranks):
             self.end = max(starts) + self.ns
         return self.end >= 0
 
@@ -223,12 +227,12 @@ class Rank:
             after += self.before_step
         lasts = ns / machine.interconnect if collective else ns * self.slow
         copies = "memcpy", op.copies
-        kind, name = {"copy": copies, "upload": copies, "collective": ("kernel", NCCL), "send": ("kernel", SEND)}.get(
-            op.kind, ("kernel", op.name)
-        )
+        kind, name = {"copy": copies, "upload": copies}.get(op.kind, ("kernel", op.name))
+        name = _MEETS[op.kind] if collective and not name.startswith("nccl") else name
         line = f"{kind}:{self.number}+{stream} {self.number + 7}/1 {{}} {{}} #{number} {name}"
         made = Work(self.number, self.step, launched, after, round(lasts * machine.device(module, op.name)), line)
         if collective:
+            made.meets = 2 if op.kind == "send" else op.meets
             made.meeting = self.run.meetings.setdefault(op.key, [])
             made.meeting.append(made)
         self.last[lane, stream] = made

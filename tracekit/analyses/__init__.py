@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 QUESTIONS = (
     *("tree", "modules", "classes", "shapes", "layers", "roofline", "memory"),
     *("kernels", "module_kernels", "fusions", "launches", "gaps", "budget", "findings", "steps"),
-    *("phases", "copies", "communication", "stragglers", "clocks", "processes", "coverage"),
+    *("phases", "copies", "communication", "ranks", "stragglers", "clocks", "processes", "coverage"),
 )
 
 

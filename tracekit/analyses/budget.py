@@ -75,10 +75,10 @@ def columns(dataset: Dataset) -> Columns:
 def _answer(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, ids with -1 for none, with one report in memory at a time."""
     modules = hierarchy(dataset)
-    return together([_columns(dataset, *one, modules) for one in _each(dataset, modules)])
+    return together([_columns(dataset, *one, modules) for one in each(dataset, modules)])
 
 
-def _columns(dataset: Dataset, part: Dataset, found: _Found, modules: Hierarchy) -> Columns:
+def _columns(dataset: Dataset, part: Dataset, found: Found, modules: Hierarchy) -> Columns:
     (window, kind, module), (ns,) = sums_by(found.pieces[:3], found.pieces[3:])
     order = np.lexsort(as_one((window, -ns)))
     window, kind, module, ns = (column[order] for column in (window, kind, module, ns))
@@ -92,7 +92,7 @@ def _columns(dataset: Dataset, part: Dataset, found: _Found, modules: Hierarchy)
     }
 
 
-def _of_windows(dataset: Dataset, part: Dataset, found: _Found, rows: Rows) -> Columns:
+def _of_windows(dataset: Dataset, part: Dataset, found: Found, rows: Rows) -> Columns:
     answer = {"report": np.full(rows.size, part.reports[0], object)} if dataset.reports else {}
     ids = (*(values[found.windows.line] for values in found.lines), found.windows.step)
     return answer | {name: values[rows] for name, values in zip(_IDS, ids, strict=True)}
@@ -122,7 +122,7 @@ def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
     modules, parts = hierarchy(dataset), []
     names = ["", *patterns(modules)]
     total = np.zeros((len(KINDS), len(names)), np.int64)
-    for part, found in _each(dataset, modules):
+    for part, found in each(dataset, modules):
         by_kind = dict(zip(_KIND_COLUMNS, found.by_kind().T, strict=True))
         window_ns = found.windows.end - found.windows.start
         parts.append(_of_windows(dataset, part, found, np.arange(window_ns.size)) | {"window_ns": window_ns} | by_kind)
@@ -162,7 +162,7 @@ def _leading(names: list[str], times: list[int]) -> list[tuple[str, float]]:
 
 def by_window(dataset: Dataset) -> tuple[Rows, Ints]:
     """A number for the process and device of every window, and its time by kind, in the order of ``KINDS``."""
-    found = enumerate(found for _, found in _each(dataset, None))
+    found = enumerate(found for _, found in each(dataset, None))
     lines, times = zip(*((one.windows.line + (at << 32), one.by_kind()) for at, one in found), strict=True)
     return np.concatenate(lines), np.concatenate(times)
 
@@ -170,7 +170,7 @@ def by_window(dataset: Dataset) -> tuple[Rows, Ints]:
 def step_lengths(dataset: Dataset) -> Iterator[tuple[Dataset, Ints, Ints]]:
     """Of every report the step of each window, -1 where none is known, and how long it lasts in ns."""
     for part in _reports(dataset):
-        windows = _work_of(part, None)[1]
+        windows = _work_of(part, None, waits=False)[1]
         yield part, windows.step, windows.end - windows.start
 
 
@@ -181,7 +181,7 @@ def waits_of_streams(dataset: Dataset) -> tuple[int, int]:
     return known.size, int((~known).sum())
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """The budget of a report; ``lines`` are the processes and devices of ``windows.line``."""
 
     lines: tuple[Ints, ...]
@@ -207,13 +207,13 @@ def _reports(dataset: Dataset) -> Iterator[Dataset]:
     return dataset.by_report()
 
 
-def _each(dataset: Dataset, modules: Hierarchy | None) -> Iterator[tuple[Dataset, _Found]]:
-    return ((part, _of_one(part, modules)) for part in _reports(dataset))
+def each(dataset: Dataset, modules: Hierarchy | None, *, waits: bool = True) -> Iterator[tuple[Dataset, Found]]:
+    """The budget of every report, by module if these are given; without ``waits`` for last ranks it needs no clocks."""
+    return ((part, _of_one(part, modules, waits)) for part in _reports(dataset))
 
 
-def _of_one(dataset: Dataset, modules: Hierarchy | None) -> _Found:
-    """The budget of a report, by module if these are given."""
-    work, windows = _work_of(dataset, modules)
+def _of_one(dataset: Dataset, modules: Hierarchy | None, waits: bool) -> Found:  # noqa: FBT001
+    work, windows = _work_of(dataset, modules, waits)
     parts, idle = [], []
     ended = np.append(NEVER, np.maximum.accumulate(work.end))
     begun = np.append(work.start, windows.end.max(initial=NEVER))
@@ -228,7 +228,7 @@ def _of_one(dataset: Dataset, modules: Hierarchy | None) -> _Found:
         window, row, start, end = _inside(windows, ended[next_], begun[next_])
         idle.append((window, start, end, next_[row]))
     parts += idle_time.idle_pieces(dataset, modules, work, windows, [*map(np.concatenate, zip(*idle, strict=True))])
-    return _Found(work.lines, windows, Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+    return Found(work.lines, windows, Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True))))
 
 
 def _inside(windows: Windows, start: Ints, end: Ints) -> tuple[Rows, Rows, Ints, Ints]:
@@ -239,7 +239,7 @@ def _inside(windows: Windows, start: Ints, end: Ints) -> tuple[Rows, Rows, Ints,
     return window[lasts].astype(np.int32), row[lasts], start[lasts], end[lasts]
 
 
-def _work_of(dataset: Dataset, modules: Hierarchy | None) -> tuple[Work, Windows]:
+def _work_of(dataset: Dataset, modules: Hierarchy | None, waits: bool) -> tuple[Work, Windows]:  # noqa: FBT001
     table = _of_devices(dataset.table("kernels", _READ))
     kind = np.full(table.num_rows, idle_time.COMPUTE, np.int8)
     kind[labels(table, "kind").among("memcpy", "memset")] = idle_time.COPY
@@ -252,7 +252,8 @@ def _work_of(dataset: Dataset, modules: Hierarchy | None) -> tuple[Work, Windows
     start, end, *borders = axis_of(dataset, groups, [begun, ended, windows.start, windows.end])
     shift = np.zeros(first.size, np.int64)
     shift[line] = start - begun
-    arrived = start + _waited(dataset, line[kind == idle_time.COMMUNICATION], integers(table, "kernel_id"))
+    meets = line[kind == idle_time.COMMUNICATION] if waits else line[:0]
+    arrived = start + _waited(dataset, meets, integers(table, "kernel_id"))
     module = (np.full(line.size, -1) if modules is None else modules.rows(table)).astype(np.int32)
     launch = [integers(table, f"launch_{name}_ns", NEVER) for name in ("start", "end")]
     times = (shift, start, end, np.minimum(arrived, end))

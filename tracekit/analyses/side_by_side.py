@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,12 @@ from tracekit.errors import UsageError
 REPORT, RANK, HOST = "report", "rank", "host"
 #: Texts that tell about figures: rows about the same thing can differ in them.
 _TELLING = ("leading",)
+#: How figures end, the least, median and most of which are a summary; texts of answers that do not say what a row is
+#: about, and numbers that do.
+_FIGURES, _ABOUT = ("ns", "_ns", "_bytes", "_per_s"), ("batch_size", "index")
+_NOT_ABOUT = (*_TELLING, "advice", "unknown", "label")
+#: So many parts are few enough to show each of their rows.
+_FEW = 2
 #: What reports are distinguished by.
 BY = (RANK, REPORT, HOST)
 
@@ -47,6 +53,46 @@ def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) 
     answers = [_keyed(analysis.frame(part, **options), keys) for part, keys in _parts(dataset, by)]
     whole = pd.concat([answer for answer in answers if len(answer)] or answers[:1], ignore_index=True)
     return whole.iloc[_together(whole)].reset_index(drop=True)
+
+
+def of_rank(dataset: Dataset, rank: int) -> Dataset:
+    """The part of a dataset, or of a subtree, that belongs to a rank.
+
+    Raises:
+        UsageError: If there is no such rank.
+    """
+    ranks = {keys[RANK]: part for part, keys in _parts(dataset, RANK)}
+    if rank not in ranks:
+        raise UsageError(f"no report is of rank {rank}; tracekit show ranks lists them")
+    return ranks[rank]
+
+
+def summary(whole: pd.DataFrame, by: str, asked: Sequence[str]) -> pd.DataFrame:
+    """The rows of :func:`frame` about the same thing as one: the least, median and most of a figure that is asked for.
+
+    And the part that is furthest from the median. Answers without such figures, and of few parts, stay as they are.
+    """
+    whole, is_number = whole.convert_dtypes(), pd.api.types.is_numeric_dtype
+    by = REPORT if by == RANK and REPORT in whole and whole[RANK].isna().any() else by
+    figure = next((name for name in asked if name in whole and name.endswith(_FIGURES)), None)
+    texts = [name for name in asked if name in whole and name not in (*BY, *_NOT_ABOUT) and not is_number(whole[name])]
+    # A kernel's module is the one with most of its time, in which ranks can differ.
+    texts = [name for name in texts if name != "module" or "name" not in texts]
+    about = [*texts, *(name for name in _ABOUT if name in asked and name in whole)]
+    if figure is None or not about or whole[by].nunique(dropna=False) <= _FEW:
+        return whole
+    keys = whole[about].map(lambda value: json.dumps(value, default=str)).agg("".join, axis=1)
+    values = whole.assign(thing=keys).groupby(["thing", by], sort=False, dropna=False)[figure].sum().reset_index()
+    things = values.groupby("thing", sort=False)
+    apart = (values[figure] - things[figure].transform("median")).abs()
+    furthest = values.loc[apart.groupby(values["thing"], sort=False).idxmax()].set_index("thing")[by]
+    least, middle, most = (things[figure].agg(how) for how in ("min", "median", "max"))
+    unit = "_gb_per_s" if figure.endswith("_per_s") else f"_{figure.rpartition('_')[2]}"
+    furthest = furthest.astype(object).mask(least == most, None)
+    figures = {f"median_{figure.removeprefix('median_')}": middle, f"least{unit}": least, f"most{unit}": most}
+    answer = whole.assign(thing=keys).drop_duplicates("thing").set_index("thing")[about]
+    answer = answer.assign(**{f"furthest_{by}": furthest}, **figures, **{f"{by}s": things.size()})
+    return answer.reset_index(drop=True)
 
 
 #: What distinguishes a part from the others: the columns in front of its answer.

@@ -18,7 +18,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 NAME = "stragglers"
-ANSWER = ("rank", "waited_ns", "step_index", "path", "collective")
+ANSWER = ("rank", "waited_ns", "share", "path")
 COMPARES_REPORTS = True
 
 _KEYS = ["lane", "step_id", "module", "name"]
@@ -59,6 +59,18 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     if dataset.root is not None:
         table = table[table["module"] >= 0]
     return _answer(dataset, table, rows, ranks.names)
+
+
+def by_rank(answer: pd.DataFrame) -> pd.DataFrame:
+    """The rows of :func:`frame` as one for each last rank: its first step, and the module of most of the waiting."""
+    groups = answer.groupby(["report", "pid", "device"], sort=False, dropna=False)
+    waited = groups["waited_ns"].sum()
+    first = answer.loc[groups["waited_ns"].idxmax()].set_axis(waited.index)
+    figures = {"waited_ns": waited, "share": groups["share"].sum(), "first_step": groups["step_index"].min()}
+    rows = first[["rank", "path"]].assign(**figures, collectives=groups["collectives"].sum()).reset_index()
+    rows = rows.astype(dict.fromkeys(("rank", "pid", "device"), "Int64"))
+    rows = rows.sort_values("waited_ns", ascending=False, kind="stable", ignore_index=True)
+    return rows[["rank", *figures, "path", "collectives", "report", "pid", "device"]]
 
 
 class _Last(NamedTuple):

@@ -52,8 +52,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=("rank", "report", "host"),
         metavar="rank|report|host",
-        help="group results by rank, report or host",
+        help="group results by rank, report or host; of more than two, a terminal shows a row for each thing with the "
+        "least, the median, the most and the one furthest out, and --json and --csv all rows",
     )
+    parser.add_argument("--rank", type=count, metavar="N", help="only this rank")
     parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
     parser.add_argument(
         "--columns",
@@ -87,6 +89,10 @@ def run(args: argparse.Namespace) -> int:
     dataset = opened(place)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
+    if args.rank is not None:
+        from tracekit.analyses.side_by_side import of_rank
+
+        dataset = of_rank(dataset, args.rank)
     choice = Choice(args.depth, args.min_share, args.sort, args.top, args.columns)
     answer = _print(dataset, analysis, options, choice, args)
     return int(bool(args.fail_on) and not set(args.fail_on).isdisjoint(answer["family"].tolist()))

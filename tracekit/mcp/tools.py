@@ -103,10 +103,10 @@ class Tools:
         part = opened if path is None else opened.subtree(path)
         choice = answers.Choice(depth, min_share, sort, max(0, top), columns)
         answer, rows = asking.overview(part, analysis, choice, by, options)
-        shown = choice._replace(columns=columns or _present(asking.columns_to_show(analysis, answer, by), answer))
+        shown = choice._replace(columns=columns or _present(asking.columns_to_show(analysis, rows, by), rows))
         picked = answers.picked(question, rows, shown)
         content: Answer = {"rows": records(picked), "rows_in_all": answers.rows_of(answer)}
-        content["other_columns"] = [name for name in answer if name not in picked]
+        content["other_columns"] = [name for name in rows if name not in picked]
         if answers.is_empty(question, answer):
             content["why_empty"] = str(answers.nothing(question, answer, part))
         command = ["tracekit", "show", question, place, *_flags(path=path, by=by, sort=sort, depth=depth)]

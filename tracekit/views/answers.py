@@ -41,9 +41,10 @@ _EMPTY = {
     "findings": "nothing that would save 1 % or more",
     "copies": "no copies or memory sets were recorded",
     "communication": "no collectives were recorded; name kernels of your own with tracekit parse --collective",
+    "ranks": "only one process and device worked in steps, and ranks are compared with each other",
     "stragglers": (
-        "no two ranks are known to have run the same collective; tracekit show clocks shows why, and the page "
-        "of tracekit html which rank works longest"
+        "no two ranks are known to have run the same collective; tracekit show clocks shows why, and tracekit show "
+        "ranks which rank works longest"
     ),
     "fusions": "no kernel is known to serve several modules",
     "launches": "no launches were recorded, as of a run on the CPU",
@@ -70,6 +71,7 @@ _HEADINGS = {
     "param_bytes": "parameters",
     "subtree_launch_bound_share": "launch-bound share",
     "subtree_param_bytes": "subtree parameters",
+    "slower_share": "slower by",
     "roof_share": "share of the roof",
     "waited_ns": "others waited",
     "tflops_per_s": "TFLOP/s",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from tracekit import analyses
-from tracekit.analyses import budget, tree
+from tracekit.analyses import budget, side_by_side, stragglers, tree
 from tracekit.analyses.base import Analysis, Columns, taken
 from tracekit.analyses.side_by_side import BY
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.views import answers, budget as budget_view, tree as tree_view
 from tracekit.views.answers import Choice
+from tracekit.views.formatting import columns_of
 from tracekit.views.other_tools import meant_question
 
 __all__ = ["BY", "answered", "columns_to_show", "options_of", "overview", "question"]
@@ -56,14 +59,34 @@ def answered(
 def overview(
     dataset: Dataset, analysis: Analysis, choice: Choice, by: str | None, options: dict[str, Any]
 ) -> tuple[Columns, Columns]:
-    """The same for people: of the budget a row for each kind of time, in place of every window."""
-    if analysis is not budget:
-        return answered(dataset, analysis, choice, by, options)
-    answer = budget.overview(dataset) if by is None else budget_view.overview(dataset, by)
-    return answer, answers.chosen(budget.NAME, answer, choice, dataset)
+    """The same for people: of the budget a row for each kind of time, in place of every window.
+
+    Of stragglers a row for each rank, and of many parts side by side one for each thing.
+    """
+    all_rows = choice if by is None else choice._replace(top=None)
+    if analysis is budget:
+        answer = budget.overview(dataset) if by is None else budget_view.overview(dataset, by)
+        rows = answers.chosen(budget.NAME, answer, all_rows, dataset)
+    elif analysis is stragglers and choice == Choice():
+        answer = rows = columns_of(stragglers.by_rank(stragglers.frame(dataset)))
+    else:
+        answer, rows = answered(dataset, analysis, all_rows, by, options)
+    if by is None:
+        return answer, rows
+    if choice.columns is None:
+        asked = [*([] if choice.sort is None else [choice.sort]), *_asked(analysis, answer)]
+        rows = columns_of(side_by_side.summary(pd.DataFrame(rows), by, asked))
+    return answer, taken(rows, slice(choice.top))
+
+
+def _asked(analysis: Analysis, answer: Columns) -> tuple[str, ...]:
+    is_overview = "median_ns" in answer and analysis is budget
+    return ("kind", "median_ns", "share") if is_overview else analysis.ANSWER
 
 
 def columns_to_show(analysis: Analysis, answer: Columns, by: str | None) -> list[str]:
     """The columns that answer the question, the most important first; in front what distinguishes reports."""
-    names = ("kind", "median_ns", "share") if "median_ns" in answer and analysis is budget else analysis.ANSWER
+    if "first_step" in answer or any(name.startswith("furthest_") for name in answer):
+        return [*answer]
+    names = _asked(analysis, answer)
     return [*names] if by is None else answers.side_by_side(answer, by, names)

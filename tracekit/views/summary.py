@@ -117,9 +117,8 @@ def total(dataset: Dataset) -> tuple[int, int]:
 def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) -> Text:
     reports, rows, (number, spent) = _reports(dataset), dataset.manifest["rows"], total(dataset)
     name = plain(reports[0]["source"]["name"]) if not dataset.reports else count(len(reports), "report")
-    own = [reports[at] for at in dict.fromkeys(of_same_processes(reports))]
-    processes = count(sum(len(report["processes"]) for report in own), "process", "processes")
-    devices = ", ".join(_numbered(map(plain, _devices(own, by_process))))
+    processes = count(sum(len(report["processes"]) for report in _different(reports)), "process", "processes")
+    named = ", ".join(_numbered(map(plain, devices(dataset, by_process))))
     return Text.assemble(
         (name, "bold"),
         f"  {' and '.join(_numbered(map(exporter, reports)))}\n",
@@ -127,7 +126,7 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) ->
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], words.node)}\n"
         f"{_steps_line(dataset, 'processes' if any(row['rank'] is None for row in by_process) else 'ranks')}\n",
         (f"{compilation}\n", "yellow") if (compilation := _compilation(dataset)) else "",
-        f"{devices}\n" if devices else "",
+        f"{named}\n" if named else "",
     )
 
 
@@ -136,7 +135,14 @@ def _reports(dataset: Dataset) -> list[dict[str, Any]]:
     return reports
 
 
-def _devices(reports: list[dict[str, Any]], by_process: list[dict[str, Any]]) -> list[str]:
+def _different(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One report of each process: profilers write one for each cycle of a schedule."""
+    return [reports[at] for at in dict.fromkeys(of_same_processes(reports))]
+
+
+def devices(dataset: Dataset, by_process: list[dict[str, Any]]) -> list[str]:
+    """The names of the devices that worked; of reports that do not record which, those of all that they list."""
+    reports = _different(_reports(dataset))
     worked = {(row["report"], row["device"]) for row in by_process}
     known = [
         (report.get("name"), device["device"], device["name"]) for report in reports for device in report["devices"]

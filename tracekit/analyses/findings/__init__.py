@@ -115,7 +115,9 @@ def findings(dataset: Dataset) -> list[Finding]:
     least = max(1, _LEAST_SHARE * steps.step_ns)
     found = []
     for family, candidate in _asked(steps, least):
-        saving = steps.model.saved_ns(candidate.edit, fastest=candidate.fastest)
+        saving = candidate.saves_ns
+        if saving is None:
+            saving = steps.model.saved_ns(candidate.edit, fastest=candidate.fastest)
         most = min(candidate.most_ns, steps.idle_ns) if family.mends_host else candidate.most_ns
         if min(saving, most) >= least:
             found.append(_Saving(min(round((1 + _ERROR) * saving), int(most), steps.step_ns), family, candidate))

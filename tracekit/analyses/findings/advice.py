@@ -20,11 +20,11 @@ CAST = (
     "If they are parameters or constants, keep them in the dtype in which they are used."
 )
 STEADILY = (
-    "In {share:.0%} of the time in which ranks wait, they wait for {who}. "
-    "Compare it with another one (tracekit show budget --by rank): its share of the work, its clocks, its host."
+    "The others wait in collectives for {who}, which works {share:.0%} longer than the median rank{since}, most of all "
+    "in {where}. Compare it with another one: its share of the work, its clocks, its host."
 )
 MOVING = (
-    "Ranks wait for each other, and it is not always the same one that is last. "
+    "Ranks wait for each other in collectives, and none of them is slow in most steps. "
     "Divide the work of a step evenly: batches of equal numbers of tokens, and no rank with work of its own."
 )
 #: What is said of each family, with figures of the finding in braces.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +17,6 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import maxima, sums
 from tracekit.arrays.types import Ints, Rows
 
-#: A rank that the others wait for in more of the time is a steady straggler.
-_STEADY = 0.6
 #: The advice for operations that are no reductions or gathers. What NCCL groups as send_recv is an all-to-all where
 #: the path of its module says so.
 _OPERATIONS = dict.fromkeys(("all_to_all", "dispatch", "combine"), "all_to_all") | dict.fromkeys(
@@ -35,11 +32,14 @@ def exposed(steps: StepRows) -> Iterator[Candidate]:
         table, _, exposed = communication(part, ["kernel_id"])
         time += lookup(exposed, positions(steps.work.kernel, integers(table, "kernel_id")), 0)
     rows = np.flatnonzero((time > 0) & steps.in_step)
-    if rows.size:
+    unproven = steps.model.changing().tasks.meeting[rows] < 0
+    # Of collectives whose ranks are not known nobody can tell how much is waiting for a slow rank.
+    if rows.size and not (steps.ranks.slow and unproven.any()):
         evidence = steps.evidence("kernels", steps.work.kernel[rows], "communication")
         how = steps.advice(_operation(steps, rows, time[rows]))
         text = steps.advice("exposed_communication", how=how)
-        most = steps.per_step(int(time[rows].sum()))
+        # What others are in collectives for longer than the rank with the least of it is waiting for that.
+        most = min(steps.per_step(int(time[rows].sum())), steps.ranks.least_meets_ns)
         yield Candidate(_leading(steps, rows, time[rows]), most, Changing.overlap_communication, evidence, text)
 
 
@@ -59,44 +59,29 @@ def _leading(steps: StepRows, rows: Rows, time: Ints) -> str | None:
     return steps.patterns[int(by_module.argmax()) - 1]
 
 
-class _Waiting(NamedTuple):
-    """Work that waited for its last rank: rows, how long, and the process and device of the last one."""
-
-    rows: Rows
-    ns: Ints
-    last: Rows
-
-
 def straggler(steps: StepRows) -> Iterator[Candidate]:
-    """All waiting for other ranks at once; the module is the one in which most of it is."""
-    waiting = _waiting(steps)
-    if not waiting.rows.size:
+    """Ranks that work longer than the others; without any, all waiting for other ranks at once."""
+    if not steps.work.line.any():
+        return  # one process on one device
+    times = steps.ranks
+    if saved := times.held_up_ns():
+        slowest, *more = times.slow
+        module, evidence = times.most_apart[0][slowest], steps.evidence("kernels", np.zeros(0, np.int64), "ranks")
+        names = " and ".join([times.name(slowest), *([f"{len(more)} more"] if more else [])])
+        where = module or "code outside modules"
+        text = STEADILY.format(who=names, share=times.apart[slowest], since=times.since_step(slowest), where=where)
+        yield Candidate(module, saved, _without_meetings, evidence, text, saves_ns=saved)
         return
-    by_line = sums(waiting.last, waiting.ns, int(steps.work.line.max()) + 1)
-    slowest, share = int(by_line.argmax()), float(by_line.max() / by_line.sum())
-    module = _leading(steps, waiting.rows, waiting.ns)
-    evidence = steps.evidence("kernels", steps.work.kernel[waiting.rows], "stragglers")
-    most = steps.per_step(int(waiting.ns.sum()))
-    text = STEADILY.format(share=share, who=_name(steps, slowest)) if share > _STEADY else MOVING
-    yield Candidate(module, most, _without_meetings, evidence, text, fastest=True)
-
-
-def _waiting(steps: StepRows) -> _Waiting:
     meeting, work = steps.model.changing().tasks.meeting, steps.work
     rows = np.flatnonzero((meeting >= 0) & steps.in_step)
     arrived = maxima(meeting[rows], work.start[rows], int(meeting.max(initial=-1)) + 1)
-    last = np.full(arrived.size, -1)
-    latest = rows[work.start[rows] == arrived[meeting[rows]]]
-    last[meeting[latest]] = work.line[latest]
-    rows = rows[arrived[meeting[rows]] > work.start[rows]]
-    return _Waiting(rows, arrived[meeting[rows]] - work.start[rows], last[meeting[rows]])
+    waited = arrived[meeting[rows]] - work.start[rows]
+    rows, waited = rows[waited > 0], waited[waited > 0]
+    if rows.size:
+        evidence = steps.evidence("kernels", work.kernel[rows], "stragglers")
+        most = steps.per_step(int(waited.sum()))
+        yield Candidate(_leading(steps, rows, waited), most, _without_meetings, evidence, MOVING, fastest=True)
 
 
 def _without_meetings(changing: Changing) -> None:
     changing.tasks = replace(changing.tasks, meeting=np.full(changing.tasks.meeting.size, -1))
-
-
-def _name(steps: StepRows, line: int) -> str:
-    row = int(np.flatnonzero(steps.work.line == line)[0])
-    rank, pid, device = (int(steps.column(name)[row]) for name in ("rank", "pid", "device"))
-    return f"rank {rank}" if rank >= 0 else f"process {pid} on device {device}"

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tracekit.analyses.alignment.clocks import Clock
 from tracekit.analyses.findings.advice import advice, engine_of
+from tracekit.analyses.ranks import RankTimes, measured
 from tracekit.analyses.subtrees import hierarchy, patterns
 from tracekit.analyses.whatif import StepModel
 from tracekit.analyses.whatif.edits import Edit, Removal, Stretches
@@ -46,6 +47,7 @@ class Candidate:
         evidence: ``table``, the first ``ids`` of its rows, their ``count``, and the ``command`` that shows more.
         advice: What to do, in two sentences.
         fastest: Whether mending it makes all processes and devices like the fastest.
+        saves_ns: What mending it saves, if that is known without the model.
         rows: Of what concerns the host in modules, these.
         instead: Whether it takes the place of other candidates for the host in modules of these rows.
     """
@@ -56,6 +58,7 @@ class Candidate:
     evidence: dict[str, Any]
     advice: str
     fastest: bool = False
+    saves_ns: int | None = None
     rows: tuple[int, ...] = ()
     instead: bool = False
 
@@ -286,6 +289,11 @@ class StepRows:
             pieces.append(Stretches(thread[own] + threads, *times))
             ids.append(integers(table, "range_id")[own])
         return Stretches(*(np.concatenate(column) for column in zip(*pieces, strict=True))), np.concatenate(ids)
+
+    @cached_property
+    def ranks(self) -> RankTimes:
+        """What ranks do in their steps."""
+        return measured(self.dataset)
 
     @cached_property
     def phases(self) -> Stretches:

@@ -32,6 +32,8 @@ from tracekit.errors import UsageError
 
 __all__ = ["Changes", "Prediction", "StepModel", "predict"]
 
+_MEETS = ("communication", "communication_wait")
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -98,7 +100,13 @@ class StepModel:
         if changes.no_sync and np.diff(self._found.work.pinned).any():
             others += [self.step_ns(changes, one, fast_copies=True) for one in self._tasks]
         unproven = int(self._unproven.sum())
-        others += [self._waiting_with_others(changes)] if unproven else []
+        if unproven and changes.like_fastest_rank:
+            most = self.step_ns(replace(changes, like_fastest_rank=False))
+            meets = sum(row["ns"] for row in after if row["kind"] in _MEETS)
+            # At best all is as much faster as the fastest rank works less than the slowest.
+            others += [most, round(most * (total - meets) / max(1, most - meets))]
+        elif unproven:
+            others.append(self._waiting_with_others(changes))
         known = (min(total, *others), max(total, *others)) if others else None
         before = sum(row["ns"] for row in self._before)
         names, events = ["*", *patterns(self._modules)], self._found.events
@@ -174,7 +182,9 @@ class StepModel:
             events, rows = events + calls, rows + work
         waited = {budget.NAME: self._waited(times, changes)}
         windows = _Windows(*budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited))))
-        return _by_kind((windows.fastest() if changes.like_fastest_rank else windows).middle())
+        if changes.like_fastest_rank:
+            windows = windows.least() if self._unproven.any() else windows.fastest()
+        return _by_kind(windows.middle())
 
     def _waited(self, times: Times, changes: Changes) -> tuple[Ints, Ints]:
         """The kernels of collectives whose ranks are known, and how long each then waits for the last one."""
@@ -220,6 +230,18 @@ class _Windows(NamedTuple):
         """Those of the process and device whose median is the shortest."""
         parts = [_Windows(self.line[own], self.ns[own]) for own in map(self.line.__eq__, np.unique(self.line))]
         return min(parts, key=lambda part: int(part.middle().sum()), default=self)
+
+    def least(self) -> _Windows:
+        """The window of the process and device that works the least, with the collectives of the one that waits least.
+
+        So it is if all are like the fastest, without knowing who waits for whom.
+        """
+        middles = np.stack([budget.median(self.ns[self.line == line]) for line in np.unique(self.line)])
+        meets = [budget.KINDS.index(kind) for kind in _MEETS]
+        waiting = middles[:, meets].sum(axis=1)
+        one = middles[(middles.sum(axis=1) - waiting).argmin()].copy()
+        one[meets] = middles[waiting.argmin(), meets]
+        return _Windows(np.zeros(1, np.int64), one[None])
 
 
 def _by_kind(middle: Ints) -> list[dict[str, Any]]:

@@ -18,7 +18,6 @@ from tracekit.analyses.subtrees import hierarchy
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
-from tracekit.views.formatting import records
 from tracekit.views.page.changes import changes
 from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels
@@ -124,7 +123,8 @@ def _parts(
     dataset: Dataset, before: Dataset | None, options: dict[str, Any], step: int | None
 ) -> Iterator[dict[str, Any]]:
     heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
-    yield {"about": about(dataset) | {"title": heading}, "coverage": coverage(dataset)}
+    in_processes = processes.frame(dataset)
+    yield {"about": about(dataset, in_processes) | {"title": heading}, "coverage": coverage(dataset)}
     of_steps, windows = budget(dataset)
     yield {"budget": of_steps, "findings": first_findings(dataset)}
     modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
@@ -138,9 +138,8 @@ def _parts(
     yield {"shapes": shapes(dataset, modules, page_nodes)}
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step, step)}
     yield {"memory": memory(dataset, modules, page_nodes, by_step)}
-    in_processes = processes.frame(dataset)
     yield {"steps": steps(by_step, dataset, windows), "processes": by_process(in_processes)}
-    yield {"ranks": ranks(dataset, records(in_processes), windows)}
+    yield {"ranks": ranks(dataset, len(in_processes))}
     yield {"idle": idle(dataset), "launched": launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
     if before is not None:

@@ -27,10 +27,10 @@ def title(dataset: Dataset) -> str:
     return clipped(name if dataset.root is None else f"{name}: {dataset.root}")
 
 
-def about(dataset: Dataset) -> dict[str, Any]:
-    """What was recorded, with what, and how much of it there is."""
+def about(dataset: Dataset, in_processes: pd.DataFrame) -> dict[str, Any]:
+    """What was recorded, with what, and how much of it there is; ``in_processes`` answers ``processes``."""
     reports = dataset.manifest.get("reports", [dataset.manifest])
-    devices = Counter(clipped(device["name"]) for report in reports for device in report["devices"])
+    devices = Counter(map(clipped, summary.devices(dataset, records(in_processes))))
     whole, (number, spent) = dataset.whole, summary.total(dataset)
     exporters = Counter(clipped(summary.exporter(report)) for report in reports)
     return {

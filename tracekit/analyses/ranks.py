@@ -1,0 +1,272 @@
+"""Which rank holds the others up: how much longer than they does it work in a step, since when, and in which module?
+
+Ranks that meet in collectives have steps of one length: a slow rank differs from the others by *own time*, its step
+without exposed communication. It needs no clocks, and nothing about which collectives are the same. A rank is slow if
+its own time is longer than that of the median rank in the same steps, by more than ranks and steps differ anyway.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracekit.analyses import budget, stragglers
+from tracekit.analyses.budget import Found
+from tracekit.analyses.idle_time import COMMUNICATION, COMPUTE, COPY, WAIT
+from tracekit.analyses.subtrees import hierarchy, patterns
+from tracekit.arrays.codes import lookup, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import sums
+from tracekit.arrays.types import Floats, Ints
+from tracekit.dataset.opening import Dataset
+
+NAME = "ranks"
+ANSWER = ("rank", "slower_share", "own_ns", "collectives_ns", "others_waited_ns", "since_step", "path")
+COMPARES_REPORTS = True
+
+_WHO = ("rank", "report", "pid", "device", "host", "gpu")
+_FIGURES = ("step_ns", "own_ns", "work_ns", "collectives_ns", "idle_ns")
+#: A slow rank's own time is longer by so much at the least, and by so many times of what ranks differ by; in so many
+#: steps, or in all, and in no few; in all but a few of them by half of that.
+_NOTABLY, _TIMES, _LEAST_STEPS, _FEW = 0.06, 4.5, 3, 0.25
+_BLOCKED = budget.KINDS.index("host_blocked")
+#: From a median of absolute differences to a standard deviation.
+_DEVIATION = 1.4826
+
+
+class RankTimes(NamedTuple):
+    """What ranks do in their steps, a row for each rank, or process and device where ranks are not known.
+
+    Attributes:
+        who: The columns of :data:`_WHO` of each.
+        line: The row of each report, process and device.
+        step_index: The indices of steps.
+        own_ns: Own time by rank and step, NaN where a step was not recorded.
+        kinds_ns: By rank and kind of the budget, the mean of its steps.
+        steps: How many each has.
+        apart: By rank, by how much longer its own time is than that of the median rank, as a share.
+        since: By rank, the first column from which on it is slow, or -1.
+        modules: Modules, layers that are alike as a pattern; empty for none.
+        modules_ns: Own time by rank and module in the mean of its steps.
+    """
+
+    who: list[dict[str, Any]]
+    line: dict[tuple[str | None, int, int], int]
+    step_index: Ints
+    own_ns: Floats
+    kinds_ns: Floats
+    steps: Ints
+    apart: Floats
+    since: Ints
+    modules: list[str]
+    modules_ns: Floats
+
+    @property
+    def meets_ns(self) -> Floats:
+        """Of each rank the time in collectives."""
+        return np.asarray(self.kinds_ns[:, [COMMUNICATION, WAIT]].sum(axis=1))
+
+    @property
+    def least_meets_ns(self) -> float:
+        """The time in collectives of the rank with the least of it; for what others are in them longer, they wait."""
+        return float(self.meets_ns[self.steps > 0].min()) if (self.steps > 0).sum() > 1 else np.inf
+
+    @property
+    def slow(self) -> list[int]:
+        """The rows of slow ranks, the slowest first."""
+        return [row for row in np.argsort(-self.apart, kind="stable").tolist() if self.since[row] >= 0]
+
+    def name(self, row: int) -> str:
+        """What to call a rank."""
+        who = self.who[row]
+        name = f"rank {who['rank']}" if who["rank"] is not None else f"process {who['pid']} on device {who['device']}"
+        return name if who["host"] is None else f"{name} of {who['host']}"
+
+    def since_step(self, row: int) -> str:
+        """Since when a slow rank is slow, if that is not from the start."""
+        return f" since step {self.step_index[self.since[row]]}" if self.since[row] > 0 else ""
+
+    @property
+    def most_apart(self) -> tuple[list[str | None], Floats]:
+        """Of each rank the module in which it differs most from the median rank, and by how much."""
+        longer = self.modules_ns - np.array([_quantile(column) for column in self.modules_ns.T])
+        most = longer.argmax(axis=1)
+        return [self.modules[module] or None for module in most.tolist()], longer[np.arange(most.size), most]
+
+    def held_up_ns(self) -> int:
+        """What the median step would save if slow ranks worked as long as the slowest of the others."""
+        slow = self.since >= 0
+        if not slow.any():
+            return 0
+        # Of a host that drives several devices, or waits for others: it blocks as long as the slow rank works.
+        blocked = self.kinds_ns[:, _BLOCKED]
+        others = self.own_ns[~slow] - np.maximum(blocked - blocked[slow].max(), 0)[~slow, None]
+        saved = _quantile((_maxima(self.own_ns[slow]) - _maxima(others))[int(self.since[slow].min()) :])
+        waiting = self.meets_ns + blocked
+        return max(0, round(min(float(np.nan_to_num(saved)), float(waiting.max() - waiting[slow].min()))))
+
+
+def frame(dataset: Dataset) -> pd.DataFrame:
+    """Ranks that run a program together, the slowest first.
+
+    Returns:
+        A row per rank (per process and device where ranks are not known): ``rank``, ``slow`` (whether it holds the
+        others up: see above), ``slower_share`` (by how much longer its own time is than that of the median rank in the
+        same steps, in the median since it is slow), ``since_step`` (the index of the first slow step), ``path`` (the
+        module, or layers that are alike, in which its own time differs most from that of the median rank) and
+        ``longer_ns`` (by how much in a step). In the mean of its ``steps``: ``step_ns``, which is the sum of ``own_ns``
+        and ``collectives_ns`` (in which the device does nothing else; the slow rank has the least), ``work_ns``
+        (compute and copies) and ``idle_ns``, the parts of ``own_ns``, and ``others_waited_ns`` (in collectives, added
+        up; null if it is not proven for any rank who waited for whom). ``report``, ``pid``, ``device``, ``host``,
+        ``gpu``.
+
+    Raises:
+        UsageError: If the dataset is a subtree: own time is of whole devices.
+    """
+    return rows(dataset, measured(dataset)).reset_index(drop=True)
+
+
+def rows(dataset: Dataset, times: RankTimes) -> pd.DataFrame:
+    """The rows of :func:`frame`, indexed by those of ``times``."""
+    answer = pd.DataFrame(times.who, columns=_WHO, dtype=object)
+    answer["slow"], answer["slower_share"] = times.since >= 0, times.apart
+    answer["since_step"] = pd.array([None if at < 0 else times.step_index[at] for at in times.since.tolist()], "Int64")
+    answer["path"], answer["longer_ns"] = times.most_apart
+    answer = answer.assign(steps=times.steps, **dict(zip(_FIGURES, _figures(times), strict=True)))
+    answer["others_waited_ns"] = _others_waited(dataset, times) if len(answer) > 1 else None
+    order = ["rank", "slow", "slower_share", *_FIGURES, "others_waited_ns", "since_step", "path", "longer_ns", "steps"]
+    answer = answer[[*order, *_WHO[1:]]].astype(dict.fromkeys(("rank", "pid", "device"), "Int64"))
+    answer = answer.sort_values(["slow", "slower_share"], ascending=False, kind="stable")
+    return answer if len(answer) > 1 else answer.iloc[:0]
+
+
+def _figures(times: RankTimes) -> tuple[Floats, ...]:
+    """The columns of :data:`_FIGURES`."""
+    step, kinds = times.kinds_ns.sum(axis=1), times.kinds_ns
+    work, meets = kinds[:, [COMPUTE, COPY]].sum(axis=1), times.meets_ns
+    return step, step - meets, work, meets, step - meets - work
+
+
+class _Lines(NamedTuple):
+    """The windows of all lines: their rows, indices of steps and times by kind."""
+
+    who: dict[tuple[object, ...], dict[str, Any]]
+    line: dict[tuple[str | None, int, int], int]
+    row: list[Ints]
+    step_index: list[Ints]
+    kinds: list[Ints]
+    modules: defaultdict[int, Any]
+
+
+def measured(dataset: Dataset) -> RankTimes:
+    """What ranks do in their steps."""
+    modules = hierarchy(dataset)
+    names, alike = np.unique([*patterns(modules), ""], return_inverse=True)
+    lines = _Lines({}, {}, [], [], [], defaultdict(int))
+    for part, found in budget.each(dataset, modules, waits=False):
+        _add(lines, part, found, alike)
+    number = len(lines.who)
+    row, index, kinds = (np.concatenate([*column, none]) for column, none in zip(lines[2:5], _NONE, strict=True))
+    steps = np.bincount(row, minlength=number)
+    own = kinds.sum(axis=1) - kinds[:, [COMMUNICATION, WAIT]].sum(axis=1)
+    index, column = np.unique(index, return_inverse=True)
+    by_step = np.full((number, index.size), np.nan)
+    by_step[row, column] = own
+    apart, since = _apart(by_step)
+    since[:] = np.where(kinds[:, [COMMUNICATION, WAIT]].any(), since, -1)
+    mean = np.stack([sums(row, times, number) for times in kinds.T], axis=1) / np.maximum(steps, 1)[:, None]
+    by_module = np.array([lines.modules[at] / max(1, steps[at]) for at in range(number)]).reshape(number, names.size)
+    who = [*lines.who.values()]
+    return RankTimes(who, lines.line, index, by_step, mean, steps, apart, since, names.tolist(), by_module)
+
+
+_NONE = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, len(budget.KINDS)), np.int64))
+
+
+def _add(lines: _Lines, part: Dataset, found: Found, alike: Ints) -> None:
+    """Adds the windows of a report. Those of no step count where there are no others."""
+    windows, kinds = found.windows, found.by_kind()
+    steps = part.table("steps", ["step_id", "index"])
+    index = lookup(integers(steps, "index"), positions(windows.step, integers(steps, "step_id")))
+    if np.unique(np.stack([windows.line, index]), axis=1).shape[1] < index.size:
+        index = np.concatenate([np.arange(count) for count in np.bincount(windows.line)])
+    rows = np.array([_row(lines, part, int(pid), int(device)) for pid, device in zip(*found.lines, strict=True)], int)
+    counted = (windows.step >= 0) | (windows.step.max(initial=-1) < 0)
+    lines.row.append(rows[windows.line][counted])
+    lines.step_index.append(index[counted])
+    lines.kinds.append(kinds[counted])
+    pieces, own = found.pieces, ~np.isin(found.pieces.kind, (COMMUNICATION, WAIT)) & counted[found.pieces.window]
+    for line, row in enumerate(rows.tolist()):
+        mine = own & (windows.line[pieces.window] == line)
+        lines.modules[row] += sums(alike[pieces.module[mine]], pieces.ns[mine], int(alike.max()) + 1)
+
+
+def _row(lines: _Lines, part: Dataset, pid: int, device: int) -> int:
+    """The row of a process and device: several reports of a rank share one."""
+    entry = part.manifest["reports"][0] if part.reports else part.manifest
+    rank = next((claim["rank"] for claim in entry.get("ranks", ()) if claim["pid"] == pid), None)
+    report = entry["name"] if part.reports else None
+    gpu = next((one["name"] for one in entry["devices"] if one["device"] == device), None)
+    known = (rank, report, pid, None if device < 0 else device, entry["source"].get("host"), gpu)
+    key = (report, pid, device) if rank is None else (rank, device)
+    lines.who.setdefault(key, dict(zip(_WHO, known, strict=True)))
+    lines.line[report, pid, device] = [*lines.who].index(key)
+    return lines.line[report, pid, device]
+
+
+def _apart(own_ns: Floats) -> tuple[Floats, Ints]:
+    """By how much longer each rank's own time is than that of the median rank, and the column since which it is slow.
+
+    A rank is slow from where on its differences add up to more than half of what is notable, if most of them then are.
+    """
+    middle = np.array([_quantile(column) for column in own_ns.T])
+    ratio = own_ns / np.maximum(middle, 1) - 1
+    apart = np.array([_quantile(row) for row in ratio])
+    since, slow = np.full(apart.size, -1), np.zeros(apart.size, bool)
+    while True:
+        # What ranks differ by is told by those that are not slow.
+        spread = _DEVIATION * _quantile(np.abs(apart[~slow] - _quantile(apart[~slow])))
+        found = [_slow_from(each, max(_NOTABLY, _TIMES * spread)) for each in ratio]
+        since[~slow] = np.array(found, np.int64)[~slow]
+        if (since[~slow] < 0).all():
+            break
+        slow = since >= 0
+    apart[slow] = [_quantile(each[first:]) for each, first in zip(ratio[slow], since[slow], strict=True)]
+    return np.nan_to_num(apart), since
+
+
+def _slow_from(longer: Floats, notable: float) -> int:
+    """The column from which on a rank is slow, or -1."""
+    columns = np.flatnonzero(~np.isnan(longer))
+    beyond = np.clip(longer[columns], -2 * notable, 2 * notable) - notable / 2
+    later = columns[int(np.argmin([0.0, *np.cumsum(beyond)])) :]
+    lasts = later.size >= max(min(_LEAST_STEPS, columns.size), _FEW * columns.size, 1)
+    most, few = (_quantile(longer[later], share) for share in (0.5, _FEW))
+    return int(later[0]) if lasts and most >= notable and few >= notable / 2 else -1
+
+
+def _quantile(values: Floats, share: float = 0.5) -> float:
+    """A quantile of what is known, the median without ``share``; of two values the smaller one."""
+    known = np.sort(values[~np.isnan(values)])
+    return float(known[int((known.size - 1) * share)]) if known.size else np.nan
+
+
+def _maxima(own_ns: Floats) -> Floats:
+    """The most of each column, NaN if nothing is known."""
+    known = np.where(np.isnan(own_ns), -np.inf, own_ns).max(axis=0, initial=-np.inf)
+    return np.asarray(np.where(np.isinf(known), np.nan, known))
+
+
+def _others_waited(dataset: Dataset, times: RankTimes) -> NDArray[Any]:
+    """How long others waited for each rank in a step, as far as it is proven."""
+    table = stragglers.frame(dataset)
+    known = table[table["pid"].notna()]
+    reports = [name if dataset.reports else None for name in known["report"].tolist()]
+    total = np.zeros(len(times.who))
+    for report, pid, device, ns in zip(reports, known["pid"], known["device"], known["waited_ns"], strict=True):
+        total[times.line[report, int(pid), -1 if device is None else int(device)]] += ns
+    return total / np.maximum(times.steps, 1) if len(known) else np.full(total.size, None)
