@@ -17,7 +17,7 @@ from torch import nn
 
 torch.manual_seed(0)
 ran, x = [], torch.randn(2, 4)
-nn.modules.module.register_module_forward_pre_hook(lambda module, _: ran.append(module))
+hook = nn.modules.module.register_module_forward_pre_hook(lambda module, _: ran.append(module))
 
 class Net(nn.Module):
     def __init__(self):
@@ -58,6 +58,9 @@ def main():
             names.setdefault(module, name)
     with open("truth.json", "w") as file:
         json.dump([names.get(module, "?") for module in ran], file)
+    hook.remove()
+    if "part" in globals():  # it outlives its whole
+        ran.clear()
 """
 PROGRAMS = {
     "parts are validated first": """
@@ -180,3 +183,19 @@ def test_a_part_that_ran_first_is_skipped_by_the_path_in_its_whole(place: Place)
     run(place, PROGRAMS["parts are validated first"], "--skip", "Net.enc*", "--", sys.executable, "model.py")
     recorded, truth = calls(place)
     assert recorded == [name for name in truth if not name.startswith("Net.enc")]
+
+
+OUTLIVES = """
+    global part
+    part = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    part(x)
+    whole = Around(part)
+    for _ in range(2): whole(x)
+    return whole
+"""
+
+
+def test_a_part_keeps_the_name_in_its_whole_when_that_is_gone(place: Place) -> None:
+    run(place, OUTLIVES, "model.py")
+    recorded, truth = calls(place)
+    assert recorded == truth

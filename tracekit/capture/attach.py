@@ -19,12 +19,14 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
-from tracekit.capture.frames import around_calls, call_of_torch, never_compiled
+from tracekit.capture.emit import Lane, Unmarked
+from tracekit.capture.frames import around_calls, call_of_torch, may_compile, never_compiled
 from tracekit.capture.marks import WRAPPED, Marks, Switch
 
 _MARKS = "_marks_of_calls"
-#: Called with every module that is about to run, before its marks are looked for; whether those inside matter.
-_watching: list[Callable[[nn.Module], bool]] = []
+#: Called with every module that is about to run outside all marked calls of a lane; whether the call matters.
+_watching: list[tuple[Lane, Callable[[nn.Module], bool]]] = []
+_MARKED = frozenset((Marks, Unmarked))
 #: Called with every module without marks that is about to run.
 finders: list[Callable[[nn.Module], object]] = []
 #: One for each of the marks and watchers; threads may put on and take off at the same time.
@@ -54,11 +56,16 @@ class AnyMarks(Protocol):
         """Runs after a call, also one that raised; its output is None then."""
 
 
-class _ModuleMarks(list[AnyMarks]):
+class _ModuleMarks:
     """The marks of a module and its shallow copies. Other copies have none, since no code could remove them."""
 
-    def __deepcopy__(self, _memo: dict[int, object]) -> list[AnyMarks]:
-        return []
+    __slots__ = ("each",)
+
+    def __init__(self) -> None:
+        self.each: tuple[AnyMarks, ...] = ()
+
+    def __deepcopy__(self, _memo: dict[int, object]) -> None:
+        return None
 
     @override
     def __reduce__(self) -> tuple[object, ...]:
@@ -66,57 +73,52 @@ class _ModuleMarks(list[AnyMarks]):
 
 
 @partial(never_compiled, calls_too=False)
-def _called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the module
-    if is_dynamo_compiling() or _thread.unwatched or not (_watching or finders or _MARKS in module.__dict__):
+def _called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401, C901, PLR0912 - each function called here costs every call of the user's modules
+    if is_dynamo_compiling() or (_watching and _thread.unwatched):
         return call_of_torch(module, *args, **kwargs)
+    for lane, watch in _watching:
+        if not ((opened := lane.open) and opened[-1].__class__ in _MARKED) and not watch(module):
+            return _unwatched(module, args, kwargs)
+    begun = there.each if (there := module.__dict__.get(_MARKS)) else ()
+    if not begun and finders:
+        begun = _found(module)
     output = None
-    there = module.__dict__.get(_MARKS, ())
-    if len(there) == 1 and not _watching and "_initialize_hook" not in module.__dict__:  # as below, in half the time
-        (marks,) = there
-        try:
-            marks.before(module, args, kwargs)
-            output = call_of_torch(module, *args, **kwargs)
-        finally:
-            marks.after(module, args, output)
-        return output
-    begun: list[AnyMarks] = []
     try:
-        _begin(begun, module, args, kwargs)
-        output = call_of_torch(module, *args, **kwargs)
+        if begun and "_initialize_hook" in module.__dict__:  # a lazy module becomes what it is before all else
+            module._infer_parameters(module, args, kwargs)  # type: ignore[operator]
+        for each in begun:
+            each.before(module, args, kwargs)
+        if may_compile() is None and module._compiled_call_impl is None:  # as below, with arguments packed once less
+            output = module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        else:
+            output = call_of_torch(module, *args, **kwargs)
     finally:
-        _end(begun, module, args, output)
+        for each in begun:
+            each.after(module, args, output)
     return output
 
 
-@never_compiled
-def _begin(begun: list[AnyMarks], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    matters = [watch(module) for watch in _watching]
-    if matters and not any(matters):
-        _thread.unwatched = True
-        return
-    if not (there := module.__dict__.get(_MARKS)):
-        for find in finders:
-            find(module)
-        there = module.__dict__.get(_MARKS, ())
-    begun += there
-    if begun and "_initialize_hook" in module.__dict__:  # a lazy module becomes what it is before all else
-        module._infer_parameters(module, args, kwargs)  # type: ignore[operator]
-    for each in begun:
-        each.before(module, args, kwargs)
+@partial(never_compiled, calls_too=False)
+def _unwatched(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the module
+    _thread.unwatched = True
+    try:
+        return call_of_torch(module, *args, **kwargs)
+    finally:
+        _thread.unwatched = False
 
 
 @never_compiled
-def _end(begun: list[AnyMarks], module: nn.Module, args: tuple[Any, ...], output: object) -> None:
-    _thread.unwatched = False
-    for each in begun:
-        each.after(module, args, output)
+def _found(module: nn.Module) -> tuple[AnyMarks, ...]:
+    for find in finders:
+        find(module)
+    return all_marks_on(module)
 
 
 def attach(module: nn.Module, marks: AnyMarks) -> None:
     """Puts marks on a module."""
     if not isinstance(there := vars(module).get(_MARKS), _ModuleMarks):
         there = vars(module)[_MARKS] = _ModuleMarks()
-    there.append(marks)
+    there.each = (*there.each, marks)
     _users.append(marks)
     around_calls(_called)
 
@@ -124,26 +126,27 @@ def attach(module: nn.Module, marks: AnyMarks) -> None:
 def detach(module: nn.Module | None, marks: AnyMarks) -> None:
     """Takes marks off. A call that is running still ends with them; None is a module that is gone."""
     _ends(marks)
-    there = [] if module is None else vars(module).get(_MARKS, [])
-    if marks in there:
-        there.remove(marks)
-    if module is not None and not there:
+    if module is None:
+        return
+    if isinstance(there := vars(module).get(_MARKS), _ModuleMarks):
+        there.each = tuple(each for each in there.each if each is not marks)
+    if not all_marks_on(module):
         vars(module).pop(_MARKS, None)
 
 
 @contextmanager
-def watched_calls(watch: Callable[[nn.Module], bool]) -> Iterator[None]:
-    """While the block runs, announces every call of a module before its marks are looked for.
+def watched_calls(lane: Lane, watch: Callable[[nn.Module], bool]) -> Iterator[None]:
+    """While the block runs, announces every call of a module outside the marked calls of a lane.
 
-    Once all that watch answer that it does not matter, calls inside it cost next to nothing.
+    If the answer is that it does not matter, calls inside it cost next to nothing.
     """
-    _watching.append(watch)
+    _watching.append((lane, watch))
     _users.append(watch)
     around_calls(_called)
     try:
         yield
     finally:
-        _watching.remove(watch)
+        _watching.remove((lane, watch))
         _ends(watch)
 
 
@@ -158,9 +161,10 @@ def is_compiled(module: nn.Module) -> bool:
     return WRAPPED in module._modules or vars(module).get("_compiled_call_impl") is not None
 
 
-def all_marks_on(module: nn.Module) -> list[AnyMarks]:
+def all_marks_on(module: nn.Module) -> tuple[AnyMarks, ...]:
     """All marks on a module."""
-    return [*vars(module).get(_MARKS, ())]
+    there = vars(module).get(_MARKS)
+    return there.each if isinstance(there, _ModuleMarks) else ()
 
 
 def marks_on(module: nn.Module) -> Iterator[Marks]:

@@ -36,6 +36,8 @@ def never_compiled(hook: _Hook, *, calls_too: bool = True) -> _Hook:
 _CALL_OF_TORCH = nn.Module._wrapped_call_impl.__code__
 #: Makes a call as torch does; Dynamo finds what it compiled by the code.
 call_of_torch = FunctionType(_CALL_OF_TORCH, nn.Module._wrapped_call_impl.__globals__, _CALL_OF_TORCH.co_name)
+#: What Dynamo does with the next frames of this thread; None if it leaves all as they are.
+may_compile: Callable[[], object] = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: False)
 
 
 def _tracekit_called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401

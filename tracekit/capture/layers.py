@@ -141,6 +141,9 @@ class LayerMarkers:
             if new_path(marks.path, paths) != path:
                 paths[marks.path] = path
         for marks, module, path in moved:
+            part = marks.switch.model
+            if path and isinstance(part, LayerMarkers) and part.model is module:
+                part._prefix = path  # also once the whole is gone
             if marks.path != path:
                 _move(marks, module, path)
         self._looked = _look(model, self._prefix, self._emitter.lane, self._selection)

@@ -9,7 +9,7 @@ show wrong times. To Dynamo they are not there, by a constant that costs neither
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
@@ -42,8 +42,8 @@ MOST_PARTS = 1_024
 Described = tuple[torch.Size, torch.dtype, torch.device]
 #: None means too many tensors to describe.
 Tensors = tuple[Described, ...] | None
-#: Names of keyword arguments, and the tensors of every positional and keyword argument.
-CallKey = tuple[tuple[str, ...], tuple[Tensors, ...], tuple[Tensors, ...]]
+#: Names of keyword arguments, then what tensors there are in each of the arguments: see :func:`call_key`.
+CallKey = tuple[object, ...]
 
 _OTHER, _TENSOR, _SEQUENCE, _MAPPING, _DATACLASS = range(5)
 #: What values of a type are; telling it takes longer than all else here.
@@ -100,9 +100,9 @@ class Marks:
         self.lane = emitter.lane
         self.close = emitter.close
         self.opener = emitter.opener
-        self.call_openers: dict[object, Callable[[], object]] = {}
-        self.recompute_openers: dict[object, Callable[[], object]] = {}
-        self.result_openers: dict[object, Callable[[], object]] = {}
+        self.call_openers: dict[CallKey, Callable[[], object]] = {}
+        self.recompute_openers: dict[CallKey, Callable[[], object]] = {}
+        self.result_openers: dict[CallKey, Callable[[], object]] = {}
         self.unmarked = Unmarked()
         #: Whether any call has been marked.
         self.called = False
@@ -117,22 +117,14 @@ class Marks:
             opened.append(self.unmarked)
             return
         if opened and (around := opened[-1]).__class__ is Marks:
-            if around.wraps == id(module):
+            if around.wraps and around.wraps == id(module):
                 return
             if around.switch is not self.switch and around.switch not in self.switch.met:
                 self._meet(around.switch)
         try:
             openers = self.recompute_openers if _graph_task() >= 0 else self.call_openers
-            key: Described | CallKey
-            single = not kwargs and len(args) == 1 and type(args[0]) is Tensor
-            if _tracing() is not None:
-                key = unobserved(call_key, args, kwargs or {})
-            elif single and not _modes():
-                key = _described(*args)
-            else:
-                with DisableTorchFunction():
-                    key = _described(*args) if single else call_key(args, kwargs or {})
-            opener = openers.get(key) or unobserved(self._new_call_opener, module, key, openers)
+            key = call_key(args, kwargs)
+            opener = openers.get(key) or unobserved(self._new_call_opener, module, args, kwargs, key, openers)
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
             class_name = type(unwrapped(module)).__name__
@@ -154,16 +146,8 @@ class Marks:
         opened.pop()
         self.close()
         try:
-            key: Described | Tensors
-            single = type(output) is Tensor
-            if _tracing() is not None:
-                key = unobserved(tensors_in, output)
-            elif single and not _modes():
-                key = _described(output)
-            else:
-                with DisableTorchFunction():
-                    key = _described(output) if single else tensors_in(output)
-            opener = self.result_openers.get(key) or unobserved(self._new_result_opener, module, key)
+            key = call_key(output if type(output) is tuple else (output,))
+            opener = self.result_openers.get(key) or unobserved(self._new_result_opener, module, output, key)
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot describe a result of %s", self.path, exc_info=True)
             opener = self.opener(formatting.result(self.path, type(module).__name__, None))
@@ -209,32 +193,36 @@ class Marks:
         return False
 
     def _new_call_opener(
-        self, module: Module, key: Described | CallKey, openers: dict[object, Callable[[], object]]
+        self,
+        module: Module,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object] | None,
+        key: CallKey,
+        openers: dict[CallKey, Callable[[], object]],
     ) -> Callable[[], object]:
         self.called = True
         module = unwrapped(module)
-        args, kwargs = ((key,), {}) if isinstance(key[0], torch.Size) else call_tensors(key)
+        positional, by_name = call_tensors(args, kwargs)
         text = formatting.call(
             self.path,
             type(module).__name__,
             params=_params(module),
-            inputs=marker_tensors(args),
-            kwargs={name: marker_tensors(tensors) for name, tensors in kwargs.items()},
+            inputs=marker_tensors(positional),
+            kwargs={name: marker_tensors(tensors) for name, tensors in by_name.items()},
             static_params=settings_of(module),
             phase=_phase(),
         )
         return self._remembered(openers, key, self.opener(text))
 
-    def _new_result_opener(self, module: Module, key: Described | Tensors) -> Callable[[], object]:
-        if key == ():
+    def _new_result_opener(self, module: Module, output: object, key: CallKey) -> Callable[[], object]:
+        if (tensors := tensors_in(output)) == ():
             return self._remembered(self.result_openers, key, nothing)
-        tensors = (key,) if key and isinstance(key[0], torch.Size) else key
         path = self.path.replace("(input)", "(output)")
         text = formatting.result(path, type(unwrapped(module)).__name__, marker_tensors(tensors))
         return self._remembered(self.result_openers, key, self.opener(text))
 
     def _remembered(
-        self, texts: dict[object, Callable[[], object]], key: object, opener: Callable[[], object]
+        self, texts: dict[CallKey, Callable[[], object]], key: CallKey, opener: Callable[[], object]
     ) -> Callable[[], object]:
         switch = self.switch
         if len(texts) >= _MOST_TEXTS or self.generation != switch.generation:
@@ -316,47 +304,44 @@ def _kind(of: type) -> int:
 
 
 def _described(tensor: torch.Tensor) -> Described:
-    return tensor.shape, tensor.dtype, tensor.device
+    with DisableTorchFunction():
+        return tensor.shape, tensor.dtype, tensor.device
 
 
 def tensors_in(value: object) -> Tensors:
     """Shape, dtype and device of the tensors in a structure; None if there is too much to search."""
-    if type(value) is tuple and len(value) < MOST_PARTS - 1:  # as below, in half the time
-        described = []
-        for item in value:
-            if (kind := _kinds.get(type(item))) == _TENSOR:
-                described.append((item.shape, item.dtype, item.device))
-            elif kind != _OTHER:
-                break
-        else:
-            return tuple(described)
     tensors = all_tensors(value)
     return None if tensors is None else tuple(map(_described, tensors))
 
 
-def _each(values: Iterable[Any]) -> tuple[Tensors, ...]:
-    described: list[Tensors] = []
-    for value in values:
-        kind = _kinds.get(type(value))
-        if kind == _TENSOR:
-            described.append(((value.shape, value.dtype, value.device),))
+def call_key(args: tuple[object, ...], kwargs: Mapping[str, object] | None = None) -> CallKey:
+    """What makes the text of a call another one; looking at tensors runs no code of theirs or of modes."""
+    if _tracing() is not None:
+        return unobserved(_key, args, kwargs)
+    if _modes():
+        with DisableTorchFunction():
+            return _key(args, kwargs)
+    return _key(args, kwargs)
+
+
+def _key(args: tuple[object, ...], kwargs: Mapping[str, object] | None) -> CallKey:
+    if len(args) == 1 and not kwargs and type(tensor := args[0]) is Tensor:  # as below, in half the time
+        return tensor.shape, tensor.dtype, tensor.device
+    key: list[object] = [*kwargs] if kwargs else []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if type(value) is Tensor:
+            key += (value.shape, value.dtype, value.device)
+        elif type(value) is tuple:
+            key.append(_key(value, None))
         else:
-            described.append(() if kind == _OTHER else tensors_in(value))
-    return tuple(described)
+            key.append(() if _kinds.get(type(value)) == _OTHER else tensors_in(value))
+    return tuple(key)
 
 
-def call_key(args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallKey:
-    """What makes the text of a call another one."""
-    return tuple(kwargs), _each(args), _each(kwargs.values())
-
-
-def call_tensors(key: CallKey) -> tuple[Tensors, dict[str, Tensors]]:
+def call_tensors(args: tuple[object, ...], kwargs: Mapping[str, object] | None) -> tuple[Tensors, dict[str, Tensors]]:
     """The tensors of a call: positional, then by keyword. Keyword arguments without tensors are left out."""
-    names, args, values = key
-    positional = [tensor for tensors in args for tensor in tensors or ()]
-    too_many = None in args or len(positional) >= MOST_PARTS
-    by_name = {name: tensors for name, tensors in zip(names, values, strict=True) if tensors != ()}
-    return None if too_many else tuple(positional), by_name
+    by_name = {name: tensors_in(value) for name, value in (kwargs or {}).items()}
+    return tensors_in(args), {name: tensors for name, tensors in by_name.items() if tensors != ()}
 
 
 def marker_tensors(tensors: Tensors) -> list[MarkerTensor] | None:

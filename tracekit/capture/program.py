@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 from tracekit.capture.attach import marks_on, watched_calls
-from tracekit.capture.emit import Unmarked, default_emitter, nothing
-from tracekit.capture.frames import generating_model
+from tracekit.capture.emit import default_emitter, nothing
+from tracekit.capture.frames import generating_model, never_compiled
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers
-from tracekit.capture.marks import Marks, in_backward_pass, unwrapped
+from tracekit.capture.marks import in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
 from tracekit.capture.steps import on_step
 from tracekit.errors import TracekitError
@@ -174,7 +174,7 @@ class RootMarkers:
 
     def __enter__(self) -> Self:
         self._watching.enter_context(self._training)
-        self._watching.enter_context(watched_calls(self._before))
+        self._watching.enter_context(watched_calls(default_emitter().lane, self._before))
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -188,6 +188,7 @@ class RootMarkers:
         for handle in self._handles:
             handle.enabled = on
 
+    @never_compiled
     def _before(self, module: nn.Module) -> bool:
         try:
             if self._begins(module) and self._on:
@@ -201,9 +202,6 @@ class RootMarkers:
         return self._on
 
     def _begins(self, module: nn.Module) -> bool:
-        opened = default_emitter().lane.open
-        if opened and isinstance(opened[-1], Marks | Unmarked):
-            return False
         if not in_backward_pass():
             updated = self._training.updated(module)
             self._called(module, updated)

@@ -34,7 +34,7 @@ from tracekit.capture.attach import marks_on
 from tracekit.capture.emit import nothing
 from tracekit.capture.frames import failed_call
 from tracekit.capture.garbage import collection_markers
-from tracekit.capture.marks import Tensors, all_tensors, call_key, call_tensors, marker_tensors, unwrapped
+from tracekit.capture.marks import Tensors, all_tensors, call_tensors, marker_tensors, unwrapped
 from tracekit.capture.program import Compiling, Marking, Settings, marked_program
 from tracekit.capture.schedule import Schedule, Window
 from tracekit.capture.steps import step
@@ -320,7 +320,7 @@ def _failed_call(error: BaseException) -> str:
         return ""
     name = type(unwrapped(call.module)).__name__
     paths = [marks.path for marks in marks_on(call.module) if marks.path]
-    positional, by_name = call_tensors(call_key(call.args, call.kwargs))
+    positional, by_name = call_tensors(call.args, call.kwargs)
     texts = [_shapes(positional), *(f"{name}={_shapes(tensors)}" for name, tensors in by_name.items())]
     given = ", ".join(text for text in texts if text)
     place = f"{paths[0]} ({name})" if paths else name
