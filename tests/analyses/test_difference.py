@@ -400,6 +400,13 @@ def test_a_kind_of_steps_that_comes_or_goes_does_not_pass(tmp_path: Path, side: 
     assert said(*pair)[0] == 0
 
 
+def test_runs_of_which_no_steps_are_alike_do_not_pass(tmp_path: Path) -> None:
+    before, after = (parsed(tmp_path, f"{size}", serving(*[("DECODE", size, 500)] * 5)) for size in (8, 16))
+    code, text = said(before, after, "--fail-over", "5%")
+    assert code == 3
+    assert "no steps of the same kind and size in both datasets, cannot be compared: step decode" in text
+
+
 def test_a_module_whose_time_was_none_before_does_not_pass(tmp_path: Path) -> None:
     before = parsed(tmp_path, "a", steps(*["gemm 0"] * 5))
     after = parsed(tmp_path, "b", steps(*["gemm 50"] * 5))
@@ -541,3 +548,29 @@ def test_several_equal_baselines_let_small_changes_pass_as_before(tmp_path: Path
     outcome = command("diff", *same, slow, "--fail-over", "2%")
     assert outcome.code == 3
     assert "gelu" in outcome.out
+
+
+def layered(seed: int, slow: float = 1.0) -> str:
+    """Ten steps of twelve layers that vary by 0.3 % between runs, and by 1 % between steps; one may be slow."""
+    chance, lines = np.random.default_rng(seed), []
+    level = 20_000 * chance.normal(1, 0.003, 12) * np.where(np.arange(12) == 5, slow, 1)
+    for step, times in enumerate((level * chance.normal(1, 0.01, (10, 12))).astype(int).tolist()):
+        start = step * 400_000
+        lines.append(f"range 1 {start} {start + 399_000} {{'Step': {step}, 'Name': 'ProfilerStep', 'Kind': 'train'}}")
+        for layer, time in enumerate(times):
+            begin, number = start + 10 + 30_000 * layer, 12 * step + layer
+            lines += [
+                f"range 1 {begin} {begin + 29_000} {{'Module': 'top.{layer}'}}",
+                f"launch 1 {begin + 1} {begin + 2} #{number}",
+                f"kernel 1 {begin + 3} {begin + 3 + time} #{number} gemm",
+            ]
+    return "\n".join(lines)
+
+
+def test_three_baselines_are_enough_for_a_layer_that_is_5_percent_slower(tmp_path: Path) -> None:
+    baselines = [parsed(tmp_path, f"base{seed}", layered(seed)).folder for seed in (1, 2, 3)]
+    for seed in (4, 5):
+        equal, slow = (parsed(tmp_path, f"{share}{seed}", layered(seed, share)).folder for share in (1.0, 1.05))
+        assert command("diff", *baselines, equal, "--fail-over", "2%").code == 0
+        outcome = command("diff", *baselines, slow, "--fail-over", "2%", "--json")
+        assert [row["path"] for row in json.loads(outcome.out)["failed"]] == ["top.5"]

@@ -126,11 +126,15 @@ def test_two_datasets_are_compared_and_changes_predicted(tmp_path: Path) -> None
 
     async def asked() -> list[dict[str, Any]]:
         async with Client(server([tmp_path], tmp_path)) as client:
-            compared = await called(client, "diff", {"before": "llama_graphs", "after": "llama_graphs_changed"})
+            runs = {"before": "llama_graphs", "after": "llama_graphs_changed"}
+            compared = await called(client, "diff", runs)
+            several = await called(client, "diff", {**runs, "before": ["llama_graphs", "llama_graphs"]})
             changes = {"scale": {"*": 0.5}, "no_launch_cost": ["*"], "overlap_communication": True}
-            return [compared, await called(client, "whatif", {"dataset": "llama_eager", **changes})]
+            return [compared, several, await called(client, "whatif", {"dataset": "llama_eager", **changes})]
 
-    compared, predicted = asyncio.run(asked())
+    compared, several, predicted = asyncio.run(asked())
+    assert several["answer"]["notes"][0].startswith("Noise between runs is learned from 2 baselines")
+    assert several["command"].count("llama_graphs ") == 2
     assert [row["status"] for row in compared["answer"]["steps"]]
     assert any("down_proj" in row["path"] for row in compared["answer"]["changes"])
     assert json.loads(command(*shlex.split(compared["command"])[1:]).out)["rows"]

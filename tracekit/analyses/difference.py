@@ -43,6 +43,8 @@ THRESHOLD = 0.01
 _FALSE_DISCOVERIES = 0.05
 #: That of modules that take next to no time, as a share of the time in steps.
 _LEAST_WEIGHT = 1e-3
+#: Degrees of freedom of the noise between baselines, whose scale is learned from all modules together.
+_FREE = 5
 #: Modules with a smaller share of the time in steps do not fail a comparison by default.
 MIN_SHARE = 0.01
 
@@ -157,11 +159,10 @@ def compare_with_several(baselines: Sequence[Dataset], after: Dataset, options: 
     between, scale = _chance_between(logs.loc[chosen["key"]].to_numpy(np.float64), is_module)
     chosen["chance"] = np.fmax(chosen["chance"], between)
     judged = chosen["status"].isin(("slower", "faster", "same"))
-    unlike = (chosen["status"] == "unlike").to_numpy(bool)
-    chosen.loc[judged, "status"] = np.array(_status(chosen, options.threshold, unlike), object)[judged]
+    chosen.loc[judged, "status"] = np.array(_status(chosen, options.threshold, ~judged.to_numpy(bool)), object)[judged]
     chosen = chosen.iloc[np.lexsort((chosen["path"], -chosen["change_ns"].abs(), chosen["what"] != "step"))]
     of_pair = set(zip(chosen["key"], chosen["pair"], strict=True))
-    parts = (_of_chosen([getattr(pair, name) for pair in pairs], of_pair) for name in ("kernels", "phases"))
+    kernels, phases = (_of_chosen([getattr(pair, name) for pair in pairs], of_pair) for name in ("kernels", "phases"))
     notes = dict.fromkeys(note for pair in pairs for note in pair.notes)
     learned = [_percent(float(np.median(part))) for part in (scale[~is_module], scale[is_module]) if part.size]
     noise = f"Noise between runs is learned from {len(pairs)} baselines: whole steps vary by "
@@ -173,7 +174,6 @@ def compare_with_several(baselines: Sequence[Dataset], after: Dataset, options: 
         for kind in pair.wall_clocks
     }
     patterns = {path: pattern for pair in pairs for path, pattern in pair.patterns.items()}
-    kernels, phases = parts
     return Difference(kept, kernels, [noise, *notes], phases, pairs[0].node, patterns, clocks)
 
 
@@ -195,11 +195,11 @@ def _chance_between(logs: Floats, modules: Flags) -> tuple[Floats, Floats]:
 
 def _gaps(values: Floats) -> tuple[Floats, Floats]:
     old, new = values[:, :-1], values[:, -1]
-    scale = scales(old, np.full(old.shape, np.nan), np.zeros(old.shape[1], np.int64))
+    scale = scales(old, np.zeros(old.shape[1], np.int64))
     known = np.isfinite(old)
     gap = np.maximum(new - np.where(known, old, -np.inf).max(axis=1), np.where(known, old, np.inf).min(axis=1) - new)
     chance = [
-        1.0 if not 0 < one < math.inf else min(1.0, 2 * chance_of_gap(one, count, 1, min(3, max(count - 1, 1))))
+        1.0 if not 0 < one < math.inf else min(1.0, 2 * chance_of_gap(one, count, 1, _FREE))
         for one, count in zip((gap / scale).tolist(), known.sum(axis=1).tolist(), strict=True)
     ]
     return np.array(chance), scale
@@ -236,9 +236,9 @@ def _with_phases(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
 def slower_than(rows: pd.DataFrame, share: float, min_share: float = MIN_SHARE) -> pd.DataFrame:
     """The rows that became slower by more than a share and by more than chance, without modules of little time.
 
-    Kinds of steps that appeared or disappeared are included: there is nothing to compare them with. Things seen in one
-    step of several have no spread and are ignored, except work between steps that slows all steps together by more
-    than the share.
+    Kinds of steps that appeared or disappeared are included, and all kinds if no steps are alike in both runs: there is
+    nothing to compare them with. Things seen in one step of several have no spread and are ignored, except work between
+    steps that slows all steps together by more than the share.
     """
     if not math.isfinite(share):
         return rows.iloc[:0]
@@ -252,7 +252,8 @@ def slower_than(rows: pd.DataFrame, share: float, min_share: float = MIN_SHARE) 
         slower &= ~modules | (rows["change"] - common > share) | (rows["before_ns"] == 0)
     total = (rows["before_ns"] * rows["before_steps"])[whole].sum()
     once = (rows["what"] == "between") & (rows["change_ns"] > share * total)
-    kinds = whole & rows["status"].isin(("added", "gone"))
+    statuses = ["added", "gone", *(["unlike"] if set(rows["status"][whole]) == {"unlike"} else [])]
+    kinds = whole & rows["status"].isin(statuses)
     return rows.loc[slower | (rows["status"] == "slower") & once | kinds]
 
 

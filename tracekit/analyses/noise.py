@@ -3,8 +3,8 @@
 The value of a module in a run is the logarithm of its time. It is the sum of a level, a part of the shift that modules
 share in that run (clocks, which not all follow alike), and noise. The scale of a module's noise is how far its
 successive runs on one machine are usually apart, and at least what is usual for modules; single runs are often far
-off. A change *stays*: beside the clocks all later runs are beyond all earlier ones of their machine, and their means
-are further apart than noise explains.
+off. A change *stays*: beside the clocks, and also as the module itself follows them, all later runs are beyond all
+earlier ones of their machine by more than the scale of noise, and their means are further apart than noise explains.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _FREE, _FREE_OF_MEANS = 3, 9
 #: The least noise that is assumed, as a share: clocks of devices and whole nanoseconds have some.
 _LEAST_NOISE = 1e-4
 #: Of the distances between successive runs, the one that so large a part does not exceed is the scale of the noise: one
-#: change and one outlier do not move it. It is so many standard deviations of a normal distribution, and so many units
-#: of Student's one.
-_USUAL, _PER_DEVIATION, _PER_UNIT = 0.7, 1.466, 1.94
+#: change and one outlier do not move it. It is so many units of Student's distribution.
+_USUAL, _PER_UNIT = 0.7, 1.94
 #: Squares of shifts that are none.
 _NONE = 1e-12
 #: Modules share a shift if half of them follow it up to this part of it, or to so many times what is usual.
@@ -86,8 +85,8 @@ def _differing(values: Floats, least: float) -> list[int]:
     return columns
 
 
-def scales(values: Floats, errors: Floats, machine: Ints) -> Floats:
-    """The scale of each row's noise between runs, given the variance of each value that its steps explain, or NaN."""
+def scales(values: Floats, machine: Ints) -> Floats:
+    """The scale of each row's noise between runs: its own, and at least what is usual."""
     apart = [_distances(values[:, columns]) for columns in _each(machine)]
     distances = np.sort(np.concatenate(apart, axis=1), axis=1)  # NaN comes last
     count = (~np.isnan(distances)).sum(axis=1)
@@ -95,9 +94,7 @@ def scales(values: Floats, errors: Floats, machine: Ints) -> Floats:
     some = np.flatnonzero(count)
     own[some] = distances[some, np.ceil(_USUAL * count[some]).astype(np.int64) - 1] / _PER_UNIT
     usual = float(np.median(own[some])) if some.size else 0.0
-    known = (~np.isnan(errors)).sum(axis=1)
-    error = np.sqrt(np.nansum(errors, axis=1) / np.maximum(known, 1)) * (_PER_DEVIATION / _PER_UNIT)
-    return np.asarray(np.fmax(own, np.maximum(error, max(usual, _LEAST_NOISE))))
+    return np.asarray(np.fmax(own, max(usual, _LEAST_NOISE)))
 
 
 def _distances(values: Floats) -> Floats:
@@ -170,7 +167,9 @@ def _step(
     stays = np.abs(change[:, 0]) > least
     for columns in _each(machine):
         here = np.isin(np.arange(machine.size), columns) & known
-        stays &= np.where(here & later, rest, np.inf).min(axis=1) > np.where(here & ~later, rest, -np.inf).max(axis=1)
+        for one in (rest, np.sign(change) * value):
+            lowest, highest = np.where(here & later, one, np.inf), np.where(here & ~later, one, -np.inf)
+            stays &= lowest.min(axis=1) > highest.max(axis=1) + scale
     place, share = _student(_FREE_OF_MEANS)
     chance = 2 - 2 * np.interp(np.abs(change[:, 0]) * np.sqrt((alone**2).sum(axis=1)) / scale, place, share)
     return np.where(judged, np.where(stays, chance, 1.0), np.nan), follow[:, 0]

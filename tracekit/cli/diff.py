@@ -22,8 +22,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("after", metavar="AFTER", help="dataset (or report) after the change")
     add_limits(
         parser,
-        "only one dataset has a kind of steps, or if steps, a module or the work between steps became slower by more "
-        "than chance and by more than this",
+        "only one dataset has a kind of steps, no steps are alike in both, or if steps, a module or the work between "
+        "steps became slower by more than chance and by more than this",
     )
     parser.add_argument(
         "--strip-root",

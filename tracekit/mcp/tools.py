@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit import analyses
-from tracekit.analyses.difference import Options, compare, part_of
+from tracekit.analyses.difference import Options, compare_with_several, part_of
 from tracekit.analyses.whatif import Changes, predict
 from tracekit.dataset.opening import Dataset, load
 from tracekit.errors import UsageError, did_you_mean
@@ -117,7 +117,7 @@ class Tools:
 
     def diff(
         self,
-        before: str,
+        before: str | list[str],
         after: str,
         path: str | None = None,
         min_share: float = 0.0,
@@ -127,16 +127,17 @@ class Tools:
         """Compares two datasets: whole steps, and the modules whose time in a step changed by more than chance.
 
         Args:
-            before: Folder of the dataset before the change, or its report.
+            before: Folder of the dataset before the change, or its report; of several, noise between runs is learned.
             after: Folder of the dataset after it, or its report.
             path: Only whole steps, and this module or those of a pattern, and those below.
             min_share: Leave out modules with less of the time in steps, from 0 to 1.
             strip_root: Ignore the first part of all paths.
             ignore_shapes: Compare calls whatever the shapes of their inputs.
         """
-        (one, first), (other, second) = self._load(before), self._load(after)
-        compared = compare(one, other, Options(strip_root=strip_root, shapes=not ignore_shapes))
-        found = part_of(compared, path, min_share)
+        named = [*([before] if isinstance(before, str) else before), after]
+        (*baselines, new), places = zip(*map(self._load, named), strict=True)
+        options = Options(strip_root=strip_root, shapes=not ignore_shapes)
+        found = part_of(compare_with_several(baselines, new, options), path, min_share)
         rows = records(found.rows)
         changes = sorted(difference.changed_parts(rows), key=lambda row: -abs(row["change_ns"]))
         content = {
@@ -146,7 +147,7 @@ class Tools:
             "changes": changes,
         }
         flags = _flags(path=path, min_share=min_share or None, strip_root=strip_root, ignore_shapes=ignore_shapes)
-        return bounded(content, ["tracekit", "diff", first, second, *flags, "--json"])
+        return bounded(content, ["tracekit", "diff", *places, *flags, "--json"])
 
     def whatif(  # noqa: PLR0913 - all changes that there are
         self,

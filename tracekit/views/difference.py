@@ -123,6 +123,8 @@ def judged(failed: list[dict[str, Any]], limit: float) -> list[str]:
 
 
 def _judgement(row: dict[str, Any], limit: float) -> str:
+    if row["status"] == "unlike":
+        return "no steps of the same kind and size in both datasets, cannot be compared"
     if row["status"] != "slower":
         side = "second" if row["status"] == "added" else "first"
         return f"only in the {side} dataset, cannot be compared"

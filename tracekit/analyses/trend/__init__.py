@@ -103,7 +103,7 @@ def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progres
     frames = [*series.medians(progress)]
     table = {name: pd.concat([frame[name] for frame in frames], axis=1, keys=range(len(frames))) for name in COLUMNS}
     tested = table["subtree_ns"].index.get_level_values("path") != WHOLE
-    subtree, own, trimmed, error = (columns.to_numpy(np.float64) for columns in table.values())
+    subtree, own, trimmed = (columns.to_numpy(np.float64) for columns in table.values())
     own = np.where(np.isnan(own) & ~np.isnan(subtree), 0.0, own)
     with np.errstate(divide="ignore"):
         logarithms = np.log(np.where(tested[:, None] & (trimmed > 0), trimmed, np.nan))
@@ -111,7 +111,7 @@ def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progres
     machine = np.array([machines.index(one) for one in machines], np.int64)
     shifts, differing = common_shifts(logarithms, machine, THRESHOLD)
     values = logarithms - shifts
-    scale = noise.scales(values, error, machine)
+    scale = noise.scales(values, machine)
     off = noise.outliers(values, scale, machine, THRESHOLD)
     modules = _modules(table["subtree_ns"].index.to_list(), subtree, own)
     found = noise.changes(np.where(off, np.nan, values), shifts, scale, machine, THRESHOLD)

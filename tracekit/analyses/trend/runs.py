@@ -37,7 +37,7 @@ from tracekit.storage.locations import Given, Location, expanded, reachable
 WHOLE, UNATTRIBUTED = "", "(no module)"
 #: What identifies a row: steps of like kind and size, and a module.
 KEYS = ["alike", "path"]
-COLUMNS = ["subtree_ns", "own_ns", "trimmed_ns", "error"]
+COLUMNS = ["subtree_ns", "own_ns", "trimmed_ns"]
 #: How many runs a note names.
 _MOST_NAMED = 3
 
@@ -98,8 +98,7 @@ class Series:
     def medians(self, progress: Progress) -> Iterator[pd.DataFrame]:
         """Of each run the medians over steps: a row for each kind and size of steps and module.
 
-        ``subtree_ns`` and ``own_ns`` are medians, ``trimmed_ns`` is the mean of the own time without outliers, and
-        ``error`` the variance of its logarithm.
+        ``subtree_ns`` and ``own_ns`` are medians, ``trimmed_ns`` is the mean of the own time without outliers.
         """
         roots = set()
         for at, run in enumerate(self.runs):
@@ -132,7 +131,6 @@ class Series:
         (own, path, alike, _), (ns,) = sums_by(keys, (ns,))
         key, first = grouped((own, path, alike))
         rows = medians(pd.DataFrame({"key": key, "ns": ns, "kernels": 1, "sizes": 0, "partly": False}))
-        rows["error"] = (rows["variance"] / rows["trimmed_ns"] ** 2).where(rows["free"] > 1)
         rows["alike"] = alikes.named(alike[first]) if self._with_steps else f"{STEP} {{}}"
         rows["path"] = [paths[at] for at in path[first].tolist()]
         is_own, rows = own[first] == 1, rows.set_index(KEYS)
