@@ -18,7 +18,7 @@ RELEASES = "TRACEKIT_NVTX"
 #: the process that records breaks or was never made, it fails in itself, or its own importer cannot read what it wrote,
 #: so that only the recording is there.
 LOST = (
-    "Connection to the Agent lost|Local Endpoint is not available|The proxy is not started|"
+    "nsys lost|Connection to (the )?Agent lost|Local Endpoint is not available|The proxy is not started|"
     r"cannot be converted to a report|SystemException|\.qdstrm\?$"
 )
 #: The last one whose own ranges are heard by every nsys; later ones first ask it, and older nsys do not answer.

@@ -71,6 +71,14 @@ def test_the_doctor_says_what_is_missing_and_what_to_do(nowhere: Path) -> None:
     assert list(nowhere.iterdir()) == []
 
 
+def test_the_doctor_says_that_another_program_is_not_nsys(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_NSYS", "/bin/true")
+    found = checks(command("doctor", "--json"))
+    reason = "/bin/true is not NVIDIA's nsys; correct TRACEKIT_NSYS, or unset it"
+    assert (found["nsys"]["ok"], found["nsys"]["detail"]) == (False, reason)
+    assert found["engine nsys"]["detail"] == f"not available: {reason}"
+
+
 @pytest.mark.nsys
 def test_the_doctor_tries_nsys_and_hears_a_range(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -18,8 +18,9 @@ from tests.capture.places import Place, one_line
 from tests.command import Outcome, arguments, environment, separately
 from tests.waiting import PATIENCE_S
 from tracekit.capture import processes, recorder as profiler
+from tracekit.capture.process_files import pieces, unfinished
 from tracekit.capture.processes import command as recorder
-from tracekit.capture.processes.recording import OPENED, ProcessWindow, Request, pieces, unfinished
+from tracekit.capture.processes.recording import OPENED, ProcessWindow, Request
 from tracekit.capture.program import Settings
 from tracekit.dataset.opening import Dataset
 
@@ -102,15 +103,20 @@ class Recorded(NamedTuple):
     left: set[str]
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+@pytest.fixture(scope="module", params=["torch", pytest.param("nsys", marks=pytest.mark.nsys)])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("processes")
     (folder / "net.py").write_text(NET)
     (folder / "program.py").write_text(PROGRAM)
-    outcome = separately("capture", "--engine", "torch", "--", sys.executable, "program.py", cwd=folder)
+    outcome = separately(
+        "capture", "--force", "--engine", request.param, "--", sys.executable, "program.py", cwd=folder
+    )
     left = {path.name for path in folder.iterdir()} - {"__pycache__"}
     truth = {path.stem: tuple(json.loads(path.read_text())) for path in folder.glob("*.truth")}
-    return Recorded(outcome, tracekit.parse(folder / f"{Path(sys.executable).stem}.sqlite"), truth, left)
+    report = folder / f"{Path(sys.executable).stem}.sqlite"
+    assert report.exists(), outcome
+    assert "nsys lost" not in outcome.err, outcome
+    return Recorded(outcome, tracekit.parse(report, force=True), truth, left)
 
 
 def root_calls(dataset: Dataset) -> pd.DataFrame:
@@ -133,7 +139,8 @@ def test_every_process_is_in_the_report_however_it_starts_and_ends(recorded: Rec
 def test_the_command_keeps_its_output_and_exit_code_and_nothing_is_left(recorded: Recorded) -> None:
     assert (recorded.outcome.code, recorded.outcome.out) == (4, "bye\n"), recorded.outcome
     report = f"{Path(sys.executable).stem}.sqlite"
-    assert recorded.left - {f"{name}.truth" for name in recorded.truth} == {"net.py", "program.py", report}
+    left = {name for name in recorded.left if not name.endswith((".truth", ".nsys-rep"))}
+    assert left == {"net.py", "program.py", report}
 
 
 def test_all_processes_share_one_clock(recorded: Recorded) -> None:
@@ -341,7 +348,7 @@ def test_a_process_that_begins_to_use_the_gpu_later_is_recorded_in_two_pieces(
     first, second = pieces(tmp_path)
     assert asked == [False, True]
     assert (first.pid, first.figures[OPENED]) == (second.pid, second.figures[OPENED]) == (os.getpid(), 1)
-    assert unfinished(tmp_path) == []
+    assert unfinished(tmp_path) == {}
 
 
 def test_what_was_recorded_before_a_window_is_dropped_is_in_no_piece(tmp_path: Path) -> None:
@@ -351,7 +358,7 @@ def test_what_was_recorded_before_a_window_is_dropped_is_in_no_piece(tmp_path: P
         window.recorder.emitter.opener("work")()
         window.recorder.emitter.close()
         end()
-        assert (len(pieces(tmp_path)), unfinished(tmp_path)) == (int(end == window.close), [])
+        assert (len(pieces(tmp_path)), unfinished(tmp_path)) == (int(end == window.close), {})
 
 
 @pytest.mark.nsys
@@ -363,6 +370,58 @@ def test_nsys_hears_the_markers_of_a_command(tmp_path: Path) -> None:
     assert "Exception ignored" not in outcome.err
     calls = tracekit.parse(tmp_path / "run.sqlite").calls(["module"]).module
     assert Counter(calls) == {"Net": 3, "Net.head": 3}
+
+
+KILLED = """
+import json, os, subprocess, time
+from pathlib import Path
+from net import Net, work
+net = Net()
+if not (pid := os.fork()):
+    work("killed", 3, net)
+    folder = Path(json.loads(os.environ["TRACEKIT_RECORDING"])["folder"])
+    while not any("calls" in path.read_text() for path in folder.glob(f"{os.getpid()}-*.begun")):
+        time.sleep(0.01)
+    subprocess.run(["kill", "-9", str(os.getpid())])
+os.waitpid(pid, 0)
+work("main", 2, net)
+"""
+
+
+@pytest.mark.nsys
+def test_under_nsys_a_killed_process_is_named_with_the_calls_that_are_in_the_report(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    args = ("--force", "--engine", "nsys", "-o", "run", "--", sys.executable, "-c", KILLED)
+    outcome = separately("capture", *args, cwd=tmp_path)
+    assert outcome.code == 0, outcome
+    dataset = tracekit.parse(tmp_path / "run.sqlite", force=True)
+    calls = Counter(dataset.calls(["pid"]).pid.tolist())
+    killed, main = (json.loads((tmp_path / f"{name}.truth").read_text())[0] for name in ("killed", "main"))
+    assert calls[main] == 4
+    assert f"warning: process {killed} was killed; {calls[killed]} calls of it are in the report" in outcome.err
+    assert ("nsys lost" in outcome.err) == (calls[killed] < 6)
+
+
+@pytest.mark.nsys
+def test_a_command_of_which_nsys_records_nothing_fails_and_keeps_the_report(tmp_path: Path) -> None:
+    args = ("--force", "--engine", "nsys", "-o", "run", "--", sys.executable, "-S", "-c", "print(1)")
+    outcome = separately("capture", *args, cwd=tmp_path)
+    assert outcome[:2] == (1, "1\n"), outcome
+    assert outcome.err.splitlines()[-1].startswith("tracekit: nothing was recorded: no process of the command called")
+    missing = tracekit.parse(tmp_path / "run.sqlite").manifest["missing"]
+    assert [data["what"] for data in missing] == ["calls of modules", "GPU work"]
+    assert not any("nsys profile" in data["remedy"] for data in missing)
+
+
+def test_a_model_that_the_program_marks_itself_counts(place: Place) -> None:
+    place.write(
+        "import torch\nfrom tracekit.capture import layer_markers, unheard\nmodel = torch.nn.Linear(2, 2)\n"
+        "with layer_markers(model):\n    model(torch.ones(2))\nassert unheard() is None, unheard()\n"
+    )
+    outcome = place.capture("-o", "run", "--", sys.executable, "model.py")
+    assert outcome.code == 0, outcome
+    assert "warning" not in outcome.err
+    assert "modules: 1 called\n" in outcome.err
 
 
 def test_a_command_with_markers_of_its_own_gets_no_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,18 @@
 """What the nodes of a dataset's hierarchy are: modules, plain NVTX ranges or operators; and why."""
 
 from tracekit.dataset.opening import Dataset
-from tracekit.markers.base import AUTO, HIERARCHIES, MODULE, MODULES, OPERATOR, OPERATORS, RANGE, RANGES, REGION
+from tracekit.markers.base import (
+    AUTO,
+    CAPTURED,
+    HIERARCHIES,
+    MODULE,
+    MODULES,
+    OPERATOR,
+    OPERATORS,
+    RANGE,
+    RANGES,
+    REGION,
+)
 
 #: What a node is called where modules and ranges stand in one hierarchy.
 _NODE = "node"
@@ -72,10 +83,13 @@ def why(dataset: Dataset) -> list[str]:
 
 def none(dataset: Dataset) -> str:
     """Why a dataset without calls has none, and what to do about it."""
-    asked = {_keys(entry)[1] for entry in dataset.manifest.get("reports", [dataset.manifest])}
+    entries = dataset.manifest.get("reports", [dataset.manifest])
+    asked = {_keys(entry)[1] for entry in entries}
     ranges, kernels = (dataset.manifest["rows"][name] for name in ("ranges", "kernels"))
     if kernels and not ranges:
         return _ONLY_WORK
+    if all(any(data["what"].endswith(CAPTURED) for data in entry["missing"]) for entry in entries):
+        return "no module calls were recorded"
     text = _NONE.get(next(iter(asked))) if ranges and len(asked) == 1 else None
     return text or f"no module calls were recorded: {_MARK_MODULES}"
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 
+from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.emit import epoch, nvtx_emitter
+from tracekit.capture.ending import Ending
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.program import Settings
 from tracekit.capture.run import exit_code, load, run
@@ -23,8 +25,9 @@ from tracekit.nsight.nsys import WINDOW
 class NvtxWindow:
     """The range that makes nsys record. nsys accepts only one."""
 
-    def __init__(self) -> None:
+    def __init__(self, sent: SentCalls) -> None:
         self.warnings: list[str] = []
+        self._sent = sent
         self._end: Callable[[], object] | None = None
         self._closed = False
 
@@ -34,6 +37,7 @@ class NvtxWindow:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             self._end = _started()
+            self._sent.open()
             epoch.begin()
 
     def drop(self) -> None:
@@ -43,8 +47,14 @@ class NvtxWindow:
         """Waits for the GPU and stops recording. If that fails, nsys records until the process ends."""
         if self._end is not None:
             end, self._end, self._closed = self._end, None, True
+            self._sent.close()
             wait_for_gpu(self.warnings)
             attempt(end, "nsys could not be told to stop recording, so it went on", self.warnings)
+
+    def forked(self) -> None:
+        """Leaves the range to the process that has opened it."""
+        self._end, self._closed = None, True
+        self._sent.forked()
 
 
 def _started() -> Callable[[], object]:
@@ -58,12 +68,21 @@ def _started() -> Callable[[], object]:
 def main(argument: str) -> int:
     """Runs the target that the parent asks for. Returns the target's exit code."""
     spec, arguments, settings, outcome_file = json.loads(argument)
-    window = NvtxWindow()
+    sent = SentCalls(Path(outcome_file).parent)
+    window = NvtxWindow(sent)
     figures: dict[str, int] = {}
     outcome: dict[str, object] = {"warnings": window.warnings, "figures": figures}
     code, process = 1, os.getpid()  # 1 is Python's own exit code for exceptions that are not caught below
+
+    def finish() -> None:
+        window.close()
+        sent.leave(dict, [])
+        if os.getpid() == process:  # processes that the target forked do not report
+            _write_outcome(Path(outcome_file), outcome)
+
+    ending = Ending(finish, window.forked)
+    sent.opens = ending.watch_termination
     try:
-        nvtx_emitter()  # raises where nvtx is missing, before the target runs
         _run_target(spec, tuple(arguments), Settings.of_json(settings), window, figures)
         code = 0
     except TracekitError as error:
@@ -74,8 +93,8 @@ def main(argument: str) -> int:
     except SystemExit as leaving:
         code = exit_code(leaving)
     finally:
-        if os.getpid() == process:  # processes that the target forked do not report
-            _write_outcome(Path(outcome_file), outcome | {"exit_code": code})
+        outcome["exit_code"] = code
+        ending.finish()
     return code
 
 

@@ -99,6 +99,8 @@ class Nvtx:
         self.refused = False
         #: Whether we have checked that a tool listens, and warned if none does.
         self.checked = False
+        #: Makes of the opener of a text one that counts.
+        self.counted: Callable[[str, Callable[[], object]], Callable[[], object]] = lambda _text, opener: opener
         self.close: Callable[[], object] = nothing
         self._text_opener: Callable[[str], Callable[[], object]] = lambda _text: nothing
         self._text_starter: Callable[[str], Callable[[], object]] = lambda _text: nothing
@@ -107,7 +109,7 @@ class Nvtx:
 
     def opener(self, text: str, /) -> Callable[[], object]:
         """Returns a function that pushes a range of this text."""
-        return self._text_opener(text.replace("\0", ""))
+        return self.counted(text, self._text_opener(text.replace("\0", "")))
 
     def start(self, text: str) -> Callable[[], object]:
         """Starts a range that need not nest and may end on any thread. Returns the function that ends it."""
@@ -233,7 +235,9 @@ def itt_emitter() -> Itt:
 
 
 def unheard() -> str | None:
-    """Why no tool records the NVTX ranges of this process, in one line; None if a tool records them."""
+    """Why no tool records the ranges of this process, in one line; None if a tool, or tracekit itself, records them."""
+    if _routed:
+        return None
     if os.environ.get("NVTX_DISABLE"):
         return "the environment variable NVTX_DISABLE turns NVTX off; unset it"
     tool = os.environ.get(_INJECTION)

@@ -25,6 +25,10 @@ class _Range:
     stop = property(methodcaller("close"))
 
     def __init__(self) -> None:
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Looks up the functions, in a forked process anew: nsys does not know the texts of its parent there."""
         emitter, text = quiet_emitter(), formatting.garbage_collection()
         native = getattr(emitter, "native_range", None)
         functions = native(text) if native else (emitter.opener(text), emitter.close)
@@ -36,10 +40,13 @@ class _Range:
 def collection_markers(marking: Marking) -> Iterator[None]:
     """Marks garbage collections while the block runs, from the first marked model on."""
     # Python calls it with "start" or "stop" and a dictionary, which serves as the default that getattr takes.
-    callback = partial(getattr, _Range())
+    collection = _Range()
+    callback = partial(getattr, collection)
     marking.begins = partial(gc.callbacks.append, callback)
+    marking.begins_anew = collection.prepare
     try:
-        yield
+        with marking:
+            yield
     finally:
         if callback in gc.callbacks:
             gc.callbacks.remove(callback)

@@ -6,7 +6,7 @@ an ``nn.TransformerEncoderLayer`` that torch runs as one fused operator, as it d
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import count
 from threading import RLock
@@ -65,7 +65,8 @@ class LayerMarkers:
         self._model = ref(model)
         self._prefix = prefix
         self._selection = selection
-        self._emitter = emitter
+        #: Where the markers go.
+        self.emitter = emitter
         self._switch = Switch(on=True, model=self)
         self._track = track
         self._attached: list[tuple[ref[nn.Module], AnyMarks]] = []
@@ -110,7 +111,7 @@ class LayerMarkers:
         if not self._removed:
             self._removed = True
             self.look_again()
-            _lanes.subtract([self._emitter.lane])
+            _lanes.subtract([self.emitter.lane])
         if self.enabled:
             self._watch_backward(on=False)
         attached, self._attached = self._attached, []
@@ -146,12 +147,12 @@ class LayerMarkers:
                 part._prefix = path  # also once the whole is gone
             if marks.path != path:
                 _move(marks, module, path)
-        self._looked = _look(model, self._prefix, self._emitter.lane, self._selection)
+        self._looked = _look(model, self._prefix, self.emitter.lane, self._selection)
         marked_models.moved(paths)
         number = next(_renamings)
         for text in renamed(number, paths):
-            self._emitter.opener(text)()
-            self._emitter.close()
+            self.emitter.opener(text)()
+            self.emitter.close()
 
     def _put_on_all(self, model: nn.Module, owners: "_Owners") -> Iterator[tuple[Marks, nn.Module, str]]:
         """Marks all modules that have no marks; yields others with their path, which is empty if they are skipped."""
@@ -159,7 +160,7 @@ class LayerMarkers:
             reason = self._selection.reason_to_skip(path, level, wrapper)
             inside = wrapper._modules[WRAPPED] if WRAPPED in wrapper._modules else None  # noqa: SIM401 - TorchScript has no get
             for module in (wrapper,) if inside is None else (wrapper, inside):
-                marks = next((marks for marks in marks_on(module) if marks.lane is self._emitter.lane), None)
+                marks = next((marks for marks in marks_on(module) if marks.lane is self.emitter.lane), None)
                 if marks is not None and owners.gives(marks, module):
                     yield marks, module, "" if reason else path
                 elif marks is None and reason is None:
@@ -226,7 +227,7 @@ class LayerMarkers:
         if self._track is not None:
             self._attach(module, BackwardMarks(path, self._track, self._switch, wraps))
             self._track.marked(int(self.enabled))
-        self._all.append(marks := Marks(path, self._switch, self._emitter, wraps=wraps))
+        self._all.append(marks := Marks(path, self._switch, self.emitter, wraps=wraps))
         self._attach(module, marks)
         if path not in self.paths[-1:]:  # as that of what torch.compile wraps
             self.paths.append(path)
@@ -281,6 +282,8 @@ def layer_markers(  # noqa: PLR0913 - by keyword
     markers.look_again()
     marked_models.add(markers, model, prefix)
     _lanes.update([target.lane])
+    for listener in listeners:
+        listener(markers)
     if _find not in finders:
         finders.append(_find)
     return markers
@@ -375,6 +378,8 @@ _looking = RLock()
 _renamings = count()
 #: How many models have marks, by where these go.
 _lanes: Counter[Lane] = Counter()
+#: Called with the markers of every model that gets some.
+listeners: list[Callable[[LayerMarkers], object]] = []
 #: Modules without marks that are known to need none.
 _passed_over: WeakSet[nn.Module] = WeakSet()
 #: How often a model is looked through for modules of a class that it does not have.

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from tracekit.capture.attach import marks_on, watched_calls
-from tracekit.capture.emit import default_emitter, nothing
+from tracekit.capture.emit import default_emitter, nothing, quiet_emitter
 from tracekit.capture.frames import generating_model, never_compiled
-from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers
+from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers, listeners
 from tracekit.capture.marks import in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
 from tracekit.capture.steps import on_step
@@ -99,29 +99,45 @@ class Settings:
 
 
 class Marking:
-    """Puts the markers on a program's models and remembers them, so that their modules can be counted at its end."""
+    """Puts the markers on a program's models, so that their modules can be counted at its end.
+
+    Markers that the program itself puts on while the block runs count, too.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        #: Called before the first model is marked.
+        #: Called when the first model is marked.
         self.begins: Callable[[], object] = nothing
+        #: Called in a forked process.
+        self.begins_anew: Callable[[], object] = nothing
         self._settings = settings
         self._handles: list[LayerMarkers] = []
         self._inherited: list[LayerMarkers] = []
 
     def put_on(self, model: nn.Module, prefix: str, *, may_train: bool = True) -> LayerMarkers:
         """Marks a model according to the settings."""
-        if not self._handles and not self._inherited:
-            self.begins()
         settings = self._settings
         skip: list[type[nn.Module] | str] = [*SKIPPED, *settings.skip]
         backward = may_train if settings.backward is None else settings.backward
         handle = layer_markers(model, prefix, skip=skip, depth=settings.depth, backward=backward)
         handle.warns = False  # the command does, for all models together
-        self._handles.append(handle)
         return handle
+
+    def __enter__(self) -> Self:
+        listeners.append(self._put_on)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        listeners.remove(self._put_on)
+
+    def _put_on(self, handle: LayerMarkers) -> None:
+        if handle.emitter is quiet_emitter():
+            if not self._handles and not self._inherited:
+                self.begins()
+            self._handles.append(handle)
 
     def forked(self) -> None:
         """In a forked process, models of its parent count only if they are called here, too."""
+        self.begins_anew()
         self._inherited = [*self._inherited, *self._handles]
         self._handles = []
         for handle in self._inherited:

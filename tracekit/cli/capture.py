@@ -6,11 +6,13 @@ import argparse
 import os
 import shlex
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.cli.base import add_force, add_quiet, count, line_if_long, print_to_stderr, progress_bar
 from tracekit.cli.recording import (
+    Growing,
     check_trace_place,
     engine_with_trace,
     growing,
@@ -21,7 +23,7 @@ from tracekit.cli.recording import (
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tracekit.capture.engines.base import Outcome
     from tracekit.capture.program import Compiling, Settings
@@ -149,22 +151,37 @@ def run(args: argparse.Namespace) -> int:
     report = _report(args, trailing)
     if args.hierarchy:
         check_trace_place(report, force=args.force)
-    record = _record_command if args.target is None else _record_target
-    with growing(report) as recording:
+    with ExitStack() as recording_stack, ExitStack() as bar:
+        recording = recording_stack.enter_context(growing(report))
         trace = recording.partial.with_suffix(".json.gz") if args.hierarchy else None
-        with progress_bar(quiet=args.quiet, elsewhere=line_if_long()) as progress:
-            recorded = record(args, (recording.partial, trace), progress)
+        progress = bar.enter_context(progress_bar(quiet=args.quiet, elsewhere=line_if_long()))
+
+        def finish(recorded: Outcome) -> None:
             failed = with_hierarchies(trace, progress)
-        recording.take_place()
+            bar.close()
+            recording.take_place()
+            recording_stack.close()
+            _print(recorded, recording, failed, report, trace, quiet=args.quiet)
+
+        if args.target is None:
+            recorded = _record_command(args, (recording.partial, trace), progress)
+        else:
+            recorded = _record_target(args, (recording.partial, trace), progress, finish)
+        finish(recorded)
+    if recorded.problem is not None:
+        raise recorded.problem
+    return recorded.exit_code
+
+
+def _print(
+    recorded: Outcome, recording: Growing, failed: list[str], report: Path, trace: Path | None, *, quiet: bool
+) -> None:
     warnings = [*recorded.warnings, *_marker_warnings(recorded.figures), *failed]
     if recording.report != report:
         warnings.append(f"{report}: another recording took this place meanwhile; this one is {recording.report}")
     print_to_stderr(f"tracekit: warning: {warning}" for warning in recording.renamed(warnings))
-    if not args.quiet:
+    if not quiet:
         print_to_stderr(_summary(recorded.figures, recording.report, trace))
-    if recorded.problem is not None:
-        raise recorded.problem
-    return recorded.exit_code
 
 
 def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
@@ -176,7 +193,9 @@ def _report(args: argparse.Namespace, trailing: list[str]) -> Path:
     return report_place(Path(f"{name}.sqlite"), force=args.force)
 
 
-def _record_target(args: argparse.Namespace, places: tuple[Path, Path | None], progress: Progress) -> Outcome:
+def _record_target(
+    args: argparse.Namespace, places: tuple[Path, Path | None], progress: Progress, ended: Callable[[Outcome], object]
+) -> Outcome:
     require_torch()
     if Path(args.target).is_file() and not args.target.endswith(".py"):
         command = shlex.quote(args.target if os.sep in args.target else f"./{args.target}")
@@ -184,7 +203,7 @@ def _record_target(args: argparse.Namespace, places: tuple[Path, Path | None], p
     from tracekit.capture.engines import chosen
     from tracekit.capture.engines.base import Job
 
-    job = Job(args.target, tuple(args.trailing), _settings(args), *places, progress)
+    job = Job(args.target, tuple(args.trailing), _settings(args), *places, progress, ended)
     return chosen(args.engine).record(job)
 
 
@@ -258,6 +277,8 @@ def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Itera
         lost = f" ({figures['markers_lost']:,} lost)" if figures["markers_lost"] else ""
         where = f" in {figures['processes']:,} processes" if figures.get("processes", 0) > 1 else ""
         yield f"recorded {figures['markers']:,} markers{lost}, {figures['operators']:,} operators{where}"
+    if figures.get("calls"):
+        yield _arrived(figures)
     if figures.get("modules_marked"):
         yield f"modules: {_modules(figures)}"
     if "pieces_seen" in figures:
@@ -269,6 +290,16 @@ def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Itera
         if trace is not None and (kept := report.with_suffix(".json.gz")).exists():
             yield f"Chrome trace: {kept}"
         yield f"next: tracekit parse {shlex.quote(str(report))}"
+
+
+def _arrived(figures: dict[str, int]) -> str:
+    """How many of the marked calls and modules nsys recorded."""
+    calls, modules = (
+        f"{figures[name] - lost:,} of {figures[name]:,}" if (lost := figures[f"{name}_lost"]) else f"{figures[name]:,}"
+        for name in ("calls", "called_modules")
+    )
+    where = f" in {figures['processes']:,} processes" if figures["processes"] > 1 else ""
+    return f"recorded {calls} calls of {modules} modules{where}"
 
 
 def _step_times(figures: dict[str, int]) -> str:

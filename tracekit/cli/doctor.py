@@ -29,6 +29,7 @@ _NEEDED_BYTES = 2 << 30
 #: What is tried with nsys: tracekit's own markers, and ranges of programs that use the nvtx package themselves.
 _MARKERS, _OWN_RANGES = "NVTX under nsys", "nvtx.push_range under nsys"
 _ENGINE = "engine"
+_ABSENT = "not found"
 _NATIVE = ".nsys-rep files"
 
 
@@ -152,10 +153,12 @@ def _nsys() -> tuple[Nsys | None, Check]:
     try:
         tool = nsys.find()
         if tool is None:
-            return None, Check("nsys", ok=False, detail="not found", advice=nsys.INSTALL)
+            return None, Check("nsys", ok=False, detail=_ABSENT, advice=nsys.INSTALL)
+        if tool.refusal:
+            return None, Check("nsys", ok=False, detail=tool.refusal)
         return tool, Check("nsys", ok=True, detail=f"{tool.version} ({tool.path})")
     except TracekitError as error:
-        return None, Check("nsys", ok=False, detail=str(error), advice=nsys.INSTALL)
+        return None, Check("nsys", ok=False, detail=str(error))
 
 
 def _native_reports(tool: Nsys | None) -> Check:
@@ -221,9 +224,10 @@ def _folder() -> Check:
 def _engine_nsys(nsys: Check, markers: list[Check]) -> Check:
     name = f"{_ENGINE} nsys"
     if not nsys.ok:
-        return Check(name, ok=False, detail="not available: nsys was not found")
+        reason = "nsys was not found" if nsys.detail == _ABSENT else nsys.detail
+        return Check(name, ok=False, detail=f"not available: {reason}")
     if markers and not markers[0].ok:
-        return Check(name, ok=False, detail="records kernels, but no modules")
+        return Check(name, ok=False, detail=f"not tested: {markers[0].detail}")
     return Check(name, ok=True, detail="records kernels and their modules, for any command")
 
 
@@ -232,7 +236,8 @@ def _engine_torch(torch: Check, gpu: Check) -> Check:
     if not torch.ok:
         return Check(name, ok=False, detail="not available: torch is missing")
     work = "kernels" if gpu.ok else "operators on the CPU"
-    return Check(name, ok=True, detail=f"records {work} and their modules, in one process")
+    processes = "of a target in one process, of a command in all"
+    return Check(name, ok=True, detail=f"records {work} and their modules, {processes}")
 
 
 def _print(checks: list[Check]) -> None:

@@ -10,6 +10,8 @@ from tracekit.causes import Cause
 MODULE, RANGE, OPERATOR, REGION = KINDS = ("module", "range", "operator", "region")
 #: What a hierarchy can be keyed by; ``auto`` takes the first of the others that a report has.
 AUTO, MODULES, RANGES, OPERATORS = HIERARCHIES = ("auto", "modules", "ranges", "operators")
+#: What a report of ``tracekit capture`` lacks that holds fewer calls than were marked.
+CAPTURED = "calls of modules"
 #: What a call can be part of. A backward pass calls modules again whose results were not kept (checkpointing).
 CALL_PHASES = ("forward", "backward", "recompute", "capture")
 

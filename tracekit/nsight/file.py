@@ -8,8 +8,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Column, Float, Integer, LargeBinary, MetaData, Table, Text, create_engine, event
-from sqlalchemy.engine import Connection
+from sqlalchemy import (
+    URL,
+    Column,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    event,
+    func,
+    inspect,
+    select,
+)
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -42,10 +56,47 @@ def write(path: Path, tables: Mapping[str, Rows], progress: Callable[[float], ob
 
 
 def _write(path: Path, tables: Mapping[str, Rows], progress: Callable[[float], object]) -> None:
-    # A path in a URL would be cut at its first question mark.
-    engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
+    engine = _engine(path)
     # The file is moved to its place when it is complete, so it needs no journal.
     event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=OFF"))
+    _insert(engine, tables, progress)
+    engine.dispose()
+
+
+def add(path: Path, tables: Mapping[str, Rows]) -> None:
+    """Adds tables that a report does not have yet."""
+    _insert(_engine(path), tables, bool)
+
+
+def table_names(path: Path) -> list[str]:
+    """The names of a report's tables; those without rows are not there."""
+    return inspect(_engine(path)).get_table_names()
+
+
+def range_texts(path: Path) -> dict[int, list[tuple[str, int]]]:
+    """The texts of the ranges that were pushed, with how often each was, by process id."""
+    engine, schema = _engine(path), MetaData()
+    if nsight.NVTX.name not in table_names(path):
+        return {}
+    ranges, strings = (_table(declared, schema) for declared in (nsight.NVTX, nsight.STRINGS))
+    text = func.coalesce(ranges.c.text, strings.c.value)
+    pid = ranges.c.globalTid.op(">>")(nsight.THREAD_BITS).op("&")(nsight.ID_MASK)
+    pushed = ranges.c.eventType.in_(nsight.PUSH_POP_RANGES)
+    joined = ranges.outerjoin(strings, ranges.c.textId == strings.c.id)
+    query = select(pid, text, func.count()).select_from(joined).where(pushed, text.is_not(None)).group_by(pid, text)
+    found: dict[int, list[tuple[str, int]]] = {}
+    with engine.connect() as connection:
+        for process, value, count in connection.execute(query):
+            found.setdefault(process, []).append((value, count))
+    return found
+
+
+def _engine(path: Path) -> Engine:
+    # A path in a URL would be cut at its first question mark.
+    return create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
+
+
+def _insert(engine: Engine, tables: Mapping[str, Rows], progress: Callable[[float], object]) -> None:
     schema = MetaData()
     filled = {_table(nsight.TABLES[name], schema): rows for name, rows in tables.items() if rows}
     total = sum(map(len, filled.values()))
@@ -54,7 +105,6 @@ def _write(path: Path, tables: Mapping[str, Rows], progress: Callable[[float], o
         for table, rows in filled.items():
             for count in _inserted(connection, table, rows):
                 progress(count / total)
-    engine.dispose()
 
 
 def _inserted(connection: Connection, table: Table, rows: Rows) -> Iterator[int]:

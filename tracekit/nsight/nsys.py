@@ -47,9 +47,11 @@ _RAW = ".qdstrm"
 _LOG = "nsys.log"
 #: How long an interrupted program may take to end, and nsys to write.
 _PATIENCE_S = 120
+_NO_REASON = "nothing"
 #: Lines of nsys that explain nothing.
 _CHATTER = re.compile(
-    r"^\s*(Generat|Unable to retrieve the importer|Process|Collect|Capture range|Export|/|\[|WARNING: CPU|[{}]*$)"
+    r"^\s*(https?:|Please refer|Generat|Unable to retrieve the importer|Process|Collect|Capture range|Export|/|\["
+    r"|WARNING: CPU|[{}]*$)"
 )
 #: NVIDIA's programs nest an error in others and in where it was thrown; this is its message, up to its line's end.
 _MESSAGE = re.compile(r"\btag_message\*?\] = (.+?)(?:\\n|\"?\n|$)")
@@ -80,6 +82,11 @@ class Nsys:
     def options(self) -> frozenset[str]:
         """The options of its ``profile``."""
         return frozenset(re.findall(r"--[a-z][a-z-]+", self._ask("profile", "--help")))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this is another program than nsys; None if it is nsys."""
+        return None if self.options else f"{self.path} is not NVIDIA's nsys; correct {VARIABLE}, or unset it"
 
     @cached_property
     def export_types(self) -> frozenset[str]:
@@ -144,7 +151,9 @@ class Nsys:
             return native
         code = recorded.exit_code
         left = f"the program exited with code {code}; " if code else ""
-        message = f"{NOTHING}: {left}{self.path} printed: {_last_reason(place)}"
+        printed = _last_reason(place)
+        refusal = self.refusal if printed == _NO_REASON else None
+        message = f"{NOTHING}: {refusal or f'{left}{self.path} printed: {printed}'}"
         raise CaptureError(message, code or 1)
 
     def _export(self, place: Path, native: Path, report: Path) -> str | None:
@@ -245,4 +254,4 @@ def _last_reason(place: Path) -> str:
     """Why a command failed, by the log: the message of the last error, else the last line that may explain it."""
     log = (place / _LOG).read_text("utf-8", "replace")
     reasons = _MESSAGE.findall(log) or [line for line in log.splitlines() if not _CHATTER.match(line)]
-    return reasons[-1].strip().rstrip(":")[:300] if reasons else "nothing"
+    return reasons[-1].strip().rstrip(":")[:300] if reasons else _NO_REASON

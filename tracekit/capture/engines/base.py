@@ -1,5 +1,6 @@
 """The interface of an engine."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +12,11 @@ from tracekit.progress import Progress, no_progress
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to record, and where to write the report. Only ``torch`` has a Chrome trace and reports progress."""
+    """What to record, and where to write the report. Only ``torch`` has a Chrome trace and reports progress.
+
+    Attributes:
+        ended: Called with the outcome where the target ends this process by ``os._exit``.
+    """
 
     target: str
     arguments: tuple[str, ...]
@@ -19,6 +24,7 @@ class Job:
     report: Path
     chrome_trace: Path | None = None
     progress: Progress = no_progress
+    ended: "Callable[[Outcome], object]" = bool
 
 
 @dataclass(frozen=True, slots=True)

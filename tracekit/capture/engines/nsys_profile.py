@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tracekit.capture.emit import required_nvtx
+from tracekit.capture.arrivals import add_arrivals
+from tracekit.capture.emit import nvtx_emitter
 from tracekit.capture.engines.base import Job, Outcome
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight import nsys
@@ -28,7 +29,7 @@ def record(job: Job) -> Outcome:
     tool = nsys.find()
     if tool is None:
         raise CaptureError(f"{unavailable()}, or record with --engine torch")
-    required_nvtx()  # seen here, nsys need not be started
+    nvtx_emitter()  # raises where nvtx cannot be used; so nsys need not be started
     with temp_dir() as folder:
         outcome_file = folder / "outcome.json"
         argument = json.dumps([job.target, job.arguments, asdict(job.settings), str(outcome_file)])
@@ -38,11 +39,15 @@ def record(job: Job) -> Outcome:
         except CaptureError as error:
             raise _problem(_child_outcome(outcome_file)) or error from None
         outcome = _child_outcome(outcome_file)
-    warnings = [*outcome.get("warnings", ()), *recorded.warnings]
+        arrived = add_arrivals(folder, job.report)
+    warnings = [*arrived.warnings, *outcome.get("warnings", ()), *recorded.warnings]
     code = recorded.exit_code if recorded.stopped else outcome.get("exit_code", recorded.exit_code)
     if code != recorded.exit_code:
         warnings.append(f"nsys exited with code {recorded.exit_code} although the program had exited with {code}")
-    return Outcome(code, _problem(outcome), outcome.get("figures", {}), tuple(warnings))
+    problem = _problem(outcome)
+    if arrived.empty and problem is None:
+        problem = CaptureError("nothing was recorded: nsys has lost everything; record again", code or 1)
+    return Outcome(code, problem, outcome.get("figures", {}) | arrived.figures, tuple(warnings))
 
 
 def _child_outcome(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import NoReturn
 
@@ -13,14 +13,11 @@ from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import describe_process, machine_tables
 from tracekit.capture.run import exit_code, load, run
-from tracekit.capture.schedule import counted_graphs
+from tracekit.capture.schedule import GraphCounts, counted_graphs
 from tracekit.capture.writing import INTERRUPTED, say, say_stopped, writing
-from tracekit.errors import CaptureError
+from tracekit.errors import CaptureError, TracekitError
 
 NAME = "torch"
-_LOST = (
-    "{} called os._exit, so its recording is lost; processes that end so are recorded with: tracekit capture -- COMMAND"
-)
 
 
 def unavailable() -> str | None:
@@ -34,15 +31,14 @@ def record(job: Job) -> Outcome:
     figures: dict[str, int] = {}
     code, problem = 0, None
     process = os.getpid()
-    leave = os._exit
-
-    def say_and_leave(status: int) -> NoReturn:
-        if os.getpid() == process:
-            say(_LOST.format(job.target))
-        leave(status)
-
-    maps, leaving_hard = maps_of_recording(cpu_kernels=True), replaced(os, "_exit", say_and_leave)
-    with routed_to(recorder.emitter), maps, leaving_hard, counted_graphs(lambda: recorder.window) as graphs:
+    leave = _writing_before(job, recorder, lambda status: _written(job, recorder, figures, graphs, status))
+    maps = maps_of_recording(cpu_kernels=True)
+    with (
+        routed_to(recorder.emitter),
+        maps,
+        replaced(os, "_exit", leave),
+        counted_graphs(lambda: recorder.window) as graphs,
+    ):
         try:
             loaded = load(job.target, job.arguments)
             run(loaded, job.settings, recorder, nullcontext(), figures, lambda: _say_stopped(recorder))
@@ -54,12 +50,40 @@ def record(job: Job) -> Outcome:
             code = exit_code(leaving)
     if os.getpid() != process:
         _end_of_fork(code, problem)
+    return _written(job, recorder, figures, graphs, code, problem)
+
+
+def _writing_before(job: Job, recorder: Recorder, written: Callable[[int], Outcome]) -> Callable[[int], NoReturn]:
+    """``os._exit``, which writes the report first; processes that the target forked do not."""
+    process, leave = os.getpid(), os._exit
+
+    def write_and_leave(status: int) -> NoReturn:
+        try:
+            if os.getpid() == process:
+                recorder.close()
+                job.ended(written(status))
+        except TracekitError as error:
+            say(str(error))
+        finally:
+            leave(status)
+
+    return write_and_leave
+
+
+def _written(
+    job: Job,
+    recorder: Recorder,
+    figures: Mapping[str, int],
+    graphs: GraphCounts,
+    code: int,
+    problem: CaptureError | None = None,
+) -> Outcome:
     if not recorder.recorded:
         message = f"{job.target}: exited with code {code} before anything was recorded"
         raise problem or CaptureError(message, code or 1)
     counts = {name: value for name, value in figures.items() if name.startswith("modules_")}
     _write(job, recorder, graphs.figures(recorder.windows) | counts)
-    return Outcome(code, problem, recorder.figures | figures, tuple(recorder.warnings))
+    return Outcome(code, problem, {**recorder.figures, **figures}, tuple(recorder.warnings))
 
 
 def _say_stopped(recorder: Recorder) -> None:

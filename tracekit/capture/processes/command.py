@@ -10,9 +10,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from tracekit.capture.arrivals import add_arrivals
 from tracekit.capture.engines.base import Outcome
 from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
-from tracekit.capture.processes.recording import OPENED, Piece, Request, lives, pieces, problems, unfinished
+from tracekit.capture.process_files import Piece, lives, pieces, problems, unfinished
+from tracekit.capture.processes.recording import OPENED, Request
 from tracekit.capture.program import Settings
 from tracekit.capture.rows import Description, Rows, machine_tables
 from tracekit.capture.writing import Writing, say_stopped, writing
@@ -73,8 +75,14 @@ def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -
         request = Request(folder, "nsys", settings)
         marks = not any(argument.startswith(_OWN_MARKERS) for argument in command)
         recorded = tool.record(command, report, environment=request.environment(os.environ) if marks else os.environ)
-        warnings = tuple(_losses(folder))
-    return Outcome(recorded.exit_code, None, {}, (*warnings, *recorded.warnings))
+        arrived = add_arrivals(folder, report) if marks else None
+        reasons = [*(arrived.warnings if arrived else ()), *_refusals(folder)]
+    problem = None
+    if arrived and not arrived.figures.get("processes", 1):
+        reasons = reasons or [_STOPPED_EARLY if recorded.stopped else _UNREACHED]
+    if arrived and arrived.empty:
+        problem, reasons = CaptureError(f"nothing was recorded: {'; '.join(reasons)}", recorded.exit_code or 1), []
+    return Outcome(recorded.exit_code, problem, arrived.figures if arrived else {}, (*reasons, *recorded.warnings))
 
 
 def _ended(command: Sequence[str], request: Request) -> Recorded:
@@ -115,6 +123,10 @@ def _losses(folder: Path) -> Iterator[str]:
                 f"process {pid} was killed before it wrote its recording; set --steps, because a process writes its "
                 "steps when it has run them"
             )
+    yield from _refusals(folder)
+
+
+def _refusals(folder: Path) -> Iterator[str]:
     for pid, problem in problems(folder):
         yield f"process {pid} was not recorded: {problem}"
 

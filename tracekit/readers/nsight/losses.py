@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.intervals import one_axis
 from tracekit.causes import CUDA_EVENTS_LOST, CUDA_NOT_TRACED, EVENTS_LOST, NVTX_EVENTS_LOST, NVTX_NOT_TRACED, Cause
+from tracekit.markers.base import CAPTURED
 from tracekit.markers.collectives import OTHERS_SIZES, collectives_among
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.gpu_metrics import has_unknown_metrics
@@ -208,15 +209,32 @@ class Held(NamedTuple):
 
 def missing_data(source: TableSource, held: Held) -> tuple[MissingData, ...]:
     """Everything that the report could hold and does not."""
-    return (*_missing_events(held), *_missing_graphs(held), *_missing_sizes(held), *_missing_columns(source))
+    figures = recorder_figures(source)
+    events = _missing_events(held, captured="calls" in figures)
+    others = (*_missing_graphs(held), *_missing_sizes(held), *_missing_columns(source))
+    return (*_missing_calls(figures, held), *events, *others)
 
 
-def _missing_events(held: Held) -> Iterator[MissingData]:
-    if not held.ranges:
+def recorder_figures(source: TableSource) -> dict[str, int]:
+    """Figures of what tracekit recorded: calls and markers lost, layers with their fused path switched off."""
+    figures: dict[str, int] = dict(typed(source, nsight.RECORDER, "name", "value"))
+    return {name: max(0, value) for name, value in figures.items()}
+
+
+def _missing_calls(figures: dict[str, int], held: Held) -> Iterator[MissingData]:
+    calls = figures.get("calls")
+    if lost := figures.get("calls_lost"):
+        yield MissingData(f"{lost:,} of {calls:,} {CAPTURED}", "nsys lost them; record again, or with --engine torch")
+    elif calls == 0 and not held.ranges:
+        yield MissingData(CAPTURED, "tracekit capture reached no process of the command that called a torch module")
+
+
+def _missing_events(held: Held, *, captured: bool) -> Iterator[MissingData]:
+    if not held.ranges and not captured:
         yield MissingData("NVTX ranges", "record with: nsys profile --trace=cuda,nvtx")
     if not held.work:
-        remedy = "record with: nsys profile --trace=cuda,nvtx, on a machine whose driver permits it"
-        yield MissingData("GPU work", remedy)
+        record = "record" if captured else "record with: nsys profile --trace=cuda,nvtx,"
+        yield MissingData("GPU work", f"{record} on a machine whose driver permits it")
     elif not held.on_device:
         yield MissingData("GPU work", "CPU operators are shown instead; record on a machine with a GPU")
     elif not held.launches:

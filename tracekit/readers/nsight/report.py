@@ -20,6 +20,7 @@ from tracekit.readers.nsight.losses import (
     lacking,
     missing_data,
     processes_from_the_start,
+    recorder_figures,
     recorder_saw_every_graph,
     reported_losses,
 )
@@ -130,7 +131,7 @@ def recording_of(tables: PiecewiseSource, report: Callable[[], Source], progress
         pa.default_memory_pool().release_unused()
         counters = LossCounters()
         counters.add("values", TOO_LARGE, tables.beyond)
-        figures = _recorder_figures(tables)
+        figures = recorder_figures(tables)
         counters.add("ranges", LOST_BY_RECORDER, figures.get("markers_lost", 0))
         counters.add(REPORT, FUSED_PATH_OFF, figures.get("fused_paths_off", 0))
         names = {name: request.table.name for name, request in requests.items()}
@@ -227,12 +228,6 @@ def _recording(
         ranks=ranks(recording, report.name, ranks_by_mpi(source, named, ids)),
         missing=(*missing_data(source, Held.of(recording)), *lacking(losses)),
     )
-
-
-def _recorder_figures(source: TableSource) -> dict[str, int]:
-    """Figures of the embedded recorder: lost markers, layers with their fused path switched off."""
-    figures: dict[str, int] = dict(typed(source, nsight.RECORDER, "name", "value"))
-    return {name: max(0, value) for name, value in figures.items()}
 
 
 def _described(source: TableSource, report: Source) -> Source:

@@ -1,0 +1,69 @@
+"""Calls that were marked for nsys are compared with those that are in its report."""
+
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tracekit.capture.arrivals import add_arrivals
+from tracekit.capture.process_files import Piece, ProcessFiles
+from tracekit.markers import formatting
+from tracekit.nsight import file as nsight_file
+
+
+def report(path: Path, calls: dict[int, list[str]]) -> Path:
+    """An export with a range for each path of a process, and one for its outputs, as nsys writes them."""
+    texts = [(pid, text(path)) for pid, paths in calls.items() for path in paths for text in (called, ended)]
+    strings = [{"id": number, "value": text} for number, (_, text) in enumerate(texts)]
+    ranges = [
+        {"start": number, "end": number + 1, "eventType": 59, "globalTid": (pid << 24) + pid, "textId": number}
+        for number, (pid, _) in enumerate(texts)
+    ]
+    nsight_file.write(path, {"StringIds": strings, "NVTX_EVENTS": ranges})
+    return path
+
+
+def called(path: str) -> str:
+    return formatting.call(path, "Linear", inputs=[((2, 2), "float32 cpu")])
+
+
+def ended(path: str) -> str:
+    return formatting.result(path, "Linear", [((2, 2), "float32 cpu")])
+
+
+def leave(folder: Path, pid: int, calls: int, modules: int) -> None:
+    ProcessFiles(folder).write(
+        Piece(pid, figures={"calls": calls, "called_modules": modules, "modules_marked": modules})
+    )
+
+
+def test_a_loss_has_both_numbers_and_parse_repeats_it(tmp_path: Path) -> None:
+    path = report(tmp_path / "run.sqlite", {7: ["top", "top.a", "top"], 8: ["top", "top", "top"]})
+    leave(tmp_path, 7, 5, 3)
+    leave(tmp_path, 8, 2, 1)  # what a process marked after it had counted is no loss of another
+    arrivals = add_arrivals(tmp_path, path)
+    assert arrivals.warnings == [
+        "nsys lost 2 of 7 calls, with all calls of 1 of 4 modules; record again, or with --engine torch"
+    ]
+    assert arrivals.figures["modules_marked"] == 4
+    assert not arrivals.empty
+    missing = tracekit.parse(path).manifest["missing"]
+    assert missing[0]["what"] == "2 of 7 calls of modules"
+
+
+@pytest.mark.parametrize("marked", [0, 3])
+def test_a_report_without_ranges_is_empty(tmp_path: Path, marked: int) -> None:
+    nsight_file.write(path := tmp_path / "run.sqlite", {"StringIds": [{"id": 1, "value": "other"}]})
+    if marked:
+        leave(tmp_path, 7, marked, 1)
+    arrivals = add_arrivals(tmp_path, path)
+    assert arrivals.empty
+    assert arrivals.figures["calls"] == marked
+    assert len(arrivals.warnings) == bool(marked)
+
+
+def test_what_arrived_in_full_leaves_no_word(tmp_path: Path) -> None:
+    path = report(tmp_path / "run.sqlite", {7: ["top", "top.a"]})
+    leave(tmp_path, 7, 2, 2)
+    assert add_arrivals(tmp_path, path).warnings == []
+    assert "calls of modules" not in {data["what"] for data in tracekit.parse(path).manifest["missing"]}

@@ -1,0 +1,97 @@
+"""The files that processes of a recording leave in one folder: what each recorded, or why it is not recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tracekit.capture.rows import Description, Span, empty_description
+
+_BEGUN, _TRACE, _PIECE, _PROBLEM = ".begun", ".trace", ".piece", ".problem"
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one process recorded: torch.profiler's trace, if there is one, and what the trace lacks or garbles."""
+
+    pid: int = field(default_factory=os.getpid)
+    trace: str = ""
+    texts: list[str] = field(default_factory=list)
+    names: list[tuple[Span, str]] = field(default_factory=list)
+    about: Description = field(default_factory=empty_description)
+    figures: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+class ProcessFiles:
+    """The files of one process in the folder of a command."""
+
+    def __init__(self, folder: Path) -> None:
+        # Process ids may come again, also in other name spaces.
+        self._stem = folder / f"{os.getpid()}-{os.urandom(4).hex()}"
+
+    @property
+    def trace(self) -> Path:
+        """Where torch.profiler's trace goes."""
+        return self._stem.with_suffix(_TRACE)
+
+    def begin(self, figures: Mapping[str, int] | None = None) -> None:
+        """Notes that the process records, and what it has recorded by now."""
+        self._write(_BEGUN, figures or {})
+
+    def withdraw(self) -> None:
+        """Notes that nothing will come of it."""
+        self._stem.with_suffix(_BEGUN).unlink(missing_ok=True)
+
+    def write(self, piece: Piece) -> None:
+        """Writes what belongs to the trace, whole or not at all."""
+        self._write(_PIECE, asdict(piece))
+
+    def _write(self, suffix: str, values: Mapping[str, object]) -> None:
+        partial = self._stem.with_suffix(".partial")
+        partial.write_text(json.dumps(values), "utf-8")
+        partial.replace(self._stem.with_suffix(suffix))
+
+
+def pieces(folder: Path) -> list[Piece]:
+    """What all processes recorded, in the order of their ids."""
+    recorded = []
+    for path in folder.glob(f"*{_PIECE}"):
+        values: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        names = [((start, end), name) for (start, end), name in values["names"]]
+        recorded.append(Piece(**(values | {"names": names})))
+    return sorted(recorded, key=lambda piece: piece.pid)
+
+
+def unfinished(folder: Path) -> dict[int, dict[str, int]]:
+    """Processes that began to record and wrote nothing, by their ids, each with what it had recorded at last."""
+    begun = sorted(path for path in folder.glob(f"*{_BEGUN}") if not path.with_suffix(_PIECE).exists())
+    return {int(path.name.partition("-")[0]): json.loads(path.read_text("utf-8")) for path in begun}
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return False
+    except OSError:  # someone else's, or a system without /proc
+        return True
+    return state != "Z"
+
+
+def problems(folder: Path) -> Iterator[tuple[int, str]]:
+    """Why processes are not recorded, by process id."""
+    for path in sorted(folder.glob(f"*{_PROBLEM}")):
+        yield int(path.name.partition("-")[0]), path.read_text("utf-8", "replace")
+
+
+def write_problem(folder: Path, text: str) -> None:
+    """Notes why this process is not recorded."""
+    name = f"{os.getpid()}-{os.urandom(4).hex()}{_PROBLEM}"
+    (folder / name).write_text(" ".join(text.split()), "utf-8")
