@@ -10,6 +10,8 @@ import pytest
 import tracekit
 from tests.aligned.runs import ELEMENTWISE, GEMM, Laboratory, Op, Run, Step, model, sampled
 from tests.trace_lines import report
+from tracekit.aligned import matching
+from tracekit.causes import LIKE_LIMIT
 from tracekit.cli import main
 from tracekit.errors import UsageError
 
@@ -95,6 +97,31 @@ def test_steps_cut_at_the_edges_get_nothing_and_the_others_all(laboratory: Labor
     score = laboratory.score(bare(sampled(model()), late=20, cut=20), reference)
     assert score.wrong == 0
     assert score.share > 4 / SIX
+
+
+def after_a_long_stretch() -> Run:
+    layers = [op._replace(module=None) for op in model(layers=40)[1:-2]]
+    return Run([Step(layers * 10), *[Step(sampled(model(tokens=2_048)))] * SIX], marked=False)
+
+
+def test_a_long_stretch_without_steps_costs_the_steps_after_it_nothing(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "_MOST_CELLS", 10_000_000)
+    reference = laboratory.reference([Step(sampled(model()), "step[DECODE bs=8]")] * 3)
+    score = laboratory.score(after_a_long_stretch(), reference)
+    assert score.wrong == 0
+    assert score.told >= (SIX - 1) * len(model())
+
+
+def test_work_that_was_not_compared_before_the_search_ended_says_so(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "_MOST_CELLS", 1)
+    reference = laboratory.reference([Step(sampled(model()), "step[DECODE bs=8]")] * 3)
+    dataset = laboratory.dataset(bare(sampled(model(tokens=96))), reference)
+    [detail] = {row["detail"] for row in dataset.manifest["coverage"] if row["cause"] == "like_unmatched"}
+    assert detail == LIKE_LIMIT.detail
 
 
 def test_replays_of_cuda_graphs_are_known_by_the_numbers_of_their_nodes(laboratory: Laboratory) -> None:

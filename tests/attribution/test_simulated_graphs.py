@@ -178,26 +178,3 @@ def test_without_records_a_graph_from_before_is_not_taken_for_its_graph_capture_
     it = parsed(capturing(number, actions=6, generation=version, faults=faults, graph_replays=False, **ONE_GRAPH))
     assert any(work.node is not None for work in it.truth.work)
     assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("number", range(3))
-def test_late_nodes_of_any_batch_are_told_apart_where_nothing_is_lost(number, batch) -> None:
-    """Ids carry the graph's number; launches that become several nodes have no order that is known."""
-    faults = Faults(node_records="late", node_batch=batch)
-    it = parsed(
-        capturing(
-            number,
-            actions=12,
-            generation="3.7.2",
-            faults=faults,
-            orphans=False,
-            graph_extras=False,
-            graph_replays=False,
-            graph_captures=6,
-        )
-    )
-    rows = [row for row, _ in rows_with_truth(it) if row["graph_node_id"] is not None]
-    assert rows
-    assert wrong(it) == []
-    assert {row["cause"] for row in rows} <= {None, "outside_modules"}

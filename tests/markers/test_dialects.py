@@ -111,6 +111,11 @@ OTHER_DIALECTS = [
     ("{'traceMarker': ['net.py:12', 'a.py:3']}", Operator(None, stack=("net.py:12", "a.py:3"))),
     ("ProfilerStep#12", Step("ProfilerStep#12", index=12)),
     ("step[DECODE bs=32]", Step("step[DECODE bs=32]", "decode", batch_size=32, tokens=32)),
+    ("step[MIXED bs=2 c_sq=2048 g_sq=64]", Step("step[MIXED bs=2 c_sq=2048 g_sq=64]", "mixed", None, 2, 2112)),
+    ("step[DECODE bs=64 g_sq=128]", Step("step[DECODE bs=64 g_sq=128]", "decode", None, 64, 128)),
+    ("prefill[bs=2 tok=147 ctx=[78, 69]]", Step("prefill[bs=2 tok=147 ctx=[78, 69]]", "prefill", None, 2, 147)),
+    ("decode[bs=117/128 tok=117 d=117]", Step("decode[bs=117/128 tok=117 d=117]", "decode", None, 117, 117)),
+    ("decode[bs=9 tok=12 p=2 d=7]", Step("decode[bs=9 tok=12 p=2 d=7]", "mixed", None, 9, 12)),
     ("step[EXTEND bs=15 toks=15360]", Step("step[EXTEND bs=15 toks=15360]", "prefill", batch_size=15, tokens=15360)),
     (
         "execute_context_2(512)_generation_3(3)",

@@ -371,7 +371,7 @@ def methods(piece: Work, call: Range | None) -> frozenset[str]:
         return frozenset({AS_A_WHOLE})
     if piece.node is None:
         return frozenset({"graph_capture" if piece.replayed else "range"})
-    return frozenset({"graph_node"} if recorded(piece.node) else {"graph_node", "graph_order"})
+    return frozenset({"graph_node"})
 
 
 def phases(pushed: Range) -> frozenset[str]:

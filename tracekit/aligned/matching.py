@@ -13,7 +13,7 @@ import numpy as np
 from tracekit import causes
 from tracekit.aligned.borders import Borders
 from tracekit.aligned.reference import Pattern, Reference
-from tracekit.aligned.sequences import Agreement, agreement, near
+from tracekit.aligned.sequences import Agreement, agreement, comparable, near
 from tracekit.aligned.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures
 from tracekit.aligned.sizes import unexplained, varying
 from tracekit.arrays.codes import lookup
@@ -97,7 +97,11 @@ class Matcher:
         names = [pattern.work.name for pattern in patterns if pattern.whole]
         self.borders = Borders(names or [pattern.work.name for pattern in patterns])
         self._known: dict[bytes, Answer | None] = {}
-        self._cells = 0
+        #: What was not compared with every pattern, since the search had ended.
+        self._unsearched: set[bytes] = set()
+        self._cells, self._ended = 0, False
+        #: Whether that holds for any work that was asked about.
+        self.limited = False
 
     def answer(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
         """What the most similar pattern shows; None if none is like it.
@@ -108,8 +112,12 @@ class Matcher:
         before = before if work.group[0] == GRAPHS else 0
         key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True) + bytes([whole])
         if key not in self._known:
+            self._ended = False
             same = self._exact.get(work.exact.tobytes())
             self._known[key] = self._identical(same) if same else self._most_similar(work, before, whole=whole)
+            if self._ended:
+                self._unsearched.add(key)
+        self.limited |= key in self._unsearched
         return self._known[key]
 
     def _counted(self, names: Ints) -> Ints:
@@ -146,8 +154,11 @@ class Matcher:
 
     def _compared(self, work: Signatures, at: int, before: int) -> Answer | None:
         pattern = self._patterns[at]
+        if not comparable(work.name.size, pattern.work.name.size):
+            return None
         self._cells += work.name.size * (abs(work.name.size - pattern.work.name.size) + _CELLS_OF_ROW)
         if self._cells > _MOST_CELLS:
+            self._ended = True
             return None
         shared = np.isin(work.code, pattern.work.code) & (work.group != PRODUCT)
         same_sizes = np.isin(work.exact[shared], pattern.work.exact).sum() >= _SAME_SIZES * max(1, shared.sum())

@@ -27,7 +27,9 @@ from tracekit.trace.evidence import Evidence
 from tracekit.trace.hierarchy.modules import Module
 from tracekit.trace.steps.steps import Steps, step_at
 
-_NO_STEP, _CONTRADICTED = (causes.CAUSES.index(cause) for cause in (causes.LIKE_NO_STEP, causes.LIKE_CONTRADICTED))
+_NO_STEP, _CONTRADICTED, _LIMIT = (
+    causes.CAUSES.index(cause) for cause in (causes.LIKE_NO_STEP, causes.LIKE_CONTRADICTED, causes.LIKE_LIMIT)
+)
 #: Causes that say no more than that nothing marked the work.
 _UNMARKED = [
     causes.CAUSES.index(cause)
@@ -83,10 +85,14 @@ class _Lines(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a reference shows: for each piece of work the row of its module there, or a cause; steps."""
+    """What a reference shows: for each piece of work the row of its module there, or a cause; steps.
+
+    ``unsearched`` is work for which the search ended before all was compared with it.
+    """
 
     module: Rows
     cause: Rows
+    unsearched: Flags
     steps: list[tuple[int, int, StepMarker]]
     used: set[int]
 
@@ -185,7 +191,8 @@ def _work_of(evidence: Evidence) -> _Work:
 
 def _found(work: _Work, reference: Reference) -> _Found:
     size = len(work.rows)
-    found = _Found(np.full(size, -1, dtype=np.int64), np.full(size, _NO_STEP, dtype=np.int64), [], set())
+    module, cause = np.full(size, -1, dtype=np.int64), np.full(size, _NO_STEP, dtype=np.int64)
+    found = _Found(module, cause, np.zeros(size, dtype=bool), [], set())
     for way in reference.ways if size else ():
         if (found.cause == _NO_STEP).any():
             lines = work.in_lines(by_stream=way.by_stream).without_splits()
@@ -193,6 +200,7 @@ def _found(work: _Work, reference: Reference) -> _Found:
     if (work.signatures.group == SPLIT).any():
         _follow_products(work.in_lines(by_stream=False), found)
     _agree_on_nodes(work, found)
+    found.cause[found.unsearched & (found.cause == _NO_STEP)] = _LIMIT
     return found
 
 
@@ -225,9 +233,12 @@ def _match(lines: _Lines, matcher: Matcher, cuts: Rows, found: _Found) -> None:
     stretches = _Stretches(lines, matcher, matcher.borders.cuts(lines.signatures.name, lines.line, cuts))
     at = 0
     while at < cuts.size - 1:
+        matcher.limited = False
         best, joined = stretches.best(at)
+        rows = lines.order[int(cuts[at]) : int(cuts[at + joined])]
+        found.unsearched[rows] |= matcher.limited
         if best is not None:
-            _keep(best, lines.order[int(cuts[at]) : int(cuts[at + joined])], found)
+            _keep(best, rows, found)
         at += joined
 
 

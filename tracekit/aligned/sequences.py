@@ -41,6 +41,11 @@ class Agreement(NamedTuple):
     used: Flags
 
 
+def comparable(left: int, right: int) -> bool:
+    """Whether sequences of such sizes can be compared at all."""
+    return left * (abs(right - left) + 2 * _FIRST_BAND + 1) <= MOST_CELLS
+
+
 def agreement(left: Ints, right: Ints, labels: Rows, exact: tuple[Ints, Ints] | None = None) -> Agreement | None:
     """Compares two sequences; None if they have too little in common to compare.
 

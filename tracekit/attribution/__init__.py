@@ -22,6 +22,7 @@ from tracekit.trace.compiled.work import NO_RUN, UNKNOWN
 from tracekit.trace.evidence import Evidence
 
 METHODS = (
+    Method("annotated", methods.annotated),
     Method("compiled", methods.compiled),
     Method("backward", methods.backward),
     Method("range", methods.by_range),
@@ -34,7 +35,7 @@ METHODS = (
 #: The method of work that a marked run shows the modules of (:mod:`tracekit.aligned`), after all others.
 ALIGNED = "aligned"
 METHOD_NAMES = (*(method.NAME for method in METHODS), ALIGNED)
-_COMPILED, _BACKWARD, _, _BY_NODE, _BY_ORDER, _, _, _AUTOGRAD_THREAD = range(len(METHODS))
+_, _COMPILED, _BACKWARD, _, _BY_NODE, _BY_ORDER, _, _, _AUTOGRAD_THREAD = range(len(METHODS))
 
 
 def attribute(evidence: Evidence) -> Trace:
@@ -48,7 +49,7 @@ def attribute(evidence: Evidence) -> Trace:
     replayed = np.flatnonzero((evidence.replayed_module >= 0) & (owners.method >= 0))
     module[replayed] = evidence.replayed_module[replayed]
     linked = owners.method == _BACKWARD
-    owners.call[evidence.origin_shared & evidence.by_capture] = -1
+    owners.call[evidence.origin_shared & evidence.by_capture & ~evidence.annotated.known] = -1
     if evidence.forward_call_of is not None:
         evidence, call = _with_backward_calls(evidence, evidence.forward_call_of, owners.call, linked)
         owners = replace(owners, call=call)

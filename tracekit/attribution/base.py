@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from tracekit.arrays.types import Ints, Rows
 from tracekit.trace.compiled.work import Shares
 from tracekit.trace.evidence import Evidence
@@ -97,4 +99,5 @@ class Trace:
     @property
     def shares_of_work(self) -> Rows:
         """For every kernel the row of its shares; negative where it serves only its module."""
-        return self.evidence.compiled_work.of_work
+        annotated = self.evidence.annotated.shares
+        return np.where(annotated >= 0, annotated, self.evidence.compiled_work.of_work)

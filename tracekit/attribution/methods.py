@@ -13,6 +13,11 @@ from tracekit.arrays.types import Flags, Rows
 from tracekit.trace.evidence import Evidence
 
 
+def annotated(evidence: Evidence, work: Rows) -> Rows:
+    """The call of the module that torch wrote on each kernel (:mod:`tracekit.trace.annotated`)."""
+    return evidence.annotated.call[work]
+
+
 def compiled(evidence: Evidence, work: Rows) -> Rows:
     """The call around the run of a compiled graph that launched each kernel; its kernel map records the modules.
 

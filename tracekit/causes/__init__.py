@@ -123,6 +123,9 @@ LIKE_NO_STEP = LIKE_UNMATCHED.form(
     "no step of the marked run is like the one that it ran in",
     "mark a run of the same model, code and kinds of steps (prefill and decode, training and evaluation)",
 )
+LIKE_LIMIT = LIKE_UNMATCHED.form(
+    "the search for a step that is like its own was ended, since it took too long", "record fewer steps, or mark them"
+)
 LIKE_UNRECORDED = LIKE_UNMATCHED.form("the module of its counterpart was not recorded", "mark all modules of the model")
 LIKE_AMBIGUOUS = Cause(
     "like_ambiguous",

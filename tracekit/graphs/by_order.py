@@ -1,429 +1,303 @@
-"""Where the nodes of a CUDA graph were captured, by their order: nodes are the launches of the graph capture in turn.
+"""Where the nodes of a CUDA graph were captured, by order: a replay runs what its graph capture launched, one for one.
 
-For graphs whose nodes were not recorded while they were captured. The method holds only where it is certain which graph
-capture made the graph, where nodes and launches agree in number and, one by one, in kind, and where no replay ran nodes
-of one stream in another order. The graph capture is certain if
+There is one rule: what one outermost range (a step) replays are, graph by graph, the same kernels, copies and memsets
+in the same order as all that was captured inside one outermost range before, once or again and again. Several graphs
+without ids must differ, or their order proves nothing. Where several graph captures fit, a node has its place if they
+all had the same module there (``label``): then its module is known, not its call.
 
-* some of the graph's nodes are known to come from its launches, or else
-* the report records which graph it made, or else
-* the graph's nodes were recorded after it had ended, and no other graph capture can claim them, or else
-* the report has every CUDA call of the process and no record of its graphs, and graph captures and graphs are equal in
-  number and pair up in one way only.
+It is asked only where no making of graphs is recorded (Chrome traces). Reports that record it have the places of nodes
+from their records, or lack them, and their calls name no kernels.
+
+The order of a replay is that of the ids of its nodes; without ids, only that of a single stream is certain, and only
+if no stream waited for another during the graph capture. Names are compared where calls record the kernel that they
+launch (ROCm), else kinds. More graphs than graph captures that fit show that some were not recorded: none is certain.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+from operator import contains
 from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.groups import agreed, minima
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.graphs.api_calls import kinds_of, launches_named
-from tracekit.graphs.captures import (
-    CapturedLaunches,
-    GraphCaptures,
-    GraphEvidence,
-    GraphRecords,
-    Origins,
-    captured_launches,
-    completely_recorded,
-    graph_records_of,
-)
-from tracekit.graphs.nodes import CloneChains
-from tracekit.recording.tables import NO_TIME, Recording
+from tracekit.graphs.api_calls import BEGINS_CAPTURE, GRAPH_LAUNCH, is_batch, kinds_of, launches_named, roles_of
+from tracekit.graphs.captures import GraphEvidence, Origins
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS, Recording
 
-#: Stands for the graph of an instance with some nodes that have their place.
-_WITH_PLACES = -1
+#: What a node does: copies and memsets by these codes, kernels by the row of their name.
+_NAMELESS, _COPY, _SET = -1, -2, -3
+_CODES = {KERNEL: _NAMELESS, MEMCPY: _COPY, MEMSET: _SET}
+#: ROCm copies and sets memory with kernels of these names.
+_BUILT_IN = (("__amd_rocclr_copyBuffer", _COPY), ("__amd_rocclr_fillBuffer", _SET))
+_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent", "hipStreamWaitEvent")
+#: Calls that add nodes by hand, so that not all nodes are launches.
+_ADDS = ("cudaGraphAdd", "cuGraphAdd", "hipGraphAdd")
 #: Newer ids of nodes carry the graph or its instance above this bit.
 _GRAPH_BIT = 32
-#: Instances that share nodes are one; no program chains more than this many.
-_MOST_ROUNDS = 32
-#: API calls by which a program builds a graph itself.
-_BUILDS = ("cudaGraphCreate", "cuGraphCreate", "cudaGraphAdd", "cuGraphAdd")
-#: API calls that make nodes which were not captured: clones, and those of an instance itself.
-_CLONES = ("cudaGraphInstantiate", "cuGraphInstantiate", "cudaGraphClone", "cuGraphClone")
-#: The window of a graph capture whose begin or end is not known.
-_UNKNOWN = -1
-#: A thread on which more graph captures than these wait for their nodes is given up.
-_MOST_CLAIMS = 1024
 
 
-class _Instance(NamedTuple):
-    """An instance of a graph as replays show it: nodes that are launched together, in the order of their graph capture.
+#: A process, and codes as bytes.
+_Key = tuple[int, bytes]
 
-    That order is certain (``in_order``) if ids give it, and no replay contradicts it. ``graph`` is -1 without an id.
+
+class _Captured(NamedTuple):
+    """The launches of a graph capture, in order, and a number for the outermost range around it.
+
+    It is forked if a stream waited for another. Kernels have names in ``codes`` if all have.
     """
 
     process: int
-    nodes: Rows
-    kinds: bytes
+    end_ns: int
+    start: Ints
+    end: Ints
+    codes: Ints
+    label: Ints
+    forked: bool
+    group: int
+
+    @property
+    def key(self) -> _Key:
+        """The same for graph captures of the same kernels in the same order."""
+        return self.process, self.codes.tobytes()
+
+
+class _Replay(NamedTuple):
+    """What one launch of a graph ran, in order, and a number for the outermost range around it.
+
+    Attributes:
+        graph: The id of its graph, or -1.
+        fitting: The keys of graph captures that fit, with the names of kernels and without.
+        numbered: Whether all of it names its nodes.
+    """
+
+    launch: int
+    process: int
+    start_ns: int
     graph: int
-    first_ns: int
-    in_order: bool
+    nodes: Rows
+    codes: Ints
+    fitting: tuple[_Key, _Key]
+    numbered: bool
+    group: int
+
+    @property
+    def instance(self) -> tuple[int, int]:
+        """The same for replays that are known to be of one graph."""
+        return (self.process, self.graph) if self.graph >= 0 else (-1, self.launch)
+
+    @property
+    def graph_or_codes(self) -> object:
+        """Different only for replays that are known to be of different graphs, since a graph always runs the same."""
+        return self.instance if self.graph >= 0 else self.fitting[0]
 
 
-Pair = tuple[_Instance, CapturedLaunches]
+#: Positions of graph captures that may have made a graph.
+_Candidates = frozenset[int]
 
 
-def match_by_order(known: GraphEvidence, launch: Rows) -> Origins:
-    """The places where nodes were captured, with those that follow from the order of launches."""
+def unnumbered_work(recording: Recording, launch: Rows) -> Rows | None:
+    """Rows of replayed kernels that name no node; None if no graph capture can show where they come from."""
+    if recording.records_graphs:
+        return None
+    role = roles_of(recording)
+    if not (role == BEGINS_CAPTURE).any():
+        return None
+    by_graph = np.append(role == GRAPH_LAUNCH, False)[launch]
+    work = recording.work
+    return np.flatnonzero(by_graph & (work.kind != GRAPH) & (work.process >= 0) & (work.graph_node_id == -1))
+
+
+def match_by_order(known: GraphEvidence, launch: Rows, label: Ints) -> Origins:
+    """The places of nodes with those that follow from order; launches in one module have the same ``label``."""
     origins = known.origins
     pending = known.chains.replayed & ~origins.known
-    if not pending.any() or not known.captures.windows.isolated.any():
+    if known.recording.records_graphs or not pending.any() or not known.captures.windows.isolated.any():
         return origins
-    start, end, by_order = origins.start.copy(), origins.end.copy(), origins.by_order.copy()
-    for instance, capture in _pairs(known, _instances(known.recording, known.chains, launch)):
-        rest = ~origins.known[instance.nodes]
-        nodes = instance.nodes[rest]
-        start[nodes], end[nodes], by_order[nodes] = capture.start[rest], capture.end[rest], True
-    return Origins(start, end, by_order, origins.shared)
+    captures = [*_captures_of(known, label)]
+    replays = [*_replays_of(known, launch, pending)]
+    start, end = origins.start.copy(), origins.end.copy()
+    by_order, shared = origins.by_order.copy(), origins.shared.copy()
+    for replay, candidates in zip(replays, _candidates(captures, replays), strict=True):
+        if not candidates:
+            continue
+        first, *others = (captures[row] for row in sorted(candidates))
+        agreed = np.all([first.label == other.label for other in others], axis=0)
+        places = np.flatnonzero(pending[replay.nodes] & agreed)
+        nodes = replay.nodes[places]
+        start[nodes], end[nodes] = first.start[places], first.end[places]
+        by_order[nodes], shared[nodes] = True, bool(others)
+    return Origins(start, end, by_order, shared)
 
 
-def _pairs(known: GraphEvidence, replayed: list[_Instance]) -> list[Pair]:
-    captures = list(captured_launches(known))
-    records = graph_records_of(known)
-    late = match_late_node_records(known, records)
-    windows = [_window_of(known, records, late, instance) for instance in replayed]
-    graphs = _graphs_by_window(known, records, replayed, windows)
-    by_window = {capture.window: capture for capture in captures}
-    pairs = [
-        (instance, capture)
-        for instance, window in zip(replayed, windows, strict=True)
-        if (capture := by_window.get(window)) is not None
-        and len(graphs[window] - {_WITH_PLACES}) <= 1  # a graph capture makes one graph
-        and _agree(instance, capture)
-        and _keeps_places(known.origins, instance, capture)
-    ]
-    unrecorded = [instance for instance in replayed if instance.process not in records.processes]
-    return pairs + _only_pairs(known, captures, unrecorded)
-
-
-def _agree(instance: _Instance, capture: CapturedLaunches) -> bool:
-    """Whether an instance may come from a graph capture: same process, same work in the same order, replayed later."""
-    return (
-        instance.in_order
-        and instance.process == capture.process
-        and instance.kinds == capture.kinds
-        and instance.first_ns >= capture.end_ns
-    )
-
-
-def _keeps_places(origins: Origins, instance: _Instance, capture: CapturedLaunches) -> bool:
-    start = origins.start[instance.nodes]
-    return bool(((start == capture.start) | ~origins.known[instance.nodes]).all())
-
-
-def _window_of(known: GraphEvidence, records: GraphRecords, late: Rows, instance: _Instance) -> int:
-    """The window of the graph capture that made an instance's graph; -1 where records do not show it, or disagree."""
-    origins = known.origins
-    nodes = instance.nodes[origins.known[instance.nodes]]
-    if nodes.size:
-        return _same(known.captures.windows.at(origins.start[nodes], origins.end[nodes]))
-    source = records.source_of(instance.process, instance.graph)
-    windows = records.windows.get((instance.process, source), set())
-    # An instance itself is always created outside of graph captures, which proves nothing.
-    if windows - {-1} or (windows and source != instance.graph):
-        return _same(np.array(list(windows)))
-    return _same(late[instance.nodes])
-
-
-def _same(windows: Rows) -> int:
-    return int(windows[0]) if windows.size and (windows == windows[0]).all() else -1
-
-
-def _graphs_by_window(
-    known: GraphEvidence, records: GraphRecords, replayed: list[_Instance], windows: list[int]
-) -> dict[int, set[int]]:
-    graphs: dict[int, set[int]] = defaultdict(set)
-    for instance, window in zip(replayed, windows, strict=True):
-        original = int(known.chains.original[instance.nodes].min())
-        if known.origins.known[instance.nodes].any():
-            graphs[window].add(_WITH_PLACES)
-        else:
-            source = records.source_of(instance.process, instance.graph)
-            graphs[window].add(original if original >= 0 else source)
-    return graphs
-
-
-def _only_pairs(known: GraphEvidence, captures: list[CapturedLaunches], instances: list[_Instance]) -> list[Pair]:
-    """Instances with their graph captures, in processes without records of graphs where they pair up in one way only.
-
-    Else an equal order of kinds proves nothing: the instance may come from a graph made before the recording, and the
-    graph capture may never be replayed. A report that holds every CUDA call of a process, and as many graph captures as
-    instances, rules that out.
-    """
-    recording, threads = known.recording, known.recording.threads
-    building = threads.process[recording.launches.thread[launches_named(recording, _BUILDS)]]
-    edges = Counter(threads.process[known.captures.edges.thread].tolist())
-    pairs: list[Pair] = []
-    for process in (recording.from_the_start - {*building.tolist()}) & {one.process for one in instances}:
-        made = [capture for capture in captures if capture.process == process]
-        replayed = [instance for instance in instances if instance.process == process]
-        # Two calls delimit each graph capture.
-        if edges[process] == 2 * len(made):
-            pairs += _one_to_one(replayed, made)
-    return pairs
-
-
-def _one_to_one(instances: list[_Instance], captures: list[CapturedLaunches]) -> list[Pair]:
-    """Each instance with the graph capture of its kinds of work; nothing unless each occurs once on both sides."""
-    by_kinds = {capture.kinds: capture for capture in captures}
-    kinds = {instance.kinds for instance in instances}
-    if not len(captures) == len(instances) == len(by_kinds) or kinds != by_kinds.keys():
-        return []
-    pairs = [(instance, by_kinds[instance.kinds]) for instance in instances]
-    return pairs if all(_agree(*pair) for pair in pairs) else []
-
-
-class _Replays(NamedTuple):
-    """Replayed work whose launch is known."""
-
-    work: Rows
-    node: Rows
-    launch: Rows
-
-
-def _instances(recording: Recording, chains: CloneChains, launch: Rows) -> list[_Instance]:
-    work = np.flatnonzero((chains.of_work >= 0) & (launch >= 0))
-    replays = _Replays(work, chains.of_work[work], launch[work])
-    node, nodes = replays.node, chains.root.size
-    kind, graph = (agreed(node, of[work], nodes) for of in (recording.work.kind, recording.work.graph_id))
-    first_ns = minima(node, recording.work.start_ns[work], nodes)
-    groups, place = _in_capture_order(chains, _launched_together(replays, nodes), kind)
-    uncertain = place < 0
-    uncertain[node[_out_of_order(recording, replays, place)]] = True
-    return [
-        _Instance(
-            process=int(chains.process[own[0]]),
-            nodes=own,
-            kinds=kind[own].astype(np.int8).tobytes(),
-            graph=_graph(chains.node_id[own], graph[own]),
-            first_ns=int(first_ns[own].min()),
-            in_order=not uncertain[own].any(),
-        )
-        for own in groups
-    ]
-
-
-def _launched_together(replays: _Replays, nodes: int) -> list[Rows]:
-    label = np.arange(nodes)
-    of_launch = np.full(int(replays.launch.max(initial=-1)) + 1, nodes)
-    for _ in range(_MOST_ROUNDS):
-        before = label.copy()
-        np.minimum.at(of_launch, replays.launch, label[replays.node])
-        np.minimum.at(label, replays.node, of_launch[replays.launch])
-        if np.array_equal(before, label):
-            break
-    else:
-        return []
-    replayed = np.unique(replays.node)
-    replayed = replayed[np.argsort(label[replayed], kind="stable")]
-    groups = np.split(replayed, np.flatnonzero(np.diff(label[replayed])) + 1)
-    return [group for group in groups if group.size]
-
-
-def _in_capture_order(chains: CloneChains, groups: list[Rows], kind: Ints) -> tuple[list[Rows], Ints]:
-    """The groups, each in the order of its graph capture where ids give one; and every node's place there, or -1.
-
-    A group with an unknown kind of work has no places.
-    """
-    place = np.full(chains.root.size, -1, dtype=np.int64)
-    ordered = []
-    for nodes in groups:
-        order = _by_id(chains, nodes)
-        if order is not None and (kind[order] >= 0).all():
-            place[order] = np.arange(order.size)
-        ordered.append(nodes if order is None else order)
-    return ordered, place
-
-
-def _by_id(chains: CloneChains, nodes: Rows) -> Rows | None:
-    """Nodes by the ids of their originals where these are known, else by their own; None if ids give no order."""
-    root = chains.original[nodes]
-    ids = chains.node_id[root if (root >= 0).all() else nodes]
-    if np.unique(ids).size < ids.size or np.unique(ids >> _GRAPH_BIT).size > 1:
-        return None
-    return nodes[np.argsort(ids)]
-
-
-def _out_of_order(recording: Recording, replays: _Replays, place: Ints) -> Rows:
-    """Positions of replayed work that ran after later nodes of the same replay on the same stream.
-
-    A stream runs its work in the order of the graph capture, and ids rise in that order: one of both does not hold
-    there.
-    """
-    start, *stream = (
-        column[replays.work]
-        for column in (recording.work.start_ns, recording.work.stream, recording.work.context, recording.work.device)
-    )
-    place = place[replays.node]
-    order = np.lexsort((place, start, *stream, replays.launch))
-    order = order[(recording.work.stream != -1)[replays.work[order]]]
-    same = np.ones(max(order.size - 1, 0), dtype=bool)
-    for key in (replays.launch, *stream):
-        same &= key[order[1:]] == key[order[:-1]]
-    return np.asarray(order[1:][same & (place[order[1:]] < place[order[:-1]])])
-
-
-def _graph(node_id: Ints, graph: Ints) -> int:
-    named = {*(node_id >> _GRAPH_BIT).tolist(), *graph.tolist()} - {0, -1}
-    return named.pop() if len(named) == 1 else -1
-
-
-class _Size(NamedTuple):
-    """How many launches of a graph capture become work, and how many other calls may become nodes."""
-
-    launches: int
-    others: int
-
-
-def _settled(known: GraphEvidence, sizes: dict[int, _Size]) -> set[int]:
-    """Windows that made no nodes, or only nodes that are accounted for before late records are looked at."""
-    windows, origins = known.captures.windows, known.origins
-    with_nodes = windows.at(origins.start[origins.known], origins.end[origins.known])
-    without_launches = np.array([window for window, size in sizes.items() if not any(size)], dtype=np.int64)
-    empty = without_launches[completely_recorded(known.recording, known.axis, windows, without_launches)]
-    return {*with_nodes.tolist(), *empty.tolist()} - {-1}
-
-
-def _sizes(known: GraphEvidence) -> dict[int, _Size]:
+def _captures_of(known: GraphEvidence, label: Ints) -> Iterator[_Captured]:
+    """The graph captures all of whose launches are known and become one node each, in order."""
+    recording, axis = known.recording, known.axis
     windows, submissions = known.captures.windows, known.captures.submissions
     kind = kinds_of(submissions.role)
-    bounds = windows.opened, windows.closed
-    launches, others = (
-        np.diff(np.searchsorted(submissions.start[known.captures.captured & of_kind], bounds), axis=0)[0]
-        for of_kind in (kind >= 0, kind < 0)
-    )
-    return {row: _Size(int(launches[row]), int(others[row])) for row in np.flatnonzero(windows.isolated).tolist()}
+    rows = np.flatnonzero(known.captures.captured & (kind >= 0))
+    low, high = (np.searchsorted(submissions.start[rows], edge) for edge in (windows.opened, windows.closed))
+    forked, unclear = (_with_call(known, calls) for calls in (launches_named(recording, _WAITS), _not_one_node(known)))
+    thread = recording.launches.thread[np.searchsorted(axis.launch_start, windows.begin)]
+    group = _outermost_range(axis, windows.begin, windows.end, thread).tolist()
+    code = np.array([_CODES.get(one, _NAMELESS) for one in range(int(kind.max(initial=0)) + 1)])[kind]
+    for window in np.flatnonzero(windows.isolated & (high > low) & ~unclear).tolist():
+        own = rows[low[window] : high[window]]
+        launch, codes = submissions.row[own], code[own]
+        kernels = codes == _NAMELESS
+        if (recording.launches.kernel[launch[kernels]] >= 0).all():
+            codes[kernels] = recording.launches.kernel[launch[kernels]]
+        yield _Captured(
+            process=int(submissions.process[own[0]]),
+            end_ns=int(recording.launches.end_ns[launch[-1]]),
+            start=submissions.start[own],
+            end=submissions.end[own],
+            codes=codes.astype(np.int64),
+            label=label[launch],
+            forked=bool(forked[window]),
+            group=group[window],
+        )
 
 
-class _LateGraph(NamedTuple):
-    """The nodes of one graph that were recorded after the end of its graph capture.
-
-    Its number is 0 if ids of nodes carry none. ``edge`` is the last call that ended a graph capture before any node was
-    recorded; they are ``together`` if that is so for all of them.
-    """
-
-    number: int
-    nodes: Rows
-    edge: int
-    together: bool
+def _not_one_node(known: GraphEvidence) -> Flags:
+    submissions = known.captures.submissions
+    unclear = launches_named(known.recording, _ADDS)
+    several = (submissions.role == GRAPH_LAUNCH) | is_batch(known.recording, submissions.row)
+    unclear[submissions.row[several & ~submissions.worked]] = True
+    return unclear
 
 
-def match_late_node_records(known: GraphEvidence, records: GraphRecords) -> Rows:
-    """The graph capture that is certain to have made the original of each node, where that was recorded late, or -1.
-
-    A record of a node shows which thread wrote it and when, not to which graph capture it belongs. All graph captures
-    of the thread that have ended, and whose nodes are not accounted for yet, can claim it. Graphs are numbered in the
-    order in which their graph captures began, and ids of nodes carry the graph's number: where as many graphs were
-    recorded as there are graph captures to claim them, the first belongs to the first, and so on, if each has as many
-    nodes as its graph capture has launches. Where ids carry no number, nodes belong to a graph capture only if no other
-    can claim them. If fewer graphs were recorded than graph captures, records are lost or yet to come, and neither
-    these nor later nodes are certain; if more, some graphs were captured before the recording.
-    """
-    chains, sizes = known.chains, _sizes(known)
-    settled = _settled(known, sizes)
-    window = np.full(chains.root.size + 1, -1, dtype=np.int64)
-    by_edge: dict[int, list[_LateGraph]] = defaultdict(list)
-    for graph in _late_graphs(known):
-        makers = records.windows.get((int(chains.process[graph.nodes[0]]), graph.number), set())
-        if len(makers) == 1:
-            (window[graph.nodes],) = makers
-            settled |= makers - {_UNKNOWN}
-        else:
-            by_edge[graph.edge].append(graph)
-    for maker, graph in _claimed(known.captures, (sizes, settled), by_edge) if by_edge else ():
-        window[graph.nodes] = maker
-    return window[chains.original]
+def _with_call(known: GraphEvidence, calls: Flags) -> Flags:
+    rows = np.flatnonzero(calls)
+    window = known.captures.windows.at(known.axis.launch_start[rows], known.axis.launch_end[rows])
+    held = np.zeros(known.captures.windows.begin.size + 1, dtype=bool)
+    held[window] = True
+    return held[:-1]
 
 
-def _late_graphs(known: GraphEvidence) -> Iterator[_LateGraph]:
-    """Groups late nodes into graphs; leaves out numbered graphs that also have clones, or nodes with a place."""
-    chains, (node, edge) = known.chains, _late_nodes(known)
-    number = (chains.node_id.astype(np.uint64) >> np.uint64(_GRAPH_BIT)).astype(np.int64)
-    graph = chains.process.astype(np.int64) << _GRAPH_BIT | number
-    elsewhere = (chains.cloned | known.origins.known) & (number > 0)
-    only_late = ~np.isin(graph[node], graph[elsewhere])
-    node, edge = node[only_late], edge[only_late]
-    # Without a number, all that was recorded after one edge is one graph.
-    part = np.where(number[node] > 0, 0, edge)
-    order = np.lexsort((part, graph[node]))
-    node, edge, part = node[order], edge[order], part[order]
-    fresh = (np.diff(graph[node]) != 0) | (np.diff(part) != 0)
-    bounds = np.flatnonzero(fresh) + 1
-    for nodes, edges in zip(np.split(node, bounds), np.split(edge, bounds), strict=True):
-        if nodes.size:
-            together = bool((edges == edges[0]).all())
-            yield _LateGraph(int(number[nodes[0]]), np.unique(nodes), int(edges.max()), together)
-
-
-def _late_nodes(known: GraphEvidence) -> tuple[Rows, Rows]:
-    """Nodes that were recorded after the end of a graph capture and before the next edge of one; and that end."""
-    records, at = known.recording.graph_nodes, known.axis.node_at
-    edges, chains = known.captures.edges, known.chains
-    edge = np.searchsorted(edges.start, at, side="right") - 1
-    late = (edge >= 0) & (records.start_ns != NO_TIME) & ~chains.cloned[chains.of_record]
-    late &= edges.thread[edge] == records.thread if edge.size else late
-    late[late] = ~edges.begins[edge[late]]
-    late &= ~_during_clones(known, at)
-    rows = np.flatnonzero(late)
-    return chains.of_record[rows], edge[rows]
-
-
-def _during_clones(known: GraphEvidence, at: Ints) -> Flags:
-    cloning, axis = launches_named(known.recording, _CLONES), known.axis
-    call = np.searchsorted(axis.launch_start[cloning], at, side="right") - 1
-    reach = np.maximum.accumulate(axis.launch_end[cloning])
-    return np.asarray((call >= 0) & (np.append(reach, at.max(initial=0))[call] >= at))
-
-
-def _claimed(
-    captures: GraphCaptures, accounts: tuple[dict[int, _Size], set[int]], by_edge: dict[int, list[_LateGraph]]
-) -> Iterator[tuple[int, _LateGraph]]:
-    edges, windows, (sizes, settled) = captures.edges, captures.windows, accounts
-    window = np.full(edges.start.size, _UNKNOWN, dtype=np.int64)
-    window[np.searchsorted(edges.start, windows.begin)] = np.arange(windows.begin.size)
-    window[np.searchsorted(edges.start, windows.closed)] = np.arange(windows.begin.size)
-    claiming: list[int] = []
-    graphs: list[_LateGraph] = []
-    last_thread = -1
-    for edge, columns in enumerate(zip(edges.begins.tolist(), edges.thread.tolist(), window.tolist(), strict=True)):
-        begins, thread, row = columns
-        if thread != last_thread:
-            claiming, graphs, last_thread = [], [], thread
-        if len(claiming) > _MOST_CLAIMS:
+def _replays_of(known: GraphEvidence, launch: Rows, pending: Flags) -> Iterator[_Replay]:
+    """The replays of graphs with nodes that lack a place, by launch; those whose order is certain."""
+    work, launches, axis = known.recording.work, known.recording.launches, known.axis
+    rows = np.flatnonzero((known.chains.of_work >= 0) & (launch >= 0))
+    rows = rows[np.isin(launch[rows], launch[rows[pending[known.chains.of_work[rows]]]])]
+    rows = rows[np.lexsort((work.start_ns[rows], launch[rows]))]
+    codes, nodes, ids = _codes(known.recording)[rows], known.chains.of_work[rows], work.graph_node_id[rows]
+    first, of = np.unique(launch[rows], return_index=True)[1], launch[rows]
+    group = _outermost_range(
+        axis, axis.launch_start[of[first]], axis.launch_end[of[first]], launches.thread[of[first]]
+    ).tolist()
+    for rows_of, number in zip(np.split(np.arange(rows.size), first[1:]) if rows.size else (), group, strict=True):
+        order = _in_order(ids[rows_of], work.stream[rows[rows_of]])
+        if order is None:
             continue
-        if (begins or row == _UNKNOWN) and row not in settled:
-            claiming.append(row)
-        if edge in by_edge:
-            graphs = sorted([*graphs, *by_edge[edge]], key=lambda graph: graph.number)
-            if len(claiming) == len(graphs) and _fit(sizes, claiming, graphs):
-                yield from zip(claiming, graphs, strict=True)
-            if _accounted_for(sizes, claiming, graphs):
-                claiming, graphs = [], []
+        part = rows_of[order]
+        process, graphs = int(work.process[rows[part[0]]]), {*work.graph_id[rows[part]].tolist()}
+        graphs = (graphs | {*(ids[part] >> _GRAPH_BIT).tolist()}) - {0, -1}
+        yield _Replay(
+            launch=int(of[part[0]]),
+            process=process,
+            start_ns=int(launches.start_ns[of[part[0]]]),
+            graph=graphs.pop() if len(graphs) == 1 else -1,
+            nodes=nodes[part],
+            codes=codes[part],
+            fitting=((process, codes[part].tobytes()), (process, np.minimum(codes[part], _NAMELESS).tobytes())),
+            numbered=bool((ids[part] >= 0).all()),
+            group=number,
+        )
 
 
-def _fit(sizes: dict[int, _Size], claiming: list[int], graphs: list[_LateGraph]) -> bool:
-    """Whether every graph has as many nodes as its graph capture has launches.
+def _in_order(ids: Ints, stream: Ints) -> Rows | None:
+    """The order in which work of a replay was captured, given in the order in which it ran; None if not certain."""
+    if (ids < 0).any():
+        return np.arange(ids.size) if (stream == stream[0]).all() else None
+    by_stream = np.argsort(stream, kind="stable")
+    falls = (np.diff(ids[by_stream]) <= 0) & (np.diff(stream[by_stream]) == 0)
+    order = np.argsort(ids)
+    return None if falls.any() or (np.diff(ids[order]) == 0).any() else order
 
-    A single graph may have more nodes, which do no work, but not as many more as another graph capture of that size
-    would add.
+
+def _codes(recording: Recording) -> Ints:
+    kind, name = recording.work.kind, recording.work.full_name
+    of_kind = np.full(len(WORK_KINDS), _NAMELESS, dtype=np.int64)
+    of_kind[list(_CODES)] = list(_CODES.values())
+    code: Ints = np.where((kind == KERNEL) & (name >= 0), name, of_kind[kind])
+    for prefix, built_in in _BUILT_IN:
+        rows = [row for row, text in enumerate(recording.names) if text.startswith(prefix)]
+        if rows:
+            code[np.isin(code, rows)] = built_in
+    return code
+
+
+def _outermost_range(axis: ThreadAxis, first: Ints, last: Ints, thread: Rows) -> Ints:
+    """A number for each ``[first, last]``, the same for those inside one outermost range.
+
+    Those of one thread that lie in no range have a negative number of their own. Ranges that overlap count as one.
     """
-    single = len(graphs) == 1
-    for window, graph in zip(claiming, graphs, strict=True):
-        size = sizes.get(window)
-        if size is None or not graph.together or not (single or graph.number):
-            return False
-        most = size.launches + size.others + (size.launches - 1 if single else 0)
-        if not size.launches <= graph.nodes.size <= most:
-            return False
-    return True
+    start, end = axis.range_start[axis.ends_here], axis.range_end[axis.ends_here]
+    reach = np.maximum.accumulate(end)
+    fresh = np.ones(start.size, dtype=bool)
+    fresh[1:] = start[1:] >= reach[:-1]
+    begins = start[fresh]
+    ends = reach[np.append(fresh[1:], True)] if start.size else end
+    row = np.searchsorted(begins, first, side="right") - 1
+    inside = (row >= 0) & (np.append(ends, first.min(initial=0) - 1)[row] >= last)
+    return np.where(inside, row, -1 - thread)
 
 
-def _accounted_for(sizes: dict[int, _Size], claiming: list[int], graphs: list[_LateGraph]) -> bool:
-    if all(graph.number for graph in graphs):
-        return len(graphs) >= len(claiming)
-    launches = [sizes[window].launches if window in sizes else None for window in claiming]
-    nodes = sum(graph.nodes.size for graph in graphs)
-    return len(claiming) <= 1 or (None not in launches and nodes >= sum(filter(None, launches)))
+def _candidates(captures: Sequence[_Captured], replays: Sequence[_Replay]) -> list[_Candidates]:
+    """For each replay the graph captures that may have made its graph and cannot be distinguished; none if unknown."""
+    batches = _groups([one.group for one in captures])
+    steps = _groups([one.group for one in replays])
+    by_key: dict[_Key, list[int]] = defaultdict(list)
+    for row, one in enumerate(captures):
+        by_key[one.key].append(row)
+    first = {batch[0]: batch for batch in batches}
+    found: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for step in steps:
+        turns = _turns([replays[at] for at in step])
+        fits = [_fitting(captures, by_key, turn) for turn in turns]
+        whole = (first[row] for row in fits[0] if row in first and _whole(captures, first[row], turns))
+        for chosen in ([*islice(cycle(batch), len(turns))] for batch in whole):
+            for turn, row in zip(turns, chosen, strict=True) if all(map(contains, fits, chosen)) else ():
+                found[turn.instance].add(row)
+    likely = [frozenset(found[one.instance]) for one in replays]
+    graphs = Counter(rows for rows, _ in {*zip(likely, (one.graph_or_codes for one in replays), strict=True)})
+    return [
+        frozenset(row for row in rows if graphs[rows] <= len(rows) and captures[row].key in one.fitting)
+        for rows, one in zip(likely, replays, strict=True)
+    ]
+
+
+def _groups(numbers: Sequence[int]) -> list[list[int]]:
+    """The positions in each range; what is in no range (a negative number) stands alone."""
+    groups: dict[int, list[int]] = {}
+    for at, number in enumerate(numbers):
+        groups.setdefault(number if number >= 0 else -1 - at, []).append(at)
+    return [*groups.values()]
+
+
+def _turns(step: Sequence[_Replay]) -> Sequence[_Replay]:
+    """What a step replayed; of graphs with ids each one once, in the order of ids, which is that of graph captures."""
+    if any(one.graph < 0 for one in step):
+        return step
+    # A replay that ran less than others of its graph was not recorded whole.
+    by_size = sorted(step, key=lambda one: one.codes.size)
+    return [one for _, one in sorted({one.graph: one for one in by_size}.items())]
+
+
+def _fitting(captures: Sequence[_Captured], by_key: dict[_Key, list[int]], replay: _Replay) -> _Candidates:
+    rows = (row for key in {*replay.fitting} for row in by_key[key])
+    return frozenset(
+        row for row in rows if captures[row].end_ns <= replay.start_ns and (replay.numbered or not captures[row].forked)
+    )
+
+
+def _whole(captures: Sequence[_Captured], batch: Sequence[int], turns: Sequence[_Replay]) -> bool:
+    """Whether the replays of a step can be those of a batch of graph captures, in its order, by their number."""
+    if len(turns) == len(batch) == 1 or all(one.graph >= 0 for one in turns):
+        return len(turns) == len(batch)
+    alike = Counter(captures[row].key for row in batch)
+    ordered = 1 in alike.values() if len(batch) > 1 else len(captures) == 1
+    return len(turns) % len(batch) == 0 and ordered

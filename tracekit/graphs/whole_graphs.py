@@ -14,8 +14,10 @@ from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts, maxima
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.api_calls import GRAPH_LAUNCH, first_updates, launches_named
-from tracekit.graphs.captures import GraphEvidence, GraphRecords, completely_recorded, graph_records_of
-from tracekit.recording.tables import GRAPH, GRAPH_CREATED, NO_TIME, Recording
+from tracekit.graphs.captures import GraphEvidence, Windows
+from tracekit.graphs.records import graph_records_of
+from tracekit.recording.axis import ThreadAxis
+from tracekit.recording.tables import GRAPH, Recording
 
 #: API calls that add nodes by hand; those of them that may add a graph; and those that capture into an older graph.
 _ADDS = ("cudaGraphAdd", "cuGraphAdd")
@@ -75,36 +77,9 @@ def _windows_of(known: GraphEvidence, work: Rows) -> Rows:
     of = known.recording.work
     columns = np.stack([column[work] for column in (of.process, of.graph_id, of.graph_exec_id)])
     instances, instance = np.unique(columns, axis=1, return_inverse=True)
-    records, created = graph_records_of(known), _created(known)
-    windows = [_window(records, created, *ids) for ids in instances.T.tolist()]
+    records = graph_records_of(known)
+    windows = [records.window_of(*ids) for ids in instances.T.tolist()]
     return np.array(windows, dtype=np.int64)[instance.reshape(-1)]
-
-
-def _window(records: GraphRecords, created: dict[tuple[int, int], int], process: int, graph: int, instance: int) -> int:
-    sources = {records.source_of(process, number) for number in (graph, instance) if number >= 0}
-    # An instance that no record names is a source of its own.
-    if (process, instance) not in records.sources and graph >= 0:
-        sources.discard(instance)
-    return created.get((process, sources.pop()), -1) if len(sources) == 1 else -1
-
-
-def _created(known: GraphEvidence) -> dict[tuple[int, int], int]:
-    """By (process, graph), the window that begins with the call which created it, where both are certain."""
-    graphs, windows = known.recording.graphs, known.captures.windows
-    rows = np.flatnonzero(graphs.event == GRAPH_CREATED)
-    at = known.axis.graph_at[rows]
-    window = windows.at(at, at)
-    first = (graphs.start_ns != NO_TIME)[rows] & (window >= 0)
-    first &= at <= np.append(windows.opened, 0)[window]
-    process = known.recording.threads.process[graphs.thread[rows]]
-    by_graph: dict[tuple[int, int], set[int]] = {}
-    for owner, graph, made_in in zip(
-        process.tolist(), graphs.graph_id[rows].tolist(), np.where(first, window, -1).tolist(), strict=True
-    ):
-        by_graph.setdefault((owner, graph), set()).add(made_in)
-    makers = {graph: next(iter(made_in)) for graph, made_in in by_graph.items() if len(made_in) == 1}
-    times = np.bincount([made_in for made_in in makers.values() if made_in >= 0], minlength=windows.begin.size)
-    return {graph: made_in for graph, made_in in makers.items() if made_in >= 0 and times[made_in] == 1}
 
 
 def _understood(known: GraphEvidence, extents: _Extents) -> Flags:
@@ -144,6 +119,20 @@ def _joined(known: GraphEvidence, extents: _Extents, within: Rows) -> Flags:
     return joined
 
 
+def _completely_recorded(recording: Recording, axis: ThreadAxis, windows: Windows, rows: Rows) -> Flags:
+    """During which of some graph captures every call of the process is recorded: correlation ids have no gap."""
+    begin, end = (np.searchsorted(axis.launch_start, edge[rows]) for edge in (windows.begin, windows.closed))
+    ids = recording.launches.correlation_id
+    process = recording.threads.process[recording.launches.thread]
+    complete = np.zeros(rows.size, dtype=bool)
+    for owner in np.unique(process[begin]).tolist():
+        recorded, own = np.unique(ids[process == owner]), process[begin] == owner
+        first, last = ids[begin[own]], ids[end[own]]
+        calls = np.searchsorted(recorded, last) - np.searchsorted(recorded, first)
+        complete[own] = calls == last - first
+    return complete
+
+
 def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
     """Which windows lack no launch, as far as the ids of calls show.
 
@@ -153,7 +142,7 @@ def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
     recording, windows = known.recording, known.captures.windows
     ids = recording.launches.correlation_id
     process = recording.threads.process[recording.launches.thread]
-    complete = completely_recorded(recording, known.axis, windows, np.arange(windows.begin.size))
+    complete = _completely_recorded(recording, known.axis, windows, np.arange(windows.begin.size))
     for owner in np.unique(extents.process[~complete]).tolist():
         recorded = np.unique(ids[process == owner])
         if recorded.size < _MANY or 2 * recorded.size < recorded[-1] - recorded[0]:

@@ -51,6 +51,7 @@ class ModuleMarker(NamedTuple):
         phase: One of ``CALL_PHASES``; empty if it is not known.
         cause: What could not be read, if anything.
         kind: One of ``KINDS``. The path of a node that is no module is a single name.
+        annotated: Whether torch wrote it on work of a CUDA graph, with the path in the model.
     """
 
     path: str
@@ -68,6 +69,7 @@ class ModuleMarker(NamedTuple):
     phase: str = "forward"
     cause: Cause | None = None
     kind: str = "module"
+    annotated: bool = False
 
     @property
     def has_no_tensors(self) -> bool:
@@ -77,7 +79,7 @@ class ModuleMarker(NamedTuple):
         """
         tensors = self.inputs or self.outputs or self.kwargs or self.types or self.kwarg_types
         whole = self.cause is None and self.phase == "forward" and self.class_name is None
-        return whole and not (tensors or self.only_result or self.class_only)
+        return whole and not (tensors or self.only_result or self.class_only or self.annotated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ VLLM_SCOPES = _ranges(r"^gpu_model_runner: forward", "gpu_model_runner: (forward
 _VLLM = re.compile(r"execute_(?:\d+_)?context_(\d{1,9})\((\w*)\)_generation_(\d{1,9})\((\w*)\)")
 # What begins with a number counts somebody's own steps: step[3].
 _SGLANG = re.compile(r"step\[([^\W\d]\w*)((?: +[^\]\s]+)*) *\]")
+_ATOM = re.compile(r"(prefill|decode)\[bs=(\d{1,9})(?:/\d+)? tok=(\d{1,18})\b(.*)\]")
 _TENSORRT_LLM = re.compile(
     r"\[Executor\] _forward_step(?: (\d{1,18}))?: (\d{1,9}) ctx reqs, (?:(\d{1,18}) ctx tokens, )?(\d{1,9}) gen reqs"
 )
@@ -145,9 +146,18 @@ def _sglang(text: str) -> StepMarker | None:
     numbers = {key: int(number) for key, number in _FIELD.findall(match[2])}
     kind = _SGLANG_KINDS.get(match[1].upper())
     batch_size = numbers.get("bs")
-    # A decode step computes one token a request.
-    tokens = numbers.get("toks", batch_size if kind == "decode" else None)
-    return StepMarker(text, kind, batch_size=batch_size, tokens=tokens)
+    # A decode step computes one token a request, unless it speculates.
+    queries = [numbers[key] for key in ("c_sq", "g_sq") if key in numbers]
+    otherwise = sum(queries) if queries else batch_size if kind == "decode" else None
+    return StepMarker(text, kind, batch_size=batch_size, tokens=numbers.get("toks", otherwise))
+
+
+def _atom(text: str) -> StepMarker | None:
+    if not (match := _ATOM.match(text)):
+        return None
+    requests = {key: int(number) for key, number in re.findall(r" ([pd])=(\d{1,9})\b", match[4])}
+    kind = "mixed" if len(requests) > 1 and all(requests.values()) else match[1]
+    return StepMarker(text, kind, batch_size=int(match[2]), tokens=int(match[3]))
 
 
 def _tensorrt_llm(text: str) -> StepMarker | None:
@@ -162,8 +172,10 @@ def _tensorrt_llm(text: str) -> StepMarker | None:
 
 #: Steps of vLLM, ``execute_context_<requests>(<tokens>)_generation_<requests>(<tokens>)`` (newer: ``sq<tokens>sk…``).
 VLLM_STEPS = Dialect(r"^execute_(\d+_)?context_\d", _vllm)
-#: Steps of SGLang: ``step[EXTEND bs=15 toks=15360]``, ``step[DECODE bs=32]``.
+#: Steps of SGLang: ``step[EXTEND bs=15 toks=15360]``, ``step[DECODE bs=32]``, ``step[MIXED bs=2 c_sq=2048 g_sq=64]``.
 SGLANG_STEPS = Dialect(r"^step\[", _sglang)
+#: Steps of ATOM: ``prefill[bs=2 tok=14721 ctx=[7803, 6918]]``, ``decode[bs=117/128 tok=117 d=117]`` (padded to 128).
+ATOM_STEPS = Dialect(r"^(prefill|decode)\[bs=", _atom)
 #: Steps of TensorRT-LLM (``tensorrt_llm/_torch/pyexecutor/py_executor.py``): ``[Executor] _forward_step 12: 1 ctx
 #: reqs, 128 ctx tokens, 4 gen reqs``. The first versions wrote no number and no tokens.
 TENSORRT_LLM = Dialect(r"^\[Executor\] _forward_step", _tensorrt_llm)

@@ -49,6 +49,27 @@ def _numbered_module(text: str) -> ModuleMarker | Unreadable:
 NUMBERED_MODULES = Dialect(rf"^{re.escape(PREFIX)}", _numbered_module)
 
 
+#: What the text of a call begins with whose module torch wrote on the work of a CUDA graph.
+_ANNOTATED = "Annotated module: "
+_ANNOTATION = re.compile(rf"{_ANNOTATED}(?P<path>\S+)(?: \((?P<class>.+)\))?", re.DOTALL)
+
+
+def annotated_text(path: str, class_name: str) -> str:
+    """The text of a call of an annotated module; its class may be empty."""
+    return f"{_ANNOTATED}{path} ({class_name})" if class_name else f"{_ANNOTATED}{path}"
+
+
+def _annotated_module(text: str) -> ModuleMarker | Unreadable:
+    match = _ANNOTATION.fullmatch(text)
+    if match is None or not is_path(match["path"]):
+        return Unreadable(NO_NAME)
+    return ModuleMarker(match["path"], match["class"], annotated=True, phase="")
+
+
+#: Calls of modules in a CUDA graph that torch annotated; their paths are as the model names its modules.
+ANNOTATED_MODULES = Dialect(rf"^{_ANNOTATED}", _annotated_module)
+
+
 class Numbering:
     """Numbers of modules in several traces of one process, each of which counts anew.
 

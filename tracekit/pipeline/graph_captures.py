@@ -14,7 +14,7 @@ from tracekit.arrays.codes import positions
 from tracekit.arrays.types import Rows
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
-from tracekit.graphs.recorded_apart import Captured, captured_in, infer_capture_bounds, joined, texts_around_replays
+from tracekit.graphs.recorded_apart import Captured, captured_in, joined, texts_around_replays
 from tracekit.markers.base import StepMarker
 from tracekit.markers.phases import COMPILE, phase_of
 from tracekit.markers.torch_texts import Numbering
@@ -102,7 +102,6 @@ def _read(path: Path) -> CaptureTrace:
         recording = reader.read(path, no_progress)
     except OSError as error:
         raise ReportError(path, f"cannot be read ({reason_of(error)})", "check its disk or network") from None
-    recording = infer_capture_bounds(recording, launched(recording).launch)
     captured = captured_in(recording, launched(recording).launch)
     if captured is None:
         raise ReportError(path, "holds no graph capture", _EXPECTED)
@@ -121,11 +120,8 @@ def _distinct(traces: Iterable[CaptureTrace]) -> list[CaptureTrace]:
 
 
 def _is_copy(report: Recording, other: Recording) -> bool:
-    # Calls that were added at the edges of graph captures have no id.
-    recorded = other.launches.correlation_id != 0
-    times = other.launches.start_ns[recorded]
     same = report.source.started_utc_ns == other.source.started_utc_ns
-    return same and bool(np.isin(times, report.launches.start_ns).all())
+    return same and bool(np.isin(other.launches.start_ns, report.launches.start_ns).all())
 
 
 def _rows(report: Recording, captured: Captured) -> Rows:

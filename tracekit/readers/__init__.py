@@ -34,6 +34,8 @@ _MAGICS: tuple[tuple[bytes, str, str], ...] = (
     (b"<?xml", "is an XML file, such as NVIDIA's Visual Profiler writes its sessions", _EXPECTED),
     (b"==", "is a text file, such as the summary that nvprof prints", "record a file with: nvprof -o report.nvprof"),
 )
+#: Endings of the names of traces as Protocol Buffers, which have no magic number.
+_PERFETTO = (".pftrace", ".perfetto-trace")
 _MOST_NAMED = 4
 #: In a folder, or in folders of it, such as those of TensorBoard's runs.
 _REPORTS = tuple(
@@ -90,6 +92,8 @@ def _foreign_file(path: Path, head: bytes) -> ReportError:
     for magic, problem, remedy in _MAGICS:
         if head.lstrip().startswith(magic):
             return ReportError(path, problem, remedy.format(name=path.name))
+    if path.suffix in _PERFETTO:
+        return ReportError(path, "is a trace of Perfetto", "record the run as JSON: export_chrome_trace('trace.json')")
     kind = "is a text file" if _is_text(head) else "has an unknown format"
     return ReportError(path, kind, _EXPECTED)
 

@@ -79,9 +79,12 @@ def is_damaged(head: bytes) -> bool:
 
 
 def _unpacked(head: bytes, most: int) -> bytes | None:
-    unpacking = zlib.decompressobj(wbits=31)
+    content, rest, whole = b"", head, False
     try:
-        content = unpacking.decompress(head, most)
+        while rest and not content:
+            unpacking = zlib.decompressobj(wbits=31)
+            content = unpacking.decompress(rest, most)
+            rest, whole = unpacking.unused_data.lstrip(b"\0"), unpacking.eof
     except zlib.error:
         return None
-    return content if content or unpacking.eof else None
+    return content if content or whole else None

@@ -279,6 +279,7 @@ class Work(Columns):
         graph_exec_id: Instance of that CUDA graph.
         graph_node_id: Node of that CUDA graph.
         collective: Row of collectives, where the report records them by kernel.
+        annotation: Row of annotations, where torch wrote modules on it.
     """
 
     kind: Int8
@@ -307,6 +308,7 @@ class Work(Columns):
     graph_exec_id: Int64
     graph_node_id: Int64
     collective: Int32
+    annotation: Int32
 
 
 #: Metrics of a GPU, in per cent of the most that is possible.
@@ -400,6 +402,7 @@ class Recording:
         failed: API calls that returned an error, and so started no work.
         stream_calls: Streams and events of API calls; empty where they were not recorded.
         collectives: The distinct collectives of kernels.
+        annotations: Rows of the texts of modules that torch wrote together on some work.
         samples: Samples of metrics of GPUs; empty where they were not recorded.
         gpus: The number of the GPU in the machine by (process id, device), where it is recorded; else it is the same.
         os_waits: Calls of the operating system's runtime that wait, on threads that are known; none has an id.
@@ -413,12 +416,10 @@ class Recording:
         ranks: Ranks of processes, where known.
         missing: What the report does not hold.
         counters: What was lost or corrected while reading.
-        from_the_start: Rows of the processes whose CUDA calls are known to be recorded completely, from the first on.
         allocations: Memory handed out and taken back; empty where they were not recorded.
         records_graphs: Whether reports of its format record how CUDA graphs and their nodes were made.
         graph_captures: The traces of graph captures that were given with the report, and joined it.
         attached_threads: Rows of the threads whose ranges and launches are from these traces.
-        first_replays: When graphs were first replayed in these traces, by (process, graph).
         inside_ns: For each kernel, its time spent in others that it called, as operators do; None if there
             is only device work, which calls nothing.
     """
@@ -438,6 +439,7 @@ class Recording:
     os_waits: Launches = field(default_factory=Launches.empty)
     loading: Launches = field(default_factory=Launches.empty)
     collectives: list[Collective] = field(default_factory=list)
+    annotations: list[tuple[int, ...]] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples.empty)
     gpus: Mapping[tuple[int, int], int] = field(default_factory=dict)
     process_names: dict[int, str] = field(default_factory=dict)
@@ -446,12 +448,10 @@ class Recording:
     ranks: tuple[Rank, ...] = ()
     missing: tuple[MissingData, ...] = ()
     counters: LossCounters = field(default_factory=LossCounters)
-    from_the_start: frozenset[int] = frozenset()
     allocations: Allocations = field(default_factory=Allocations.empty)
     records_graphs: bool = True
     graph_captures: tuple[Source, ...] = ()
     attached_threads: frozenset[int] = frozenset()
-    first_replays: Mapping[tuple[int, int], int] = field(default_factory=dict)
     inside_ns: Ints | None = None
 
     @property

@@ -157,15 +157,17 @@ SPEC = TableSpec(
             "call_id",
             pa.int64(),
             "Innermost call it belongs to; for graph work, the call that ran during graph capture (by method "
-            "graph_launch, and where plain ranges are the modules, that around the replay). Null if "
+            "graph_launch, and where plain ranges are the modules, that around the replay; by annotated, that in the "
+            "replay). Null if "
             "unknown, and if only the module is known.",
         ),
         Nullable(
             "method",
             CATEGORY,
-            "How its module was found: compiled (by the kernel map of the compiled graph that launched it; "
-            "kernel_modules lists all modules that it serves), range (around the launch), backward (by the sequence "
-            "number of the autograd node that launched it), graph_node (by the graph capture of its node), graph_order "
+            "How its module was found: annotated (torch wrote it on the work of a CUDA graph), compiled (by the kernel "
+            "map of the compiled graph that launched it; kernel_modules lists all modules that it serves), range "
+            "(around the launch), backward (by the sequence number of the autograd node that launched it), "
+            "graph_node (by the graph capture of its node), graph_order "
             "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
             "that holds its graph capture, for everything in it), graph_launch (a CUDA graph of "
             "which the graph capture is "

@@ -264,7 +264,7 @@ class _Read(NamedTuple):
 
 
 def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:
-    flags = (marker.class_only, marker.numbered, marker.only_result)
+    flags = (marker.class_only, marker.numbered, marker.only_result, marker.annotated)
     words = (marker.path, marker.class_name, marker.static_params, marker.phase, marker.kind)
     return *words, *flags, id(marker.params), id(marker.cause)
 

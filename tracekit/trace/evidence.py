@@ -11,9 +11,8 @@ from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import sums
 from tracekit.arrays.intervals import firsts, innermost
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.graphs.by_order import match_by_order
-from tracekit.graphs.captures import GraphCaptures, GraphEvidence, Origins, by_clone_chains, graph_captures_of
-from tracekit.graphs.kernel_sequences import match_by_sequence, unnumbered_work
+from tracekit.graphs.by_order import match_by_order, unnumbered_work
+from tracekit.graphs.captures import GraphCaptures, Origins, by_clone_chains, graph_captures_of
 from tracekit.graphs.nodes import CloneChains, clone_chains
 from tracekit.graphs.whole_graphs import WholeGraphs, whole_graphs
 from tracekit.markers.base import AUTO, MODULES, RANGES
@@ -21,6 +20,7 @@ from tracekit.markers.phases import BACKWARD, COMPILE, FORWARD
 from tracekit.recording.axis import Nesting, ThreadAxis, nesting, thread_axis
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import Recording
+from tracekit.trace.annotated import AnnotatedWork, annotated_work
 from tracekit.trace.autograd_nodes import AutogradNodes, autograd_nodes
 from tracekit.trace.calls.backward_calls import ForwardCalls, forward_call_of
 from tracekit.trace.calls.calls import Calls, calls_of
@@ -65,6 +65,7 @@ class Evidence:
         origins: Where each of these nodes was captured.
         whole_graphs: Graphs traced as a whole whose graph capture is certain.
         compiled_work: Work of runs of compiled graphs, and the modules that it serves.
+        annotated: Work on which torch wrote its modules.
         replayed_module: Where ranges are nodes, for every kernel that was replayed below the range around its launch
             the row of its module there; else -1.
         collectives: Names of kernels that communicate, beside those known.
@@ -90,6 +91,7 @@ class Evidence:
     origins: Origins
     whole_graphs: WholeGraphs
     compiled_work: CompiledWork
+    annotated: AnnotatedWork
     replayed_module: Rows
     collectives: tuple[str, ...] = ()
 
@@ -147,7 +149,7 @@ def evidence_of(
         context = _launch_context(found, hierarchy, calls)
         progress(0.9)
         known = by_clone_chains(recording, axis, graphs.chains, graphs.captures)
-        origins = _completed(known, launches.launch, lookup(calls.module, context.call))
+        origins = match_by_order(known, launches.launch, lookup(calls.module, context.call))
         call = np.where(context.call >= 0, context.call, context.waiting)
         node = np.where((launches.launch >= 0) & (hierarchy.keyed.by == RANGES), graphs.chains.of_work, -1)
         called = lookup(call, launches.launch)
@@ -159,6 +161,7 @@ def evidence_of(
         if hierarchy.keyed.by == RANGES:
             # Replayed work follows its launch, whatever a map records of its graph capture.
             work = replace(work, of_work=np.where(launches.replayed, NO_RUN, work.of_work))
+        annotated, work = annotated_work(around, work)
         progress(1.0)
         return Evidence(
             recording=recording,
@@ -181,6 +184,7 @@ def evidence_of(
             origins=origins,
             whole_graphs=whole_graphs(known, launches.launch),
             compiled_work=work,
+            annotated=annotated,
             replayed_module=replayed_module,
         )
 
@@ -296,10 +300,6 @@ def _graphs_of(recording: Recording, axis: ThreadAxis, launches: Launched) -> _G
     captures = graph_captures_of(recording, axis, chains, works)
     works[captures.captured_launches] = True
     return _Graphs(chains, captures, works)
-
-
-def _completed(known: GraphEvidence, launch: Rows, module: Ints) -> Origins:
-    return match_by_order(known, launch) if known.recording.records_graphs else match_by_sequence(known, launch, module)
 
 
 def _call_at_launch(calls: Calls, axis: ThreadAxis) -> Rows:

@@ -42,6 +42,7 @@ _GRAPHS_TRACED_AS_A_WHOLE = {"graph_not_expanded"}
 _OUTSIDE = {"outside_modules", "outside_ranges"}
 _COMPILATION = "compilation"
 _METHODS = {
+    "annotated": "attributed by the module that torch wrote on the kernel",
     "range": "launched inside {node}'s call",
     "graph_node": "attributed by CUDA graph node",
     "graph_order": "attributed by launch order in the CUDA graph",

@@ -75,3 +75,27 @@ def test_where_operators_are_nodes_backward_passes_are_calls_of_theirs(tmp_path:
         aten::mul.MulBackward0  backward
     """,
     )
+
+
+def test_backward_work_stands_in_the_range_of_its_operator_where_ranges_name_modules(tmp_path: Path) -> None:
+    paths = ["layers.0.attention", "layers.1.attention", "output", "metric"]
+    events = [event("user_annotation", "ProfilerStep#0", 0, 500, FIRST)]
+    for number, path in enumerate(paths):
+        numbers = {"Sequence number": number, "Fwd thread id": 0}
+        events.append(event("user_annotation", path, 20 * number + 10, 12, FIRST))
+        events.append(event("cpu_op", "aten::mul", 20 * number + 12, 5, FIRST, **numbers))
+        numbers = {"Sequence number": number, "Fwd thread id": 7}
+        events.append(event("cpu_op", NODE, 400 - 20 * number, 8, FIRST, **numbers))
+    events += [event("cpu_op", "aten::sum", 95, 2, FIRST, **{"Sequence number": 9, "Fwd thread id": 0})]
+    node = NODE.replace("Mul", "Sum")
+    events += [event("cpu_op", node, 450, 8, FIRST, **{"Sequence number": 9, "Fwd thread id": 7})]
+    dataset = parsed(tmp_path, *events)
+    step = "ProfilerStep#*"
+    assert modules(dataset) == [(f"{step}.{path}.aten::mul", None) for path in reversed(paths)]
+    rows = dataset.table("kernels", ["name", "module", "phase"]).to_pylist()
+    assert {(row["module"], row["phase"]) for row in rows if row["name"] == node} == {(f"{step}.aten::sum", "backward")}
+    # Without the path of a module in a list, nothing shows that ranges name modules.
+    for row in events:
+        row["name"] = str(row["name"]).replace(".", "_")
+    flat = tracekit.parse(trace(tmp_path / "flat.json", *events))
+    assert {module for module, _ in modules(flat)} == {f"{step}.aten::mul"}

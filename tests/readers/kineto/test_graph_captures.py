@@ -140,34 +140,6 @@ def test_graphs_of_several_batch_sizes_have_modules_but_no_call(tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize("instantiated", [True, False])
-def test_launches_without_work_are_a_graph_capture_if_they_are_given_as_one(tmp_path: Path, instantiated: bool) -> None:
-    names = [["gemm", "gelu"], ["head"]]
-    capture: list[dict[str, object]] = []
-    for number, piece in enumerate(names if instantiated else names[:1]):
-        at = 100 * number
-        capture += [module(f"top.{number}", at + 5, 80), *captured(at + 10, *piece, at=1000 + at)[1:-1]]
-        capture += [launch(at + 70, 1050 + at, "cudaGraphInstantiate")] if instantiated else []
-    capture += [launch(300, 1500), kernel(310, 1500, "eager")]
-    replay = [*replayed(1000, 1, *names[0], graph=2), *replayed(2000, 2, *names[1], graph=4)]
-    rows = parsed(tmp_path, replay, capture).table("kernels", ["full_name", "module"]).to_pylist()
-    head = "top.1" if instantiated else None
-    assert {(row["full_name"], row["module"]) for row in rows} == {("gemm", "top.0"), ("gelu", "top.0"), ("head", head)}
-
-
-def test_ids_of_nodes_in_both_traces_are_proof(tmp_path: Path) -> None:
-    capture = [module("top", 0, 100), module("top.a", 10, 20), launch(15, 1), module("top.b", 40, 20), launch(45, 2)]
-    ids = [{"graph id": 2, "graph node id": (2 << 32) + node} for node in (0, 1)]
-    capture += [kernel(20 + 30 * node, node + 1, "gemm", **ids[node]) for node in (0, 1)]
-    dataset = parsed(tmp_path, replayed(1000, 5, "gemm", "gemm", "gemm", graph=2), capture)
-    rows = sorted(dataset.table("kernels").to_pylist(), key=lambda row: int(row["kernel_id"]))
-    assert [(row["module"], row["method"], row["cause"]) for row in rows] == [
-        ("top.a", "graph_node", None),
-        ("top.b", "graph_node", None),
-        (None, None, "graph_unmapped"),
-    ]
-
-
 def test_rocm_sets_and_copies_memory_with_kernels(tmp_path: Path) -> None:
     calls = [launch(10 * at, at, f"hip{name}") for at, name in enumerate(("MemsetAsync", "MemcpyAsync"), 3)]
     capture = [

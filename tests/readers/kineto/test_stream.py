@@ -10,7 +10,7 @@ import pytest
 
 import tracekit
 from tests.readers.kineto.traces import event, kernel, launch, trace
-from tracekit.causes import ABSURD_TIME, CUT_OFF, REPORT, UNKNOWN_EVENT
+from tracekit.causes import ABSURD_TIME, CUT_OFF, OTHER_EVENT, REPORT, UNKNOWN_EVENT
 from tracekit.errors import ReportError
 from tracekit.progress import no_progress
 from tracekit.readers import kineto, packed, reader_for
@@ -93,6 +93,39 @@ def test_beside_odd_entries_times_stay_those_of_their_events(
     assert texts(recording) == [str(i) for i in range(50)]
     assert recording.ranges.start_ns.tolist() == [i * 1001 for i in range(50)]
     assert recording.counters.counts == {("events", UNKNOWN_EVENT): 2}
+
+
+@pytest.mark.parametrize("name", [r"\ud83d", r"a\udE00b", r"\ud83d\u0041", r"\\ud83d", r"\ud83d\ude00"])
+def test_half_a_character_of_a_name_is_replaced(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": EVENTS}).replace(EVENTS[3]["name"], name))
+    expected = json.loads(f'"{name}"').encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert texts(read(path))[3] == expected
+    assert len(read(path).work) == 1
+
+
+def test_members_of_gzip_may_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b"") + gzip.compress(b"") + gzip.compress(json.dumps(EVENTS).encode()))
+    assert kineto.recognises(path, path.read_bytes()[:512])
+    assert len(read(path).work) == 1
+
+
+def test_a_trace_of_perfetto_is_answered_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "trace.pftrace"
+    path.write_bytes(b"\x0a\x05" + bytes(range(90)))
+    with pytest.raises(ReportError, match=r"is a trace of Perfetto; .*export_chrome_trace"):
+        reader_for(path)
+
+
+def test_work_of_other_accelerators_is_counted_and_named(tmp_path: Path) -> None:
+    other = {"ph": "X", "cat": "mtia_ccp_events", "name": "x", "pid": 0, "tid": 0, "ts": 5, "dur": 1}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([other, *EVENTS[:50]]))
+    recording = read(path)
+    assert recording.counters.counts == {("events", OTHER_EVENT): 1}
+    [remedy] = [data.remedy for data in recording.missing if data.what == "GPU work"]
+    assert "mtia_ccp_events" in remedy
 
 
 WHOLE = json.dumps({"traceEvents": EVENTS, "traceName": "x"}).encode()

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.golden import check
-from tests.graphs.test_by_order import FROM_THE_START
 from tests.graphs.test_clone_chains import CAPTURE, MAPPED, NODES, REPLAY
 from tests.readers.files import Rewrite
 from tests.recorded_rows import rows_of
@@ -50,7 +49,6 @@ def test_the_columns_decide_what_a_table_means(rewritten: Rewrite, sql: str) -> 
     "sql", ["DROP TABLE CUDA_GRAPH_EVENTS", "ALTER TABLE CUDA_GRAPH_EVENTS DROP COLUMN graphNodeId"]
 )
 def test_a_table_without_rows_or_meaning_is_as_good_as_none(rewritten: Rewrite, sql: str) -> None:
-    kernels = rewritten(sql, FROM_THE_START + LINES).table("kernels").to_pylist()
-    # Order tells, since there is but one capture and one graph, and nothing before them.
-    assert [row["method"] for row in kernels] == ["graph_order"] * 3
+    kernels = rewritten(sql, LINES).table("kernels").to_pylist()
+    assert [row["cause"] for row in kernels] == ["graph_unmapped"] * 3
     assert [row["original_graph_node_id"] for row in kernels] == [None] * 3

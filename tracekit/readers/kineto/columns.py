@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 from zlib import crc32
 
 import msgspec
@@ -12,6 +13,7 @@ import numpy as np
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, OTHER_EVENT, UNKNOWN_EVENT
 from tracekit.markers.torch_texts import PREFIX
+from tracekit.readers.kineto.annotations import named_modules, texts_of
 from tracekit.readers.kineto.collectives import collective_of, fields_of
 from tracekit.readers.kineto.stream import NO_ARGS, Args, Event, ExactTimes, Number, Piece
 from tracekit.readers.rows import nanoseconds
@@ -58,6 +60,8 @@ _KIND = {spelled: kind for name, kind in _CATEGORIES.items() for spelled in (nam
 AUXILIARY = (FORWARD, ALLOCATION, FLOW, SYNC)
 #: Categories of events that are not needed: frames, ranges drawn again on the GPU, the profiler's own.
 _NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_event"}
+#: Categories of accelerators whose work is not read, by their beginnings.
+_OTHER_DEVICES = ("mtia_", "glow_", "hpu_", "xpu_", "privateuse1_")
 #: Events without a duration: names, points, flows, counters.
 _POINTS = frozenset("MiIstfC")
 #: What events are for the counters; all others are ranges.
@@ -76,6 +80,9 @@ _DIMENSIONS = 3
 
 #: A column by name.
 Columns = dict[str, "Ints"]
+#: Arguments as they are written, and what they describe.
+_Fields = tuple[bytes, ...]
+_Value = TypeVar("_Value")
 
 
 class Gathering:
@@ -87,6 +94,8 @@ class Gathering:
         self.texts: dict[str, int] = {}
         self.hierarchies: dict[str, int] = {}
         self.collectives: dict[Collective, int] = {}
+        self.annotations: dict[tuple[int, ...], int] = {}
+        self.other_devices: set[str] = set()
         self.process_names: dict[int, str] = {}
         self.thread_names: dict[tuple[int, int], str] = {}
         self._chunks: defaultdict[str, list[Columns]] = defaultdict(list)
@@ -130,7 +139,10 @@ class Gathering:
 
     def _count_others(self, categories: Counter[str | None]) -> None:
         for category, count in categories.items():
-            needless = str(category).lower() in _NOT_NEEDED
+            name = str(category).lower()
+            if name.startswith(_OTHER_DEVICES):
+                self.other_devices.add(name)
+            needless = name in _NOT_NEEDED or name in self.other_devices
             self._counters.add("events", OTHER_EVENT if needless else UNKNOWN_EVENT, count)
 
     def _add_names(self, events: Iterable[Event]) -> None:
@@ -182,17 +194,12 @@ class Gathering:
             columns["registers"] = _integers_of([one.registers for one in args])
             columns |= _sizes("grid", [one.grid for one in args])
             columns |= _sizes("block", [one.block for one in args])
-            columns["collective"] = self._collectives(args)
+            columns["collective"] = _rows_of_fields([fields_of(one) for one in args], collective_of, self.collectives)
+        columns["annotation"] = _rows_of_fields([*map(named_modules, args)], self._annotation, self.annotations)
         return columns
 
-    def _collectives(self, args: Sequence[Args]) -> Ints:
-        """Rows of collectives; -1 of all other kernels."""
-        written = [fields_of(one) for one in args]
-        rows: dict[tuple[bytes, ...] | None, int] = {None: -1}
-        for fields in dict.fromkeys(written):
-            one = None if fields is None else collective_of([*map(decoded, fields)])
-            rows[fields] = -1 if one is None else self.collectives.setdefault(one, len(self.collectives))
-        return np.array([rows[fields] for fields in written], dtype=np.int64)
+    def _annotation(self, values: list[object]) -> tuple[int, ...] | None:
+        return tuple(self.texts.setdefault(text, len(self.texts)) for text in texts_of(*values)) or None
 
     def _kernels(self, texts: Sequence[bytes]) -> Ints:
         """Rows of names of the kernels that calls launch, as ROCm's traces record; -1 where a call has none."""
@@ -235,6 +242,17 @@ _EMPTY = np.empty(0, dtype=np.int64)
 
 def _rows(values: Sequence[str], known: dict[str, int]) -> Ints:
     return np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
+
+
+def _rows_of_fields(
+    written: Sequence[_Fields | None], read: Callable[[list[object]], _Value | None], known: dict[_Value, int]
+) -> Ints:
+    """Rows of what the arguments of some work describe, each distinct text read once; -1 where that is nothing."""
+    rows: dict[_Fields | None, int] = {None: -1}
+    for fields in dict.fromkeys(written):
+        value = None if fields is None else read([*map(decoded, fields)])
+        rows[fields] = -1 if value is None else known.setdefault(value, len(known))
+    return np.array([rows[fields] for fields in written], dtype=np.int64)
 
 
 def _of_modules(events: Sequence[Event], functions: Sequence[int]) -> tuple[list[int], list[int]]:

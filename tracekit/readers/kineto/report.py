@@ -19,6 +19,7 @@ from tracekit.markers.collectives import OTHERS_SIZES, collectives_among, is_pro
 from tracekit.progress import Progress
 from tracekit.readers.base import source_of_file
 from tracekit.readers.kineto import NAME
+from tracekit.readers.kineto.annotations import annotated_calls, with_annotated_names
 from tracekit.readers.kineto.columns import (
     ALLOCATION,
     ANNOTATION,
@@ -69,6 +70,9 @@ from tracekit.recording.tables import (
 
 #: Calls of modules that are inferred from operators.
 SCRIPTED = "scripted"
+#: Those that work of CUDA graphs is annotated with.
+ANNOTATED = "annotated"
+_RANGES = (ANNOTATION, OPERATOR, MODULE, SCRIPTED, ANNOTATED)
 
 #: Longer than any session: 104 days.
 _FARTHEST_NS = 1 << 53
@@ -99,10 +103,12 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     with_operators = operators_as_work or not len(device_work)
     operators = _operators(events, list(gathering.names), threads) if with_operators else no_operators()
     work, inside_ns = operators.with_work(device_work)
+    events[ANNOTATED] = annotated_calls(device_work, launches, threads.process, [*gathering.annotations])
+    _name_annotated(events[ANNOTATION], gathering)
     recording = Recording(
         source=_source_of(path, trace.metadata, first_ns),
         threads=threads,
-        ranges=ranges_table([events[kind] for kind in (ANNOTATION, OPERATOR, MODULE, SCRIPTED)], counters),
+        ranges=ranges_table([events[kind] for kind in _RANGES], counters),
         launches=operators.with_launches(launches),
         stream_calls=_stream_calls(events[SYNC], launches, threads, counters),
         work=work,
@@ -110,6 +116,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         domains=[],
         texts=list(gathering.texts),
         collectives=list(gathering.collectives),
+        annotations=list(gathering.annotations),
         names=list(gathering.names),
         process_names=_process_names_of(gathering.process_names, threads),
         thread_names=_thread_names_of(gathering.thread_names, threads),
@@ -119,11 +126,15 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         counters=counters,
         records_graphs=False,
     )
-    without = not known and not _has_markers(gathering.texts)
-    missing = [*_missing_data(recording, numbered=numbered, without_modules=without)]
+    without = not known and not gathering.annotations and not _has_markers(gathering.texts)
+    missing = [*_missing_data(recording, gathering.other_devices, numbered=numbered, without_modules=without)]
     if trace.cut_at is not None:
         missing.insert(0, MissingData(f"its events after byte {trace.cut_at:,}, where it is cut off", CUT_OFF.advice))
     return replace(recording, missing=tuple(missing))
+
+
+def _name_annotated(ranges: Columns, gathering: Gathering) -> None:
+    ranges["text"] = with_annotated_names(ranges["text"], gathering.texts, gathering.annotations)
 
 
 def _end_modules_at_the_cut(events: dict[str, Columns]) -> None:
@@ -196,11 +207,8 @@ def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, coun
 
 def _has_markers(texts: Iterable[str]) -> bool:
     dialects = [(re.compile(dialect.candidates), dialect.parse) for dialect in DIALECTS]
-    return any(
-        candidates.search(text) and isinstance(parse(text), ModuleMarker)
-        for text in texts
-        for candidates, parse in dialects
-    )
+    markers = (parse(text) for text in texts for candidates, parse in dialects if candidates.search(text))
+    return any(isinstance(marker, ModuleMarker) and not marker.annotated for marker in markers)
 
 
 def _from_the_first(events: dict[str, Columns], counters: LossCounters) -> int:
@@ -289,7 +297,10 @@ def _integer(value: object, missing: int) -> int:
     return value if is_one and isinstance(value, int) else missing
 
 
-def _missing_data(recording: Recording, *, numbered: bool, without_modules: bool) -> Iterator[MissingData]:
+def _missing_data(
+    recording: Recording, others: set[str], *, numbered: bool, without_modules: bool
+) -> Iterator[MissingData]:
+    """What the trace lacks; ``others`` are categories of accelerators whose work is not read."""
     if numbered:
         remedy = (
             "modules are named by class and number (Linear_3), as with_stack records them; for paths: tracekit capture"
@@ -307,8 +318,13 @@ def _missing_data(recording: Recording, *, numbered: bool, without_modules: bool
     if not len(recording.work):
         yield MissingData("GPU work", "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]")
     elif not recording.on_device.any():
-        yield MissingData("GPU work", "CPU operators are shown instead; record on a machine with a GPU")
-    elif _replays_unknown_graphs(recording):
+        remedy = (
+            f"its accelerator's ({', '.join(sorted(others))}) is not read"
+            if others
+            else "record on a machine with a GPU"
+        )
+        yield MissingData("GPU work", f"CPU operators are shown instead; {remedy}")
+    elif _replays_unknown_graphs(recording) and not (recording.work.annotation >= 0).any():
         yield MissingData(
             "graph captures",
             "give the trace of the graph capture with it: tracekit parse --graph-captures (recorded by SGLang with "

@@ -50,6 +50,8 @@ class Args(Struct, gc=False):
     device_type: Number = field(name="Device Type", default=0)
     finished: Raw | UnsetType = UNSET
     name: Raw | UnsetType = UNSET
+    module_fqn: Raw | UnsetType = UNSET
+    module_type: Raw | UnsetType = UNSET
     collective: Raw | UnsetType = field(name="Collective name", default=UNSET)
     dtype: Raw | UnsetType = UNSET
     group_size: Raw | UnsetType = field(name="Group size", default=UNSET)
@@ -119,18 +121,25 @@ NO_ARGS = Args()
 #: The name of an annotation, in which quotes and backslashes may stand as they are. It ends before the next event.
 _NAME = re.compile(rb'("cat": ?"\w*user_annotation",\s*"name": ?")((?:(?!"cat": ?").)*?)(",\s*"pid": ?)')
 _NO_NUMBER = re.compile(rb"(:\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])", re.IGNORECASE)
-_ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+_ESCAPE = re.compile(
+    rb'\\(?:["\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|'
+    rb"(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|u[0-9a-fA-F]{4})?"
+)
 
 
 def repair_json(text: bytes) -> bytes:
-    """The text with names escaped, other bytes than UTF-8 replaced, and null for numbers that are none."""
+    """The text with names escaped, what is no character replaced, and null for numbers that are none."""
     try:
         text.decode()
     except UnicodeDecodeError:
         text = text.decode("utf-8", "replace").encode()
     text = _NAME.sub(_escaped, text)
     text = _NO_NUMBER.sub(rb"\1null", text)
-    return _ESCAPE.sub(lambda escape: rb"\\" if len(escape[0]) == 1 else escape[0], text)
+    return _ESCAPE.sub(_whole_escape, text)
+
+
+def _whole_escape(match: re.Match[bytes]) -> bytes:
+    return rb"\\" if len(match[0]) == 1 else rb"\ufffd" if match["half"] else match[0]
 
 
 def _escaped(match: re.Match[bytes]) -> bytes:

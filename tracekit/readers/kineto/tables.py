@@ -109,7 +109,7 @@ def work_table(kind: str, rows: Columns, process: Ints, names: dict[str, int], c
     """GPU activities of one kind; short names are added to ``names``, by row, and an unknown process is -1."""
     size = rows["start"].size
     columns = {"kind": np.full(size, _KINDS[kind], dtype=np.int8), "start_ns": rows["start"], "end_ns": rows["end"]}
-    columns |= {"process": process, "full_name": rows["name"]}
+    columns |= {"process": process, "full_name": rows["name"], "annotation": rows["annotation"]}
     shared = _SAME | (_OF_KERNELS if kind == KERNEL else {"bytes": "bytes"})
     columns |= {ours: _column(rows[theirs], ours, counters) for ours, theirs in shared.items()}
     # Kineto writes 0 where there is no CUDA graph.

@@ -125,32 +125,6 @@ def _quote(text: str) -> str:
     return plain if len(plain) <= _LONGEST_QUOTE and _QUOTABLE.fullmatch(plain) else ""
 
 
-_STARTED = "Profiling has started."
-_LAUNCHED = "was launched by the profiler"
-_CUDA_STARTED = "CUDA injection initialized successfully."
-#: The program opened the window itself, so nothing is certain.
-_WINDOW = "Profiling started due to"
-
-
-def processes_from_the_start(source: TableSource, ids: GlobalIds, losses: tuple[Loss, ...]) -> frozenset[int]:
-    """Rows of the processes of which every CUDA call was recorded, from the first one on, and none was lost."""
-    rows: list[tuple[int, int, str, int]] = typed(
-        source, nsight.DIAGNOSTICS, "timestamp", "timestampType", "text", "globalPid"
-    )
-    losses = tuple(loss for loss in losses if loss.cause in (CUDA_EVENTS_LOST, EVENTS_LOST))
-    messages = [(time, text, process) for time, clock, text, process in rows if clock == nsight.TARGET_TIME]
-    started = [time for time, text, _ in messages if text == _STARTED]
-    launched = [time for time, text, _ in messages if _LAUNCHED in text]
-    in_time = len(started) == 1 and bool(launched) and started[0] <= min(launched)
-    windowed = any(text.startswith(_WINDOW) for _, _, text, _ in rows)
-    if not in_time or windowed or any(loss.anywhere for loss in losses):
-        return frozenset()
-    loaded = [(time, process & nsight.PROCESS_MASK) for time, text, process in messages if text == _CUDA_STARTED]
-    late = {process for time, process in loaded if time < started[0]}
-    whole = {process for _, process in loaded}.difference(late, *(loss.processes for loss in losses))
-    return frozenset(np.flatnonzero(np.isin(ids.pids, np.array([*whole], dtype=np.int64))).tolist())
-
-
 def recorder_saw_every_graph(source: TableSource, recording: Recording) -> bool:
     """Whether a report of the embedded recorder holds the graph capture of every graph that is replayed in it.
 

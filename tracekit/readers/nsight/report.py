@@ -19,7 +19,6 @@ from tracekit.readers.nsight.losses import (
     Held,
     lacking,
     missing_data,
-    processes_from_the_start,
     recorder_figures,
     recorder_saw_every_graph,
     reported_losses,
@@ -219,10 +218,9 @@ def _recording(
         thread_names=thread_name,
         devices=_gpus(source),
         counters=counters,
-        from_the_start=processes_from_the_start(source, ids, losses),
     )
     if recorder_saw_every_graph(source, recording):
-        recording = replace(recording, from_the_start=frozenset(range(len(threads.process_pid))))
+        recording = replace(recording, records_graphs=False)
     return replace(
         recording,
         ranks=ranks(recording, report.name, ranks_by_mpi(source, named, ids)),

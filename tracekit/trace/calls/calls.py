@@ -28,6 +28,7 @@ from tracekit.trace.calls.trees import (
     apart_from_parent,
     below,
     evaluations,
+    forward_ranges,
     operator_places,
     outside_siblings,
     runs_again,
@@ -143,6 +144,8 @@ def calls_of(
     above = np.where(waiting >= 0, waiting, outside_siblings(forest.parent, calls.range_row, keyed.siblings))
     own = decoded.canonical_marker[calls.marker]
     places = operator_places(above, evaluated.forward, own, decoded.bare, whole=keyed.by == OPERATORS)
+    if keyed.by == RANGES and evaluated.within.any():
+        places = places._replace(above=forward_ranges(above, evaluated.forward, own, decoded.bare, places.above))
     trees = below(trees_of(forest.parent, forest.depth, apart | linked, above), np.where(linked, places.above, -1))
     if keyed.by == OPERATORS:
         apart |= linked & (forest.parent >= 0)
@@ -214,7 +217,7 @@ def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: 
         return np.zeros(start.size, dtype=bool)
     launches = _count_between(captures.submissions.start, start, end)
     nodes = _count_between(captures.submissions.start[captures.by_node], start, end)
-    without_edges = _count_between(captures.edges.start, start, end) == 0
+    without_edges = _count_between(captures.edges, start, end) == 0
     inside = captures.windows.at(start, end) >= 0
     inside |= without_edges & (launches > 0) & (nodes == launches)
     rows = np.flatnonzero(inside)

@@ -1,5 +1,6 @@
 """Trees of calls: what is part of what."""
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -9,10 +10,11 @@ from tracekit.arrays.groups import distinct, sums
 from tracekit.arrays.intervals import by_level, depths, firsts, innermost, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import AMBIGUOUS_SEQ
-from tracekit.markers.base import MODULE, OPERATOR, Marker, ModuleMarker
+from tracekit.markers.base import MODULE, OPERATOR, RANGE, Marker, ModuleMarker
 from tracekit.recording.provenance import LossCounters
 from tracekit.trace.autograd_nodes import AutogradNodes
 from tracekit.trace.decoding import Decoded
+from tracekit.trace.hierarchy.module_paths import name_and_kind
 
 
 class CallColumns(NamedTuple):
@@ -189,6 +191,25 @@ def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Mar
     place[linked] = of_path
     placed: list[Marker] = [ModuleMarker(paths[row], kind=OPERATOR, phase="") for row in known.tolist()]
     return OperatorPlaces(np.where(operator[top], -1, top), place, placed)
+
+
+#: The path of a module in a list, as ranges name it; and a name that may be a module's.
+_LISTED, _NAMED = re.compile(r"\w+(?:\.\w+)*?\.\d+(?:\.\w+)*"), re.compile(r"[^\W\d]\w*(?:\.\w+)*")
+
+
+def forward_ranges(parent: Rows, forward: Rows, marker: Rows, markers: list[Marker], above: Rows) -> Rows:
+    """Where evaluations stand: in the innermost range in which their operators ran forward, if that names a module.
+
+    Ranges do if one is the path of a module in a list (``layers.3.attention``): it, and those next to it (``output``).
+    ``above`` is the nearest call above each one that is no operator.
+    """
+    paths = (item.path if isinstance(item, ModuleMarker) and item.kind == RANGE else "" for item in markers)
+    names = [name_and_kind(path)[0] for path in paths]
+    listed, named = (np.array([*map(bool, map(form.fullmatch, names)), False])[marker] for form in (_LISTED, _NAMED))
+    around = lookup(marker, lookup(above, parent))
+    module = listed | (named & np.isin(around, around[listed]))
+    own = lookup(above, forward)
+    return np.where(lookup(module, own, missing=False), own, above)
 
 
 def _within(forward: Rows, calls: CallColumns, decoded: Decoded) -> Flags:

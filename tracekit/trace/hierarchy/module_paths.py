@@ -56,6 +56,14 @@ def place(above: tuple[str, str] | None, path: str) -> str:
     return f"{enclosing}.{path.rsplit('.', 1)[-1] or NAMELESS_ROOT}"
 
 
+def annotated_place(root: tuple[str, str] | None, path: str) -> str:
+    """The place of a call by its path in the model, and by place and path of the outermost call around it."""
+    if root is None:
+        return path
+    outermost, own = root
+    return f"{outermost}{path[len(own) :]}" if own and f"{path}.".startswith(f"{own}.") else f"{outermost}.{path}"
+
+
 def module_paths_of(calls: Nested, markers: list[Marker], counters: LossCounters) -> ModulePaths:
     """Finds the place of every call; calls that nest too deeply are counted."""
     table = _PlaceTable(markers, counters)
@@ -100,6 +108,7 @@ class _PlaceTable:
         self._counters = counters
         self._row: dict[tuple[str, str], int] = {}
         self._characters = 0
+        self._root: list[tuple[str, str]] = []
         self.pairs: list[tuple[str, str]] = []
 
     def below(self, markers: list[int]) -> int:
@@ -115,7 +124,11 @@ class _PlaceTable:
         if not isinstance(item, ModuleMarker):
             return above
         around = self.pairs[above] if above >= 0 else None
-        path = place(around, item.path) if item.kind == MODULE else ".".join((*(around or ())[:1], item.path))
+        root = self._root[above] if above >= 0 else None
+        if item.annotated:
+            path = annotated_place(root, item.path)
+        else:
+            path = place(around, item.path) if item.kind == MODULE else ".".join((*(around or ())[:1], item.path))
         full = self._characters + len(path) > MOST_CHARACTERS
         if above >= 0 and (full or path.count(".") >= DEEPEST_PLACE):
             self._counters.add("calls", NESTED_TOO_DEEP, calls)
@@ -127,6 +140,7 @@ class _PlaceTable:
             self._row[pair] = len(self.pairs)
             self._characters += len(path)
             self.pairs.append(pair)
+            self._root.append(root or pair)
         return self._row[pair]
 
 
