@@ -27,7 +27,7 @@ from tests.capture.compile.models import (
 from tests.test_package import loaded_by
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
 from tracekit.capture.compile.config import SizeRange
-from tracekit.capture.compile.sizes import RangeSize, dynamic_size, inputs_of, ranged
+from tracekit.capture.compile.sizes import CodeSize, facts_of, inputs_of
 from tracekit.errors import CaptureError, UsageError
 
 pytestmark = COMPILING
@@ -140,7 +140,7 @@ def test_a_size_that_cannot_be_compiled_is_served_by_the_general_code(
     def refuse(*_args: object) -> None:
         raise RuntimeError("not this size\nbecause")
 
-    monkeypatch.setattr("tracekit.capture.compile.backend.concrete", refuse)
+    monkeypatch.setattr("tracekit.capture.compile.backend.CodeSize.applied", refuse)
     first = torch.randn(8)
     run = compiled(nn.ReLU(), first, mode="eager", compile_sizes=(2,))
     for x in (first, torch.randn(2)):
@@ -258,12 +258,11 @@ def test_pieces_with_further_sizes_share_the_code_of_all_ranges() -> None:
 
 def test_code_of_a_range_is_not_used_for_sizes_that_its_compiler_excluded() -> None:
     graph = traced(lambda x: x + 1, torch.ones(16))
-    inputs = [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
-    symbol = dynamic_size(inputs)
+    symbol = facts_of(graph, inputs_of(graph)).size.symbol
     assert symbol is not None
-    made = RangeSize.of(SizeRange(8, 32))
+    made = CodeSize.of(SizeRange(8, 32))
     assert made.holds(9)
-    (size,) = (value for value in inputs_of(ranged(graph, symbol, made)) if isinstance(value, torch.SymInt))
+    (size,) = (value for value in inputs_of(made.applied(graph, symbol)) if isinstance(value, torch.SymInt))
     assert (bool(size >= 8), bool(size > 32)) == (True, False)  # known without a guard
     assert size % 2 == 0  # leaves a guard
     assert [made.holds(number) for number in (8, 9, 32)] == [True, False, True]

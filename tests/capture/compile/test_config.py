@@ -43,12 +43,6 @@ def test_ranges_are_given_by_their_ends_or_as_pairs(said: Any, ranges: list) -> 
     assert list(CompileConfig(compile_ranges=said).ranges) == ranges
 
 
-def test_a_range_holds_both_of_its_ends() -> None:
-    (found,) = CompileConfig(compile_ranges=((3, 5),)).ranges
-    assert [size for size in range(8) if size in found] == [3, 4, 5]
-    assert None not in found
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -62,7 +56,7 @@ def test_a_range_holds_both_of_its_ends() -> None:
         ({"compile_ranges": ["ab"]}, "compile_ranges: 'ab' is not a range; expected (start, end)"),
         ({"compile_ranges": [9000]}, "compile_ranges: 9000 is above max_size 8192"),
         ({"inductor_config": ["a"]}, "inductor_config: expected a mapping from names to values, not ['a']"),
-        ({"dynamic_dims": {"x": [None]}}, "dynamic_dims['x']: [None] is not a dimension; expected integers"),
+        ({"dynamic_dims": {"x": [None]}}, "dynamic_dims['x']: None is not a dimension; expected integers"),
     ],
 )
 def test_what_makes_no_sense_is_named(settings: dict[str, Any], message: str) -> None:

@@ -1,11 +1,11 @@
 """Settings of a compiled model: one frozen value, checked when it is created. It does not import torch."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
@@ -16,8 +16,6 @@ MODES = ("none", "eager", "inductor", "stock")
 #: CUDA graphs if there is a GPU; always; a stand-in for tests; never.
 GRAPH_CAPTURES = ("auto", "cuda", "record", "off")
 
-_OPERATOR = re.compile(r"\w+::\w+(\.\w+)?")
-
 
 class SizeRange(NamedTuple):
     """The sizes from start to end, inclusive."""
@@ -26,8 +24,8 @@ class SizeRange(NamedTuple):
     end: int
 
     @override
-    def __contains__(self, size: object) -> bool:
-        return isinstance(size, int) and self.start <= size <= self.end
+    def __str__(self) -> str:
+        return str(self.start) if self.start == self.end else f"{self.start}-{self.end}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,19 +79,22 @@ class CompileConfig:
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, MODES)
         _one_of("graph_capture", self.graph_capture, GRAPH_CAPTURES)
-        self._set("splitting_ops", _operators(self.splitting_ops))
-        self._set("compile_sizes", _sizes("compile_sizes", self.compile_sizes))
-        self._set("cudagraph_sizes", _sizes("cudagraph_sizes", self.cudagraph_sizes))
         _number("max_size", self.max_size, least=1)
         _number("cudagraph_warmups", self.cudagraph_warmups, least=0)
-        self._set("compile_ranges", tuple(_items("compile_ranges", self.compile_ranges)))
-        ranges_of(self)
+        self._set("splitting_ops", tuple(dict.fromkeys(_items("splitting_ops", self.splitting_ops, _OPERATOR))))
+        self._set("compile_ranges", _items("compile_ranges", self.compile_ranges, _RANGE))
+        for name in ("compile_sizes", "cudagraph_sizes"):
+            self._set(name, tuple(sorted(set(_items(name, getattr(self, name), _SIZE)))))
         for name in ("cache_dir", "debug_dir"):
             folder = getattr(self, name)
             self._set(name, None if folder is None else Path(folder))
         self._set("inductor_config", _mapping("inductor_config", self.inductor_config))
         if self.dynamic_dims is not None:
-            self._set("dynamic_dims", _dynamic_dims(self.dynamic_dims))
+            dims = _mapping("dynamic_dims", self.dynamic_dims).items()
+            items = {name: [item] if isinstance(item, int) else item for name, item in dims}
+            named = {name: _items(f"dynamic_dims[{name!r}]", item, _DIMENSION) for name, item in items.items()}
+            self._set("dynamic_dims", named)
+        self.ranges  # noqa: B018 - checks them
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -101,37 +102,21 @@ class CompileConfig:
     @property
     def ranges(self) -> tuple[SizeRange, ...]:
         """The ranges that get code of their own, in ascending order."""
-        return ranges_of(self)
+        ends = {item for item in self.compile_ranges if isinstance(item, int)}
+        if max(ends, default=0) > self.max_size:
+            raise UsageError(f"compile_ranges: {max(ends)} is above max_size {self.max_size}")
+        between = pairwise(sorted({0, *ends, self.max_size}) if ends else ())
+        pairs = (SizeRange(*item) for item in self.compile_ranges if not isinstance(item, int))
+        ranges = sorted([*pairs, *(SizeRange(start + 1, end) for start, end in between)])
+        for before, after in pairwise(ranges):
+            if after.start <= before.end:
+                raise UsageError(f"compile_ranges: {before} and {after} overlap")
+        return tuple(ranges)
 
-
-def ranges_of(config: CompileConfig) -> tuple[SizeRange, ...]:
-    """The ranges of a config."""
-    items = config.compile_ranges
-    ends = [item for item in items if isinstance(item, int)]
-    if ends and len(ends) < len(items):
-        raise UsageError(f"compile_ranges: {items!r} mixes ends and pairs; expected either ends or pairs (start, end)")
-    ranges = _between(_sizes("compile_ranges", ends), config.max_size) if ends else _pairs(items)
-    for before, after in pairwise(ranges):
-        if after.start <= before.end:
-            raise UsageError(f"compile_ranges: {items!r}: {before} and {after} overlap")
-    return ranges
-
-
-def _between(ends: tuple[int, ...], last: int) -> tuple[SizeRange, ...]:
-    if ends[-1] > last:
-        raise UsageError(f"compile_ranges: {ends[-1]} is above max_size {last}")
-    edges = [0, *ends, *([last] if last > ends[-1] else [])]
-    return tuple(SizeRange(start + 1, end) for start, end in pairwise(edges))
-
-
-def _pairs(items: Iterable[object]) -> tuple[SizeRange, ...]:
-    pairs = []
-    for item in items:
-        pair = tuple(item) if isinstance(item, tuple | list) else ()
-        if len(pair) != 2 or not all(_is_size(end) for end in pair) or pair[0] > pair[1]:  # noqa: PLR2004
-            raise UsageError(f"compile_ranges: {item!r} is not a range; expected (start, end)")
-        pairs.append(SizeRange(*pair))
-    return tuple(sorted(pairs))
+    @property
+    def code_sizes(self) -> tuple[SizeRange, ...]:
+        """The sizes and ranges that get code of their own, in the order in which they count."""
+        return (*(SizeRange(size, size) for size in self.compile_sizes), *self.ranges)
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -139,46 +124,45 @@ def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise UsageError(f"{name}: {value!r} is unknown; expected one of {', '.join(choices)}")
 
 
-def _number(name: str, value: object, *, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def _number(name: str, value: int, *, least: int) -> None:
+    if not _is_int(value) or value < least:
         raise UsageError(f"{name}: expected an integer of at least {least}, not {value!r}")
 
 
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _items(name: str, values: object) -> list[object]:
+def _is_size(value: Any) -> bool:  # noqa: ANN401 - whatever the user passes
+    return _is_int(value) and value > 0
+
+
+def _is_range(value: Any) -> bool:  # noqa: ANN401
+    is_pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_size, value))  # noqa: PLR2004
+    return value[0] <= value[1] if is_pair else _is_size(value)
+
+
+#: What an item of a setting must be, and how errors call it.
+_Kind = tuple[Callable[[Any], object], str]
+_SIZE: _Kind = (_is_size, "a size; expected integers from 1")
+_RANGE: _Kind = (_is_range, "a range; expected (start, end)")
+_DIMENSION: _Kind = (_is_int, "a dimension; expected integers")
+_OPERATOR: _Kind = (
+    lambda name: re.fullmatch(r"\w+::\w+(\.\w+)?", str(name)),
+    "an operator; expected ns::op[.overload]",
+)
+
+
+def _items(name: str, values: object, kind: _Kind) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UsageError(f"{name}: expected a sequence of values, not {values!r}")
-    return list(values)
-
-
-def _sizes(name: str, values: object) -> tuple[int, ...]:
-    sizes = _items(name, values)
-    if wrong := [size for size in sizes if not _is_size(size)]:
-        raise UsageError(f"{name}: {wrong[0]!r} is not a size; expected integers from 1")
-    return tuple(sorted(set(cast("list[int]", sizes))))
-
-
-def _operators(values: object) -> tuple[str, ...]:
-    for name in (names := _items("splitting_ops", values)):
-        if not isinstance(name, str) or not _OPERATOR.fullmatch(name):
-            raise UsageError(f"splitting_ops: {name!r} is not an operator; expected ns::op[.overload]")
-    return tuple(dict.fromkeys(cast("list[str]", names)))
+    items, (check, expected) = tuple(values), kind
+    if wrong := [item for item in items if not check(item)]:
+        raise UsageError(f"{name}: {wrong[0]!r} is not {expected}")
+    return items
 
 
 def _mapping(name: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{name}: expected a mapping from names to values, not {value!r}")
     return dict(value)
-
-
-def _dynamic_dims(value: object) -> dict[str, tuple[int, ...]]:
-    dims: dict[str, tuple[int, ...]] = {}
-    for name, item in _mapping("dynamic_dims", value).items():
-        numbers = [item] if isinstance(item, int) else _items(f"dynamic_dims[{name!r}]", item)
-        if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
-            raise UsageError(f"dynamic_dims[{name!r}]: {item!r} is not a dimension; expected integers")
-        dims[name] = cast("tuple[int, ...]", tuple(numbers))
-    return dims

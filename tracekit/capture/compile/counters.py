@@ -72,19 +72,12 @@ class Counters:
 counters = Counters()
 
 
-def _no_step() -> None:
-    """Does nothing, where there is no bar."""
-
-
 @contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[], None]]:
+def progress_bar(total: int) -> Iterator[Callable[[], object]]:
     """Shows a bar on stderr while the block runs. Yields the function to call after each of ``total`` compilations."""
-    if not sys.stderr.isatty():
-        yield _no_step
-        return
-    from rich.console import Console  # noqa: PLC0415 - imported only if the bar is shown
+    from rich.console import Console  # noqa: PLC0415 - slow to import
     from rich.progress import Progress  # noqa: PLC0415
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
         task = bars.add_task("compiling", total=total)
         yield lambda: bars.advance(task)

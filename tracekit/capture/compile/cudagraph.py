@@ -1,56 +1,18 @@
-"""CUDA graphs behind one small interface: ``capture_graph(fn, args)`` returns a :class:`Replay`."""
+"""CUDA graphs behind one small interface: ``capture_graph(fn, args)`` returns the function that replays the call."""
 
 import gc
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from tracekit.errors import CaptureError
 
 _LOG = logging.getLogger("tracekit.capture")
-
-
-class Replay(Protocol):
-    """A captured graph."""
-
-    def fits(self, args: Sequence[Any], /) -> bool:
-        """Whether a replay is correct for these arguments: a graph reads the addresses that it was captured with."""
-
-    def moved(self, args: Sequence[Any], /) -> list[int]:
-        """Indices of the arguments whose address differs from that at the graph capture."""
-
-    def __call__(self, args: Sequence[Any], /) -> Sequence[Any]:
-        """Replays the graph. Returns its results."""
-
-
-class Graphs(Protocol):
-    """A way to capture and replay graphs."""
-
-    #: Whether graphs are bound to memory: the next replay overwrites their results, and gradients are lost.
-    bound: bool
-
-    def ready(self) -> bool:
-        """Whether a graph can be captured or replayed now."""
-
-    def capture_graph(
-        self,
-        fn: Callable[..., Sequence[Any]],
-        args: Sequence[Any],
-        /,
-        *,
-        watched: Sequence[int] = (),
-        warmups: int = 0,
-        first: bool = True,
-    ) -> Replay:
-        """Captures a call as a graph. Garbage is collected only before the first of several graph captures."""
-
-
-def addresses(args: Sequence[Any], indices: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Pairs of index and address, for the tensors among these arguments."""
-    return tuple((index, args[index].data_ptr()) for index in indices if isinstance(args[index], torch.Tensor))
+Call = Callable[..., Any]
 
 
 _holds: list[object] = []
@@ -66,95 +28,25 @@ def graph_captures_on_hold() -> Iterator[None]:
         _holds.pop()
 
 
-class _Captured:
-    def __init__(self, inputs: tuple[tuple[int, int], ...]) -> None:
-        self.inputs = inputs
-
-    def moved(self, args: Sequence[Any], /) -> list[int]:
-        """Indices of the arguments whose address differs from that at the graph capture."""
-        return [index for index, address in self.inputs if args[index].data_ptr() != address]
-
-
-class StandInReplay(_Captured):
-    """What the stand-in remembers of a graph capture: the addresses of watched tensors, and the results."""
-
-    def __init__(
-        self, fn: Callable[..., Sequence[Any]], inputs: tuple[tuple[int, int], ...], outputs: Sequence[Any]
-    ) -> None:
-        super().__init__(inputs)
-        self.outputs = outputs
-        self.replays = 0
-        self._fn = fn
-        self._first = True
-
-    def fits(self, _args: Sequence[Any], /) -> bool:
-        """Always true, because it runs the piece again."""
-        return True
-
-    def __call__(self, args: Sequence[Any], /) -> Sequence[Any]:
-        """Runs the piece with these arguments; the first call returns the captured results instead."""
-        if self._first:
-            self._first = False
-            return self.outputs
-        self.replays += 1
-        return self._fn(*args)
-
-
 class StandInGraphs:
-    """The stand-in for CUDA graphs. It remembers all graph captures."""
+    """The stand-in for CUDA graphs: a replay runs the piece again, with the arguments that it gets."""
 
+    #: Whether graphs are bound to memory: a replay reads the addresses of its graph capture, the next one overwrites
+    #: its results, and gradients are lost.
     bound = False
 
     def __init__(self) -> None:
-        self.made: list[StandInReplay] = []
+        self.lock = threading.RLock()  # held while a call uses this memory
 
     def ready(self) -> bool:
-        """Whether graph captures are not on hold."""
+        """Whether a graph can be captured or replayed now."""
         return not _holds
 
-    def capture_graph(
-        self,
-        fn: Callable[..., Sequence[Any]],
-        args: Sequence[Any],
-        /,
-        *,
-        watched: Sequence[int] = (),
-        warmups: int = 0,
-        first: bool = True,  # noqa: ARG002 - as CUDA's
-    ) -> StandInReplay:
-        """Runs the call and remembers its addresses and results."""
-        with random_numbers_kept():
-            for _ in range(warmups):
-                fn(*args)
-        replay = StandInReplay(fn, addresses(args, watched), fn(*args))
-        self.made.append(replay)
-        return replay
-
-
-class CudaReplay(_Captured):
-    """A CUDA graph with its results, which are in the memory pool.
-
-    If we kept the results alive, later pieces and other sizes could not reuse their memory. The captured call itself
-    must keep them alive, because else the next piece would be captured into the memory that it reads from.
-    """
-
-    def __init__(
-        self, graph: torch.cuda.CUDAGraph, inputs: tuple[tuple[int, int], ...], outputs: Sequence[Any]
-    ) -> None:
-        super().__init__(inputs)
-        self._replay = graph.replay
-        self._held: Sequence[Any] | None = outputs
-        self._outputs = tuple(weak_tensor(item) for item in outputs)
-
-    def fits(self, args: Sequence[Any], /) -> bool:
-        """Whether all watched arguments have the addresses of the graph capture."""
-        return not self.moved(args)
-
-    def __call__(self, _args: Sequence[Any], /) -> Sequence[Any]:
-        """Replays the graph: its results have the addresses of the graph capture."""
-        self._replay()
-        held, self._held = self._held, None
-        return self._outputs if held is None else held
+    def capture_graph(self, fn: Call, args: Sequence[Any], /, *, warmups: int = 0) -> Call:
+        """Captures a call, after some runs. Returns the function that replays it; the first replay has its results."""
+        _warm_up(fn, args, warmups)
+        captured = [fn(*args)]
+        return lambda *args: captured.pop() if captured else fn(*args)
 
 
 class CudaGraphs:
@@ -163,6 +55,7 @@ class CudaGraphs:
     bound = True
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
         self._pool: Any = torch.cuda.graph_pool_handle()
         self._stream: torch.cuda.Stream | None = None
 
@@ -170,29 +63,32 @@ class CudaGraphs:
         """Whether graph captures are not on hold and the caller is not capturing a graph, which includes the pieces."""
         return not _holds and not torch.cuda.is_current_stream_capturing()
 
-    def capture_graph(
-        self,
-        fn: Callable[..., Sequence[Any]],
-        args: Sequence[Any],
-        /,
-        *,
-        watched: Sequence[int] = (),
-        warmups: int = 0,
-        first: bool = True,
-    ) -> CudaReplay:
-        """Captures the call on a side stream. Its work does not run before the first replay."""
-        inputs = addresses(args, watched)
-        graph = torch.cuda.CUDAGraph()
-        with self._on_side_stream(first=first):
-            with random_numbers_kept():
-                for _ in range(warmups):
-                    fn(*args)
-            outputs = self._graph_captured(graph, fn, args)
-        return CudaReplay(graph, inputs, outputs)
+    def capture_graph(self, fn: Call, args: Sequence[Any], /, *, warmups: int = 0) -> Call:
+        """Captures the call on a side stream. Its work does not run before the first replay.
 
-    def _graph_captured(
-        self, graph: torch.cuda.CUDAGraph, fn: Callable[..., Sequence[Any]], args: Sequence[Any]
-    ) -> tuple[Any, ...]:
+        If we kept the results alive, later pieces and other sizes could not reuse their memory. The first replay itself
+        must keep them alive, because else the next piece would be captured into the memory that it reads from.
+        """
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        if self._stream is None:
+            gc.collect()
+            torch.cuda.empty_cache()
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            _warm_up(fn, args, warmups)
+            captured = [self._graph_captured(graph, fn, args)]
+        torch.cuda.current_stream().wait_stream(self._stream)
+        outputs = tuple(weak_tensor(item) for item in captured[0])
+
+        def replay(*_args: object) -> Sequence[Any]:
+            graph.replay()
+            return captured.pop() if captured else outputs
+
+        return replay
+
+    def _graph_captured(self, graph: torch.cuda.CUDAGraph, fn: Call, args: Sequence[Any]) -> tuple[Any, ...]:
         torch.cuda.synchronize()
         graph.capture_begin(pool=self._pool)
         try:
@@ -204,26 +100,13 @@ class CudaGraphs:
         graph.capture_end()
         return outputs
 
-    @contextmanager
-    def _on_side_stream(self, *, first: bool) -> Iterator[None]:
-        torch.cuda.synchronize()
-        if first:
-            gc.collect()
-            torch.cuda.empty_cache()
-        if self._stream is None:
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            yield
-        torch.cuda.current_stream().wait_stream(self._stream)
+
+Graphs = StandInGraphs | CudaGraphs
 
 
 def weak_tensor(value: Any) -> Any:  # noqa: ANN401 - whatever a piece returns
-    """A copy of a CUDA tensor that does not keep its memory alive, where torch can make one; other values unchanged."""
-    construct = getattr(torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None)
-    storage_at = getattr(torch._C, "_construct_storage_from_data_pointer", None)
-    plain = type(value) is torch.Tensor and value.is_cuda and value.layout is torch.strided
-    if construct is None or storage_at is None or not plain:
+    """A copy of a plain CUDA tensor that does not keep its memory alive; other values unchanged."""
+    if type(value) is not torch.Tensor or not value.is_cuda or value.layout is not torch.strided:
         return value
     storage = value.untyped_storage()
     metadata = {
@@ -235,7 +118,8 @@ def weak_tensor(value: Any) -> Any:  # noqa: ANN401 - whatever a piece returns
         "device": value.device,
         "storage_offset": value.storage_offset(),
     }
-    return construct(metadata, storage_at(storage.data_ptr(), value.device, storage.nbytes()))
+    memory = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), value.device, storage.nbytes())
+    return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, memory)
 
 
 def graphs_for(graph_capture: str) -> Graphs | None:
@@ -258,3 +142,9 @@ def random_numbers_kept() -> Iterator[None]:
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices):
         yield
+
+
+def _warm_up(fn: Call, args: Sequence[Any], runs: int) -> None:
+    with random_numbers_kept():
+        for _ in range(runs):
+            fn(*args)

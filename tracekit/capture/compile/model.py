@@ -27,11 +27,6 @@ from tracekit.capture.compile.config import CompileConfig
 from tracekit.errors import CaptureError, TracekitError, UsageError
 
 Backend = Callable[..., Callable[..., object]]
-#: How Dynamo marks tensors whose sizes are dynamic.
-_MARKS = (
-    *("_dynamo_dynamic_indices", "_dynamo_dynamic_range", "_dynamo_hint_overrides", "_dynamo_static_indices"),
-    *("_specialize_on", "_has_dynamo_dim_marking"),
-)
 #: Attributes of modules by path and name: tensors, and None, which may become a tensor.
 _State = dict[tuple[str, str], torch.Tensor | None]
 
@@ -67,9 +62,7 @@ def compile_model(
     backend = PiecewiseBackend(config) if backend is None else backend
     compiled: nn.Module = torch.compile(model, backend=backend if guards else "eager")  # type: ignore[assignment]
     if guards:
-        compiled.register_forward_pre_hook(
-            lambda _, args, kwargs: sizes.mark_if_possible(args, kwargs), with_kwargs=True
-        )
+        compiled.register_forward_pre_hook(sizes.mark_if_possible, with_kwargs=True)
     else:
         compiled.forward = _Unguarded(model, config, sizes, backend)
     return compiled
@@ -88,7 +81,7 @@ class _DynamicSizes:
         self._dims = dynamic_dims
         self._names = [name for name, item in parameters.items() if item.kind < inspect.Parameter.VAR_POSITIONAL]
 
-    def mark_if_possible(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    def mark_if_possible(self, _: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Tells Dynamo to make these sizes dynamic, unless the model fixes them."""
         for tensor, dim in self._tensors(args, kwargs):
             torch._dynamo.maybe_mark_dynamic(tensor, dim)
@@ -97,19 +90,15 @@ class _DynamicSizes:
     def marked(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[None]:
         """While the block runs, Dynamo must make these sizes dynamic. The tensors' marks are restored afterwards."""
         tensors = list(self._tensors(args, kwargs))
-        before = [
-            (tensor, {name: copy(value) for name, value in vars(tensor).items() if name in _MARKS})
-            for tensor, _ in tensors
-        ]
+        before = [(tensor, _attributes(tensor)) for tensor, _ in tensors]
         try:
             for tensor, dim in tensors:
                 torch._dynamo.mark_dynamic(tensor, dim)
             yield
         finally:
-            for tensor, marks in before:
-                for name in _MARKS:
-                    vars(tensor).pop(name, None)
-                vars(tensor).update(marks)
+            for tensor, attributes in before:
+                vars(tensor).clear()
+                vars(tensor).update(attributes)
 
     def _tensors(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[tuple[torch.Tensor, int]]:
         names = [*self._names, *[""] * len(args)]
@@ -118,6 +107,12 @@ class _DynamicSizes:
             for leaf in pytree.tree_leaves(value) if dims else ():
                 if isinstance(leaf, torch.Tensor):
                     yield from ((leaf, dim % leaf.dim()) for dim in dims if -leaf.dim() <= dim < leaf.dim())
+
+
+def _attributes(tensor: torch.Tensor) -> dict[str, object]:
+    """Attributes of a tensor; those in which Dynamo marks it are copied, because it changes them in place."""
+    marks = {name: copy(value) for name, value in vars(tensor).items() if "_dynamo" in name or name == "_specialize_on"}
+    return vars(tensor) | marks
 
 
 class _Unguarded:
@@ -136,11 +131,16 @@ class _Unguarded:
         self._run: Callable[..., object] | None = None
         self._function = _calling_model(_CALL_MODEL.__code__.replace())
         options: dict[str, Any] = {} if config.debug else {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        reference = weakref.ref(backend)  # Dynamo keeps it until it is reset; CUDA graphs must not stay so long
+
+        def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+            return reference()(graph, inputs)  # type: ignore[misc]
+
         self._compiled = torch.compile(
             types.MethodType(self._function, model),
             fullgraph=True,
             dynamic=False,
-            backend=_weakly(backend),
+            backend=compile_graph,
             options=options,
         )
 
@@ -160,7 +160,7 @@ class _Unguarded:
         except ConstraintViolationError as error:
             raise UsageError(f"the model requires a fixed value for a dynamic size: {_first_line(error)}") from error
         except BackendCompilerFailed as error:
-            inner = getattr(error, "inner_exception", None)
+            inner = error.inner_exception
             raise (inner if isinstance(inner, TracekitError) else error) from error
         except TorchDynamoException as error:
             name = type(self._model).__name__
@@ -181,18 +181,6 @@ class _Unguarded:
                     raise
                 reason = _first_line(error).rpartition("guard failure(s): ")[2]
                 raise CaptureError(f"code without guards is wrong for this call: {reason}") from error
-
-
-def _weakly(backend: Backend) -> Backend:
-    """A backend that Dynamo can keep until it is reset, as it does, without keeping the CUDA graphs of this one."""
-    reference = weakref.ref(backend)
-
-    def call(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        alive = reference()
-        assert alive is not None
-        return alive(graph, inputs)
-
-    return call
 
 
 def _call_model(self: nn.Module, *args: object, **kwargs: object) -> object:

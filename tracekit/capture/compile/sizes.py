@@ -1,17 +1,19 @@
-"""The dynamic size of a graph and its pieces, and which of a graph's inputs stay where they are."""
+"""The size of a graph and its pieces, and pieces at one size or in a range of sizes."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import sympy
 import torch
 from torch import SymInt, fx, nn
 from torch._dynamo.source import ConstantSource
+from torch._guards import tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint, free_symbols
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from tracekit.capture.compile.config import SizeRange
@@ -27,6 +29,32 @@ def inputs_of(graph: fx.GraphModule) -> list[object]:
     return [value_of(node) for node in graph.graph.find_nodes(op="placeholder")]
 
 
+def hint(number: Any) -> Any:  # noqa: ANN401 - a number, or whatever else a graph has for a value
+    """What a number was in the traced call; None if only a run knows it."""
+    return number.node.hint if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) else number
+
+
+@contextmanager
+def own_fakes() -> Iterator[FakeTensorMode]:
+    """While the block runs, operators take and make fake tensors, and nothing of the trace in progress changes."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with tracing(None), _disable_current_modes(), torch.inference_mode(mode=False), torch.no_grad(), mode:
+        yield mode
+
+
+def resized(value: object, number: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    """An example value with other numbers: new tensors in the active fake mode."""
+
+    def of(leaf: object) -> object:
+        if not isinstance(leaf, torch.Tensor):
+            return number(leaf)
+        shape, strides = [number(size) for size in leaf.shape], [number(step) for step in leaf.stride()]
+        tensor = torch.empty_strided(shape, strides, dtype=leaf.dtype, device=leaf.device)
+        return tensor.requires_grad_(leaf.requires_grad)
+
+    return pytree.tree_map(of, value)
+
+
 def equate_sizes(values: Iterable[object]) -> None:
     """Makes dynamic sizes that are equal in the traced call one size: a guard of the graph, as any that it adds."""
     first: dict[int, torch.SymInt] = {}
@@ -36,154 +64,127 @@ def equate_sizes(values: Iterable[object]) -> None:
                 torch._check(size == first.setdefault(size.node.hint, size))  # type: ignore[no-untyped-call]
 
 
-def dynamic_size(values: Iterable[object]) -> sympy.Symbol | None:
-    """The symbol of the first input that is a size; None if all shapes are fixed."""
-    for value in values:
-        if isinstance(value, torch.SymInt) and isinstance(value.node.expr, sympy.Symbol):
-            return value.node.expr
-    return None
-
-
-class SizeInput(NamedTuple):
-    """The index of the input that is a piece's size, and whether its shapes depend on no other dynamic size."""
-
-    at: int | None
-    alone: bool
-
-
-def size_input(values: Sequence[object], symbol: sympy.Symbol | None) -> SizeInput:
-    """Where a piece finds the graph's dynamic size among its inputs."""
-    free: set[sympy.Symbol] = set()
-    for value in values:
-        if isinstance(value, torch.Tensor | torch.SymInt):
-            free |= free_symbols(value)
-    index = None
-    if symbol is not None:
-        sizes = (i for i, value in enumerate(values) if isinstance(value, torch.SymInt) and value.node.expr == symbol)
-        index = next(sizes, None)
-    return SizeInput(index, alone=free <= {symbol})
-
-
-def concrete(values: Sequence[object], symbol: sympy.Symbol | None, size: int) -> list[object]:
-    """The inputs of a piece at one size, as new fake tensors and numbers."""
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-    return [resized(value, lambda dim: int(dim.node.expr.subs(symbol, size)), mode) for value in values]
-
-
-def resized(value: object, size: Callable[[torch.SymInt], int | torch.SymInt], mode: FakeTensorMode) -> object:
-    """An example value with other sizes: a new fake tensor, or a number; whatever else it is stays."""
-
-    def number(value: int | torch.SymInt) -> int | torch.SymInt:
-        return size(value) if isinstance(value, torch.SymInt) else value
-
-    if isinstance(value, torch.SymInt):
-        return number(value)
-    if not isinstance(value, torch.Tensor):
-        return value
-    shape, strides = [number(dim) for dim in value.shape], [number(stride) for stride in value.stride()]
-    with mode:
-        tensor = torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
-    return tensor.requires_grad_(value.requires_grad)
-
-
 def needs_grad(inputs: Sequence[object]) -> bool:
     """Whether autograd would record a call with these inputs."""
     return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+
+
+class Size(NamedTuple):
+    """The size of a graph or of one of its pieces.
+
+    Attributes:
+        symbol: The graph's dynamic size; None if all of its shapes are fixed.
+        fixed: The size of all calls, where shapes are fixed.
+        at: Index of the input that is the dynamic size, if there is one.
+        alone: Whether the shapes of the inputs depend on no other dynamic size.
+    """
+
+    symbol: sympy.Symbol | None
+    fixed: int | None = None
+    at: int | None = None
+    alone: bool = True
+
+    def among(self, values: Sequence[object]) -> "Size":
+        """This size as inputs with these values have it."""
+        sized = [value for value in values if isinstance(value, torch.Tensor | torch.SymInt)]
+        free: set[sympy.Symbol] = set().union(*map(free_symbols, sized))
+        exprs = [value.node.expr if isinstance(value, SymInt) else None for value in values]
+        at = exprs.index(self.symbol) if self.symbol is not None and self.symbol in exprs else None
+        return self._replace(at=at, alone=free <= {self.symbol})
+
+    def of(self, args: Sequence[Any]) -> int | None:
+        """The size of a call; None if it has none."""
+        return self.fixed if self.at is None else args[self.at]
 
 
 _graphs = itertools.count()
 
 
 class GraphFacts(NamedTuple):
-    """A graph's dynamic or fixed size, and its parameters and buffers: by name, and by index where they stay."""
+    """A graph's number and size, and its inputs.
+
+    Attributes:
+        moving: The tensors that the caller passes, which may lie elsewhere at every call: index → name.
+        static: Indices of parameters and buffers that have an address.
+        grad: Whether it was traced to be differentiated.
+        known: Code for any size, by torch's keys of the pieces.
+    """
 
     number: int
-    symbol: sympy.Symbol | None
-    size_at: int | None
-    size: int | None
-    static: frozenset[str]
-    static_at: tuple[int, ...]
+    size: Size
+    moving: dict[int, str]
+    static: tuple[int, ...]
     grad: bool
+    known: dict[str, Callable[..., Any]]
 
 
 def facts_of(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFacts:
     """Reads the properties of a graph from the inputs that Dynamo hands over with it."""
-    inputs = graph.graph.find_nodes(op="placeholder")
+    nodes = graph.graph.find_nodes(op="placeholder")
     values = inputs_of(graph)
-    symbol = dynamic_size(values)
-    held = [
-        index
-        for index, value in enumerate(example_inputs)
-        if isinstance(value, nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
-    ]
-    static = frozenset(inputs[index].name for index in held)
-    static_at = tuple(index for index in held if not is_traceable_wrapper_subclass(example_inputs[index]))
-    moving = [value for node, value in zip(inputs, values, strict=True) if node.name not in static]
-    size = _first_dimension(moving) if symbol is None else None
-    size_at, grad = size_input(values, symbol).at, needs_grad(values)
-    return GraphFacts(next(_graphs), symbol, size_at, size, static, static_at, grad)
+    symbols = (value.node.expr for value in values if isinstance(value, SymInt))
+    symbol = next((symbol for symbol in symbols if isinstance(symbol, sympy.Symbol)), None)
+    moving: dict[int, str] = {}
+    static, fixed = [], None
+    for index, (value, example) in enumerate(zip(values, example_inputs, strict=True)):
+        if isinstance(example, nn.Parameter) or hasattr(example, "_dynamo_static_input_type"):
+            if not is_traceable_wrapper_subclass(example):
+                static.append(index)
+        elif isinstance(value, torch.Tensor):
+            moving[index] = nodes[index].name
+            if fixed is None and value.dim():
+                fixed = value.shape[0]
+    size = Size(symbol, fixed if symbol is None and isinstance(fixed, int) else None).among(values)
+    return GraphFacts(next(_graphs), size, moving, tuple(static), needs_grad(values), known={})
 
 
-def _first_dimension(values: Sequence[object]) -> int | None:
-    tensor = next((value for value in values if isinstance(value, torch.Tensor) and value.dim()), None)
-    size = None if tensor is None else tensor.shape[0]
-    return size if isinstance(size, int) else None
-
-
-def moving_inputs(graph: fx.GraphModule, facts: GraphFacts) -> list[int]:
-    """Indices of the tensors that the caller passes, which may lie elsewhere at every call."""
-    return [
-        index
-        for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))
-        if isinstance(value_of(node), torch.Tensor) and node.name not in facts.static
-    ]
-
-
-class RangeSize(NamedTuple):
-    """A size that is known to lie in a range. All pieces of a graph have the same one."""
+class CodeSize(NamedTuple):
+    """What code is compiled for: one size, or one that is known to lie in a range. A graph's pieces have the same."""
 
     sizes: SizeRange
-    symbol: sympy.Symbol
+    expr: sympy.Expr
     mode: FakeTensorMode
+    shapes: ShapeEnv
+    known: dict[str, Callable[..., Any]]
 
     @classmethod
-    def of(cls, sizes: SizeRange) -> "RangeSize":
-        """A new size in a range."""
-        shapes = ShapeEnv()
-        limits = StrictMinMaxConstraint(vr=ValueRanges(sizes.start, max(2, sizes.end)), warn_only=False)
-        hint = max(2, sizes.start)
-        symbol = shapes.create_symbol(hint, ConstantSource("size"), DimDynamic.DYNAMIC, limits)
-        return cls(sizes, symbol, FakeTensorMode(shape_env=shapes))
+    def of(cls, sizes: SizeRange) -> "CodeSize":
+        """A new one."""
+        shapes, expr = ShapeEnv(), sympy.Integer(sizes.start)
+        if sizes.start < sizes.end:
+            limits = StrictMinMaxConstraint(vr=ValueRanges(sizes.start, sizes.end), warn_only=False)
+            expr = shapes.create_symbol(max(2, sizes.start), ConstantSource("size"), DimDynamic.DYNAMIC, limits)
+        return cls(sizes, expr, FakeTensorMode(shape_env=shapes), shapes, known={})
 
     @property
-    def shapes(self) -> ShapeEnv:
-        """What is known about the size."""
-        shapes = self.mode.shape_env
-        assert shapes is not None
-        return shapes
+    def single(self) -> bool:
+        """Whether it is one size."""
+        return self.sizes.start == self.sizes.end
 
     def holds(self, size: int) -> bool:
-        """Whether everything that the compiler took for granted holds for a size."""
-        return all(guard.expr.subs(self.symbol, size) is not sympy.false for guard in self.shapes.guards)
+        """Whether it is such a size, for which everything holds that the compiler took for granted."""
+        return self.sizes.start <= size <= self.sizes.end and all(
+            guard.expr.subs(self.expr, size) is not sympy.false for guard in self.shapes.guards
+        )
 
+    def applied(self, graph: fx.GraphModule, symbol: sympy.Symbol) -> fx.GraphModule:
+        """Copies a piece whose shapes depend on one size, which becomes this one: of one size, in the inputs alone."""
+        if not self.single and not Size(symbol).among([value_of(node) for node in graph.graph.nodes]).alone:
+            raise RuntimeError("its shapes depend on further sizes")
 
-def ranged(graph: fx.GraphModule, symbol: sympy.Symbol, to: RangeSize) -> fx.GraphModule:
-    """Copies a piece whose shapes depend on one size, which becomes another."""
-    hint = max(2, to.sizes.start)
+        def number(old: object) -> object:
+            if not isinstance(old, SymInt):
+                return old
+            expr = old.node.expr.xreplace({symbol: self.expr})
+            at = int(expr.subs(self.expr, max(2, self.sizes.start)))
+            return int(expr) if self.single else self.shapes.create_symintnode(expr, hint=at)
 
-    def size(old: SymInt) -> int | SymInt:
-        expression = old.node.expr.xreplace({symbol: to.symbol})
-        return to.shapes.create_symintnode(expression, hint=int(expression.subs(to.symbol, hint)))
-
-    return _copied(graph, lambda value: resized(value, size, to.mode))
-
-
-def _copied(graph: fx.GraphModule, replaced: Callable[[object], object]) -> fx.GraphModule:
-    copy = fx.Graph()
-    nodes: dict[fx.Node, fx.Node] = {}
-    for node in graph.graph.nodes:
-        new = nodes[node] = copy.node_copy(node, nodes.__getitem__)
-        new.meta = dict(node.meta)
-        if value_of(node) is not None:
-            new.meta["example_value"] = pytree.tree_map(replaced, value_of(node))
-    return fx.GraphModule(graph, copy)
+        copy = fx.Graph()
+        nodes: dict[fx.Node, fx.Node] = {}
+        for node in graph.graph.nodes:
+            new = nodes[node] = copy.node_copy(node, nodes.__getitem__)
+            new.meta = dict(node.meta)
+            if value_of(node) is not None and (node.op == "placeholder" or not self.single):
+                with self.mode:
+                    new.meta["example_value"] = resized(value_of(node), number)
+        return fx.GraphModule(graph, copy)

@@ -2,26 +2,22 @@
 
 import logging
 import operator
-import re
-from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import fx
-from torch._guards import tracing
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
-from tracekit.capture.compile.sizes import value_of
+from tracekit.capture.compile.sizes import hint, own_fakes, resized, value_of
+from tracekit.capture.maps.traced import base_of, module_text
 from tracekit.files import whole_file
 
+_LOG = logging.getLogger("tracekit.capture")
 _EMPTY = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 
 
@@ -48,18 +44,17 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
     The graph itself changes only where it calls ``size()``.
     """
     _decompose_sizes(graph)
-    known = NodeOperators(operators)
-    runs = {node: known.of(node).intersection(operators) for node in graph.graph.nodes}
+    known = NodeOperators()
+    runs = {node: known.of(node).intersection(operators) for node in graph.graph.nodes} if operators else {}
     missing = tuple(name for name in operators if not any(name in names for names in runs.values()))
-    held = run_operators(graph) if missing else ()
+    held = run_operators(graph, known) if missing else ()
     piece_of, splitting = _assigned(graph, {node for node, names in runs.items() if names})
     _merge_allocations(piece_of, splitting)
     numbers = {piece: number for number, piece in enumerate(sorted(set(piece_of.values())))}
     split_graph = split_module(graph, graph, lambda node: numbers[piece_of[node]], keep_original_order=True)
-    names = {f"submod_{number}": piece for piece, number in numbers.items()}
     parts = []
-    for name, piece in names.items():
-        part = cast("fx.GraphModule", getattr(split_graph, name))
+    for piece, number in numbers.items():
+        part = cast("fx.GraphModule", getattr(split_graph, name := f"submod_{number}"))
         _return_tuple(split_graph, name, part)
         parts.append(Part(name, piece in splitting, part))
     split_graph.recompile()
@@ -67,19 +62,19 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
 
 
 def _assigned(graph: fx.GraphModule, splitters: Collection[fx.Node]) -> tuple[dict[fx.Node, int], set[int]]:
+    """The number of every node's piece, and the numbers of those of splitting operators."""
     piece_of: dict[fx.Node, int] = {}
     splitting: set[int] = set()
     piece = 0
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
-        if (source := _tuple_of(node)) is not None and source in piece_of:
+        if (source := _tuple_of(node)) in piece_of:
             piece_of[node] = piece_of[source]
             continue
-        if (node in splitters) is not (piece in splitting):
-            piece += 1
-            if node in splitters:
-                splitting.add(piece)
+        piece += (node in splitters) is not (piece in splitting)
+        if node in splitters:
+            splitting.add(piece)
         piece_of[node] = piece
     return piece_of, splitting
 
@@ -111,11 +106,8 @@ def _merge_allocations(piece_of: dict[fx.Node, int], splitting: set[int]) -> Non
 
 
 def _allocates(node: fx.Node) -> bool:
-    target = node.target
-    if isinstance(target, OpOverload):
-        target = target.overloadpacket
-    name = getattr(target, "__name__", "") if node.op == "call_function" else target
-    return name in _EMPTY
+    target = node.target.overloadpacket if isinstance(node.target, OpOverload) else node.target
+    return getattr(target, "__name__", target) in _EMPTY
 
 
 def _decompose_sizes(graph: fx.GraphModule) -> None:
@@ -129,7 +121,10 @@ def _decompose_sizes(graph: fx.GraphModule) -> None:
             continue
         sizes = tuple(_size(tensor, dim, size, symbols) for dim, size in enumerate(shape))
         for user in list(node.users):
-            _give_sizes(user, node, sizes)
+            if user.target is operator.getitem and isinstance(user.args[1], int | slice):
+                _exchange(user, sizes[user.args[1]])
+            elif user.op != "call_method" or user.args[0] is not node:  # else it calls a method of torch.Size
+                _exchange(node, sizes, user)
         if not node.users:
             graph.graph.erase_node(node)
     graph.recompile()
@@ -148,21 +143,13 @@ def _size(tensor: fx.Node, dim: int, size: int | torch.SymInt, symbols: dict[str
     return node
 
 
-def _give_sizes(user: fx.Node, size: fx.Node, sizes: tuple[int | fx.Node, ...]) -> None:
-    if user.target is operator.getitem and isinstance(user.args[1], int | slice):
-        for later in list(user.users):
-            _exchange(later, user, sizes[user.args[1]])
-        user.graph.erase_node(user)
-    elif user.op != "call_method" or user.args[0] is not size:  # else it calls a method of torch.Size
-        _exchange(user, size, sizes)
-
-
-def _exchange(user: fx.Node, old: fx.Node, new: int | fx.Node | tuple[int | fx.Node, ...]) -> None:
-    def exchanged(item: fx.node.Argument) -> fx.node.Argument:
-        return new if item is old else item
-
-    user.args = fx.node.map_aggregate(user.args, exchanged)
-    user.kwargs = fx.node.map_aggregate(user.kwargs, exchanged)
+def _exchange(old: fx.Node, new: int | fx.Node | tuple[int | fx.Node, ...], only: fx.Node | None = None) -> None:
+    """Puts a value in the place of a node, for one of its users or, with the node, for all."""
+    for user in list(old.users) if only is None else [only]:
+        user.args = fx.node.map_aggregate(user.args, lambda item: new if item is old else item)
+        user.kwargs = fx.node.map_aggregate(user.kwargs, lambda item: new if item is old else item)
+    if only is None:
+        old.graph.erase_node(old)
 
 
 def _return_tuple(whole: fx.GraphModule, name: str, part: fx.GraphModule) -> None:
@@ -178,18 +165,10 @@ def _return_tuple(whole: fx.GraphModule, name: str, part: fx.GraphModule) -> Non
     call.replace_all_uses_with(item, delete_user_cb=lambda user: user is not item)
 
 
-#: The namespaces of PyTorch's own operators, whose behavior is determined by PyTorch's version.
-NAMESPACES = frozenset({"aten", "prims", "prim", "inductor", "_c10d_functional", "c10d"})
-
-
 class NodeOperators:
-    """Tells the operators of nodes. Nodes with the same function and the same inputs are traced once.
+    """Tells the operators of nodes. Nodes with the same function and the same inputs are traced once."""
 
-    PyTorch's functions are traced only if one of the ``names`` that are asked for is PyTorch's own, or if all are.
-    """
-
-    def __init__(self, names: Iterable[str] | None = None) -> None:
-        self._builtins = names is None or any(name.partition("::")[0] in NAMESPACES for name in names)
+    def __init__(self) -> None:
         self._traced: dict[tuple[object, str], frozenset[str]] = {}
 
     def of(self, node: fx.Node) -> frozenset[str]:
@@ -199,9 +178,13 @@ class NodeOperators:
         """
         if node.op not in ("call_function", "call_method", "call_module"):
             return frozenset()
-        named = frozenset(_names(node)).union(*(self.of(inner) for body in _bodies(node) for inner in body.graph.nodes))
-        if not self._is_traced(node):
-            return named
+        named = frozenset(_names(node))
+        if isinstance(node.target, HigherOrderOperator):
+            bodies = (_attribute(item) for item in node.all_input_nodes if item.op == "get_attr")
+            inner = (item for body in bodies if isinstance(body, fx.GraphModule) for item in body.graph.nodes)
+            return named.union(*map(self.of, inner))
+        if not any(isinstance(value_of(item), torch.Tensor) for item in (node, *node.all_input_nodes)):
+            return named  # such as a switch of autograd or autocast, which must not run here
         try:
             return named | self._alone(node)
         except Exception:  # noqa: BLE001 - a function that needs more than its inputs may raise anything
@@ -209,23 +192,10 @@ class NodeOperators:
             known = isinstance(name, str) and hasattr(torch.ops.aten, name)
             return frozenset({f"aten::{name}"}) if known and not named else named
 
-    def _is_traced(self, node: fx.Node) -> bool:
-        target = node.target
-        if isinstance(target, HigherOrderOperator):
-            return False
-        if not any(isinstance(value_of(item), torch.Tensor) for item in (node, *node.all_input_nodes)):
-            return False  # such as a switch of autograd or autocast, which must not run here
-        own = isinstance(target, OpOverload | OpOverloadPacket) and _namespace(target) not in NAMESPACES
-        return any(map(_is_composite, _overloads(target))) if own else self._builtins
-
     def _alone(self, node: fx.Node) -> frozenset[str]:
         """Traces a node with fake tensors of its own, so that nothing of the graph's own trace changes."""
-        with ExitStack() as stack:
-            for context in (tracing(None), _disable_current_modes(), torch.inference_mode(mode=False), torch.no_grad()):
-                stack.enter_context(context)
-            mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            concrete: Callable[..., Any] = partial(_concrete, mode)
-            args, kwargs = cast("tuple[Any, Any]", fx.node.map_aggregate((node.args, dict(node.kwargs)), concrete))
+        with own_fakes():
+            args, kwargs = cast("tuple[Any, Any]", fx.node.map_aggregate((node.args, dict(node.kwargs)), _argument))
             function = _function(node)
             key = (function if node.op == "call_module" else node.target, _text((args, kwargs)))
             if key not in self._traced:
@@ -240,35 +210,9 @@ def _names(node: fx.Node) -> set[str]:
         return {target._schema.name, f"{target._schema.name}.{target._overloadname}"}
     if isinstance(target, OpOverloadPacket):
         name = target._qualified_op_name
-        only = [overload._overloadname for overload in _overloads(target)] == ["default"]
+        only = target.overloads() == ["default"]  # type: ignore[no-untyped-call]
         return {name, f"{name}.default"} if only else {name}
     return {f"higher_order::{target._name}"} if isinstance(target, HigherOrderOperator) else set()
-
-
-def _overloads(target: object) -> list[OpOverload]:
-    if isinstance(target, OpOverload):
-        return [target]
-    if not isinstance(target, OpOverloadPacket):
-        return []
-    names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
-    return [getattr(target, name) for name in names]
-
-
-def _namespace(target: OpOverload | OpOverloadPacket) -> str:
-    name = target._schema.name if isinstance(target, OpOverload) else target._qualified_op_name
-    return name.partition("::")[0]
-
-
-def _is_composite(overload: OpOverload) -> bool:
-    """Whether the operator's kernel is a composition of other operators, which compilers trace through."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload._name, "CompositeImplicitAutograd"))
-
-
-def _bodies(node: fx.Node) -> list[fx.GraphModule]:
-    if not isinstance(node.target, HigherOrderOperator):
-        return []
-    attributes = (_attribute(item) for item in node.all_input_nodes if item.op == "get_attr")
-    return [body for body in attributes if isinstance(body, fx.GraphModule)]
 
 
 def _attribute(node: fx.Node) -> object:
@@ -283,25 +227,10 @@ def _function(node: fx.Node) -> Callable[..., Any]:
     return cast("Callable[..., Any]", _attribute(node) if node.op == "call_module" else node.target)
 
 
-def _concrete(mode: FakeTensorMode, item: object) -> object:
+def _argument(item: Any) -> Any:  # noqa: ANN401 - as torch's
     if isinstance(item, fx.Node):
-        value = _attribute(item) if item.op == "get_attr" and value_of(item) is None else value_of(item)
-        return pytree.tree_map(partial(_concrete, mode), value)
-    if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return item.node.hint
-    if not isinstance(item, torch.Tensor):
-        return item
-    with mode:
-        return torch.empty_strided(
-            [_number(size) for size in item.shape],
-            [_number(stride) for stride in item.stride()],
-            dtype=item.dtype,
-            device=item.device,
-        )
-
-
-def _number(size: int | torch.SymInt) -> int:
-    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
+        item = _attribute(item) if item.op == "get_attr" and value_of(item) is None else value_of(item)
+    return resized(item, hint)
 
 
 def _text(inputs: object) -> str:
@@ -314,58 +243,28 @@ def _text(inputs: object) -> str:
     return f"{structure} {[of(leaf) for leaf in leaves]}"
 
 
-def _runs(function: Callable[..., Any], args: object, kwargs: object, *, pre_dispatch: bool) -> frozenset[str]:
-    leaves, structure = pytree.tree_flatten((args, kwargs))
-    at = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def call(*tensors: torch.Tensor) -> object:
-        filled = list(leaves)
-        for index, tensor in zip(at, tensors, strict=True):
-            filled[index] = tensor
-        args, kwargs = pytree.tree_unflatten(filled, structure)
+def _runs(function: Callable[..., Any], args: Any, kwargs: Any, *, pre_dispatch: bool) -> frozenset[str]:  # noqa: ANN401
+    def call(args: Any, kwargs: Any) -> object:  # noqa: ANN401 - whatever the node has
         return function(*args, **kwargs)
 
-    trace = make_fx(call, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True)
-    graph = trace(*(leaves[index] for index in at)).graph
+    graph = make_fx(call, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True)(args, kwargs).graph
     return frozenset().union(*(_names(node) for node in graph.nodes if node.op == "call_function"))
 
 
-def run_operators(graph: fx.GraphModule) -> tuple[str, ...]:
+def run_operators(graph: fx.GraphModule, known: NodeOperators) -> tuple[str, ...]:
     """The operators that a graph runs, without their overloads, in alphabetical order."""
-    known = NodeOperators()
     names = frozenset().union(*(known.of(node) for node in graph.graph.nodes))
     return tuple(sorted({name.partition(".")[0] for name in names}))
 
 
-_LOG = logging.getLogger("tracekit.capture")
-#: Dynamo's name of the model itself.
-_ROOT = re.compile(r"L\['(?:self|\w+)'\]\.?|\bL__self___?")
-
-
-def module_of(node: fx.Node) -> str | None:
-    """Path of the innermost module that a node was traced in, without the model's own name; None if unknown."""
-    stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return None
-    path, _ = list(stack.values())[-1]
-    return _ROOT.sub("", str(path), count=1)
-
-
-def modules_of(part: Part) -> list[str]:
-    """The innermost modules of a piece's nodes, in execution order, without the model itself."""
-    nodes = (node for node in part.graph.graph.nodes if node.op.startswith("call_"))
-    paths = (module_of(node) for node in nodes)
-    return list(dict.fromkeys(path for path in paths if path))
-
-
-def split_source(split: Split) -> str:
-    """The split graph and its pieces as readable Python, below a list of the pieces."""
+def _source(split: Split) -> str:
+    """The split graph and its pieces as readable Python, below a list of the pieces and their innermost modules."""
     comments = ""
     for part in split.parts:
-        count = sum(node.op.startswith("call_") for node in part.graph.graph.nodes)
-        kind = "splits" if part.splitting else "compiled"
-        modules = ", ".join(modules_of(part)) or "-"
-        comments += f"# {part.name}  {kind}  {count} operations  {modules}\n"
+        texts = [module_text(node) or "" for node in part.graph.graph.nodes if node.op.startswith("call_")]
+        paths = filter(None, (text[len(base_of(text)) :].lstrip(".") for text in texts))
+        modules, kind = ", ".join(dict.fromkeys(paths)) or "-", "splits" if part.splitting else "compiled"
+        comments += f"# {part.name}  {kind}  {len(texts)} operations  {modules}\n"
     code = split.graph.print_readable(print_output=False).replace("<lambda>", "GraphModule")
     return f"{comments}from __future__ import annotations\nimport torch\n{code}\n"
 
@@ -376,6 +275,6 @@ def write_split(split: Split, folder: Path, number: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with whole_file(folder / name) as partial:
-            partial.write_text(split_source(split), "utf-8")
+            partial.write_text(_source(split), "utf-8")
     except OSError as error:
         _LOG.warning("%s: cannot be written: %s", folder / name, error.strerror)
