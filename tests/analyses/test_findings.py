@@ -373,6 +373,17 @@ def test_reads_that_keep_a_model_from_being_one_graph_are_one_finding_with_the_g
     assert 0.98 * saved <= found.saving_ns <= 1.1 * saved
 
 
+def test_a_graph_is_not_advised_where_another_tenant_takes_slices_of_the_gpu(tmp_path: Path) -> None:
+    slices, other = 1_730 * MICRO, 400 * MICRO
+    shared = Machine(held_until=lambda start: start if start % slices >= other else start // slices * slices + other)
+    ops = {1: program(model(60 * MICRO))}
+    before, alone = timelines.run([ops], shared), timelines.run([ops], Machine())
+    found = findings.findings(tracekit.parse(report(tmp_path / "report.sqlite", before.lines(0)), scheduler="here"))
+    assert [finding.family for finding in found] == ["shared_gpu"]
+    saved = before.per_step_ns - alone.per_step_ns
+    assert 0.98 * saved <= found[0].saving_ns <= 1.1 * saved + 0.03 * before.per_step_ns
+
+
 @pytest.mark.parametrize("kernels", [4, 5])
 def test_a_loss_with_a_handful_of_kernels_is_not_worth_a_graph(kernels: int) -> None:
     loss = [Op("loss", "kernel", 2_000, code=40_000)] * kernels

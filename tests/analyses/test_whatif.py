@@ -9,12 +9,15 @@ from itertools import chain, count, product
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 import tracekit
+from data import make_llama_ranks
+from data.simulated_gpu import Kernel, Process
 from tests.joined import joined_here
 from tests.needs import REPORTS
 from tests.simulator.timelines import Machine, Op, Run, run
@@ -248,6 +251,38 @@ def test_what_delays_short_kernels_is_told_apart(changes: Changes, machine: Mach
     check([{1: short_kernels(seed)}], changes, machine, 0.02)
 
 
+@pytest.mark.parametrize("between", [500, 800, 1_000])
+def test_how_soon_nodes_of_a_predicted_graph_follow_is_a_range_where_no_work_ever_did(
+    between: int, tmp_path: Path
+) -> None:
+    layer = [Op("enter", name="top"), *[Op("code", 8_000), Op("kernel", 2_000)] * 20, Op("leave")]
+    ops = [replace(op, key=step) for step in range(STEPS) for op in (Op("step"), *layer, Op("end"))]
+    machine = Machine(between_ns=between)
+    changed = run([{1: ops}], replace(machine, as_graph=lambda module: module == "top"))
+    low, high = predict(dataset_of(run([{1: ops}], machine), tmp_path), Changes(as_graph=("top",))).range_ns or (0, 0)
+    assert low * 0.98 <= changed.step_ns <= high * 1.02
+
+
+@pytest.mark.parametrize(
+    ("changes", "machine"),
+    [
+        (Changes(scale=(("*", 0.5),)), {"device": lambda *_: 0.5}),
+        (Changes(no_launch_cost=("*",)), {"no_launch_cost": lambda _: True}),
+        (Changes(host_scale=(("*", 0.5),)), {"host": lambda _: 0.5}),
+    ],
+)
+@pytest.mark.parametrize("begins_after", [0.3, 0.6])
+def test_a_graph_may_run_before_its_launch_returns(
+    changes: Changes, machine: dict[str, Any], begins_after: float
+) -> None:
+    launch, vary = Op("graph", nodes=((MAIN, 3_000),) * 40), Random(1)
+    body = [Op("enter", name="top"), launch, Op("leave"), Op("upload", 1_400), Op("sync", name="stream")]
+    ops = [Op("step"), *body, Op("code", 60_000), Op("end")] * STEPS
+    program = [replace(op, key=at // 8, vary=vary.uniform(0.8, 1.3)) for at, op in enumerate(ops)]
+    early = Machine(node_ns=900, begins_after=begins_after)
+    check([{1: program}], changes, replace(early, **machine), 0.01, before=early)
+
+
 @settings(max_examples=10, deadline=None)
 @given(SEEDS)
 def test_several_changes_are_made_at_once(seed: int) -> None:
@@ -396,11 +431,50 @@ def test_in_a_pipeline_the_truth_lies_in_a_range(
     changes: Changes, machine: Machine, stages: int, tmp_path: Path
 ) -> None:
     plain, changed = (run([{1: stage(at, stages)} for at in range(stages)], one) for one in (Machine(), machine))
-    found = predict(dataset_of(plain, tmp_path), changes)
+    dataset = dataset_of(plain, tmp_path)
+    found = predict(dataset, changes)
     assert found.unproven
     assert found.range_ns is not None
     low, high = found.range_ns
     assert low * 0.97 <= changed.step_ns <= high * 1.03
+    assert (found.step_after_ns is None) == (found.after == []) == (high > 1.05 * low)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_ranks_whose_events_are_not_recorded_wait_as_torch_lets_them(
+    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = StepModel(joined_here(sorted((DATA / "llama_ranks").glob("*.sqlite")), tmp_path / "before"))
+    work, reduce = Process._run, Process.all_reduce
+
+    def scaled(kernel: Kernel) -> Kernel:
+        return kernel._replace(ns=factor * kernel.ns)
+
+    def ran(process: Process, rank: int, kernel: Kernel, *others: Any) -> None:
+        work(process, rank, scaled(kernel), *others)
+
+    monkeypatch.setattr(Process, "_run", ran)
+    monkeypatch.setattr(Process, "all_reduce", lambda process, kernel: reduce(process, scaled(kernel)))
+    make_llama_ranks.make(tmp_path)
+    after = StepModel(joined_here(sorted((tmp_path / "llama_ranks").glob("*.sqlite")), tmp_path / "after"))
+    found = before.predict(Changes(scale=(("*", factor),)))
+    assert found.step_after_ns == pytest.approx(sum(after.before.values()), rel=1e-3)
+    assert found.range_ns is not None
+
+
+def test_where_only_a_range_is_known_no_single_time_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = dataset_of(run([{1: stage(at, 2)} for at in range(2)], Machine()), tmp_path)
+    low, high = predict(dataset, Changes(interconnect=3)).range_ns or (0, 0)
+    arguments = ["whatif", str(dataset.folder), "--interconnect", "3"]
+    assert main([*arguments, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["step_after_ns"], printed["range_ns"], printed["budget"]["after"]) == (None, [low, high], [])
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"before, {duration(low)} to {duration(high)} after (-15.3 % to -1.5 %)" in " ".join(shown.split())
+    assert "communication" not in shown
 
 
 def parsed_program(folder: Path) -> Dataset:

@@ -56,6 +56,9 @@ class Machine:
     overlap: bool = False
     interconnect: float = 1.0
     slowness: tuple[float, ...] = ()
+    node_ns: int = 0  # what each node adds to the launch of a graph
+    begins_after: float = 1.0  # the share of a launch after which its work may start
+    held_until: Callable[[int], int] = lambda start: start  # when the device begins what could start at a time
 
 
 @dataclass(eq=False, repr=False)  # it would be of all work before it
@@ -75,7 +78,7 @@ class Work:
         """Whether its end became known."""
         if self.start < 0 and all(one.end >= 0 for one in self.after):
             ready = [one.end + machine.between_ns for one in self.after]
-            self.start = max(self.launched + machine.starts_after_ns, *ready, 0)
+            self.start = machine.held_until(max(self.launched + machine.starts_after_ns, *ready, 0))
         if self.start < 0 or self.end >= 0:
             return False
         starts = [one.start for one in self.meeting or [self] if one.start >= 0]
@@ -145,11 +148,13 @@ class Thread:
         self.now = max(self.now, self.rank.handed[op.key] + 700)
 
     def kernel(self, op: Op) -> None:
+        begun, lasts = self.now, self.machine.launch_ns + self.machine.node_ns * len(op.nodes)
         number = self.call(
             "cudaGraphLaunch" if op.nodes else _CALLS.get(op.kind, "cudaLaunchKernel"),
-            round(self.machine.launch_ns * self.costs * op.vary),
+            round(lasts * self.costs * op.vary),
         )
-        launched = self.inside[1] if self.inside else self.now + round(200 * op.vary)
+        may_start = begun + round((self.now - begun) * self.machine.begins_after)
+        launched = self.inside[1] if self.inside else may_start + round(200 * op.vary)
         for stream, ns in op.nodes or ((op.stream, op.ns),):
             self.rank.work(op, self.module, launched, stream, (ns, self.rank.launcher if self.inside else number))
 

@@ -33,24 +33,23 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
 def as_text(prediction: Prediction, what: str, width: int) -> RenderableType:
     """The prediction as lines so wide; ``what`` it is about, as :func:`tracekit.views.budget.window` calls it."""
     before, after = prediction.step_before_ns, prediction.step_after_ns
-    changed = change(after / before - 1) if before else "unknown"
-    head = f"{length(what)}: {duration(before)} before, {duration(after)} after ({changed})"
-    parts: list[RenderableType] = [Text(head, style="bold"), _budgets(prediction, width)]
-    low, high = prediction.range_ns or (after, after)
-    if low < high:
+    low, high = prediction.range_ns or (after or 0, after or 0)
+    times = (low, high) if after is None else (after,)
+    then = " to ".join(map(duration, times))
+    changed = " to ".join(change(time / before - 1) if before else "unknown" for time in times)
+    parts: list[RenderableType] = [Text(f"{length(what)}: {duration(before)} before, {then} after ({changed})", "bold")]
+    if after is not None and duration(low) != duration(high):
         note = f"Between {duration(low)} and {duration(high)}: the report does not record all that was waited for"
-        parts.insert(1, Text(note))
+        parts.append(Text(note))
+    parts += [_budgets(prediction, width)] if prediction.after else []
     if prediction.blocked:
         remedy = " ".join(f"--no-sync '{pattern}'" for pattern in prediction.blocked)
         note = f"calls that wait for the device cannot be captured in a graph, so these stay as they are: add {remedy}"
         parts.append(Text(note))
     if prediction.unproven:
-        kept = (
-            "1 collective keeps its wait"
-            if prediction.unproven == 1
-            else f"{prediction.unproven:,} collectives keep their waits"
-        )
-        note = f"{kept}: not all of their ranks are known"
+        number = "1 collective" if prediction.unproven == 1 else f"{prediction.unproven:,} collectives"
+        waits = "may stay as they are, or change with the rest of the step" if after is None else "stay as they are"
+        note = f"not all ranks of {number} are known: waits in them {waits}"
         parts.append(Text(note, style="dim"))
     return Group(*parts)
 

@@ -93,8 +93,8 @@ _SWITCHES = {
     ("SGLang", "dynamic"): "Keep TORCHINDUCTOR_CACHE_DIR from start to start, and lower --torch-compile-max-bs.",
     ("Hugging Face", "graph"): 'With generate() of transformers: cache_implementation="static" and '
     'torch.compile(model.forward, mode="reduce-overhead").',
-    ("Hugging Face", "read"): "Trainer reads the loss where it logs: raise logging_steps; elsewhere keep the value on "
-    "the device.",
+    ("Hugging Face", "read"): "Trainer reads the loss where it logs: raise logging_steps. generate() reads after each "
+    "token whether all is done. Elsewhere keep the value on the device.",
     ("Hugging Face", "dynamic"): 'Of transformers use cache_implementation="static" and pad_to_multiple_of, so that '
     "sizes repeat.",
     ("Lightning", "graph"): 'With Lightning: torch.compile(module, mode="reduce-overhead") before Trainer.fit.',

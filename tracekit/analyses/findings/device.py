@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tracekit.analyses.findings.rows import Candidate, StepRows
 from tracekit.analyses.subtrees import series
-from tracekit.analyses.whatif.changes import Changing
+from tracekit.analyses.whatif.changes import HELD_NS, Changing
 from tracekit.analyses.whatif.edits import Floats, shortened, without
 from tracekit.analyses.whatif.model import Tasks
 from tracekit.arrays.codes import codes, joint
@@ -32,9 +32,8 @@ _SLOWER, _AGREEING, _WITHIN, _LEAST_STEPS, _LEAST_KINDS, _IN_A_ROW = 1.08, 0.8, 
 #: Layers: so many must be of one kind; how many times the median one must take; which share of them may; and by which
 #: share of the median the others may differ, which run as many kernels each.
 _LEAST_LAYERS, _SLOW, _FEW, _ALIKE = 3, 1.2, 0.34, 0.1
-#: Work that begins so much later than all that it is known to wait for, and so many times as late as usual, was held by
-#: something that is not recorded.
-_LATE_NS, _LATER = 50_000, 5
+#: Work that is held begins so many times as late as usual.
+_LATER = 5
 
 
 def elementwise_chain(steps: StepRows) -> Iterator[Candidate]:
@@ -249,11 +248,11 @@ def shared_gpu(steps: StepRows) -> Iterator[Candidate]:
     blocks = np.append(steps.events.blocks, False)[tasks.event]
     # The launch of a graph may go on after it returned; copies and streams of their own wait for what is not recorded.
     fits = steps.in_step & ~work.collective & ~work.from_replay & ~blocks & steps.model.knows_dependencies
-    fits &= (steps.bytes < 0) & (work.before >= 0) & (work.start - work.end[work.before] > _LATE_NS)
+    fits &= (steps.bytes < 0) & (work.before >= 0) & (work.start - work.end[work.before] > HELD_NS)
     late, usual, spared = [], [], 0
     for lag, known in _lags(tasks):
         usual.append(int(np.median(lag[known])) if known.any() else 0)
-        late.append(np.flatnonzero(fits & known & (lag > max(_LATE_NS, _LATER * usual[-1]))))
+        late.append(np.flatnonzero(fits & known & (lag > max(HELD_NS, _LATER * usual[-1]))))
         spared += int((lag[late[-1]] - usual[-1]).sum())
     rows = np.union1d(*late)
     if rows.size:

@@ -19,7 +19,7 @@ from tracekit.analyses.alignment.meetings import Ranks, met, ranks_of
 from tracekit.analyses.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.analyses.whatif.changes import Changes, Changing, Spans
 from tracekit.analyses.whatif.model import Tasks, Times, arrivals, measured, tasks
-from tracekit.analyses.whatif.recorded import Recorded, joined, recorded
+from tracekit.analyses.whatif.recorded import joined, recorded
 from tracekit.analyses.whatif.replay import played
 from tracekit.analyses.whatif.shifted import Moved, Report, Shifted
 from tracekit.analyses.windows import thread_keys, windows_of
@@ -33,6 +33,8 @@ from tracekit.errors import UsageError
 __all__ = ["Changes", "Prediction", "StepModel", "predict"]
 
 _MEETS = ("communication", "communication_wait")
+#: Up to which share of itself a range that unproven collectives give has a time that tells it.
+_TELLING = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +43,16 @@ class Prediction:
 
     Attributes:
         step_before_ns: As measured.
-        step_after_ns: Under the model.
+        step_after_ns: Under the model; None where only the range is known, as collectives are unproven.
         range_ns: The least and the most, where the report does not record all dependencies; else None.
         before: A row per kind of :mod:`tracekit.analyses.budget`: ``kind``, ``ns`` and ``share``.
-        after: The same after the changes.
+        after: The same after the changes; empty where only the range is known.
         unproven: How many kernels of collectives there are of which not all ranks are known: these keep their waits.
         blocked: Patterns of the modules in which something waits for the device, so that no graph can be captured.
     """
 
     step_before_ns: int
-    step_after_ns: int
+    step_after_ns: int | None
     range_ns: tuple[int, int] | None
     before: list[dict[str, Any]]
     after: list[dict[str, Any]]
@@ -80,12 +82,15 @@ class StepModel:
         self._spans = _spans(self.parts, clocks, self._modules)
         kernel, number, _ = ranks.meetings.kernels()
         meeting = lookup(number, positions(self._found.work.kernel, kernel))
-        known = self._found.has_dependencies or not _has_streams(self._found)
+        streams = np.unique(self._found.work.stream).size > np.unique(self._found.work.context).size
+        known = self._found.has_dependencies or not streams
         assumed = ["none"] if known else ["late", "none", "all"]
-        self._tasks = [tasks(self._found, meeting, assumed=one) for one in assumed]
+        unsure = (self._found.events.perhaps >= 0).any()
+        likely = not self._found.has_dependencies
+        self._tasks = [tasks(self._found, meeting, assumed=one, waiting=likely) for one in assumed]
         self._unproven = self._found.work.collective & (meeting < 0)
-        if (self._found.events.perhaps >= 0).any():
-            self._tasks += [tasks(self._found, meeting, assumed=one, waiting=True) for one in {assumed[0], assumed[-1]}]
+        for one in {assumed[0], assumed[-1]} if unsure else ():
+            self._tasks.append(tasks(self._found, meeting, assumed=one, waiting=not likely))
 
     def predict(self, changes: Changes) -> Prediction:
         """What a step would take after changes.
@@ -96,29 +101,26 @@ class StepModel:
         changing = self.changing()
         after = self._budget(changing.apply(changes), changes)
         total = sum(row["ns"] for row in after)
-        others = [self.step_ns(changes, one) for one in self._tasks[1:]]
-        if changes.no_sync and np.diff(self._found.work.pinned).any():
-            others += [self.step_ns(changes, one, fast_copies=True) for one in self._tasks]
+        others = [total, *(self.step_ns(changes, one) for one in self._tasks[1:])]
+        pinned = changes.no_sync and np.diff(self._found.work.pinned).any()
+        nodes = changes.as_graph and len({*self._tasks[0].node_after}) > 1
+        extremes = [-1] * bool(pinned) + [1] * bool(nodes)
+        others += [self.step_ns(changes, one, extreme=extreme) for extreme in extremes for one in self._tasks]
         unproven = int(self._unproven.sum())
-        if unproven and changes.like_fastest_rank:
-            most = self.step_ns(replace(changes, like_fastest_rank=False))
-            meets = sum(row["ns"] for row in after if row["kind"] in _MEETS)
-            # At best all is as much faster as the fastest rank works less than the slowest.
-            others += [most, round(most * (total - meets) / max(1, most - meets))]
-        elif unproven:
-            others.append(self._waiting_with_others(changes))
-        known = (min(total, *others), max(total, *others)) if others else None
-        before = sum(row["ns"] for row in self._before)
+        unknown = self._unknown(changes, after) if unproven else []
+        others += unknown
         names, events = ["*", *patterns(self._modules)], self._found.events
         blocked = {names[row + 1]: None for row in events.module[changing.preventing].tolist()}
-        return Prediction(before, total, known, self._before, after, unproven, tuple(blocked))
+        tells = changes.like_fastest_rank or all(abs(one - total) <= _TELLING * total for one in unknown)
+        single = (total, after) if tells else (None, [])
+        known = (min(others), max(others)) if len(others) > 1 else None
+        return Prediction(
+            sum(self.before.values()), single[0], known, self._before, single[1], unproven, tuple(blocked)
+        )
 
-    def step_ns(
-        self, changes: Changes, model: Tasks | None = None, *, waits: Ints | int = 0, fast_copies: bool = False
-    ) -> int:
-        """The ``step_after_ns`` of :meth:`predict` alone, or under another model, where work then takes longer."""
-        changing = Changing(self._found, model or self._tasks[0], self._modules, self._spans, fast_copies=fast_copies)
-        changed = changing.apply(changes)
+    def step_ns(self, changes: Changes, model: Tasks | None = None, *, waits: Ints | int = 0, extreme: int = 0) -> int:
+        """The likely time of :meth:`predict` alone, or under another model, where work then takes longer."""
+        changed = self.changing(model, extreme=extreme).apply(changes)
         longer = replace(changed, lasts=changed.lasts + waits)
         return self._window_ns(longer, np.arange(longer.lasts.size), fastest=changes.like_fastest_rank)
 
@@ -132,9 +134,9 @@ class StepModel:
         """Whether the report records what streams wait for, or has no several streams."""
         return len(self._tasks) == 1
 
-    def changing(self) -> Changing:
+    def changing(self, model: Tasks | None = None, *, extreme: int = 0) -> Changing:
         """The model to be changed, with the likely dependencies where these are not recorded."""
-        return Changing(self._found, self._tasks[0], self._modules, self._spans)
+        return Changing(self._found, model or self._tasks[0], self._modules, self._spans, extreme=extreme)
 
     def saved_ns(self, edit: Callable[[Changing], None], *, fastest: bool = False) -> int:
         """How much shorter the median step is after a change; and if all ranks are like the one then fastest."""
@@ -144,6 +146,16 @@ class StepModel:
         # Work that is gone begins no window.
         left = np.flatnonzero((changing.tasks.lasts > 0) | (lasted <= 0))
         return sum(self.before.values()) - self._window_ns(changing.tasks, left, fastest=fastest)
+
+    def _unknown(self, changes: Changes, after: list[dict[str, Any]]) -> list[int]:
+        """How long the step may take, too, because nobody knows who waits for whom."""
+        if not changes.like_fastest_rank:
+            return [self._waiting_with_others(changes)]
+        most = self.step_ns(replace(changes, like_fastest_rank=False))
+        total = sum(row["ns"] for row in after)
+        meets = sum(row["ns"] for row in after if row["kind"] in _MEETS)
+        # At best all is as much faster as the fastest rank works less than the slowest.
+        return [most, round(most * (total - meets) / max(1, most - meets))]
 
     def _waiting_with_others(self, changes: Changes) -> int:
         """The step where unproven collectives, of which the shortest did not wait, wait as much longer as all else."""
@@ -198,11 +210,6 @@ class StepModel:
 def predict(dataset: Dataset, changes: Changes) -> Prediction:
     """What a step would take after changes: ``StepModel(dataset).predict(changes)``, which raises the same."""
     return StepModel(dataset).predict(changes)
-
-
-def _has_streams(found: Recorded) -> bool:
-    """Whether a device ran work on several streams, so that one may have waited for another."""
-    return np.unique(found.work.stream).size > np.unique(found.work.context).size
 
 
 def _spans(parts: Sequence[Report], clocks: Sequence[Clock], modules: Hierarchy) -> Spans:

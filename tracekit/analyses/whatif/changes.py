@@ -14,7 +14,7 @@ from tracekit.analyses.subtrees import Hierarchy
 from tracekit.analyses.whatif.model import Tasks, latest, median
 from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import grouped, minima
+from tracekit.arrays.groups import counts, grouped, minima
 from tracekit.arrays.intervals import Covered, nesting_order
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.patterns import Pattern
@@ -22,6 +22,8 @@ from tracekit.errors import UsageError
 
 KERNEL = ":kernel="
 _EVERYTHING = "*"
+#: Work that begins so much later than all that it is known to wait for was held by something that is not recorded.
+HELD_NS = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +94,11 @@ def matched(pattern: str, modules: Hierarchy) -> Flags:
 
 
 class Changing:
-    """The tasks of a report, changed one after the other."""
+    """The tasks of a report, changed one after the other; ``extreme`` is -1 or 1 for the least or most of unknowns."""
 
-    def __init__(
-        self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans, *, fast_copies: bool = False
-    ) -> None:
+    def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans, *, extreme: int) -> None:
         self.found, self.tasks, self.modules, self.calls = found, tasks, modules, spans
-        self._fast_copies = fast_copies
+        self._extreme = extreme
         #: Which calls of CUDA still block, and which of them keep calls of modules from being graphs.
         self.blocks = found.events.blocks
         self.preventing = np.zeros(self.blocks.size, dtype=bool)
@@ -151,8 +151,7 @@ class Changing:
         inside = np.zeros(events.start.size, dtype=np.int64)
         for of_thread, time in stretches:
             # A thread may go on where another one stopped: code of both is between the two calls.
-            mine = np.zeros(inside.size, dtype=bool)
-            mine[of_thread] = True
+            mine = counts(of_thread, inside.size) > 0
             rows = np.flatnonzero((previous >= 0) & (mine | mine[previous]))
             inside[rows] += np.maximum(0, time.until(events.start[rows]) - time.until(begin[rows]))
         return np.minimum(inside, self.tasks.code)
@@ -185,21 +184,24 @@ class Changing:
     def _no_sync(self, chosen: Flags) -> None:
         tasks, work = self.tasks, self.found.work
         gone = self.found.events.ended_by_work & self.calls_of(chosen)
-        pinned = work.pinned[:, 0 if self._fast_copies else 1] / np.maximum(work.end - work.start, 1)
+        pinned = work.pinned[:, 0 if self._extreme < 0 else 1] / np.maximum(work.end - work.start, 1)
         copied = (pinned < 1) & lookup(gone, tasks.event, 0).astype(bool)
         self.without_waiting(gone, np.where(self._launching(), self.usual_launch, 0))
         self.tasks = replace(self.tasks, lasts=np.where(copied, _scaled(tasks.lasts, pinned), tasks.lasts))
 
     def _launching(self, chosen: Flags | None = None) -> Flags:
         """Which calls launch work, or some of it."""
-        launching = np.zeros(self.blocks.size + 1, dtype=bool)
-        launching[self.tasks.event if chosen is None else self.tasks.event[chosen]] = True
-        return launching[:-1]
+        return counts(self.tasks.event if chosen is None else self.tasks.event[chosen], self.blocks.size) > 0
 
     @property
     def usual_launch(self) -> int:
         """How long calls take that launch work and do not block."""
         return median(self.tasks.takes[self._launching() & ~self.found.events.blocks])
+
+    @property
+    def _starts_after(self) -> int:
+        """How long after its call returned work usually starts at the least."""
+        return median(self.tasks.launch[(self.tasks.event >= 0) & ~self.tasks.early])
 
     def without_waiting(self, gone: Flags, takes: Ints | int) -> None:
         """Calls no longer wait for anything, and take so long, but not longer than they did."""
@@ -217,7 +219,8 @@ class Changing:
     def _no_launch_cost(self, chosen: Flags) -> None:
         tasks = self.tasks
         free = ~self.blocks & self.calls_of(chosen)
-        launch = np.where(tasks.early & lookup(free, tasks.event, 0).astype(bool), 0, tasks.launch)
+        early = tasks.early & lookup(free, tasks.event, 0).astype(bool)
+        launch = np.where(early, np.minimum(tasks.launch, self._starts_after), tasks.launch)
         self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
 
     def as_graph(self, chosen: Flags, *, if_blocked: bool = False) -> None:
@@ -232,7 +235,8 @@ class Changing:
         tasks, leads, member = self.tasks, leader == np.arange(leader.size), leader >= 0
         once = median(tasks.takes[self._launching(self.found.work.from_replay)]) or self.usual_launch
         moved = lookup(member, tasks.event, 0).astype(bool)
-        follows = moved & (tasks.before >= 0) & moved[tasks.before]
+        follows = moved & (tasks.before >= 0) & moved[tasks.before] & (tasks.order < HELD_NS)
+        at_once = moved & (tasks.launch < HELD_NS)
         self.without_waiting(member, 0)
         self.tasks = replace(
             self.tasks,
@@ -240,8 +244,8 @@ class Changing:
             takes=np.where(leads, once, self.tasks.takes),
             event=np.where(moved, np.append(leader, -1)[tasks.event], tasks.event),
             early=tasks.early & (~moved | leads[tasks.event]),  # work that starts before its call returns still does
-            launch=np.where(moved, np.minimum(tasks.launch, median(tasks.launch[tasks.event >= 0])), tasks.launch),
-            order=np.where(follows, np.minimum(tasks.order, tasks.node_after), tasks.order),
+            launch=np.where(at_once, np.minimum(tasks.launch, self._starts_after), tasks.launch),
+            order=np.where(follows, np.minimum(tasks.order, tasks.node_after[self._extreme > 0]), tasks.order),
         )
 
     def overlap_communication(self) -> None:
@@ -252,11 +256,10 @@ class Changing:
             before = np.where(behind, np.append(tasks.before, -1)[before], before)
         one, other, lag = tasks.dependent
         kept = ~collective[other] | collective[one]
-        for works, others in (self._collectives_in_a_row(), self._next_steps()):
-            known = tasks.order_of.end(tasks.meeting)[others] < tasks.order_of.start[works]
-            one, other = np.append(one[kept], works[known]), np.append(other[kept], others[known])
-            lag = np.append(lag[kept], np.zeros(np.count_nonzero(known), np.int64))
-            kept = np.ones(one.size, dtype=bool)
+        works, others = np.concatenate([self._collectives_in_a_row(), self._next_steps()], axis=1)
+        known = tasks.order_of.end(tasks.meeting)[others] < tasks.order_of.start[works]
+        one, other = np.append(one[kept], works[known]), np.append(other[kept], others[known])
+        lag = np.append(lag[kept], np.zeros(np.count_nonzero(known), np.int64))
         self.tasks = replace(tasks, before=before, dependent=(one, other, lag))
 
     def _collectives_in_a_row(self) -> tuple[Rows, Rows]:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tracekit.analyses.whatif.changes import Changing
 from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import covered
-from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Ints, Rows
 
 Floats: TypeAlias = NDArray[np.float64]
 Edit: TypeAlias = Callable[[Changing], None]
@@ -37,7 +38,7 @@ class Stretches(NamedTuple):
 
 def without(changing: Changing, removal: Removal) -> None:
     """Calls and work no longer happen: what waited for them waits for what was before them on their streams."""
-    tasks, gone = changing.tasks, _flags(removal.work, changing.tasks.lasts.size)
+    tasks, gone = changing.tasks, counts(removal.work, changing.tasks.lasts.size) > 0
     instead = np.arange(gone.size)
     while (rows := np.flatnonzero((instead >= 0) & gone[instead])).size:
         instead[rows] = tasks.before[instead[rows]]
@@ -54,7 +55,7 @@ def without(changing: Changing, removal: Removal) -> None:
         dependent=(one[dependent], instead[other[dependent]], lag[dependent]),
         awaited=(calls[kept], instead[awaited[kept]], after[kept]),
     )
-    changing.without_waiting(_flags(removal.calls, tasks.takes.size), 0)
+    changing.without_waiting(counts(removal.calls, tasks.takes.size) > 0, 0)
     code = changing.tasks.code.copy()
     np.subtract.at(code, removal.calls, removal.code)
     changing.tasks = replace(changing.tasks, code=np.maximum(code, 0))
@@ -63,7 +64,7 @@ def without(changing: Changing, removal: Removal) -> None:
 def asynchronous(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Removal) -> None:
     """Copies no longer block: calls, work and how long it takes at the most; ``after`` goes, which waited for them."""
     calls, work, lasts = copies
-    changing.without_waiting(_flags(calls, changing.blocks.size), changing.usual_launch)
+    changing.without_waiting(counts(calls, changing.blocks.size) > 0, changing.usual_launch)
     without(changing, after)
     changed = changing.tasks.lasts.copy()
     changed[work] = np.minimum(changed[work], lasts)
@@ -91,9 +92,3 @@ def code_in(changing: Changing, stretches: Stretches) -> Ints:
         time = covered(stretches.start[own], stretches.end[own])
         pairs.append((np.flatnonzero(events.thread == thread), time))
     return changing.code_in(pairs)
-
-
-def _flags(rows: Rows, size: int) -> Flags:
-    flags = np.zeros(size, dtype=bool)
-    flags[rows] = True
-    return flags

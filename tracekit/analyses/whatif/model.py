@@ -16,7 +16,7 @@ import numpy as np
 
 from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import maxima
+from tracekit.arrays.groups import counts, maxima
 from tracekit.arrays.types import Flags, Ints, Rows
 
 NEVER = np.iinfo(np.int64).min // 4
@@ -58,7 +58,7 @@ class Tasks:
         dependent: Work, other work that it waits for, and how long after that it starts.
         meeting: Of all work the number of its collective of several ranks, or -1.
         alone: When work starts that waits for nothing.
-        node_after: How long after the node before on its stream a node of a replay starts.
+        node_after: How long after the node before on its stream a node of a replay starts, and at the most.
     """
 
     order_of: Order
@@ -77,7 +77,7 @@ class Tasks:
     dependent: tuple[Rows, Rows, Ints]
     meeting: Rows
     alone: Ints
-    node_after: int
+    node_after: tuple[int, int]
 
 
 class Times(NamedTuple):
@@ -176,17 +176,20 @@ def _order(found: Recorded, meeting: Rows) -> Order:
 
 
 def _called(found: Recorded, places: Order) -> tuple[Ints, Flags, Rows]:
-    """From when on work could start by its call; whether that is the start of the call; and the call."""
+    """From when on work could start by its call; whether that is the start of the call; and the call.
+
+    It is that if any work of the call started before the call returned.
+    """
     events, work = found.events, found.work
     called = lookup(events.end, work.event, NEVER)
-    early = (work.event >= 0) & (work.start < called)
+    early = np.append(counts(work.event[work.start < called], events.end.size) > 0, False)[work.event]
     known_from = np.where(early, lookup(events.previous, work.event), work.event)
     event = _if(lookup(places.call, known_from) < places.start, work.event)
     called = np.where(early, lookup(events.start, event, NEVER), called)
     return np.where(event >= 0, called, NEVER), early & (event >= 0), event
 
 
-def _lags(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list[Ints], int]:
+def _lags(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list[Ints], tuple[int, int]]:
     """How long after each of its conditions work starts: what was seen for the binding one, else what is usual.
 
     And how long after the one before a node of a replay starts: as seen, or as other work does.
@@ -210,21 +213,22 @@ _NODE_AFTER_NS, _AFTER_NS, _LAUNCH_NS, _EARLY_NS = 500, 1_000, 2_000, 8_000
 _CLEARLY = 2
 
 
-def _usual(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list[Ints], list[Ints], int]:
+def _usual(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list[Ints], list[Ints], tuple[int, int]]:
     """How long after each condition work started, how long usually where it was met clearly last, and nodes of replays.
 
     That of launches is another one where it counts from the start of a call, as the call goes on until the work ends.
     """
     replayed = found.work.from_replay
     seen = [np.where(time > NEVER, found.work.start - time, _LONGEST) for time in ready]
-    lags, node_after = [_after_launch(replayed, seen, early)], 0
+    lags, node_after = [_after_launch(replayed, seen, early)], (0, 0)
     for kind in range(1, len(seen)):
         clear = _clear(seen, kind) & (seen[0] > _CLEARLY * lags[0])
         of_nodes, of_others, least = seen[kind][clear & replayed], seen[kind][clear & ~replayed], 0
         if kind == _ORDER:
-            node_after = median(of_nodes, median(of_others, _NODE_AFTER_NS))
+            others = [median(of_others, unseen) for unseen in (_NODE_AFTER_NS, _AFTER_NS)]
+            node_after = median(of_nodes, others[0]), median(of_nodes, others[1])
             least = int(seen[kind][~replayed & (seen[kind] >= 0)].min(initial=_AFTER_NS))
-        of_node = node_after if kind == _ORDER else median(of_nodes)
+        of_node = node_after[0] if kind == _ORDER else median(of_nodes)
         lags.append(np.where(replayed, of_node, median(of_others, least)))
     return seen, lags, node_after
 

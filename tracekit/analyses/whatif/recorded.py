@@ -130,8 +130,9 @@ def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
     pid = integers(kernels, "pid")[order].astype(np.int64)
     pageable = np.isin(labels(waits, "kind").code, labels(waits, "kind").of("pageable_copy"))
     work = work._replace(pinned=_pinned(kernels.take(pa.array(order)), work, awaited["waits"][pageable]))
-    events = _with_likely(_with_work(events, event_of["waits"], awaited["waits"]), work, pid)
+    events = _with_awaited(events, event_of["waits"], awaited["waits"], work, pid)
     pairs, has = _dependencies(kernels, others, awaited["api_calls"], order)
+    pairs = pairs if has else _before_collectives(work, events.thread)
     borders = _borders(events.start, steps.start, event_of["begin"]), _borders(events.start, steps.end, event_of["end"])
     return Recorded(events, work, pairs, threads, work_of, has, steps, borders)
 
@@ -172,9 +173,7 @@ def _events(
     for at, own in enumerate(event_of.values()):
         own[row[part == at]] = number[part == at]
     lead = np.flatnonzero(outermost)
-    of_wait = np.where(part[lead] == 0, row[lead], -1)
-    module = {"waits": modules.rows(waits), "kernels": modules.rows(kernels)}
-    of_kernel = np.where(part[lead] == 1, row[lead], -1)
+    of_wait, of_kernel = (np.where(part[lead] == at, row[lead], -1) for at in (0, 1))
     pid = key[lead] >> 32
     events = Events(
         thread[lead],
@@ -186,7 +185,7 @@ def _events(
         lookup(ended_by_work, of_wait, 0).astype(bool),
         np.full(lead.size, -1),
         lookup(whole & ended_by_work, of_wait, 0).astype(bool),
-        np.where(of_wait >= 0, lookup(module["waits"], of_wait), lookup(module["kernels"], of_kernel)),
+        np.where(of_wait >= 0, lookup(modules.rows(waits), of_wait), lookup(modules.rows(kernels), of_kernel)),
         np.full(lead.size, -1),
     )
     return events, event_of, threads
@@ -196,14 +195,6 @@ def _span(table: pa.Table) -> tuple[Ints, Ints, Ints]:
     """The thread, start and end of each row."""
     start = integers(table, "start_ns")
     return thread_keys(table), start, start + integers(table, "dur_ns")
-
-
-def _with_work(events: Events, event_of: Rows, awaited: Rows) -> Events:
-    work = events.work.copy()
-    rows = np.flatnonzero((awaited >= 0) & (event_of >= 0))
-    rows = rows[events.blocks[event_of[rows]]]
-    work[event_of[rows]] = awaited[rows]
-    return events._replace(work=work)
 
 
 #: The most bytes a ns of a link: 16 lanes of PCIe 5.0.
@@ -229,9 +220,12 @@ def _pinned(copies: pa.Table, work: Work, pageable: Rows) -> Ints:
 _RETURNS_NS = 10_000
 
 
-def _with_likely(events: Events, work: Work, pid: Ints) -> Events:
-    """For calls that wait for something unrecorded: what ended right before they do, or else what they may wait for."""
+def _with_awaited(events: Events, event_of: Rows, recorded: Rows, work: Work, pid: Ints) -> Events:
+    """What calls wait for: as recorded, else what ended right before they do, or else what they may wait for."""
     awaited, perhaps = events.work.copy(), events.perhaps.copy()
+    rows = np.flatnonzero((recorded >= 0) & (event_of >= 0))
+    rows = rows[events.blocks[event_of[rows]]]
+    awaited[event_of[rows]] = recorded[rows]
     asking = np.flatnonzero(events.ended_by_work & (awaited < 0))
     for number in np.unique(events.pid[asking]).tolist():
         own, calls = np.flatnonzero(pid == number), asking[events.pid[asking] == number]
@@ -270,24 +264,33 @@ def _dependencies(kernels: pa.Table, others: pa.Table, awaited: Rows, order: Row
     """Of every wait of a stream the first work launched there later, and the work that it waits for."""
     stream = integers(others, "stream")
     rows = np.flatnonzero((awaited >= 0) & (stream >= 0))
-    has = bool((stream >= 0).any())
-    if not rows.size:
-        return (rows, rows), has
     columns = ("pid", "context", "stream")
-    both = [np.concatenate([integers(kernels, name)[order], integers(others, name)[rows]]) for name in columns]
+    both = [np.concatenate([integers(others, name)[rows], integers(kernels, name)[order]]) for name in columns]
     group, _ = grouped([column.astype(np.int64) for column in both])
-    own, asked = group[: order.size], group[order.size :]
-    launched = integers(kernels, "launch_start_ns", NEVER)[order]
-    sorted_rows = np.lexsort((launched, own))
-    since = integers(others, "start_ns")[rows]
-    # Each group is a stretch of the sorted rows; within it, launches ascend.
-    low = np.searchsorted(own[sorted_rows], asked)
-    high = np.searchsorted(own[sorted_rows], asked, side="right")
-    first = np.array(
-        [a + np.searchsorted(launched[sorted_rows[a:b]], t) for a, b, t in zip(low, high, since.tolist(), strict=True)]
-    )
-    some = first < high
-    return (sorted_rows[first[some]], awaited[rows[some]]), has
+    time = np.append(integers(others, "start_ns")[rows], integers(kernels, "launch_start_ns", NEVER)[order])
+    by_stream = np.lexsort((time, group))
+    # Waits stand before work, so that they come first where both are at one time.
+    works = np.where(by_stream < rows.size, time.size, np.arange(time.size))
+    place = np.empty(time.size, np.int64)
+    place[by_stream] = np.minimum.accumulate(works[::-1])[::-1]
+    first = np.append(by_stream, -1)[place[: rows.size]]
+    some = (first >= 0) & (group[first] == group[: rows.size])
+    return (first[some] - rows.size, awaited[rows[some]]), bool((stream >= 0).any())
+
+
+def _before_collectives(work: Work, thread: Rows) -> tuple[Rows, Rows]:
+    """Collectives, and the work of another stream that their thread launched last before: torch lets them wait for it.
+
+    Not those of streams where one ever began before that work ended: torch's wait for the stream that is current.
+    """
+    rows = np.flatnonzero((work.event >= 0) & ~work.from_replay)
+    rows = rows[np.argsort(work.event[rows], kind="stable")]
+    last = rows[np.maximum.accumulate(np.where(work.collective[rows], 0, np.arange(rows.size)))]
+    same = (thread[work.event[rows]] == thread[work.event[last]]) & (work.context[rows] == work.context[last])
+    fits = same & work.collective[rows] & ~work.collective[last] & (work.stream[rows] != work.stream[last])
+    one, other = rows[fits], last[fits]
+    kept = ~np.isin(work.stream[one], work.stream[one[work.start[one] < work.end[other]]])
+    return one[kept], other[kept]
 
 
 #: What columns refer to: rows of threads, calls and work, or numbers of which each report has its own.

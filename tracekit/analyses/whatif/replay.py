@@ -33,7 +33,9 @@ def played(model: Tasks) -> Times:
     caller = np.where(model.early, lookup(model.previous, model.event), model.event)
     since_call = model.launch + np.where(model.early, lookup(model.code, model.event, 0), 0)
     free = ~called & (model.before < 0)
-    table = _table(last, more)
+    rows = 1 + int(more.size + more.sum())
+    source, lags_of = ((np.full(rows, value), np.full(rows, value)) for value in (0, NEVER))
+    table = _Table(last - more, source, lags_of)
     table.put(order.call, 0, lookup(call, model.previous, 0), model.code + model.takes)
     table.put(order.call, 1, lookup(end, model.waits_for, 0), _or_never(model, model.waits_for, model.after_work))
     table.put(order.start, 0, lookup(call, caller, 0), np.select([called, free], [since_call, model.alone], NEVER))
@@ -77,9 +79,3 @@ class _Table(NamedTuple):
             time, other_time = times[one] + lag, times[other] + other_lag
             append(time if time > other_time else other_time)  # noqa: FURB136 - a third faster than max
         return np.array(times, np.int64)
-
-
-def _table(last: Rows, more: Ints) -> _Table:
-    rows = int(last[-1]) + 1 if last.size else 1
-    source = (np.zeros(rows, np.int64), np.zeros(rows, np.int64))
-    return _Table(last - more, source, (np.full(rows, NEVER), np.full(rows, NEVER)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Ints, Rows
 
 #: The share of calls that may overlap, and how many standard deviations fewer runs there must be than by chance.
 _OVERLAPPING, _FEWER = 0.01, 3
@@ -45,7 +45,10 @@ def _take_turns(own: tuple[Ints, Ints], others: tuple[Ints, Ints]) -> bool:
     order = np.argsort(others[0], kind="stable")
     start, end = others[0][order], others[1][order]
     place = np.searchsorted(start, own[0])
-    if _overlap(own, (start, end), place).mean() > _OVERLAPPING:
+    # With the one of the others that started last before them, or with the next.
+    overlaps = (place > 0) & (end[place - 1] > own[0])
+    overlaps |= (place < start.size) & (start[np.minimum(place, start.size - 1)] < own[1])
+    if overlaps.mean() > _OVERLAPPING:
         return False
     one, other = own[0].size, int(place[-1] - place[0])
     runs = 2 * np.unique(place).size - 1
@@ -53,11 +56,3 @@ def _take_turns(own: tuple[Ints, Ints], others: tuple[Ints, Ints]) -> bool:
     expected = 1 + 2 * one * other / (one + other)
     variance = (expected - 1) * (expected - 2) / max(1, one + other - 1)
     return bool(runs < expected - _FEWER * max(0.0, variance) ** 0.5)
-
-
-def _overlap(own: tuple[Ints, Ints], others: tuple[Ints, Ints], place: Rows) -> Flags:
-    """Which calls overlap the one of the others that started last before them, or the next."""
-    (start, end), (starts, ends) = own, others
-    before = (place > 0) & (ends[place - 1] > start)
-    after = (place < starts.size) & (starts[np.minimum(place, starts.size - 1)] < end)
-    return np.asarray(before | after)
