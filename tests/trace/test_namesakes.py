@@ -1,5 +1,6 @@
 """Different modules under one path: told apart where their markers contradict each other, else counted."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -122,24 +123,24 @@ def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Par
     dataset = parsed("""
         range  1   0 400 {'Module': 'top'}
         range  1  10  90 {'Module': 'top.a'}
-        range  1  20  80 {'Module': 'top.a.w', 'Class': 'Small'}
+        range  1  20  80 {'Module': 'top.a.w', 'TrainableParams': {'weight': [8]}}
         range  1 110 190 {'Module': 'top.a'}
-        range  1 120 180 {'Module': 'top.a.w', 'Class': 'Large'}
+        range  1 120 180 {'Module': 'top.a.w', 'TrainableParams': {'weight': [16]}}
         range  1 210 290 {'Module': 'top.a'}
-        range  1 220 280 {'Module': 'top.a.w', 'Class': 'Small'}
+        range  1 220 280 {'Module': 'top.a.w', 'TrainableParams': {'weight': [8]}}
         range  1 310 390 {'Module': 'top.b'}
     """)
     check(
         dataset,
         "modules",
         """
-        path       class_name  alias_of
-        top        -           -
-        top.a      -           -
-        top.a.w    Small       -
-        top.a~2    -           top.a
-        top.a~2.w  Large       top.a.w
-        top.b      -           -
+        path       alias_of
+        top        -
+        top.a      -
+        top.a.w    -
+        top.a~2    top.a
+        top.a~2.w  top.a.w
+        top.b      -
     """,
     )
     assert dataset.table("calls").column("module").to_pylist() == [
@@ -152,6 +153,33 @@ def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Par
         "top.a~2.w",
         "top.b",
     ]
+
+
+def test_a_module_that_took_the_place_of_another_is_apart_where_it_stands(parsed: Parse) -> None:
+    """Hooks that name the class name each root apart, so the module above is the same."""
+    dataset = parsed("""
+        range  1   0  90 {'Module': 'Net', 'Class': 'Net'}
+        range  1  10  40 {'Module': 'Net.body', 'Class': 'Body'}
+        range  1  50  80 {'Module': 'Net.head', 'Class': 'Linear', 'TrainableParams': {'weight': [4, 8]}}
+        range  1 100 190 {'Module': 'Net', 'Class': 'Net'}
+        range  1 110 140 {'Module': 'Net.body', 'Class': 'Body'}
+        range  1 150 180 {'Module': 'Net.head', 'Class': 'Sequential'}
+        range  1 160 170 {'Module': 'Net.head.0', 'Class': 'Linear', 'TrainableParams': {'weight': [2, 8]}}
+        range  1 200 210 {'Module': 'Net.body', 'Class': 'Body'}
+    """)
+    check(
+        dataset,
+        "modules",
+        """
+        path          class_name  alias_of
+        Net           Net         -
+        Net.body      Body        -
+        Net.head      Linear      -
+        Net.head~2    Sequential  Net.head
+        Net.head~2.0  Linear      Net.head.0
+    """,
+    )
+    assert Counter(dataset.table("calls").column("module").to_pylist())["Net.body"] == 3
 
 
 def test_a_number_that_tells_modules_apart_is_no_other_module_s_name(parsed: Parse) -> None:

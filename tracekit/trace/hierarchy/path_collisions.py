@@ -79,13 +79,16 @@ def path_collisions_of(calls: Called, paths: Sequence[str], facts: Sequence[Fact
     if not tokens.call.size:
         return apart
     level, end = _levels(calls), subtree_ends(calls.parent, calls.depth)
+    # Hooks that name the class name each root apart: what differs below is a module that took the place of another.
+    named = np.array([fact.class_name is not None for fact in facts])[calls.facts]
     placed = np.flatnonzero(calls.placed)
     for items in by_level(level[placed]):
         if not tokens.call.size:
             break
         rows = placed[items]
-        item = np.searchsorted(rows, tokens.call, side="right") - 1
-        _hand_down(apart, rows, _split_siblings(calls, paths, apart, rows, (tokens, item)), end)
+        told = tokens.those(~named[tokens.call] | np.isin(tokens.call, rows))
+        item = np.searchsorted(rows, told.call, side="right") - 1
+        _hand_down(apart, rows, _split_siblings(calls, paths, apart, rows, (told, item)), end)
         # Modules below these calls are distinguished with them, unless one call contains both sides of a contradiction.
         later = ~np.isin(tokens.call, rows) & ~apart.unclear[tokens.call]
         tokens = _contested(tokens.those(later), apart.which)
