@@ -109,7 +109,7 @@ def _owners(evidence: Evidence) -> Owners:
     by_order = lookup(evidence.origins.by_order, evidence.chains.of_work[replayed], missing=0)
     method[replayed] = np.where(by_order, _BY_ORDER, _BY_NODE)
     unknown = (lookup(evidence.calls.module, call) < 0) & ~mapped & (evidence.replayed_module < 0)
-    cause = np.full(kernels, -1, dtype=np.int8)
+    cause = np.full(kernels, -1, dtype=np.int16)
     if unknown.any():
         cause[unknown] = causes_of(evidence, call)[unknown]
     call[unknown], method[unknown] = -1, -1
