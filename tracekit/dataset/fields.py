@@ -65,14 +65,9 @@ def flaw_of(fields: Mapping[str, Any]) -> str | None:
     if flaw := _flaw(fields, _SEVERAL if several else _ONE, ""):
         return flaw
     entries = fields["reports"] if several else [fields]
-    return next(filter(None, map(_contradiction, entries)), None) if entries else "reports is []"
-
-
-def _contradiction(report: Mapping[str, Any]) -> str | None:
-    started = report["source"]["started_utc_ns"]
-    if started is not None and not 0 <= started < LATEST_UTC_NS:
-        return f"started_utc_ns is {started}"
-    return "processes is []" if report["rows"]["kernels"] and not report["processes"] else None
+    starts = [start for entry in entries if (start := entry["source"]["started_utc_ns"]) is not None]
+    wrong = next((f"started_utc_ns is {start}" for start in starts if not 0 <= start < LATEST_UTC_NS), None)
+    return wrong if entries else "reports is []"
 
 
 def _flaw(value: object, kind: _Kind, place: str) -> str | None:

@@ -87,7 +87,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "`tracekit show communication`",
         "overlap comm nccl collectives",
     ),
-    ("HTA's `get_potential_stragglers`", "`tracekit show stragglers`", "ranks"),
+    ("HTA's `get_potential_stragglers`", "`tracekit show ranks`, `tracekit show stragglers`", "slowest"),
     ("HTA's `critical_path_analysis`", "`tracekit whatif`, with `tracekit show budget`", "critical_path predict"),
     ("`nsys recipe diff`; HTA's `compare_traces`, `ops_diff`, `get_ops_summary`", "`tracekit diff`", "compare"),
     (

@@ -75,7 +75,7 @@ class StepModel:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         #: Every report with its clock.
         self.parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
-        several = budget.has_ranks(dataset) or self.parts[0].found.work.line.max(initial=0) > 0
+        several = len(self.parts) > 1 or budget.has_ranks(dataset) or self.parts[0].found.work.line.max(initial=0) > 0
         ranks = ranks_of(dataset) if several else Ranks([[]], [], [Clock(0)], met([[]], [Clock(0)]))
         self.clocks = clocks = ranks.clocks
         self._found = joined([part.found for part in self.parts], [clock.at for clock in clocks])
