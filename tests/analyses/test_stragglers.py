@@ -12,7 +12,7 @@ from tests.joined import joined_here
 from tests.simulator.ranks import Event, Job, Run, reports, simulated
 from tests.trace_lines import report
 from tracekit.analyses import clocks, communication, stragglers
-from tracekit.analyses.alignment.clocks import SEVERAL_WAYS, aligned
+from tracekit.analyses.alignment.clocks import FEW_COLLECTIVES, SEVERAL_WAYS, aligned
 from tracekit.analyses.alignment.meetings import met
 from tracekit.dataset.opening import Dataset
 from tracekit.views.answers import nothing
@@ -171,5 +171,5 @@ def test_without_collectives_nobody_is_blamed(tmp_path: Path) -> None:
     folder = [report(tmp_path / f"rank{at}.sqlite", lines) for at in range(2)]
     dataset = joined_here(folder, tmp_path / "run.tracekit")
     assert stragglers.frame(dataset).empty
-    assert clocks.frame(dataset)["why"].tolist() == ["no collectives"] * 2
+    assert clocks.frame(dataset)["why"].tolist() == [FEW_COLLECTIVES] * 2
     assert communication.frame(dataset).empty

@@ -33,7 +33,7 @@ from tracekit.analyses.weighted_kernels import axis_of
 from tracekit.analyses.windows import Windows, host_steps, thread_keys, windows_of
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import in_order, integers
-from tracekit.arrays.groups import as_one, grouped, sums, sums_by
+from tracekit.arrays.groups import grouped, sums, sums_by
 from tracekit.arrays.intervals import covered, distinct_times, innermost, parents
 from tracekit.arrays.slices import members
 from tracekit.arrays.types import Ints, Rows
@@ -80,7 +80,7 @@ def _answer(dataset: Dataset) -> Columns:
 
 def _columns(dataset: Dataset, part: Dataset, found: Found, modules: Hierarchy) -> Columns:
     (window, kind, module), (ns,) = sums_by(found.pieces[:3], found.pieces[3:])
-    order = np.lexsort(as_one((window, -ns)))
+    order = np.lexsort((-ns, window))
     window, kind, module, ns = (column[order] for column in (window, kind, module, ns))
     window_ns = (found.windows.end - found.windows.start)[window]
     return _of_windows(dataset, part, found, window) | {
@@ -121,12 +121,12 @@ def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
     """
     modules, parts = hierarchy(dataset), []
     names = ["", *patterns(modules)]
-    total = np.zeros((len(KINDS), len(names)), np.int64)
+    total = np.zeros((len(names), len(KINDS)), np.int64)
     for part, found in each(dataset, modules):
         by_kind = dict(zip(_KIND_COLUMNS, found.by_kind().T, strict=True))
         window_ns = found.windows.end - found.windows.start
         parts.append(_of_windows(dataset, part, found, np.arange(window_ns.size)) | {"window_ns": window_ns} | by_kind)
-        total += found.total(len(names))
+        total += found.of(found.pieces.module + 1, len(names))
     windows = with_nulls(together(parts), _IDS)
     return _overview(np.stack([windows[name] for name in _KIND_COLUMNS], axis=1), total, names), windows
 
@@ -134,8 +134,7 @@ def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
 def _overview(windows: Ints, total: Ints, names: list[str]) -> Columns:
     median_ns, every = median(windows), windows.sum(axis=0)
     used = np.flatnonzero(every)
-    leading = np.empty(used.size, object)
-    leading[:] = [_leading(names, total[kind].tolist()) for kind in used]
+    leading = np.fromiter((_leading(names, total[:, kind].tolist()) for kind in used), object, used.size)
     return {
         "kind": np.array(KINDS, object)[used],
         "median_ns": median_ns[used],
@@ -190,15 +189,12 @@ class Found(NamedTuple):
 
     def by_kind(self) -> Ints:
         """The time of each window by kind."""
-        return self._by(self.pieces.window, self.pieces.kind, (self.windows.start.size, len(KINDS)))
+        return self.of(self.pieces.window, self.windows.start.size)
 
-    def total(self, modules: int) -> Ints:
-        """The time of each kind by module, the first one for none."""
-        return self._by(self.pieces.kind, self.pieces.module + 1, (len(KINDS), modules))
-
-    def _by(self, row: Ints, column: Ints, shape: tuple[int, int]) -> Ints:
-        cell = row.astype(np.int64) * shape[1] + column
-        return sums(cell, self.pieces.ns, shape[0] * shape[1]).reshape(shape)
+    def of(self, row: Rows, rows: int) -> Ints:
+        """The time of pieces by kind, added up in so many rows."""
+        cell = row.astype(np.int64) * len(KINDS) + self.pieces.kind
+        return sums(cell, self.pieces.ns, rows * len(KINDS)).reshape(rows, len(KINDS))
 
 
 def _reports(dataset: Dataset) -> Iterator[Dataset]:
@@ -214,20 +210,18 @@ def each(dataset: Dataset, modules: Hierarchy | None, *, waits: bool = True) -> 
 
 def _of_one(dataset: Dataset, modules: Hierarchy | None, waits: bool) -> Found:  # noqa: FBT001
     work, windows = _work_of(dataset, modules, waits)
-    parts, idle = [], []
-    ended = np.append(NEVER, np.maximum.accumulate(work.end))
-    begun = np.append(work.start, windows.end.max(initial=NEVER))
+    parts, ended = [], np.append(NEVER, np.maximum.accumulate(work.end))
     # Work that begins when all before it has ended has nothing to do with that.
-    apart = np.flatnonzero(begun >= ended)
-    firsts = apart.take(np.searchsorted(apart, np.arange(0, begun.size, PORTION)), mode="clip")
-    for rows in np.split(np.arange(begun.size), np.unique(firsts)[1:]):
-        for begin, until, kind, module in _busy(work, rows[rows < work.start.size]):
+    apart = np.flatnonzero(work.start >= ended[:-1])
+    firsts = apart.take(np.searchsorted(apart, np.arange(PORTION, work.start.size, PORTION)), mode="clip")
+    for rows in np.split(np.arange(work.start.size), np.unique(firsts)):
+        for begin, until, kind, module in _busy(work, rows):
             window, row, start, end = _inside(windows, begin, until)
             parts.append(Pieces(window, kind[row], module[row], end - start))
-        next_ = rows[begun[rows] > ended[rows]]
-        window, row, start, end = _inside(windows, ended[next_], begun[next_])
-        idle.append((window, start, end, next_[row]))
-    parts += idle_time.idle_pieces(dataset, modules, work, windows, [*map(np.concatenate, zip(*idle, strict=True))])
+    begun = np.append(work.start, windows.end.max(initial=NEVER))
+    next_ = np.flatnonzero(begun > ended)
+    window, row, start, end = _inside(windows, ended[next_], begun[next_])
+    parts += idle_time.idle_pieces(dataset, modules, work, windows, (window, start, end, next_[row]))
     return Found(work.lines, windows, Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True))))
 
 
@@ -248,15 +242,12 @@ def _work_of(dataset: Dataset, modules: Hierarchy | None, waits: bool) -> tuple[
     line, first = grouped(ids)
     step, begun, ended = (integers(table, name) for name in ("step_id", "start_ns", "end_ns"))
     windows = windows_of(line, step, begun, ended, host_steps(dataset))
-    groups = [line, line, windows.line, windows.line]
-    start, end, *borders = axis_of(dataset, groups, [begun, ended, windows.start, windows.end])
-    shift = np.zeros(first.size, np.int64)
-    shift[line] = start - begun
+    start, end, *borders = axis_of(dataset, [line, line, *[windows.line] * 2], [begun, ended, *windows[-2:]])
     meets = line[kind == idle_time.COMMUNICATION] if waits else line[:0]
     arrived = start + _waited(dataset, meets, integers(table, "kernel_id"))
     module = (np.full(line.size, -1) if modules is None else modules.rows(table)).astype(np.int32)
     launch = [integers(table, f"launch_{name}_ns", NEVER) for name in ("start", "end")]
-    times = (shift, start, end, np.minimum(arrived, end))
+    times = ((start - begun)[first], start, end, np.minimum(arrived, end))
     lines = tuple(values[first] for values in ids)
     work = Work(table.select(_FURTHER), line, lines, *times, kind, module, thread_keys(table), *launch)
     return work, windows._replace(start=borders[0], end=borders[1])
@@ -274,8 +265,7 @@ def _waited(dataset: Dataset, lines: Rows, kernel_id: Ints) -> Ints:
     if not lines.size or (lines.min() == lines.max() and not has_ranks(dataset.with_all_reports)):
         return np.zeros(kernel_id.size, np.int64)
     if NAME not in dataset.known_of_all:
-        kernel, _, waited = ranks_of(dataset.with_all_reports).meetings.kernels()
-        dataset.known_of_all[NAME] = kernel, waited
+        dataset.known_of_all[NAME] = ranks_of(dataset.with_all_reports).meetings.kernels()[::2]
     kernel, waited = dataset.known_of_all[NAME]
     return lookup(waited, positions(kernel_id, kernel), missing=0)
 
@@ -305,9 +295,8 @@ def _together(work: Work, rows: Rows) -> tuple[Ints, Ints, Ints, Rows]:
         running = _running(work.start[own], work.end[own], start[idle])
         some = running >= 0
         kind[idle[some]], module[idle[some]] = of_kind, work.module[own[running[some]]]
-    meets = np.flatnonzero(kind == idle_time.COMMUNICATION)
     own = rows[work.kind[rows] == idle_time.COMMUNICATION]
-    kind[meets[~covered(work.arrived[own], work.end[own]).hold(start[meets])]] = idle_time.WAIT
+    kind[(kind == idle_time.COMMUNICATION) & ~covered(work.arrived[own], work.end[own]).hold(start)] = idle_time.WAIT
     busy = np.flatnonzero(kind >= 0)
     return start[busy], end[busy], kind[busy], module[busy]
 
@@ -317,6 +306,6 @@ def _running(start: Ints, end: Ints, at: Ints) -> Rows:
 
     Rows are sorted by start, and all last.
     """
-    order = np.lexsort((-np.arange(start.size), start)) if (start[1:] == start[:-1]).any() else slice(None)
+    order = start.size - 1 - np.argsort(start[::-1], kind="stable")
     found = innermost(start[order], end[order], parents(start[order], end[order])[0], at, at + 1)
-    return np.append(np.arange(start.size)[order], -1)[found]
+    return lookup(order, found)

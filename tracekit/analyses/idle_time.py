@@ -69,14 +69,12 @@ def idle_pieces(
 ) -> Iterator[Pieces]:
     """What each idle stretch was spent on, given its window, start, end and the work that starts next."""
     window, start, end, next_ = idle
-    columns = (work.start, work.thread, work.launched, work.returned)
-    begins, thread, launched, returned = (np.append(column, NEVER)[next_] for column in columns)
+    begins, thread, launched, returned = (np.append(column, NEVER)[next_] for column in (work.start, *work[-3:]))
     # At the end of the last window nothing comes next: what the thread of the step does counts.
     last = (next_ == work.start.size) | (begins >= windows.end[window])
     lost = ~last & (launched == NEVER)
     thread = np.where(last, windows.thread[window], np.where(lost, NEVER, thread))
-    shift = work.shift[windows.line[window]]
-    start, end = start - shift, end - shift
+    start, end = (times - work.shift[windows.line[window]] for times in (start, end))
     until = np.where(last, end, np.where(lost, start, np.clip(returned, start, end)))
     host, after = np.flatnonzero(start < until), np.flatnonzero(until < end)
     kind = _kinds_after_launch(dataset, work, next_[after])
@@ -88,18 +86,14 @@ def idle_pieces(
 
 def _kinds_after_launch(dataset: Dataset, work: Work, rows: Rows) -> Ints:
     """What the device waited for once the launch of each of some work had returned."""
-    kind = np.where(_depends(dataset, work, rows), _DEPENDENCY, _LATENCY).astype(np.int8)
     names = labels(work.table, "launch_name")
     node = from_graph(work.table) | np.isin(names.code, names.containing("graphlaunch"))
     node &= ~labels(work.table, "kind").among("graph")
-    if not node.any():
-        return kind
     before = reach(work.end)[1][rows - 1]
     same = node[before] & node[rows] & (rows > 0)
     for values in (work.launched, work.thread, work.line):
         same &= values[before] == values[rows]
-    kind[same] = _GRAPH
-    return kind
+    return np.select([same, _depends(dataset, work, rows)], [_GRAPH, _DEPENDENCY], _LATENCY).astype(np.int8)
 
 
 def _depends(dataset: Dataset, work: Work, rows: Rows) -> Flags:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.alignment.clocks import TIMES_EXACT_TO_NS
-from tracekit.analyses.alignment.collectives import ends_apart
+from tracekit.analyses.alignment.collectives import TIMES_EXACT_TO_NS
 from tracekit.analyses.alignment.meetings import Participations, ranks_of
 from tracekit.analyses.spread import share
 from tracekit.analyses.subtrees import hierarchy
@@ -93,7 +92,7 @@ def _last(rows: Participations) -> _Last:
     apart = start[of_last] - start
     # Clocks within one report are one; the exactness of times remains.
     doubt = np.where(report == report[of_last], 0, error + error[of_last]) + TIMES_EXACT_TO_NS
-    doubt += _side_by_side(rows, order)[of_last]
+    doubt += _side_by_side(rows)[order][of_last]
     close = (apart <= doubt) & (np.arange(meeting.size) != of_last)
     certain = (np.add.reduceat(close, first) == 0) & rows.proven[order][first] if first.size else np.zeros(0, bool)
     sums = np.add.reduceat(apart, first) if first.size else apart
@@ -101,13 +100,13 @@ def _last(rows: Participations) -> _Last:
     return _Last(order[final], certain, ranks, sums, start[final] - start[first], worst)
 
 
-def _side_by_side(rows: Participations, order: Rows) -> Ints:
+def _side_by_side(rows: Participations) -> Ints:
     """By what ends of communicators that run side by side may differ and still be confused; 0 where ids are known.
 
     Ranks of two of them that end together have waited for two ranks, which came that close to each other.
     """
-    known = np.array([lane.communicator is not None for lane in rows.lanes], bool)[rows.lane[order]]
-    return np.where(known, 0, ends_apart((rows.end - rows.start)[order]))
+    known = np.array([lane.communicator is not None for lane in rows.lanes], bool)[rows.lane]
+    return np.where(known, 0, rows.of_events("apart"))
 
 
 def _answer(dataset: Dataset, table: pd.DataFrame, rows: Participations, names: list[str]) -> pd.DataFrame:

@@ -56,9 +56,7 @@ def host_steps(dataset: Dataset) -> Steps:
 
 def windows_of(line: Rows, step: Ints, start: Ints, end: Ints, steps: Steps) -> Windows:
     """The windows of work, given its line (process and device, from 0), step (-1 for none) and times."""
-    stepped = np.zeros(int(line.max(initial=-1)) + 1, bool)
-    stepped[line[step >= 0]] = True
-    rows = np.flatnonzero((step >= 0) | ~stepped[line])
+    rows = np.flatnonzero((step >= 0) | ~np.isin(line, line[step >= 0]))
     group, first = grouped((line[rows], step[rows]))
     start, end = minima(group, start[rows], first.size), maxima(group, end[rows], first.size)
     line, step = line[rows[first]], step[rows[first]]
@@ -70,7 +68,5 @@ def windows_of(line: Rows, step: Ints, start: Ints, end: Ints, steps: Steps) -> 
     own = order[rank > np.append(-1, np.maximum.accumulate(rank)[:-1])[: rank.size]]
     line, step, start, end = line[own], step[own], np.minimum(start, begun)[own], end[own]
     last = np.append(line[1:] != line[:-1], True)[: line.size]
-    follows = np.flatnonzero(~last)
-    start[follows + 1] = end[follows]
-    end = np.where(last, np.maximum(end, done[own]), end)
-    return Windows(line, step, lookup(steps.thread, place[own]), start, end)
+    start[1:] = np.where(last[:-1], start[1:], end[:-1])
+    return Windows(line, step, lookup(steps.thread, place[own]), start, np.where(last, np.maximum(end, done[own]), end))

@@ -3,161 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from tracekit.analyses.alignment.collectives import Lane, Session, ends_apart
+from tracekit.analyses.alignment.collectives import RECORDS_EXACT_TO_NS, Lane, Session
 from tracekit.arrays.types import Floats, Ints
 
-#: What profilers' times of kernels are exact to: they convert the GPU's clock to that of the host.
-TIMES_EXACT_TO_NS = 1_000
-_SLACK_NS = 4 * TIMES_EXACT_TO_NS
 #: Clocks drift less against each other, and are slewed by less: half a millisecond in a second.
 _MOST_DRIFT = 5e-4
 #: Sessions of Nsight Systems on one machine, whose starts it recorded, were apart by what it recorded to 30 us.
 _STARTS_EXACT_TO_NS = 200_000
 #: So few collectives could fall together by chance.
 _LEAST = 8
-#: A stream is compared with itself over so many collectives, and up to so many later.
-_LOOKS = 256
-#: Ends of others must be by so much farther apart than matched ones.
-_NEARER = 4
+#: A stream is compared with itself over so many collectives, up to so many later: these must differ by so much more.
+_LOOKS, _NEARER = 256, 4
 #: How many pairs of streams of two reports are compared.
 _PAIRS = 64
 
 #: Why a clock stays apart.
-NO_COLLECTIVES = "no collectives"
 FEW_COLLECTIVES = f"fewer than {_LEAST} collectives"
 NOT_CERTAIN = "its collectives are not those of another report in the same order"
 NOT_AS_RECORDED = "its collectives contradict when the reports of one machine say they began"
 SEVERAL_WAYS = "its steps are alike: its collectives fit those of another report in several ways"
 
 
-@dataclass(frozen=True, slots=True)
-class ClockOffset:
-    """What to ``add`` to each ``time`` of one clock to get that of another, known to ``exact_ns``.
+class Clock(NamedTuple):
+    """What to ``add`` to each ``time`` of a report to get that of the reference, known to ``exact_ns``.
 
-    It changes by up to ``drift`` of the time since. ``matched`` collectives show it, for ``certain`` if others would
-    not as well.
-    """
-
-    time: Ints
-    add: Ints
-    exact_ns: Ints
-    drift: float = 0.0
-    matched: int = 0
-    certain: bool = True
-
-    def at(self, time: Ints) -> Ints:
-        """Times on the other clock."""
-        first, base = self.time[0], self.add[0]
-        changed = np.interp(time - first, self.time - first, self.add - base)
-        return np.asarray(time + base + np.rint(changed).astype(np.int64))
-
-    def error(self, time: Ints) -> Ints:
-        """How far from the truth these may be."""
-        after, add = np.searchsorted(self.time, time), self.at(time) - time
-        around = (np.maximum(after - 1, 0), np.minimum(after, self.time.size - 1))
-        since = (self.drift * np.abs(time - self.time[at]) + np.abs(add - self.add[at]) for at in around)
-        errors = [self.exact_ns[at] + np.ceil(changed) for at, changed in zip(around, since, strict=True)]
-        return np.asarray(np.minimum(*errors).astype(np.int64))
-
-    def agrees(self, other: ClockOffset) -> bool:
-        """Whether both may be true of the same clocks."""
-        time = self.time if self.drift else other.time
-        return bool((np.abs(self.at(time) - other.at(time)) <= self.error(time) + other.error(time)).all())
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The clock of a report, as one of a group of clocks that are known against each other.
-
-    ``offsets`` lead to that of the reference, one after the other; ``why`` is why it stays apart.
+    It changes by up to ``drift`` of the time since. ``matched`` collectives show it for certain; ``why`` is why the
+    clock stays apart.
     """
 
     reference: int
-    offsets: tuple[ClockOffset, ...] = ()
+    time: Ints = np.zeros(1, np.int64)
+    add: Ints = np.zeros(1, np.int64)
+    exact_ns: Ints = np.zeros(1, np.int64)
+    drift: float = 0.0
     matched: int = 0
     why: str | None = None
 
     def at(self, time: Ints) -> Ints:
         """Times of the report on the clock of the reference."""
-        for offset in self.offsets:
-            time = offset.at(time)
-        return time
+        first, base = self.time[0], self.add[0]
+        changed = np.interp(time - first, self.time - first, self.add - base)
+        return np.asarray(time + base + np.rint(changed).astype(np.int64))
 
     def error(self, time: Ints) -> Ints:
         """How far from the truth these may be, in ns."""
-        error = np.zeros(time.size, np.int64)
-        for offset in self.offsets:
-            error += offset.error(time)
-            time = offset.at(time)
-        return error
+        near = np.searchsorted((self.time[1:] + self.time[:-1]) // 2, time)
+        changed = self.drift * np.abs(time - self.time[near]) + np.abs(self.at(time) - time - self.add[near])
+        return np.asarray(self.exact_ns[near] + np.ceil(changed).astype(np.int64))
+
+    def over(self, anchor: Clock) -> Clock:
+        """The clock against the reference of its own reference."""
+        time = self.time if self.drift else anchor.time - self.add
+        middle = self.at(time)
+        exact, drift = self.error(time) + anchor.error(middle), max(self.drift, anchor.drift)
+        return Clock(anchor.reference, time, anchor.at(middle) - time, exact, drift, self.matched)
+
+    def agrees(self, other: Clock) -> bool:
+        """Whether both may be true of the same clocks."""
+        time = self.time if self.drift else other.time
+        return bool((np.abs(self.at(time) - other.at(time)) <= self.error(time) + other.error(time)).all())
 
 
 def aligned(lanes: Sequence[Sequence[Lane]], sessions: Sequence[Session] = ()) -> list[Clock]:
-    """The clock of every report, given its streams; the reference is the one with the lowest rank.
-
-    Without sessions nothing is known of the reports but their collectives.
-    """
-    few = [max((lane.end.size for lane in own), default=0) < _LEAST for own in lanes]
+    """The clock of every report, given its streams, and its session if known; the reference has the lowest rank."""
+    most = [max((lane.end.size for lane in own), default=0) for own in lanes]
     first = [min((lane.rank for lane in own if lane.rank >= 0), default=1 << 31) for own in lanes]
-    waiting = sorted(range(len(lanes)), key=lambda at: (few[at], first[at], at))
-    why = [(FEW_COLLECTIVES if own else NO_COLLECTIVES) if few[at] else NOT_CERTAIN for at, own in enumerate(lanes)]
+    why = [NOT_CERTAIN if size >= _LEAST else FEW_COLLECTIVES for size in most]
     clocks: dict[int, Clock] = {}
-    while waiting:
-        group = [waiting.pop(0)]
+    order = sorted(range(len(lanes)), key=lambda at: (most[at] < _LEAST, first[at], at))
+    for reference in order:
+        group = [] if reference in clocks else [reference]
+        clocks.setdefault(reference, Clock(reference))
         # The group grows as it is gone through.
-        for anchor, at in ((anchor, at) for anchor in group for at in waiting if at not in clocks):
-            recorded = _recorded(sessions[anchor], sessions[at]) if sessions else None
-            offset, reason = _between(lanes[anchor], lanes[at], recorded)
-            if offset is not None:
-                offsets = (offset, *(clocks[anchor].offsets if anchor in clocks else ()))
-                clocks[at] = Clock(group[0], offsets, offset.matched)
+        for anchor, at in ((anchor, at) for anchor in group for at in order if at not in clocks):
+            found = _between(lanes[anchor], lanes[at], _recorded(sessions, anchor, at))
+            if isinstance(found, Clock):
+                clocks[at] = found.over(clocks[anchor])
                 group.append(at)
-            elif reason is not None:
-                why[anchor] = why[at] = reason
-        waiting = [at for at in waiting if at not in clocks]
-        alone = len(group) == 1 and (len(lanes) > 1 or not lanes[0])
-        clocks[group[0]] = Clock(group[0], why=why[group[0]] if alone else None)
+            elif found is not None:
+                why[anchor] = why[at] = found
+        if len(group) == 1 and (len(lanes) > 1 or not lanes[0]):
+            clocks[reference] = Clock(reference, why=why[reference])
     return [clocks[at] for at in range(len(lanes))]
 
 
-def _between(
-    one: Sequence[Lane], other: Sequence[Lane], recorded: ClockOffset | None
-) -> tuple[ClockOffset | None, str | None]:
-    """The offset, or why it is not known: what fits all streams in one way alone, or what both recorded."""
-    fit = [[way for _, *both in in_order(*pair) if (way := _fitted(*both))] for pair in _pairs(one, other)]
-    certain = [own[0] for own in ([way for way in ways if way.certain] for ways in fit) if len(own) == 1]
-    known = max(certain, key=lambda way: way.matched, default=None)
-    if known is not None and recorded is not None and not known.agrees(recorded):
-        return None, NOT_AS_RECORDED
-    if known is not None and all(any(map(known.agrees, ways)) for ways in fit if ways):
-        return known, None
-    return recorded, None if recorded is not None or not any(fit) else SEVERAL_WAYS
-
-
-def _recorded(one: Session, other: Session) -> ClockOffset | None:
-    """What to add to times of another session on the same machine, and how far from the truth that may be.
-
-    Reports of one machine record its name and when they started on its clock, and have no process in common.
-    """
-    if not one.host or one.host != other.host or one.pids & other.pids:
-        return None
-    if one.started_utc_ns is None or other.started_utc_ns is None:
-        return None
-    apart = other.started_utc_ns - one.started_utc_ns
-    exact = _STARTS_EXACT_TO_NS + int(abs(apart) * _MOST_DRIFT)
-    return ClockOffset(np.zeros(1, np.int64), np.array([apart], np.int64), np.array([exact], np.int64))
-
-
-def _pairs(one: Sequence[Lane], other: Sequence[Lane]) -> list[tuple[Lane, Lane]]:
-    """Streams of a kernel that may be of one communicator, most collectives first."""
+def _between(one: Sequence[Lane], other: Sequence[Lane], recorded: Clock | None) -> Clock | str | None:
+    """The clock, or why it is not known: what fits all streams in one way alone, or what both recorded."""
     both = [(a, b) for a in one for b in other if (a.communicator, a.name) == (b.communicator, b.name)]
-    alike = [(a, b) for a, b in both if abs(a.end.size - b.end.size) <= 1 and min(a.end.size, b.end.size) >= _LEAST]
-    return sorted(alike, key=lambda pair: -pair[0].end.size)[:_PAIRS]
+    pairs = [(a, b) for a, b in both if abs(a.end.size - b.end.size) <= 1 and min(a.end.size, b.end.size) >= _LEAST]
+    pairs = sorted(pairs, key=lambda pair: -pair[0].end.size)[:_PAIRS]
+    fit = [[way for _, *both in in_order(*pair) if (way := _fitted(*both))] for pair in pairs]
+    certain = [own[0] for own in ([way for way in ways if way.matched] for ways in fit) if len(own) == 1]
+    known = max(certain, key=lambda way: way.matched, default=None)
+    if known and recorded and not known.agrees(recorded):
+        return NOT_AS_RECORDED
+    if known and all(any(map(known.agrees, ways)) for ways in fit if ways):
+        return known
+    return recorded or (SEVERAL_WAYS if any(fit) else None)
+
+
+def _recorded(sessions: Sequence[Session], one: int, other: int) -> Clock | None:
+    """The clock of another session on the same machine, with no process in common, by when both say that they began."""
+    if not sessions or not sessions[one].host or sessions[one].host != sessions[other].host:
+        return None
+    first, second = sessions[one].started_utc_ns, sessions[other].started_utc_ns
+    if first is None or second is None or sessions[one].pids & sessions[other].pids:
+        return None
+    apart = np.array([second - first], np.int64)
+    return Clock(0, -apart, apart, _STARTS_EXACT_TO_NS + np.ceil(np.abs(apart) * _MOST_DRIFT).astype(np.int64))
 
 
 def in_order(one: Lane, other: Lane) -> Iterator[tuple[int, Lane, Lane]]:
@@ -170,24 +128,16 @@ def in_order(one: Lane, other: Lane) -> Iterator[tuple[int, Lane, Lane]]:
                 yield shift, first, last
 
 
-def may_end_apart(one: Lane, other: Lane) -> Ints:
-    """By how much two records of the same collectives may say that these ended apart."""
-    return ends_apart(np.minimum(one.end - one.start, other.end - other.start)) + _SLACK_NS
-
-
-def _fitted(one: Lane, other: Lane) -> ClockOffset | None:
-    """The offsets with which no rank ends a collective long after another did, nor before another began it."""
-    time, bound, base = other.end, may_end_apart(one, other), one.end[0] - other.end[0]
-    near = one.end - time - base
-    since = (time - time[0]).astype(np.float64)
+def _fitted(one: Lane, other: Lane) -> Clock | None:
+    """The clock with which no rank ends a collective long after another did, nor before another began it."""
+    time, bound, base = other.end, np.minimum(one.apart, other.apart) + RECORDS_EXACT_TO_NS, one.end[0] - other.end[0]
+    near, since = one.end - time - base, (time - time[0]).astype(np.float64)
     low, high = _least(since, near - bound), -_least(since, -near - bound)
     if (low > high).any():
         return None
-    # Midway between the highest and the lowest that ends around it allow.
-    likely = np.clip((_least(since, near) - _least(since, -near)) / 2, low, high)
     differ = np.abs(near - np.polyval(np.polyfit(since, near, 1), since)).mean()
-    add, exact = (np.ceil(part).astype(np.int64) for part in (likely, 1 + np.maximum(high - likely, likely - low)))
-    return ClockOffset(time, base + add, exact, _MOST_DRIFT, near.size, not _repeats(one, differ))
+    add, exact = (np.ceil(part).astype(np.int64) for part in ((low + high) / 2, 1 + (high - low) / 2))
+    return Clock(0, time, base + add, exact, _MOST_DRIFT, 0 if _repeats(one, differ) else near.size)
 
 
 def _least(since: Floats, low: Ints | Floats) -> Floats:
@@ -199,11 +149,7 @@ def _least(since: Floats, low: Ints | Floats) -> Floats:
 
 
 def _repeats(lane: Lane, exact: float) -> bool:
-    """Whether some later collectives of a stream have such distances that another stream's could be those.
-
-    Distances differ for certain if they do by several times of what matched ends do. The median counts, since a record
-    may be lost.
-    """
+    """Whether some later collectives of a stream have distances as alike as matched ends are; some may be lost."""
     looks = min(_LOOKS, lane.end.size // 2)
     end, size = (sliding_window_view(column, looks)[1 : _LOOKS + 1] for column in (lane.end, lane.size))
     later = end[(size == lane.size[:looks]).all(axis=1)] - lane.end[:looks]

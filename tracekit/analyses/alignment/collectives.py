@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.markers.collectives import communication
@@ -18,10 +19,10 @@ _OF_LANES = ("start_ns", "end_ns", "module_id", "step_id", "kernel_id", "bytes")
 _COLUMNS = ("name", "kind", "pid", "device", "stream", "rank", "communicator", *_OF_LANES)
 #: Names of process groups are not: those of several groups can be equal.
 _UNIQUE = "0x"
-#: Damaged times; differences of others fit into 64 bits.
-_LATEST = 1 << 58
 #: How far apart ranks end a collective: a ring of many hops takes longer, and so does much data.
 _ENDS_APART_NS, _LONGEST_APART_NS, _PART_OF_DURATION = 15_000, 50_000, 8
+#: What profilers' times of kernels are exact to, which convert the GPU's clock to the host's; and records of two ranks.
+TIMES_EXACT_TO_NS, RECORDS_EXACT_TO_NS = 1_000, 4_000
 
 
 class Lane(NamedTuple):
@@ -43,6 +44,13 @@ class Lane(NamedTuple):
     step_id: Rows
     kernel_id: Rows
     size: Ints
+
+    @property
+    def apart(self) -> Ints:
+        """How far from each of its ends others may end: no farther than it lasts, since none ends before."""
+        lasts = self.end - self.start
+        apart = np.minimum(_ENDS_APART_NS + lasts // _PART_OF_DURATION, _LONGEST_APART_NS)
+        return np.asarray(np.minimum(apart, lasts))
 
     @property
     def gpu(self) -> tuple[int, int, int]:
@@ -75,12 +83,6 @@ def sessions(dataset: Dataset) -> list[Session]:
     return [Session(of["host"], of["started_utc_ns"], frozenset(one["pid"] for one in own)) for of, own in entries]
 
 
-def ends_apart(lasting: Ints) -> Ints:
-    """How far apart ranks may end a collective that lasts so long for the last of them: no longer than it lasts."""
-    apart = np.minimum(_ENDS_APART_NS + lasting // _PART_OF_DURATION, _LONGEST_APART_NS)
-    return np.asarray(np.minimum(apart, lasting))
-
-
 def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
     pieces = [piece for piece in map(_chosen, report.pieces("kernels", _COLUMNS)) if piece.num_rows]
     if not pieces:
@@ -88,25 +90,20 @@ def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
     table = pa.concat_tables(pieces).unify_dictionaries()
     kinds, told = labels(table, "name"), labels(table, "communicator")
     code = np.array([names.setdefault(word, len(names)) for word in kinds.words], np.int64)[kinds.code]
-    ids = [place if word.startswith(_UNIQUE) else -1 for place, word in enumerate(told.words)]
-    keys = [integers(table, key).astype(np.int64) for key in ("rank", "pid", "device", "stream")]
-    distinct, lane = np.unique(np.stack([*keys, np.array([*ids, -1])[told.code], code]), axis=1, return_inverse=True)
+    known = [place if word.startswith(_UNIQUE) else -1 for place, word in enumerate(told.words)]
+    unique = np.array([*known, -1])[told.code]
+    keys = [*(integers(table, key) for key in ("rank", "pid", "device", "stream")), unique, code]
     columns = [integers(table, name).astype(np.int64) for name in _OF_LANES]
-    order = np.lexsort((columns[1], lane.ravel()))
-    for rows in np.split(order, np.flatnonzero(np.diff(lane.ravel()[order])) + 1):
-        rank, pid, device, _, which, name = distinct[:, lane.ravel()[rows[0]]].tolist()
-        communicator = None if which < 0 else told.words[which]
-        yield Lane(at, rank, pid, device, communicator, name, *(own[rows] for own in columns))
+    lane = grouped(keys).group
+    order = np.lexsort((columns[1], lane))
+    for rows in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1):
+        rank, pid, device, _, which, name = (int(key[rows[0]]) for key in keys)
+        yield Lane(at, rank, pid, device, (*told.words, None)[which], name, *(own[rows] for own in columns))
 
 
 def _chosen(table: pa.Table) -> pa.Table:
     names = labels(table, "name")
-    wanted = names.among(*filter(_is_for_all, names.words)) & labels(table, "kind").among("kernel")
-    start, end = integers(table, "start_ns"), integers(table, "end_ns")
-    lasts = (start < end) & (start > -_LATEST) & (end < _LATEST)
-    return table.filter(pa.array(wanted & lasts))
-
-
-def _is_for_all(name: str) -> bool:
-    known = communication(name)
-    return known is not None and bool(known.library) and known.operation in _ALL_FOR_ALL
+    known = ((word, communication(word)) for word in names.words)
+    wanted = names.among(*(word for word, how in known if how and how.library and how.operation in _ALL_FOR_ALL))
+    wanted &= labels(table, "kind").among("kernel") & (integers(table, "start_ns") < integers(table, "end_ns"))
+    return table.filter(pa.array(wanted))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.analyses.alignment.clocks import Clock, aligned, in_order, may_end_apart
-from tracekit.analyses.alignment.collectives import Lane, collectives, ends_apart, sessions
+from tracekit.analyses.alignment.clocks import Clock, aligned, in_order
+from tracekit.analyses.alignment.collectives import RECORDS_EXACT_TO_NS, Lane, collectives, sessions
 from tracekit.arrays.groups import maxima, minima
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
@@ -17,8 +17,7 @@ from tracekit.dataset.opening import Dataset
 class Participations(NamedTuple):
     """Ranks in collectives, a row for each rank in each, with times on the clock of the reference and their error.
 
-    Attributes:
-        proven: Whether all ranks of the row's collective are known.
+    It is ``proven`` where all ranks of the collective are known.
     """
 
     proven: Flags
@@ -56,98 +55,79 @@ def ranks_of(dataset: Dataset) -> Ranks:
     """The collectives of a dataset and who met in them: worked out once, since all questions share it."""
     whole = dataset.whole
     key = f"ranks of {whole.reports}, {[session.pids for session in sessions(whole)]}"
-    if key not in dataset.known_of_all:
+    known: dict[str, Ranks] = dataset.known_of_all
+    if key not in known:
         lanes, names = collectives(whole)
         clocks = aligned(lanes, sessions(whole))
-        dataset.known_of_all[key] = Ranks(lanes, names, clocks, met(lanes, clocks))
-    ranks: Ranks = dataset.known_of_all[key]
-    return ranks
+        known[key] = Ranks(lanes, names, clocks, met(lanes, clocks))
+    return known[key]
 
 
 #: Without ids, ranks that so often end something together are of one communicator.
 _LEAST = 4
 
 
-class _Series(NamedTuple):
-    """A lane, on the clock of the reference, and how far its times are from the truth."""
-
-    at: int
-    reference: int
-    lane: Lane
-    error: Ints
-
-
-#: Ranks of one communicator, and how many collectives each is ahead of the first.
-_Group: TypeAlias = list[tuple[_Series, int]]
-
-
 def met(lanes: Sequence[Sequence[Lane]], clocks: Sequence[Clock]) -> Participations:
     """The collectives in which at least two ranks are known to have met, in the order in which all of them ran them."""
     flat = [lane for own in lanes for lane in own]
-    several = len({lane.gpu for lane in flat}) > 1
-    groups = _groups([_series(at, lane, clocks[lane.report]) for at, lane in enumerate(flat)] if several else [])
+    times = [(clocks[lane.report].at(lane.start), clocks[lane.report].at(lane.end)) for lane in flat]
+    placed = [lane._replace(start=start, end=end) for lane, (start, end) in zip(flat, times, strict=True)]
+    groups = _groups(placed, clocks) if len({lane.gpu for lane in flat}) > 1 else []
     columns, size = [(np.empty(0, np.int64),) * 7], 0
     for group in (group for group in groups if len(group) > 1):
-        for one, ahead in group:
-            event, ranks = np.arange(one.error.size), np.where(_others_elsewhere(one, group, groups), len(group), -1)
-            number = size + 1 + ahead + event
-            columns.append((number, np.full(event.size, one.at), event, one.lane.start, one.lane.end, one.error, ranks))
+        for at, ahead in group.items():
+            event, error = np.arange(flat[at].end.size), clocks[flat[at].report].error(flat[at].end)
+            ranks = np.where(_others_elsewhere(placed[at], group, groups, placed, clocks), len(group), -1)
+            columns.append((size + 1 + ahead + event, np.full(event.size, at), event, *times[at], error, ranks))
         size = max(int(column[0][-1]) for column in columns[-len(group) :]) + 1
     number, *known, ranks = map(np.concatenate, zip(*columns, strict=True))
     joined, start, end = np.bincount(number, minlength=size), *known[2:4]
     # A rank that ends before another begins was in another one.
     kept = ((maxima(number, start, size) <= minima(number, end, size)) & (joined > 1))[number]
-    proven, meeting = (
-        (minima(number, ranks, size) == joined)[number[kept]],
-        np.unique(number[kept], return_inverse=True)[1],
-    )
+    proven = (minima(number, ranks, size) == joined)[number[kept]]
+    meeting = np.unique(number[kept], return_inverse=True)[1]
     return Participations(proven, flat, meeting, *(column[kept] for column in known))
 
 
-def _series(at: int, lane: Lane, clock: Clock) -> _Series:
-    placed = lane._replace(start=clock.at(lane.start), end=clock.at(lane.end))
-    return _Series(at, clock.reference, placed, clock.error(lane.end))
-
-
-def _groups(series: Sequence[_Series]) -> list[_Group]:
-    """The communicators."""
-    groups: dict[tuple[object, ...], list[_Group]] = {}
-    for one in series:
-        own = groups.setdefault((one.reference, one.lane.communicator, one.lane.name), [])
+def _groups(lanes: Sequence[Lane], clocks: Sequence[Clock]) -> list[dict[int, int]]:
+    """The streams of each communicator, and how many collectives each is ahead of the first."""
+    groups: dict[tuple[object, ...], list[dict[int, int]]] = {}
+    for at, lane in enumerate(lanes):
+        own = groups.setdefault((clocks[lane.report].reference, lane.communicator, lane.name), [])
         for group in own:
-            ahead = _ahead(group[0][0], one)
-            if ahead is not None and one.lane.gpu not in {other.lane.gpu for other, _ in group}:
-                group.append((one, ahead))
+            ahead = _ahead(lanes[next(iter(group))], lane)
+            if ahead is not None and lane.gpu not in {lanes[other].gpu for other in group}:
+                group[at] = ahead
                 break
         else:
-            own.append([(one, 0)])
+            own.append({at: 0})
     return [group for own in groups.values() for group in own]
 
 
-def _ahead(one: _Series, other: _Series) -> int | None:
+def _ahead(one: Lane, other: Lane) -> int | None:
     """How many collectives of the first are before the first of the second, if they are the same in one way alone."""
-    told, error = one.lane.communicator is not None, int(one.error.max() + other.error.max())
     found = [
         ahead
-        for ahead, first, second in in_order(one.lane, other.lane)
-        if (np.abs(first.end - second.end) <= may_end_apart(first, second) + error * told).all()
-        and (told or first.end.size >= _LEAST)
+        for ahead, first, second in in_order(one, other)
+        if (np.abs(first.end - second.end) <= np.minimum(first.apart, second.apart) + RECORDS_EXACT_TO_NS).all()
+        and first.end.size >= (_LEAST if one.communicator is None else 1)
     ]
     return found[0] if len(found) == 1 else None
 
 
-def _others_elsewhere(one: _Series, group: _Group, groups: Sequence[_Group]) -> Flags:
+def _others_elsewhere(
+    one: Lane, group: dict[int, int], groups: Sequence[dict[int, int]], lanes: Sequence[Lane], clocks: Sequence[Clock]
+) -> Flags:
     """When a rank of a group ended its collectives, whether no GPU outside may have been in them.
 
-    Those of other communicators were elsewhere. Without ids those were that are known to have met others, if they were
-    recorded before and after, and end nothing then that may be the same.
+    Those of other communicators were elsewhere. Without ids those that have met others of the same clock were, if they
+    were recorded before and after, and end nothing then that may be the same.
     """
-    gpus, end, near = {own.lane.gpu for own, _ in group}, one.lane.end, ends_apart(one.lane.end - one.lane.start)
-    told, elsewhere = one.lane.communicator, np.ones(one.lane.end.size, bool)
-    for series, lane in ((other, outside.lane) for other in groups for outside, _ in other):
-        if lane.name == one.lane.name and lane.gpu not in gpus and (told is None or lane.communicator in (None, told)):
-            known = len(series) > 1 and series[0][0].reference == one.reference
+    gpus, told, elsewhere = {lanes[at].gpu for at in group}, one.communicator, np.ones(one.end.size, bool)
+    for ranks, lane in ((len(outside), lanes[at]) for outside in groups for at in outside):
+        if lane.name == one.name and lane.gpu not in gpus and (told is None or lane.communicator in (None, told)):
+            known = ranks > 1 and clocks[lane.report].reference == clocks[one.report].reference
             known &= told is None or lane.communicator is None
-            before, after = np.searchsorted(lane.end, [end - near, end + near + 1])
+            before, after = np.searchsorted(lane.end, [one.end - one.apart, one.end + one.apart + 1])
             elsewhere &= known & (before == after) & (before > 0) & (after < lane.end.size)
     return elsewhere
