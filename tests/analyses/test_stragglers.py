@@ -83,13 +83,14 @@ def random_job(seed: int) -> Job:
 def named_last(run: Run) -> Iterator[tuple[list[Event], Event, int, int]]:
     """The collectives whose last rank is named: what is said to be of it, the last, the time waited and its error."""
     rows = met(run.lanes, aligned(run.lanes))
-    last, by_end = stragglers._last(rows), {(event.rank, event.end): event for own in run.events for event in own}
+    last, certain, figures = stragglers._last(rows)
+    by_end = {(event.rank, event.end): event for own in run.events for event in own}
     ends = ((rows.lanes[at], event) for at, event in zip(rows.lane.tolist(), rows.event.tolist(), strict=True))
     events = [by_end[lane.rank, int(lane.end[event])] for lane, event in ends]
-    for at in np.flatnonzero(last.certain).tolist():
-        row = int(last.row[at])
+    for at in np.flatnonzero(certain).tolist():
+        row = int(last[at])
         together = [events[other] for other in np.flatnonzero(rows.meeting == rows.meeting[row]).tolist()]
-        yield together, events[row], int(last.waited_ns[at]), int(last.error_ns[at])
+        yield together, events[row], int(figures["waited_ns"][at]), int(figures["error_ns"][at])
 
 
 def test_no_rank_is_named_wrongly_whatever_shares_a_stream_starts_late_or_is_lost() -> None:

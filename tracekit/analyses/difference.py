@@ -199,7 +199,7 @@ def _gaps(values: Floats) -> tuple[Floats, Floats]:
     known = np.isfinite(old)
     gap = np.maximum(new - np.where(known, old, -np.inf).max(axis=1), np.where(known, old, np.inf).min(axis=1) - new)
     chance = [
-        1.0 if not 0 < one < math.inf else min(1.0, 2 * chance_of_gap(one, count, 1, _FREE))
+        1.0 if not 0 < one < math.inf else min(1.0, 2 * chance_of_gap(one, count, _FREE))
         for one, count in zip((gap / scale).tolist(), known.sum(axis=1).tolist(), strict=True)
     ]
     return np.array(chance), scale

@@ -81,8 +81,7 @@ def _differing(values: Floats, least: float) -> list[int]:
     usual = _UNUSUAL * float(np.median(apart)) if both.size else 0.0
     moved = np.nanmedian(np.abs(np.vstack([steps[:, both], np.zeros(both.size)])), axis=0)
     far = (moved > least) & (apart > np.maximum(usual, np.abs(jump) / _AGREED))
-    columns: list[int] = (both[far] + 1).tolist()
-    return columns
+    return [int(column) + 1 for column in both[far]]
 
 
 def scales(values: Floats, machine: Ints) -> Floats:
@@ -112,9 +111,8 @@ def outliers(values: Floats, scale: Floats, machine: Ints, least: float) -> Flag
             ordered, top = np.sort(known, axis=1), known.argmax(axis=1)
             count = np.isfinite(known).sum(axis=1)
             for row in np.flatnonzero(count >= LEAST_RUNS).tolist():
-                gap = ordered[row, -1] - ordered[row, -2]
-                number = int(count[row])
-                sure = gap > least and 2 * number * chance_of_gap(gap / scale[row], number - 1, 1) <= FALSE_ALARMS
+                gap, number = ordered[row, -1] - ordered[row, -2], int(count[row])
+                sure = gap > least and 2 * number * chance_of_gap(gap / scale[row], number - 1) <= FALSE_ALARMS
                 found[row, columns[top[row]]] |= sure
     return found
 
@@ -194,12 +192,11 @@ def _slope(values: Floats, along: Floats) -> Floats:
     return np.asarray(np.where(squares > _NONE, products / np.maximum(squares, _NONE), 0.0))
 
 
-def chance_of_gap(gap: float, before: int, after: int, free: int = _FREE) -> float:
-    """How likely all later of equal runs are above all earlier ones by a gap, in units of the noise."""
+def chance_of_gap(gap: float, others: int, free: int = _FREE) -> float:
+    """How likely one of equal runs is above all others by a gap, in units of the noise."""
     place, share = _student(free)
-    highest = np.diff(share**before, prepend=0.0)
-    above = np.interp(place + gap, place, 1 - share)
-    return float(highest @ above**after)
+    highest = np.diff(share**others, prepend=0.0)
+    return float(highest @ np.interp(place + gap, place, 1 - share))
 
 
 @cache

@@ -105,7 +105,8 @@ class RankTimes(NamedTuple):
         # Of a host that drives several devices, or waits for others: it blocks as long as the slow rank works.
         blocked = self.kinds_ns[:, _BLOCKED]
         others = self.own_ns[~slow] - np.maximum(blocked - blocked[slow].max(), 0)[~slow, None]
-        saved = _quantile((_maxima(self.own_ns[slow]) - _maxima(others))[int(self.since[slow].min()) :])
+        longest, longest_other = (np.fmax.reduce(own, axis=0, initial=np.nan) for own in (self.own_ns[slow], others))
+        saved = _quantile((longest - longest_other)[int(self.since[slow].min()) :])
         waiting = self.meets_ns + blocked
         return max(0, round(min(float(np.nan_to_num(saved)), float(waiting.max() - waiting[slow].min()))))
 
@@ -136,19 +137,14 @@ def rows(dataset: Dataset, times: RankTimes) -> pd.DataFrame:
     answer["slow"], answer["slower_share"] = times.since >= 0, times.apart
     answer["since_step"] = pd.array([None if at < 0 else times.step_index[at] for at in times.since.tolist()], "Int64")
     answer["path"], answer["longer_ns"] = times.most_apart
-    answer = answer.assign(steps=times.steps, **dict(zip(_FIGURES, _figures(times), strict=True)))
+    step, work, meets = times.kinds_ns.sum(axis=1), times.kinds_ns[:, [COMPUTE, COPY]].sum(axis=1), times.meets_ns
+    figures = (step, step - meets, work, meets, step - meets - work)
+    answer = answer.assign(steps=times.steps, **dict(zip(_FIGURES, figures, strict=True)))
     answer["others_waited_ns"] = _others_waited(dataset, times) if len(answer) > 1 else None
     order = ["rank", "slow", "slower_share", *_FIGURES, "others_waited_ns", "since_step", "path", "longer_ns", "steps"]
     answer = answer[[*order, *_WHO[1:]]].astype(dict.fromkeys(("rank", "pid", "device"), "Int64"))
     answer = answer.sort_values(["slow", "slower_share"], ascending=False, kind="stable")
     return answer if len(answer) > 1 else answer.iloc[:0]
-
-
-def _figures(times: RankTimes) -> tuple[Floats, ...]:
-    """The columns of :data:`_FIGURES`."""
-    step, kinds = times.kinds_ns.sum(axis=1), times.kinds_ns
-    work, meets = kinds[:, [COMPUTE, COPY]].sum(axis=1), times.meets_ns
-    return step, step - meets, work, meets, step - meets - work
 
 
 class _Lines(NamedTuple):
@@ -166,11 +162,12 @@ def measured(dataset: Dataset) -> RankTimes:
     """What ranks do in their steps."""
     modules = hierarchy(dataset)
     names, alike = np.unique([*patterns(modules), ""], return_inverse=True)
-    lines = _Lines({}, {}, [], [], [], defaultdict(int))
+    none = np.zeros(0, np.int64)
+    lines = _Lines({}, {}, [none], [none], [np.zeros((0, len(budget.KINDS)), np.int64)], defaultdict(int))
     for part, found in budget.each(dataset, modules, waits=False):
         _add(lines, part, found, alike)
     number = len(lines.who)
-    row, index, kinds = (np.concatenate([*column, none]) for column, none in zip(lines[2:5], _NONE, strict=True))
+    row, index, kinds = map(np.concatenate, (lines.row, lines.step_index, lines.kinds))
     steps = np.bincount(row, minlength=number)
     own = kinds.sum(axis=1) - kinds[:, [COMMUNICATION, WAIT]].sum(axis=1)
     index, column = np.unique(index, return_inverse=True)
@@ -182,9 +179,6 @@ def measured(dataset: Dataset) -> RankTimes:
     by_module = np.array([lines.modules[at] / max(1, steps[at]) for at in range(number)]).reshape(number, names.size)
     who = [*lines.who.values()]
     return RankTimes(who, lines.line, index, by_step, mean, steps, apart, since, names.tolist(), by_module)
-
-
-_NONE = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, len(budget.KINDS)), np.int64))
 
 
 def _add(lines: _Lines, part: Dataset, found: Found, alike: Ints) -> None:
@@ -253,12 +247,6 @@ def _quantile(values: Floats, share: float = 0.5) -> float:
     """A quantile of what is known, the median without ``share``; of two values the smaller one."""
     known = np.sort(values[~np.isnan(values)])
     return float(known[int((known.size - 1) * share)]) if known.size else np.nan
-
-
-def _maxima(own_ns: Floats) -> Floats:
-    """The most of each column, NaN if nothing is known."""
-    known = np.where(np.isnan(own_ns), -np.inf, own_ns).max(axis=0, initial=-np.inf)
-    return np.asarray(np.where(np.isinf(known), np.nan, known))
 
 
 def _others_waited(dataset: Dataset, times: RankTimes) -> NDArray[Any]:

@@ -160,9 +160,5 @@ def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:
 def _together(answer: pd.DataFrame) -> Rows:
     is_number = pd.api.types.is_numeric_dtype
     about = [name for name in answer.columns if name not in (*BY, *_TELLING) and not is_number(answer[name])]
-    numbers: dict[str, int] = {}
-    keys = [
-        numbers.setdefault(json.dumps(row, default=str), len(numbers))
-        for row in answer[about].itertuples(index=False, name=None)
-    ]
-    return np.argsort(np.array(keys, np.int64), kind="stable")
+    keys = [json.dumps(row, default=str) for row in answer[about].itertuples(index=False, name=None)]
+    return np.argsort(pd.factorize(np.array(keys, object))[0], kind="stable")

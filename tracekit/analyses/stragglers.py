@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,21 +39,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """
     ranks = ranks_of(dataset)
     rows = ranks.meetings
-    last = _last(rows)
-    modules = hierarchy(dataset)
-    module, step = (rows.of_events(column)[last.row] for column in ("module_id", "step_id"))
-    table = pd.DataFrame(
-        {
-            "lane": np.where(last.certain, rows.lane[last.row], -1),
-            "step_id": step,
-            "module": modules.rows_of(module),
-            "name": [rows.lanes[at].name for at in rows.lane[last.row].tolist()],
-            "ranks": last.ranks,
-            "waited_ns": last.waited_ns,
-            "longest_ns": last.longest_ns,
-            "error_ns": last.error_ns,
-        }
-    )
+    last, certain, figures = _last(rows)
+    module, step = (rows.of_events(column)[last] for column in ("module_id", "step_id"))
+    names = [rows.lanes[at].name for at in rows.lane[last].tolist()]
+    table = pd.DataFrame({"lane": np.where(certain, rows.lane[last], -1), "step_id": step, "name": names, **figures})
+    table["module"] = hierarchy(dataset).rows_of(module)
     if dataset.root is not None:
         table = table[table["module"] >= 0]
     return _answer(dataset, table, rows, ranks.names)
@@ -72,16 +61,8 @@ def by_rank(answer: pd.DataFrame) -> pd.DataFrame:
     return rows[["rank", *figures, "path", "collectives", "report", "pid", "device"]]
 
 
-class _Last(NamedTuple):
-    row: Rows
-    certain: Flags
-    ranks: Ints
-    waited_ns: Ints
-    longest_ns: Ints
-    error_ns: Ints
-
-
-def _last(rows: Participations) -> _Last:
+def _last(rows: Participations) -> tuple[Rows, Flags, dict[str, Ints]]:
+    """Of each meeting the row of the last rank, whether it is certain, and figures."""
     order = np.lexsort((rows.start, rows.meeting))
     meeting, start, error = rows.meeting[order], rows.start[order], rows.error[order]
     first = np.flatnonzero(np.diff(meeting, prepend=-1))
@@ -97,7 +78,8 @@ def _last(rows: Participations) -> _Last:
     certain = (np.add.reduceat(close, first) == 0) & rows.proven[order][first] if first.size else np.zeros(0, bool)
     sums = np.add.reduceat(apart, first) if first.size else apart
     worst = np.maximum.reduceat(doubt, first) if first.size else doubt
-    return _Last(order[final], certain, ranks, sums, start[final] - start[first], worst)
+    figures = {"ranks": ranks, "waited_ns": sums, "longest_ns": start[final] - start[first], "error_ns": worst}
+    return order[final], certain, figures
 
 
 def _side_by_side(rows: Participations) -> Ints:
@@ -137,21 +119,14 @@ _ORDER = [
 
 def _ranks(dataset: Dataset, rows: Participations, lanes: list[int]) -> list[tuple[object, ...]]:
     names: list[str | None] = [*dataset.reports] or [None]
-    gpus = [_gpus(entry) for entry in dataset.manifest.get("reports", [dataset.manifest])]
+    entries = dataset.manifest.get("reports", [dataset.manifest])
+    gpus = [{gpu["device"]: gpu.get("name") for gpu in entry.get("devices") or ()} for entry in entries]
     who: list[tuple[object, ...]] = []
-    for at in lanes:
-        if at < 0:
-            who.append((None,) * len(_WHO))
-            continue
-        lane = rows.lanes[at]
-        ids = [None if value < 0 else value for value in (lane.rank, lane.pid, lane.device)]
-        who.append((ids[0], names[lane.report], *ids[1:], gpus[lane.report].get(lane.device)))
+    for lane in (rows.lanes[at] if at >= 0 else None for at in lanes):
+        ids = [] if lane is None else [None if one < 0 else one for one in (lane.rank, lane.pid, lane.device)]
+        known = lane and (ids[0], names[lane.report], *ids[1:], gpus[lane.report].get(lane.device))
+        who.append(known or (None,) * len(_WHO))
     return who
-
-
-def _gpus(entry: dict[str, object]) -> dict[int, object]:
-    devices = entry.get("devices")
-    return {gpu["device"]: gpu.get("name") for gpu in devices} if isinstance(devices, list) else {}
 
 
 def _steps(dataset: Dataset, wanted: Iterable[int]) -> dict[int, tuple[str, int]]:

@@ -11,14 +11,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import repeat, starmap
 from pathlib import Path
 from typing import NamedTuple
 
 from tracekit.capture.emit import nothing, nvtx_emitter
+from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.process_files import Piece, ProcessFiles, lives, pieces, unfinished
+from tracekit.capture.rows import named
+from tracekit.capture.schedule import data_markers
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.layer_hooks import LAYER_DICTS
 
@@ -33,59 +36,48 @@ _LOST = (
 )
 
 
-class MarkedCalls:
-    """Counts the calls that this process marks, by module, without a line of Python: an iterator knows its rest."""
-
-    def __init__(self) -> None:
-        self._rest: dict[str, repeat[tuple[()]]] = {}
-        self._before: Mapping[str, int] = {}
-        nvtx_emitter().counted = self._counted
-
-    def _counted(self, text: str, opener: Callable[[], object]) -> Callable[[], object]:
-        if (path := _called_module(text)) is None:
-            return opener
-        return starmap(opener, self._rest.setdefault(path, repeat((), sys.maxsize))).__next__
-
-    def restart(self) -> None:
-        """Counts from zero."""
-        self._before = self._by_module()
-
-    def figures(self) -> dict[str, int]:
-        """The number of calls, and of their modules."""
-        counts = [count - self._before.get(path, 0) for path, count in self._by_module().items()]
-        return {CALLS: sum(counts), MODULES: sum(count > 0 for count in counts)}
-
-    def _by_module(self) -> dict[str, int]:
-        return {path: sys.maxsize - rest.__length_hint__() for path, rest in list(self._rest.items())}
-
-
 def _called_module(text: str) -> str | None:
     marker = LAYER_DICTS.parse(text) if text.startswith('{"Module": ') else None
     return marker.path or None if isinstance(marker, ModuleMarker) and not marker.only_result else None
 
 
 class SentCalls:
-    """The calls that this process marks from ``open`` to ``close``: has nsys send them, and leaves their number."""
+    """The calls that this process marks from ``open`` to ``leave``: has nsys send them, and leaves their number.
+
+    They are counted by module without a line of Python: an iterator knows its rest.
+    """
 
     def __init__(self, folder: Path) -> None:
         #: Called when the first call is about to be marked.
         self.opens: Callable[[], object] = nothing
         self._folder = folder
-        self._calls = MarkedCalls()
+        self._rest: dict[str, repeat[tuple[()]]] = {}
+        nvtx_emitter().counted = self._counted
         self.forked()
+
+    def _counted(self, text: str, opener: Callable[[], object]) -> Callable[[], object]:
+        if (path := _called_module(text)) is None:
+            return opener
+        return starmap(opener, self._rest.setdefault(path, repeat((), sys.maxsize))).__next__
+
+    @contextmanager
+    def marks(self) -> Iterator[None]:
+        """Marks what else nsys shall see, while the block runs."""
+        with data_markers(), maps_of_recording():
+            yield
 
     def forked(self) -> None:
         """Begins anew in a forked process."""
         self._files = ProcessFiles(self._folder)
         self._ended = threading.Event()
         self._open, self._figures = False, dict[str, int]()
-        self._calls.restart()
+        self._before = self._by_module()
 
     def open(self) -> None:
         """Begins to count, unless that has begun."""
         if not self._open:
             self._open = True
-            self._calls.restart()
+            self._before = self._by_module()
             with suppress(OSError):  # the command has ended
                 self._files.begin()
             self.opens()
@@ -96,25 +88,34 @@ class SentCalls:
 
     def close(self) -> None:
         """Stops counting."""
-        self._figures = self._figures or self._calls.figures()
+        self._figures = self._figures or self._so_far()
 
-    def leave(self, figures: Callable[[], Mapping[str, int]], warnings: list[str]) -> None:
+    def leave(self, figures: Callable[[list[str]], Mapping[str, int]]) -> None:
         """Has nsys send everything, and leaves the number of calls, with other figures."""
         self.close()
         self._ended.set()
+        warnings: list[str] = []
+        others = figures(warnings)
         if self._figures[CALLS]:
             _send()
             time.sleep(_SENDING_S)
         if self._open:
             with suppress(OSError):
-                self._files.write(Piece(figures={**self._figures, **figures()}, warnings=warnings))
+                self._files.write(Piece(figures={**self._figures, **others}, warnings=warnings))
+
+    def _by_module(self) -> dict[str, int]:
+        return {path: sys.maxsize - rest.__length_hint__() for path, rest in list(self._rest.items())}
+
+    def _so_far(self) -> dict[str, int]:
+        counts = [count - self._before.get(path, 0) for path, count in self._by_module().items()]
+        return {CALLS: sum(counts), MODULES: sum(count > 0 for count in counts)}
 
     def _send_regularly(self, ended: threading.Event) -> None:
         """Bounds what a SIGKILL can lose, also of a process that waits for work."""
         sent = {CALLS: 0}
         with suppress(OSError):
             while not ended.wait(_EVERY_S):
-                if sent != (now := self._calls.figures()):
+                if sent != (now := self._so_far()):
                     _send()
                     self._files.begin(sent := now)
 
@@ -154,8 +155,7 @@ def add_arrivals(folder: Path, report: Path) -> Arrivals:
     if figures[CALLS_LOST]:
         warnings.insert(0, _LOST.format(**figures))
     empty = not recorded and "CUPTI_ACTIVITY_KIND_KERNEL" not in nsight_file.table_names(report)
-    rows = [{"name": name, "value": value} for name, value in figures.items()]
-    nsight_file.add(report, {"TRACEKIT_RECORDER": rows})
+    nsight_file.add(report, {"TRACEKIT_RECORDER": named(figures)})
     return Arrivals(dict(figures), warnings, empty)
 
 

@@ -19,6 +19,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, wraps
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from tracekit.capture.emit import Emitter, Lane, close_entry, nothing
-from tracekit.capture.frames import never_compiled
+from tracekit.capture.frames import never_compiled, replaced
 from tracekit.capture.marks import Switch, all_tensors, unobserved, unwrapped
 from tracekit.markers import formatting
 
@@ -446,11 +447,12 @@ def _wrap_checkpoints() -> None:
 def _watched(hook: type) -> type:
     class Watched(hook):  # type: ignore[misc]
         def __enter__(self) -> Any:  # noqa: ANN401 - as torch's
-            self._ends = _recomputation_begins()
+            self._recomputation = _recomputation()
+            self._recomputation.__enter__()
             return super().__enter__()
 
         def __exit__(self, *raised: object) -> Any:  # noqa: ANN401
-            _recomputation_ends(self._ends)
+            self._recomputation.__exit__(None, None, None)
             return super().__exit__(*raised)
 
     return Watched
@@ -459,35 +461,24 @@ def _watched(hook: type) -> type:
 def _watched_reentrant(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def watched(ctx: Any, *gradients: Any) -> Any:  # noqa: ANN401 - as torch's
-        function = ctx.run_function
-
-        def run(*args: Any) -> Any:  # noqa: ANN401
-            ends = _recomputation_begins()
-            try:
-                return function(*args)
-            finally:
-                _recomputation_ends(ends)
-
-        ctx.run_function = run
-        try:
+        with replaced(ctx, "run_function", _recomputation()(ctx.run_function)):
             return backward(ctx, *gradients)
-        finally:
-            ctx.run_function = function
 
     return watched
 
 
-def _recomputation_begins() -> list[Callable[[], object]]:
+@contextmanager
+def _recomputation() -> Iterator[None]:
+    ends: list[Callable[[], object]] = []
     try:
-        return [track.recomputation_begins() for track in _watching.copy()]
+        ends = [track.recomputation_begins() for track in _watching.copy()]
     except Exception:  # noqa: BLE001
         _LOG.debug("cannot mark what a checkpoint runs again", exc_info=True)
-        return []
-
-
-def _recomputation_ends(ends: list[Callable[[], object]]) -> None:
     try:
-        for end in ends:
-            end()
-    except Exception:  # noqa: BLE001
-        _LOG.debug("cannot end the mark of what a checkpoint ran again", exc_info=True)
+        yield
+    finally:
+        try:
+            for end in ends:
+                end()
+        except Exception:  # noqa: BLE001
+            _LOG.debug("cannot end the mark of what a checkpoint ran again", exc_info=True)

@@ -13,10 +13,9 @@ import torch
 from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.emit import epoch, nvtx_emitter
 from tracekit.capture.ending import Ending
-from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.program import Settings
 from tracekit.capture.run import exit_code, load, run
-from tracekit.capture.schedule import attempt, data_markers, on_graph_capture, wait_for_gpu
+from tracekit.capture.schedule import attempt, on_graph_capture, wait_for_gpu
 from tracekit.capture.steps import operator_markers
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight.nsys import WINDOW
@@ -25,9 +24,9 @@ from tracekit.nsight.nsys import WINDOW
 class NvtxWindow:
     """The range that makes nsys record. nsys accepts only one."""
 
-    def __init__(self, sent: SentCalls) -> None:
+    def __init__(self, folder: Path) -> None:
         self.warnings: list[str] = []
-        self._sent = sent
+        self.sent = SentCalls(folder)
         self._end: Callable[[], object] | None = None
         self._closed = False
 
@@ -37,7 +36,7 @@ class NvtxWindow:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             self._end = _started()
-            self._sent.open()
+            self.sent.open()
             epoch.begin()
 
     def drop(self) -> None:
@@ -47,14 +46,14 @@ class NvtxWindow:
         """Waits for the GPU and stops recording. If that fails, nsys records until the process ends."""
         if self._end is not None:
             end, self._end, self._closed = self._end, None, True
-            self._sent.close()
+            self.sent.close()
             wait_for_gpu(self.warnings)
             attempt(end, "nsys could not be told to stop recording, so it went on", self.warnings)
 
     def forked(self) -> None:
         """Leaves the range to the process that has opened it."""
         self._end, self._closed = None, True
-        self._sent.forked()
+        self.sent.forked()
 
 
 def _started() -> Callable[[], object]:
@@ -68,22 +67,24 @@ def _started() -> Callable[[], object]:
 def main(argument: str) -> int:
     """Runs the target that the parent asks for. Returns the target's exit code."""
     spec, arguments, settings, outcome_file = json.loads(argument)
-    sent = SentCalls(Path(outcome_file).parent)
-    window = NvtxWindow(sent)
+    window = NvtxWindow(Path(outcome_file).parent)
     figures: dict[str, int] = {}
     outcome: dict[str, object] = {"warnings": window.warnings, "figures": figures}
     code, process = 1, os.getpid()  # 1 is Python's own exit code for exceptions that are not caught below
 
     def finish() -> None:
         window.close()
-        sent.leave(dict, [])
+        window.sent.leave(lambda _warnings: {})
         if os.getpid() == process:  # processes that the target forked do not report
             _write_outcome(Path(outcome_file), outcome)
 
     ending = Ending(finish, window.forked)
-    sent.opens = ending.watch_termination
+    window.sent.opens = ending.watch_termination
     try:
-        _run_target(spec, tuple(arguments), Settings.of_json(settings), window, figures)
+        # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
+        with on_graph_capture(window.open), window.sent.marks():
+            operators = operator_markers() if settings["ops"] else nullcontext()
+            run(load(spec, tuple(arguments)), Settings.of_json(settings), window, operators, figures)
         code = 0
     except TracekitError as error:
         outcome |= {"problem": str(error), "usage": isinstance(error, UsageError)}
@@ -96,15 +97,6 @@ def main(argument: str) -> int:
         outcome["exit_code"] = code
         ending.finish()
     return code
-
-
-def _run_target(
-    spec: str, arguments: tuple[str, ...], settings: Settings, window: NvtxWindow, figures: dict[str, int]
-) -> None:
-    operators = operator_markers() if settings.ops else nullcontext()
-    # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
-    with on_graph_capture(window.open), data_markers(), maps_of_recording():
-        run(load(spec, arguments), settings, window, operators, figures)
 
 
 def _write_outcome(path: Path, outcome: dict[str, object]) -> None:

@@ -80,8 +80,7 @@ def required_nvtx() -> Any:  # noqa: ANN401 - has no types
     try:
         import nvtx  # noqa: PLC0415 - needed only to record
     except ImportError as error:
-        message = "markers need the nvtx package: pip install nvtx"
-        raise UsageError(message) from error
+        raise UsageError("markers need the nvtx package: pip install nvtx") from error
     return nvtx
 
 
@@ -94,7 +93,7 @@ class Nvtx:
     """
 
     def __init__(self) -> None:
-        self.lane = new_lane()
+        self.lane = Lane([])
         #: Whether the package emits nothing because the tool did not answer its question.
         self.refused = False
         #: Whether we have checked that a tool listens, and warned if none does.
@@ -172,7 +171,7 @@ class Itt:
 
         if not itt.is_available():  # type: ignore[no-untyped-call]
             raise UsageError("this build of torch has no ITT support; use NVTX instead")
-        self.lane = new_lane()
+        self.lane = Lane([])
         self.close: Callable[[], object] = itt.range_pop
         self._push = itt.range_push
 
@@ -185,7 +184,7 @@ class NullEmitter:
     """Drops all ranges."""
 
     def __init__(self) -> None:
-        self.lane = new_lane()
+        self.lane = Lane([])
         self.close: Callable[[], object] = nothing
 
     def opener(self, _text: str, /) -> Callable[[], object]:
@@ -205,7 +204,7 @@ class MemoryEmitter:
     """Keeps ranges in memory: for tests, and to inspect markers without a profiler."""
 
     def __init__(self) -> None:
-        self.lane = new_lane()
+        self.lane = Lane([])
         self.events: list[Event] = []
         self.close: Callable[[], object] = partial(self._note, None)
 
@@ -215,11 +214,6 @@ class MemoryEmitter:
 
     def _note(self, text: str | None) -> None:
         self.events.append(Event(text, threading.get_ident(), time.perf_counter_ns()))
-
-
-def new_lane() -> Lane:
-    """A new lane; every emitter has its own."""
-    return Lane([])
 
 
 @cache

@@ -45,8 +45,6 @@ _MEMCPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _MEMSET = re.compile(r"Memset(?: \((\w+)\))?")
 _EVALUATION = "autograd::engine::evaluate_function: "
 _NEVER = 2**63
-#: Times by thread.
-Times = dict[int, "array[int]"]
 _PIECE_BYTES = 4 << 20
 _EVENTS = b'"traceEvents": ['
 #: Ends of an event that another one follows, and of the list of events.
@@ -276,7 +274,7 @@ class _Evaluations:
 
     def __init__(self) -> None:
         self._evaluations: list[_Evaluation] = []
-        self._changes: Times = {}
+        self._changes: dict[int, array[int]] = {}
 
     def operator_added(self, name: str, operators: IntegerRows, copies: IntegerRows | None) -> None:
         """Notes the last row of the operators, if it is an evaluation, and the last row of those that copy it."""
@@ -328,16 +326,10 @@ def trace_in(path: Path, progress: Callable[[int], object] = bool) -> Row:
     with path.open("rb") as file:
         head = file.read(_PIECE_BYTES)
     base = _BASE.search(head)
-    about = {"baseTimeNanoseconds": int(base[1]) if base else 0, "traceEvents": _events(path, progress)}
-    return _metadata(head.partition(_EVENTS)[0]) | about
-
-
-def _metadata(head: bytes) -> Row:
-    try:
-        metadata: Row = json.loads(head.rstrip().rstrip(b",") + b"}")
-    except ValueError:
-        return {}
-    return metadata
+    about: Row = {}
+    with suppress(ValueError):
+        about = json.loads(head.partition(_EVENTS)[0].rstrip().rstrip(b",") + b"}")
+    return about | {"baseTimeNanoseconds": int(base[1]) if base else 0, "traceEvents": _events(path, progress)}
 
 
 def _events(path: Path, progress: Callable[[int], object]) -> Iterator[Row]:
@@ -403,9 +395,8 @@ def keep_chrome_trace(processes: Sequence[ProcessTrace], rows: Rows, place: Path
 
 def _write(processes: Sequence[ProcessTrace], rows: Rows, place: Path) -> None:
     first, *others = (process.trace for process in processes)
-    about = {name: value for name, value in first.items() if name != "traceEvents"}
-    if others:
-        about = {name: value for name, value in about.items() if name not in _OF_ONE_PROCESS}
+    left_out = ("traceEvents", *(_OF_ONE_PROCESS if others else ()))
+    about = {name: value for name, value in first.items() if name not in left_out}
     with whole_file(place) as partial, gzip.open(partial, "wb", _LEVEL) as file:
         file.write(_lines([about])[:-1] + b',"traceEvents":[')
         events, separator = _events_of_all(processes, iter(rows.operators.values("start"))), b"\n"

@@ -76,20 +76,8 @@ class Marks:
     """The marks of one module."""
 
     __slots__ = (
-        "__weakref__",
-        "call_openers",
-        "called",
-        "close",
-        "emitter",
-        "generation",
-        "lane",
-        "opener",
-        "path",
-        "recompute_openers",
-        "result_openers",
-        "switch",
-        "unmarked",
-        "wraps",
+        *("__weakref__", "call_openers", "called", "close", "emitter", "generation", "lane", "opener", "path"),
+        *("recompute_openers", "result_openers", "switch", "unmarked", "wraps"),
     )
 
     def __init__(self, path: str, switch: Switch, emitter: Emitter, *, wraps: int = 0) -> None:
@@ -386,8 +374,7 @@ _NORM = {"num_features": "num_features", "epsilon": "eps", "momentum": "momentum
 
 #: Settings by type of layer: name in the marker (as in vLLM's) → attribute. The first match counts.
 _SETTINGS: tuple[tuple[tuple[type[nn.Module], ...], Mapping[str, str]], ...] = (
-    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CONVOLUTION),
-    ((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _CONVOLUTION),
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _CONVOLUTION),
     ((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), {**_POOL, **_same("dilation", "ceil_mode")}),
     ((nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), {**_POOL, **_same("ceil_mode", "count_include_pad")}),
     ((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), _same("output_size")),

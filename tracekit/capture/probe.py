@@ -13,28 +13,20 @@ MARKER, OWN = "tracekit doctor: a marker", "tracekit doctor: a range"
 def main(problem_file: str) -> int:
     """Emits one of each. If the nvtx package refuses one, writes the reason to the file, in one line."""
     try:
-        _as_capture()
-        _as_others()
+        emitter = nvtx_emitter()
+        end = emitter.start(WINDOW)
+        emitter.opener(MARKER)()
+        emitter.close()
+        end()
+        import nvtx  # noqa: PLC0415 - if it is missing, the emitter has already reported what to do
+
+        nvtx.push_range(OWN)
+        nvtx.pop_range()
     except Exception as error:  # noqa: BLE001 - whatever it raises
         reason = " ".join(str(error).split())
         Path(problem_file).write_text(f"{type(error).__name__}: {reason}", "utf-8")
         return 1
     return 0
-
-
-def _as_capture() -> None:
-    emitter = nvtx_emitter()
-    end = emitter.start(WINDOW)
-    emitter.opener(MARKER)()
-    emitter.close()
-    end()
-
-
-def _as_others() -> None:
-    import nvtx  # noqa: PLC0415 - if it is missing, the emitter has already reported what to do
-
-    nvtx.push_range(OWN)
-    nvtx.pop_range()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
-from tracekit.capture.emit import epoch, new_lane
+from tracekit.capture.emit import Lane, epoch
 from tracekit.capture.kineto import NUMBERED, ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
 from tracekit.capture.rows import Rows, Span
 from tracekit.capture.schedule import wait_for_gpu
@@ -43,7 +43,7 @@ class ProfilerEmitter:
     """Emits markers to torch.profiler, as the index of their text among the distinct texts."""
 
     def __init__(self) -> None:
-        self.lane = new_lane()
+        self.lane = Lane([])
         self.texts: list[str] = []
         self.opened = count()
         self._numbers: dict[str, int] = {}
@@ -267,11 +267,8 @@ def _end_ranges() -> None:
 
 
 def _new_profile(*, record_shapes: bool, gpu: bool) -> profile:
-    activities = [ProfilerActivity.CPU]
-    if gpu:
-        activities.append(ProfilerActivity.CUDA)
     return profile(
-        activities=activities,
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])],
         record_shapes=record_shapes,
         acc_events=True,
         experimental_config=_ExperimentalConfig(profile_all_threads=True),

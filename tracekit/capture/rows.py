@@ -3,7 +3,7 @@
 import os
 import platform
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,19 +20,11 @@ Row = dict[str, Any]
 Span = tuple[int, int]
 
 #: Nsight's numbers and labels for CUpti_ActivityMemcpyKind and, less one, for CUpti_ActivityMemoryKind.
-COPY_LABELS = {
-    0: "Unknown",
-    1: "Host-to-Device",
-    2: "Device-to-Host",
-    3: "Host-to-Array",
-    4: "Array-to-Host",
-    5: "Array-to-Array",
-    6: "Array-to-Device",
-    7: "Device-to-Array",
-    8: "Device-to-Device",
-    9: "Host-to-Host",
-    10: "Peer-to-Peer",
-}
+_COPIES = (
+    *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array"),
+    *("Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer"),
+)
+COPY_LABELS = dict(enumerate(_COPIES))
 MEMORY_LABELS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 #: Version of the nsys export schema that the recorder's files follow (that of Nsight Systems 2023.4.4).
 _SCHEMA = "3.7.2"
@@ -148,8 +140,8 @@ def empty_description() -> Description:
 def machine_tables(rows: Rows, processes: Sequence[Description]) -> dict[str, list[Row]]:
     """Everything in a report that is not an event, by name of table, given the processes that were recorded."""
     tables = {
-        "META_DATA_EXPORT": _pairs(_exporter()),
-        "TARGET_INFO_SYSTEM_ENV": _pairs(processes[0]["system"]),
+        "META_DATA_EXPORT": named(_exporter()),
+        "TARGET_INFO_SYSTEM_ENV": named(processes[0]["system"]),
         "TARGET_INFO_SESSION_START_TIME": [_session(rows.started_utc_ns)],
         "PROCESSES": list({process["process"]["pid"]: process["process"] for process in processes}.values()),
     }
@@ -241,7 +233,8 @@ def _process() -> Row:
     return {"globalPid": global_tid(pid, 0), "pid": pid, "name": name}
 
 
-def _pairs(values: dict[str, str]) -> list[Row]:
+def named(values: Mapping[str, object]) -> list[Row]:
+    """Values by name as rows."""
     return [{"name": name, "value": value} for name, value in values.items()]
 
 

@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import thread as pools
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from statistics import median
@@ -32,7 +31,7 @@ from torch import nn
 
 from tracekit.capture.attach import marks_on
 from tracekit.capture.emit import nothing
-from tracekit.capture.frames import failed_call
+from tracekit.capture.frames import failed_call, replaced
 from tracekit.capture.garbage import collection_markers
 from tracekit.capture.marks import Tensors, all_tensors, call_tensors, marker_tensors, unwrapped
 from tracekit.capture.program import Compiling, Marking, Settings, marked_program
@@ -127,11 +126,10 @@ def _why_nothing(target: Target, begun: int, warmup: int) -> str:
     return f"called no module, so nothing was recorded; {advice}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
+class _Program(NamedTuple):
     model: nn.Module
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = {}
 
 
 def _program(spec: str, result: object) -> _Program:
@@ -184,21 +182,22 @@ def _timed(program: _Program, settings: Settings) -> int:
 def _backward(output: object) -> None:
     differentiable = [tensor for tensor in all_tensors(output) or () if tensor.requires_grad]
     if not differentiable:
-        message = "no output of the model requires a gradient; remove --backward"
-        raise CaptureError(message)
+        raise CaptureError("no output of the model requires a gradient; remove --backward")
     sum(tensor.float().sum() for tensor in differentiable).backward()  # type: ignore[union-attr]
 
 
 def _run_compiled_steps(job: _Run, compiling: Compiling) -> dict[str, int]:
     """As :func:`_run_steps`, with the model compiled. Graph captures happen inside the window, compiling outside."""
-    from tracekit.capture.compile import compile_model, counters  # noqa: PLC0415 - Dynamo and Inductor are slow to import
+    # Dynamo and Inductor are slow to import.
+    from tracekit.capture.compile import compile_model, counters  # noqa: PLC0415
+    from tracekit.capture.compile.cudagraph import graph_captures_on_hold  # noqa: PLC0415
 
     target, settings, window, _ = job
     program = _program_to_compile(target)
     before = counters.snapshot()
     backend = compiling.piecewise()
-    program = replace(program, model=compile_model(program.model, backend.config, backend=backend))
-    with errors_in_one_line(target.spec, target.file), without_graph_captures():
+    program = program._replace(model=compile_model(program.model, backend.config, backend=backend))
+    with errors_in_one_line(target.spec, target.file), graph_captures_on_hold():
         _timed(program, settings)
     if backend.missing_operators:
         raise CaptureError(f"{target.spec}: {backend.missing_operators}")
@@ -218,17 +217,7 @@ def _program_to_compile(target: Target) -> _Program:
     return _program(target.spec, result)
 
 
-@contextmanager
-def without_graph_captures() -> Iterator[None]:
-    """While the block runs, code is compiled but no CUDA graph is captured or replayed."""
-    from tracekit.capture.compile.cudagraph import graph_captures_on_hold  # noqa: PLC0415 - slow to import
-
-    with graph_captures_on_hold():
-        yield
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """Something to run: ``call`` may return ``(model, inputs)``, else ``model`` does, if there is such a function."""
 
     spec: str
@@ -362,8 +351,7 @@ def _from_package(place: str) -> ModuleType:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{place}.".startswith(f"{error.name}."):
-            message = f"{place}: module not found; {EXPECTED}"
-            raise CaptureError(message) from None
+            raise CaptureError(f"{place}: module not found; {EXPECTED}") from None
         raise
 
 
@@ -392,10 +380,6 @@ def _did_you_mean(name: str, owner: object) -> str:
 
 
 def _script(place: str, arguments: tuple[str, ...]) -> None:
-    arguments_before = sys.argv
-    sys.argv = [place, *arguments]
     sys.path.insert(0, str(Path(place).resolve().parent))
-    try:
+    with replaced(sys, "argv", [place, *arguments]):
         runpy.run_path(place, run_name="__main__")
-    finally:
-        sys.argv = arguments_before

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from itertools import count, islice
 from threading import RLock
 from typing import Any, NamedTuple, Protocol, Self
@@ -98,8 +98,7 @@ class Schedule:
         What begins on other threads while the window opens waits, as the profiler may take seconds to start.
         """
         with self._opening:
-            if self.by is None:
-                self.by = by
+            self.by = by if self.by is None else self.by
             if self.by is not by:
                 return
             self.begun += 1
@@ -229,13 +228,6 @@ class StepStarts:
         return True
 
 
-@contextmanager
-def on_graph_capture(listener: Callable[[], object]) -> Iterator[None]:
-    """While the block runs, calls the listener before every graph capture, however it is made."""
-    with _before_each_call("capture_begin", listener):
-        yield
-
-
 @dataclass(slots=True)
 class GraphCounts:
     """Numbers of graphs that torch captured and replayed, by the recording window open at the time; 0 means none."""
@@ -253,7 +245,7 @@ def counted_graphs(window: Callable[[], int]) -> Iterator[GraphCounts]:
     """Counts torch's graphs while the block runs, by the number of the open window; 0 if none is."""
     counts = GraphCounts()
     captured, replayed = (lambda: counts.captured.update([window()])), (lambda: counts.replayed.update([window()]))
-    with _before_each_call("capture_begin", captured), _before_each_call("replay", replayed):
+    with on_graph_capture(captured), _before_each_call("replay", replayed):
         yield counts
 
 
@@ -267,6 +259,10 @@ def _before_each_call(method: str, listener: Callable[[], object]) -> Iterator[N
 
     with replaced(torch.cuda.CUDAGraph, method, observed):
         yield
+
+
+#: While the block runs, calls a listener before every graph capture, however it is made.
+on_graph_capture = partial(_before_each_call, "capture_begin")
 
 
 class _Begins(Protocol):
@@ -408,14 +404,13 @@ class TrainingMarkers:
         self._versions: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
         self._numbers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._optimizers_known = False
-        self._watching = ExitStack()
 
     def __enter__(self) -> Self:
-        self._watching.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
+        self._watching = register_optimizer_step_pre_hook(self._optimizer_steps)
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self._watching.close()
+        self._watching.remove()
 
     @never_compiled
     def _optimizer_steps(self, *_: object) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
 from typing import Any, Self
@@ -83,26 +84,18 @@ def steps_awaited() -> bool:
     return bool(_listeners)
 
 
+@dataclass(eq=False, repr=False)
 class Step:
     """One iteration, as a context manager. ``index`` is its number, once it has begun."""
 
-    def __init__(
-        self,
-        name: str,
-        kind: str | None,
-        sizes: dict[str, int | None],
-        requester: str,
-        counter: StepCounter,
-        emitter: Emitter,
-    ) -> None:
-        self.index: int | None = None
-        self._ended = False
-        self._name = name
-        self._kind = kind
-        self._sizes = sizes
-        self._requester = requester
-        self._counter = counter
-        self._emitter = emitter
+    _name: str
+    _kind: str | None
+    _sizes: dict[str, int | None]
+    _requester: str
+    _counter: StepCounter
+    _emitter: Emitter
+    index: int | None = field(default=None, init=False)
+    _ended: bool = field(default=False, init=False)
 
     def __enter__(self) -> Self:
         before = self._counter.count

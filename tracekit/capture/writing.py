@@ -2,10 +2,11 @@
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tracekit.capture.rows import Description, Rows, machine_tables, named
 from tracekit.errors import CaptureError
 from tracekit.progress import Progress
 
@@ -56,6 +57,13 @@ class Writing:
     def rewritten(self, count: int) -> None:
         """So many more bytes became part of the Chrome trace."""
         self._advance(_REWRITING_S * count / self._bytes)
+
+    def report(self, report: Path, rows: Rows, about: Sequence[Description], figures: Mapping[str, int]) -> None:
+        """Writes the rows of processes, and what recording them cost."""
+        from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
+
+        tables = rows.tables() | machine_tables(rows, about) | {"TRACEKIT_RECORDER": named(figures)}
+        nsight_file.write(report, tables, self.inserted)
 
     def inserted(self, share: float) -> None:
         """This share of the rows was written just now."""

@@ -243,12 +243,12 @@ def run_pieces() -> None:
     """Compiles in the first step; captures and replays in the later ones, each with an input at another address."""
     from tracekit.capture import step  # noqa: PLC0415 - scripts do without
     from tracekit.capture.compile import counters  # noqa: PLC0415 - as above
-    from tracekit.capture.run import without_graph_captures  # noqa: PLC0415 - as above
+    from tracekit.capture.compile.cudagraph import graph_captures_on_hold  # noqa: PLC0415 - as above
 
     plain, model = pieces()
     inputs = [plain.example() for _ in range(4)]
     before = counters.snapshot()
-    with step("compile"), without_graph_captures():
+    with step("compile"), graph_captures_on_hold():
         model(inputs[0])  # before the plain model, which would take its name
         expected = [plain(x) for x in inputs]
         synchronize()

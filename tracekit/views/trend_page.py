@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections import defaultdict
 from itertools import groupby
 
 import numpy as np
@@ -41,16 +42,13 @@ _PAGE = """<!DOCTYPE html>
 
 def page(trend: Trend) -> bytes:
     """The page: modules that changed first, then those with the most time."""
-    changes: dict[tuple[str, str], list[Change]] = {}
+    changes: defaultdict[tuple[str, str], list[Change]] = defaultdict(list)
     for one in trend.changes:
-        changes.setdefault((one.module.step, one.module.path), []).append(one)
+        changes[one.module.step, one.module.path].append(one)
     order = sorted(trend.modules, key=lambda module: (module.step, module.path) not in changes)
     left_out = [f"{len(order) - MODULES:,} {trend.node}s of less time are left out."] if len(order) > MODULES else []
     several = several_steps(trend)
-    lines = [
-        _row(trend, module, changes.get((module.step, module.path), []), with_step=several)
-        for module in order[:MODULES]
-    ]
+    lines = [_row(trend, one, changes[one.step, one.path], with_step=several) for one in order[:MODULES]]
     text = _PAGE.format(
         title=_escaped(f"{trend.runs[0].name} to {trend.runs[-1].name}"),
         digest=digest(_STYLE),

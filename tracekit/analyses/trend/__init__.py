@@ -204,10 +204,8 @@ def _of_clocks(runs: list[Run], machine: Ints, shifts: Floats, differing: list[i
     for columns in (np.flatnonzero(machine == one) for one in np.unique(machine)):
         for run, change in zip(columns[1:].tolist(), np.expm1(np.diff(shifts[columns])).tolist(), strict=True):
             if abs(change) > THRESHOLD:
-                speed, share = "slower" if change > 0 else "faster", _percent(abs(change))
-                notes.append(
-                    f"All together are {share} {speed} from {runs[run].name} on: clocks, no change of a module."
-                )
+                away = f"{_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
+                notes.append(f"All together are {away} from {runs[run].name} on: clocks, no change of a module.")
     return notes
 
 

@@ -88,12 +88,15 @@ class Series:
             check_hierarchies(compared.dataset, run.dataset)
             if run.work.steps:
                 self._properties &= common_properties(run.dataset)
-            runs.append(Run(_name(place), _started(run.dataset), place, run.work.steps, _machine(run.dataset)))
+            runs.append(_run(run, place))
         assert compared is not None, "patterns that match nothing are refused"
         self.first = compared.dataset
-        self.runs = self._in_order(_distinguished(_with_enough(runs)))
+        self.runs = self._in_order(_told_apart(runs))
         self._with_steps = any(one.steps for one in runs)
-        self._note_steps()
+        if not self._with_steps:
+            self.notes.append("No run has steps: totals are compared.")
+        elif without := [run.name for run in self.runs if not run.steps]:
+            self.notes.append(f"{listed(without)}: no work in steps, so left out.")
 
     def medians(self, progress: Progress) -> Iterator[pd.DataFrame]:
         """Of each run the medians over steps: a row for each kind and size of steps and module.
@@ -120,13 +123,13 @@ class Series:
         code = np.array([place[name] for name in [*names, UNATTRIBUTED, WHOLE]], np.int64)
         alikes, parts = Words(), []
         for part in dataset.by_report():
-            times = _times(part, modules, code, steps=self._with_steps)
-            alike = np.zeros_like(times.step)
+            own, path, step, ns = _times(part, modules, code, steps=self._with_steps)
+            alike = np.zeros_like(step)
             if self._with_steps:
                 kinds = step_kinds(part, self._properties)
-                at = positions(times.step, np.asarray(kinds.index, np.int64))
+                at = positions(step, np.asarray(kinds.index, np.int64))
                 alike = alikes.codes(Labels(at, kinds["alike"].tolist()))
-            parts.append((times.own, times.path, alike, times.step, times.ns))
+            parts.append((own, path, alike, step, ns))
         *keys, ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         (own, path, alike, _), (ns,) = sums_by(keys, (ns,))
         key, first = grouped((own, path, alike))
@@ -144,24 +147,12 @@ class Series:
             return runs
         return sorted(runs, key=lambda run: run.started_utc_ns or 0)
 
-    def _note_steps(self) -> None:
-        if not self._with_steps:
-            self.notes.append("No run has steps: totals are compared.")
-        elif without := [run.name for run in self.runs if not run.steps]:
-            self.notes.append(f"{listed(without)}: no work in steps, so left out.")
 
+def _times(dataset: Dataset, modules: Hierarchy, code: Rows, *, steps: bool) -> tuple[Ints, Ints, Ints, Ints]:
+    """Of a report 1 for own times and 0 for those with modules below, numbers of names, steps, and times.
 
-class _Times(NamedTuple):
-    """Times by step and path, whose numbers are those of names; ``own`` is 1 for those without modules below."""
-
-    own: Ints
-    path: Rows
-    step: Ints
-    ns: Ints
-
-
-def _times(dataset: Dataset, modules: Hierarchy, code: Rows, *, steps: bool) -> _Times:
-    """The times of modules in each step of a report, and after those in ``code`` of work without one, and of all."""
+    After the modules, ``code`` has the numbers for work without one, and for all.
+    """
     work = weighted_kernels(dataset, ["module_id", "step_id", "dur_ns"])
     step = integers(work, "step_id").astype(np.int64) if steps else np.zeros(work.num_rows, np.int64)
     rows = np.flatnonzero(step >= 0)
@@ -174,7 +165,7 @@ def _times(dataset: Dataset, modules: Hierarchy, code: Rows, *, steps: bool) -> 
     is_own = np.repeat([0, 0, 0, 1, 1], [group.node.size for group in groups])
     node, step, ns = (np.concatenate(columns) for columns in zip(*groups, strict=True))
     (is_own, path, step), (ns,) = sums_by((is_own, code[node], step), (ns,))
-    return _Times(is_own, path, step, ns)
+    return is_own, path, step, ns
 
 
 def datasets_in(given: Sequence[Given]) -> list[Location]:
@@ -189,32 +180,20 @@ def datasets_in(given: Sequence[Given]) -> list[Location]:
     return list(dict.fromkeys(found))
 
 
-def _started(dataset: Dataset) -> int | None:
-    entries = dataset.manifest.get("reports", [dataset.manifest])
-    known = [start for entry in entries if (start := entry["source"].get("started_utc_ns")) is not None]
-    return min(known, default=None)
-
-
-def _machine(dataset: Dataset) -> tuple[tuple[str, ...], ...]:
-    entries = dataset.manifest.get("reports", [dataset.manifest])
+def _run(run: Compared, place: Location) -> Run:
+    entries = run.dataset.manifest.get("reports", [run.dataset.manifest])
+    starts = [start for entry in entries if (start := entry["source"].get("started_utc_ns")) is not None]
     models = {device.get("name") or "" for entry in entries for device in entry.get("devices", [])}
     hosts = {entry["source"].get("host") or "" for entry in entries}
-    return tuple(sorted(models)), tuple(sorted(hosts))
+    name = (place.name or str(place)).removesuffix(SUFFIX)
+    return Run(name, min(starts, default=None), place, run.work.steps, (tuple(sorted(models)), tuple(sorted(hosts))))
 
 
-def _with_enough(runs: list[Run]) -> list[Run]:
-    """Runs whose hosts have too few of them are compared with all such on the same model of GPU."""
-    times = Counter(run.machine for run in runs)
-    return [run if times[run.machine] >= LEAST_RUNS else run._replace(machine=run.machine[:1]) for run in runs]
-
-
-def _name(place: Location) -> str:
-    return (place.name or str(place)).removesuffix(SUFFIX)
-
-
-def _distinguished(runs: list[Run]) -> list[Run]:
-    times = Counter(run.name for run in runs)
-    return [run if times[run.name] == 1 else run._replace(name=str(run.place)) for run in runs]
+def _told_apart(runs: list[Run]) -> list[Run]:
+    """Runs of one name by their places; those of hosts with few runs are of one machine if their models of GPU are."""
+    names, machines = Counter(run.name for run in runs), Counter(run.machine for run in runs)
+    runs = [run if names[run.name] == 1 else run._replace(name=str(run.place)) for run in runs]
+    return [run if machines[run.machine] >= LEAST_RUNS else run._replace(machine=run.machine[:1]) for run in runs]
 
 
 def listed(names: Sequence[str]) -> str:

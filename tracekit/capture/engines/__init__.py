@@ -6,15 +6,11 @@ add the module to ``ENGINES``, and a recording to ``tests/capture/test_engines.p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from tracekit.capture.engines import nsys_profile, torch_profiler
+from tracekit.capture.engines.base import Engine
 from tracekit.errors import CaptureError, UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from tracekit.capture.engines.base import Engine
 
 ENGINES: tuple[Engine, ...] = (nsys_profile, torch_profiler)
 AUTO = "auto"

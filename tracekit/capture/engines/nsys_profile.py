@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -51,15 +52,11 @@ def record(job: Job) -> Outcome:
 
 
 def _child_outcome(path: Path) -> dict[str, Any]:
-    try:
-        outcome: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return outcome
+    with suppress(OSError, ValueError):
+        return dict(json.loads(path.read_text()))
+    return {}
 
 
 def _problem(outcome: dict[str, Any]) -> TracekitError | None:
-    if not outcome.get("problem"):
-        return None
     kind = UsageError if outcome.get("usage") else CaptureError
-    return kind(outcome["problem"])
+    return kind(outcome["problem"]) if outcome.get("problem") else None

@@ -11,7 +11,7 @@ from tracekit.capture.engines.base import Job, Outcome
 from tracekit.capture.frames import replaced
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.rows import describe_process, machine_tables
+from tracekit.capture.rows import describe_process
 from tracekit.capture.run import exit_code, load, run
 from tracekit.capture.schedule import GraphCounts, counted_graphs
 from tracekit.capture.writing import INTERRUPTED, say, say_stopped, writing
@@ -82,7 +82,11 @@ def _written(
         message = f"{job.target}: exited with code {code} before anything was recorded"
         raise problem or CaptureError(message, code or 1)
     counts = {name: value for name, value in figures.items() if name.startswith("modules_")}
-    _write(job, recorder, graphs.figures(recorder.windows) | counts)
+    counts = graphs.figures(recorder.windows) | counts
+    with writing(job.progress, chrome_trace=job.chrome_trace is not None) as steps:
+        rows = recorder.rows(job.chrome_trace, steps)
+        process = describe_process(recorder.warnings, on_device=rows.on_device)
+        steps.report(job.report, rows, [process], {**recorder.figures, **counts})
     return Outcome(code, problem, {**recorder.figures, **figures}, tuple(recorder.warnings))
 
 
@@ -98,14 +102,3 @@ def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _write(job: Job, recorder: Recorder, graphs: Mapping[str, int]) -> None:
-    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
-
-    with writing(job.progress, chrome_trace=job.chrome_trace is not None) as steps:
-        rows = recorder.rows(job.chrome_trace, steps)
-        figures = [{"name": name, "value": value} for name, value in {**recorder.figures, **graphs}.items()]
-        process = describe_process(recorder.warnings, on_device=rows.on_device)
-        tables = rows.tables() | machine_tables(rows, [process]) | {"TRACEKIT_RECORDER": figures}
-        nsight_file.write(job.report, tables, steps.inserted)

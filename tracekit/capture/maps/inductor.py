@@ -242,14 +242,9 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-@contextmanager
-def active_graph(traced: Traced | None) -> Iterator[None]:
+def active_graph(traced: Traced | None) -> AbstractContextManager[None]:
     """While the block runs, what Inductor compiles or loads on this thread is code of this graph."""
-    before, _thread.traced = _thread.traced, traced or _thread.traced
-    try:
-        yield
-    finally:
-        _thread.traced = before
+    return replaced(_thread, "traced", traced or _thread.traced)
 
 
 def patch_compile(original: Any) -> Callable[..., Any]:  # noqa: ANN401 - any callable
@@ -358,11 +353,8 @@ def patch_piece(original: Any) -> Callable[..., Any]:  # noqa: ANN401
     """Notes that code is compiled or loaded which an engine may run as several equal pieces of a graph."""
 
     def piece(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        before, _thread.shared = _thread.shared, True
-        try:
+        with replaced(_thread, "shared", True):  # noqa: FBT003
             return original(*args, **kwargs)
-        finally:
-            _thread.shared = before
 
     return piece
 

@@ -15,17 +15,11 @@ from tracekit.capture.maps.traced import module_text
 
 #: Where the two factors are among the arguments of an operator that multiplies.
 _FACTORS = {
-    "aten.mm": (0, 1),
-    "aten.bmm": (0, 1),
+    **dict.fromkeys(("aten.mm", "aten.bmm", "aten._scaled_mm", "aten._int_mm", "aten.convolution"), (0, 1)),
+    **dict.fromkeys(("mkldnn._linear_pointwise", "mkldnn._convolution_pointwise", "mkl._mkl_linear"), (0, 1)),
     "aten.addmm": (1, 2),
     "aten.baddbmm": (1, 2),
-    "aten._scaled_mm": (0, 1),
-    "aten._int_mm": (0, 1),
-    "aten.convolution": (0, 1),
     "aten.convolution_backward": (0, 2),
-    "mkldnn._linear_pointwise": (0, 1),
-    "mkldnn._convolution_pointwise": (0, 1),
-    "mkl._mkl_linear": (0, 1),
 }
 #: The factors of the two products that Inductor has one call of a library add up.
 _SUM_OF_PRODUCTS = "mm_plus_mm"

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -34,12 +35,10 @@ _MOST_SIZES = 32
 class _Running(threading.local):
     """The graph of the piece that runs on this thread; pieces may share code."""
 
-    def __init__(self) -> None:
-        self.traced: Traced | None = None
+    traced: Traced | None = None
 
 
 _running = _Running()
-
 
 #: Whether runs of compiled graphs are marked.
 switch = Switch(on=False)
@@ -133,14 +132,12 @@ class UnmappedRuns:
             emitter.close()
 
 
+@dataclass(slots=True)
 class _EmittedMap:
-    __slots__ = ("emitted_ns", "map_id", "openers", "root")
-
-    def __init__(self, root: str, map_id: str, openers: list[Callable[[], object]]) -> None:
-        self.root = root
-        self.map_id = map_id
-        self.openers = openers
-        self.emitted_ns = 0
+    root: str
+    map_id: str
+    openers: list[Callable[[], object]]
+    emitted_ns: int = 0
 
     def emit(self, emitter: Emitter) -> None:
         self.emitted_ns = time.monotonic_ns()
@@ -305,11 +302,7 @@ def running_uncompiled(
     runs = Runs(
         lambda inputs: run(*inputs), _map_of_operators(graph, traced), "forward" if grad else "inference", traced
     )
-
-    def piece(*args: Any) -> Any:  # noqa: ANN401 - whatever the piece takes and returns
-        return runs(args)
-
-    return piece
+    return lambda *args: runs(args)
 
 
 def _map_of_operators(graph: fx.GraphModule, traced: Traced) -> KernelMap:

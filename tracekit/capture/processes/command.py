@@ -16,8 +16,8 @@ from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_pro
 from tracekit.capture.process_files import Piece, lives, pieces, problems, unfinished
 from tracekit.capture.processes.recording import OPENED, Request
 from tracekit.capture.program import Settings
-from tracekit.capture.rows import Description, Rows, machine_tables
-from tracekit.capture.writing import Writing, say_stopped, writing
+from tracekit.capture.rows import Description, Rows
+from tracekit.capture.writing import say_stopped, writing
 from tracekit.errors import CaptureError
 from tracekit.files import hidden_prefix
 from tracekit.nsight import nsys
@@ -33,6 +33,7 @@ _UNREACHED = (
     "no process of the command called a torch module; tracekit reaches processes through PYTHONPATH, which python -I, "
     "-E and -S ignore and containers do not inherit"
 )
+_OUTLIVES = "outlives the command, so its recording is not in the report; end it before the command ends, or"
 _STOPPED_EARLY = "the command was stopped before a process of it had called a torch module and begun to record"
 
 
@@ -61,7 +62,7 @@ def record(
             rows, figures = _rows(_traces(folder, recorded, gpus, steps.converted), recorded, ops=settings.ops)
             if chrome_trace is not None:
                 keep_chrome_trace(_traces(folder, recorded, _Gpus(), steps.rewritten), rows, chrome_trace, warnings)
-            _write(report, rows, figures, [gpus.numbered(piece.about) for piece in recorded], steps)
+            steps.report(report, rows, [gpus.numbered(piece.about) for piece in recorded], figures)
     figures["processes"] = len({piece.pid for piece in recorded})
     return Outcome(ended.exit_code, None, figures, tuple(warnings))
 
@@ -113,16 +114,8 @@ def _wait_for_pieces(folder: Path) -> None:
 
 def _losses(folder: Path) -> Iterator[str]:
     for pid in unfinished(folder):
-        if lives(pid):
-            yield (
-                f"process {pid} outlives the command, so its recording is not in the report; end it before the "
-                "command ends, or set --steps, because a process writes its steps when it has run them"
-            )
-        else:
-            yield (
-                f"process {pid} was killed before it wrote its recording; set --steps, because a process writes its "
-                "steps when it has run them"
-            )
+        end = _OUTLIVES if lives(pid) else "was killed before it wrote its recording;"
+        yield f"process {pid} {end} set --steps, because a process writes its steps when it has run them"
     yield from _refusals(folder)
 
 
@@ -143,26 +136,18 @@ def _rows(traces: Sequence[ProcessTrace], recorded: Sequence[Piece], *, ops: boo
     return rows, figures
 
 
-def _write(report: Path, rows: Rows, figures: dict[str, int], about: Sequence[Description], steps: Writing) -> None:
-    from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
-
-    counts = [{"name": name, "value": value} for name, value in figures.items()]
-    tables = rows.tables() | machine_tables(rows, about) | {"TRACEKIT_RECORDER": counts}
-    nsight_file.write(report, tables, steps.inserted)
-
-
 def _traces(
     folder: Path, recorded: Iterable[Piece], gpus: "_Gpus", progress: Callable[[int], object]
 ) -> list[ProcessTrace]:
     return [
         ProcessTrace(
-            trace_in(folder / piece.trace, progress),
-            piece.texts,
-            piece.pid,
-            partial(dict, piece.names),
-            gpus.numbers(piece.about),
+            trace_in(folder / one.trace, progress),
+            one.texts,
+            one.pid,
+            partial(dict, one.names),
+            gpus.numbers(one.about),
         )
-        for piece in recorded
+        for one in recorded
     ]
 
 

@@ -10,8 +10,8 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -19,7 +19,7 @@ from typing import Self
 import torch
 
 from tracekit.capture.arrivals import SentCalls
-from tracekit.capture.emit import nothing, nvtx_emitter, routed_to
+from tracekit.capture.emit import nothing, routed_to
 from tracekit.capture.ending import Ending, kill_when_written
 from tracekit.capture.garbage import collection_markers
 from tracekit.capture.kineto import trace_in
@@ -28,7 +28,7 @@ from tracekit.capture.process_files import Piece, ProcessFiles, write_problem
 from tracekit.capture.program import Marking, Settings, marked_program
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import Span, describe_process, uses_gpu
-from tracekit.capture.schedule import Schedule, attempt, counted_graphs, data_markers
+from tracekit.capture.schedule import Schedule, attempt, counted_graphs
 from tracekit.errors import CaptureError
 
 #: Annotations of a trace, and those among them whose names Kineto passes on as they are (see ``capture/kineto.py``).
@@ -42,7 +42,7 @@ _PATHS = "PYTHONPATH"
 #: The figure that counts the markers opened in the window.
 OPENED = "markers_opened"
 #: What marks this process; at most one.
-_started: list[NsysProcess | ProcessRecording] = []
+_started: list[MarkedProcess] = []
 
 
 def start_if_asked() -> bool:
@@ -60,58 +60,26 @@ def start_if_asked() -> bool:
     if request is None:
         return False
     try:
-        _started.append((NsysProcess if request.engine == "nsys" else ProcessRecording)(request))
+        _started.append(MarkedProcess(request))
     except Exception as error:  # noqa: BLE001 - whatever it raises
         _refuse(request, f"{type(error).__name__}: {error}")
         return False
     return True
 
 
-class NsysProcess:
-    """The markers of this process for nsys, until it ends."""
-
-    def __init__(self, request: Request) -> None:
-        nvtx_emitter()  # raises where nvtx is missing
-        self._sent = SentCalls(request.folder)
-        self._marking = Marking(request.settings)
-        self._entered = ExitStack()
-        self._entered.enter_context(data_markers())
-        self._entered.enter_context(collection_markers(self._marking))
-        self._entered.enter_context(maps_of_recording())
-        self._restart_steps = self._entered.enter_context(marked_program(Schedule(self._sent), self._marking.put_on))
-        ending = Ending(self._finish, self._forked)
-        self._sent.opens = ending.watch_termination
-        kill_when_written(request.folder, ending.finish)
-
-    def _forked(self) -> None:
-        self._sent.forked()
-        self._restart_steps()
-        self._marking.forked()
-
-    def _finish(self) -> None:
-        warnings: list[str] = []
-        attempt(self._entered.close, "the markers could not be taken off", warnings)
-        self._sent.leave(self._marking.figures, warnings)
-
-
-class ProcessRecording:
-    """The recording of this process by torch's profiler, until it ends."""
+class MarkedProcess:
+    """The markers of this process until it ends, for nsys or for its own recording."""
 
     def __init__(self, request: Request) -> None:
         settings = request.settings
-        self._window = ProcessWindow(request)
+        self._window = SentCalls(request.folder) if request.engine == "nsys" else ProcessWindow(request)
         self._marking = Marking(settings)
         self._entered = ExitStack()
-        recorder = self._window.recorder
-        self._entered.enter_context(routed_to(recorder.emitter))
+        self._entered.enter_context(self._window.marks())
         self._entered.enter_context(collection_markers(self._marking))
-        self._entered.enter_context(maps_of_recording(cpu_kernels=True))
-        self._graphs = self._entered.enter_context(counted_graphs(lambda: recorder.window))
         schedule = Schedule(self._window, settings.warmup or 0, settings.steps)
         self._restart_steps = self._entered.enter_context(marked_program(schedule, self._marking.put_on))
-        # Called at once, if the process uses the GPU already.
-        torch.cuda._lazy_call(self._window.gpu_begins)  # type: ignore[no-untyped-call]
-        ending = Ending(self._finish, self._forked)
+        ending = Ending(lambda: self._window.leave(self._figures), self._forked)
         self._window.opens = ending.watch_termination
         kill_when_written(request.folder, ending.finish)
 
@@ -120,13 +88,10 @@ class ProcessRecording:
         self._restart_steps()
         self._marking.forked()
 
-    def _finish(self) -> None:
-        recorder = self._window.recorder
-        self._window.close()
-        if self._window.piece.trace:
-            attempt(self._entered.close, "the markers could not be taken off", recorder.warnings)
-            figures = self._marking.figures() | self._graphs.figures(recorder.windows)
-            attempt(lambda: self._window.describe(figures), "the figures are incomplete", recorder.warnings)
+    def _figures(self, warnings: list[str]) -> dict[str, int]:
+        """Takes the markers off; then the figures are known."""
+        attempt(self._entered.close, "the markers could not be taken off", warnings)
+        return self._marking.figures()
 
 
 class ProcessWindow:
@@ -140,6 +105,16 @@ class ProcessWindow:
         self._gpu = False
         self._open = False
         self._begin_piece()
+
+    @contextmanager
+    def marks(self) -> Iterator[None]:
+        """Records the markers, graphs and kernel maps of the process, while the block runs."""
+        recorder = self.recorder
+        graphs = counted_graphs(lambda: recorder.window)
+        with routed_to(recorder.emitter), maps_of_recording(cpu_kernels=True), graphs as self._graphs:
+            # Called at once, if the process uses the GPU already.
+            torch.cuda._lazy_call(self.gpu_begins)  # type: ignore[no-untyped-call]
+            yield
 
     def _begin_piece(self) -> None:
         self.piece, self._files = Piece(), ProcessFiles(self._request.folder)
@@ -191,6 +166,14 @@ class ProcessWindow:
         self.piece.names = _garbled_names(self._files.trace, recorder)
         self.piece.about = describe_process(recorder.warnings, on_device=uses_gpu())
         self.describe({OPENED: recorder.opened})
+
+    def leave(self, figures: Callable[[list[str]], Mapping[str, int]]) -> None:
+        """Writes what was recorded, with other figures."""
+        self.close()
+        if self.piece.trace:
+            warnings, graphs = self.recorder.warnings, self._graphs
+            counts = {**figures(warnings), **graphs.figures(self.recorder.windows)}
+            attempt(lambda: self.describe(counts), "the figures are incomplete", warnings)
 
     def describe(self, figures: dict[str, int]) -> None:
         """Adds figures to what was written."""
