@@ -61,7 +61,7 @@ def test_force_replaces_no_folder_of_something_else(run: Path, tmp_path: Path) -
 def test_the_dataset_itself_is_not_overwritten(inside: str, run: Path) -> None:
     before = contents(run)
     for kind in FILES:
-        assert "lies in the dataset itself" in refused(run, "--format", kind, "-o", run / inside, "--force")
+        assert "is inside the dataset itself" in refused(run, "--format", kind, "-o", run / inside, "--force")
     assert contents(run) == before
 
 

@@ -396,7 +396,7 @@ def undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
     if single := int((_alone(rows) & rows["status"].isin(("slower", "faster"))).sum()):
         notes.append(
             f"{single} of the changes were seen in a single step of one run, so their spread is unknown: --fail-over "
-            "ignores them. --ignore-shapes compares modules over all steps that are alike."
+            "ignores them. --ignore-shapes compares modules over all steps of one kind and size."
         )
     if unlike := int((rows["status"] == "unlike").sum()):
         notes.append(

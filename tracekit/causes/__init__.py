@@ -109,7 +109,7 @@ GRAPH_UPDATED = Cause(
     "It was replayed after a call that changes what a CUDA graph runs (cudaGraphExecUpdate, "
     "cudaGraphExecKernelNodeSetParams and the like). The report does not record the change, so the work counts for "
     "the module of the first graph capture.",
-    "nothing to do if every graph capture runs the same modules; otherwise instantiate each captured graph anew",
+    "nothing to do if every graph capture runs the same modules; otherwise instantiate each captured graph again",
 )
 
 # Why a marked run shows no module of it.
@@ -137,7 +137,7 @@ LIKE_CONTRADICTED = LIKE_AMBIGUOUS.form(
     "marked runs, or replays of one CUDA graph, contradict each other", "give the run that is most like this one alone"
 )
 LIKE_DATA_DEPENDENT = LIKE_AMBIGUOUS.form(
-    "the data decides which of several alike modules run, such as experts",
+    "the data decides which of several equal modules run, such as experts",
     "expected; record this run with markers to tell them apart",
 )
 
@@ -240,7 +240,7 @@ STEPS_UNCLEAR = Cause(
     "a whole",
 )
 STEP_AROUND_STEPS = STEPS_UNCLEAR.form(
-    "a marked step lies around several marked steps, which are the iterations",
+    "a marked step contains several marked steps, which are the iterations",
     "to use the outer steps as iterations, do not mark the steps inside them",
 )
 

@@ -138,7 +138,7 @@ def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tracekit",
-        description="Which nn.Module the GPU's time went to.",
+        description="Find out which nn.Module the GPU's time went to.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -150,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         action=PrintCompletion,
         choices=SHELLS,
         metavar="SHELL",
-        help='print what makes bash, zsh or fish complete arguments: eval "$(tracekit --completion bash)"',
+        help='print the code that makes bash, zsh or fish complete arguments: eval "$(tracekit --completion bash)"',
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracekit.progress import Progress
 
 NAME = "capture"
-HELP = "run a model, a script or a command and record it"
+HELP = "record a model, a script or any command"
 _USAGE = """\
 tracekit capture [options] TARGET [-- ARGUMENT ...]
        tracekit capture [options] -- COMMAND [ARGUMENT ...]"""
@@ -65,14 +65,14 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="auto",
         metavar="auto|nsys|torch",
-        help="record with nsys or with torch's profiler (default: nsys if it is installed and there is a GPU); torch's "
-        "records the one process that runs TARGET, but all processes of a command after --",
+        help="record with nsys or with torch's profiler (default: nsys if it is installed and there is a GPU). torch's "
+        "records all processes of a COMMAND, but only one of a TARGET",
     )
     parser.add_argument(
         "--hierarchy",
         action="store_true",
-        help="also leave torch's own Chrome trace, REPORT with the suffix .json.gz, in which every operator and kernel "
-        'names its modules as PyTorch does for TorchScript: "Module Hierarchy"; needs --engine torch',
+        help="also write torch's own Chrome trace, REPORT with the suffix .json.gz, in which every operator and kernel "
+        'has its modules as "Module Hierarchy", as PyTorch writes it for TorchScript; needs --engine torch',
     )
     add_quiet(parser, "errors, warnings and what the target prints")
 
@@ -83,7 +83,7 @@ def _step_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps",
         type=count,
         metavar="N",
-        help="steps to record (default: 5 of a model, all of a script or a function that runs steps itself)",
+        help="steps to record (default: 5 of a model; all of a script, or of a function that runs steps itself)",
     )
     group.add_argument(
         "--warmup", type=count, metavar="N", help="steps to run before recording (default: 2 of a model, otherwise 0)"
@@ -96,7 +96,7 @@ def _marker_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backward",
         action=argparse.BooleanOptionalAction,
-        help="mark backward passes, and run them for a model (default: mark those that a program runs)",
+        help="mark backward passes, and run one in each step of a model (default: mark those that the program runs)",
     )
     group.add_argument(
         "--skip",
@@ -110,7 +110,7 @@ def _marker_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _compile_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("compilation", "Compile the model in pieces, as engines that serve models do.")
+    group = parser.add_argument_group("compilation", "Compile the model in pieces, as serving engines do.")
     group.add_argument("--compile", action="store_true", help="compile the model before recording")
     group.add_argument(
         "--split", action="append", default=[], metavar="NS::OP", help="split the model at this operator; repeatable"
@@ -178,7 +178,7 @@ def _print(
 ) -> None:
     warnings = [*recorded.warnings, *_marker_warnings(recorded.figures), *failed]
     if recording.report != report:
-        warnings.append(f"{report}: another recording took this place meanwhile; this one is {recording.report}")
+        warnings.append(f"{report}: another recording took this place; this one is {recording.report}")
     print_to_stderr(f"tracekit: warning: {warning}" for warning in recording.renamed(warnings))
     if not quiet:
         print_to_stderr(_summary(recorded.figures, recording.report, trace))

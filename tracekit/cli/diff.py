@@ -17,13 +17,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "before",
         nargs="+",
         metavar="BEFORE",
-        help="dataset (or report) before the change; of several, the noise between runs is learned",
+        help="dataset (or report) before the change; several show how much equal runs differ",
     )
     parser.add_argument("after", metavar="AFTER", help="dataset (or report) after the change")
     add_limits(
         parser,
-        "only one dataset has a kind of steps, no steps are alike in both, or if steps, a module or the work between "
-        "steps became slower by more than chance and by more than this",
+        "only one dataset has a kind of steps, if no steps are alike in both, or if steps, a module or the work "
+        "between steps became slower by more than chance and by more than this",
     )
     parser.add_argument(
         "--strip-root",

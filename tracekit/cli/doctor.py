@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracekit.selftest import Program, Summary
 
 NAME = "doctor"
-HELP = "check what this machine can record and read, and how to do more"
+HELP = "check what this machine can record and read, and how to fix what it cannot"
 
 _NEEDED_BYTES = 2 << 30
 #: What is tried with nsys: tracekit's own markers, and ranges of programs that use the nvtx package themselves.

@@ -73,4 +73,4 @@ def _refuse_inside(before: list[Dataset], out: Path) -> None:
 
     for dataset in before:
         if isinstance(dataset.folder, Path) and out.resolve().is_relative_to(dataset.folder.resolve()):
-            raise ExportError(f"{out}: lies in the dataset itself; choose another place with -o")
+            raise ExportError(f"{out}: is inside the dataset itself; choose another place with -o")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import argparse
 
 NAME = "mcp"
-HELP = "answer an agent's questions, by the Model Context Protocol on standard input and output"
+HELP = "answer questions of agents (Model Context Protocol, on standard input and output)"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -49,31 +49,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=Path,
         metavar="TRACE",
-        help="Chrome traces in which the CUDA graphs that REPORT replays were captured, or folders of such, as vLLM "
-        "and SGLang record them at their start; only for REPORT in the same form (with Nsight Systems, record the "
-        "graph capture in the report itself). Each joins the report of its process and rank",
+        help="Chrome traces, or folders of them, of the graph captures that REPORT replays, as vLLM and SGLang record "
+        "them at their start. Each joins the report of its process and rank. REPORT must be a Chrome trace, too; with "
+        "Nsight Systems, record the graph capture in the report itself",
     )
     parser.add_argument(
         "--like",
         action="append",
         default=[],
         metavar="MARKED",
-        help="dataset, or report, of a marked run of the same model: work without a module gets that of its certain "
-        "counterpart there, as in reports of production, where nothing is marked; may be given several times",
+        help="dataset, or report, of a marked run of the same model, for unmarked reports of production: work without "
+        "a module gets the module of its counterpart there, if that is certain; repeatable",
     )
     parser.add_argument(
         "--collective",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="name of kernels that communicate, such as 'my_all_reduce*', beside those of NCCL, vLLM and other known "
-        "libraries; DATASET keeps it, so that all questions and the page agree; may be given several times",
+        help="name of kernels that communicate, such as 'my_all_reduce*', in addition to those of NCCL, vLLM and other "
+        "known libraries; DATASET keeps it, so that all questions and the page agree; repeatable",
     )
     parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786; its "
-        "workers must see the reports at the same paths; or here, for this process alone",
+        help="let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786, whose "
+        "workers must see the reports at the same paths; or 'here', to use only this process",
     )
     add_force(parser, "an existing dataset")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

@@ -36,9 +36,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     path = parser.add_argument(
         "--path",
         metavar="PATTERN",
-        help="only these modules, ranges or operators and those below; shares are of their time. A pattern is a path "
-        "from the root, part by part, such as 'top.layers.*': * is one part or some of one, as the first part all in "
-        "front; 0…31, {0…30:2} and {1,4} are numbers",
+        help="only these modules, ranges or operators, and those below them; shares are of their time. PATTERN is a "
+        "path from the root, such as 'top.layers.*': * matches one part, or characters of one, and as the first part "
+        "any prefix; 0…31, {0…30:2} and {1,4} match numbers",
     )
     completed_by(path, _paths)
     parser.add_argument("--depth", type=count, metavar="N", help="at most N levels below the top")
@@ -52,8 +52,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=("rank", "report", "host"),
         metavar="rank|report|host",
-        help="group results by rank, report or host; of more than two, a terminal shows a row for each thing with the "
-        "least, the median, the most and the one furthest out, and --json and --csv all rows",
+        help="group results by rank, report or host; if there are more than two, a terminal shows the least, the "
+        "median and the most in a row, and which one is furthest from the median; --json and --csv print all rows",
     )
     parser.add_argument("--rank", type=count, metavar="N", help="only this rank")
     parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
@@ -63,7 +63,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="only these columns, in this order, by name or heading, such as path,share",
     )
-    add_top(parser, "at most N rows; of the tree those with the most time")
+    add_top(parser, "at most N rows; in the tree, those with the most time")
     parser.add_argument(
         "--fail-on",
         action="append",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tracekit.analyses.trend import Trend
 
 NAME = "trend"
-HELP = "show the times of modules over many runs, and which changed"
+HELP = "show which modules changed over many runs"
 
 _MOST_ROWS = 30
 

@@ -20,9 +20,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="PATTERN=F",
         help="multiply the device time of modules by F. A pattern such as top.layers.*.mlp is a path from the root, "
-        "part by part, with the modules below: * matches one part; as the first part, any prefix; as the whole "
-        "pattern, everything. "
-        "PATTERN:kernel=GLOB=F is of kernels with such names only",
+        "with the modules below: * matches one part; as the first part, any prefix; as the whole pattern, everything. "
+        "PATTERN:kernel=GLOB=F changes only kernels with such names",
     )
     parser.add_argument(
         "--host-scale",
@@ -30,14 +29,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=_scaled,
         default=[],
         metavar="PATTERN=F",
-        help="multiply the time of code on the host, between calls of CUDA, by F",
+        help="multiply the time of host code between CUDA calls by F",
     )
     for option, doc in (
         (
             "--no-sync",
-            "nothing in these modules waits for the device: blocking copies become asynchronous, of pinned memory",
+            "nothing in these modules waits for the device: blocking copies become asynchronous, with pinned memory",
         ),
-        ("--no-launch-cost", "calls of CUDA in these modules take no time, except those that block"),
+        ("--no-launch-cost", "CUDA calls in these modules take no time, except those that block"),
         (
             "--as-graph",
             "each call of these modules launches its work as one CUDA graph, if nothing waits inside (see --no-sync)",
@@ -49,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--interconnect", type=_factor, metavar="F", help="collectives move their data F times as fast")
     parser.add_argument(
-        "--like-fastest-rank", action="store_true", help="all ranks take as long as the fastest one and none waits"
+        "--like-fastest-rank", action="store_true", help="all ranks take as long as the fastest one, and none waits"
     )
     parser.add_argument("--json", action="store_true", help="print the prediction as JSON")
 

@@ -106,7 +106,7 @@ def _free(dataset: Dataset, target: Target) -> Path:
     if place.name in {"", ".."}:
         raise ExportError(f"{place}: is not the name of a file or folder; {_ELSEWHERE}")
     if isinstance(dataset.folder, Path) and place.resolve().is_relative_to(dataset.folder.resolve()):
-        raise ExportError(f"{place}: lies in the dataset itself; {_ELSEWHERE}")
+        raise ExportError(f"{place}: is inside the dataset itself; {_ELSEWHERE}")
     if (place.exists() or place.is_symlink()) and not target.force:
         raise ExportError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
     return place

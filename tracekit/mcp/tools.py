@@ -23,7 +23,7 @@ _ROWS = 20
 
 
 class Tools:
-    """The tools, and what they may read. Their docstrings tell agents how to use them."""
+    """The tools, and what they may read. Agents read their docstrings."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
@@ -91,8 +91,8 @@ class Tools:
             columns: Only these columns; the answer names the others.
             depth: At most so many levels of modules.
             min_share: Only rows of at least this share, from 0 to 1.
-            dtype: Of roofline and memory: the dtype where markers record none.
-            peaks: Of roofline: peak throughput of the device, such as bfloat16=989 or memory=3350.
+            dtype: For roofline and memory: the dtype where markers record none.
+            peaks: For roofline: peak throughput of the device, such as bfloat16=989 or memory=3350.
         """
         analysis, options = asking.question(question), _given(dtype=dtype, peaks=peaks)
         if unknown := [name for name in options if name not in asking.options_of(analysis)]:
@@ -127,7 +127,7 @@ class Tools:
         """Compares two datasets: whole steps, and the modules whose time in a step changed by more than chance.
 
         Args:
-            before: Folder of the dataset before the change, or its report; of several, noise between runs is learned.
+            before: Folder of the dataset before the change, or its report; several show how much equal runs differ.
             after: Folder of the dataset after it, or its report.
             path: Only whole steps, and this module or those of a pattern, and those below.
             min_share: Leave out modules with less of the time in steps, from 0 to 1.
@@ -165,8 +165,8 @@ class Tools:
 
         Args:
             dataset: Folder of the dataset, or a report.
-            scale: Factors of device time by pattern; PATTERN:kernel=GLOB is of kernels with such names only.
-            host_scale: Factors of the time of code on the host by pattern.
+            scale: Factors of device time by pattern; PATTERN:kernel=GLOB changes only kernels with such names.
+            host_scale: Factors of the time of host code by pattern.
             no_sync: Patterns of modules that no longer wait for the device.
             no_launch_cost: Patterns of modules whose calls of CUDA take no time, except those that block.
             as_graph: Patterns of modules of which each call launches its work as one CUDA graph.

@@ -1,4 +1,4 @@
-"""``api_calls``: calls of CUDA that neither block nor start work, among them records of events and waits for them."""
+"""``api_calls``: CUDA calls that do not block and start no work, among them event records and waits for them."""
 
 from collections.abc import Iterator
 
@@ -11,11 +11,11 @@ from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
 from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.host_calls import other_calls, streams_of
 
-_OF_EVENTS = "of records of events and waits of streams, where the report has them; else null."
+_OF_EVENTS = "for event records and stream waits, if the report has it; otherwise null."
 SPEC = TableSpec(
     "api_calls",
-    "One row per call of CUDA's API that neither blocks (see waits) nor started device work (see kernels), sorted by "
-    "start_ns: records of events, waits of streams for them, queries, launches into a graph capture.",
+    "One row per CUDA API call that does not block (see waits) and started no device work (see kernels), sorted by "
+    "start_ns: event records, waits of streams for them, queries, launches into a graph capture.",
     (
         Nullable("name", CATEGORY, "Name of the call; null if unknown."),
         Column("pid", pa.int32(), "Process id."),
@@ -28,8 +28,8 @@ SPEC = TableSpec(
         Nullable(
             "kernel_id",
             pa.int64(),
-            "What a stream waits for: of the work that had been launched before the record of the event, on the stream "
-            "of that, the last to end. Null if there is none, or if the report does not tell it.",
+            "What a stream waits for: the last to end of the work that had been launched on the event's stream before "
+            "the event record. Null if there is none, or if the report does not record it.",
         ),
     ),
     sorted_by=("start_ns",),

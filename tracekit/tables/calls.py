@@ -35,7 +35,7 @@ SPEC = TableSpec(
         Nullable(
             "parent_call_id",
             pa.int64(),
-            "Call that it is part of, of threads of autograd one of the thread that waits; null for an outermost call. "
+            "Call that contains it, on autograd threads one of the thread that waits; null for an outermost call. "
             "A recompute is no part of the backward call around "
             "it, nor a backward pass of the forward call that begins it.",
         ),
@@ -57,7 +57,7 @@ SPEC = TableSpec(
         Column(
             "range_id",
             pa.int64(),
-            "Its range in ranges; the one that began the call if it has two. Of a backward call without a marker, the "
+            "Its range in ranges; the one that began the call if it has two. For a backward call without a marker, the "
             "autograd node with which it began.",
         ),
         Column("pid", pa.int32(), "Process id."),

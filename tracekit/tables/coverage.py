@@ -42,7 +42,7 @@ SPEC = TableSpec(
             "Subject: kernels, ranges, processes, a compiled graph, or something else that was counted.",
         ),
         Column("cause", CATEGORY, "Method by which it is known, or cause why it is not."),
-        Column("detail", pa.string(), "What happened in particular, where a cause has several forms; else empty."),
+        Column("detail", pa.string(), "What happened in particular, if a cause has several forms; otherwise empty."),
         Column("known", pa.bool_(), "Whether the row counts what is known."),
         Column("count", pa.int64(), "How many there are."),
         Column("time_ns", pa.int64(), "Sum of their durations; 0 where durations do not apply."),

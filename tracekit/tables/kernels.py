@@ -45,7 +45,7 @@ _SIZES = (
         "bytes",
         pa.int64(),
         "Bytes copied or set; of a collective the whole result of an all_gather, the whole input of a reduce_scatter "
-        "or all_to_all, what a send_recv sends or receives (the larger), else its message. Null for other kernels, and "
+        "or all_to_all, what a send_recv sends or receives (the larger), or its message. Null for other kernels, and "
         "if the report does not record it.",
     ),
 )
@@ -169,12 +169,10 @@ SPEC = TableSpec(
             "(around the launch), backward (by the sequence number of the autograd node that launched it), "
             "graph_node (by the graph capture of its node), graph_order "
             "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
-            "that holds its graph capture, for everything in it), graph_launch (a CUDA graph of "
-            "which the graph capture is "
-            "not known: the call that launched it, for everything in it), autograd_thread (launched "
-            "by a thread of autograd: "
-            "the range of another thread that waited for it, or what ran inside of that) or aligned (by its certain "
-            "counterpart in a marked run, parse --like); null if it was not found.",
+            "that holds its graph capture, for everything in it), graph_launch (a CUDA graph with an unknown graph "
+            "capture: the call that launched it, for everything in it), autograd_thread (launched by an autograd "
+            "thread: the range of another thread that waited for it, or what ran inside of that) or aligned (by its "
+            "certain counterpart in a marked run, parse --like); null if it was not found.",
         ),
         Nullable("cause", CATEGORY, "Why its module was not found; null exactly where method is set."),
         Nullable(
@@ -194,7 +192,7 @@ SPEC = TableSpec(
             "step_id",
             pa.int64(),
             "Step it was launched in: the innermost on its thread, otherwise the only one open in its process; null "
-            "outside steps and for compilation. Where steps are not marked, only threads of replicas and, in training, "
+            "outside steps and for compilation. If steps are not marked, only threads of replicas and, in training, "
             "threads that run no forward pass of their own take the step of another thread.",
         ),
         *_SIZES,

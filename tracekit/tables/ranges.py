@@ -38,7 +38,9 @@ SPEC = TableSpec(
         ),
         Column("depth", pa.int16(), "Number of push/pop ranges around it."),
         Nullable(
-            "module_id", pa.int32(), "Module of the innermost call that this range is or lies in; null outside calls."
+            "module_id",
+            pa.int32(),
+            "Module of the innermost call that this range is, or is inside; null outside calls.",
         ),
         Nullable("domain", CATEGORY, "NVTX domain; null for the default domain."),
         Nullable("text", CATEGORY, "Text of the range; null if it has none."),

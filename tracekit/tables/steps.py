@@ -27,7 +27,7 @@ SPEC = TableSpec(
             "Text of the range, train for a step of an optimizer, or path of the root module or of the layers' "
             "container.",
         ),
-        Nullable("kind", CATEGORY, "train, prefill, decode or mixed; null if neither text nor optimizers show it."),
+        Nullable("kind", CATEGORY, "train, prefill, decode or mixed; null if the text and optimizers do not show it."),
         Column(
             "index", pa.int64(), "Number of the step in its text, otherwise the number of earlier steps in its process."
         ),

@@ -18,7 +18,7 @@ from tracekit.trace.steps.steps import step_at
 SPEC = TableSpec(
     "waits",
     "One row per call on the host that blocks its thread, sorted by start_ns; its time is that of the whole call, as "
-    "reports do not tell when it begins to wait. cudaEventQuery does not block.",
+    "reports do not record when it begins to wait. cudaEventQuery does not block.",
     (
         Column(
             "kind",
@@ -41,8 +41,8 @@ SPEC = TableSpec(
         Nullable(
             "kernel_id",
             pa.int64(),
-            "Work that it waited for: of a copy its own, of others the last to end of what had been launched on the "
-            "stream or context, or before the record of the event. Null if the report does not tell it.",
+            "Work that it waited for: that of a copy; for other calls, the last to end of the work launched before on "
+            "the stream or context, or before the event record. Null if the report does not record it.",
         ),
     ),
     sorted_by=("start_ns",),

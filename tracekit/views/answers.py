@@ -32,7 +32,7 @@ _ROWS = 30
 _FOLDED = (24, 20, 16, 12, 8)
 #: Why an analysis of a dataset with calls has no rows.
 _EMPTY = {
-    "layers": "no siblings are numbered and alike",
+    "layers": "no numbered siblings are of the same kind",
     "steps": (
         "no steps are known; mark them (tracekit.capture.step), or put a range that counts around each iteration, "
         "such as 'step 17'"
@@ -254,7 +254,7 @@ def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
         from tracekit.analyses import clocks  # noqa: PLC0415 - only after it has been asked
 
         why = clocks.frame(dataset)["why"].dropna().unique().tolist()
-        return Text(f"no matching rows: {'; '.join(why) or _EMPTY[name]}; tracekit show clocks tells it by report")
+        return Text(f"no matching rows: {'; '.join(why) or _EMPTY[name]}; tracekit show clocks shows it by report")
     return Text(f"no matching rows: {_EMPTY.get(name, 'no work of a device was recorded')}")
 
 

@@ -86,7 +86,7 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
     ]
     number, unknown = budget.waits_of_streams(dataset)
     if unknown:
-        note = f"{unknown:,} of {number:,} waits of streams do not tell for what: what waits for them counts as latency"
+        note = f"{unknown:,} of {number:,} waits of streams do not record what for: work behind them counts as latency"
         parts.append(Text(note, style="dim"))
     return Group(*parts)
 

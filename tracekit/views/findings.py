@@ -48,15 +48,19 @@ def _paragraph(row: dict[str, Any], what: str) -> RenderableType:
     return Group(title, Padding(Group(Text(row["advice"]), command), (0, 0, 1, _INDENT), expand=False))
 
 
-def lines(rows: list[dict[str, Any]], what: str, command: str) -> list[Text]:
-    """Findings on one line, between notes: ``Findings (the most each saves of the median step): host_wait …``."""
+def lines(rows: list[dict[str, Any]], what: str, command: str, width: int) -> list[Text]:
+    """Notes and ``Findings (the most each saves of the median step): host_wait …``, with the command if that fits."""
     title = f"Findings (the most each saves of the {what}): "
     names = [
         f"{row['family']} {plain(row['module'] or '(outside)')} {percent(row['saving_share'])}"
         for row in rows
         if not _is_note(row)
     ]
-    parts = [(f"{row['family']}: ", row["advice"]) for row in rows if _is_note(row)]
+    texts = [Text.assemble((f"{row['family']}: ", "bold"), row["advice"]) for row in rows if _is_note(row)]
     if names:
-        parts.insert(int(not rows[0]["rank"]), (title, f"{', '.join(names)}: {command}"))
-    return [Text.assemble((bold, "bold"), text, no_wrap=True, overflow="ignore") for bold, text in parts]
+        found = Text.assemble((title, "bold"), f"{', '.join(names)}: ")
+        whole = Text(command, no_wrap=True, overflow="ignore")
+        fits = found.cell_len + whole.cell_len <= width
+        at = int(not rows[0]["rank"])
+        texts[at:at] = [found + whole] if fits else [found, whole]
+    return texts

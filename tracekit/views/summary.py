@@ -95,7 +95,7 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
         parts += [Text(title, style="bold"), _bullets(sentences), Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
     command = f"tracekit show findings {shlex.quote(plain(str(dataset.folder)))}"
-    parts += findings.lines(findings.first(dataset), budget_view.window(dataset), command)
+    parts += findings.lines(findings.first(dataset), budget_view.window(dataset), command, width)
     return Group(*parts)
 
 

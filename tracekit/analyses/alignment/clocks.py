@@ -26,7 +26,7 @@ _PAIRS = 64
 FEW_COLLECTIVES = f"fewer than {_LEAST} collectives"
 NOT_CERTAIN = "its collectives are not those of another report in the same order"
 NOT_AS_RECORDED = "its collectives contradict when the reports of one machine say they began"
-SEVERAL_WAYS = "its steps are alike: its collectives fit those of another report in several ways"
+SEVERAL_WAYS = "its steps are too similar: its collectives fit those of another report in several ways"
 
 
 class Clock(NamedTuple):

@@ -63,7 +63,7 @@ _MOST_OF_FAMILY, _LEAST_ASKED, _MOST_PLAYED = 4, 4, 3_000_000
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """What could be had back of the median step, the most first.
+    """How much of the median step can be saved, the most first.
 
     Returns:
         A row per finding: ``family``, ``module`` (path, of layers that are alike as a pattern; null outside modules),
@@ -105,7 +105,7 @@ _TYPES = {"rank": np.int64, "saving_ns": np.int64, "saving_share": np.float64}
 
 
 def findings(dataset: Dataset) -> list[Finding]:
-    """What could be had back of the median step, the most first, with notes of what it is worth and what is left."""
+    """How much of the median step can be saved, the most first, with notes of what it is worth and what is left."""
     if dataset.root is not None:
         raise UsageError(f"{NAME} are of whole devices; ask the whole dataset, without --path")
     sample = sampled(dataset)

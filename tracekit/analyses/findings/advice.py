@@ -40,21 +40,21 @@ _TEXTS = {
     "host_code": "Code of the host outside modules takes {share:.0%} of the time ({time}): {where}. "
     "What is said is saved if it runs while the device works, as on another thread; {how}",
     "overlap": "what of it is not needed for the next launch can wait until after that, and the rest must get faster.",
-    "allocation": "The steps still allocate or free memory of the device with CUDA itself. "
+    "allocation": "The steps still allocate or free device memory with CUDA itself. "
     "Let torch's allocator keep it: no empty_cache(), sizes that repeat, or expandable_segments:True.",
     "recompilation": "torch.compile compiles again in these steps. {how}",
     "dynamic": "Find what changes with TORCH_LOGS=recompiles: mark sizes that vary as dynamic, or pad them to a few.",
     "garbage_collection": "Python's garbage collector stops the thread that launches the work. After the warm-up call "
-    "gc.collect() and gc.freeze(), and collect between steps, or more seldom (gc.set_threshold).",
-    "pageable_copy": "This copy reads memory of the host that is not pinned, so that the host blocks and the copy is "
+    "gc.collect() and gc.freeze(), and collect between steps, or less often (gc.set_threshold).",
+    "pageable_copy": "This copy reads host memory that is not pinned, so the host blocks and the copy is "
     "slow. Pin the memory (pin_memory=True of the DataLoader, or .pin_memory()) and copy with non_blocking=True.",
-    "elementwise_chain": "Elementwise kernels follow each other here, and each reads and writes its tensors anew. "
+    "elementwise_chain": "Elementwise kernels follow each other here, and each reads and writes its tensors again. "
     "Fuse them: torch.compile on this module or function, or one kernel in Triton.",
     "exposed_communication": "The device computes nothing while these collectives run. {how}",
     "all_reduce": "Start them earlier and on a stream of their own: other sizes of buckets, prefetching of parameters, "
     "async_op=True.",
     "all_to_all": "Overlap them with other work: experts of one half of the batch while the other is exchanged, or "
-    "shared experts meanwhile.",
+    "shared experts at the same time.",
     "send": "Between stages of a pipeline: more and smaller microbatches, or an interleaved schedule.",
     "unlike_layers": "{few} of {all} layers of one kind and size differ: {path} takes {ratio:.1f} times as long as the "
     "median layer. Compare its kernels with those of another one: another dtype or layout, a fallback, or work of its "
@@ -64,10 +64,10 @@ _TEXTS = {
     "below_roof": "These products run in float32 without tensor cores, far below what the device can do. "
     'Use bfloat16 (autocast), or TF32: torch.set_float32_matmul_precision("high").',
     "shared_gpu": "{count} times work was queued, nothing that was recorded held it, and the device still began it "
-    "late. Look who else uses the GPU (nvidia-smi: processes, time slices, MPS), and at its clocks and power.",
+    "late. See who else uses the GPU (nvidia-smi: processes, time slices, MPS), and look at its clocks and power.",
     "unexplained": "The device is idle for {share:.0%} of the time ({idle}), and no finding explains most of it. It "
     "waits for {kinds}.",
-    "recorder": "The profiler recorded stacks of Python (with_stack), which can double the time of the host: idle "
+    "recorder": "The profiler recorded stacks of Python (with_stack), which can double host time: idle "
     "time, launches and what they could save are of that run. Record again without with_stack and record_shapes.",
 }  # fmt: skip
 #: Engines, by what is in their recordings: classes of modules, and texts of ranges; the first that fits counts.
@@ -95,7 +95,7 @@ _SWITCHES = {
     'torch.compile(model.forward, mode="reduce-overhead").',
     ("Hugging Face", "read"): "Trainer reads the loss where it logs: raise logging_steps. generate() reads after each "
     "token whether all is done. Elsewhere keep the value on the device.",
-    ("Hugging Face", "dynamic"): 'Of transformers use cache_implementation="static" and pad_to_multiple_of, so that '
+    ("Hugging Face", "dynamic"): 'With transformers, use cache_implementation="static" and pad_to_multiple_of, so that '
     "sizes repeat.",
     ("Lightning", "graph"): 'With Lightning: torch.compile(module, mode="reduce-overhead") before Trainer.fit.',
     ("Lightning", "read"): "Lightning reads what self.log is given as a number or shows in its bar: log tensors, raise "

@@ -188,7 +188,7 @@ def _of_outliers(runs: list[Run], modules: dict[int, Module], values: Floats, of
             continue
         others = np.nanmedian(np.delete(values[rows], run, axis=1), axis=1)
         away = _percent(abs(float(np.expm1(np.median(values[rows, run] - others)))))
-        stays = "no run after it tells whether it stays" if run == len(runs) - 1 else "no change, as it came back"
+        stays = "no later run shows whether it stays" if run == len(runs) - 1 else "no change, as it came back"
         names = listed([modules[row].path for row in rows.tolist()])
         notes.append(f"{runs[run].name} is an outlier: {names} by {away}; {stays}.")
     return notes

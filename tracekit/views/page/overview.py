@@ -114,7 +114,7 @@ def budget(dataset: Dataset) -> tuple[dict[str, Any], pd.DataFrame | None]:
 
 
 def first_findings(dataset: Dataset) -> list[dict[str, Any]]:
-    """The first findings: what could be had back of the median step, and how."""
+    """The first findings: how much of the median step can be saved, and how."""
     return [
         {name: row[name] for name in ("family", "saving_ns", "saving_share")}
         | {"module": clipped(row["module"] or "(outside)"), "advice": clipped(row["advice"], limits.TEXT)}
