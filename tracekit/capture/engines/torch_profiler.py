@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import NoReturn
@@ -64,6 +65,8 @@ def _writing_before(job: Job, recorder: Recorder, written: Callable[[int], Outco
                 job.ended(written(status))
         except TracekitError as error:
             say(str(error))
+        except Exception:  # noqa: BLE001 - the process ends here, so that nobody else could show it
+            traceback.print_exc()
         finally:
             leave(status)
 
