@@ -161,3 +161,51 @@ def test_when_the_process_that_asked_ends_its_workers_end_with_their_programs_an
     check_ended(started)
     assert not any(tmp_path.iterdir())
     assert complained.count("KeyboardInterrupt") == (number == signal.SIGINT), "only in the process that asked"
+
+
+#: Tasks whose caller is interrupted where Python looks for signals: as functions and rounds of loops begin.
+INTERRUPTED = """
+import dis, sys, threading
+from tracekit.engines import Task, processes
+
+class Started:
+    has_begun, has_ended = True, False
+
+    def __init__(self):
+        self.is_stopped = threading.Event()
+        self.stop = self.is_stopped.set
+
+    def result(self, task, progress):
+        begun.append(task)
+        self.is_stopped.wait()
+
+    def end(self, patience_s=0):
+        pass
+
+def traced(frame, event, _):
+    global left
+    if frame.f_code.co_filename == threading.__file__:
+        return None
+    frame.f_trace_opcodes = True
+    looks = event == "call" or dis.opname[frame.f_code.co_code[frame.f_lasti]] == "JUMP_BACKWARD"
+    if looks and event != "line" and len(begun) == 2:
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+    return traced
+
+processes._Process, processes._HEARING_S = Started, 0.001
+for place in range(1, 40):
+    begun, left = [], place
+    try:
+        with processes.Processes(2) as engine:
+            waiting = engine.outcomes([Task("a", print)] * 2, print)
+            sys.settrace(traced)
+            next(waiting)
+    except KeyboardInterrupt:
+        sys.settrace(None)
+"""
+
+
+def test_ctrl_c_anywhere_in_the_wait_for_tasks_ends_it() -> None:
+    subprocess.run([sys.executable, "-c", INTERRUPTED], check=True, timeout=PATIENCE_S, env=environment())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -301,7 +301,7 @@ def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> Non
     with ThreadPoolExecutor(at_once(place)) as pool:
         futures = [pool.submit(_put, fs, file, f"{root}/{name}") for name, file in files.items()]
         try:
-            for done, future in enumerate(as_completed(futures), 1):
+            for done, future in enumerate(futures, 1):
                 future.result()
                 progress(_STAGE, done / (len(files) + 1))
         except BaseException:

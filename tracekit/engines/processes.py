@@ -16,12 +16,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self
 
 from tracekit.arrays.kept_memory import keep_memory
@@ -88,17 +89,23 @@ class Processes:
         """Does as many tasks at once as there are cores, and as fit into the memory that is available at first."""
         waiting = deque(enumerate(tasks))
         running: dict[Future[Outcome[Result]], int] = {}
+        # A Ctrl-C while Python's `wait` locks the futures would leave them locked for ever.
+        ended: SimpleQueue[Future[Outcome[Result]]] = SimpleQueue()
         needed = [task.needed_bytes for task in tasks]
         available = available_bytes()
         while waiting or running:
             while waiting and self._fits(needed, [*running.values()], waiting[0][0], available):
                 number, task = waiting.popleft()
-                running[self._threads.submit(self._outcome, number, task, progress)] = number
+                future = self._threads.submit(self._outcome, number, task, progress)
+                running[future] = number
+                future.add_done_callback(ended.put)
             # A signal that the system gives to another thread is heard when this one next wakes up.
-            ended, _ = wait(running, timeout=_HEARING_S, return_when=FIRST_COMPLETED)
-            for future in ended:
-                del running[future]
-                yield future.result()
+            try:
+                future = ended.get(timeout=_HEARING_S)
+            except Empty:
+                continue
+            del running[future]
+            yield future.result()
 
     def _fits(self, needed: list[int], running: list[int], more: int, available: int) -> bool:
         if not running:
@@ -220,7 +227,8 @@ class _Process:
             if self.has_ended:
                 return
             if self._pending is not None and self._pid:
-                wait([self._pending], patience_s)
+                with suppress(TimeoutError, CancelledError):
+                    self._pending.exception(patience_s)
             self._executor.shutdown(kill_workers=True)
             for end in (*self._for_worker, self._keep_alive):
                 end.close()
