@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: The names of the analyses and of their modules, in the order in which they are listed.
 QUESTIONS = (
     *("tree", "modules", "classes", "shapes", "layers", "roofline", "memory"),
-    *("kernels", "module_kernels", "fusions", "launches", "gaps", "budget", "findings", "steps"),
+    *("kernels", "module_kernels", "lines", "fusions", "launches", "gaps", "budget", "findings", "steps"),
     *("phases", "copies", "communication", "ranks", "stragglers", "clocks", "processes", "coverage"),
 )
 

@@ -27,8 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=_FORMATS,
         required=True,
         metavar="FORMAT",
-        help="perfetto: timeline for ui.perfetto.dev; chrome: the same as plain JSON; stacks: for flame graphs; "
-        "csv: a folder of files; xlsx: a workbook; sql: tables in a database",
+        help="perfetto: timeline for ui.perfetto.dev; chrome: the same as plain JSON; stacks: for flame graphs, by "
+        "lines of Python if recorded, else by module; csv: a folder of files; xlsx: a workbook; sql: tables in a "
+        "database",
     )
     parser.add_argument(
         "-o",

@@ -1,7 +1,8 @@
 """Collapsed stacks for flame graphs: ``top;model;layers;0;mlp;gemm 1234``, own time in nanoseconds.
 
 Read by flamegraph.pl, inferno, speedscope and others. The format has no escapes: a semicolon in a name becomes a comma,
-a line break or other control character becomes U+FFFD. Kernels without a module are placed below ``[cause]``.
+a line break or other control character becomes U+FFFD. Kernels are placed below the lines of Python that launched them
+where these are recorded, else below their modules, those without one below ``[cause]``.
 """
 
 from collections import Counter
@@ -12,41 +13,45 @@ from tracekit.dataset.opening import Dataset
 from tracekit.exports.base import Target, exported_file
 from tracekit.progress import Progress
 
-_KEYS = ["module_id", "cause", "name", "kind"]
+_KEYS = ["stack", "module_id", "cause", "name", "kind"]
 
 
 def write(dataset: Dataset, target: Target, progress: Progress) -> None:
-    """Writes the stacks by module in pre-order; kernels without a module come last."""
+    """Writes the stacks of Python by text, then those by module in pre-order; kernels without a module come last."""
     with exported_file(dataset, target) as partial:
         totals = _totals(dataset, progress)
         modules = hierarchy(dataset)
         with partial.open("w", encoding="utf-8", newline="\n") as file:
-            for (module, cause, name), time_ns in sorted(totals.items(), key=_order):
-                frames = modules.lineage(module) if module is not None else [f"[{cause}]"]
+            for (lines, module, cause, name), time_ns in sorted(totals.items(), key=_order):
+                above = modules.lineage(module) if module is not None else [f"[{cause}]"]
+                frames = above if lines is None else lines.split(";")
                 stack = ";".join(_frame(frame) for frame in [*frames, name])
                 file.write(f"{stack} {time_ns}\n")
 
 
-_Stack = tuple[int | None, str | None, str]
+_Stack = tuple[str | None, int | None, str | None, str]
 
 
 def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
     totals: Counter[_Stack] = Counter()
     rows, done = max(dataset.manifest["rows"]["kernels"], 1), 0
     shared = shared_kernels(dataset)
-    for piece in dataset.pieces("kernels", ["kernel_id", *_KEYS, "dur_ns"]):
+    keys = [name for name in _KEYS if name in dataset.schema("kernels").names]  # earlier datasets have no stacks
+    for piece in dataset.pieces("kernels", ["kernel_id", *keys, "dur_ns"]):
         whole = (divided(piece, shared) if shared.num_rows else piece).unify_dictionaries()
-        sums = whole.group_by(_KEYS).aggregate([("dur_ns", "sum")]).select([*_KEYS, "dur_ns_sum"])
-        for module, cause, name, kind, time_ns in zip(*(column.to_pylist() for column in sums.columns), strict=True):
-            totals[module, cause, name or kind] += time_ns
+        sums = whole.group_by(keys).aggregate([("dur_ns", "sum")]).select([*keys, "dur_ns_sum"])
+        columns = [[None] * sums.num_rows] * (len(_KEYS) - len(keys)) + [column.to_pylist() for column in sums.columns]
+        for lines, module, cause, name, kind, time_ns in zip(*columns, strict=True):
+            owner = (module, cause) if lines is None else (None, None)
+            totals[lines, *owner, name or kind] += time_ns
         done += piece.num_rows
         progress("exporting", done / rows)
     return totals
 
 
-def _order(item: tuple[_Stack, int]) -> tuple[bool, int, str, str]:
-    (module, cause, name), _ = item
-    return module is None, module or 0, cause or "", name
+def _order(item: tuple[_Stack, int]) -> tuple[bool, str, bool, int, str, str]:
+    (lines, module, cause, name), _ = item
+    return lines is None, lines or "", module is None, module or 0, cause or "", name
 
 
 def _frame(name: str) -> str:

@@ -102,7 +102,7 @@ def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence
     launches = other.launches.filter(thread[other.launches.thread] >= 0)
     # Ids of calls are those of the other session; work of the report has nothing to do with them.
     nothing = np.zeros(len(launches), dtype=np.int64)
-    launches = replace(launches, thread=thread[launches.thread], correlation_id=nothing)
+    launches = replace(launches, thread=thread[launches.thread], correlation_id=nothing, stack=nothing - 1)
     launches = replace(launches, name=lookup(of_name, launches.name), kernel=lookup(of_name, launches.kernel))
     ranges = replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift)
     launches = replace(launches, start_ns=launches.start_ns + shift, end_ns=launches.end_ns + shift)

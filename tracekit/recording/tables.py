@@ -202,6 +202,7 @@ class Launches(Columns):
         correlation_id: Links the call to its work, within one process.
         name: Row of names; -1 if unknown.
         kernel: Row of names: the full name of the kernel it launches; -1 if the report does not record it here.
+        stack: Row of stacks: the lines of Python around it; -1 if unknown.
     """
 
     start_ns: Int64
@@ -210,6 +211,7 @@ class Launches(Columns):
     correlation_id: Int64
     name: Int32
     kernel: Int32
+    stack: Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +409,7 @@ class Recording:
         gpus: The number of the GPU in the machine by (process id, device), where it is recorded; else it is the same.
         os_waits: Calls of the operating system's runtime that wait, on threads that are known; none has an id.
         loading: Loading of kernels by the driver inside other calls, as ``os_waits``.
+        stacks: The distinct texts of stacks.
         texts: The distinct texts of ranges.
         domains: The distinct names of NVTX domains.
         names: The distinct names of kernels and API calls.
@@ -438,6 +441,7 @@ class Recording:
     stream_calls: StreamCalls = field(default_factory=StreamCalls.empty)
     os_waits: Launches = field(default_factory=Launches.empty)
     loading: Launches = field(default_factory=Launches.empty)
+    stacks: list[str] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
     annotations: list[tuple[int, ...]] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples.empty)

@@ -16,6 +16,7 @@ from tracekit.causes import NAME_OF_CAUSE, NAMES
 from tracekit.markers.base import Shapes
 from tracekit.markers.phases import COMPILE, PHASES, RECOMPUTE
 from tracekit.recording.axis import range_around
+from tracekit.recording.stacks import innermost_line
 from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK_KINDS
 from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
 from tracekit.tables.base import category, module_paths, or_null, pieces
@@ -148,6 +149,20 @@ SPEC = TableSpec(
         Nullable("launch_start_ns", pa.int64(), "Start of that API call on the host; null if unknown."),
         Nullable("launch_end_ns", pa.int64(), "Return of that API call on the host; null if unknown."),
         Nullable(
+            "source",
+            CATEGORY,
+            "Innermost function of Python around that call that is no part of torch: file:line function, where the "
+            "line is that of its def in Chrome traces (with_stack), the one that ran in reports of nsys "
+            "(--python-backtrace, --python-sampling). Null if none was recorded, as for what a thread of autograd "
+            "launches.",
+        ),
+        Nullable(
+            "stack",
+            CATEGORY,
+            "All such functions around that call, the outermost first, between semicolons; of very deep or very many "
+            "distinct stacks only the innermost. Null where source is.",
+        ),
+        Nullable(
             "module_id",
             pa.int32(),
             "Module it belongs to, of several the one that it serves most; null if unknown, see cause.",
@@ -222,13 +237,14 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
     launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
     named, phase, paths = _Operators(trace.evidence), _phase(trace), module_paths(trace)
-    collectives = _Collectives(trace.evidence, launches, captured)
+    collectives, stacks = _Collectives(trace.evidence, launches, captured), _Stacks(trace.evidence)
     metrics = sampled(trace.evidence.recording)
     for rows in pieces(trace.ids.kernel_order):
         yield SPEC.table(
             _device(trace, rows)
             | _owner(trace, phase, paths, rows)
             | _launch(trace.evidence, launches, rows)
+            | stacks.columns(rows)
             | named.columns(rows)
             | captured.columns(rows)
             | collectives.columns(rows)
@@ -328,6 +344,24 @@ def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, ob
         "range_id": or_null(launches.range_id.take(launch)),
         "step_id": or_null(launches.step_id.take(launch)),
     }
+
+
+class _Stacks:
+    """The lines of Python around the launch of each kernel."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        recording = evidence.recording
+        self._stack, self._launch = np.append(recording.launches.stack, -1), evidence.launched.launch
+        self._stacks, sources = recording.stacks, dict[str, int]()
+        rows = [sources.setdefault(innermost_line(stack), len(sources)) for stack in self._stacks]
+        self._source, self._sources = np.array([*rows, -1]), list(sources)
+
+    def columns(self, rows: Rows) -> dict[str, object]:
+        """The lines of some work."""
+        if not self._stacks:
+            return {"source": None, "stack": None}
+        stack = self._stack.take(self._launch[rows])
+        return {"source": category(self._source.take(stack), self._sources), "stack": category(stack, self._stacks)}
 
 
 class _Captured:

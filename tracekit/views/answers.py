@@ -46,6 +46,9 @@ _EMPTY = {
         "no two ranks are known to have run the same collective; tracekit show clocks shows why, and tracekit show "
         "ranks which rank works longest"
     ),
+    "lines": (
+        "no lines of Python were recorded: torch.profiler with with_stack=True, nsys with --python-backtrace=cuda"
+    ),
     "fusions": "no kernel is known to serve several modules",
     "launches": "no launches were recorded, as of a run on the CPU",
     "gaps": "no device was idle between two kernels",
@@ -85,8 +88,8 @@ _HEADINGS = {
 }
 #: Units that cells show themselves.
 _UNIT = re.compile("_(ns|bytes|pct)$")
-#: Columns of modules, and what stands there for work outside all of them.
-_MODULES, _OUTSIDE = ("path", "module", "before", "after"), "(outside)"
+#: What stands in columns of modules for work outside all of them, and in that of files for work of unknown lines.
+_ABSENT = {**dict.fromkeys(("path", "module", "before", "after"), "(outside)"), "file": "(not recorded)"}
 #: Headings of columns that mean something else next to another column.
 _HEADINGS_BESIDE = {("cause", "known"): "how", ("rank", "waited_ns"): "last rank"}
 
@@ -305,7 +308,7 @@ def _columns(answer: Columns, words: Nouns, *, keep_empty: bool) -> list[_Column
     rows = records(answer)
     columns = []
     for name in answer:
-        values = [_OUTSIDE if row[name] is None and name in _MODULES else row[name] for row in rows]
+        values = [_ABSENT.get(name) if row[name] is None else row[name] for row in rows]
         is_text = any(isinstance(value, _TEXTS) for value in values)
         cells = [cell(name, value) for value in values]
         columns.append(_Column(name, heading(name, words, answer), cells, is_text))

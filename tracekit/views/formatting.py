@@ -31,7 +31,7 @@ _ROUNDED_UP = 0.9995
 _CUT, _LEAST_CELLS = "\N{HORIZONTAL ELLIPSIS}", 12
 _PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
 #: Names of columns of numbers that identify something: no thousands separators.
-_IDENTIFIERS = ("_id", "pid", "rank", "device", "index")
+_IDENTIFIERS = ("_id", "pid", "rank", "device", "index", "line")
 _SHARES = ("share", "spread")
 #: Longer texts lose their middle.
 _LONGEST = 240

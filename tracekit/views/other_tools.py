@@ -96,6 +96,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "key_averages",
     ),
     ("the same with group_by_input_shape=True", "`tracekit show shapes`", "group_by_input_shape inputs"),
+    ("the same with group_by_stack_n; py-spy", "`tracekit show lines`", "group_by_stack_n group_by_stack source line"),
     (
         "operators as rows, whatever is marked",
         "`tracekit parse REPORT --rows operators`, then `tracekit show tree`",

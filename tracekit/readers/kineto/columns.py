@@ -15,16 +15,18 @@ from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, OTHER_EVENT, UNKNOWN
 from tracekit.markers.torch_texts import PREFIX
 from tracekit.readers.kineto.annotations import named_modules, texts_of
 from tracekit.readers.kineto.collectives import collective_of, fields_of
+from tracekit.readers.kineto.lines import line_of
 from tracekit.readers.kineto.stream import NO_ARGS, Args, Event, ExactTimes, Number, Piece
 from tracekit.readers.rows import nanoseconds
 from tracekit.recording.collectives import Collective
 from tracekit.recording.provenance import LossCounters
 
-OPERATOR, ANNOTATION, MODULE, FORWARD, ALLOCATION, FLOW, SYNC, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
+OPERATOR, ANNOTATION, MODULE, FORWARD, LINE, ALLOCATION, FLOW, SYNC, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
     "operator",
     "annotation",
     "module",
     "forward",
+    "line",
     "allocation",
     "flow",
     "sync",
@@ -57,7 +59,7 @@ _CATEGORIES = {
 }
 _KIND = {spelled: kind for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())}
 #: Kinds that are neither ranges nor launches nor work.
-AUXILIARY = (FORWARD, ALLOCATION, FLOW, SYNC)
+AUXILIARY = (FORWARD, LINE, ALLOCATION, FLOW, SYNC)
 #: Categories of events that are not needed: frames, ranges drawn again on the GPU, the profiler's own.
 _NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_event"}
 #: Categories of accelerators whose work is not read, by their beginnings.
@@ -92,6 +94,7 @@ class Gathering:
         self.threads: dict[tuple[int, int], int] = {}
         self.names: dict[str, int] = {}
         self.texts: dict[str, int] = {}
+        self.lines: dict[str, int] = {}
         self.hierarchies: dict[str, int] = {}
         self.collectives: dict[Collective, int] = {}
         self.annotations: dict[tuple[int, ...], int] = {}
@@ -119,7 +122,7 @@ class Gathering:
         self._counters.add("events", UNKNOWN_EVENT, unknown)
         self._add_names(named)
         functions = rows[MODULE]
-        rows[MODULE], rows[FORWARD] = _of_modules(piece.events, functions)
+        rows[MODULE], rows[FORWARD], rows[LINE] = _by_role(piece.events, functions)
         self._counters.add("events", OTHER_EVENT, len(functions) - len(rows[MODULE]))
         self._count_others(Counter(piece.events[row].cat for row in rows[None]))
         for kind in KINDS:
@@ -164,7 +167,7 @@ class Gathering:
     def _columns(self, kind: str, events: Sequence[Event]) -> Columns:
         args = [event.args or NO_ARGS for event in events]
         columns: Columns = {"start": _EMPTY, "end": _EMPTY}
-        columns["name"] = _rows([str(event.name) for event in events], self.names)
+        columns["name"] = self._names(kind, events)
         if kind in DEVICE_WORK:
             return columns | self._device_columns(kind, args)
         if kind == SYNC:
@@ -187,6 +190,13 @@ class Gathering:
             columns["text"] = _rows([str(event.name) for event in events], self.texts)
             columns["open"] = np.array([bytes(one.finished or b"") == b"false" for one in args], dtype=bool)
         return columns
+
+    def _names(self, kind: str, events: Sequence[Event]) -> Ints:
+        if kind == LINE:
+            names = [event.name for event in events]
+            rows = {name: self.lines.setdefault(line_of(name) or "", len(self.lines)) for name in dict.fromkeys(names)}
+            return np.array([rows[name] for name in names], dtype=np.int64)
+        return _rows([str(event.name) for event in events], self.names)
 
     def _device_columns(self, kind: str, args: Sequence[Args]) -> Columns:
         columns = {name: _integers_of([getattr(one, name) for one in args]) for name in _DEVICE_COLUMNS}
@@ -255,15 +265,17 @@ def _rows_of_fields(
     return np.array([rows[fields] for fields in written], dtype=np.int64)
 
 
-def _of_modules(events: Sequence[Event], functions: Sequence[int]) -> tuple[list[int], list[int]]:
+def _by_role(events: Sequence[Event], functions: Sequence[int]) -> tuple[list[int], ...]:
+    """Calls of modules, functions that compute modules, and functions that are no part of torch."""
     names = [events[row].name for row in functions]
-    texts = {name: str(name) for name in set(names)}
-    chosen = (
-        {name for name, text in texts.items() if text.startswith(PREFIX)},
-        {name for name, text in texts.items() if text.endswith(CALLED_FORWARD)},
-    )
-    modules, forwards = ([row for row, name in zip(functions, names, strict=True) if name in some] for some in chosen)
-    return modules, forwards
+    roles = {name: _roles(name) for name in set(names)}
+    role, rows = np.array([roles[name] for name in names], np.int8), np.array(functions, np.int64)
+    return tuple(rows[role & bit > 0].tolist() for bit in (1, 2, 4))
+
+
+def _roles(name: Number) -> int:
+    text = str(name)
+    return text.startswith(PREFIX) + 2 * text.endswith(CALLED_FORWARD) + 4 * (line_of(name) is not None)
 
 
 def _name_in(args: Args | None) -> str:

@@ -29,6 +29,7 @@ from tracekit.readers.kineto.columns import (
     FLOW,
     FORWARD,
     KINDS,
+    LINE,
     MODULE,
     OPERATOR,
     SUBJECTS,
@@ -36,6 +37,7 @@ from tracekit.readers.kineto.columns import (
     Columns,
     Gathering,
 )
+from tracekit.readers.kineto.lines import with_stacks
 from tracekit.readers.kineto.modules import distinct_names, names_with_phase, names_with_weights, scripted_calls
 from tracekit.readers.kineto.stream import EXPECTED, Metadata, Trace
 from tracekit.readers.kineto.tables import (
@@ -80,9 +82,8 @@ _FARTHEST_NS = 1 << 53
 
 def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:
     """Reads the trace; see the package's ``read``."""
-    counters, trace = LossCounters(), Trace(path)
+    counters, trace, size = LossCounters(), Trace(path), max(path.stat().st_size, 1)
     gathering = Gathering(counters)
-    size = max(path.stat().st_size, 1)
     for piece in trace.pieces():
         gathering.add(piece)
         progress("reading", piece.position / size)
@@ -105,11 +106,13 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     work, inside_ns = operators.with_work(device_work)
     events[ANNOTATED] = annotated_calls(device_work, launches, threads.process, [*gathering.annotations])
     _name_annotated(events[ANNOTATION], gathering)
+    launches, stacks = with_stacks(operators.with_launches(launches), events[LINE], list(gathering.lines))
     recording = Recording(
         source=_source_of(path, trace.metadata, first_ns),
         threads=threads,
         ranges=ranges_table([events[kind] for kind in _RANGES], counters),
-        launches=operators.with_launches(launches),
+        launches=launches,
+        stacks=stacks,
         stream_calls=_stream_calls(events[SYNC], launches, threads, counters),
         work=work,
         inside_ns=inside_ns,

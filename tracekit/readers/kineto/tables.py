@@ -64,7 +64,9 @@ def launches_table(calls: Columns, counters: LossCounters) -> Launches:
     start, end, thread, name, correlation, kernel = (
         calls[column][linked] for column in ("start", "end", "thread", "name", "correlation", "kernel")
     )
-    launches = Launches(start_ns=start, end_ns=end, thread=thread, correlation_id=correlation, name=name, kernel=kernel)
+    launches = Launches.of(
+        start_ns=start, end_ns=end, thread=thread, correlation_id=correlation, name=name, kernel=kernel
+    )
     return launches.in_order(_nested(start, end, thread))
 
 

@@ -37,16 +37,23 @@ def with_json(events: pa.Table, source: TableSource) -> pa.Table:
 _Schemas = dict[tuple[int, int], dict[str, set[tuple[str, int]]]]
 
 
-def _json(blob: bytes, schemas: _Schemas) -> str | None:
+def payload_of(blob: bytes) -> tuple[tuple[int, int], bytes]:
+    """The domain and schema of a binary payload, and its content; nothing if it is none."""
     if len(blob) < _HEADER.size:
-        return None
+        return (0, 0), b""
     domain, _, schema, _, size, whole = _HEADER.unpack_from(blob)
-    if not len(blob) == whole == _HEADER.size + size or (domain, schema) not in schemas:
+    fits = len(blob) == whole == _HEADER.size + size
+    return (domain, schema), blob[_HEADER.size :] if fits else b""
+
+
+def _json(blob: bytes, schemas: _Schemas) -> str | None:
+    key, payload = payload_of(blob)
+    if not payload or key not in schemas:
         return None
-    fields = [(name, kind, _HEADER.size + at) for name, forms in schemas[domain, schema].items() for kind, at in forms]
-    if any(at + struct.calcsize(kind) > whole for _, kind, at in fields):
+    fields = [(name, kind, at) for name, forms in schemas[key].items() for kind, at in forms]
+    if any(at + struct.calcsize(kind) > len(payload) for _, kind, at in fields):
         return None
-    return json.dumps({name: struct.unpack_from(kind, blob, at)[0] for name, kind, at in fields})
+    return json.dumps({name: struct.unpack_from(kind, payload, at)[0] for name, kind, at in fields})
 
 
 def _schemas(source: TableSource) -> _Schemas:

@@ -14,6 +14,7 @@ from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT, TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
 from tracekit.progress import Progress
+from tracekit.readers.nsight.backtraces import with_backtraces
 from tracekit.readers.nsight.gpu_metrics import gpus_of_devices, samples_of
 from tracekit.readers.nsight.losses import (
     Held,
@@ -187,6 +188,7 @@ def _recording(
     strings = tables.pop("strings")
     names = Names(strings)
     launches, failed = launches_table(tables.pop("runtime"), ids, names, counters)
+    launches, stacks = with_backtraces(launches, failed, tables["nvtx"], strings, ids)
     operators = _operators_of(tables.pop("operators"), ids, names, counters)
     launches = operators.with_launches(launches)
     work_rows = {name: tables.pop(name) for name in WORK_TABLES}
@@ -210,6 +212,7 @@ def _recording(
         stream_calls=stream_calls(waiting[SYNCS], waiting[EVENTS], ids),
         os_waits=os_waits,
         loading=loading,
+        stacks=stacks,
         texts=texts,
         domains=domains,
         names=names.used,

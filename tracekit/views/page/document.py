@@ -20,7 +20,7 @@ from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
 from tracekit.views.page.changes import changes
 from tracekit.views.page.figures import roof, shapes
-from tracekit.views.page.kernels import kernels
+from tracekit.views.page.kernels import kernels, lines
 from tracekit.views.page.memory import memory
 from tracekit.views.page.nodes import nodes, phases
 from tracekit.views.page.overview import about, budget, by_process, coverage, first_findings, idle, launched, title
@@ -37,7 +37,7 @@ SCRIPTS = (
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 #: How many times :func:`_parts` yields for one dataset, and for two.
-_ALONE, _COMPARED = 12, 13
+_ALONE, _COMPARED = 13, 14
 #: Of decimals.
 _DIGITS = 9
 
@@ -135,6 +135,7 @@ def _parts(
     page_nodes = nodes(dataset, modules, by_module, by_phase.own)
     yield {"nodes": page_nodes.data}
     yield {"kernels": kernels(dataset, modules, page_nodes, by_phase.names)}
+    yield {"sources": lines(dataset, modules, page_nodes)}
     yield {"shapes": shapes(dataset, modules, page_nodes)}
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step, step)}
     yield {"memory": memory(dataset, modules, page_nodes, by_step)}

@@ -8,6 +8,7 @@ import pandas as pd
 
 from tracekit.analyses import kernels as kernels_by_time, module_kernels as kernels_by_module
 from tracekit.analyses.fusions import Fused, fused
+from tracekit.analyses.lines import by_module as lines_by_module
 from tracekit.analyses.phase_times import PHASES
 from tracekit.analyses.subtrees import Hierarchy
 from tracekit.arrays.types import Ints, Rows
@@ -58,6 +59,27 @@ def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str
         "left_out_ns": int(rest["gpu_time_ns"].sum()),
         **{name: _columns(sums[sums["kernel"] < count], phases) for name, sums in by_node.items()},
     }
+
+
+def lines(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
+    """The lines of Python that launched the work with the most time, and how much of it for each node of the tree.
+
+    Returns:
+        ``texts``; and two lists of pairs, ``of_modules`` and ``of_lines``, with the columns ``node``, ``source`` (a row
+        of the texts), ``kernels`` and ``gpu_ns``, as of kernels.
+    """
+    texts, pairs = lines_by_module(dataset, modules)
+    pairs = pairs[pairs["source"] >= 0].rename(columns={"module": "owner"})
+    by_time = pairs.groupby("source")["gpu_ns"].sum().sort_values(ascending=False, kind="stable").index
+    rank = np.empty(len(texts), np.int64)
+    rank[by_time] = np.arange(len(by_time))
+    pairs["source"] = rank[pairs["source"]]
+    data: dict[str, Any] = {"texts": [clipped(texts[row], limits.NAME) for row in by_time[: limits.LINES].tolist()]}
+    for name, place in (("modules", nodes.module), ("lines", nodes.line)):
+        listed = pairs.assign(node=_placed(pairs["owner"].to_numpy(), place))[pairs["source"] < limits.LINES]
+        sums = listed.groupby(["source", "node"])[["kernels", "gpu_ns"]].sum().reset_index().head(limits.PAIRS)
+        data[f"of_{name}"] = {column: sums[column].tolist() for column in ("node", "source", "kernels", "gpu_ns")}
+    return data
 
 
 def _texts(column: pd.Series, most: int) -> list[str | None]:

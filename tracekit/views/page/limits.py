@@ -10,6 +10,8 @@ TYPES = 500
 #: Kernels by name, and pairs of a module and a kernel.
 KERNELS = 500
 PAIRS = 40_000
+#: Lines of Python.
+LINES = 300
 #: On the timeline: kernels in a drawing, drawings of steps (and of recordings), calls on the host, names, and streams.
 PIECES = 4_000
 STEPS = 16

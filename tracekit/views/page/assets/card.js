@@ -1,4 +1,4 @@
-// The card of one module: its figures, its kernels, and the shapes of its inputs.
+// The card of one module: its figures, its kernels, the lines of Python that launched them, and the shapes of its inputs.
 
 const CARD_ROWS = 6;
 
@@ -39,6 +39,17 @@ function cardKernels(node) {
   const others = rows.slice(CARD_ROWS).reduce((sum, row) => sum + row.gpu_time_ns, rest);
   const more = others > 0 ? el("li", { class: "muted" }, `others: ${duration(others)}`) : null;
   return el("div", {}, el("h4", {}, `Top ${WORDS.works}`), el("ul", { class: "inside" }, ...shown, more));
+}
+
+function cardLines(node) {
+  if (node.kind === "rest" || node.kind === "cause" || node.kind === "kernel" || selection.phase) return null;
+  const pairs = DATA.sources[`of_${node.tree.mode}`];
+  const times = new Map();
+  pairs.node.forEach((owner, at) => { if (node.holds(owner)) times.set(pairs.source[at], (times.get(pairs.source[at]) ?? 0) + pairs.gpu_ns[at]); });
+  const rows = [...times].sort((left, right) => right[1] - left[1]).slice(0, CARD_ROWS);
+  if (!rows.length) return null;
+  return el("div", {}, el("h4", {}, "Launched from"), el("ul", { class: "inside" }, ...rows.map(([source, time]) => el("li", {},
+    el("span", { class: "path" }, ...breakable(DATA.sources.texts[source])), el("span", { class: "figures" }, duration(time)), bar(shareOf(time, node.subtree_ns))))));
 }
 
 function cardShapes(node) {
@@ -84,7 +95,7 @@ function drawCard() {
     el("p", { class: "value" }, percent(node.share), el("span", { class: "muted" }, ` ${duration(node.subtree_ns)}${selection.phase ? ` ${selection.phase}` : ""}`)),
     phaseBar(node, "subtree_ns", node.tree.all.subtree_ns, toneOf(node)),
     node.advice ? el("p", { class: "muted" }, capital(node.advice)) : null,
-    cardPhases(node), cardFacts(node), cardDurations(node), cardKernels(node), cardShapes(node),
+    cardPhases(node), cardFacts(node), cardDurations(node), cardKernels(node), cardLines(node), cardShapes(node),
   ].filter(Boolean));
 }
 
