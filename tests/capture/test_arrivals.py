@@ -1,5 +1,6 @@
 """Calls that were marked for nsys are compared with those that are in its report."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,14 @@ def test_what_arrived_in_full_leaves_no_word(tmp_path: Path) -> None:
     leave(tmp_path, 7, 2, 2)
     assert add_arrivals(tmp_path, path).warnings == []
     assert "calls of modules" not in {data["what"] for data in tracekit.parse(path).manifest["missing"]}
+
+
+def test_a_process_without_an_end_has_one_warning_with_both_numbers(tmp_path: Path) -> None:
+    path = report(tmp_path / "run.sqlite", {os.getpid(): ["top", "top.a"]})
+    ProcessFiles(tmp_path).begin({"calls": 5, "called_modules": 2})
+    arrivals = add_arrivals(tmp_path, path)
+    assert arrivals.warnings == [
+        f"process {os.getpid()} outlives the command; 2 of at least 5 calls of it are in the report, those of its last "
+        "second may be missing"
+    ]
+    assert (arrivals.figures["calls"], arrivals.figures["calls_lost"]) == (5, 3)

@@ -38,7 +38,9 @@ def plain(folder: Path, program: str) -> Outcome:
 
 
 def captured(folder: Path, *args: object) -> Outcome:
-    return separately("capture", "--engine", "torch", "-o", "run.sqlite", *args, "program.py", cwd=folder)
+    # By pipes: the process that tells of a crash holds them until it has.
+    args = ("--engine", "torch", "-o", "run.sqlite", *args, "program.py")
+    return separately("capture", *args, cwd=folder, before=bool)
 
 
 def calls(folder: Path) -> int:
@@ -96,12 +98,19 @@ def test_of_captures_to_one_place_at_once_none_is_lost(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_what_a_killed_capture_left_goes_with_the_next(tmp_path: Path) -> None:
-    plain(tmp_path, "")
-    (tmp_path / "killed.py").write_text(MODEL + "os.kill(os.getpid(), signal.SIGKILL)\n")
-    separately("capture", "--engine", "torch", "-o", "run.sqlite", "killed.py", cwd=tmp_path)
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "import ctypes; ctypes.string_at(0)"])
+def test_a_script_that_is_killed_or_crashes_is_told_of_and_what_it_left_goes_with_the_next(
+    tmp_path: Path, end: str
+) -> None:
+    expected = plain(tmp_path, f"if not os.fork():\n    time.sleep(1)\n    os._exit(0)\n{end}\n")
+    outcome = captured(tmp_path)
+    assert outcome.code == expected.code < 0
+    line = "tracekit: run.sqlite was not written, because the process was killed or crashed; "
+    assert outcome.err.removeprefix(expected.err).startswith(line)
     assert list(tmp_path.glob(".run.sqlite.partial-*"))
-    assert captured(tmp_path).code == 0
+    plain(tmp_path, "os.closerange(3, 256)\n")
+    assert "killed" not in (outcome := captured(tmp_path)).err
+    assert outcome.code == 0
     assert not list(tmp_path.glob(".*"))
 
 
@@ -120,3 +129,14 @@ def test_a_script_that_calls_os_exit_keeps_its_code_and_its_recording(tmp_path: 
     assert [line.partition(":")[0].split()[0] for line in outcome.err.splitlines()] == ["recorded", "report", "next"]
     assert calls(tmp_path) == 1
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_failure_while_os_exit_writes_the_report_is_shown(tmp_path: Path) -> None:
+    plain(tmp_path, "torch.profiler.profile.export_chrome_trace = lambda *_: 1 / 0\nos._exit(5)\n")
+    outcome = captured(tmp_path)
+    lines = outcome.err.splitlines()
+    assert (outcome.code, lines[0], lines[-1]) == (
+        5,
+        "Traceback (most recent call last):",
+        "ZeroDivisionError: division by zero",
+    )

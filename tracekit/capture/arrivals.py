@@ -27,9 +27,9 @@ from tracekit.markers.layer_hooks import LAYER_DICTS
 
 #: How long nsys takes to send what it has, on a busy machine, too; and how often it is made to.
 _SENDING_S, _EVERY_S = 0.2, 1.0
-#: Figures of a process and of a report: calls marked and modules with marked calls, and how many are not in the report.
-CALLS, MODULES, CALLS_LOST, MODULES_LOST = "calls", "called_modules", "calls_lost", "called_modules_lost"
-_UNENDED = "process {} {}; {:,} calls of it are in the report, those of its last second may be missing"
+#: Figures of a process and of a report: calls marked and modules with marked calls; with ``_lost``, not in the report.
+CALLS, MODULES = "calls", "called_modules"
+_UNENDED = "process {} {}; {:,} of at least {:,} calls of it are in the report, those of its last second may be missing"
 _LOST = (
     "nsys lost {calls_lost:,} of {calls:,} calls, with all calls of {called_modules_lost:,} of {called_modules:,} "
     "modules; record again, or with --engine torch"
@@ -144,16 +144,20 @@ def add_arrivals(folder: Path, report: Path) -> Arrivals:
         marked.setdefault(piece.pid, Counter()).update(piece.figures)
     recorded = nsight_file.range_texts(report)
     figures: Counter[str] = Counter({CALLS: 0, "processes": len(marked)})
+    ended: Counter[str] = Counter()
     warnings = []
     for pid, noted in marked.items():
         arrived = _by_module(recorded.get(pid, ()))
-        lost = {CALLS_LOST: noted[CALLS] - arrived.total(), MODULES_LOST: noted[MODULES] - len(arrived)}
-        figures.update(noted | {name: max(0, count) for name, count in lost.items()})
+        counts = {CALLS: arrived.total(), MODULES: len(arrived)}
         if pid in unended:
-            end = "outlives the command" if lives(pid) else "was killed"
-            warnings.append(_UNENDED.format(pid, end, arrived.total()))
-    if figures[CALLS_LOST]:
-        warnings.insert(0, _LOST.format(**figures))
+            noted.update({name: max(0, count - noted[name]) for name, count in counts.items()})
+            end = "outlives the command" if lives(pid) else "was killed or crashed"
+            warnings.append(_UNENDED.format(pid, end, counts[CALLS], noted[CALLS]))
+        lost = {f"{name}_lost": max(0, noted[name] - count) for name, count in counts.items()}
+        figures.update(noted | lost)
+        ended.update({} if pid in unended else noted | lost)
+    if ended["calls_lost"]:
+        warnings.insert(0, _LOST.format(**ended))
     empty = not recorded and "CUPTI_ACTIVITY_KIND_KERNEL" not in nsight_file.table_names(report)
     nsight_file.add(report, {"TRACEKIT_RECORDER": named(figures)})
     return Arrivals(dict(figures), warnings, empty)

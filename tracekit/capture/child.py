@@ -17,6 +17,7 @@ from tracekit.capture.program import Settings
 from tracekit.capture.run import exit_code, load, run
 from tracekit.capture.schedule import attempt, on_graph_capture, wait_for_gpu
 from tracekit.capture.steps import operator_markers
+from tracekit.capture.writing import say
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight.nsys import WINDOW
 
@@ -78,7 +79,7 @@ def main(argument: str) -> int:
         if os.getpid() == process:  # processes that the target forked do not report
             _write_outcome(Path(outcome_file), outcome)
 
-    ending = Ending(finish, window.forked)
+    ending = Ending(Path(outcome_file).parent, finish, window.forked)
     window.sent.opens = ending.watch_termination
     try:
         # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
@@ -103,8 +104,7 @@ def _write_outcome(path: Path, outcome: dict[str, object]) -> None:
     try:
         path.write_text(json.dumps(outcome))
     except OSError as error:
-        line = f"tracekit: warning: {path}: {error.strerror}; the cost of recording is not known"
-        print(line, file=sys.stderr)  # noqa: T201 - there is no other way to the parent
+        say(f"warning: {path}: {error.strerror}; the cost of recording is not known")  # no other way to the parent
 
 
 if __name__ == "__main__":

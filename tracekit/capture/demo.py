@@ -49,10 +49,8 @@ class LlamaAttention(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
-        self.k_proj = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
-        self.v_proj = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
-        self.o_proj = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
+        projections = (nn.Linear(_HIDDEN, _HIDDEN, bias=False) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = projections
 
     @override
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], past: Past, layer: int) -> Tensor:

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import update_wrapper
 from pathlib import Path
@@ -29,24 +29,20 @@ _DEADLY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.
 _KILL_TIMEOUT_S = 60
 
 
-class _Thread(threading.local):
-    """The signals that a thread had blocked before it forked."""
-
-    blocked: Collection[int] = ()
-
-
 class Ending:
     """Calls back once before the process ends, and in every process that it forks."""
 
-    def __init__(self, ends: Callable[[], object], forked: Callable[[], object]) -> None:
+    def __init__(self, folder: Path, ends: Callable[[], object], forked: Callable[[], object]) -> None:
         self._ends = ends
         self._forked = forked
         self._lock = threading.RLock()
         self._begun = False
         self._pipe: tuple[int, int] | None = None
-        self._thread = _Thread()
+        #: The signals that a thread had blocked before it forked.
+        self._thread = threading.local()
         atexit.register(self.finish)
         self._watch_hard_exits()
+        _kill_when_written(folder, self.finish)
         os.register_at_fork(
             before=self._before_fork, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
         )
@@ -106,12 +102,10 @@ class Ending:
 
     def _before_fork(self) -> None:
         # A signal to the new process must not reach the pipe, at whose other end is this process.
-        if self._pipe:
-            self._thread.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        self._thread.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if self._pipe else ())
 
     def _after_in_parent(self) -> None:
-        if self._pipe:
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._thread.blocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._thread.blocked)
 
     def _after_in_child(self) -> None:
         self._lock = threading.RLock()
@@ -124,7 +118,7 @@ class Ending:
                 os.close(descriptor)
             if signal.getsignal(signal.SIGTERM) == self._terminate:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._thread.blocked)
+        self._after_in_parent()
         self._forked()
 
 
@@ -151,7 +145,7 @@ def _signals_later() -> Iterator[None]:
             os.kill(os.getpid(), number)
 
 
-def kill_when_written(folder: Path, finish: Callable[[], object]) -> None:
+def _kill_when_written(folder: Path, finish: Callable[[], object]) -> None:
     """From now on, before this process kills one that records, it asks it to end and waits until all is written."""
     kill, raise_signal = os.kill, signal.raise_signal
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,4 +95,5 @@ def problems(folder: Path) -> Iterator[tuple[int, str]]:
 def write_problem(folder: Path, text: str) -> None:
     """Notes why this process is not recorded."""
     name = f"{os.getpid()}-{os.urandom(4).hex()}{_PROBLEM}"
-    (folder / name).write_text(" ".join(text.split()), "utf-8")
+    with suppress(OSError):  # the command has ended
+        (folder / name).write_text(" ".join(text.split()), "utf-8")

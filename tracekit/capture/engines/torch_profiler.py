@@ -1,10 +1,12 @@
 """The engine ``torch``: records in this process with torch.profiler. Needs only torch."""
 
 import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import NoReturn
 
 from tracekit.capture.emit import routed_to
@@ -19,6 +21,12 @@ from tracekit.capture.writing import INTERRUPTED, say, say_stopped, writing
 from tracekit.errors import CaptureError, TracekitError
 
 NAME = "torch"
+#: Waits for a line, or until this process ends without one: then it has no command line any more.
+_WATCH = 'exec 3<&0; { read _ || grep -qs . /proc/$1/cmdline || echo "$2" >&2; } <&3 3<&- &'
+_KILLED = (
+    "tracekit: {} was not written, because the process was killed or crashed; to have N steps written once they have "
+    "run: tracekit capture --steps N -- python FILE.py"
+)
 
 
 def unavailable() -> str | None:
@@ -28,11 +36,19 @@ def unavailable() -> str | None:
 
 def record(job: Job) -> Outcome:
     """Runs the target in this process and writes what torch.profiler and the markers recorded."""
+    over = _loss_told(job.report)
+    try:
+        return _recorded(job, over)
+    finally:
+        over()
+
+
+def _recorded(job: Job, over: Callable[[], object]) -> Outcome:
     recorder = Recorder(ops=job.settings.ops)
     figures: dict[str, int] = {}
     code, problem = 0, None
     process = os.getpid()
-    leave = _writing_before(job, recorder, lambda status: _written(job, recorder, figures, graphs, status))
+    leave = _writing_before(job, recorder, lambda status: _written(job, recorder, figures, graphs, status), over)
     maps = maps_of_recording(cpu_kernels=True)
     with (
         routed_to(recorder.emitter),
@@ -54,7 +70,25 @@ def record(job: Job) -> Outcome:
     return _written(job, recorder, figures, graphs, code, problem)
 
 
-def _writing_before(job: Job, recorder: Recorder, written: Callable[[int], Outcome]) -> Callable[[int], NoReturn]:
+def _loss_told(report: Path) -> Callable[[], object]:
+    """Has a process that is no child of this one tell of the loss if this one dies before the function is called."""
+    words = ["sh", "-c", _WATCH, "sh", str(os.getpid()), _KILLED.format(report.name)]
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as end, suppress(OSError):  # without sh, no one tells
+        subprocess.run(words, stdin=end, stdout=subprocess.DEVNULL, start_new_session=True, check=False)
+    pipe = os.fdopen(writing, "wb", 0)
+    os.register_at_fork(after_in_child=pipe.close)
+
+    def over() -> None:
+        with suppress(OSError, ValueError), pipe:  # the program may have closed it
+            pipe.write(b"\n")
+
+    return over
+
+
+def _writing_before(
+    job: Job, recorder: Recorder, written: Callable[[int], Outcome], over: Callable[[], object]
+) -> Callable[[int], NoReturn]:
     """``os._exit``, which writes the report first; processes that the target forked do not."""
     process, leave = os.getpid(), os._exit
 
@@ -68,6 +102,7 @@ def _writing_before(job: Job, recorder: Recorder, written: Callable[[int], Outco
         except Exception:  # noqa: BLE001 - the process ends here, so that nobody else could show it
             traceback.print_exc()
         finally:
+            over()
             leave(status)
 
     return write_and_leave

@@ -114,7 +114,7 @@ def _wait_for_pieces(folder: Path) -> None:
 
 def _losses(folder: Path) -> Iterator[str]:
     for pid in unfinished(folder):
-        end = _OUTLIVES if lives(pid) else "was killed before it wrote its recording;"
+        end = _OUTLIVES if lives(pid) else "was killed or crashed before it wrote its recording;"
         yield f"process {pid} {end} set --steps, because a process writes its steps when it has run them"
     yield from _refusals(folder)
 

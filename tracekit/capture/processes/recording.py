@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -20,7 +20,7 @@ import torch
 
 from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.emit import nothing, routed_to
-from tracekit.capture.ending import Ending, kill_when_written
+from tracekit.capture.ending import Ending
 from tracekit.capture.garbage import collection_markers
 from tracekit.capture.kineto import trace_in
 from tracekit.capture.maps import maps_of_recording
@@ -62,7 +62,7 @@ def start_if_asked() -> bool:
     try:
         _started.append(MarkedProcess(request))
     except Exception as error:  # noqa: BLE001 - whatever it raises
-        _refuse(request, f"{type(error).__name__}: {error}")
+        write_problem(request.folder, f"{type(error).__name__}: {error}")
         return False
     return True
 
@@ -79,9 +79,8 @@ class MarkedProcess:
         self._entered.enter_context(collection_markers(self._marking))
         schedule = Schedule(self._window, settings.warmup or 0, settings.steps)
         self._restart_steps = self._entered.enter_context(marked_program(schedule, self._marking.put_on))
-        ending = Ending(lambda: self._window.leave(self._figures), self._forked)
+        ending = Ending(request.folder, lambda: self._window.leave(self._figures), self._forked)
         self._window.opens = ending.watch_termination
-        kill_when_written(request.folder, ending.finish)
 
     def _forked(self) -> None:
         self._window.forked()
@@ -122,7 +121,7 @@ class ProcessWindow:
     def open(self) -> None:
         """Begins to record. A failure is reported at the end of the command and does not reach the program."""
         if self.refused:
-            _refuse(self._request, self.refused)
+            write_problem(self._request.folder, self.refused)
             self.refused = None
         else:
             self._try(self._begin)
@@ -146,7 +145,7 @@ class ProcessWindow:
         except Exception as error:  # noqa: BLE001 - whatever it raises
             self._files.withdraw()
             reason = str(error) if isinstance(error, CaptureError) else f"{type(error).__name__}: {error}"
-            _refuse(self._request, reason)
+            write_problem(self._request.folder, reason)
 
     def _begin(self) -> None:
         self.recorder.open()
@@ -200,11 +199,6 @@ class ProcessWindow:
         self._begin_piece()
 
 
-def _refuse(request: Request, reason: str) -> None:
-    with suppress(OSError):
-        write_problem(request.folder, reason)
-
-
 def _garbled_names(trace: Path, recorder: Recorder) -> list[tuple[Span, str]]:
     """The names of all annotations by their times, if Kineto garbled any; reading them takes long."""
     with trace.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -224,11 +218,8 @@ class Request:
 
     @classmethod
     def of_environment(cls) -> Self | None:
-        """The request that this process was started with; None if there is none, or it is over."""
-        text = os.environ.get(VARIABLE)
-        if not text:
-            return None
-        values = json.loads(text)
+        """The request that this process was started with, an error if there is none; None if it is over."""
+        values = json.loads(os.environ[VARIABLE])
         request = cls(Path(values["folder"]), values["engine"], Settings.of_json(values["settings"]))
         return request if request.folder.is_dir() else None
 
