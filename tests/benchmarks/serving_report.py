@@ -69,14 +69,25 @@ def write_report(path: Path, *, kernels: int, inline_text: bool = False) -> Path
     return write_program(path, Program(inline_text=inline_text, parallel=True), steps)
 
 
+MEMORY_USAGE = """CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INTEGER, globalPid INTEGER, deviceId INTEGER,
+                  contextId INTEGER, address INTEGER, pc INTEGER, bytes INTEGER, memKind INTEGER,
+                  memoryOperationType INTEGER, name INTEGER, correlationId INTEGER)"""
+
+
 def with_waits(path: Path) -> Path:
-    """Adds to each launch a call that blocks, or one that neither blocks nor starts work, at its end."""
+    """Adds to each launch a call that blocks, some of which allocate, or one that does neither, at its end."""
     with writing(path) as db:
-        db.execute("INSERT INTO StringIds VALUES (-1, 'cudaDeviceSynchronize'), (-2, 'cudaEventQuery')")
+        names = [(-1, "cudaDeviceSynchronize"), (-2, "cudaEventQuery"), (-3, "cudaMalloc")]
+        db.executemany("INSERT INTO StringIds(id, value) VALUES (?, ?)", names)
         table = "CUPTI_ACTIVITY_KIND_RUNTIME"
         db.execute(
             f"INSERT INTO {table} SELECT end, end, eventClass, globalTid, correlationId + 1000000000, "  # noqa: S608
-            f"CASE WHEN correlationId % 3 THEN -1 ELSE -2 END, 0, NULL FROM {table}"
+            f"-1 - correlationId % 3, 0, NULL FROM {table}"
+        )
+        db.execute(MEMORY_USAGE)
+        db.execute(
+            f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS SELECT start, globalTid & ~0xffffff, 0, 1, correlationId, 0, "  # noqa: S608
+            f"512, 2, 0, NULL, 0 FROM {table} WHERE nameId = -3"
         )
     return path
 

@@ -18,6 +18,7 @@ from tests.readers.folders import SUFFIXES, as_folder
 from tests.simulator import Plan, simulate, write_report
 from tests.simulator.plan import capturing, eventful
 from tests.simulator.strategies import capturing_plans, plans
+from tests.tables.test_allocations import of_cuda
 from tests.tables.test_gpu_metrics import add_samples, together
 from tests.trace_lines import report
 from tracekit.dataset.opening import TABLE_NAMES, Dataset
@@ -309,3 +310,10 @@ def test_a_process_whose_ranges_are_all_in_one_domain_does_not_name_it_whatever_
     check_same(path, tmp_path, rows="ranges")
     paths = tracekit.load(tmp_path / "apart").table("modules").column("path").to_pylist()
     assert paths == ["forward", "domain#2:forward", "domain#2:forward.step"]
+
+
+def test_memory_of_processes_is_merged_in_the_order_of_time(tmp_path: Path) -> None:
+    path = of_cuda(tmp_path / "report.sqlite")
+    merged = apart(path, tmp_path / "apart")
+    assert spelled(merged) == spelled(whole(path, tmp_path / "whole"))
+    assert len(merged.table("allocations")) == 4

@@ -132,6 +132,7 @@ def test_the_totals_of_the_manifest_are_the_sums_of_its_reports(two: Dataset) ->
         "kernel_modules": 4,
         "api_calls": 0,
         "waits": 0,
+        "allocations": 0,
         "modules": 4,
         "steps": 2,
         "coverage": 5,

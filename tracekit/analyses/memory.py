@@ -1,16 +1,19 @@
-"""How many bytes do modules hold, read, write and copy?"""
+"""How far does memory rise in modules, who holds it at its highest, and how much do they read, write and copy?"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from tracekit.analyses.costs.calls import Costs, costs
 from tracekit.analyses.costs.modules import Sum, totals
 from tracekit.analyses.spread import ratio
 from tracekit.analyses.subtrees import Hierarchy, hierarchy
 from tracekit.analyses.weighted_kernels import kernels
-from tracekit.arrays.codes import labels
+from tracekit.arrays.codes import joint, labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, sums
 from tracekit.arrays.types import Ints
@@ -20,15 +23,18 @@ from tracekit.flops.tensors import param_bytes
 from tracekit.markers.base import MODULE
 
 NAME = "memory"
-ANSWER = ("path", "param_bytes", "input_bytes", "output_bytes", "copied_bytes")
+ANSWER = ("path", "peak_bytes", "held_bytes", "param_bytes", "input_bytes", "output_bytes", "copied_bytes")
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("dtype",)
 
 _FIGURES = ("input_bytes", "output_bytes", "bytes")
+#: What allocators did in a call.
+_OF_CALLS = ("peak_bytes", "allocated_bytes", "retained_bytes")
+_UNKNOWN = np.iinfo(np.int64).min
 
 
 def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
-    """Modules by the size of the parameters of their subtree, the largest first; of equal ones by what they copied.
+    """Modules by how far memory rises in one of their calls, then by parameters of their subtree, then by copies.
 
     Args:
         dataset: The dataset, or a subtree of one.
@@ -42,13 +48,22 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
         must move in all runs, as in ``roofline``), ``gb_per_s`` (``bytes`` in its own time), ``copied_bytes`` (what it
         copied and set itself) and ``copied_ns`` (the time of that). Null where a dtype or shape is not recorded.
 
+        ``peak_bytes``, ``allocated_bytes`` and ``retained_bytes`` are the most of one of its calls, as in the table
+        ``calls``. ``held_bytes`` is what it itself, without modules below, holds at the highest moment of all steps
+        (of the recording, if none has memory) on the device that holds most, and ``held_step_id`` is that step. A row
+        without a path is all that is held then and was handed out before the recording or outside modules. Null
+        where the report does not record what allocators do.
+
     Raises:
         UsageError: If there is no such dtype.
     """
     modules = hierarchy(dataset)
     gathered = _Gathered(len(modules.path))
+    highest: _Moment | None = None
     for calls in costs(dataset, dtypes_stated(dtype), modules):
         gathered.add(calls)
+        moments = [*_moments(calls.report.whole, modules), *([highest] if highest else [])]
+        highest = max(moments, key=lambda moment: (moment.step is not None, moment.bytes), default=None)
     params = _params(dataset, modules, gathered.param_bytes)
     subtree_params = params.subtree_sums(modules)
     answer = pd.DataFrame(
@@ -56,10 +71,18 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
             "path": pd.array(modules.path, dtype=object),
             "class_name": pd.array(modules.class_name, dtype=object),
             **gathered.columns(params, subtree_params),
+            "held_bytes": pd.array([None] * len(modules.path) if highest is None else highest.held, "Int64"),
+            "held_step_id": pd.array([highest.step if highest else None] * len(modules.path), "Int64"),
         }
     )
-    order = np.lexsort((-answer["copied_bytes"], -np.where(subtree_params.known, subtree_params.value, -1)))
-    return answer.iloc[order].reset_index(drop=True)
+    subtree_bytes = np.where(subtree_params.known, subtree_params.value, -1)
+    order = np.lexsort((-answer["copied_bytes"], -subtree_bytes, -np.maximum(gathered.most["peak_bytes"], -1)))
+    answer = answer.iloc[order]
+    if highest is not None and dataset.root is None and (outside := highest.bytes - int(highest.held.sum())):
+        row = pd.DataFrame({"held_bytes": [outside], "held_step_id": answer["held_step_id"].iloc[:1].to_numpy()})
+        answer = answer.astype(dict.fromkeys(("self_ns", "copied_ns"), "Int64"))
+        answer = pd.concat([answer, row.astype(answer.dtypes[row.columns])])
+    return answer.reset_index(drop=True)
 
 
 class _Gathered:
@@ -69,7 +92,8 @@ class _Gathered:
         self._sums = dict.fromkeys(("runs", *_FIGURES, "copied_bytes"), Sum.zero(modules))
         self._own_ns, self._copied_ns = np.zeros((2, modules), np.int64)
         self._called, self._compiled, self._mixed = np.zeros((3, modules), bool)
-        self.param_bytes = np.full(modules, np.iinfo(np.int64).min)
+        self.param_bytes = np.full(modules, _UNKNOWN)
+        self.most = dict.fromkeys(_OF_CALLS, self.param_bytes)
 
     def add(self, calls: Costs) -> None:
         """Adds the calls of a report."""
@@ -87,13 +111,19 @@ class _Gathered:
         self._mixed |= calls.work.hidden.mixed(calls.modules, calls.owner)[0]
         of_calls = maxima(calls.owner, calls.column("param_bytes"), count)
         self.param_bytes = np.maximum(self.param_bytes, of_calls)
+        table = calls.report.table("calls", ["module_id", *_OF_CALLS])
+        owner = calls.modules.rows(table)
+        for name, most in self.most.items():
+            self.most[name] = np.maximum(most, maxima(owner, integers(table, name, null=_UNKNOWN), count))
 
     def columns(self, params: Sum, subtree_params: Sum) -> dict[str, object]:
         """The columns after path and class."""
         # Kernel maps record no tensors, and not how often a module ran.
         only_compiled = self._compiled & ~self._called
         moved = {name: self._sums[name].unless(only_compiled) for name in _FIGURES}
+        most = {name: pd.arrays.IntegerArray(value, value == _UNKNOWN) for name, value in self.most.items()}
         return {
+            **most,
             "runs": self._sums["runs"].unless(only_compiled).column(),
             "self_ns": self._own_ns,
             "param_bytes": params.column(),
@@ -127,3 +157,36 @@ def _copied(calls: Costs) -> tuple[Sum, Ints]:
     total = sums(owner, moved, count)
     copied = Sum(total, counts(unsized, count), np.zeros(count))
     return copied, sums(owner, integers(table, "dur_ns")[rows], count)
+
+
+class _Moment(NamedTuple):
+    """A moment at which much is held on a device: how much, what of it each module holds itself, and its step."""
+
+    bytes: int
+    held: Ints
+    step: int | None
+
+
+def _moments(report: Dataset, modules: Hierarchy) -> list[_Moment]:
+    """The highest moment of every process and device in its steps, or in the recording if no step has memory."""
+    if "allocations" not in report.tables:
+        return []
+    columns = ["pid", "device", "start_ns", "end_ns", "bytes", "total_bytes", "module_id", "step_id"]
+    table = report.table("allocations", columns)
+    place = joint((integers(table, "pid"), integers(table, "device")))
+    return [_highest(table.filter(pa.array(place == one)), modules) for one in np.unique(place).tolist()]
+
+
+def _highest(table: pa.Table, modules: Hierarchy) -> _Moment:
+    step, size = integers(table, "step_id"), integers(table, "bytes")
+    end = integers(table, "end_ns", null=np.iinfo(np.int64).max)
+    known = np.asarray(table.column("end_ns").is_valid())
+    total = integers(table, "total_bytes")
+    # What was held before is known from the total, or else as far as it is taken back.
+    before = total[0] - size[0] if total[0] >= 0 else -size[size < 0].sum() - size[known].sum()
+    level = np.cumsum(size) + before
+    asked = np.flatnonzero(step >= 0) if (step >= 0).any() else np.arange(size.size)
+    at = asked[np.argmax(level[asked])]
+    held = (np.arange(size.size) <= at) & (size > 0) & (end > integers(table, "start_ns")[at])
+    owner = np.where(held, modules.rows(table), -1)
+    return _Moment(int(level[at]), sums(owner, size, len(modules.path)), int(step[at]) if step[at] >= 0 else None)

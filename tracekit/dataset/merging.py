@@ -32,11 +32,11 @@ from tracekit.dataset.opening import id_of
 from tracekit.dataset.per_report_modules import Union, alike, united
 from tracekit.dataset.writing import ROW_GROUP, numbered, table_writer
 from tracekit.progress import Progress
-from tracekit.tables import TABLES, api_calls, calls, coverage, kernel_modules, kernels, modules, ranges, steps, waits
+from tracekit.tables import TABLES, calls, coverage, kernel_modules, kernels, modules, ranges, steps
 from tracekit.tables.base import Table
 
 #: The tables whose rows are merged, in the order in which that is best begun.
-MERGED = tuple(table.SPEC.name for table in (kernels, ranges, calls, kernel_modules, api_calls, waits, steps))
+MERGED = ("kernels", "ranges", "calls", "kernel_modules", "api_calls", "waits", "allocations", "steps")
 _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 _PIECE_ROWS = 2 * ROW_GROUP
 #: By the end of a column's name, the table to whose rows it refers.

@@ -29,7 +29,10 @@ SUFFIX = ".tracekit"
 #: The table that is one for all reports.
 UNITED = "modules"
 #: Of :data:`tracekit.tables.TABLES`, which are not loaded here, since with them comes all that builds them.
-TABLE_NAMES = ("ranges", "calls", "kernels", "kernel_modules", "api_calls", "waits", "modules", "steps", "coverage")
+TABLE_NAMES = (
+    *("ranges", "calls", "kernels", "kernel_modules", "api_calls", "waits", "allocations", "modules", "steps"),
+    "coverage",
+)
 #: Tables whose rows are counted where a dataset is shown.
 _SHOWN = ("kernels", "calls", "modules", "steps")
 #: Key of a file's id in its metadata.
@@ -140,6 +143,10 @@ class Dataset:
     def waits(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Calls on the host that block."""
         return self.frame("waits", columns)
+
+    def allocations(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Memory that allocators handed out and took back."""
+        return self.frame("allocations", columns)
 
     def ranges(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """NVTX ranges."""

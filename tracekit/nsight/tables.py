@@ -55,6 +55,9 @@ GRAPH_TRACE = stored(
 _STREAM_CALL = "deviceId contextId streamId correlationId globalPid eventId eventSyncId"
 SYNCHRONIZATION = stored("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", _STREAM_CALL)
 CUDA_EVENT = stored("CUPTI_ACTIVITY_KIND_CUDA_EVENT", _STREAM_CALL)
+MEMORY_USAGE = stored(
+    "CUDA_GPU_MEMORY_USAGE_EVENTS", "start globalPid deviceId address bytes memKind memoryOperationType"
+)
 GPU_METRICS = stored("GPU_METRICS", "timestamp typeId metricId value")
 GPU_METRIC_NAMES = stored("TARGET_INFO_GPU_METRICS", "typeId sourceId metricId", "typeName metricName")
 CUDA_DEVICE = stored("TARGET_INFO_CUDA_DEVICE", "gpuId cudaId pid")
@@ -117,8 +120,10 @@ BACKTRACE_CLASS = 67
 GRAPH_INSTANTIATED, GRAPH_CREATED, GRAPH_CLONED = 94, 95, 96
 NODE_CHANGED = 111
 
-#: The kind of memory that is pageable (ENUM_CUDA_MEM_KIND), and the stream of calls that have none.
-PAGEABLE, NO_STREAM = 0, 2**32 - 1
+#: Kinds of memory (ENUM_CUDA_MEM_KIND), and the stream of calls that have none.
+PAGEABLE, ON_DEVICE, NO_STREAM = 0, 2, 2**32 - 1
+#: What is done with memory (ENUM_CUDA_DEV_MEM_EVENT_OPER).
+HANDED_OUT, TAKEN_BACK = 0, 1
 
 #: Times of diagnostics that were taken on the machine that was profiled (ENUM_DIAGNOSTIC_TIMESTAMP_SOURCE).
 TARGET_TIME = 1

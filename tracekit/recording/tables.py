@@ -241,17 +241,25 @@ class StreamCalls(Columns):
 
 @dataclass(frozen=True, slots=True)
 class Allocations(Columns):
-    """Memory that torch's allocators handed out or took back, sorted by (thread, time): on GPUs, if it did there.
+    """Memory that allocators handed out or took back, sorted by time: on GPUs, if they did there.
 
     Attributes:
         time_ns: When.
-        thread: Row of threads.
+        process: Row of processes.
+        thread: Row of threads; -1 for one that is not known.
+        device: Number of the GPU; -1 for memory of the host.
+        address: Where that memory begins.
         bytes: How many bytes; negative for what was taken back.
+        total_bytes: What the allocator of the device then has handed out in all; -1 where that is not recorded.
     """
 
     time_ns: Int64
+    process: Int32
     thread: Int32
+    device: Int32
+    address: Int64
     bytes: Int64
+    total_bytes: Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,23 @@ to ``TABLES``, and rows of it to ``tests/tables/test_golden_tables.py``. Adding 
 one bumps ``manifest.FORMAT_VERSION``.
 """
 
-from tracekit.tables import api_calls, calls, coverage, kernel_modules, kernels, modules, ranges, steps, waits
+from tracekit.tables import (
+    allocations,
+    api_calls,
+    calls,
+    coverage,
+    kernel_modules,
+    kernels,
+    modules,
+    ranges,
+    steps,
+    waits,
+)
 from tracekit.tables.base import Table
 
 #: In the order in which they are built, two at a time: those with the most work first; coverage, which counts what
 #: the others lost, last.
-TABLES: tuple[Table, ...] = (ranges, calls, kernels, kernel_modules, api_calls, waits, modules, steps, coverage)
+TABLES: tuple[Table, ...] = (
+    *(ranges, calls, kernels, kernel_modules, api_calls, waits, allocations, modules, steps),
+    coverage,
+)

@@ -1,6 +1,6 @@
 """``calls``: every call of a module, with its tensors, its memory and its work on the device."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -105,14 +105,23 @@ SPEC = TableSpec(
         Nullable(
             "allocated_bytes",
             pa.int64(),
-            "Memory that torch's allocator handed out on its thread, in its subtree: of GPUs, or of the CPU in a run "
-            "without one. Null if the report does not record it (profile_memory of torch.profiler).",
+            "Memory that allocators handed out on its thread, in its subtree: torch's, of GPUs, or of the CPU in a run "
+            "without one (profile_memory of torch.profiler); or CUDA's, of GPUs (nsys --cuda-memory-usage). Null if "
+            "the report does not record it.",
         ),
         Nullable(
             "retained_bytes",
             pa.int64(),
             "How much of that the call left more than it found: without the memory that was taken back meanwhile; "
             "negative if more was taken back. Null as allocated_bytes.",
+        ),
+        Nullable(
+            "peak_bytes",
+            pa.int64(),
+            "How far the memory that its process held on one device rose, while it ran, above what was held as it "
+            "began: the most of all devices, 0 if it never rose. What other threads do meanwhile counts, as they share "
+            "the device: those of autograd, on which a call waits, and of calls that run at the same time, each of "
+            "which has the rise of both. Null as allocated_bytes.",
         ),
     ),
     sorted_by=("module_id", "start_ns"),
@@ -279,32 +288,54 @@ def _array(values: Sequence[object], type_: pa.DataType) -> pa.Array | None:
 
 
 class Allocated:
-    """What allocators did on all threads."""
+    """What allocators did on all threads, and what processes held on each device."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         allocations = evidence.recording.allocations
-        self._time, self._thread, size = allocations.time_ns, allocations.thread, allocations.bytes
-        self._sums = [np.concatenate(([0], np.cumsum(part))) for part in (np.maximum(size, 0), size)]
+        own = allocations.in_order(np.lexsort((allocations.time_ns, allocations.thread)))
+        self._time, self._thread = own.time_ns, own.thread
+        self._sums = [np.concatenate(([0], np.cumsum(part))) for part in (np.maximum(own.bytes, 0), own.bytes)]
+        device = (allocations.process.astype(np.int64) << 32) + allocations.device + 1
+        # By the row of the process: how far what it holds on each of its devices rises within intervals.
+        self._rises = [
+            (one >> 32, _rises(allocations.time_ns[rows], allocations.bytes[rows]))
+            for one in np.unique(device).tolist()
+            for rows in (np.flatnonzero(device == one),)
+        ]
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The memory of some calls."""
         if not self._time.size:
-            return {"allocated_bytes": None, "retained_bytes": None}
+            return {"allocated_bytes": None, "retained_bytes": None, "peak_bytes": None}
         ranges, calls = self._evidence.recording.ranges, self._evidence.calls
-        at, ends = calls.range_row[rows], calls.last_range[rows]
-        thread = ranges.thread[at]
-        first, last = np.zeros((2, rows.size), dtype=np.int64)
-        for one in np.unique(self._thread).tolist():
+        at = calls.range_row[rows]
+        thread, start, end = ranges.thread[at], ranges.start_ns[at], self._evidence.ends.end_ns[calls.last_range[rows]]
+        first, last, peak = np.zeros((3, rows.size), dtype=np.int64)
+        for one in np.unique(self._thread[self._thread >= 0]).tolist():
             of_thread = thread == one
-            first[of_thread] = self._places(one, ranges.start_ns[at[of_thread]], "left")
-            last[of_thread] = self._places(one, self._evidence.ends.end_ns[ends[of_thread]], "right")
-        return {
-            name: total[last] - total[first]
-            for name, total in zip(("allocated_bytes", "retained_bytes"), self._sums, strict=True)
-        }
+            first[of_thread] = self._places(one, start[of_thread], "left")
+            last[of_thread] = self._places(one, end[of_thread], "right")
+        process = self._evidence.recording.threads.process[thread]
+        for one, rises in self._rises:
+            inside = process == one
+            peak[inside] = np.maximum(peak[inside], rises(start[inside], end[inside]))
+        allocated, retained = (total[last] - total[first] for total in self._sums)
+        return {"allocated_bytes": allocated, "retained_bytes": retained, "peak_bytes": peak}
 
     def _places(self, thread: int, times: Ints, side: Literal["left", "right"]) -> Ints:
         begin, end = np.searchsorted(self._thread, [thread, thread + 1])
         place: Ints = begin + np.searchsorted(self._time[begin:end], times, side)
         return place
+
+
+def _rises(time: Ints, size: Ints) -> Callable[[Ints, Ints], Ints]:
+    """How far a running sum rises within intervals, both ends included, above what it is before each."""
+    held = np.concatenate(([0], np.cumsum(size)))
+    most = slices.greatest_of(held)
+
+    def within(start: Ints, end: Ints) -> Ints:
+        first, last = np.searchsorted(time, start, "left"), np.searchsorted(time, end, "right")
+        return most(first, np.maximum(last, first) + 1, 0) - held[first]
+
+    return within

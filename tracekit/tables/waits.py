@@ -6,12 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
-from tracekit.arrays.types import Rows
 from tracekit.attribution.base import Trace
-from tracekit.recording.tables import Launches
 from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
-from tracekit.tables.base import category, module_paths, or_null, pieces
+from tracekit.tables.base import call_around, category, module_paths, or_null, pieces
 from tracekit.trace.host_calls import WAIT_KINDS, waits
 from tracekit.trace.steps.steps import step_at
 
@@ -55,7 +52,7 @@ def build(trace: Trace) -> Iterator[pa.Table]:
     recording, found = evidence.recording, waits(evidence)
     thread = found.calls.thread.astype(np.intp)
     process = recording.threads.process[thread]
-    call = _call_around(trace, found.calls)
+    call = call_around(trace, thread, found.calls.start_ns, found.calls.end_ns)
     module = lookup(evidence.calls.module, call)
     step = step_at(evidence.steps, thread, process, found.calls.start_ns, found.calls.end_ns)
     paths = module_paths(trace)
@@ -77,20 +74,3 @@ def build(trace: Trace) -> Iterator[pa.Table]:
                 "kernel_id": or_null(lookup(trace.ids.kernel_id, found.work[rows])),
             }
         )
-
-
-def _call_around(trace: Trace, asked: Launches) -> Rows:
-    """The innermost call of a known module around each of some API calls, or -1."""
-    evidence = trace.evidence
-    ranges, calls = evidence.recording.ranges, evidence.calls
-    known = np.flatnonzero(trace.ids.call_id >= 0)
-    if not len(asked) or not known.size:
-        return np.full(len(asked), -1)
-    at = calls.range_row[known]
-    thread, end_ns = ranges.thread[at], evidence.ends.end_ns[calls.last_range[known]]
-    start, end, first, last = one_axis(
-        [thread, thread, asked.thread, asked.thread], [ranges.start_ns[at], end_ns, asked.start_ns, asked.end_ns]
-    )
-    order = nesting_order(start, end)
-    start, end = start[order], end[order]
-    return np.append(known[order], -1)[innermost(start, end, parents(start, end)[0], first, last)]

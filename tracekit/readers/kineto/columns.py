@@ -78,6 +78,8 @@ _POINT_KINDS: dict[tuple[object, object], str] = {
 _DEVICE_COLUMNS = ("device", "context", "stream", "correlation", "bytes", "graph", "graph_node")
 #: Arguments of waits for streams and events.
 _SYNC_COLUMNS = ("device", "context", "stream", "correlation", "event_stream", "recorded_by")
+#: Arguments of what allocators do.
+_MEMORY_COLUMNS = ("device_type", "device_id", "address", "total")
 _DIMENSIONS = 3
 
 #: A column by name.
@@ -185,7 +187,7 @@ class Gathering:
             columns["begins"] = np.array([event.ph == "s" for event in events], dtype=bool)
         elif kind == ALLOCATION:
             columns["bytes"] = _integers_of([one.allocated for one in args])
-            columns["device_type"] = _integers_of([one.device_type for one in args])
+            columns |= {name: _integers_of([getattr(one, name) for one in args]) for name in _MEMORY_COLUMNS}
         elif kind == ANNOTATION:
             columns["text"] = _rows([str(event.name) for event in events], self.texts)
             columns["open"] = np.array([bytes(one.finished or b"") == b"false" for one in args], dtype=bool)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tracekit.arrays.codes import positions
 from tracekit.causes import ABSURD_TIME, CUT_OFF, OTHER_EVENT, PROCESS_UNKNOWN, REPORT
 from tracekit.errors import ReportError
 from tracekit.markers import DIALECTS
@@ -177,6 +178,10 @@ def _threads(events: dict[str, Columns], ids: list[tuple[int, int]]) -> Threads:
     row[used] = places
     for _, columns in on_threads:
         kept = used[columns["thread"]]
+        if columns is events[ALLOCATION]:  # memory is taken back by threads that do nothing else
+            pids = np.array([pid for pid, _ in ids], dtype=np.int64)
+            columns["process"] = positions(pids[columns["thread"]], threads.process_pid)
+            kept = columns["process"] >= 0
         columns |= {name: column[kept] for name, column in columns.items()}
         columns["thread"] = row[columns["thread"]]
     return threads

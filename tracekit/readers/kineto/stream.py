@@ -48,6 +48,9 @@ class Args(Struct, gc=False):
     hierarchy: Number = field(name="Module Hierarchy", default="")
     allocated: Number = field(name="Bytes", default=0)
     device_type: Number = field(name="Device Type", default=0)
+    device_id: Number = field(name="Device Id", default=-1)
+    address: Number = field(name="Addr", default=-1)
+    total: Number = field(name="Total Allocated", default=-1)
     finished: Raw | UnsetType = UNSET
     name: Raw | UnsetType = UNSET
     module_fqn: Raw | UnsetType = UNSET

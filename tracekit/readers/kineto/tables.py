@@ -82,9 +82,10 @@ def allocations_table(events: Columns) -> Allocations:
     """What allocators did on GPUs; without any, on the CPU."""
     on_device = events["device_type"] > 0
     rows = np.flatnonzero(on_device if on_device.any() else events["bytes"] != 0)
-    order = rows[np.lexsort((events["start"][rows], events["thread"][rows]))]
-    time_ns, thread, size = (events[name][order] for name in ("start", "thread", "bytes"))
-    return Allocations(time_ns=time_ns, thread=thread, bytes=size)
+    rows = rows[np.argsort(events["start"][rows], kind="stable")]
+    columns = {"time_ns": "start", "device": "device_id", "total_bytes": "total"}
+    columns |= {name: name for name in ("process", "thread", "address", "bytes")}
+    return Allocations.of(**{ours: events[theirs][rows] for ours, theirs in columns.items()})
 
 
 def _nested(start: Ints, end: Ints, thread: Ints) -> Ints:

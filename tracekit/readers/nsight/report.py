@@ -29,10 +29,12 @@ from tracekit.readers.nsight.ranges import ranges_table
 from tracekit.readers.nsight.threads import GlobalIds, global_threads, named_threads, ranks_by_mpi
 from tracekit.readers.nsight.waiting import (
     EVENTS,
+    MEMORY,
     OS_CALLS,
     OVERHEAD,
     SYNCS,
     WAITING_TABLES,
+    allocations,
     os_waits_and_loading,
     stream_calls,
     waiting_requests,
@@ -108,6 +110,7 @@ _SUBJECTS = {
     "runtime": "launches",
     OS_CALLS: "launches",
     OVERHEAD: "launches",
+    MEMORY: "launches",
     "graph_events": "graphs",
     "node_events": "graphs",
 }
@@ -210,6 +213,7 @@ def _recording(
         samples=samples_of(source),
         gpus=gpus_of_devices(source),
         stream_calls=stream_calls(waiting[SYNCS], waiting[EVENTS], ids),
+        allocations=allocations(waiting[MEMORY], ids, threads, launches, names),
         os_waits=os_waits,
         loading=loading,
         stacks=stacks,

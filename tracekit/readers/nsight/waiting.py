@@ -1,4 +1,4 @@
-"""Records of what host threads wait for: streams and events of API calls, the runtime of the system, the driver."""
+"""What host threads wait for: streams and events, the runtime of the system, the driver; and memory of devices."""
 
 import re
 from collections.abc import Mapping
@@ -15,12 +15,15 @@ from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.rows import Names, start_and_end
 from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import LossCounters
-from tracekit.recording.tables import Launches, StreamCalls
+from tracekit.recording.tables import Allocations, Launches, StreamCalls, Threads
 
-SYNCS, EVENTS, OS_CALLS, OVERHEAD = WAITING_TABLES = ("syncs", "events", "os_calls", "overhead")
+SYNCS, EVENTS, OS_CALLS, OVERHEAD, MEMORY = WAITING_TABLES = ("syncs", "events", "os_calls", "overhead", "memory")
 _IDS = {"correlationId": pa.int64(), "deviceId": pa.int32(), "contextId": pa.int32(), "streamId": pa.int64()}
 _STREAM_COLUMNS = {"globalPid": ENCODED, **_IDS, "eventId": pa.int64(), "eventSyncId": pa.int64()}
 _TIMED_COLUMNS = {"start": pa.int64(), "end": pa.int64(), "globalTid": ENCODED, "nameId": ENCODED}
+_MEMORY_COLUMNS = {"start": pa.int64(), "globalPid": ENCODED, "deviceId": pa.int32(), "address": pa.int64()}
+_MEMORY_COLUMNS |= {"bytes": pa.int64(), "memKind": pa.int32(), "memoryOperationType": pa.int32()}
+_ALLOCATING = re.compile(r"[Aa]lloc|Free")
 #: Calls of the runtime of the system that do nothing but wait.
 _OS_WAITS = re.compile(
     r"pthread_(cond_\w*wait|mutex_(timed|clock)?lock|rwlock_(timed|clock)?(rd|wr)lock|(\w+_)?join(_np)?|barrier_wait)|"
@@ -38,6 +41,7 @@ def waiting_requests() -> dict[str, Request]:
         EVENTS: Request(nsight.CUDA_EVENT, _STREAM_COLUMNS, rare=("eventSyncId",)),
         OS_CALLS: Request(nsight.OS_RUNTIME, _TIMED_COLUMNS),
         OVERHEAD: Request(nsight.OVERHEAD, _TIMED_COLUMNS),
+        MEMORY: Request(nsight.MEMORY_USAGE, _MEMORY_COLUMNS),
     }
 
 
@@ -104,3 +108,31 @@ def os_waits_and_loading(
         start, end = start_and_end(rows.filter(pa.array(known)), table.name, "launches", counters)
         found.append(Launches.of(start_ns=start, end_ns=end, thread=thread[known], name=row[known]))
     return found[0], found[1]
+
+
+def allocations(rows: pa.Table, ids: GlobalIds, threads: Threads, launches: Launches, names: Names) -> Allocations:
+    """Memory of devices that CUDA handed out or took back, on the thread whose call did that, if there is only one."""
+    if not {*_MEMORY_COLUMNS} <= {*rows.column_names}:
+        return Allocations.empty()
+    time, device, address, size, kind, done = (integers(rows, name) for name in _MEMORY_COLUMNS if name != "globalPid")
+    process = ids.processes(rows.column("globalPid"))
+    kept = np.flatnonzero((process >= 0) & (kind == nsight.ON_DEVICE) & (done >= 0) & (done <= nsight.TAKEN_BACK))
+    kept = kept[np.argsort(time[kept], kind="stable")]
+    time, process = time[kept], process[kept]
+    spelled = [row for row, name in enumerate(names.used) if _ALLOCATING.search(name)]
+    thread = _thread_inside(launches.filter(np.isin(launches.name, spelled)), threads, process, time)
+    size = np.where(done == nsight.HANDED_OUT, size, -size)[kept]
+    where = {"process": process, "thread": thread, "device": device[kept], "address": address[kept]}
+    return Allocations.of(time_ns=time, bytes=size, **where)
+
+
+def _thread_inside(calls: Launches, threads: Threads, process: Ints, time: Ints) -> Ints:
+    """The thread of the only one of some calls that is open in a process at each time, or -1."""
+    if not len(calls) or not time.size:
+        return np.full(time.size, -1)
+    own = threads.process[calls.thread]
+    start, end, at = one_axis([own, own, process], [calls.start_ns, calls.end_ns, time])
+    order = np.argsort(start, kind="stable")
+    begun, ended = np.searchsorted(start[order], at, "right"), np.searchsorted(np.sort(end), at, "left")
+    latest = order[begun - 1]
+    return np.where((begun - ended == 1) & (end[latest] >= at), calls.thread[latest], -1)
