@@ -14,12 +14,12 @@ import pyarrow as pa
 from tracekit.analyses.findings.rows import Candidate, StepRows
 from tracekit.analyses.subtrees import series
 from tracekit.analyses.whatif.changes import HELD_NS, Changing
-from tracekit.analyses.whatif.edits import Floats, shortened, without
+from tracekit.analyses.whatif.edits import shortened, without
 from tracekit.analyses.whatif.model import Tasks
 from tracekit.arrays.codes import codes, joint
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, maxima, minima, sums
-from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.flops.peaks import gpu_named
 
 _LEAST_CHAIN = 3

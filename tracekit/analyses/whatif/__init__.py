@@ -70,7 +70,7 @@ class StepModel:
             UsageError: If the dataset is a subtree, or of a run without a GPU.
         """
         self._dataset, self._modules = dataset, hierarchy(dataset)
-        self._before = _by_kind(_Windows(*budget.by_window(dataset)).middle())
+        self._before = _by_kind(budget.median(budget.by_window(dataset)[1]))
         if not self._before:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         #: Every report with its clock.
@@ -83,13 +83,11 @@ class StepModel:
         kernel, number, _ = ranks.meetings.kernels()
         meeting = lookup(number, positions(self._found.work.kernel, kernel))
         streams = np.unique(self._found.work.stream).size > np.unique(self._found.work.context).size
-        known = self._found.has_dependencies or not streams
-        assumed = ["none"] if known else ["late", "none", "all"]
-        unsure = (self._found.events.perhaps >= 0).any()
+        assumed = ["none"] if self._found.has_dependencies or not streams else ["late", "none", "all"]
         likely = not self._found.has_dependencies
         self._tasks = [tasks(self._found, meeting, assumed=one, waiting=likely) for one in assumed]
         self._unproven = self._found.work.collective & (meeting < 0)
-        for one in {assumed[0], assumed[-1]} if unsure else ():
+        for one in {assumed[0], assumed[-1]} if (self._found.events.perhaps >= 0).any() else ():
             self._tasks.append(tasks(self._found, meeting, assumed=one, waiting=not likely))
 
     def predict(self, changes: Changes) -> Prediction:
@@ -169,17 +167,16 @@ class StepModel:
 
     def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
         """The median window of some work."""
-        times, work = played(model), self._found.work
+        times, work, events = played(model), self._found.work, self._found.events
         # Windows are told on the clocks of their reports.
         start, end = (
             np.concatenate([getattr(part.found.work, name) for part in self.parts]) - getattr(work, name) + moved
             for name, moved in (("start", times.start), ("end", times.end))
         )
-        events = self._found.events
         steps = self._found.steps_moved(times.event_start - events.start, times.event_end - events.end)
         windows = windows_of(work.line[rows], work.step[rows], start[rows], end[rows], steps)
         lengths = _Windows(windows.line, (windows.end - windows.start)[:, None])
-        return int((lengths.fastest() if fastest else lengths).middle().sum())
+        return int(budget.median((lengths.fastest() if fastest else lengths).ns).sum())
 
     def _budget(self, model: Tasks, changes: Changes) -> list[dict[str, Any]]:
         times = played(model)
@@ -196,7 +193,7 @@ class StepModel:
         windows = _Windows(*budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited))))
         if changes.like_fastest_rank:
             windows = windows.least() if self._unproven.any() else windows.fastest()
-        return _by_kind(windows.middle())
+        return _by_kind(budget.median(windows.ns))
 
     def _waited(self, times: Times, changes: Changes) -> tuple[Ints, Ints]:
         """The kernels of collectives whose ranks are known, and how long each then waits for the last one."""
@@ -230,13 +227,10 @@ class _Windows(NamedTuple):
     line: Rows
     ns: Ints
 
-    def middle(self) -> Ints:
-        return budget.median(self.ns)
-
     def fastest(self) -> _Windows:
         """Those of the process and device whose median is the shortest."""
         parts = [_Windows(self.line[own], self.ns[own]) for own in map(self.line.__eq__, np.unique(self.line))]
-        return min(parts, key=lambda part: int(part.middle().sum()), default=self)
+        return min(parts, key=lambda part: int(budget.median(part.ns).sum()), default=self)
 
     def least(self) -> _Windows:
         """The window of the process and device that works the least, with the collectives of the one that waits least.

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracekit.analyses.subtrees import Hierarchy
 from tracekit.analyses.whatif.model import Tasks, latest, median
@@ -16,7 +15,7 @@ from tracekit.analyses.whatif.recorded import Recorded
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts, grouped, minima
 from tracekit.arrays.intervals import Covered, nesting_order
-from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.dataset.patterns import Pattern
 from tracekit.errors import UsageError
 
@@ -298,6 +297,6 @@ def _span_of(time: Covered, at: Ints) -> Rows:
     return np.where((row >= 0) & (at < np.append(time.end, 0)[row]), row, -1)
 
 
-def _scaled(values: Ints, factor: float | NDArray[np.float64]) -> Ints:
+def _scaled(values: Ints, factor: float | Floats) -> Ints:
     scaled: Ints = np.rint(values * factor).astype(np.int64)
     return scaled

@@ -7,15 +7,13 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracekit.analyses.whatif.changes import Changing
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import covered
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Floats, Ints, Rows
 
-Floats: TypeAlias = NDArray[np.float64]
 Edit: TypeAlias = Callable[[Changing], None]
 
 

@@ -120,11 +120,10 @@ def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none", waiting: boo
         one, other = np.append(one, pairs[0]), np.append(other, pairs[1])
     kept = (work.start[one] >= work.end[other]) & (known_from[other] < places.start[one])
     one, other = one[kept], other[kept]
-    waited = maxima(one, work.end[other], work.start.size) if one.size else np.full(work.start.size, NEVER)
-    waited = np.maximum(waited, NEVER)
+    waited = np.maximum(maxima(one, work.end[other], work.start.size), NEVER)
     (launch, order, wait), node_after = _lags(found, (called, ended, waited), early)
     after = work.start[one] - work.end[other]
-    usual = int(np.median(wait[one])) if one.size else 0
+    usual = median(wait[one])
     dependent = np.where(work.end[other] == waited[one], wait[one], np.minimum(after, usual))
     own, waits_for, after_work, awaited = _waits(found, places, known_from)
     lasts = work.end - np.where(meeting >= 0, lookup(arrivals(meeting, work.start), meeting), work.start)

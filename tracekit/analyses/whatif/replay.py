@@ -1,7 +1,7 @@
 """The times under a model, in one pass over all calls and work in the order in which they were measured.
 
-Everything starts at the latest of some other times, each with a lag. Most depend on two others; what depends on more
-gets a row for each further one, so that the pass is one short loop.
+Everything starts at the latest of some other times, each with a lag. Most work depends on two others; what depends on
+more gets a row for each further one, so that the pass is one short loop. Of calls only those that wait have rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from tracekit.analyses.whatif.model import NEVER, Tasks, Times
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
 
 
 def played(model: Tasks) -> Times:
@@ -22,33 +22,44 @@ def played(model: Tasks) -> Times:
     met = np.flatnonzero(model.meeting >= 0)
     calls, awaited, after = model.awaited
     works, others, lag = model.dependent
+    waits, last_waiting, since = _since_waiting(model)
     place = np.concatenate([order.call[calls], order.start[works], order.arrival[model.meeting[met]]])
     more = counts(place, order.call.size + order.start.size + order.arrival.size)
     # Row 0 is the time 0; a place has one row, and one more for each further condition, of which the last is its time.
-    last = np.cumsum(1 + more)
-    call, start, end = (last[places] for places in (order.call, order.start, known_from))
+    size = 1 + more
+    size[order.call[~waits]] = 0
+    last = np.cumsum(size)
+    call, start, end = (last[places] for places in (order.call[last_waiting], order.start, known_from))
     row = np.concatenate([end[awaited], end[others], start[met]])
     lags = np.concatenate([after + model.lasts[awaited], lag + model.lasts[others], np.zeros(met.size, np.int64)])
     called = model.event >= 0
     caller = np.where(model.early, lookup(model.previous, model.event), model.event)
-    since_call = model.launch + np.where(model.early, lookup(model.code, model.event, 0), 0)
-    free = ~called & (model.before < 0)
-    rows = 1 + int(more.size + more.sum())
-    source, lags_of = ((np.full(rows, value), np.full(rows, value)) for value in (0, NEVER))
-    table = _Table(last - more, source, lags_of)
-    table.put(order.call, 0, lookup(call, model.previous, 0), model.code + model.takes)
-    table.put(order.call, 1, lookup(end, model.waits_for, 0), _or_never(model, model.waits_for, model.after_work))
-    table.put(order.start, 0, lookup(call, caller, 0), np.select([called, free], [since_call, model.alone], NEVER))
-    table.put(order.start, 1, lookup(end, model.before, 0), _or_never(model, model.before, model.order))
+    since_call = model.launch + np.where(model.early, lookup(model.code, model.event, 0), 0) + lookup(since, caller, 0)
+    count, before = 1 + int(size.sum()), model.previous[waits]
+    columns = ((np.full(count, value), np.full(count, value)) for value in (0, NEVER))
+    table = _Table(last - more, *columns)
+    own = (model.code + model.takes)[waits] + lookup(since, before, 0)
+    table.put(order.call[waits], 0, lookup(call, before, 0), own)
+    table.put(
+        order.start, 0, lookup(call, caller, 0), np.select([called, model.before < 0], [since_call, model.alone], NEVER)
+    )
+    for places, rows, lag in (order.call, model.waits_for, model.after_work), (order.start, model.before, model.order):
+        some = np.flatnonzero(rows >= 0)
+        table.put(places[some], 1, end[rows[some]], lag[some] + model.lasts[rows[some]])
     table.add(place, row, lags)
     times = table.solved()
-    called_at = np.append(times[call], 0)[model.previous] + model.code
-    begun = times[start]
-    return Times(called_at, times[call], begun, times[end] + model.lasts)
+    ends = times[call] + since
+    return Times(np.append(ends, 0)[model.previous] + model.code, ends, times[start], times[end] + model.lasts)
 
 
-def _or_never(model: Tasks, rows: Rows, lag: Ints) -> Ints:
-    return np.where(rows >= 0, lag + lookup(model.lasts, rows, 0), NEVER)
+def _since_waiting(model: Tasks) -> tuple[Flags, Rows, Ints]:
+    """Which calls wait for more than the row before; for each the last such, and how long after that it ends."""
+    rows = np.arange(model.code.size)
+    waits = (model.previous != rows - 1) | (rows == 0) | (model.waits_for >= 0)
+    waits[model.awaited[0]] = True
+    last = np.maximum.accumulate(np.where(waits, rows, 0))
+    since = np.cumsum(np.where(waits, 0, model.code + model.takes))
+    return waits, last, since - since[last]
 
 
 class _Table(NamedTuple):

@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analyses.whatif.edits import Floats
 from tracekit.analyses.whatif.model import Times
 from tracekit.analyses.whatif.recorded import NEVER, Recorded
 from tracekit.analyses.windows import thread_keys
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.columns import integers
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Floats, Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 #: The columns of tables that hold times of the host, or of the device.
