@@ -1,10 +1,9 @@
 """How much equal runs differ, and which runs differ by more: the model of noise of ``tracekit trend`` and ``diff``.
 
 The value of a module in a run is the logarithm of its time. It is the sum of a level, a part of the shift that modules
-share in that run (clocks, which not all follow alike), and noise. The scale of a module's noise is how far its
-successive runs on one machine are usually apart, and at least what is usual for modules; single runs are often far
-off. A change *stays*: beside the clocks, and also as the module itself follows them, all later runs are beyond all
-earlier ones of their machine by more than the scale of noise, and their means are further apart than noise explains.
+share in that run (clocks, which not all follow alike), and noise, whose scale is how far successive runs on one machine
+are usually apart. A change *stays*: beside the clocks all later runs are beyond all earlier ones of their machine, and
+their means are further apart than noise, what else the module does and the changes of other modules there explain.
 """
 
 from __future__ import annotations
@@ -30,15 +29,14 @@ _LEAST_NOISE = 1e-4
 _USUAL, _PER_UNIT = 0.7, 1.94
 #: Squares of shifts that are none.
 _NONE = 1e-12
+#: A change is larger than so many times what rows seem to change by at that place in the median.
+_OTHERS = 5
 #: Modules share a shift if half of them follow it up to this part of it, or to so many times what is usual.
 _AGREED, _UNUSUAL = 8, 4
 
 
 class Change(NamedTuple):
-    """A row that changed: the first column after it, how likely any row has one by chance, and how it follows clocks.
-
-    ``follow`` is by how much more than others, as a share of what they share.
-    """
+    """A row that changed: the first column after it, how likely any does by chance, how much more it follows clocks."""
 
     row: int
     column: int
@@ -118,39 +116,37 @@ def outliers(values: Floats, scale: Floats, machine: Ints, least: float) -> Flag
 
 
 def changes(
-    values: Floats, shifts: Floats, scale: Floats, machine: Ints, least: float, tests: int | None = None
+    values: Floats, shifts: Floats, usual: float, machine: Ints, least: float, differing: list[int]
 ) -> list[Change]:
-    """The changes of all rows that stay: of each row the surest one, and then those before and after it.
+    """The changes of all rows that stay: of each row the one that explains most, and then those before and after it.
 
-    Args:
-        values: Logarithms beside the shifts, NaN where unknown.
-        shifts: What all rows share.
-        scale: That of each row's noise.
-        machine: Runs of one number are compared.
-        least: Smaller changes do not count.
-        tests: How many places for a change there are in all rows, if these are a part of them.
+    ``values`` are beside the ``shifts``, NaN where unknown; smaller changes than the ``least`` do not count, and
+    ``usual`` is the scale of the noise of most rows.
     """
-    steps = [_step(values, shifts, scale, machine, least, column) for column in range(machine.size)]
-    chance, follow = (np.stack(columns, axis=1) for columns in zip(*steps, strict=True))
-    tests = tests or int((~np.isnan(chance)).sum())
-    chance = np.where(np.isnan(chance), np.inf, chance * tests)
-    found = []
-    for row in np.flatnonzero(chance.min(axis=1) <= FALSE_ALARMS).tolist():
-        at = int(chance[row].argmin())
-        found.append(Change(row, at, float(chance[row, at]), float(follow[row, at])))
-        for part in (slice(0, at), slice(at, machine.size)):
-            own = values[row : row + 1, part], shifts[part], scale[row : row + 1], machine[part]
-            found += [one._replace(row=row, column=part.start + one.column) for one in changes(*own, least, tests)]
+    found, tests, spans = list[Change](), 0, [(0, machine.size, np.arange(len(values)))]
+    while spans:
+        low, high, rows = spans.pop()
+        inside = np.where((np.arange(machine.size) >= low) & (np.arange(machine.size) < high), values, np.nan)
+        steps = [_step(inside, shifts, usual, machine, least, at, alike=at not in differing) for at in range(low, high)]
+        chance, explained, follow = (np.stack(columns, axis=1) for columns in zip(*steps, strict=True))
+        tests = tests or int((~np.isnan(chance)).sum())
+        chance = np.where(np.isnan(chance), np.inf, chance * tests)
+        at = np.where(chance <= FALSE_ALARMS, explained, -1).argmax(axis=1)
+        sure = rows[chance[rows, at[rows]] <= FALSE_ALARMS]
+        for place in np.unique(at[sure]).tolist():
+            own = sure[at[sure] == place]
+            found += [Change(row, low + place, chance[row, place], follow[row, place]) for row in own.tolist()]
+            spans += [(low, low + place, own), (low + place, high, own)]
     return sorted(found)
 
 
-def _step(
-    values: Floats, shifts: Floats, scale: Floats, machine: Ints, least: float, column: int
-) -> tuple[Floats, Floats]:
-    """How likely each row seems to change at a column by chance, and how far it follows the shifts beyond others.
+def _step(  # noqa: PLR0913 - those of changes, for one column
+    values: Floats, shifts: Floats, usual: float, machine: Ints, least: float, column: int, *, alike: bool
+) -> tuple[Floats, Floats, Floats]:
+    """How likely each row seems to change at a column by chance, how much that explains, how far it follows the shifts.
 
-    Both are fitted together by least squares, so that no change is found where the clocks may be its cause. The chance
-    is NaN where there are too few runs: one alone may be an outlier.
+    Change and shifts are fitted together by least squares, so that none is found where the clocks may be its cause, nor
+    where others seem to change as much. The chance is NaN where there are too few runs: one alone may be an outlier.
     """
     later, known = np.arange(machine.size) >= column, ~np.isnan(values)
     for columns in _each(machine):
@@ -161,16 +157,18 @@ def _step(
     alone = step - _slope(step, shift) * shift
     change = _slope(value, alone)
     follow = _slope(value - change * step, shift)
-    rest = np.sign(change) * (value - follow * shift)
-    stays = np.abs(change[:, 0]) > least
+    rest = value - change * step - follow * shift
+    size, weight = np.abs(change[:, 0]), np.maximum((alone**2).sum(axis=1), _NONE)
+    others = float(np.sort(np.append(size[judged], 0.0))[judged.sum() // 2]) if alike else 0.0
+    stays, signed = size > max(least, _OTHERS * others), np.sign(change) * value
     for columns in _each(machine):
         here = np.isin(np.arange(machine.size), columns) & known
-        for one in (rest, np.sign(change) * value):
-            lowest, highest = np.where(here & later, one, np.inf), np.where(here & ~later, one, -np.inf)
-            stays &= lowest.min(axis=1) > highest.max(axis=1) + scale
+        lowest, highest = np.where(here & later, signed, np.inf), np.where(here & ~later, signed, -np.inf)
+        stays &= lowest.min(axis=1) > highest.max(axis=1)
+    noise = np.maximum(np.sqrt((rest**2).sum(axis=1) / np.maximum(known.sum(axis=1) - 2, 1)), usual)
     place, share = _student(_FREE_OF_MEANS)
-    chance = 2 - 2 * np.interp(np.abs(change[:, 0]) * np.sqrt((alone**2).sum(axis=1)) / scale, place, share)
-    return np.where(judged, np.where(stays, chance, 1.0), np.nan), follow[:, 0]
+    chance = 2 - 2 * np.interp(size * np.sqrt(weight) / noise, place, share)
+    return np.where(judged, np.where(stays, chance, 1.0), np.nan), size**2 * weight, follow[:, 0]
 
 
 def _each(machine: Ints) -> list[Ints]:

@@ -114,7 +114,8 @@ def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progres
     scale = noise.scales(values, machine)
     off = noise.outliers(values, scale, machine, THRESHOLD)
     modules = _modules(table["subtree_ns"].index.to_list(), subtree, own)
-    found = noise.changes(np.where(off, np.nan, values), shifts, scale, machine, THRESHOLD)
+    usual = float(np.median(scale))
+    found = noise.changes(np.where(off, np.nan, values), shifts, usual, machine, THRESHOLD, differing)
     changed = [_change(modules[one.row], one, shifts, off[one.row]) for one in found]
     judged = (~np.isnan(values)).sum(axis=1)
     notes = series.notes + _of_judgement(series.runs, judged[judged > 0])
