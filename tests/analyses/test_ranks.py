@@ -10,9 +10,10 @@ from tests.joined import joined_here
 from tests.simulator import timelines
 from tests.simulator.timelines import Machine, Op, Run
 from tests.trace_lines import report
-from tracekit.analyses import findings, ranks
+from tracekit.analyses import budget, findings, ranks
 from tracekit.analyses.whatif import Changes, predict
-from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import Dataset, load
+from tracekit.views import summary
 
 RANKS, STEPS, LAYERS, MICROBATCHES = 8, 6, 2, 3
 ALL_TO_ALL = "ncclDevKernel_SendRecv"
@@ -112,6 +113,19 @@ def test_the_slow_rank_is_first_and_mending_it_saves_what_is_said(
     (found,) = (one for one in findings.findings(dataset) if one.family == "straggler")
     assert "rank 5" in found.advice
     assert found.saving_ns == pytest.approx(done.per_step_ns - mended.per_step_ns, rel=0.1)
+
+
+def test_the_summary_of_many_reports_names_the_slow_rank_and_aligns_no_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = dataset_of(ran("tensor_parallel", {5: 1.2}), tmp_path)
+    expected = [one for one in findings.findings(dataset) if one.family == "straggler"]
+    monkeypatch.setattr(summary, "_MOST_ALIGNED", RANKS - 1)
+    monkeypatch.setattr(budget, "ranks_of", None)
+    found = summary.as_json(load(dataset.folder))["findings"]
+    assert [(one["module"], one["saving_ns"], one["advice"]) for one in found if one["family"] == "straggler"] == [
+        (one.module, one.saving_ns, one.advice) for one in expected
+    ]
 
 
 def test_where_no_rank_is_slow_none_is_named(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def main() -> None:
         first = write_report(folder / "rank0.sqlite", kernels=args.kernels)
         paths = [first, *(Path(shutil.copy(first, folder / f"rank{at}.sqlite")) for at in range(1, args.reports))]
         floor = sum(map(scan_seconds, paths))
-        together = figures_of([sys.executable, "-m", "tracekit", "parse", *paths, "-o", folder / "run", "--quiet"])
+        command = [sys.executable, "-m", "tracekit", "parse", *paths, "--force", "-o", folder / "run"]
+        together, summary = figures_of([*command, "--quiet"]), figures_of(command)
         floor = (floor + sum(map(scan_seconds, paths))) / 2
         apart = [parse_figures([path], folder / "one") for path in paths[: args.apart]]
         summed = [figures_of(nsys_stats(args.nsys, path)) for path in paths[: args.apart] if args.nsys]
@@ -84,6 +85,7 @@ def main() -> None:
         f"{args.reports:,} reports of {args.kernels:,} kernels: {together.wall:.1f} s, "
         f"{each * together.wall:.0f} ms each ({each * together.cpu:.0f} ms of CPU; {together.wall / floor:.1f} times "
         f"SQLite's sums, {each * floor:.1f} ms), peak of all processes {together.megabytes:.0f} MB; "
+        f"with its summary {summary.cpu / together.cpu:.2f} of the CPU time, {summary.megabytes:.0f} MB; "
         f"a command for each takes {alone[0]:.0f} ms ({alone[1]:.0f} ms of CPU)"
     )
     if summed:

@@ -15,7 +15,6 @@ thread does.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -43,7 +42,6 @@ from tracekit.errors import UsageError
 NAME = "budget"
 ANSWER = ("step_id", "kind", "ns", "share", "path")
 _IDS = ("pid", "device", "step_id")
-_KIND_COLUMNS = [f"{kind}_ns" for kind in KINDS]
 _FURTHER = ["kernel_id", "kind", "pid", "context", "stream", "start_ns", "end_ns", "launch_name"]
 _FURTHER += ["graph_id", "graph_node_id"]
 _READ = ["module_id", "tid", "step_id", "device", "collective", "launch_start_ns", "launch_end_ns", *_FURTHER]
@@ -62,20 +60,19 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Raises:
         UsageError: If the dataset is a subtree: a device is idle for whatever comes next, of any module.
     """
-    answer = _answer(dataset)
-    ids = {name: pd.arrays.IntegerArray(answer[name], answer[name] < 0) for name in _IDS}
-    return pd.DataFrame(answer | ids, copy=False)
+    answer = columns(dataset)
+    return pd.DataFrame(answer | {name: pd.array(answer[name], "Int64") for name in _IDS}, copy=False)
 
 
 def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas."""
-    return with_nulls(_answer(dataset), _IDS)
+    return together([*parts(dataset)])
 
 
-def _answer(dataset: Dataset) -> Columns:
-    """The columns of :func:`frame`, ids with -1 for none, with one report in memory at a time."""
+def parts(dataset: Dataset) -> Iterator[Columns]:
+    """The columns of :func:`frame` report by report, with one of them in memory at a time."""
     modules = hierarchy(dataset)
-    return together([_columns(dataset, *one, modules) for one in each(dataset, modules)])
+    return (_columns(dataset, *one, modules) for one in each(dataset, modules))
 
 
 def _columns(dataset: Dataset, part: Dataset, found: Found, modules: Hierarchy) -> Columns:
@@ -83,7 +80,10 @@ def _columns(dataset: Dataset, part: Dataset, found: Found, modules: Hierarchy) 
     order = np.lexsort((-ns, window))
     window, kind, module, ns = (column[order] for column in (window, kind, module, ns))
     window_ns = (found.windows.end - found.windows.start)[window]
-    return _of_windows(dataset, part, found, window) | {
+    answer = {"report": np.full(window.size, part.reports[0], object)} if dataset.reports else {}
+    ids = (*(values[found.windows.line] for values in found.lines), found.windows.step)
+    answer |= {name: ids[window] for name, ids in with_nulls(dict(zip(_IDS, ids, strict=True)), _IDS).items()}
+    return answer | {
         "kind": np.array(KINDS, object)[kind],
         "path": np.array([*modules.path, None], object)[module],
         "ns": ns,
@@ -92,10 +92,44 @@ def _columns(dataset: Dataset, part: Dataset, found: Found, modules: Hierarchy) 
     }
 
 
-def _of_windows(dataset: Dataset, part: Dataset, found: Found, rows: Rows) -> Columns:
-    answer = {"report": np.full(rows.size, part.reports[0], object)} if dataset.reports else {}
-    ids = (*(values[found.windows.line] for values in found.lines), found.windows.step)
-    return answer | {name: values[rows] for name, values in zip(_IDS, ids, strict=True)}
+class Summed(NamedTuple):
+    """The budget of a report as sums: of each window by kind, and of each line by name, outside collectives."""
+
+    part: Dataset
+    lines: tuple[Ints, ...]
+    windows: Windows
+    by_kind: Ints
+    own: Ints
+
+
+class Budgets(NamedTuple):
+    """The budgets of all reports, and the time of all by name and kind; layers that are alike share a name."""
+
+    names: list[str]
+    total: Ints
+    reports: list[Summed]
+
+    @property
+    def windows(self) -> Ints:
+        """The time of every window by kind."""
+        return np.concatenate([one.by_kind for one in self.reports])
+
+
+def summed(dataset: Dataset, *, waits: bool = True) -> Budgets:
+    """The budgets of all reports, with one of them in memory at a time; ``waits`` as for :func:`each`."""
+    modules, reports = hierarchy(dataset), []
+    paths = ["", *patterns(modules)]
+    names = [*dict.fromkeys(paths)]
+    name_of = np.array([*map({name: at for at, name in enumerate(names)}.__getitem__, paths)])
+    total = np.zeros((len(names), len(KINDS)), np.int64)
+    for part, found in each(dataset, modules, waits=waits):
+        lines, line = found.lines[0].size, found.windows.line[found.pieces.window]
+        by_name = found.of(line * len(names) + name_of[found.pieces.module + 1], lines * len(names))
+        by_name = by_name.reshape(lines, len(names), len(KINDS))
+        total += by_name.sum(axis=0)
+        own = by_name.sum(axis=2) - by_name[..., idle_time.MEETS].sum(axis=2)
+        reports.append(Summed(part, found.lines, found.windows, found.by_kind(), own))
+    return Budgets(names, total, reports)
 
 
 #: How many modules :func:`overview` names for each kind.
@@ -110,31 +144,22 @@ def overview(dataset: Dataset) -> Columns:
         ``share`` (of that), ``total_share`` (of all windows together) and ``leading``: the modules, or layers that are
         alike, with most of its time in all windows, each with its share of that.
     """
-    return with_windows(dataset)[0]
+    return of_kinds(summed(dataset))
 
 
 def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
-    """The :func:`overview`, and the windows of every process and device in their order, a row each.
-
-    Windows have ``report`` to ``step_id`` as in :func:`frame` and their time by kind in columns named as the kinds,
-    ``compute_ns`` and so on, which add up to ``window_ns``.
-    """
-    modules, parts = hierarchy(dataset), []
-    names = ["", *patterns(modules)]
-    total = np.zeros((len(names), len(KINDS)), np.int64)
-    for part, found in each(dataset, modules):
-        by_kind = dict(zip(_KIND_COLUMNS, found.by_kind().T, strict=True))
-        window_ns = found.windows.end - found.windows.start
-        parts.append(_of_windows(dataset, part, found, np.arange(window_ns.size)) | {"window_ns": window_ns} | by_kind)
-        total += found.of(found.pieces.module + 1, len(names))
-    windows = with_nulls(together(parts), _IDS)
-    return _overview(np.stack([windows[name] for name in _KIND_COLUMNS], axis=1), total, names), windows
+    """The :func:`overview`, and ``step_id`` and ``window_ns`` of the windows of every process and device in order."""
+    budgets = summed(dataset)
+    step_id = np.concatenate([one.windows.step for one in budgets.reports])
+    windows = {"step_id": step_id, "window_ns": budgets.windows.sum(axis=1)}
+    return of_kinds(budgets), with_nulls(windows, ["step_id"])
 
 
-def _overview(windows: Ints, total: Ints, names: list[str]) -> Columns:
-    median_ns, every = median(windows), windows.sum(axis=0)
+def of_kinds(budgets: Budgets) -> Columns:
+    """The :func:`overview` of budgets."""
+    median_ns, every = median(budgets.windows), budgets.windows.sum(axis=0)
     used = np.flatnonzero(every)
-    leading = np.fromiter((_leading(names, total[:, kind].tolist()) for kind in used), object, used.size)
+    leading = np.fromiter((_leading(budgets.names, budgets.total[:, kind]) for kind in used), object, used.size)
     return {
         "kind": np.array(KINDS, object)[used],
         "median_ns": median_ns[used],
@@ -151,12 +176,9 @@ def median(windows: Ints) -> Ints:
     return windows[order[(order.size - 1) // 2]] if order.size else np.zeros(windows.shape[1], np.int64)
 
 
-def _leading(names: list[str], times: list[int]) -> list[tuple[str, float]]:
-    own = Counter[str]()
-    for name, time in zip(names, times, strict=True):
-        own[name] += time
-    first = [(name or "(outside)", time / own.total()) for name, time in own.most_common(_LEADING)]
-    return [(name, share) for name, share in first if share >= _LEAST_SHARE]
+def _leading(names: list[str], times: Ints) -> list[tuple[str, float]]:
+    first = [(names[at] or "(outside)", times[at] / times.sum()) for at in np.argsort(-times, kind="stable")[:_LEADING]]
+    return [(name, float(share)) for name, share in first if share >= _LEAST_SHARE]
 
 
 def by_window(dataset: Dataset) -> tuple[Rows, Ints]:

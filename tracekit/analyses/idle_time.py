@@ -25,6 +25,7 @@ KINDS = (
     *("graph", "dependency", "latency", "unknown"),
 )
 COMPUTE, COMMUNICATION, WAIT, COPY, _BLOCKED, _LAUNCH, _DATA = range(7)
+MEETS = (COMMUNICATION, WAIT)
 _COMPILATION, _HOST, _GRAPH, _DEPENDENCY, _LATENCY, _UNKNOWN = range(7, 13)
 #: The kinds of what threads do, the first that fits counts.
 _STATES = [_BLOCKED, _LAUNCH, _LAUNCH, _COMPILATION, _DATA]

@@ -15,13 +15,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracekit.analyses import budget, stragglers
-from tracekit.analyses.budget import Found
-from tracekit.analyses.idle_time import COMMUNICATION, COMPUTE, COPY, WAIT
-from tracekit.analyses.subtrees import hierarchy, patterns
+from tracekit.analyses.budget import Budgets, Summed
+from tracekit.analyses.idle_time import COMPUTE, COPY, MEETS
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import sums
-from tracekit.arrays.types import Floats, Ints
+from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.dataset.opening import Dataset
 
 NAME = "ranks"
@@ -68,7 +67,7 @@ class RankTimes(NamedTuple):
     @property
     def meets_ns(self) -> Floats:
         """Of each rank the time in collectives."""
-        return np.asarray(self.kinds_ns[:, [COMMUNICATION, WAIT]].sum(axis=1))
+        return np.asarray(self.kinds_ns[:, MEETS].sum(axis=1))
 
     @property
     def least_meets_ns(self) -> float:
@@ -147,69 +146,67 @@ def rows(dataset: Dataset, times: RankTimes) -> pd.DataFrame:
     return answer if len(answer) > 1 else answer.iloc[:0]
 
 
-class _Lines(NamedTuple):
-    """The windows of all lines: their rows, indices of steps and times by kind."""
-
-    who: dict[tuple[object, ...], dict[str, Any]]
-    line: dict[tuple[str | None, int, int], int]
-    row: list[Ints]
-    step_index: list[Ints]
-    kinds: list[Ints]
-    modules: defaultdict[int, Any]
-
-
 def measured(dataset: Dataset) -> RankTimes:
     """What ranks do in their steps."""
-    modules = hierarchy(dataset)
-    names, alike = np.unique([*patterns(modules), ""], return_inverse=True)
-    none = np.zeros(0, np.int64)
-    lines = _Lines({}, {}, [none], [none], [np.zeros((0, len(budget.KINDS)), np.int64)], defaultdict(int))
-    for part, found in budget.each(dataset, modules, waits=False):
-        _add(lines, part, found, alike)
-    number = len(lines.who)
-    row, index, kinds = map(np.concatenate, (lines.row, lines.step_index, lines.kinds))
+    known: RankTimes | None = dataset.known_of_all.get(NAME)
+    return known or times_of(budget.summed(dataset, waits=False))
+
+
+def longest(dataset: Dataset, times: RankTimes) -> tuple[str, Dataset]:
+    """The rank that works longest in a step and its report, which knows what all ranks do and aligns no clocks."""
+    row, none = next(iter(times.slow), int(times.apart.argmax())), np.zeros(0, np.int64)
+    part = dataset.of_reports(times.who[row]["report"])
+    part.known_of_all = {NAME: times, budget.NAME: (none, none)}
+    return times.name(row), part
+
+
+def times_of(budgets: Budgets) -> RankTimes:
+    """What ranks do in their steps, given the budgets of all reports."""
+    who: dict[tuple[object, ...], dict[str, Any]] = {}
+    line: dict[tuple[str | None, int, int], int] = {}
+    parts, by_module = [], defaultdict[int, Any](lambda: np.zeros(len(budgets.names), np.int64))
+    for one in budgets.reports:
+        counted, index = _steps(one)
+        rows = np.zeros(one.lines[0].size, np.int64)
+        for at, (pid, device) in enumerate(zip(*(ids.tolist() for ids in one.lines), strict=True)):
+            # Several reports of a rank share a row.
+            key, known = _known(one.part, pid, device)
+            who.setdefault(key, known)
+            rows[at] = line[known["report"], pid, device] = [*who].index(key)
+        for at in np.unique(one.windows.line[counted]).tolist():
+            by_module[int(rows[at])] += one.own[at]
+        parts.append((rows[one.windows.line[counted]], index[counted], one.by_kind[counted]))
+    row, index, kinds = map(np.concatenate, zip(*parts, strict=True))
+    number = len(who)
     steps = np.bincount(row, minlength=number)
-    own = kinds.sum(axis=1) - kinds[:, [COMMUNICATION, WAIT]].sum(axis=1)
+    own = kinds.sum(axis=1) - kinds[:, MEETS].sum(axis=1)
     index, column = np.unique(index, return_inverse=True)
     by_step = np.full((number, index.size), np.nan)
     by_step[row, column] = own
     apart, since = _apart(by_step)
-    since[:] = np.where(kinds[:, [COMMUNICATION, WAIT]].any(), since, -1)
+    since[:] = np.where(kinds[:, MEETS].any(), since, -1)
     mean = np.stack([sums(row, times, number) for times in kinds.T], axis=1) / np.maximum(steps, 1)[:, None]
-    by_module = np.array([lines.modules[at] / max(1, steps[at]) for at in range(number)]).reshape(number, names.size)
-    who = [*lines.who.values()]
-    return RankTimes(who, lines.line, index, by_step, mean, steps, apart, since, names.tolist(), by_module)
+    modules = np.array([by_module[at] / max(1, steps[at]) for at in range(number)]).reshape(number, len(budgets.names))
+    return RankTimes([*who.values()], line, index, by_step, mean, steps, apart, since, budgets.names, modules)
 
 
-def _add(lines: _Lines, part: Dataset, found: Found, alike: Ints) -> None:
-    """Adds the windows of a report. Those of no step count where there are no others."""
-    windows, kinds = found.windows, found.by_kind()
-    steps = part.table("steps", ["step_id", "index"])
+def _steps(one: Summed) -> tuple[Flags, Ints]:
+    """Which windows of a report count, those of no step where there are no others, and the indices of their steps."""
+    windows, steps = one.windows, one.part.table("steps", ["step_id", "index"])
     index = lookup(integers(steps, "index"), positions(windows.step, integers(steps, "step_id")))
     if np.unique(np.stack([windows.line, index]), axis=1).shape[1] < index.size:
         index = np.concatenate([np.arange(count) for count in np.bincount(windows.line)])
-    rows = np.array([_row(lines, part, int(pid), int(device)) for pid, device in zip(*found.lines, strict=True)], int)
-    counted = (windows.step >= 0) | (windows.step.max(initial=-1) < 0)
-    lines.row.append(rows[windows.line][counted])
-    lines.step_index.append(index[counted])
-    lines.kinds.append(kinds[counted])
-    pieces, own = found.pieces, ~np.isin(found.pieces.kind, (COMMUNICATION, WAIT)) & counted[found.pieces.window]
-    for line, row in enumerate(rows.tolist()):
-        mine = own & (windows.line[pieces.window] == line)
-        lines.modules[row] += sums(alike[pieces.module[mine]], pieces.ns[mine], int(alike.max()) + 1)
+    return (windows.step >= 0) | (windows.step.max(initial=-1) < 0), index
 
 
-def _row(lines: _Lines, part: Dataset, pid: int, device: int) -> int:
-    """The row of a process and device: several reports of a rank share one."""
+def _known(part: Dataset, pid: int, device: int) -> tuple[tuple[object, ...], dict[str, Any]]:
+    """Which row a process and device has, and the columns of :data:`_WHO`."""
     entry = part.manifest["reports"][0] if part.reports else part.manifest
     rank = next((claim["rank"] for claim in entry.get("ranks", ()) if claim["pid"] == pid), None)
     report = entry["name"] if part.reports else None
     gpu = next((one["name"] for one in entry["devices"] if one["device"] == device), None)
     known = (rank, report, pid, None if device < 0 else device, entry["source"].get("host"), gpu)
-    key = (report, pid, device) if rank is None else (rank, device)
-    lines.who.setdefault(key, dict(zip(_WHO, known, strict=True)))
-    lines.line[report, pid, device] = [*lines.who].index(key)
-    return lines.line[report, pid, device]
+    return (report, pid, device) if rank is None else (rank, device), dict(zip(_WHO, known, strict=True))
 
 
 def _apart(own_ns: Floats) -> tuple[Floats, Ints]:

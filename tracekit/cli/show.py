@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -144,11 +145,14 @@ def _print(
     """Prints the chosen rows of the answer, and returns all of it."""
     from tracekit.views import answers, asking
 
+    if args.json and (parts := asking.by_report(analysis, dataset, choice, args.by)):
+        sys.stdout.writelines(answers.as_json(parts))
+        return {}
     as_text = not (args.json or args.csv)
     answered = asking.overview if as_text else asking.answered
     answer, rows = answered(dataset, analysis, choice, args.by, options)
     if args.json:
-        print(answers.as_json(answers.picked(analysis.NAME, rows, choice)))
+        sys.stdout.writelines(answers.as_json([answers.picked(analysis.NAME, rows, choice)]))
     elif args.csv:
         print(answers.as_csv(answers.picked(analysis.NAME, rows, choice)), end="")
     elif answers.is_empty(analysis.NAME, answer):

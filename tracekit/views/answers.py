@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -58,6 +58,8 @@ _EMPTY["phases"] = _EMPTY["steps"]
 _COUNTED = {"launches": ("launches", "replayed_ns")}
 #: The least width of a column of texts.
 _LEAST = 8
+#: So many rows become text at once.
+_AT_ONCE = 1 << 13
 _LINE_END = "\r\n"
 _TEXTS = (str, list, dict, bool)
 _GAP = 2
@@ -166,9 +168,15 @@ def picked(name: str, answer: Columns, choice: Choice) -> Columns:
     return {column: answer[column] for column in (named(name, answer, wanted) for wanted in choice.columns)}
 
 
-def as_json(answer: Columns) -> str:
-    """A list of rows; missing values are null."""
-    return printed_json(records(answer), indent=1)
+def as_json(parts: Iterable[Columns]) -> Iterator[str]:
+    """A list of the rows of answers, one a line, so that no text is as long as all of them; missing values are null."""
+    before = "[\n"
+    for part in parts:
+        for first in range(0, rows_of(part), _AT_ONCE):
+            for row in records(taken(part, slice(first, first + _AT_ONCE))):
+                yield before + printed_json(row)
+                before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
 
 
 def as_csv(answer: Columns) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -17,7 +18,7 @@ from tracekit.views.answers import Choice
 from tracekit.views.formatting import columns_of
 from tracekit.views.other_tools import meant_question
 
-__all__ = ["BY", "answered", "columns_to_show", "options_of", "overview", "question"]
+__all__ = ["BY", "answered", "by_report", "columns_to_show", "options_of", "overview", "question"]
 
 
 def question(name: str) -> Analysis:
@@ -54,6 +55,11 @@ def answered(
     if is_tree and choice.top is not None:
         rows = taken(rows, tree.largest(rows, choice.top))
     return answer, rows
+
+
+def by_report(analysis: Analysis, dataset: Dataset, choice: Choice, by: str | None) -> Iterator[Columns] | None:
+    """All rows of the budget, of which there are many, report by report; None where others are asked for."""
+    return budget.parts(dataset) if analysis is budget and by is None and choice == Choice() else None
 
 
 def overview(

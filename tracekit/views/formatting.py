@@ -131,7 +131,7 @@ def change(share: float) -> str:
     return percent(share) if abs(share) < _SHOWN_AS_ZERO else f"{share:+.1%}".replace("%", " %")
 
 
-def printed_json(value: object, indent: int) -> str:
+def printed_json(value: object, indent: int | None = None) -> str:
     """The value as JSON in which every character that could steer a terminal is escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return _NOT_ASCII.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)

@@ -1,11 +1,12 @@
 """The summary of a dataset: what was read, where the time went, what is not attributed and what to do about it."""
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -20,7 +21,9 @@ from tracekit.analyses import (
     tree as module_tree,
 )
 from tracekit.analyses.base import taken
+from tracekit.analyses.budget import Budgets
 from tracekit.analyses.coverage import certainty_of_work
+from tracekit.analyses.ranks import longest, times_of
 from tracekit.analyses.weighted_kernels import kernels
 from tracekit.dataset.manifest import of_same_processes
 from tracekit.dataset.opening import Dataset
@@ -30,6 +33,9 @@ from tracekit.views import budget as budget_view, findings, tree
 from tracekit.views.formatting import Nouns, count, duration, nouns, percent, records
 
 _MOST_MODULES = 10
+#: Of more reports no clocks are aligned, and findings are those of one rank: both take time for each pair of ranks.
+_MOST_ALIGNED = 8
+_WITHOUT_CLOCKS = "waiting for other ranks counts as communication here; tracekit show budget divides them"
 _MOST_LINES = 14
 _MOST_PROCESSES = 64
 _LEAST_NAME = 8
@@ -60,7 +66,7 @@ _PROFILER_LOSSES = "report: losses"
 def as_json(dataset: Dataset) -> dict[str, Any]:
     """The summary as plain data, for other programs."""
     modules, manifest = modules_by_time.totals(dataset, _MOST_MODULES), dataset.manifest
-    by_process = records(work_by_process.columns(dataset))
+    by_process, budgets = records(work_by_process.columns(dataset)), _budgets(dataset)
     single = ("source", "devices", "processes", "ranks", "missing")
     several = ("reports", "left_out")
     return {
@@ -72,19 +78,19 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         "gpu_time_ns": total(dataset)[1],
         "by_process": by_process,
         "steps": steps_by_kind(dataset),
-        "budget": records(budget.overview(dataset)) if "waits" in dataset.tables else [],
-        "findings": findings.first(dataset),
+        "budget": records(budget.of_kinds(budgets)) if budgets else [],
+        "findings": _findings(dataset, budgets)[1],
         "modules": records(modules),
     }
 
 
 def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
     """The summary for a person at a terminal of this many characters."""
-    by_process, words = records(work_by_process.attributed(dataset)), nouns(dataset)
+    by_process, words, budgets = records(work_by_process.attributed(dataset)), nouns(dataset), _budgets(dataset)
     parts: list[RenderableType] = [_source(dataset, by_process, words)]
     if dataset.reports or len(by_process) > 1:
         parts.append(_processes(by_process, words, with_reports=bool(dataset.reports)))
-    if budget_of_steps := _budget(dataset, width):
+    if budgets and (budget_of_steps := _budget(dataset, budgets, width)):
         parts.append(budget_of_steps)
     parts += _hierarchy(dataset, words, width)
     parts.append(_coverage(dataset, words))
@@ -95,18 +101,32 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
         parts += [Text(title, style="bold"), _bullets(sentences), Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
     command = f"tracekit show findings {shlex.quote(plain(str(dataset.folder)))}"
-    parts += findings.lines(findings.first(dataset), budget_view.window(dataset), command, width)
+    of, first = _findings(dataset, budgets)
+    parts += findings.lines(first, f"{budget_view.window(dataset)}{of}", command, width)
     return Group(*parts)
 
 
-def _budget(dataset: Dataset, width: int) -> RenderableType | None:
-    """Where the wall clock of steps went; None if that is not known."""
-    # A dataset that an earlier tracekit made has no such table.
-    if "waits" not in dataset.tables:
-        return None
-    answer = budget.overview(dataset)
+def _budgets(dataset: Dataset) -> Budgets | None:
+    """Where the wall clock of steps went; None of a dataset that an earlier tracekit made."""
+    return budget.summed(dataset, waits=len(dataset.reports) <= _MOST_ALIGNED) if "waits" in dataset.tables else None
+
+
+def _findings(dataset: Dataset, budgets: Budgets | None) -> tuple[str, list[dict[str, Any]]]:
+    """The first findings, and whose they are: of many reports, those of the rank that works longest in a step."""
+    if not budgets or len(dataset.reports) <= _MOST_ALIGNED:
+        return "", findings.first(dataset)
+    times = times_of(budgets)
+    name, part = longest(dataset, times) if times.who else ("", dataset)
+    return f" of {name}", findings.first(part)
+
+
+def _budget(dataset: Dataset, budgets: Budgets, width: int) -> RenderableType | None:
+    answer = budget.of_kinds(budgets)
     shown = (answer["share"] >= _LEAST_SHARE) | (answer["total_share"] >= _LEAST_SHARE)
-    return budget_view.as_text(dataset, taken(answer, shown), width)
+    text = budget_view.as_text(dataset, taken(answer, shown), width)
+    if text is None or len(dataset.reports) <= _MOST_ALIGNED:
+        return text
+    return Group(text, Text(f"{_WITHOUT_CLOCKS}\n", style="dim"))
 
 
 def total(dataset: Dataset) -> tuple[int, int]:
@@ -254,16 +274,12 @@ def _coverage(dataset: Dataset, words: Nouns) -> Table:
     for heading in (words.works, "time", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     counted = dataset.manifest["coverage"]
-    sums: dict[tuple[bool, str], list[float]] = {}
+    sums = defaultdict[tuple[bool, str], Any](lambda: np.zeros(3))
     for row in (row for row in counted if row["what"] == "kernels"):
-        total = sums.get((row["known"], row["cause"]), [0, 0, 0.0])
-        more = (row["count"], row["time_ns"], row["share"])
-        sums[row["known"], row["cause"]] = [value + other for value, other in zip(total, more, strict=True)]
+        sums[row["known"], row["cause"]] += (row["count"], row["time_ns"], row["share"])
     for (known, cause), (number, spent, share) in sorted(sums.items(), key=lambda item: (not item[0][0], -item[1][1])):
-        label = how({"cause": cause, "known": known}, words)
-        table.add_row(
-            Text(label, style="green" if known else "yellow"), f"{number:,}", duration(int(spent)), percent(share)
-        )
+        label = Text(how({"cause": cause, "known": known}, words), style="green" if known else "yellow")
+        table.add_row(label, f"{int(number):,}", duration(int(spent)), percent(share))
     if not sums:
         table.add_row(f"no {words.device} work recorded", "", "", "")
     for doubt in doubts(counted):

@@ -11,6 +11,7 @@ import numpy as np
 from tracekit.analyses.communication import communication
 from tracekit.analyses.findings.advice import MOVING, STEADILY
 from tracekit.analyses.findings.rows import Candidate, StepRows
+from tracekit.analyses.ranks import NAME
 from tracekit.analyses.whatif.changes import Changing
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
@@ -61,8 +62,8 @@ def _leading(steps: StepRows, rows: Rows, time: Ints) -> str | None:
 
 def straggler(steps: StepRows) -> Iterator[Candidate]:
     """Ranks that work longer than the others; without any, all waiting for other ranks at once."""
-    if not steps.work.line.any():
-        return  # one process on one device
+    if not (steps.work.line.any() or NAME in steps.dataset.known_of_all):
+        return  # one process on one device, and nothing is known of others
     times = steps.ranks
     if saved := times.held_up_ns():
         slowest, *more = times.slow
