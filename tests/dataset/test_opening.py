@@ -54,10 +54,6 @@ def test_every_file_is_sorted_as_its_spec_says_nulls_last(name: str, served: Dat
     assert table.take(order).combine_chunks().equals(table.combine_chunks())
 
 
-def test_a_folder_holds_the_promised_files_and_nothing_else(small: Dataset) -> None:
-    assert {path.name for path in small.folder.iterdir()} == {"manifest.json", *(f"{name}.parquet" for name in SPECS)}
-
-
 def test_the_manifest_tells_the_source_and_what_was_written(small: Dataset) -> None:
     manifest = json.loads((small.folder / "manifest.json").read_text("utf-8"))
     source = (small.folder.parent / "report.sqlite").read_bytes()

@@ -10,7 +10,6 @@ import tracekit
 from tests import golden
 from tests.sqlite import writing
 from tests.trace_lines import report
-from tracekit.errors import ReportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,21 +63,6 @@ def test_calls_add_up_the_own_times_of_their_operators(parsed: Parse) -> None:
         top.act  30           30                2             2
         """,
     )
-
-
-def changed(tmp_path: Path, *statements: str, lines: str = NESTED) -> Path:
-    path = report(tmp_path / "changed.sqlite", lines)
-    with writing(path) as db:
-        for statement in statements:
-            db.execute(statement)
-    return path
-
-
-@pytest.mark.parametrize("column", ["start", "end", "globalTid"])
-def test_a_table_without_an_essential_column_is_told(tmp_path: Path, column: str) -> None:
-    path = changed(tmp_path, f'ALTER TABLE TRACEKIT_CPU_OPS DROP COLUMN "{column}"')
-    with pytest.raises(ReportError, match=f"TRACEKIT_CPU_OPS lacks {column}"):
-        tracekit.parse(path)
 
 
 @pytest.mark.parametrize(("said", "lost"), [(0, 0), (3, 3), (-3, 0), ("many", 0)])

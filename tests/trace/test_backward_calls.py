@@ -28,15 +28,7 @@ def test_backward_work_belongs_to_the_module_in_the_backward_phase(parsed: Parse
         top.a   backward  1           1               2    -         -        1             30
         """,
     )
-    check(
-        dataset,
-        "kernels",
-        """
-        name           module
-        gemm           top.a
-        gemm_backward  top.a
-        """,
-    )
+    check(dataset, "kernels", "name  module\ngemm  top.a\ngemm_backward  top.a")
 
 
 RECOMPUTED = """
@@ -140,14 +132,7 @@ def test_what_runs_again_for_a_backward_pass_is_no_step(parsed: Parse) -> None:
     launch 1   25   30 #1 cudaLaunchKernel
     kernel 1   40   60 #1 gemm
     """
-    check(
-        parsed(lines),
-        "steps",
-        """
-        name  start_ns  end_ns
-        top   0         100
-        """,
-    )
+    check(parsed(lines), "steps", "name  start_ns  end_ns\ntop  0  100")
 
 
 def test_what_runs_again_between_marked_calls_is_nobody_s(parsed: Parse) -> None:

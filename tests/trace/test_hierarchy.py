@@ -28,46 +28,7 @@ def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(pars
         6          7               5          4      top.layers.1.rotary.cache  top.layers.0.rotary.cache
     """,
     )
-    check(
-        dataset,
-        "kernels",
-        """
-        name  module
-        cos   top.layers.1.rotary.cache
-    """,
-    )
-
-
-def test_a_module_that_calls_itself_stands_below_itself(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 100 {'Module': 'top.cell'}
-        range  1  10  50 {'Module': 'top.cell'}
-        launch 1  20  25 #1
-        kernel 1 900 950 #1 gemm
-    """)
-    check(
-        dataset,
-        "kernels",
-        """
-        name  module
-        gemm  top.cell.cell
-    """,
-    )
-
-
-def test_containers_that_are_never_called_are_modules_without_calls(parsed: Parse) -> None:
-    dataset = parsed("range 1 0 10 {'Module': 'model.layers.0.mlp'}")
-    check(
-        dataset,
-        "modules",
-        """
-        module_id  subtree_end_id  parent_id  depth  path                name
-        0          4               -          0      model               model
-        1          4               0          1      model.layers        layers
-        2          4               1          2      model.layers.0      0
-        3          4               2          3      model.layers.0.mlp  mlp
-    """,
-    )
+    check(dataset, "kernels", "name  module\ncos  top.layers.1.rotary.cache")
 
 
 def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: Parse) -> None:
@@ -86,14 +47,7 @@ def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: P
         2        top     3           forward  40        [[8, 2]]  []
     """,
     )
-    check(
-        dataset,
-        "modules",
-        """
-        path  params
-        top   [{'name': 'w', 'shape': [4, 2], 'dtype': None}]
-    """,
-    )
+    check(dataset, "modules", "path  params\ntop  [{'name': 'w', 'shape': [4, 2], 'dtype': None}]")
 
 
 def test_a_root_without_a_name_gets_one_and_its_modules_stand_below(parsed: Parse) -> None:
@@ -142,16 +96,7 @@ def test_a_module_below_another_name_keeps_its_own_place(parsed: Parse) -> None:
         range  1   0 100 {'Module': 'top.layer'}
         range  1  10  50 {'Module': 'top.layers.mlp'}
     """)
-    check(
-        dataset,
-        "modules",
-        """
-        path           alias_of
-        top            -
-        top.layer      -
-        top.layer.mlp  top.layers.mlp
-    """,
-    )
+    check(dataset, "modules", "path  alias_of\ntop  -\ntop.layer  -\ntop.layer.mlp  top.layers.mlp")
 
 
 def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: Parse) -> None:

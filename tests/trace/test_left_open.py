@@ -134,14 +134,7 @@ def test_a_call_that_is_open_in_the_end_is_believed_on_a_thread_that_left_none_o
         launch 1 250 260 #1
         kernel 1 900 910 #1 in-a
     """)
-    check(
-        dataset,
-        "kernels",
-        """
-        name  module
-        in-a  top.a
-    """,
-    )
+    check(dataset, "kernels", "name  module\nin-a  top.a")
 
 
 of_raising_programs = over_programs(raising_plans(), 60)
@@ -163,15 +156,7 @@ def test_a_module_that_first_calls_itself_in_a_step_that_is_cut_off_ends_as_reco
         launch 2 150 152  #2
         kernel 1 910 920  #2 outer
     """)
-    check(
-        dataset,
-        "kernels",
-        """
-        name   module
-        outer  top.a
-        inner  top.a.a
-    """,
-    )
+    check(dataset, "kernels", "name  module\nouter  top.a\ninner  top.a.a")
     assert "left_open" not in losses(dataset)
 
 

@@ -56,16 +56,7 @@ def test_two_models_of_one_prefix_are_two_modules(parsed: Parse) -> None:
         top~2   1           1000
     """,
     )
-    check(
-        dataset,
-        "kernels",
-        """
-        name     module
-        gemm32   top
-        gemm32   top
-        gemm512  top~2
-    """,
-    )
+    check(dataset, "kernels", "name  module\ngemm32  top\ngemm32  top\ngemm512  top~2")
     assert losses(dataset) == {"steps_unclear": 3}
 
 
@@ -222,14 +213,7 @@ def test_a_marker_that_says_less_or_other_shapes_is_of_no_other_module(parsed: P
 
 def test_what_a_later_marker_says_of_a_module_is_known_of_it(parsed: Parse) -> None:
     dataset = parsed("range 1 0 9 top in=[[8]]\nrange 1 20 30 {'Module': 'top', 'Class': 'Net'}")
-    check(
-        dataset,
-        "modules",
-        """
-        path  class_name
-        top   Net
-    """,
-    )
+    check(dataset, "modules", "path  class_name\ntop  Net")
 
 
 @pytest.mark.parametrize(
@@ -258,15 +242,7 @@ def test_a_parameter_that_grows_with_every_call_is_one_module_s(parsed: Parse) -
             for at in range(10, 1000, 10)
         )
     )
-    check(
-        dataset,
-        "modules",
-        """
-        path      params
-        top       []
-        top.attn  [{'name': 'cache', 'shape': [2, None], 'dtype': None}]
-    """,
-    )
+    check(dataset, "modules", "path  params\ntop  []\ntop.attn  [{'name': 'cache', 'shape': [2, None], 'dtype': None}]")
     assert losses(dataset) == {"modules_differ": 1}
 
 
@@ -297,14 +273,7 @@ def test_shards_of_one_module_on_two_ranks_are_one_module_without_the_size_that_
         for process, at, size in ((1, 0, 30), (2, 20, 34))
     )
     dataset = parsed(f"{one}\n{other}")
-    check(
-        dataset,
-        "modules",
-        """
-        path  params
-        m     [{'name': 'w', 'shape': [None, 64], 'dtype': None}]
-    """,
-    )
+    check(dataset, "modules", "path  params\nm  [{'name': 'w', 'shape': [None, 64], 'dtype': None}]")
     assert losses(dataset) == {"modules_differ": 1}
 
 

@@ -98,15 +98,7 @@ def test_labels_of_a_user_that_torch_numbers_are_plain_ranges(parsed: Parse) -> 
         kernel 1 240  250 #2 copy
         """
     )
-    check(
-        dataset,
-        "modules",
-        """
-        path                     kind
-        my iteration *           range
-        my iteration *.aten::mm  operator
-        """,
-    )
+    check(dataset, "modules", "path  kind\nmy iteration *  range\nmy iteration *.aten::mm  operator")
     check(
         dataset,
         "kernels",

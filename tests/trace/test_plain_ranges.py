@@ -141,15 +141,7 @@ def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> N
 
 
 def test_operators_alone_are_a_hierarchy_too(parsed: Parse) -> None:
-    check(
-        parsed(MARKED, rows="operators"),
-        "kernels",
-        """
-        name  module
-        mm    aten::mm
-        add   -
-        """,
-    )
+    check(parsed(MARKED, rows="operators"), "kernels", "name  module\nmm  aten::mm\nadd  -")
 
 
 def repeated(texts: list[str], rounds: int = 1) -> str:
@@ -232,16 +224,7 @@ def test_a_librarys_ranges_are_never_above_a_users(parsed: Parse) -> None:
         kernel  1 60 70 #1 allreduce
         range@1 1 100 120 ncclAllReduce
     """)
-    check(
-        dataset,
-        "modules",
-        """
-        path                        parent_id
-        my step                     -
-        my step.NCCL:ncclAllReduce  0
-        NCCL:ncclAllReduce          -
-        """,
-    )
+    check(dataset, "modules", "path  parent_id\nmy step  -\nmy step.NCCL:ncclAllReduce  0\nNCCL:ncclAllReduce  -")
 
 
 def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(parsed: Parse) -> None:
@@ -317,15 +300,7 @@ def test_a_start_end_range_ends_with_the_call_of_the_module_that_it_began_in(par
         launch 1 100 110 #2
         kernel 1 120 130 #2 behind the call
     """
-    check(
-        parsed(lines, rows="ranges"),
-        "kernels",
-        """
-        name             module
-        in both          top.prefetch
-        behind the call  -
-        """,
-    )
+    check(parsed(lines, rows="ranges"), "kernels", "name  module\nin both  top.prefetch\nbehind the call  -")
 
 
 def test_a_range_that_never_ended_makes_way_for_the_next_of_its_place_alone(parsed: Parse) -> None:
@@ -342,16 +317,7 @@ def test_a_range_that_never_ended_makes_way_for_the_next_of_its_place_alone(pars
         launch 1 310 320 #3
         kernel 1 330 340 #3 behind the second
     """
-    check(
-        parsed(lines),
-        "kernels",
-        """
-        name               module
-        first              step *
-        still the first    step *
-        behind the second  -
-        """,
-    )
+    check(parsed(lines), "kernels", "name  module\nfirst  step *\nstill the first  step *\nbehind the second  -")
 
 
 def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(parsed: Parse) -> None:

@@ -33,14 +33,7 @@ def test_ids_are_signed_numbers_of_64_bits(rewritten: Rewrite, top: int) -> None
         gemm  7    9    top
     """,
     )
-    check(
-        dataset,
-        "ranges",
-        """
-        pid  tid  gpu_op_count
-        7    9    1
-    """,
-    )
+    check(dataset, "ranges", "pid  tid  gpu_op_count\n7  9  1")
 
 
 def test_text_is_inline_or_registered_or_both_or_neither(rewritten: Rewrite) -> None:
