@@ -9,8 +9,8 @@ from typing import Any
 import tracekit
 from tracekit.dataset.joining import Part, join
 from tracekit.dataset.opening import Dataset
-from tracekit.pipeline.one import ParseOptions, tables_of
 from tracekit.pipeline.several import IDS_PER_REPORT
+from tracekit.pipeline.stages import ParseOptions, tables_of
 from tracekit.progress import no_progress
 from tracekit.readers import reader_for
 from tracekit.tables import TABLES

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tracekit import analyses
+from tracekit import answers
 from tracekit.causes import CAUSES, NAMES
 from tracekit.cli import COMMANDS
 from tracekit.cli.base import Command
@@ -76,7 +76,7 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def questions() -> str:
-    rows = ([f"`{name}`", question] for name, question in analyses.questions().items())
+    rows = ([f"`{name}`", question] for name, question in answers.questions().items())
     return markdown_table(["Name", "Question"], rows)
 
 

@@ -61,7 +61,7 @@ def test_an_analysis_of_one_s_own_becomes_a_command_as_the_notebook_says(tmp_pat
     shutil.copytree(ROOT / "tracekit", tmp_path / "tracekit", ignore=without)
     last = source(cells(OWN, "markdown")[-1])
     [file] = re.findall(r"^```python\n(.*?)^```", last, re.DOTALL | re.MULTILINE)
-    place, package = re.findall(r"`(tracekit/analyses/\w+\.py)`", last)
+    place, package = re.findall(r"`(tracekit/answers/\w+\.py)`", last)
     (tmp_path / place).write_text(file, "utf-8")
     members = (tmp_path / package).read_text("utf-8")
     more = members.replace('"processes", ', '"processes", "small_kernels", ')

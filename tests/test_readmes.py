@@ -10,7 +10,7 @@ import pytest
 
 import tracekit
 from tests.command import ROOT, command
-from tracekit.analyses import ANALYSES, classes
+from tracekit.answers import ANALYSES, classes
 from tracekit.cli import COMMANDS, _parser, _split_at_dashes
 from tracekit.tables import TABLES
 
@@ -129,7 +129,7 @@ class TestCode:
 
     def test_of_plain_pandas_finds_the_classes_that_the_analysis_finds(self, demo: Path, monkeypatch, capsys) -> None:
         monkeypatch.chdir(demo)
-        exec(compile(block("pandas", ROOT / "tracekit/analyses/README.md"), "README.md", "exec"), {})
+        exec(compile(block("pandas", ROOT / "tracekit/answers/README.md"), "README.md", "exec"), {})
         expected = classes.frame(tracekit.load("demo.tracekit")).nlargest(3, "self_ns")
         assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]] == [*expected.class_name]
 

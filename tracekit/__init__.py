@@ -2,7 +2,7 @@
 
 The stages, in order: ``capture`` runs a model and records it, ``readers`` turn the report into a recording, ``trace``
 finds the calls of modules in its markers, ``attribution`` gives every kernel its module, ``tables`` are written as a
-dataset, ``analyses`` answer questions about it, ``views`` show the answers. ``pipeline`` connects them; start there.
+dataset, ``answers`` has a file for each question, ``views`` show the answers. ``pipeline`` connects them; start there.
 
 >>> import tracekit
 >>> dataset = tracekit.load("report.sqlite")     # a dataset, or a report; doctest: +SKIP
@@ -27,7 +27,7 @@ from tracekit.errors import (
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
-    from tracekit.analyses import questions
+    from tracekit.answers import questions
     from tracekit.loading import load
     from tracekit.notebook import Dataset
     from tracekit.parsing import parse
@@ -48,12 +48,12 @@ __all__ = [
 ]
 
 #: Packages that are attributes of this one.
-_PACKAGES = ("analyses",)
+_PACKAGES = ("answers",)
 _LATE = {
     "parse": "tracekit.parsing",
     "load": "tracekit.loading",
     "Dataset": "tracekit.notebook",
-    "questions": "tracekit.analyses",
+    "questions": "tracekit.answers",
 }
 
 

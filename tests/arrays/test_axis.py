@@ -11,7 +11,7 @@ from tests.golden import check
 from tests.joined import joined_here
 from tests.simulator import Plan, capturing, eventful, simulate, write_report
 from tests.trace_lines import report
-from tracekit.analyses import ANALYSES, gaps, launches
+from tracekit.answers import ANALYSES, gaps, launches
 from tracekit.arrays import axis
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError

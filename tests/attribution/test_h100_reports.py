@@ -7,7 +7,7 @@ import pytest
 
 import tracekit
 from tests.command import ROOT
-from tracekit.analyses import budget
+from tracekit.answers import budget
 from tracekit.dataset.opening import Dataset
 
 LAYERS = 4

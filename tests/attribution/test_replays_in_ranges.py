@@ -3,7 +3,7 @@
 import pytest
 
 from tests.golden import Parse, check
-from tracekit.analyses import gaps, launches
+from tracekit.answers import gaps, launches
 from tracekit.dataset.opening import Dataset
 
 CAPTURE = """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.benchmarks.parse_speed import Figures, figures_of, parse_figures
 from tests.benchmarks.serving_report import write_report
-from tracekit.analyses import QUESTIONS
+from tracekit.answers import QUESTIONS
 
 FLOOR = "parse --quiet"
 #: After so many commands the parse is measured again.

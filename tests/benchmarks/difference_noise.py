@@ -12,10 +12,10 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import difference
-from tracekit.analyses.step_metrics import KEYS, Key, KeyTimes
-from tracekit.analyses.step_times import StepTimes
 from tracekit.arrays.types import Floats
+from tracekit.comparison import difference
+from tracekit.comparison.step_metrics import KEYS, Key, KeyTimes
+from tracekit.comparison.step_times import StepTimes
 
 LAYERS, OF_LAYER = 32, 8
 STEP_NS = 20e6

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tracekit
 from tests.capture.places import Place
-from tracekit.analyses import roofline
+from tracekit.answers import roofline
 from tracekit.views.formatting import records
 
 pytestmark = pytest.mark.torch

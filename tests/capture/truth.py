@@ -20,7 +20,7 @@ from torch.autograd.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from tracekit.analyses import roofline
+from tracekit.answers import roofline
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import records
 

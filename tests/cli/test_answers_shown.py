@@ -11,7 +11,7 @@ from tests.command import command
 from tests.readers.test_operators import NESTED
 from tests.test_data import DATA
 from tests.trace_lines import report
-from tracekit.analyses import ANALYSES
+from tracekit.answers import ANALYSES
 from tracekit.dataset.opening import Dataset
 from tracekit.views.answers import heading
 from tracekit.views.formatting import nouns

@@ -9,7 +9,7 @@ import pytest
 import tracekit
 from tests.command import LINES, command, environment
 from tests.trace_lines import report
-from tracekit.analyses import QUESTIONS
+from tracekit.answers import QUESTIONS
 from tracekit.cli import COMMANDS
 from tracekit.cli.parsing import SHELLS
 from tracekit.dataset.opening import TABLE_NAMES

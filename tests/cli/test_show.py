@@ -10,7 +10,7 @@ import pytest
 import tracekit
 from tests.command import Outcome, command, separately
 from tests.trace_lines import report
-from tracekit.analyses import ANALYSES
+from tracekit.answers import ANALYSES
 from tracekit.views.formatting import records
 
 #: A layer of three that costs more than the others, and a name with orders to the terminal and to rich in it.

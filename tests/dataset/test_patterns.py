@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 import tracekit
 from tests.command import command
 from tests.trace_lines import report
-from tracekit.analyses import difference, trend
+from tracekit.comparison import difference, trend
 from tracekit.dataset.patterns import Pattern, literals, numbers_as_text
 
 PATHS = [

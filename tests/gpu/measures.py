@@ -10,7 +10,7 @@ import sys
 from statistics import median
 from typing import Any
 
-from tracekit.analyses import roofline
+from tracekit.answers import roofline
 from tracekit.flops.peaks import gpu_named
 from tracekit.selftest.judge import Case, Evidence, shortened
 from tracekit.selftest.machine import NO_GPU

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tests.command import command
 from tests.golden import check, check_frame
-from tracekit.analyses import memory as traffic, roofline, shapes as modules_by_shape
+from tracekit.answers import memory as traffic, roofline, shapes as modules_by_shape
 from tracekit.dataset.opening import Dataset
 
 LINES = """

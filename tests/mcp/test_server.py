@@ -16,7 +16,7 @@ import tracekit
 from tests.command import LINES, ROOT, command, contents
 from tests.test_data import DATA
 from tests.trace_lines import report
-from tracekit.analyses import QUESTIONS
+from tracekit.answers import QUESTIONS
 from tracekit.mcp.answers import MOST_CHARACTERS, bounded
 from tracekit.mcp.arguments import refused
 from tracekit.mcp.server import server

@@ -26,8 +26,8 @@ from tracekit.errors import ReportError
 from tracekit.markers.base import MappedKernel
 from tracekit.markers.kernel_maps import kernel_map
 from tracekit.pipeline import processes, report as one_report
-from tracekit.pipeline.one import ParseOptions
 from tracekit.pipeline.several import parsed_away
+from tracekit.pipeline.stages import ParseOptions
 from tracekit.readers.nsight import dealing
 from tracekit.readers.sqlite import file as sqlite_file
 

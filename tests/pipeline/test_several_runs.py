@@ -20,7 +20,7 @@ from tests.joined import said_of_reports
 from tests.readers.files import changed
 from tests.trace_lines import report
 from tests.waiting import PATIENCE_S, wait_until
-from tracekit.pipeline import one
+from tracekit.pipeline import stages
 from tracekit.pipeline.several import report_names
 
 
@@ -266,7 +266,7 @@ def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_pat
     megabytes = {}
     for name in ("run.sqlite", "run.json", "run.pt.trace.json.gz", "run.nsys-rep"):
         (tmp_path / name).write_bytes(bytes(1_000_000))
-        megabytes[name] = round((one.needed_bytes(tmp_path / name) - 200_000_000) / 1_000_000)
+        megabytes[name] = round((stages.needed_bytes(tmp_path / name) - 200_000_000) / 1_000_000)
     assert megabytes == {"run.sqlite": 4, "run.json": 4, "run.pt.trace.json.gz": 32, "run.nsys-rep": 40}
 
 

@@ -18,7 +18,7 @@ from random import Random
 import numpy as np
 
 from tests.trace_lines import report
-from tracekit.analyses.alignment.collectives import Lane
+from tracekit.ranks.collectives import Lane
 
 NAMES = (
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",

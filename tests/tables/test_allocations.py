@@ -18,7 +18,7 @@ from tests.needs import TRACES
 from tests.readers.kineto.traces import PID, Event, event, trace
 from tests.sqlite import writing
 from tests.trace_lines import report
-from tracekit.analyses import memory
+from tracekit.answers import memory
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import records
 

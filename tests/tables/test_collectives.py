@@ -20,7 +20,7 @@ from tests.readers.folders import SUFFIXES, as_folder
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.sqlite import writing
 from tests.trace_lines import report
-from tracekit.analyses import budget, communication
+from tracekit.answers import budget, communication
 from tracekit.dataset.opening import Dataset
 
 RANK = Path(__file__).parents[2] / "data/llama_ranks/rank0.sqlite"

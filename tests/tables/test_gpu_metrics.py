@@ -17,7 +17,7 @@ from tests.readers.files import lacks
 from tests.readers.folders import SUFFIXES, as_folder
 from tests.sqlite import writing
 from tests.trace_lines import report
-from tracekit.analyses import roofline
+from tracekit.answers import roofline
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import records
 

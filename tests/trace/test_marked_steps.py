@@ -3,7 +3,7 @@
 import pytest
 
 from tests.golden import Parse, check
-from tracekit.analyses import phases
+from tracekit.answers import phases
 from tracekit.dataset.opening import Dataset
 
 OURS = '{"Step": %d, "Name": "iteration", "Kind": "decode", "BatchSize": 2, "Tokens": 2}'

@@ -8,7 +8,7 @@ import pytest
 from tests.golden import Parse, check, losses
 from tests.joined import joined_here
 from tests.trace_lines import report
-from tracekit.analyses import roofline
+from tracekit.answers import roofline
 
 
 def linear(thread: str, at: int, size: int, path: str = "top") -> str:

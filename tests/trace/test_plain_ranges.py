@@ -3,7 +3,7 @@
 import pytest
 
 from tests.golden import Parse, check
-from tracekit.analyses import modules
+from tracekit.answers import modules
 
 TRAINING = """
     range  1   0 1000 epoch 0

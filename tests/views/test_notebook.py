@@ -8,7 +8,7 @@ import pytest
 
 import tracekit
 from tests.command import LINES
-from tracekit.analyses import ANALYSES, QUESTIONS
+from tracekit.answers import ANALYSES, QUESTIONS
 from tracekit.dataset.opening import Dataset
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.command import command
-from tracekit.analyses import QUESTIONS
+from tracekit.answers import QUESTIONS
 from tracekit.cli import COMMANDS
 from tracekit.views.other_tools import _NAME, ROWS, counterpart
 

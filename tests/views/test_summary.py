@@ -11,9 +11,10 @@ from rich.console import Console
 import tracekit
 from tests.command import ROOT
 from tests.trace_lines import report
-from tracekit.analyses import budget, phases, steps, tree as module_tree
+from tracekit.answers import phases, steps, tree as module_tree
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern, literals
+from tracekit.steptime import budget
 from tracekit.views import budget as budget_view, summary
 
 

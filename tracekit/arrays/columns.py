@@ -1,10 +1,12 @@
 """Columns of Arrow tables as NumPy arrays, and back."""
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Columns, Flags, Ints, Rows
 
 
 def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
@@ -57,3 +59,21 @@ def _is_uniform(column: pa.ChunkedArray) -> bool:
     least, most = pc.min_max(numbers).values()
     uniform: bool = least.equals(most)
     return uniform
+
+
+def selected(columns: Columns, rows: Rows | Flags | slice) -> Columns:
+    """Some rows of all columns."""
+    return {name: values[rows] for name, values in columns.items()}
+
+
+def together(parts: Sequence[Columns]) -> Columns:
+    """The rows of several tables of the same columns."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def with_nulls(columns: Columns, names: Iterable[str]) -> Columns:
+    """Columns with None in place of -1 in some of them."""
+    objects = {name: columns[name].astype(object) for name in names}
+    for name, values in objects.items():
+        values[columns[name] < 0] = None
+    return columns | objects

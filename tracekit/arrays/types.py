@@ -12,3 +12,5 @@ Rows: TypeAlias = NDArray[np.signedinteger[Any]]
 Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Bytes: TypeAlias = NDArray[np.uint8]
+#: A table by the names of its columns, without pandas.
+Columns: TypeAlias = dict[str, NDArray[Any]]

@@ -32,7 +32,7 @@ METHODS = (
     Method("graph_launch", methods.graph_launch),
     Method("autograd_thread", methods.autograd_thread),
 )
-#: The method of work that a marked run shows the modules of (:mod:`tracekit.aligned`), after all others.
+#: The method of work that a marked run shows the modules of (:mod:`tracekit.unmarked`), after all others.
 ALIGNED = "aligned"
 METHOD_NAMES = (*(method.NAME for method in METHODS), ALIGNED)
 _, _COMPILED, _BACKWARD, _, _BY_NODE, _BY_ORDER, _, _, _AUTOGRAD_THREAD = range(len(METHODS))

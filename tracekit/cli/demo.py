@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             raise outcome.problem
         dataset = parse(report, force=args.force, progress=progress)
 
-    from tracekit.analyses import tree as module_tree
+    from tracekit.answers import tree as module_tree
     from tracekit.views import tree
     from tracekit.views.formatting import nouns
 

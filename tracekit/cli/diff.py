@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares, prints, and judges by ``--fail-over``."""
-    from tracekit.analyses.difference import MIN_SHARE, Options, compare_with_several, part_of, slower_than
+    from tracekit.comparison.difference import MIN_SHARE, Options, compare_with_several, part_of, slower_than
     from tracekit.views import difference as view
     from tracekit.views.formatting import printed_json, records
 

@@ -82,12 +82,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Parses the reports and prints the summary, also if only some of them can be read."""
-    from tracekit.aligned import reference
     from tracekit.arrays.without_pandas import without_pandas
     from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
     from tracekit.pipeline import parse_as
-    from tracekit.pipeline.one import ParseOptions, Run
+    from tracekit.pipeline.stages import ParseOptions, Run
+    from tracekit.unmarked import reference
 
     without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]

@@ -16,7 +16,8 @@ from tracekit.cli.parsing import completed_by
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tracekit.analyses.base import Analysis, Columns
+    from tracekit.answers.base import Analysis
+    from tracekit.arrays.types import Columns
     from tracekit.dataset.opening import Dataset
     from tracekit.views.answers import Choice
 
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.path is not None:
         dataset = dataset.subtree(args.path)
     if args.rank is not None:
-        from tracekit.analyses.side_by_side import of_rank
+        from tracekit.answers.side_by_side import of_rank
 
         dataset = of_rank(dataset, args.rank)
     choice = Choice(args.depth, args.min_share, args.sort, args.top, args.columns)
@@ -105,7 +106,7 @@ def _check_families(analysis: Analysis, names: list[str]) -> None:
     if names and analysis.NAME != "findings":
         raise UsageError(f"{analysis.NAME} has no option --fail-on")
     if names:
-        from tracekit.analyses.findings import check_family
+        from tracekit.steptime.findings import check_family
 
         for name in names:
             check_family(name)
@@ -113,7 +114,7 @@ def _check_families(analysis: Analysis, names: list[str]) -> None:
 
 def _asked(args: argparse.Namespace) -> tuple[str, str]:
     """The question and the dataset; the question of a dataset alone is the tree."""
-    from tracekit.analyses import QUESTIONS
+    from tracekit.answers import QUESTIONS
     from tracekit.errors import UsageError
     from tracekit.views.asking import question
     from tracekit.views.other_tools import counterpart
@@ -189,7 +190,7 @@ def _names(text: str) -> list[str]:
 
 
 def _names_of_questions() -> tuple[str, ...]:
-    from tracekit.analyses import QUESTIONS
+    from tracekit.answers import QUESTIONS
 
     return QUESTIONS
 
@@ -206,7 +207,7 @@ def _paths(parsed_args: argparse.Namespace, **_: object) -> list[str]:
 class _List(argparse.Action):
     @override
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from tracekit.analyses import QUESTIONS, questions
+        from tracekit.answers import QUESTIONS, questions
 
         width = max(map(len, QUESTIONS))
         for name, question in questions().items():
@@ -219,7 +220,7 @@ class _WithQuestions(argparse.HelpFormatter):
 
     @override
     def format_help(self) -> str:
-        from tracekit.analyses import questions
+        from tracekit.answers import questions
 
         self.start_section("questions")
         for name, question in questions().items():

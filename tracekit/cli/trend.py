@@ -11,7 +11,7 @@ from tracekit.cli.base import SLOWER, add_force, add_limits, add_top, console, o
 if TYPE_CHECKING:
     import argparse
 
-    from tracekit.analyses.trend import Trend
+    from tracekit.comparison.trend import Trend
 
 NAME = "trend"
 HELP = "show which modules changed over many runs"
@@ -40,9 +40,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reads all runs, prints, and judges by ``--fail-over``."""
-    from tracekit.analyses.difference import MIN_SHARE
-    from tracekit.analyses.trend import part_of, slower_than, trend
-    from tracekit.analyses.trend.runs import datasets_in
+    from tracekit.comparison.difference import MIN_SHARE
+    from tracekit.comparison.runs import datasets_in
+    from tracekit.comparison.trend import part_of, slower_than, trend
     from tracekit.views import trend as view
     from tracekit.views.answers import as_csv
     from tracekit.views.formatting import printed_json

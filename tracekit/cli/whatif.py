@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.arrays.without_pandas import without_pandas
 
     without_pandas()
-    from tracekit.analyses.whatif import Changes, predict
+    from tracekit.steptime.whatif import Changes, predict
     from tracekit.views import whatif as view
     from tracekit.views.budget import window
     from tracekit.views.formatting import printed_json

@@ -7,8 +7,8 @@ where these are recorded, else below their modules, those without one below ``[c
 
 from collections import Counter
 
-from tracekit.analyses.subtrees import hierarchy
-from tracekit.analyses.weighted_kernels import divided, shared_kernels
+from tracekit.aggregates.subtrees import hierarchy
+from tracekit.aggregates.weighted_kernels import divided, shared_kernels
 from tracekit.dataset.opening import Dataset
 from tracekit.exports.base import Target, exported_file
 from tracekit.progress import Progress

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analyses.nodes import noun
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.aggregates.nodes import noun
+from tracekit.aggregates.subtrees import hierarchy
 from tracekit.arrays.codes import labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped

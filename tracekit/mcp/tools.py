@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tracekit import analyses
-from tracekit.analyses.difference import Options, compare_with_several, part_of
-from tracekit.analyses.whatif import Changes, predict
+from tracekit import answers as all_answers
+from tracekit.comparison.difference import Options, compare_with_several, part_of
 from tracekit.dataset.opening import Dataset, load
 from tracekit.errors import UsageError, did_you_mean
 from tracekit.mcp.answers import Answer, bounded
 from tracekit.mcp.folders import Folders
 from tracekit.pipeline import parse as parse_reports
+from tracekit.steptime.whatif import Changes, predict
 from tracekit.storage.locations import Location
 from tracekit.tables import TABLES
 from tracekit.views import answers, asking, difference, schema as table_schema, summary
@@ -61,7 +61,7 @@ class Tools:
         """Lists the questions that can be asked of a dataset, with the columns that answer them and their options."""
         every = [
             {"name": name, "question": text, "answer": [*analysis.ANSWER], "options": [*asking.options_of(analysis)]}
-            for (name, text), analysis in zip(analyses.questions().items(), analyses.ANALYSES, strict=True)
+            for (name, text), analysis in zip(all_answers.questions().items(), all_answers.ANALYSES, strict=True)
         ]
         return bounded(every, ["tracekit", "show", "--list"])
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from typing_extensions import TypeIs
 
-from tracekit.aligned import reference
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import Dataset, load
 from tracekit.dataset.writing import default_folder, published, writing
 from tracekit.errors import ReportError, UsageError
 from tracekit.markers.base import AUTO, HIERARCHIES, MODULES
-from tracekit.pipeline.one import ParseOptions, Run
 from tracekit.pipeline.report import write_tables
+from tracekit.pipeline.stages import ParseOptions, Run
 from tracekit.progress import Progress, no_progress
 from tracekit.readers import reader_for
 from tracekit.storage.local_copies import local_copy
 from tracekit.storage.locations import Given, Location, expanded, is_remote, location
+from tracekit.unmarked import reference
 
 
 def parse(  # noqa: PLR0913 - what can be asked, by name

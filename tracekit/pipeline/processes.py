@@ -24,7 +24,7 @@ from tracekit.engines.dask import scratch_folder
 from tracekit.engines.processes import cores
 from tracekit.errors import ReportError
 from tracekit.markers.base import HIERARCHIES, CompiledGraphMarker, KernelMapMarker
-from tracekit.pipeline.one import ParseOptions, described, needed_bytes, sqlite_bytes, traced, without_collector
+from tracekit.pipeline.stages import ParseOptions, described, needed_bytes, sqlite_bytes, traced, without_collector
 from tracekit.progress import Progress, no_progress, of_all
 from tracekit.readers.base import Stored, StoredReader
 from tracekit.readers.nsight.dealing import Dealt, DealtFile, DealtTables, deal, has_several_processes, readings

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tracekit.engines.base import IN_PROCESS
-from tracekit.pipeline.one import ParseOptions, sqlite_bytes, tables_of
+from tracekit.pipeline.stages import ParseOptions, sqlite_bytes, tables_of
 from tracekit.progress import Progress
 from tracekit.readers import reader_for
 from tracekit.readers.base import Reader, StoredReader

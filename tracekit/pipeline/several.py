@@ -23,8 +23,8 @@ from tracekit.engines.base import Share
 from tracekit.engines.dask import scratch_folder
 from tracekit.errors import ReportError, ReportsError, UsageError
 from tracekit.files import reason_of
-from tracekit.pipeline.one import ParseOptions, Run, needed_bytes
 from tracekit.pipeline.report import parse_report
+from tracekit.pipeline.stages import ParseOptions, Run, needed_bytes
 from tracekit.progress import Progress, of_all
 from tracekit.storage.local_copies import temp_dir
 from tracekit.storage.locations import Location, is_remote

@@ -15,13 +15,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import nodes
-from tracekit.analyses.base import Analysis, Columns, taken
-from tracekit.analyses.phase_times import COLUMNS, TRAINING
-from tracekit.analyses.side_by_side import RANK, REPORT, frame as side_by_side_frame
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.aggregates import nodes
+from tracekit.aggregates.phase_times import COLUMNS, TRAINING
+from tracekit.aggregates.subtrees import hierarchy
+from tracekit.answers.base import Analysis
+from tracekit.answers.side_by_side import RANK, REPORT, frame as side_by_side_frame
+from tracekit.arrays.columns import selected
 from tracekit.arrays.text import safe_in_a_sheet
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Columns, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, did_you_mean, plain
 from tracekit.markers.base import KINDS
@@ -115,7 +116,7 @@ class Choice(NamedTuple):
 
 
 def columns(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) -> Columns:  # noqa: ANN401
-    """The answer of an analysis, also report by report; see :func:`tracekit.analyses.side_by_side.frame`."""
+    """The answer of an analysis, also report by report; see :func:`tracekit.answers.side_by_side.frame`."""
     if by is None and (light := getattr(analysis, "columns", None)) is not None:
         found: Columns = light(dataset, **options)
         return found
@@ -125,12 +126,12 @@ def columns(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any
 def chosen(name: str, answer: Columns, choice: Choice, dataset: Dataset) -> Columns:
     """The rows of an analysis' answer about a dataset that a choice selects, with all columns."""
     if choice.depth is not None:
-        answer = taken(answer, _depth(name, answer, dataset) <= choice.depth)
+        answer = selected(answer, _depth(name, answer, dataset) <= choice.depth)
     if choice.min_share is not None:
-        answer = taken(answer, answer[named(name, answer, "share")] >= choice.min_share)
+        answer = selected(answer, answer[named(name, answer, "share")] >= choice.min_share)
     if choice.sort is not None:
-        answer = taken(answer, _order(name, answer, choice.sort))
-    return answer if choice.top is None else taken(answer, slice(choice.top))
+        answer = selected(answer, _order(name, answer, choice.sort))
+    return answer if choice.top is None else selected(answer, slice(choice.top))
 
 
 def _order(name: str, answer: Columns, column: str) -> Rows:
@@ -173,7 +174,7 @@ def as_json(parts: Iterable[Columns]) -> Iterator[str]:
     before = "[\n"
     for part in parts:
         for first in range(0, rows_of(part), _AT_ONCE):
-            for row in records(taken(part, slice(first, first + _AT_ONCE))):
+            for row in records(selected(part, slice(first, first + _AT_ONCE))):
                 yield before + printed_json(row)
                 before = ",\n"
     yield "[]\n" if before == "[\n" else "\n]\n"
@@ -221,7 +222,7 @@ def as_text(answer: Columns, words: Nouns, width: int, choice: Choice, asked: Se
         answer = _by_importance(answer, choice, asked)
     else:
         asked = [*(answer := picked("", answer, choice))]
-    shown = answer if choice.top is not None else taken(answer, slice(_ROWS))
+    shown = answer if choice.top is not None else selected(answer, slice(_ROWS))
     columns = _columns(shown, words, keep_empty=choice.columns is not None)
     fitting = _fitting(columns, width, asked)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -257,12 +258,12 @@ def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     if about_modules and not dataset.manifest["rows"]["calls"]:
         return Text(f"no matching rows: {nodes.none(dataset)}")
     if name == "findings":
-        from tracekit.analyses.findings import has_device_work  # noqa: PLC0415 - only after it has been asked
+        from tracekit.steptime.findings import has_device_work  # noqa: PLC0415 - only after it has been asked
 
         if not has_device_work(dataset):
             return Text(f"no GPU: {_EMPTY['budget']}")
     if name == "stragglers" and dataset.reports:
-        from tracekit.analyses import clocks  # noqa: PLC0415 - only after it has been asked
+        from tracekit.answers import clocks  # noqa: PLC0415 - only after it has been asked
 
         why = clocks.frame(dataset)["why"].dropna().unique().tolist()
         return Text(f"no matching rows: {'; '.join(why) or _EMPTY[name]}; tracekit show clocks shows it by report")

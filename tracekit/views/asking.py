@@ -7,12 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit import analyses
-from tracekit.analyses import budget, side_by_side, stragglers, tree
-from tracekit.analyses.base import Analysis, Columns, taken
-from tracekit.analyses.side_by_side import BY
+from tracekit import answers as all_answers
+from tracekit.answers import budget, side_by_side, stragglers, tree
+from tracekit.answers.base import Analysis
+from tracekit.answers.side_by_side import BY
+from tracekit.arrays.columns import selected
+from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
+from tracekit.steptime import budget as step_budget
 from tracekit.views import answers, budget as budget_view, tree as tree_view
 from tracekit.views.answers import Choice
 from tracekit.views.formatting import columns_of
@@ -27,9 +30,9 @@ def question(name: str) -> Analysis:
     Raises:
         UsageError: If there is none.
     """
-    if name not in analyses.QUESTIONS:
+    if name not in all_answers.QUESTIONS:
         raise UsageError(f"there is no question {name}; {meant_question(name)}")
-    analysis: Analysis = getattr(analyses, name)
+    analysis: Analysis = getattr(all_answers, name)
     return analysis
 
 
@@ -53,13 +56,13 @@ def answered(
     answer = answers.columns(dataset, analysis, by, **options)
     rows = answers.chosen(analysis.NAME, answer, choice._replace(top=None) if is_tree else choice, dataset)
     if is_tree and choice.top is not None:
-        rows = taken(rows, tree.largest(rows, choice.top))
+        rows = selected(rows, tree.largest(rows, choice.top))
     return answer, rows
 
 
 def by_report(analysis: Analysis, dataset: Dataset, choice: Choice, by: str | None) -> Iterator[Columns] | None:
     """All rows of the budget, of which there are many, report by report; None where others are asked for."""
-    return budget.parts(dataset) if analysis is budget and by is None and choice == Choice() else None
+    return step_budget.parts(dataset) if analysis is budget and by is None and choice == Choice() else None
 
 
 def overview(
@@ -71,7 +74,7 @@ def overview(
     """
     all_rows = choice if by is None else choice._replace(top=None)
     if analysis is budget:
-        answer = budget.overview(dataset) if by is None else budget_view.overview(dataset, by)
+        answer = step_budget.overview(dataset) if by is None else budget_view.overview(dataset, by)
         rows = answers.chosen(budget.NAME, answer, all_rows, dataset)
     elif analysis is stragglers and choice == Choice():
         answer = rows = columns_of(stragglers.by_rank(stragglers.frame(dataset)))
@@ -82,7 +85,7 @@ def overview(
     if choice.columns is None:
         asked = [*([] if choice.sort is None else [choice.sort]), *_asked(analysis, answer)]
         rows = columns_of(side_by_side.summary(pd.DataFrame(rows), by, asked))
-    return answer, taken(rows, slice(choice.top))
+    return answer, selected(rows, slice(choice.top))
 
 
 def _asked(analysis: Analysis, answer: Columns) -> tuple[str, ...]:

@@ -12,13 +12,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import budget
-from tracekit.analyses.base import Analysis, Columns
-from tracekit.analyses.side_by_side import frame
-from tracekit.analyses.subtrees import hierarchy, patterns
+from tracekit.aggregates.subtrees import hierarchy, patterns
+from tracekit.answers import budget
+from tracekit.answers.base import Analysis
+from tracekit.answers.side_by_side import frame
+from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
+from tracekit.steptime import budget as step_budget
 from tracekit.views.formatting import columns_of, duration, fitting, percent, records, room_beside, truncate
 
 #: The colour and the letter of each kind in the bar.
@@ -50,7 +52,7 @@ def overview(dataset: Dataset, by: str | None = None) -> Columns:
     """The budget by kind, also report by report, with ``leading`` as text."""
 
     def of_one(part: Dataset) -> pd.DataFrame:
-        answer, lines = pd.DataFrame(budget.overview(part)), _lines(part)
+        answer, lines = pd.DataFrame(step_budget.overview(part)), _lines(part)
         return answer.assign(leading=answer.leading.map(lambda names: _names(names, 2 * _SHORT * len(names), lines)))
 
     return columns_of(frame(dataset, cast("Analysis", SimpleNamespace(NAME=budget.NAME, frame=of_one)), by))
@@ -84,7 +86,7 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
         _bar(rows, min(width, _BAR_CELLS)),
         _table(rows, what, width, _lines(dataset)),
     ]
-    number, unknown = budget.waits_of_streams(dataset)
+    number, unknown = step_budget.waits_of_streams(dataset)
     if unknown:
         note = f"{unknown:,} of {number:,} waits of streams do not record what for: work behind them counts as latency"
         parts.append(Text(note, style="dim"))

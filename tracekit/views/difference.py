@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses.difference import Difference
-from tracekit.analyses.step_metrics import KEYS, STEP
+from tracekit.comparison.difference import Difference
+from tracekit.comparison.step_metrics import KEYS, STEP
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
 from tracekit.views.formatting import WrappedText, change, count, duration, fitting, percent, records, shortened

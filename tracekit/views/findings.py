@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tracekit.analyses.base import Columns
+from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
 from tracekit.views.formatting import duration, percent, records
@@ -20,7 +20,7 @@ _INDENT = 3
 
 def first(dataset: Dataset) -> list[dict[str, Any]]:
     """The first findings; none where a dataset of an earlier tracekit lacks what they need."""
-    from tracekit.analyses import findings  # noqa: PLC0415 - pandas waits until it is needed
+    from tracekit.steptime import findings  # noqa: PLC0415 - pandas waits until it is needed
 
     rows = records(findings.columns(dataset)) if "waits" in dataset.tables else []
     return [row for row in rows if row["rank"] <= FIRST or _is_note(row)]

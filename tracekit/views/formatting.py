@@ -15,10 +15,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
-from tracekit.analyses import nodes
-from tracekit.analyses.base import Columns
-from tracekit.analyses.durations import duration as duration
-from tracekit.analyses.phase_times import COLUMNS
+from tracekit.aggregates import nodes
+from tracekit.aggregates.phase_times import COLUMNS
+from tracekit.arrays.durations import duration as duration
+from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 from rich.console import Console, RenderableType
 
-from tracekit.analyses import tree
-from tracekit.analyses.side_by_side import BY, frame
+from tracekit.answers import tree
+from tracekit.answers.side_by_side import BY, frame
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, did_you_mean, plain
 from tracekit.views import asking, summary, tree as tree_view

@@ -7,7 +7,7 @@ Names that stand in no text follow. To add a tool: add rows, then run ``python -
 import re
 from collections.abc import Collection
 
-from tracekit.analyses import QUESTIONS
+from tracekit.answers import QUESTIONS
 from tracekit.errors import did_you_mean
 
 ROWS: tuple[tuple[str, str, str], ...] = (

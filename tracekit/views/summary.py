@@ -13,22 +13,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import (
-    budget,
-    modules as modules_by_time,
-    nodes,
-    processes as work_by_process,
-    tree as module_tree,
-)
-from tracekit.analyses.base import taken
-from tracekit.analyses.budget import Budgets
-from tracekit.analyses.coverage import certainty_of_work
-from tracekit.analyses.ranks import longest, times_of
-from tracekit.analyses.weighted_kernels import kernels
+from tracekit.aggregates import nodes
+from tracekit.aggregates.certainty import certainty_of_work
+from tracekit.aggregates.weighted_kernels import kernels
+from tracekit.answers import modules as modules_by_time, processes as work_by_process, tree as module_tree
+from tracekit.arrays.columns import selected
 from tracekit.dataset.manifest import of_same_processes
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
 from tracekit.markers.base import MODULES
+from tracekit.steptime import budget
+from tracekit.steptime.budget import Budgets
+from tracekit.steptime.own_times import longest, times_of
 from tracekit.views import budget as budget_view, findings, tree
 from tracekit.views.formatting import Nouns, count, duration, nouns, percent, records
 
@@ -123,7 +119,7 @@ def _findings(dataset: Dataset, budgets: Budgets | None) -> tuple[str, list[dict
 def _budget(dataset: Dataset, budgets: Budgets, width: int) -> RenderableType | None:
     answer = budget.of_kinds(budgets)
     shown = (answer["share"] >= _LEAST_SHARE) | (answer["total_share"] >= _LEAST_SHARE)
-    text = budget_view.as_text(dataset, taken(answer, shown), width)
+    text = budget_view.as_text(dataset, selected(answer, shown), width)
     if text is None or len(dataset.reports) <= _MOST_ALIGNED:
         return text
     return Group(text, Text(f"{_WITHOUT_CLOCKS}\n", style="dim"))

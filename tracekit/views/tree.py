@@ -11,9 +11,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses import nodes, phase_times, tree as module_tree
-from tracekit.analyses.base import Columns, taken
-from tracekit.analyses.phase_times import COLUMNS, TRAINING
+from tracekit.aggregates import nodes, phase_times
+from tracekit.aggregates.phase_times import COLUMNS, TRAINING
+from tracekit.answers import tree as module_tree
+from tracekit.arrays.columns import selected
+from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
 from tracekit.views.formatting import Nouns, duration, nouns, percent, records, truncate
@@ -73,7 +75,7 @@ def of_dataset(
     if top is not None:
         return Group(*why, as_text(lines, words, width, top))
     outside = phase_times.outside(dataset)
-    return Group(*why, as_text(lines, words, width, outside=taken(outside, outside["share"] >= (min_share or 0))))
+    return Group(*why, as_text(lines, words, width, outside=selected(outside, outside["share"] >= (min_share or 0))))
 
 
 def indented(lines: Columns) -> Columns:
@@ -92,10 +94,10 @@ def as_text(
         words: What work and device are called.
         width: Of the terminal, in characters.
         most: The most lines to show: those with the most time. A caption reports how many are hidden.
-        outside: Work outside modules, as :func:`tracekit.analyses.phase_times.outside` returns it. Of a training it
+        outside: Work outside modules, as :func:`tracekit.aggregates.phase_times.outside` returns it. Of a training it
             follows the tree, as where lines are not modules: without it, optimizers and losses would be missing.
     """
-    shown = records(taken(lines, module_tree.largest(lines, most)))
+    shown = records(selected(lines, module_tree.largest(lines, most)))
     table = table_of(shown, words, width, outside)
     if hidden := len(lines["label"]) - len(shown):
         table.caption = f"{hidden:,} more lines: --top {len(lines['label'])} or --json shows all"

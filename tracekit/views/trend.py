@@ -12,9 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses.base import Columns
-from tracekit.analyses.trend import Change, Module, Trend
-from tracekit.arrays.types import Floats
+from tracekit.arrays.types import Columns, Floats
+from tracekit.comparison.trend import Change, Module, Trend
 from tracekit.errors import plain
 from tracekit.views.formatting import WrappedText, duration, percent, shortened
 

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from tracekit.analyses.trend import Change, Module, Trend
+from tracekit.comparison.trend import Change, Module, Trend
 from tracekit.views.formatting import duration, percent
 from tracekit.views.page.document import digest
 from tracekit.views.page.limits import MODULES, TEXT, clipped

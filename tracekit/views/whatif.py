@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.analyses.budget import KINDS
-from tracekit.analyses.whatif import Prediction
+from tracekit.steptime.budget import KINDS
+from tracekit.steptime.whatif import Prediction
 from tracekit.views.budget import length
 from tracekit.views.formatting import change, duration, fitting, percent
 

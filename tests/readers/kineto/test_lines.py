@@ -16,7 +16,7 @@ from tests.golden import check, check_frame
 from tests.needs import TRACES
 from tests.readers.kineto.traces import PID, Event, event, kernel, launch, trace
 from tests.views.page.pages import shown
-from tracekit.analyses import lines
+from tracekit.answers import lines
 from tracekit.dataset.opening import Dataset
 
 TRAIN, MODEL = "/home/me/train.py(7): step", "model.py(20): forward"

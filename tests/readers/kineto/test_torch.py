@@ -172,7 +172,7 @@ def test_operators_tell_the_flops_of_modules_and_the_dtype_that_they_multiply_in
     from torch.profiler import ProfilerActivity, profile
     from torch.utils.flop_counter import FlopCounterMode
 
-    from tracekit.analyses import roofline
+    from tracekit.answers import roofline
 
     net, inputs = model().bfloat16(), torch.randn(3, 8, dtype=torch.bfloat16)
     with FlopCounterMode(display=False) as counter:

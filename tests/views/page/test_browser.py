@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import tracekit
-from tests.analyses.test_phase_times import TRAINING
+from tests.aggregates.test_phase_times import TRAINING
 from tests.command import ROOT
 from tests.sqlite import writing
 from tests.trace_lines import report

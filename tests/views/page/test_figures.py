@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tracekit
-from tests.analyses.test_phase_times import TRAINING
+from tests.aggregates.test_phase_times import TRAINING
 from tests.attribution.test_compiled import OTHER, kernel_map, run
 from tests.command import ROOT
 from tests.joined import joined_here
@@ -22,7 +22,8 @@ from tests.simulator.ranks import Job, reports, simulated
 from tests.simulator.strategies import capturing_plans, plans
 from tests.trace_lines import report
 from tests.views.page.pages import Tables, nodes, pieces, reach, shown
-from tracekit.analyses import difference, stragglers
+from tracekit.answers import stragglers
+from tracekit.comparison import difference
 from tracekit.dataset.opening import Dataset
 from tracekit.views.page import limits
 from tracekit.views.page.document import page

@@ -9,7 +9,7 @@ import tracekit
 from tests.command import LINES, ROOT, command, contents, refusal
 from tests.trace_lines import report
 from tests.views.page.pages import data_of, shown
-from tracekit.analyses import roofline
+from tracekit.answers import roofline
 from tracekit.views.page import limits
 
 

@@ -8,8 +8,8 @@ import pytest
 import tracekit
 from tests.command import ROOT
 from tests.views.page.pages import shown
-from tracekit.analyses import launches
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.aggregates.subtrees import hierarchy
+from tracekit.answers import launches
 from tracekit.dataset.opening import Dataset
 from tracekit.views.page.figures import roof
 from tracekit.views.page.nodes import nodes

@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Any
 
-from tracekit.analyses.comparable import names_of
-from tracekit.analyses.difference import Options, compare, part_of
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.aggregates.subtrees import hierarchy
+from tracekit.comparison.comparable import names_of
+from tracekit.comparison.difference import Options, compare, part_of
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import literals
 from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps

@@ -13,8 +13,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from tracekit.analyses import launches, processes, roofline, steps as step_times
-from tracekit.analyses.subtrees import hierarchy
+from tracekit.aggregates.subtrees import hierarchy
+from tracekit.answers import launches, processes, roofline, steps as step_times
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress

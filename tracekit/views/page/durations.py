@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.analyses.subtrees import Hierarchy
+from tracekit.aggregates.subtrees import Hierarchy
 from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Ints, Rows

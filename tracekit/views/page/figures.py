@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import shapes as modules_by_shape
-from tracekit.analyses.subtrees import Hierarchy
+from tracekit.aggregates.subtrees import Hierarchy
+from tracekit.answers import shapes as modules_by_shape
 from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import count, percent, records

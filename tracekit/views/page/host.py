@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.analyses.each_report import Words
-from tracekit.analyses.subtrees import Hierarchy
+from tracekit.aggregates.each_report import Words
+from tracekit.aggregates.subtrees import Hierarchy
 from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped

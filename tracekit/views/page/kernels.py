@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import kernels as kernels_by_time, module_kernels as kernels_by_module
-from tracekit.analyses.fusions import Fused, fused
-from tracekit.analyses.lines import by_module as lines_by_module
-from tracekit.analyses.phase_times import PHASES
-from tracekit.analyses.subtrees import Hierarchy
+from tracekit.aggregates.phase_times import PHASES
+from tracekit.aggregates.subtrees import Hierarchy
+from tracekit.answers import kernels as kernels_by_time, module_kernels as kernels_by_module
+from tracekit.answers.fusions import Fused, fused
+from tracekit.answers.lines import by_module as lines_by_module
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.views.page import limits

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tracekit.analyses.subtrees import Hierarchy
+from tracekit.aggregates.subtrees import Hierarchy
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums

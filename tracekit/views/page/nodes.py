@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import classes as modules_by_class, modules as modules_by_time, tree as module_tree
-from tracekit.analyses.phase_times import PHASES, TRAINING, outside, phase_times
-from tracekit.analyses.subtrees import Hierarchy
+from tracekit.aggregates.phase_times import PHASES, TRAINING, outside, phase_times
+from tracekit.aggregates.subtrees import Hierarchy
+from tracekit.answers import classes as modules_by_class, modules as modules_by_time, tree as module_tree
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset

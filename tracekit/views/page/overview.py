@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import budget as budget_of_steps, coverage as coverage_by_cause, gaps
-from tracekit.analyses.nodes import why
-from tracekit.analyses.weighted_kernels import kernels
+from tracekit.aggregates.nodes import why
+from tracekit.aggregates.weighted_kernels import kernels
+from tracekit.answers import coverage as coverage_by_cause, gaps
 from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import SUFFIX, Dataset
+from tracekit.steptime import budget as budget_of_steps
 from tracekit.version import __version__
 from tracekit.views import budget as budget_view, findings, summary
 from tracekit.views.formatting import nouns, records

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.analyses import ranks as of_ranks
+from tracekit.answers import ranks as of_ranks
 from tracekit.arrays.types import Floats
 from tracekit.dataset.opening import Dataset
+from tracekit.steptime import own_times
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
@@ -21,7 +22,7 @@ def ranks(dataset: Dataset, processes: int) -> dict[str, Any]:
     """
     if processes < 2 or dataset.root is not None or "waits" not in dataset.tables:  # noqa: PLR2004 - one is no company
         return {"rows": [], "own": [], "left_out": 0}
-    times = of_ranks.measured(dataset)
+    times = own_times.measured(dataset)
     answer = of_ranks.rows(dataset, times)
     shown = answer.head(limits.ROWS)
     rows = records(shown)

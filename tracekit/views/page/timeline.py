@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tracekit.analyses import phases
-from tracekit.analyses.each_report import Words
-from tracekit.analyses.subtrees import Hierarchy, Pairs, united
-from tracekit.analyses.weighted_kernels import kernels as device_work
+from tracekit.aggregates.each_report import Words
+from tracekit.aggregates.subtrees import Hierarchy, Pairs, united
+from tracekit.aggregates.weighted_kernels import kernels as device_work
+from tracekit.answers import phases
 from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, sums

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses.alignment.clocks import Clock
-from tracekit.analyses.alignment.meetings import ranks_of
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.ranks.clocks import Clock
+from tracekit.ranks.meetings import ranks_of
 from tracekit.views.page import limits
 
 

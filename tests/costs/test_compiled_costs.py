@@ -1,0 +1,135 @@
+"""Golden tests of what modules inside compiled graphs cost: FLOPs of kernel maps, each once, or the reason why not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.attribution.test_compiled import kernel_map, launches, run
+from tests.golden import check
+from tracekit.answers import memory as traffic, roofline, shapes as by_shape
+from tracekit.dataset.opening import Dataset
+from tracekit.views.formatting import records
+
+Parse = Callable[..., Dataset]
+
+#: A norm fused with an embedding, then a product that a library launches two kernels for.
+MAP = kernel_map(
+    "[['triton_poi_fused_norm_0', 1, [[0, 3, 0], [1, 1, 0]]], ['extern_kernels.addmm', 0, [[2, 1, 4096, 'bfloat16']]], "
+    "['triton_poi_fused_gelu_1', 1, [[3, 1, 0]]]]",
+    "norm embed mlp.up mlp.act",
+)
+NAMES = "triton_poi_fused_norm_0", "gemm", "splitk_reduce", "triton_poi_fused_gelu_1"
+
+
+def rows_of(dataset: Dataset) -> dict[str, dict[str, Any]]:
+    return {row["path"]: row for row in records(roofline.frame(dataset))}
+
+
+def twice(told: str, names: tuple[str, ...]) -> str:
+    return f"""
+        range 1   0 100 {{'Module': 'top'}}
+        range 1  10  10 {told}
+        range 1  12  90 {run()}
+        {launches(*names)}
+        range 1 200 300 {{'Module': 'top'}}
+        range 1 212 290 {run()}
+        {launches(*names, at=220, number=20)}
+    """
+
+
+def test_the_first_kernel_of_a_library_has_the_flops_of_its_call(parsed: Parse) -> None:
+    check(
+        parsed(twice(MAP, NAMES)),
+        "kernel_modules",
+        """
+        kernel_id  module_id  weight  flops  flops_dtype  flops_unknown
+        0          1          0.75    0      -            -
+        0          2          0.25    0      -            -
+        1          4          1.0     4096   bfloat16     -
+        2          4          1.0     0      -            -
+        3          5          1.0     0      -            -
+        4          1          0.75    0      -            -
+        4          2          0.25    0      -            -
+        5          4          1.0     4096   bfloat16     -
+        6          4          1.0     0      -            -
+        7          5          1.0     0      -            -
+    """,
+    )
+
+
+def test_modules_inside_compiled_graphs_have_their_time_and_their_flops(parsed: Parse) -> None:
+    rows = rows_of(parsed(twice(MAP, NAMES)))
+    up, top = rows["top.mlp.up"], rows["top"]
+    assert (up["self_ns"], up["flops"], up["dtype"], up["source"]) == (40, 8192, "bfloat16", "kernel_map")
+    assert up["tflops_per_s"] == pytest.approx(8192 / 40 / 1e3)
+    assert (up["runs"], up["bytes"], up["unknown"]) == (None, None, None)
+    assert (top["self_ns"], top["flops"], top["subtree_ns"], top["subtree_flops"]) == (0, 0, 80, 8192)
+    assert top["runs"] == 2
+    assert top["known_share"] == 1
+    assert sum(row["self_ns"] for row in rows.values()) == 80
+
+
+def test_calls_cost_what_the_compiled_graphs_in_them_do(parsed: Parse) -> None:
+    dataset = parsed(twice(MAP, NAMES))
+    (row,) = records(by_shape.frame(dataset))
+    assert (row["path"], row["flops_per_call"]) == ("top", 4096)
+    bytes_of = {row["path"]: row["bytes"] for row in records(traffic.frame(dataset))}
+    assert bytes_of["top.mlp.up"] is None
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (MAP.replace(', 4096, "bfloat16"', ""), "records none"),
+        (MAP.replace('4096, "bfloat16"', '-1, "sizes"'), "sizes"),
+        (MAP.replace('4096, "bfloat16"', '-1, "vllm::attention"'), "vllm::attention may multiply"),
+    ],
+)
+def test_flops_that_a_map_does_not_tell_are_unknown_here_and_above(parsed: Parse, told: str, why: str) -> None:
+    rows = rows_of(parsed(twice(told, NAMES)))
+    assert rows["top.mlp.up"]["flops"] is None
+    assert why in rows["top.mlp.up"]["unknown"]
+    assert rows["top"]["subtree_flops"] is None
+    assert rows["top"]["unknown"].startswith("top.mlp.up: ")
+    assert rows["top.norm"]["flops"] == 0
+
+
+def test_of_products_that_cannot_be_told_apart_the_flops_count_where_their_time_does(parsed: Parse) -> None:
+    told = kernel_map(
+        "[['extern_kernels.mm', 0, [[0, 1, 100, 'float32']]], ['extern_kernels.mm', 0, [[1, 1, 200, 'float32']]]]",
+        "mlp.up mlp.down",
+    )
+    rows = rows_of(parsed(twice(told, ("gemm", "reduce", "gemm"))))
+    assert (rows["top.mlp"]["self_ns"], rows["top.mlp"]["flops"]) == (60, 600)
+    assert "top.mlp.up" not in rows
+
+
+def test_flops_count_in_every_replay_of_a_cuda_graph(parsed: Parse) -> None:
+    dataset = parsed(f"""
+        range  1   0  90 {{'Module': 'top'}}
+        range  1   1   1 {MAP}
+        range  1   5  85 {run()}
+        launch 1   3   4 #1 cudaStreamBeginCapture_v10000
+        launch 1  10  12 #2
+        node!4 1  11  11
+        launch 1  20  22 #3
+        node!5 1  21  21
+        launch 1  30  32 #4
+        node!6 1  31  31
+        launch 1  86  87 #5 cudaStreamEndCapture_v10000
+        node!7 1 100 100 4
+        node!8 1 101 101 5
+        node!9 1 102 102 6
+        launch 1 200 205 #9 cudaGraphLaunch_v10000
+        kernel!7 1 300 310 #9 triton_poi_fused_norm_0
+        kernel!8 1 320 330 #9 gemm
+        kernel!9 1 340 350 #9 triton_poi_fused_gelu_1
+        launch 1 400 405 #10 cudaGraphLaunch_v10000
+        kernel!7 1 500 510 #10 triton_poi_fused_norm_0
+        kernel!8 1 520 530 #10 gemm
+        kernel!9 1 540 550 #10 triton_poi_fused_gelu_1
+    """)
+    rows = rows_of(dataset)
+    assert (rows["top.mlp.up"]["flops"], rows["top.mlp.up"]["self_ns"]) == (8192, 20)
+    assert rows["top"]["subtree_flops"] == 8192

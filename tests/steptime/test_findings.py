@@ -1,0 +1,608 @@
+"""Findings, against programs with one fault that are run again without it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import tracekit
+from tests.command import command
+from tests.needs import TRACES
+from tests.simulator import timelines
+from tests.simulator.timelines import Machine
+from tests.sqlite import writing
+from tests.trace_lines import report
+from tracekit.markers import formatting
+from tracekit.steptime import budget, findings
+from tracekit.steptime.findings import Finding
+from tracekit.steptime.findings.advice import engine_of
+from tracekit.steptime.findings.sample import sampled
+from tracekit.steptime.whatif import Changes, predict
+
+LAUNCH_NS, STARTS_AFTER_NS, BETWEEN_NS, RETURNS_AFTER_NS = 5_000, 2_000, 600, 3_000
+LOADS = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+COMPILES = "compile_file (dynamo_timed)"
+COLLECTS = '{"GarbageCollection": 2}'
+ELEMENTWISE, REDUCES = "vectorized_elementwise_kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+@dataclass(frozen=True)
+class Op:
+    """Code on the host, and then a call of CUDA, in a module or outside of all."""
+
+    module: str | None
+    does: str  # kernel, upload, download, synchronize, allocate, or a text of a range that only takes time
+    lasts: int = 0
+    code: int = 1_500
+    name: str = "gemm"
+    stream: int = 7
+    blocks: bool = False
+    of_graph: bool = False
+    held: int = 0  # how much later than it could the device begins it, for another process
+
+
+Step = list[Op]
+
+
+@dataclass
+class Run:
+    """A program as it ran: one thread, a device."""
+
+    lines: list[str] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    now: int = 0
+    ids: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+
+    def step(self, number: int, ops: Step) -> None:
+        begin, first, self.now = self.now, len(self.firsts), self.now + 1_000
+        module: str | None = None
+        entered = self.now
+        for op in ops:
+            if op.module != module:
+                self._leave(module, entered)
+                module, entered = op.module, self.now
+            self._run(op, first)
+        self._leave(module, entered)
+        self.now += 500
+        self.lines.append(f"range 1 {begin} {self.now} ProfilerStep#{number}")
+
+    def _leave(self, module: str | None, entered: int) -> None:
+        self.now += 300
+        if module is not None:
+            self.lines.append(f"range 1 {entered} {self.now} {{'Module': 'top.{module}'}}")
+
+    def _run(self, op: Op, step: int) -> None:
+        begin = self.now
+        if op.does in {LOADS, COMPILES, COLLECTS, "os"}:
+            self.now += op.lasts
+            kind, text = ("os", "clock_nanosleep") if op.does == "os" else ("range", op.does)
+            self.lines.append(f"{kind} 1 {begin} {self.now} {text}")
+            return
+        self.ids += not op.of_graph
+        self.now += 0 if op.of_graph else op.code
+        call = self.now
+        launched = self.now if op.of_graph else self.now + LAUNCH_NS
+        if op.does == "allocate":
+            self.now += op.lasts
+            self.lines.append(f"launch 1 {call} {self.now} #{self.ids} cudaMalloc")
+        elif op.does == "synchronize":
+            self.now = max(self.now + 1_500, max(self.ends.values()) + RETURNS_AFTER_NS)
+            self.lines.append(f"launch 1 {call} {self.now} #{self.ids} cudaStreamSynchronize stream=7")
+        else:
+            start = max(launched + STARTS_AFTER_NS, self.ends.get(op.stream, -BETWEEN_NS) + BETWEEN_NS) + op.held
+            self.ends[op.stream] = start + op.lasts
+            self.now = max(launched, self.ends[op.stream] + RETURNS_AFTER_NS if op.blocks else 0)
+            self._work(op, start, call)
+            if step == len(self.firsts):
+                self.firsts.append(start)
+
+    def _work(self, op: Op, start: int, call: int) -> None:
+        api = {"kernel": "cudaLaunchKernel"}.get(op.does, "cudaMemcpyAsync")
+        if not op.of_graph:
+            self.lines.append(f"launch 1 {call} {self.now} #{self.ids} {api}")
+        ends = f"{start} {self.ends[op.stream]} #{self.ids}"
+        if op.does == "kernel":
+            self.lines.append(f"kernel+{op.stream} 1 {ends} {op.name}")
+        else:
+            size = 4 if op.does == "download" else max(4, round(op.lasts * (6 if op.blocks else 55)))
+            end = " from=0" if op.blocks else ""
+            self.lines.append(f"memcpy+{op.stream} 1 {ends} {size} kind={2 if op.does == 'download' else 1}{end}")
+
+    def median_ns(self) -> int:
+        """The median window."""
+        last = max(self.ends.values())
+        lengths = [after - before for before, after in zip(self.firsts, [*self.firsts[1:], last], strict=True)]
+        return sorted(lengths)[(len(lengths) - 1) // 2]
+
+
+def run(steps: Iterable[Step]) -> Run:
+    done = Run()
+    for number, ops in enumerate(steps):
+        done.step(number, ops)
+    return done
+
+
+def found_in(done: Run) -> list[Finding]:
+    with TemporaryDirectory() as folder:
+        path = report(Path(folder, "report.sqlite"), "\n".join(done.lines))
+        return findings.findings(tracekit.parse(path, Path(folder, "out"), scheduler="here"))
+
+
+def layers(lasts: int, more: Callable[[int], Step] = lambda layer: [], count: int = 4, kernels: int = 3) -> Step:
+    """A step of layers with some kernels each."""
+    own = [[Op(f"layers.{at}.mlp", "kernel", lasts)] * kernels + more(at) for at in range(count)]
+    return [op for ops in own for op in ops]
+
+
+def busy(random: Random) -> int:
+    """How long a kernel runs so that the device is never idle."""
+    return random.randrange(15_000, 60_000)
+
+
+def host_wait(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+
+    def reads(at: int) -> Step:
+        module = f"layers.{at}.mlp"
+        return [Op(module, "download", 1_400, code=200), Op(module, "synchronize", code=100)]
+
+    return layers(lasts, reads), layers(lasts, lambda at: reads(at)[:1])
+
+
+def synchronization(random: Random) -> tuple[Step, Step]:
+    lasts = random.randrange(9_000, 60_000)
+    module = "layers.{}.mlp".format
+    return layers(lasts, lambda at: [Op(module(at), "synchronize", code=0)]), layers(lasts)
+
+
+def pageable_copy(random: Random) -> tuple[Step, Step]:
+    step, lasts = layers(busy(random)), random.randrange(100_000, 400_000)
+    slow, fast = (Op(None, "upload", time, blocks=time == lasts) for time in (lasts, lasts * 6 // 55))
+    return [slow, *step], [fast, *step]
+
+
+def launch_bound(random: Random) -> tuple[Step, Step]:
+    step = [replace(op, module="net") for op in layers(random.randrange(2_000, 4_000), count=8)]
+    first, *others = step
+    return step, [first, *(replace(op, of_graph=True) for op in others)]
+
+
+def data_loading(random: Random) -> tuple[Step, Step]:
+    step = layers(busy(random))
+    loads = sum(op.lasts for op in step) + random.randrange(100_000, 300_000)
+    return [Op(None, LOADS, loads), *step], step
+
+
+def recompilation(random: Random) -> tuple[Step, Step]:
+    slow, step = data_loading(random)
+    return [replace(op, does=COMPILES) if op.does == LOADS else op for op in slow], step
+
+
+def garbage_collection(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+    collects = Op("layers.1.mlp", COLLECTS, 8 * lasts + 200_000)
+    return layers(lasts, lambda at: [collects] if at == 1 else []), layers(lasts)
+
+
+def repeated_copy(random: Random) -> tuple[Step, Step]:
+    lasts, copies = busy(random), random.randrange(20_000, 40_000)
+    return layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "upload", copies)]), layers(lasts)
+
+
+def elementwise_chain(random: Random) -> tuple[Step, Step]:
+    lasts, each, number = busy(random), random.randrange(8_000, 20_000), random.randrange(3, 9)
+    chain = [Op("", "kernel", each, name=ELEMENTWISE)] * number
+
+    def of(ops: Step) -> Step:
+        return layers(lasts, lambda at: [replace(op, module=f"layers.{at}.mlp") for op in ops])
+
+    return of(chain), of(chain[:1])
+
+
+def unlike_layers(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+    step = layers(lasts, count=5)
+    return [replace(op, lasts=3 * lasts) if op.module == "layers.2.mlp" else op for op in step], step
+
+
+def allocation(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+    return layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "allocate", 3 * lasts + 80_000)]), layers(lasts)
+
+
+def exposed_communication(random: Random) -> tuple[Step, Step]:
+    lasts = busy(random)
+    reduce = Op("layers.1.mlp", "kernel", 2 * lasts, name=REDUCES)
+
+    def of(stream: int) -> Step:
+        return layers(lasts, lambda at: [replace(reduce, stream=stream)] if at == 1 else [])
+
+    return of(7), of(8)
+
+
+def shared_gpu(random: Random) -> tuple[Step, Step]:
+    step, held = layers(busy(random)), random.randrange(200_000, 900_000)
+    return [replace(op, held=held * (at % 4 == 2)) for at, op in enumerate(step)], step
+
+
+FAULTS = (
+    *(
+        host_wait,
+        synchronization,
+        pageable_copy,
+        launch_bound,
+        data_loading,
+        recompilation,
+        garbage_collection,
+        repeated_copy,
+        elementwise_chain,
+    ),
+    *(unlike_layers, allocation, exposed_communication, shared_gpu),
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@settings(max_examples=3, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_a_fault_is_found_first_and_its_bound_is_what_mending_it_saves(
+    fault: Callable[[Random], tuple[Step, Step]], seed: int
+) -> None:
+    slow, mended = (run([step] * 7) for step in fault(Random(seed)))
+    saved = slow.median_ns() - mended.median_ns()
+    found = found_in(slow)
+    assert saved > 0.01 * slow.median_ns()
+    family = {synchronization: "host_wait"}.get(fault, fault.__name__)
+    assert found[0].family == family
+    assert saved <= found[0].saving_ns <= 1.1 * saved
+    assert family not in [finding.family for finding in found_in(mended)]
+
+
+STEPS, MICRO = 40, 1_000
+READ = [timelines.Op("upload", 1_400, copies="4 kind=2 to=0"), timelines.Op("sync", name="stream")]
+SCHEDULES = [timelines.Op("range", 1_500 * MICRO, name="Scheduler.schedule")]
+
+
+def model(lasts: int, *, code: int = MICRO, reads: bool = False) -> list[timelines.Op]:
+    """A call of a model of four layers with five kernels each, of which the last reads a value."""
+    ops = [timelines.Op("enter", name="top")]
+    for layer in range(4):
+        kernels = [timelines.Op("code", code), timelines.Op("kernel", lasts)] * 5
+        ops += [timelines.Op("enter", name=f"top.layers.{layer}"), *kernels, *(READ * reads), timelines.Op("leave")]
+    return [*ops, timelines.Op("leave")]
+
+
+def program(*parts: list[timelines.Op], steps: int = STEPS) -> list[timelines.Op]:
+    """A program whose steps are these parts; keys of events differ from step to step."""
+    body = [op for part in parts for op in part]
+    return [
+        op if op.key is None else replace(op, key=op.key + 10 * step)
+        for step in range(steps)
+        for op in (timelines.Op("step", key=0), *body, timelines.Op("end", key=0))
+    ]
+
+
+def saved_ns(before: dict[int, list[timelines.Op]], after: dict[int, list[timelines.Op]], **machine: Any) -> float:
+    """How much shorter a step of the program that ran again is, from the first work to the last."""
+    plain, changed = timelines.run([before], Machine()), timelines.run([after], Machine(**machine))
+    return plain.per_step_ns - changed.per_step_ns
+
+
+def idle_ns(folder: Path) -> int:
+    kinds = budget.overview(tracekit.load(folder))
+    works = np.isin(kinds["kind"].astype(str), ["compute", "communication", "copy"])
+    return int(kinds["median_ns"][~works].sum())
+
+
+def found_in_program(ops: dict[int, list[timelines.Op]], folder: Path) -> list[Finding]:
+    """Findings of a program, of which none for the host is above the time in which the device idles."""
+    path = report(folder / "report.sqlite", timelines.run([ops], Machine()).lines(0))
+    found = findings.findings(tracekit.parse(path, folder / "out", scheduler="here"))
+    hosts = [finding for finding in found if finding.family not in ("pageable_copy", "repeated_copy")]
+    assert all(finding.saving_ns <= idle_ns(folder / "out") for finding in hosts)
+    return found
+
+
+PREFETCH = [
+    timelines.Op("upload", 200 * MICRO, stream=8, copies="9000000 kind=1"),
+    timelines.Op("record", key=1, stream=8),
+    timelines.Op("wait", key=1, stream=7),
+]
+
+
+def test_reads_beside_a_prefetch_stream_save_what_the_device_idles(tmp_path: Path) -> None:
+    pause = [timelines.Op("code", 70 * MICRO)]
+    before, after = (
+        program(model(90 * MICRO), PREFETCH, READ, pause),
+        program(model(90 * MICRO), PREFETCH, READ[:1], pause),
+    )
+    found = found_in_program({1: before}, tmp_path)
+    (wait,) = (finding for finding in found if finding.family == "host_wait")
+    saved = saved_ns({1: before}, {1: after})
+    assert 0.02 < wait.saving_share < 0.08
+    assert 0.98 * saved <= wait.saving_ns <= 1.1 * saved
+
+
+@pytest.mark.parametrize(
+    "part", [[], READ, [timelines.Op("copy", 150 * MICRO, stream=8, copies="900000 kind=1 from=0")]]
+)
+def test_what_a_busy_device_hides_is_not_found_beside_a_prefetch_stream(
+    part: list[timelines.Op], tmp_path: Path
+) -> None:
+    assert found_in_program({1: program(model(90 * MICRO), PREFETCH, part)}, tmp_path) == []
+
+
+def test_a_scheduler_saves_its_read_as_whatif_says_and_its_code_by_overlapping_it(tmp_path: Path) -> None:
+    behind = [timelines.Op("code", 500 * MICRO)]
+    before = {1: program(SCHEDULES, model(18 * MICRO), READ, behind)}
+    found = {finding.family: finding for finding in found_in_program(before, tmp_path)}
+    asynchronous = {1: program(SCHEDULES, model(18 * MICRO), READ[:1], behind)}
+    saved = saved_ns(before, asynchronous)
+    assert 0.98 * saved <= found["host_wait"].saving_ns <= 1.1 * saved
+    predicted = predict(tracekit.load(tmp_path / "out"), Changes(no_sync=("*",)))
+    whatif = predicted.step_before_ns - predicted.step_after_ns
+    assert found["host_wait"].saving_ns == pytest.approx(1.03 * whatif, rel=1e-3)
+    other = {1: program([timelines.Op("take", key=5)], model(18 * MICRO), READ),
+             2: program(SCHEDULES, behind, [timelines.Op("give", key=5)])}  # fmt: skip
+    overlapped = saved_ns(before, other)
+    assert (
+        0.98 * overlapped
+        <= found["host_code"].saving_ns
+        <= 1.1 * overlapped + 0.03 * timelines.run([before], Machine()).per_step_ns
+    )
+    assert "in Scheduler.schedule 75%, behind top 25%" in found["host_code"].advice
+    assert "host code 99% ((outside) 100%)" in found["unexplained"].advice
+
+
+def test_reads_that_keep_a_model_from_being_one_graph_are_one_finding_with_the_graph(tmp_path: Path) -> None:
+    before = {1: program(model(2_500, code=6 * MICRO, reads=True))}
+    (found,) = found_in_program(before, tmp_path)
+    saved = saved_ns(before, {1: program(model(2_500, code=6 * MICRO))}, as_graph=lambda module: module == "top")
+    assert (found.family, found.module) == ("launch_bound", "top")
+    assert "waits for the device inside top.layers.*, which" in found.advice
+    assert 0.98 * saved <= found.saving_ns <= 1.1 * saved
+
+
+def test_a_graph_is_not_advised_where_another_tenant_takes_slices_of_the_gpu(tmp_path: Path) -> None:
+    slices, other = 1_730 * MICRO, 400 * MICRO
+    shared = Machine(held_until=lambda start: start if start % slices >= other else start // slices * slices + other)
+    ops = {1: program(model(60 * MICRO))}
+    before, alone = timelines.run([ops], shared), timelines.run([ops], Machine())
+    found = findings.findings(tracekit.parse(report(tmp_path / "report.sqlite", before.lines(0)), scheduler="here"))
+    assert [finding.family for finding in found] == ["shared_gpu"]
+    saved = before.per_step_ns - alone.per_step_ns
+    assert 0.98 * saved <= found[0].saving_ns <= 1.1 * saved + 0.03 * before.per_step_ns
+
+
+@pytest.mark.parametrize("kernels", [4, 5])
+def test_a_loss_with_a_handful_of_kernels_is_not_worth_a_graph(kernels: int) -> None:
+    loss = [Op("loss", "kernel", 2_000, code=40_000)] * kernels
+    found = found_in(run([layers(20_000) + loss] * 7))
+    assert (("launch_bound", "top.loss") in [(one.family, one.module) for one in found]) == (kernels == 5)
+
+
+def ranks(steps: Iterable[tuple[int, ...]], reduces: int) -> Run:
+    """Ranks that run a kernel in each step, given how long each one's lasts, and then reduce together."""
+    done, free, launched = Run(), [0, 0], 0
+    for number, lasts in enumerate(steps):
+        arrived = [max(end, launched + 20_000) + kernel for end, kernel in zip(free, lasts, strict=True)]
+        until = max(arrived) + reduces
+        for rank, kernel in enumerate(lasts):
+            process, ids = f"{rank + 1}/1", (2 * number + 1, 2 * number + 2)
+            begin = arrived[rank] - kernel
+            done.lines += [
+                f"range {process} {launched} {launched + 19_000} ProfilerStep#{number}",
+                f"range {process} {launched + 100} {launched + 18_000} {{'Module': 'top'}}",
+                f"launch {process} {launched + 1_000} {launched + 4_000} #{ids[0]} cudaLaunchKernel",
+                f"launch {process} {launched + 8_000} {launched + 9_000} #{ids[1]} cudaLaunchKernel",
+                f"kernel:{rank} {process} {begin} {arrived[rank]} #{ids[0]} gemm",
+                f"kernel:{rank} {process} {arrived[rank] + 500} {until + rank * 50} #{ids[1]} {REDUCES}",
+            ]
+            free[rank] = until + 1_000
+            done.ends[rank] = until
+        done.firsts.append(arrived[0] - lasts[0])
+        launched += 20_000
+    return done
+
+
+@pytest.mark.parametrize("steady", [True, False])
+def test_ranks_that_wait_for_a_straggler_could_be_as_fast_as_the_others(steady: bool) -> None:
+    slow = [(100_000, 160_000) if steady or number % 2 else (160_000, 100_000) for number in range(8)]
+    done, mended = ranks(slow, 30_000), ranks([(100_000, 100_000)] * 8, 30_000)
+    saved = done.median_ns() - mended.median_ns()
+    found = found_in(done)
+    assert found[0].family == "straggler"
+    assert saved <= found[0].saving_ns + 100 <= 1.1 * saved
+    assert ("process 2 on device 1" in found[0].advice) == steady
+    assert "straggler" not in [finding.family for finding in found_in(mended)]
+
+
+def test_clocks_that_fell_are_found(tmp_path: Path) -> None:
+    step = layers(20_000, count=5)
+    slow = [replace(op, lasts=26_000) for op in step]
+    done, mended = run([step] * 3 + [slow] * 4), run([step] * 7)
+    (found,) = found_in(done)
+    saved = done.median_ns() - mended.median_ns()
+    assert found.family == "clock_drop"
+    assert saved <= found.saving_ns <= 1.1 * saved
+    assert "4 of 7 steps" in found.advice
+    assert "1.30 times" in found.advice
+
+
+def test_clocks_that_fell_are_found_where_modules_run_one_kernel_on_several_sizes() -> None:
+    step = [replace(op, lasts=op.lasts * (1 + at % 3)) for at, op in enumerate(layers(20_000, count=5))]
+    slow = [replace(op, lasts=round(1.3 * op.lasts)) for op in step]
+    (found,) = found_in(run([step] * 3 + [slow] * 4))
+    assert (found.family, "4 of 7 steps" in found.advice) == ("clock_drop", True)
+
+
+def test_steps_that_are_slow_in_turns_are_no_clocks_that_fell() -> None:
+    step = layers(20_000, count=5)
+    slow = [replace(op, lasts=26_000) for op in step]
+    assert found_in(run([slow, slow, step] * 3)) == []
+
+
+def test_products_without_tensor_cores_are_found(tmp_path: Path) -> None:
+    named = [replace(op, name="ampere_sgemm_128x64_tn") for op in layers(40_000)]
+    done, mended = run([named] * 7), run([layers(10_000)] * 7)
+    path = report(tmp_path / "report.sqlite", "\n".join(done.lines))
+    assert findings.findings(tracekit.parse(path, tmp_path / "unknown", scheduler="here")) == []
+    with writing(path) as db:
+        db.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT)")
+        db.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A100-SXM4-80GB')")
+    (found,) = findings.findings(tracekit.parse(path, tmp_path / "out", scheduler="here"))
+    assert (found.family, found.module) == ("below_roof", "top.layers.*.mlp")
+    saved = done.median_ns() - mended.median_ns()
+    assert saved <= found.saving_ns <= 1.2 * saved
+
+
+def test_the_command_of_a_wait_in_a_module_that_launches_nothing_shows_the_budget() -> None:
+    step = [*layers(30_000), Op("loss", "synchronize", code=0)]
+    (found,) = found_in(run([step] * 7))
+    assert (found.family, found.module) == ("host_wait", "top.loss")
+    assert found.evidence["command"].startswith("tracekit show budget ")
+    assert "--path" not in found.evidence["command"]
+
+
+def test_a_thread_that_sleeps_between_the_calls_of_modules_loads_data() -> None:
+    step = layers(20_000)
+    done = run([[Op(None, "os", 900_000), *step]] * 7)
+    found = found_in(done)[0]
+    saved = done.median_ns() - run([step] * 7).median_ns()
+    assert (found.family, found.module) == ("data_loading", None)
+    assert saved <= found.saving_ns <= 1.1 * saved
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_what_other_work_hides_is_not_listed(seed: int) -> None:
+    """The device has enough to do while other copies run, and while the thread loads data and allocates."""
+    lasts = busy(Random(seed))
+    copies = layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "upload", lasts, stream=8)])
+    assert found_in(run([copies] * 7)) == []
+    calls = layers(lasts, lambda at: [Op(f"layers.{at}.mlp", "allocate", lasts // 2)])
+    assert found_in(run([[*calls, Op(None, LOADS, lasts)]] * 7)) == []
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_nothing_is_found_where_the_device_always_works(seed: int) -> None:
+    assert found_in(run([layers(busy(Random(seed)))] * 7)) == []
+
+
+def test_a_report_whose_work_takes_no_time_has_no_findings(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", "launch 1 0 4 #1\nkernel 1 6 6 #1")
+    assert command("parse", path, "-o", tmp_path / "out").code == 0
+    assert findings.findings(tracekit.load(tmp_path / "out")) == []
+
+
+def test_some_steps_of_a_large_dataset_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run([host_wait(Random(3))[0]] * 40)
+    (whole,) = found_in(done)
+    monkeypatch.setattr("tracekit.steptime.findings.sample._MOST_KERNELS", 160)
+    (part,) = found_in(done)
+    assert part[:4] == whole[:4]
+    assert part.evidence["count"] == whole.evidence["count"] // 4
+    assert {*part.evidence["ids"]}.isdisjoint(whole.evidence["ids"])
+
+
+def test_a_sample_has_the_work_of_its_steps_and_reads_a_column_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = report(tmp_path / "report.sqlite", "\n".join(run([host_wait(Random(3))[0]] * 40).lines))
+    dataset = tracekit.parse(path, tmp_path / "out", scheduler="here")
+    monkeypatch.setattr("tracekit.steptime.findings.sample._MOST_KERNELS", 160)
+    (part,) = sampled(dataset).by_report()
+    read: list[str] = []
+    pieces = tracekit.Dataset.pieces
+    monkeypatch.setattr(
+        tracekit.Dataset, "pieces", lambda self, name, columns: read.extend(columns) or pieces(self, name, columns)
+    )
+    part.table("kernels", ["kernel_id", "name"])
+    work = part.table("kernels", ["name", "step_id", "kernel_id"]).to_pylist()
+    assert sorted(read) == ["kernel_id", "launch_start_ns", "name", "start_ns", "step_id"]
+    steps = {row["step_id"] for row in work}
+    assert 8 <= len(steps) < 40
+    rows = dataset.table("kernels", ["name", "step_id", "kernel_id"]).to_pylist()
+    assert work == [row for row in rows if row["step_id"] in steps]
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Path:
+    lines = "\n".join(run([host_wait(Random(1))[0]] * 7).lines)
+    return tracekit.parse(report(tmp_path / "report.sqlite", lines), tmp_path / "out", scheduler="here").folder
+
+
+def test_a_build_fails_on_a_family_that_is_there(waiting: Path) -> None:
+    asked = ("show", "findings", waiting, "--json", "--fail-on")
+    there, absent = (command(*asked, family) for family in ("host_wait", "straggler"))
+    assert (there.code, absent.code, there.out) == (1, 0, absent.out)
+    assert list(json.loads(there.out)[0]) == list(Finding._fields)
+    unknown = command("show", "findings", waiting, "--fail-on", "weather")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "there is no family of findings weather; expected one of host_wait, launch_bound" in unknown.err
+    assert "tree has no option --fail-on" in command("show", "tree", waiting, "--fail-on", "host_wait").err
+
+
+def test_findings_are_paragraphs_and_end_the_summary(waiting: Path) -> None:
+    text = " ".join(command("show", "findings", waiting).out.split())
+    assert text.startswith("1 host_wait top.layers.*.mlp at most 48 \N{MICRO SIGN}s of the median step")
+    assert f"tracekit show launches {waiting} --path 'top.layers.*.mlp'" in text
+    summary = command("parse", waiting.parent / "report.sqlite", "-o", waiting, "--force").out.splitlines()
+    (row,) = (row for row, line in enumerate(summary) if line.startswith("Findings"))
+    line = " ".join(" ".join(summary[row:]).split())
+    assert line.startswith("Findings (the most each saves of the median step): host_wait top.layers.*.mlp 13.8 %")
+    assert f"tracekit show findings {waiting}" in summary[row:]
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("name", "engine", "recorder"),
+    [
+        ("vllm_eager_b200.json.gz", "vLLM has CUDA graphs of its own", True),
+        ("with_stack_qwen_h100.json.gz", "", True),
+        ("slow_first_step_norm.json.gz", "", True),
+        ("user_annotation_steps.json.gz", "", False),
+    ],
+)
+def test_advice_is_of_the_engine_and_a_recorder_that_cost_much_is_named_first(
+    name: str, engine: str, recorder: bool, tmp_path: Path
+) -> None:
+    rows = findings.findings(tracekit.parse(TRACES / "kineto" / name, tmp_path / "out", scheduler="here"))
+    assert [row.family for row in rows if not row.rank] == ["recorder"] * recorder
+    assert any(engine in row.advice for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "engine"),
+    [
+        ("QKVParallelLinear", "vLLM"),
+        ("RadixAttention", "SGLang"),
+        ("Qwen2DecoderLayer", "Hugging Face"),
+        ("LightningModule", "Lightning"),
+        ("TransformerDecoderLayer", None),
+        ("Linear", None),
+    ],
+)
+def test_classes_tell_the_engine(class_name: str, engine: str | None, tmp_path: Path) -> None:
+    text = formatting.call("top", class_name, inputs=())
+    path = report(tmp_path / "report.sqlite", f"range 1 0 90 {text}\nlaunch 1 10 20 #1\nkernel 1 30 40 #1 gemm")
+    assert engine_of(tracekit.parse(path, tmp_path / "out")) == engine
+
+
+def test_the_command_of_a_finding_shows_its_module(waiting: Path) -> None:
+    (finding,) = findings.findings(tracekit.load(waiting))
+    outcome = command(*shlex.split(finding.evidence["command"])[1:], "--json")
+    assert [row["path"] for row in json.loads(outcome.out)] == [f"top.layers.{at}.mlp" for at in range(4)]
+    starts = tracekit.load(waiting).waits(["start_ns"]).start_ns
+    assert set(finding.evidence["ids"]) <= set(starts)

@@ -1,0 +1,91 @@
+"""Answers that are put together from those about each report, so that only one report is in memory at a time.
+
+Every analysis takes :meth:`Dataset.by_report <tracekit.dataset.opening.Dataset.by_report>` and keeps small sums of each
+report: arrays by module that are added to, rows by key (:class:`Totals`) and how often each value occurs
+(:class:`~tracekit.aggregates.spread.Values`). Codes mean the same in all reports (:class:`Words`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import pandas as pd
+
+from tracekit.arrays.codes import Labels
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
+
+#: Rows of single reports that wait to be put together; more cost memory, fewer cost time.
+_MOST_WAITING = 1 << 18
+
+
+def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) -> pd.DataFrame:
+    """The rows about each report, in the order of the reports."""
+    first: pd.DataFrame | None = None
+    answers = []
+    for part in dataset.by_report():
+        answer = of_one(part)
+        first = answer if first is None else first
+        if len(answer):
+            answers.append(answer)
+    return first if not answers and first is not None else pd.concat(answers, ignore_index=True)
+
+
+class Words:
+    """The words of a column in all reports so far, numbered in the order in which they were met."""
+
+    def __init__(self) -> None:
+        self._place: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def all(self) -> list[str]:
+        """The words by number."""
+        return [*self._place]
+
+    def codes(self, known: Labels) -> Rows:
+        """The number of each row's word, -1 for null."""
+        place = [self._place.setdefault(word, len(self._place)) for word in known.words]
+        return np.array([*place, -1], np.int64)[known.code]
+
+    def named(self, codes: Iterable[int] | Ints) -> list[str | None]:
+        """The words of some numbers, None for -1."""
+        words = [*self._place, None]
+        return [words[code] for code in np.asarray(codes, np.int64).tolist()]
+
+
+class Totals:
+    """Figures by key, added up over reports (``sum`` or ``max``): what is kept is a row for each key, all integers.
+
+    Rows are sorted by their keys if ``sort``, else in the order in which keys were met.
+    """
+
+    def __init__(self, keys: list[str], figures: Mapping[str, str], *, sort: bool = True) -> None:
+        self._keys, self._figures, self._sort = keys, dict(figures), sort
+        self._parts: list[Mapping[str, Ints]] = []
+        self._grouped, self._waiting = 0, 0
+
+    def add(self, columns: Mapping[str, Ints]) -> None:
+        """Adds the rows of a report, of which many can have one key."""
+        self._parts.append(columns)
+        self._waiting += columns[self._keys[0]].size
+        # Grouping each small report separately would cost more than reading it.
+        if self._waiting > max(_MOST_WAITING, 2 * self._grouped):
+            self._group()
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each key."""
+        if self._waiting:
+            self._group()
+        return pd.DataFrame({name: self._column(name) for name in [*self._keys, *self._figures]})
+
+    def _group(self) -> None:
+        rows = pd.DataFrame({name: self._column(name) for name in [*self._keys, *self._figures]})
+        groups = rows.groupby(self._keys, as_index=False, sort=self._sort).agg(self._figures)
+        self._parts = [{name: groups[name].to_numpy() for name in groups.columns}]
+        self._grouped, self._waiting = len(groups), 0
+
+    def _column(self, name: str) -> Ints:
+        return np.concatenate([part[name] for part in self._parts])

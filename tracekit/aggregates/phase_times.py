@@ -1,0 +1,106 @@
+"""Time by phase of training: what forward, backward, recomputation and optimizer took, side by side.
+
+The phase of a kernel is what the program did when it launched it (``kernels.phase``): inside modules that of the
+innermost call, unless autograd or an optimizer runs inside that call. Whatever has another phase (loading data,
+compilation) or none that is known is ``other``, so that the phases add up to the whole.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.aggregates.each_report import Words
+from tracekit.aggregates.spread import share
+from tracekit.aggregates.subtrees import hierarchy
+from tracekit.aggregates.weighted_kernels import kernels, weighted_kernels
+from tracekit.arrays.codes import Labels, labels
+from tracekit.arrays.columns import integers, selected, together
+from tracekit.arrays.groups import counts, sums
+from tracekit.arrays.types import Columns, Ints, Rows
+from tracekit.dataset.opening import Dataset
+
+#: The phases that have columns; the last one holds all other work.
+PHASES = ("forward", "backward", "recompute", "optimizer", "other")
+#: The columns of a time by phase, which add up to it.
+COLUMNS = tuple(f"{phase}_ns" for phase in PHASES)
+#: Columns of which one has time exactly where there was training.
+TRAINING = ("backward_ns", "recompute_ns", "optimizer_ns")
+
+
+class PhaseTimes(NamedTuple):
+    """The time of every module, itself and with all below, in the order of ``modules``, by :data:`COLUMNS`."""
+
+    own: dict[str, Ints]
+    subtree: dict[str, Ints]
+
+
+def phase_times(dataset: Dataset) -> PhaseTimes:
+    """The time of every module of a dataset by phase."""
+    modules = hierarchy(dataset)
+    own = no_times(len(modules.path))
+    for part in dataset.by_report():
+        work = weighted_kernels(part, ["module_id", "dur_ns", "phase"])
+        add(own, by_phase(modules.rows(work), work, len(modules.path)))
+    return PhaseTimes(own, {name: modules.subtree_sums(time) for name, time in own.items()})
+
+
+def no_times(groups: int) -> dict[str, Ints]:
+    """No time in any phase."""
+    return {name: np.zeros(groups, np.int64) for name in COLUMNS}
+
+
+def add(times: dict[str, Ints], more: dict[str, Ints]) -> None:
+    """Adds times by phase to others."""
+    for name in COLUMNS:
+        times[name] += more[name]
+
+
+def by_phase(group: Rows, work: pa.Table, groups: int) -> dict[str, Ints]:
+    """The time of each group of work by phase; -1 is no group."""
+    cell = np.where(group < 0, -1, group * len(PHASES) + phase_rows(work))
+    times = sums(cell, integers(work, "dur_ns"), groups * len(PHASES)).reshape(groups, len(PHASES))
+    return {name: np.ascontiguousarray(times[:, at]) for at, name in enumerate(COLUMNS)}
+
+
+def phase_rows(work: pa.Table) -> Rows:
+    """For each kernel, which has the column ``phase``, its place in :data:`PHASES`."""
+    phase = labels(work, "phase")
+    place = [PHASES.index(word) if word in PHASES else len(PHASES) - 1 for word in [*phase.words, None]]
+    rows: Rows = np.array(place, dtype=np.int64)[phase.code]
+    return rows
+
+
+def trains(dataset: Dataset) -> bool:
+    """Whether any work of a dataset is of a phase of training other than forward."""
+    training = [name.removesuffix("_ns") for name in TRAINING]
+    phases = (labels(part.table("kernels", ["phase"]), "phase") for part in dataset.by_report())
+    return any(bool(np.isin(phase.code, phase.of(*training)).any()) for phase in phases)
+
+
+def outside(dataset: Dataset) -> Columns:
+    """Work outside modules by its cause, the most time first.
+
+    Returns:
+        Columns with a row per cause: ``cause``, ``kernels``, ``self_ns``, its time by phase (:data:`COLUMNS`), and
+        ``share`` (of all GPU time). A subtree has none.
+    """
+    causes, whole_ns = Words(), 0
+    parts = [{name: np.empty(0, np.int64) for name in ("cause", "kernels", "self_ns", *COLUMNS)}]
+    for part in dataset.by_report():
+        work = kernels(part, ["module_id", "dur_ns", "phase", "cause"])
+        cause, unattributed, time = labels(work, "cause"), integers(work, "module_id") < 0, integers(work, "dur_ns")
+        group, count = np.where(unattributed, cause.code, -1), len(cause.words)
+        used = np.flatnonzero(counts(group, count))
+        figures = {"kernels": counts(group, count), "self_ns": sums(group, time, count), **by_phase(group, work, count)}
+        of_words = causes.codes(Labels(used, cause.words))
+        parts.append({"cause": of_words, **{name: values[used] for name, values in figures.items()}})
+        whole_ns += int(time.sum())
+    listed = together(parts)
+    known, row = np.unique(listed.pop("cause"), return_inverse=True)
+    rows = {name: sums(row, values, known.size) for name, values in listed.items()}
+    named = np.array(causes.named(known), object)
+    answer = {"cause": named, **rows, "share": share(rows["self_ns"], whole_ns)}
+    return selected(answer, np.argsort(-rows["self_ns"], kind="stable"))

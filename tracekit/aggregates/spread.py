@@ -1,0 +1,140 @@
+"""Quantiles, means and shares of groups of values; equal values of many reports are counted, not kept."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracekit.arrays.groups import counts, sums, sums_by
+from tracekit.arrays.types import Floats, Ints, Rows
+
+#: Rows of single reports that wait to be counted; more cost memory, fewer cost time.
+_MOST_WAITING = 1 << 19
+
+
+class MergedCounts:
+    """Rows with how often they occur, report by report; those of a single report stay as they are."""
+
+    def __init__(self, width: int) -> None:
+        self._parts: list[list[Ints]] = []
+        self._width, self._reports = width, 0
+        self._counted, self._waiting = 0, 0
+
+    def add(self, *columns: Ints) -> None:
+        """Adds the rows of a report."""
+        self._parts.append([*columns, np.ones(columns[0].size, np.int64)])
+        self._reports += 1
+        self._waiting += columns[0].size
+        if self._reports > 1 and self._waiting > max(_MOST_WAITING, 2 * self._counted):
+            self._parts = [_merged_counts(self._parts)]
+            self._counted, self._waiting = self._parts[0][0].size, 0
+
+    @property
+    def is_one_report(self) -> bool:
+        """Whether the rows are those of a single report, in its order; else they are sorted."""
+        return self._reports <= 1
+
+    def columns(self) -> list[Ints]:
+        """The columns, and how often each row occurs."""
+        if not self._reports:
+            return [np.empty(0, np.int64)] * (self._width + 1)
+        return self._parts[0] if self.is_one_report else _merged_counts(self._parts)
+
+
+def _merged_counts(parts: list[list[Ints]]) -> list[Ints]:
+    *keys, times = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    keys, (times,) = sums_by(keys, (times,))
+    return [*keys, times]
+
+
+_ONE_KEY = 2**62
+
+
+class Spread(NamedTuple):
+    """The values of each of some groups, sorted by (group, value).
+
+    Attributes:
+        start: How many values are before the group.
+        size: How many it has.
+        until: How many there are up to each value of a group, if equal ones were counted.
+    """
+
+    start: Ints
+    size: Ints
+    value: Ints
+    until: Ints | None = None
+
+    def quantile(self, share: float) -> Floats:
+        """A quantile of each group, interpolated linearly as pandas does; NaN for empty groups."""
+        at = self.start + share * np.maximum(self.size - 1, 0)
+        low = np.floor(at).astype(np.int64)
+        high = np.minimum(low + 1, self.start + np.maximum(self.size, 1) - 1)
+        padded = np.append(self.value, 0).astype(np.float64)
+        below, above = (padded[np.minimum(self._rows(place), self.value.size)] for place in (low, high))
+        return np.where(self.size > 0, below + (above - below) * (at - low), np.nan)
+
+    def mean(self) -> Floats:
+        """The mean of each group, NaN for empty groups."""
+        times = 1 if self.until is None else np.diff(self.until, prepend=0)
+        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.value * times)))
+        return ratio(running[self._rows(self.start + self.size)] - running[self._rows(self.start)], self.size)
+
+    def _rows(self, places: Ints) -> Rows:
+        return places if self.until is None else np.searchsorted(self.until, places, side="right")
+
+
+class Values:
+    """Values of groups, report by report; equal ones are counted (:class:`MergedCounts`)."""
+
+    def __init__(self) -> None:
+        self._rows = MergedCounts(2)
+
+    def add(self, group: Rows, value: Ints) -> None:
+        """Adds the values of a report; group -1 is ignored."""
+        kept = group >= 0
+        self._rows.add(group[kept], value[kept])
+
+    def spread(self, groups: int, number: Rows | None = None) -> Spread:
+        """The values by group, or by another number that each group has."""
+        group, value, times = self._rows.columns()
+        group = group if number is None else number[group]
+        if self._rows.is_one_report:
+            return spread(group, value, groups)
+        if number is not None:
+            order = np.argsort(group, kind="stable")
+            group, value, times = group[order], value[order], times[order]
+        size = sums(group, times, groups)
+        return Spread(np.cumsum(size) - size, size, value, np.cumsum(times))
+
+
+def spread(group: Rows, value: Ints, groups: int) -> Spread:
+    """The values by group; group -1 is ignored."""
+    kept = group >= 0
+    group, value = group[kept], value[kept]
+    count = counts(group, groups)
+    return Spread(np.cumsum(count) - count, count, _in_order(group, value, groups))
+
+
+def _in_order(group: Rows, value: Ints, groups: int) -> Ints:
+    if not value.size:
+        return value
+    low, high = int(value.min()), int(value.max())
+    span = high - low + 1
+    if span * groups >= _ONE_KEY:
+        return value[np.lexsort((value, group))]
+    # One key sorts several times faster than two.
+    key = np.sort(group.astype(np.int64) * span + (value - low))
+    return np.remainder(key, span) + low
+
+
+def ratio(part: NDArray[Any], whole: NDArray[Any] | int) -> Floats:
+    """``part`` divided by ``whole``, NaN where ``whole`` is 0."""
+    divisor = np.broadcast_to(np.asarray(whole, np.float64), part.shape)
+    quotient = np.full(part.shape, np.nan)
+    np.divide(part, divisor, out=quotient, where=divisor != 0)
+    return quotient
+
+
+def share(part: Ints, whole: int) -> Floats:
+    """Shares of a whole; 0 if the whole is 0."""
+    return np.nan_to_num(ratio(part, whole))

@@ -1,9 +1,0 @@
-"""Modules of work that nobody marked, from a marked run of the same model (``tracekit parse --like``).
-
-``reference()`` reads the marked run; ``aligned()`` gives work without a module that of its certain counterpart there.
-"""
-
-from tracekit.aligned.production import aligned
-from tracekit.aligned.reference import Reference, reference
-
-__all__ = ["Reference", "aligned", "reference"]

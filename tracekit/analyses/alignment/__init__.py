@@ -1,1 +1,0 @@
-"""Ranks on one axis: ``collectives`` of each report, ``clocks`` against one of them, ``meetings`` of ranks."""

@@ -1,1 +1,0 @@
-"""FLOPs and bytes: of every call (``calls``), and added up by module (``modules``)."""

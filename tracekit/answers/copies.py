@@ -1,0 +1,76 @@
+"""What was copied or set in memory, by which module, how many bytes and how fast?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tracekit.aggregates.each_report import Totals, Words
+from tracekit.aggregates.spread import ratio, share
+from tracekit.aggregates.subtrees import Hierarchy, hierarchy
+from tracekit.aggregates.weighted_kernels import kernels
+from tracekit.arrays.codes import labels
+from tracekit.arrays.columns import integers
+from tracekit.arrays.types import Ints
+from tracekit.dataset.opening import Dataset
+
+NAME = "copies"
+ANSWER = ("kind", "copy_kind", "path", "moved_bytes", "gb_per_s", "gpu_time_ns")
+
+_KEYS = ["kind", "direction", "module"]
+
+
+def frame(dataset: Dataset) -> pd.DataFrame:
+    """Copies and sets of memory by direction and module, the most time first.
+
+    Returns:
+        A row per kind, direction and module: ``kind``, ``copy_kind`` (null if not recorded), ``path`` (null if the
+        copies could not be attributed), ``copies`` (how many), ``gpu_time_ns``, ``share`` (of all GPU time),
+        ``moved_bytes`` (null if the size of any of them was not recorded) and ``gb_per_s`` (10^9 bytes per second of
+        their own time).
+    """
+    modules, words, whole_ns = hierarchy(dataset), (Words(), Words()), 0
+    sums = Totals(_KEYS, dict.fromkeys(("ns", "moved", "size", "unsized"), "sum"))
+    for part in dataset.by_report():
+        columns, time_ns = _of_one(part, modules, words)
+        sums.add(columns)
+        whole_ns += time_ns
+    groups = sums.frame()
+    answer = pd.DataFrame(
+        {
+            "kind": words[0].named(groups["kind"]),
+            "copy_kind": words[1].named(groups["direction"]),
+            "path": modules.paths(groups["module"].to_numpy()),
+            "copies": groups["size"].to_numpy(),
+            **_figures(groups, whole_ns),
+        }
+    )
+    return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _of_one(dataset: Dataset, modules: Hierarchy, words: tuple[Words, Words]) -> tuple[dict[str, Ints], int]:
+    table = kernels(dataset, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
+    kinds, directions = labels(table, "kind"), labels(table, "copy_kind")
+    rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))
+    columns = {
+        "kind": words[0].codes(kinds)[rows],
+        "direction": words[1].codes(directions)[rows],
+        "module": modules.rows(table)[rows],
+        "ns": integers(table, "dur_ns")[rows],
+        "moved": integers(table, "bytes", null=0)[rows],
+        "size": np.ones(rows.size, np.int64),
+        "unsized": np.asarray(table.column("bytes").is_null())[rows].astype(np.int64),
+    }
+    return columns, int(integers(table, "dur_ns").sum())
+
+
+def _figures(groups: pd.DataFrame, whole_ns: int) -> dict[str, object]:
+    moved = groups["moved"].astype("Int64").mask(groups["unsized"] > 0)
+    time = np.asarray(groups["ns"], np.int64)
+    return {
+        "gpu_time_ns": time,
+        "share": share(time, whole_ns),
+        "moved_bytes": moved.array,
+        # A byte in a nanosecond is 10^9 bytes in a second.
+        "gb_per_s": ratio(moved.to_numpy("float64", na_value=np.nan), time),
+    }

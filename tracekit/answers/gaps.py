@@ -1,0 +1,95 @@
+"""When was each device idle, and between the work of which modules?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.aggregates.each_report import rows_of_each
+from tracekit.aggregates.spread import ratio, spread
+from tracekit.aggregates.subtrees import hierarchy
+from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, Axis, axis, kernels
+from tracekit.arrays.groups import maxima, minima
+from tracekit.arrays.intervals import reach
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import UsageError
+
+NAME = "gaps"
+ANSWER = ("report", "device", "idle_ns", "before", "after", "share")
+
+_KEYS = ["line", "before", "after"]
+
+
+class Idle(NamedTuple):
+    """Every time that a device ran nothing between two kernels, given by the rows of these."""
+
+    line: Rows
+    before: Rows
+    after: Rows
+    ns: Ints
+
+
+def frame(dataset: Dataset) -> pd.DataFrame:
+    """Idle time of each device by the module whose work ended before it and the one whose work started after it.
+
+    Returns:
+        A row per device and pair of modules, the most idle time first: ``report`` (null for a dataset of one report),
+        ``device`` (null on a run without a GPU), ``before``, ``after`` (paths; null for work that could not be
+        attributed), ``gaps`` (how many), ``idle_ns``, ``share`` (of the time from the device's first work to its
+        last), ``median_ns`` and ``longest_ns``.
+
+    Raises:
+        UsageError: If the dataset is a subtree: where it is idle, other modules may be running.
+    """
+    if dataset.root is not None:
+        raise UsageError(f"{NAME} are measured on whole devices; ask the whole dataset, without --path")
+    answer = rows_of_each(dataset, _of_one)
+    return answer.sort_values("idle_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _of_one(dataset: Dataset) -> pd.DataFrame:
+    table, modules = kernels(dataset, ["module_id", *DEVICE_TIMES]), hierarchy(dataset)
+    work = axis(dataset, table)
+    pairs = _by_pair(idle_times(work), modules.rows(table))
+    line, idle_ns = pairs["line"].to_numpy(), pairs["idle_ns"].to_numpy()
+    return pd.DataFrame(
+        {
+            "report": pd.array([work.lines[row][0] for row in line.tolist()], dtype=object),
+            "device": pd.array([work.lines[row][1] for row in line.tolist()], dtype="Int64"),
+            "before": modules.paths(pairs["before"].to_numpy()),
+            "after": modules.paths(pairs["after"].to_numpy()),
+            "gaps": pairs["gaps"],
+            "idle_ns": idle_ns,
+            "share": ratio(idle_ns, _spans(work)[line]),
+            "median_ns": pairs["median_ns"],
+            "longest_ns": pairs["longest_ns"],
+        }
+    )
+
+
+def _by_pair(idle: Idle, owner: Rows) -> pd.DataFrame:
+    gaps = pd.DataFrame({"line": idle.line, "before": owner[idle.before], "after": owner[idle.after], "ns": idle.ns})
+    by_pair = gaps.groupby(_KEYS)
+    pairs = by_pair["ns"].agg(gaps="size", idle_ns="sum", longest_ns="max").reset_index()
+    times = spread(np.asarray(by_pair.ngroup(), np.int64), idle.ns, len(pairs))
+    return pairs.assign(median_ns=times.quantile(0.5))
+
+
+def idle_times(work: Axis) -> Idle:
+    """The gaps between kernels, in the order of the axis."""
+    order = np.argsort(work.start, kind="stable")
+    start, line = work.start[order], work.line[order]
+    ended, latest = reach(work.end[order])
+    before = np.flatnonzero((start[1:] > ended[:-1]) & (line[1:] == line[:-1]))
+    after = order[before + 1]
+    return Idle(work.line[after], order[latest[before]], after, work.start[after] - ended[before])
+
+
+def _spans(work: Axis) -> Ints:
+    first = minima(work.line, work.start, len(work.lines))
+    last = maxima(work.line, work.end, len(work.lines))
+    used = first <= last
+    return np.where(used, last - np.where(used, first, last), 0)

@@ -1,0 +1,70 @@
+"""Which lines of Python launched the work that took the time?"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from tracekit.aggregates.each_report import Totals, Words
+from tracekit.aggregates.spread import share
+from tracekit.aggregates.subtrees import Hierarchy, hierarchy
+from tracekit.aggregates.weighted_kernels import first_of_kernel, weighted_kernels
+from tracekit.arrays.codes import labels
+from tracekit.arrays.columns import integers
+from tracekit.dataset.opening import Dataset
+
+NAME = "lines"
+ANSWER = ("file", "line", "function", "gpu_ns", "share", "kernels")
+
+_SOURCE = re.compile(r"(.*?):(\d+) (.*)", re.DOTALL)
+
+
+def frame(dataset: Dataset) -> pd.DataFrame:
+    """GPU time by line of Python that launched it, the most first; no rows if the report records no lines.
+
+    Returns:
+        A row per line, and one with nulls for work whose line is not known: ``file``, ``line`` (of the function's def
+        in Chrome traces), ``function``, ``gpu_ns``, ``share`` (of all GPU time), ``kernels``, ``modules`` (how many
+        launched from there) and ``module`` (the one with the most time there). A kernel that serves several modules
+        counts in each of them with its portion.
+    """
+    modules = hierarchy(dataset)
+    sources, pairs = by_module(dataset, modules)
+    by_line = pairs.groupby("source", sort=False)
+    main = pairs.sort_values("gpu_ns", ascending=False, kind="stable").drop_duplicates("source").set_index("source")
+    sums = by_line[["kernels", "gpu_ns"]].sum()
+    rows = sums.index.to_numpy()
+    parts = [(None, None, None) if row < 0 else _parts(sources[row]) for row in rows.tolist()]
+    answer = pd.DataFrame(parts, columns=["file", "line", "function"], dtype=object)
+    answer["line"] = answer["line"].astype("Int64")
+    answer["gpu_ns"] = sums["gpu_ns"].to_numpy()
+    answer["share"] = share(answer["gpu_ns"].to_numpy(), int(answer["gpu_ns"].sum()))
+    answer["kernels"] = sums["kernels"].to_numpy()
+    answer["modules"] = (pairs["module"] >= 0).groupby(pairs["source"], sort=False).sum().to_numpy("int64")
+    answer["module"] = modules.paths(main["module"].reindex(rows).to_numpy("int64"))
+    answer = answer.sort_values("gpu_ns", ascending=False, kind="stable", ignore_index=True)
+    return answer if sources else answer.iloc[:0]
+
+
+def by_module(dataset: Dataset, modules: Hierarchy) -> tuple[list[str], pd.DataFrame]:
+    """The lines, and for each pair of a line and the row of a module ``kernels`` and ``gpu_ns``; -1 is none."""
+    words, pairs = Words(), Totals(["source", "module"], {"kernels": "sum", "gpu_ns": "sum"})
+    recorded = "source" in dataset.schema("kernels").names  # else an earlier tracekit made it
+    for part in dataset.by_report():
+        work = weighted_kernels(part, ["kernel_id", *(["source"] if recorded else []), "module_id", "dur_ns"])
+        pairs.add(
+            {
+                "source": words.codes(labels(work, "source")) if recorded else np.full(work.num_rows, -1),
+                "module": modules.rows(work),
+                "kernels": first_of_kernel(integers(work, "kernel_id")).astype(np.int64),
+                "gpu_ns": integers(work, "dur_ns"),
+            }
+        )
+    return words.all(), pairs.frame()
+
+
+def _parts(source: str) -> tuple[str | None, ...]:
+    match = _SOURCE.fullmatch(source)
+    return match.groups() if match else (source, None, None)

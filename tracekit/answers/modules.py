@@ -1,0 +1,153 @@
+"""How long does each module (or range, or operator) take: its own work, its subtree, and per step?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from tracekit.aggregates.phase_times import add, by_phase, no_times
+from tracekit.aggregates.spread import Spread, Values, share
+from tracekit.aggregates.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs
+from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, steps_of, weighted_kernels
+from tracekit.arrays.codes import positions
+from tracekit.arrays.columns import integers, selected
+from tracekit.arrays.groups import counts, sums
+from tracekit.arrays.slices import union_within
+from tracekit.arrays.types import Columns, Ints, Rows
+from tracekit.dataset.opening import Dataset
+
+NAME = "modules"
+ANSWER = ("path", "subtree_ns", "share", "self_ns", "subtree_host_ns", "calls")
+
+
+def frame(dataset: Dataset) -> pd.DataFrame:
+    """Modules by the GPU time of their subtree, the most expensive first.
+
+    Returns:
+        A row per module: ``path``, ``class_name``, ``depth`` (below the first module), ``calls``, ``kernels`` (of the
+        module itself), ``self_ns``, ``subtree_ns`` (own time plus all modules below) and that by phase:
+        ``forward_ns``, ``backward_ns``, ``recompute_ns``, ``optimizer_ns`` and ``other_ns`` (in any other phase, or in
+        an unknown one) add up to it. ``share`` (of all GPU time, attributed or not), ``kind`` (``module``; or
+        ``range``, ``operator`` or ``region`` where the hierarchy holds these), ``busy_ns`` (time in which a device ran
+        any work of its subtree, over all devices: a union, not a sum), ``steps`` (in which its subtree had work), and
+        over these the time of its subtree: ``step_mean_ns``, ``step_median_ns``, ``step_p95_ns``; NaN where there are
+        no steps. ``host_ns`` is the time that its calls took on the host, without those inside them, and
+        ``subtree_host_ns`` that of its subtree; where no device did any work, modules are sorted by this.
+    """
+    # Texts are those of pandas.
+    found = columns(dataset).items()
+    return pd.DataFrame({name: values.tolist() if values.dtype == object else values for name, values in found})
+
+
+def columns(dataset: Dataset) -> Columns:
+    """The columns of :func:`frame`, made without pandas."""
+    modules, by_step = hierarchy(dataset), Values()
+    times, busy = Times(modules), np.zeros(len(modules.path), np.int64)
+    for part in dataset.by_report():
+        work = weighted_kernels(part, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
+        owner = modules.rows(work)
+        times.add(part, work, owner)
+        busy += _busy(part, modules, work, owner)
+        pairs = _per_step(part, modules, work, owner)
+        by_step.add(pairs.node, pairs.value)
+    rows = {**times.columns(), "busy_ns": busy, **_of_steps(by_step.spread(busy.size))}
+    return selected(rows, by_time(rows))
+
+
+def most_telling(rows: Columns | pd.DataFrame) -> str:
+    """The name of the time to sort by: of devices if they did any work, else on the host."""
+    return "subtree_ns" if np.asarray(rows["subtree_ns"]).any() else "subtree_host_ns"
+
+
+def by_time(rows: Columns | pd.DataFrame) -> Rows:
+    """The order of rows by that time, the most first."""
+    return np.argsort(-np.asarray(rows[most_telling(rows)]), kind="stable")
+
+
+def totals(dataset: Dataset, most: int) -> Columns:
+    """The first rows of it, only with the columns up to ``kind``: half the work."""
+    rows = gathered(dataset, hierarchy(dataset)).columns()
+    return selected(rows, by_time(rows)[:most])
+
+
+class Times:
+    """Calls, kernels and times of modules, added up over reports; ``whole_ns`` is the time of all work."""
+
+    def __init__(self, modules: Hierarchy) -> None:
+        self._modules = modules
+        self._calls, self._kernels, self._own, self._host = np.zeros((4, len(modules.path)), np.int64)
+        self._by_phase = no_times(len(modules.path))
+        self.whole_ns = 0
+
+    def add(self, dataset: Dataset, work: pa.Table, owner: Rows) -> None:
+        """Adds a report: its calls, and its device work with the module of each piece."""
+        duration, count = integers(work, "dur_ns"), self._own.size
+        calls = dataset.table("calls", ["module_id", "call_id", "parent_call_id", "start_ns", "end_ns"])
+        called = self._modules.rows(calls)
+        self._calls += counts(called, count)
+        self._host += sums(called, _own_host_ns(calls), count)
+        self._kernels += counts(owner, count)
+        self._own += sums(owner, duration, count)
+        add(self._by_phase, by_phase(owner, work, count))
+        self.whole_ns += int(duration.sum())
+
+    def columns(self) -> Columns:
+        """The columns of :func:`frame` up to ``kind``, a row per module in pre-order."""
+        modules = self._modules
+        subtree = modules.subtree_sums(self._own)
+        return {
+            "path": np.array(modules.path, object),
+            "class_name": np.array(modules.class_name, object),
+            "depth": modules.depth,
+            "calls": self._calls,
+            "kernels": self._kernels,
+            "self_ns": self._own,
+            "subtree_ns": subtree,
+            **{name: modules.subtree_sums(time) for name, time in self._by_phase.items()},
+            "share": share(subtree, self.whole_ns),
+            "kind": np.array(modules.kind, object),
+            "host_ns": self._host,
+            "subtree_host_ns": modules.subtree_sums(self._host),
+        }
+
+
+def _own_host_ns(calls: pa.Table) -> Ints:
+    around = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    spent = integers(calls, "end_ns") - integers(calls, "start_ns")
+    own: Ints = np.maximum(spent - sums(around, spent, spent.size), 0)
+    return own
+
+
+def gathered(dataset: Dataset, modules: Hierarchy) -> Times:
+    """Calls, kernels and times of the modules of a dataset's hierarchy."""
+    times = Times(modules)
+    for part in dataset.by_report():
+        work = weighted_kernels(part, ["module_id", "dur_ns", "phase"])
+        times.add(part, work, modules.rows(work))
+    return times
+
+
+def _busy(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Ints:
+    owned = owner >= 0
+    if not owned.all():
+        work, owner = work.filter(pa.array(owned)), owner[owned]
+    on_axis = axis(dataset, work)
+    forest = (modules.parent, modules.depth, modules.end)
+    return union_within(owner, forest, on_axis.start, on_axis.end)
+
+
+def _per_step(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Pairs:
+    step = steps_of(dataset, work)
+    in_step = np.flatnonzero((owner >= 0) & (step >= 0))
+    own = Pairs(owner[in_step], step[in_step], integers(work, "dur_ns")[in_step])
+    return subtree_pairs(modules.parent, modules.depth, own)
+
+
+def _of_steps(by_step: Spread) -> Columns:
+    return {
+        "steps": by_step.size,
+        "step_mean_ns": by_step.mean(),
+        "step_median_ns": by_step.quantile(0.5),
+        "step_p95_ns": by_step.quantile(0.95),
+    }

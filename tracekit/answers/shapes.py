@@ -1,0 +1,194 @@
+"""What does a call cost for each set of input shapes, by step, by token and in FLOPs?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tracekit.aggregates.phase_times import COLUMNS as PHASE_COLUMNS, PHASES, phase_rows
+from tracekit.aggregates.spread import Values, ratio
+from tracekit.aggregates.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs, united
+from tracekit.aggregates.weighted_kernels import from_graph, kernels
+from tracekit.arrays.codes import labels, positions
+from tracekit.arrays.columns import integers, selected, with_nulls
+from tracekit.arrays.groups import counts, maxima, minima, sums
+from tracekit.arrays.intervals import depths
+from tracekit.arrays.types import Columns, Flags, Ints, Rows
+from tracekit.costs.calls import CallKinds, Costs, costs
+from tracekit.costs.subtree_costs import subtree_flops
+from tracekit.dataset.opening import Dataset
+
+NAME = "shapes"
+ANSWER = ("path", "inputs", "phase", "median_ns", "gpu_time_ns", "calls")
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+#: What is null where it is not known which calls were replayed: whole numbers, and others.
+_COUNTED = ["gpu_time_ns", "forward_ns", "backward_ns", "recompute_ns", "optimizer_ns", "other_ns", "steps"]
+_TEXTS, _FLOPS = ("path", "class_name", "phase"), "flops_per_call"
+_WORK = ("call_id", "step_id", "phase", "dur_ns", "graph_id", "graph_node_id")
+_PER_TOKEN = ("spent_ns", "tokens")
+_RATES = ["gpu_ns_per_token", "step_median_ns", "step_mean_ns", "tflops_per_s"]
+
+
+def frame(dataset: Dataset) -> pd.DataFrame:
+    """Calls by module, phase and shapes of their inputs, the most expensive first.
+
+    Returns:
+        A row per module, phase and shapes: ``path``, ``class_name``, ``phase``, ``inputs`` and ``kwargs`` (shapes of
+        positional and keyword tensors), ``calls``, ``gpu_time_ns`` (of their subtrees, including all replays of those
+        in a graph capture) and that by the phase of the work (``forward_ns``, ``backward_ns``, ``recompute_ns``,
+        ``optimizer_ns`` and ``other_ns`` add up to it; recomputed calls have rows of their own); null for calls in a
+        graph capture whose replays cannot be distinguished from those of other calls. ``gpu_ns_per_token``
+        (over the steps whose tokens are known; NaN if there are none), ``steps`` (in which they had work),
+        ``step_median_ns`` and ``step_mean_ns`` (their time in each of these). Of one call: ``median_ns`` and
+        ``mean_ns`` (NaN for calls during a graph capture, whose work ran once per replay) and ``flops_per_call`` (of
+        one run with all modules below; null where unknown, or where calls differ). ``tflops_per_s`` is over all their
+        runs. :func:`tracekit.answers.roofline.frame` documents which FLOPs count.
+    """
+    answer = _answer(dataset)
+    counted = {name: pd.arrays.IntegerArray(answer[name], answer[name] < 0) for name in _nullable(answer)}
+    return pd.DataFrame(answer | {name: answer[name].tolist() for name in _TEXTS} | counted)
+
+
+def columns(dataset: Dataset) -> Columns:
+    """The columns of :func:`frame`, made without pandas."""
+    answer = _answer(dataset)
+    return with_nulls(answer, _nullable(answer))
+
+
+def _nullable(answer: Columns) -> list[str]:
+    """The columns of integers with nulls; those that count have some only where replays cannot be distinguished."""
+    return [_FLOPS, *(_COUNTED if (answer[_COUNTED[0]] < 0).any() else ())]
+
+
+def _answer(dataset: Dataset) -> Columns:
+    """The columns of :func:`frame`, -1 for no integer."""
+    modules = hierarchy(dataset)
+    gathered = _Gathered(len(modules.path))
+    for cost in costs(dataset, modules=modules):
+        gathered.add(cost)
+    owner, phases, shapes = gathered.what_was_called()
+    answer = _what_was_called(modules, owner, phases, shapes) | gathered.figures()
+    in_graph_capture = np.array([phase == "capture" for phase in phases], bool)
+    unclear = (modules.subtree_sums(gathered.shared) > 0)[owner] & in_graph_capture
+    for name in _COUNTED + _RATES:
+        answer[name][unclear] = -1 if name in _COUNTED else np.nan
+    return selected(answer, np.argsort(-answer["gpu_time_ns"], kind="stable"))
+
+
+def _what_was_called(modules: Hierarchy, owner: Rows, phases: list[str | None], shapes: pa.Table) -> Columns:
+    kwargs = [None if pairs is None else dict(pairs) for pairs in shapes.column("kwargs").to_pylist()]
+    classes = [modules.class_name[row] for row in owner.tolist()]
+    values = (modules.paths(owner), classes, phases, shapes.column("inputs").to_pylist(), kwargs)
+    answer = {name: np.empty(owner.size, object) for name in (*_TEXTS, "inputs", "kwargs")}
+    for column, own in zip(answer.values(), values, strict=True):
+        column[:] = own
+    return answer
+
+
+class _Gathered:
+    def __init__(self, modules: int) -> None:
+        # How much replayed work is known to be a module's, but not of which of its calls.
+        self.shared = np.zeros(modules, np.int64)
+        self._kinds: CallKinds | None = None
+        self._sums: dict[str, Ints] = {}
+        self._flops, self._flops_least, self._flops_most = (np.empty(0, dtype) for dtype in (float, int, int))
+        self._calls, self._steps = Values(), Values()
+
+    def add(self, cost: Costs) -> None:
+        """Adds the calls of a report."""
+        self._kinds = cost.kinds
+        groups = cost.kinds.groups()
+        group, count = groups[cost.kind], int(groups.max(initial=-1)) + 1
+        calls = cost.table
+        time = integers(calls, "gpu_time_ns")
+        steps = cost.report.whole.table("steps", ["step_id", "tokens"])
+        spent = _spent(cost, steps)
+        several_runs = spent.replayed | labels(calls, "phase").among("capture")
+        self._calls.add(np.where(several_runs, -1, group), time)
+        own, in_step = group[spent.call], np.flatnonzero(spent.step >= 0)
+        pairs = united(Pairs(own[in_step], spent.step[in_step], spent.ns[in_step]))
+        phases = sums(own * len(PHASES) + spent.phase, spent.ns, count * len(PHASES)).reshape(count, len(PHASES))
+        self._steps.add(pairs.node, pairs.value)
+        figures = {
+            "calls": counts(group, count),
+            "gpu_time_ns": sums(group, time, count),
+            **dict(zip(PHASE_COLUMNS, phases.T, strict=True)),
+            **_by_token(steps, pairs, count),
+        }
+        for name, more in figures.items():
+            self._sums[name] = _longer(self._sums.get(name, more[:0]), count, 0) + more
+        self._add_flops(cost, group, count)
+        self.shared += counts(cost.modules.rows(cost.work.shared), self.shared.size)
+
+    def _add_flops(self, cost: Costs, group: Rows, count: int) -> None:
+        one_run, all_runs = subtree_flops(cost)
+        largest = np.iinfo(np.int64).max
+        self._flops_least = np.minimum(_longer(self._flops_least, count, largest), minima(group, one_run, count))
+        self._flops_most = np.maximum(_longer(self._flops_most, count, -largest), maxima(group, one_run, count))
+        self._flops = _longer(self._flops, count, 0)
+        np.add.at(self._flops, group, all_runs)
+
+    def what_was_called(self) -> tuple[Rows, list[str | None], pa.Table]:
+        """Modules, phases and shapes of the rows."""
+        assert self._kinds is not None
+        return self._kinds.called(np.unique(self._kinds.groups(), return_index=True)[1])
+
+    def figures(self) -> Columns:
+        """The columns after what was called, -1 for no FLOPs."""
+        found = dict(self._sums)
+        spent, tokens = (found.pop(name) for name in _PER_TOKEN)
+        each, steps = (values.spread(spent.size) for values in (self._calls, self._steps))
+        per_call = np.where(self._flops_least == self._flops_most, self._flops_most, -1)
+        return {
+            **found,
+            "gpu_ns_per_token": ratio(spent, tokens),
+            "steps": steps.size,
+            "step_median_ns": steps.quantile(0.5),
+            "step_mean_ns": steps.mean(),
+            "median_ns": each.quantile(0.5),
+            "mean_ns": each.mean(),
+            _FLOPS: per_call,
+            # A FLOP in a nanosecond is 10^9 in a second.
+            "tflops_per_s": ratio(self._flops, found["gpu_time_ns"]) / 1e3,
+        }
+
+
+def _longer(column: NDArray[Number], size: int, empty: int) -> NDArray[Number]:
+    return np.concatenate((column, np.full(size - column.size, empty, column.dtype)))
+
+
+class _Spent(NamedTuple):
+    """Time of calls with all below, in each step (-1 for none) and phase; and which calls ran from CUDA graphs."""
+
+    call: Rows
+    step: Rows
+    phase: Rows
+    ns: Ints
+    replayed: Flags
+
+
+def _spent(cost: Costs, steps: pa.Table) -> _Spent:
+    work = kernels(cost.report, _WORK)
+    call = positions(integers(work, "call_id"), integers(cost.table, "call_id"))
+    step = positions(integers(work, "step_id"), integers(steps, "step_id"))
+    cell, depth = (step + 1) * len(PHASES) + phase_rows(work), depths(cost.parent)
+    rows = np.flatnonzero(call >= 0)
+    pairs = subtree_pairs(cost.parent, depth, Pairs(call[rows], cell[rows], integers(work, "dur_ns")[rows]))
+    of_graph = call[(call >= 0) & from_graph(work)]
+    replayed = np.zeros(depth.size, dtype=bool)
+    replayed[subtree_pairs(cost.parent, depth, Pairs(of_graph, *np.zeros((2, of_graph.size), np.int64))).node] = True
+    step, phase = np.divmod(pairs.group, len(PHASES))
+    return _Spent(pairs.node, step - 1, phase, pairs.value, replayed)
+
+
+def _by_token(steps: pa.Table, pairs: Pairs, count: int) -> dict[str, Ints]:
+    tokens = np.append(integers(steps, "tokens", null=0), 0)
+    of_pairs = np.maximum(tokens[pairs.group], 0)
+    spent = sums(pairs.node, np.where(of_pairs > 0, pairs.value, 0), count)
+    return dict(zip(_PER_TOKEN, (spent, sums(pairs.node, of_pairs, count)), strict=True))

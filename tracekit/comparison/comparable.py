@@ -1,0 +1,192 @@
+"""What makes two datasets comparable: the work they hold, and the steps and modules they share."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tracekit.aggregates.nodes import hierarchy_keys
+from tracekit.aggregates.phase_times import TRAINING
+from tracekit.aggregates.subtrees import hierarchy, patterns
+from tracekit.comparison.step_metrics import KeyTimes, common_properties
+from tracekit.comparison.step_times import StepTimes, step_times
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import DatasetError
+
+_COLUMNS = ("kind", "phase", "method")
+_OPERATOR, _COMPILED = "cpu_op", "compiled"
+
+
+class WorkSummary(NamedTuple):
+    """The kinds, phases and methods of a dataset's device work, and whether any of it is in a step."""
+
+    kinds: set[str]
+    phases: set[str]
+    methods: set[str]
+    steps: bool
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether operators on the host count as work."""
+        return _OPERATOR in self.kinds
+
+    @property
+    def trains(self) -> bool:
+        """Whether any work is of a phase of training other than forward."""
+        return not self.phases.isdisjoint(name.removesuffix("_ns") for name in TRAINING)
+
+    @property
+    def in_compiled_graphs(self) -> bool:
+        """Whether any work has its modules by a kernel map."""
+        return _COMPILED in self.methods
+
+
+def work_summary(dataset: Dataset) -> WorkSummary:
+    """What work there is, all reports together."""
+    words: dict[str, set[str]] = {name: set() for name in _COLUMNS}
+    steps = False
+    for part in dataset.by_report():
+        work = part.table("kernels", [*_COLUMNS, "step_id"])
+        for name, found in words.items():
+            found.update(work.column(name).unique().to_pylist())
+        steps |= work.column("step_id").null_count < work.num_rows
+    kinds, phases, methods = (found - {None} for found in words.values())
+    return WorkSummary(kinds, phases, methods, steps)
+
+
+#: Work between steps is compared over all steps if it follows at least this share of one side's steps; otherwise only
+#: over the steps that it follows.
+_OFTEN = 0.5
+
+
+class Run(NamedTuple):
+    """A dataset to compare, and what work it has."""
+
+    dataset: Dataset
+    work: WorkSummary
+
+
+def check_devices(before: Run, after: Run) -> None:
+    """Refuses to compare a run on a CPU with one on a GPU."""
+    if before.work.kinds and after.work.kinds and before.work.on_cpu != after.work.on_cpu:
+        devices = ["a CPU" if run.work.on_cpu else "a GPU" for run in (before, after)]
+        problem = f"was recorded on {devices[1]}, but {before.dataset.folder} on {devices[0]}"
+        raise DatasetError(after.dataset.folder, problem, "compare runs on the same kind of device")
+
+
+def check_hierarchies(before: Dataset, after: Dataset) -> None:
+    """Refuses to compare modules with ranges or operators."""
+    keys = [hierarchy_keys(side).keys() for side in (before, after)]
+    if all(keys) and not keys[0] & keys[1]:
+        first, second = (" and ".join(by) for by in keys)
+        problem = f"its hierarchy is keyed by {second}, that of {before.folder} by {first}"
+        raise DatasetError(after.folder, problem, "parse both with the same --rows")
+
+
+class Paths(NamedTuple):
+    """The paths of modules; ``below`` is what follows the root, with a dot in front, as names may hold dots, too."""
+
+    whole: list[str]
+    root: list[str]
+    below: list[str]
+
+
+def paths_of(dataset: Dataset) -> Paths:
+    """The paths of a dataset's modules, in their order."""
+    modules = dataset.table("modules", ["path", "parent_id"]).to_pydict()
+    whole: list[str] = modules["path"]
+    roots: list[str] = []
+    below: list[str] = []
+    for path, parent in zip(whole, modules["parent_id"], strict=True):
+        roots.append(path if parent is None else roots[-1])
+        # Paths below a root without a name do not begin with it.
+        rest = path.removeprefix(roots[-1])
+        below.append(rest if parent is None or (path != rest and rest.startswith(".")) else f".{path}")
+    return Paths(whole, roots, below)
+
+
+def names_of(before: Dataset, after: Dataset, *, strip_root: bool) -> tuple[tuple[list[str], list[str]], list[str]]:
+    """The names by which the modules of each dataset are compared, and a note if roots of other names are matched."""
+    sides = (paths_of(before), paths_of(after))
+    if strip_root:
+        first, second = ([path.removeprefix(".") or "." for path in side.below] for side in sides)
+        return (first, second), []
+    roots, below = [sorted(set(side.root)) for side in sides], [set(side.below) - {""} for side in sides]
+    one_root_each = len(roots[0]) == len(roots[1]) == 1 and roots[0] != roots[1]
+    if not one_root_each or not below[0] & below[1]:
+        return (sides[0].whole, sides[1].whole), []
+    first, second = ([roots[0][0] + path for path in side.below] for side in sides)
+    return (first, second), [
+        f"The root {roots[1][0]} of the second dataset is matched with {roots[0][0]} of the first."
+    ]
+
+
+def patterns_of(dataset: Dataset, names: list[str]) -> dict[str, str]:
+    """For the name of each module the pattern of its line in the tree: ``top.layers.*.mlp``."""
+    return dict(zip(names, patterns(hierarchy(dataset), names), strict=True))
+
+
+def measured(
+    runs: tuple[Run, Run], names: tuple[list[str], list[str]], *, steps: bool, shapes: bool
+) -> tuple[StepTimes, StepTimes]:
+    """The times of both runs, over what can be compared; by phase, too, if either is a training.
+
+    Modules inside compiled graphs record no shapes, so where either run has such, shapes are not distinguished.
+    """
+    shapes &= not any(run.work.in_compiled_graphs for run in runs)
+    phases = any(run.work.trains for run in runs)
+    properties = common_properties(*(run.dataset for run in runs))
+    before, after = (
+        step_times(run.dataset, named, steps=steps, shapes=shapes, properties=properties, phases=phases)
+        for run, named in zip(runs, names, strict=True)
+    )
+    by_phase = {name: _comparable(before.phases[name], after.phases[name]) for name in before.phases}
+    before, after = _comparable(before, after)
+    sides = [{name: pair[at] for name, pair in by_phase.items()} for at in (0, 1)]
+    both = before._replace(phases=sides[0]), after._replace(phases=sides[1])
+    return (
+        _without(both[0], _never_called(runs[0], names[0], *both)),
+        _without(both[1], _never_called(runs[1], names[1], *both[::-1])),
+    )
+
+
+def _never_called(run: Run, names: list[str], side: StepTimes, other: StepTimes) -> set[str]:
+    """Modules of compiled graphs that only hold others, such as lists of layers: eager, nothing calls them."""
+    if not run.work.in_compiled_graphs:
+        return set()
+    modules = hierarchy(run.dataset)
+    calls = (modules.rows(part.table("calls", ["module_id"])) for part in run.dataset.by_report())
+    called = {names[row] for rows in calls for row in np.unique(rows).tolist()}
+    known = called | set(side.kernels["path"]) | {path for _, path, _ in other.times.met()}
+    return {path for what, path, _ in side.times.met() if what == "module"} - known
+
+
+def _without(side: StepTimes, paths: set[str]) -> StepTimes:
+    if not paths:
+        return side
+    phases = {name: _without(part, paths) for name, part in side.phases.items()}
+    return side._replace(times=side.times.of(lambda key: key[1] not in paths), phases=phases)
+
+
+def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTimes]:
+    sides = (before, after)
+    sizes: dict[str, set[str]] = {}
+    for what, path, size in before.times.met() | after.times.met():
+        if what == "step" and size:
+            sizes.setdefault(path, set()).add(size)
+    single = {path for path, known in sizes.items() if len(known) == 1}
+    times = [side.times.of(lambda key: not (key[0] == "step" and key[2] and key[1] in single)) for side in sides]
+    if between := _between_steps(before, after):
+        times = [of_steps.followed_by(more) for of_steps, more in zip(times, between, strict=True)]
+    return before._replace(times=times[0]), after._replace(times=times[1])
+
+
+def _between_steps(before: StepTimes, after: StepTimes) -> list[KeyTimes] | None:
+    """The times between steps to compare: of every step if there is often work, else of steps with some; or None."""
+    between = [side.between for side in (before, after) if side.between is not None and side.between.ns.size]
+    with_work = [times.ns > 0 for times in between]
+    if len(between) < 2 or not any(steps.any() for steps in with_work):  # noqa: PLR2004 - two sides
+        return None
+    often = not all(steps.any() for steps in with_work) or max(steps.mean() for steps in with_work) >= _OFTEN
+    if often:
+        return between
+    return [times.at(np.flatnonzero(steps)) for times, steps in zip(between, with_work, strict=True)]

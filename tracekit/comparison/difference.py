@@ -1,0 +1,486 @@
+"""What changed between two runs, by module, and what keeps them from being compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracekit.aggregates.certainty import certainty_of_work
+from tracekit.aggregates.nodes import noun
+from tracekit.aggregates.phase_times import PHASES
+from tracekit.arrays.durations import duration
+from tracekit.arrays.types import Flags, Floats
+from tracekit.comparison.comparable import (
+    Run,
+    check_devices,
+    check_hierarchies,
+    measured,
+    names_of,
+    patterns_of,
+    work_summary,
+)
+from tracekit.comparison.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
+from tracekit.comparison.noise import chance_of_gap, common_shifts, scales
+from tracekit.comparison.step_metrics import KEYS, Mix, in_blocks, mix
+from tracekit.comparison.step_times import StepTimes
+from tracekit.comparison.wall_clock import WallClock, wall_clocks
+from tracekit.dataset.opening import Dataset
+from tracekit.dataset.patterns import Pattern
+from tracekit.errors import UsageError
+
+_FEW_STEPS = 5
+_PLACE = ", and of the same place in a row of such steps,"
+_SIDES = ("before", "after")
+#: How many kinds and sizes of steps a note names.
+_MOST_NAMED = 3
+#: Smaller changes than this share do not count by default.
+THRESHOLD = 0.01
+#: How large a share of the changes may be chance.
+_FALSE_DISCOVERIES = 0.05
+#: That of modules that take next to no time, as a share of the time in steps.
+_LEAST_WEIGHT = 1e-3
+#: Degrees of freedom of the noise between baselines, whose scale is learned from all modules together.
+_FREE = 5
+#: Modules with a smaller share of the time in steps do not fail a comparison by default.
+MIN_SHARE = 0.01
+
+
+class Options(NamedTuple):
+    """How to compare.
+
+    Attributes:
+        threshold: The share by which a median must move to count as changed.
+        strip_root: Whether to ignore the first part of every path, so that ``top.layers`` matches
+            ``LlamaForCausalLM.layers``. Roots are matched without it if each dataset has one, their names differ, and
+            a module below has the same path.
+        shapes: Whether calls of a module are distinguished by their input shapes; never where modules ran in compiled
+            graphs, which record none.
+    """
+
+    threshold: float = THRESHOLD
+    strip_root: bool = False
+    shapes: bool = True
+
+
+class Difference(NamedTuple):
+    """What changed.
+
+    Attributes:
+        kernels: A row per changed module and kernel of its own that changed: ``what``, ``path``, ``shapes``, ``name``,
+            and per step ``before_kernels``, ``after_kernels``, ``before_ns``, ``after_ns``, ``change_ns``.
+        notes: What a reader of the comparison must know, in sentences.
+        phases: If either run is a training, the columns of ``rows`` up to the phases once more for the work in each
+            ``phase``, judged by the same rules.
+        node: What is compared besides steps: ``module``, ``range``, ``operator`` or ``node``.
+        patterns: For the paths of modules the same with a star for the numbers of siblings: ``top.layers.*.mlp``.
+        wall_clocks: That of steps alike in size, by kind of step; of kinds in which a device worked.
+    """
+
+    rows: pd.DataFrame
+    kernels: pd.DataFrame
+    notes: list[str]
+    phases: pd.DataFrame
+    node: str
+    patterns: dict[str, str]
+    wall_clocks: dict[str, WallClock]
+
+
+def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd.DataFrame:
+    """Everything compared, the largest change of time first.
+
+    Returns:
+        A row per ``what`` (``step``: whole steps by kind, and by size if a kind has several; ``module``; ``unknown``:
+        work without a module; ``between``: work between steps, and its modules), ``path`` and ``shapes`` (as JSON; null
+        if not distinguished; for steps their size). ``status`` is ``added``, ``gone``, ``faster``, ``slower``,
+        ``same``, or ``unlike``: only in steps of kinds or sizes that the other side lacks. ``change_ns`` and
+        ``change`` (a share of before) are changes of the medians; ``own_change_ns`` is the change of the mean of a
+        module's own kernels, without those of modules below. For each side: ``before_ns`` (the median over steps of
+        the subtree's time), ``before_low_ns`` and ``before_high_ns`` (the interval that contains it; null if there are
+        too few steps of several sizes), ``before_kernels`` (the median number of kernels) and ``before_steps`` (the
+        number of steps; of several sizes, as many of each as both sides have); the same with ``after``. If either run
+        is a training, ``forward_change_ns``, ``backward_change_ns``, ``recompute_change_ns``, ``optimizer_change_ns``
+        and ``other_change_ns`` are the changes of the medians of the work in each phase, null where it has none; these
+        medians need not add up. ``chance`` is how
+        likely equal runs differ as much in the mean without outliers (null for single steps): of the changes at most
+        one in twenty is chance (Benjamini and Hochberg), of whole steps and of modules.
+
+    Raises:
+        DatasetError: If one dataset is from a CPU run and the other from a GPU run, or if one is keyed by modules and
+            the other by ranges or operators.
+    """
+    return compare(before, after, options or Options()).rows
+
+
+def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
+    """Compares two datasets, with the kernels that changed; raises what :func:`frame` does."""
+    runs = Run(before, work_summary(before)), Run(after, work_summary(after))
+    check_devices(*runs)
+    check_hierarchies(before, after)
+    names, notes = names_of(before, after, strip_root=options.strip_root)
+    with_steps = [run.work.steps for run in runs]
+    times_before, times_after = measured(runs, names, steps=all(with_steps), shapes=options.shapes)
+    rows, own = _judged(times_before, times_after, options.threshold)
+    if all(with_steps):
+        whole = [side.times.of(lambda key: key[0] == "step" and not key[2]) for side in (times_before, times_after)]
+        notes += of_sides(times_before, times_after) + of_mix(mix(*whole))
+    else:
+        notes.append(without_steps(with_steps))
+    notes += of_compiled(runs, shapes=options.shapes)
+    notes += undecided(rows, options.threshold)
+    phases = _by_phase(rows, times_before, times_after, options.threshold)
+    patterns = patterns_of(after, names[1]) | patterns_of(before, names[0])
+    tables = _with_phases(rows, phases), _changed_kernels(own, rows)
+    return Difference(*tables, notes, phases, noun(after), patterns, wall_clocks(before, after))
+
+
+def compare_with_several(baselines: Sequence[Dataset], after: Dataset, options: Options) -> Difference:
+    """Compares a dataset with several of equal software, from which the noise between runs is learned.
+
+    Each row is that of the baseline whose change is the median. It is slower or faster only if it is so in comparison
+    with all baselines, by more than these differ among themselves.
+    """
+    pairs = [compare(before, after, options) for before in baselines]
+    if len(pairs) == 1:
+        return pairs[0]
+    rows = pd.concat([pair.rows.assign(pair=at) for at, pair in enumerate(pairs)], ignore_index=True)
+    rows["key"] = rows[KEYS].fillna("").agg("\0".join, axis=1)
+    rows["log"] = np.log(
+        (rows["after_ns"] / rows["before_ns"]).where(~rows["status"].isin(("added", "gone", "unlike")))
+    )
+    logs = rows.pivot(index="key", columns="pair", values="log").replace([np.inf, -np.inf], np.nan)
+    order = rows.sort_values("log", na_position="last", kind="stable").groupby("key", sort=False)
+    middle = (order["log"].transform("count") - 1).clip(lower=0) // 2
+    chosen = rows.loc[order.cumcount().eq(middle).pipe(lambda kept: kept.index[kept])].sort_values(["pair", "key"])
+    is_module = (chosen["what"] == "module").to_numpy(bool)
+    between, scale = _chance_between(logs.loc[chosen["key"]].to_numpy(np.float64), is_module)
+    chosen["chance"] = np.fmax(chosen["chance"], between)
+    judged = chosen["status"].isin(("slower", "faster", "same"))
+    chosen.loc[judged, "status"] = np.array(_status(chosen, options.threshold, ~judged.to_numpy(bool)), object)[judged]
+    chosen = chosen.iloc[np.lexsort((chosen["path"], -chosen["change_ns"].abs(), chosen["what"] != "step"))]
+    of_pair = set(zip(chosen["key"], chosen["pair"], strict=True))
+    kernels, phases = (_of_chosen([getattr(pair, name) for pair in pairs], of_pair) for name in ("kernels", "phases"))
+    notes = dict.fromkeys(note for pair in pairs for note in pair.notes)
+    learned = [_percent(float(np.median(part))) for part in (scale[~is_module], scale[is_module]) if part.size]
+    noise = f"Noise between runs is learned from {len(pairs)} baselines: whole steps vary by "
+    noise += f"{' and modules by '.join(learned)}."
+    kept = chosen.drop(columns=["key", "pair", "log"]).reset_index(drop=True)
+    clocks = {
+        kind: _median_clock([one.wall_clocks[kind] for one in pairs if kind in one.wall_clocks])
+        for pair in pairs
+        for kind in pair.wall_clocks
+    }
+    patterns = {path: pattern for pair in pairs for path, pattern in pair.patterns.items()}
+    return Difference(kept, kernels, [noise, *notes], phases, pairs[0].node, patterns, clocks)
+
+
+def _chance_between(logs: Floats, modules: Flags) -> tuple[Floats, Floats]:
+    """How likely a run of equal software differs as much from all baselines, with or without clocks; and the noise.
+
+    Args:
+        logs: For each row the logarithm of its change since each baseline.
+        modules: Which rows are modules.
+    """
+    values = np.pad(-logs, ((0, 0), (0, 1)))
+    machine = np.zeros(values.shape[1], np.int64)
+    shifts, _ = common_shifts(values[modules], machine, THRESHOLD)
+    alone = _gaps(values)
+    beside = _gaps(values - shifts)
+    chance = np.where(modules, np.minimum(1.0, 2 * np.minimum(alone[0], beside[0])), alone[0])
+    return chance, np.where(modules, beside[1], alone[1])
+
+
+def _gaps(values: Floats) -> tuple[Floats, Floats]:
+    old, new = values[:, :-1], values[:, -1]
+    scale = scales(old, np.zeros(old.shape[1], np.int64))
+    known = np.isfinite(old)
+    gap = np.maximum(new - np.where(known, old, -np.inf).max(axis=1), np.where(known, old, np.inf).min(axis=1) - new)
+    chance = [
+        1.0 if not 0 < one < math.inf else min(1.0, 2 * chance_of_gap(one, count, _FREE))
+        for one, count in zip((gap / scale).tolist(), known.sum(axis=1).tolist(), strict=True)
+    ]
+    return np.array(chance), scale
+
+
+def _of_chosen(frames: list[pd.DataFrame], chosen: set[tuple[str, int]]) -> pd.DataFrame:
+    parts = []
+    for at, frame in enumerate(frames):
+        keys = frame[KEYS].fillna("").to_numpy(str).tolist()
+        parts.append(frame[np.array([("\0".join(key), at) in chosen for key in keys], bool)])
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+def _median_clock(clocks: list[WallClock]) -> WallClock:
+    before, after = (round(float(np.median(side))) for side in zip(*clocks, strict=True))
+    return WallClock(before, after)
+
+
+def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:
+    nothing = rows.iloc[:0].assign(phase=pd.Series([], dtype=object))
+    parts = [judge(before.phases[name], after.phases[name], threshold).assign(phase=name) for name in before.phases]
+    known = [part for part in parts if len(part)]
+    return pd.concat(known, ignore_index=True) if known else nothing
+
+
+def _with_phases(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
+    keyed = phases.assign(shapes=phases["shapes"].fillna(""))
+    changes = keyed.pivot(index=KEYS, columns="phase", values="change_ns").reindex(columns=list(PHASES))
+    index = pd.MultiIndex.from_frame(rows[KEYS].assign(shapes=rows["shapes"].fillna("")))
+    by_row = changes.reindex(index).astype(np.float64)
+    return rows.assign(**{f"{name}_change_ns": by_row[name].to_numpy() for name in PHASES})
+
+
+def slower_than(rows: pd.DataFrame, share: float, min_share: float = MIN_SHARE) -> pd.DataFrame:
+    """The rows that became slower by more than a share and by more than chance, without modules of little time.
+
+    Kinds of steps that appeared or disappeared are included, and all kinds if no steps are alike in both runs: there is
+    nothing to compare them with. Things seen in one step of several have no spread and are ignored, except work between
+    steps that slows all steps together by more than the share.
+    """
+    if not math.isfinite(share):
+        return rows.iloc[:0]
+    slower = (rows["status"] == "slower") & ((rows["change"] > share) | (rows["before_ns"] == 0)) & ~_alone(rows)
+    modules, time = rows["what"] == "module", share_of_time(rows)
+    whole = (rows["what"] == "step") & rows["shapes"].isna()
+    slower &= ~modules | (time >= min_share)
+    if not slower[whole].any():
+        # All modules together become slower by less than steps may: that is the clocks' doing, and no module's.
+        common = max(rows["change"][modules & (time >= min_share)].median(), 0.0)
+        slower &= ~modules | (rows["change"] - common > share) | (rows["before_ns"] == 0)
+    total = (rows["before_ns"] * rows["before_steps"])[whole].sum()
+    once = (rows["what"] == "between") & (rows["change_ns"] > share * total)
+    statuses = ["added", "gone", *(["unlike"] if set(rows["status"][whole]) == {"unlike"} else [])]
+    kinds = whole & rows["status"].isin(statuses)
+    return rows.loc[slower | (rows["status"] == "slower") & once | kinds]
+
+
+def share_of_time(rows: pd.DataFrame) -> pd.Series[float]:
+    """The share of each row in the time of steps, in the run where that is more; 1 if steps took no time."""
+    whole, most = (rows["what"] == "step") & ~rows["shapes"].astype(bool), pd.Series(0.0, rows.index)
+    for side in ("before", "after"):
+        spent = (rows[f"{side}_ns"] * rows[f"{side}_steps"]).fillna(0.0)
+        share = spent / spent[whole].sum() if spent[whole].any() else spent * 0 + 1
+        most = most.where(most > share, share)
+    return most
+
+
+def part_of(difference: Difference, path: str | None, min_share: float) -> Difference:
+    """The comparison of whole steps, and of modules at or below a path or pattern that have some share of the time.
+
+    Raises:
+        UsageError: If there is no such module.
+    """
+    rows = difference.rows
+    inside = np.ones(len(rows), bool) if path is None else np.array(Pattern(path).inside(rows["path"]), bool)
+    if not (inside & (rows["what"] == "module")).any() and path is not None:
+        raise UsageError(f"neither dataset has a module {path}")
+    kept = (rows["what"] != "module") | (share_of_time(rows) >= min_share)
+    rows = rows[kept & (inside | (rows["what"] == "step"))].reset_index(drop=True)
+    keys = pd.MultiIndex.from_frame(rows[KEYS].fillna(""))
+    kernels, phases = (
+        table[pd.MultiIndex.from_frame(table[KEYS].fillna("")).isin(keys)].reset_index(drop=True)
+        for table in (difference.kernels, difference.phases)
+    )
+    return difference._replace(rows=rows, kernels=kernels, phases=phases)
+
+
+def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
+    both = rows["before_ns"].notna() & rows["after_ns"].notna()
+    alone: pd.Series[bool] = both & False
+    for steps in (rows["before_steps"], rows["after_steps"]):
+        alone |= both & (steps == 1) & (steps.max() > 1)
+    return alone
+
+
+def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> pd.DataFrame:
+    """Puts the times of two datasets side by side and decides which changed; see :func:`frame`."""
+    return _judged(before, after, threshold)[0]
+
+
+def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    kernels = [side.kernels.set_index([*KEYS, "alike"]) for side in (before, after)]
+    blocks = [_block(matched_times(*times), kernels) for times in in_blocks(before.times, after.times)]
+    rows, own = (pd.concat(parts) for parts in zip(*blocks, strict=True))
+    for name in ("before_steps", "after_steps"):
+        rows[name] = rows[name].fillna(0).astype(np.int64)
+    rows = rows.reset_index()
+    rows["chance"] = _chance(rows)
+    rows.insert(len(KEYS), "status", _status(rows, threshold, rows.pop("unlike").to_numpy(bool)))
+    rows["shapes"] = rows["shapes"].where(rows["shapes"] != "", None)
+    keys = pd.DataFrame({"whole": rows["what"] != "step", "size": -rows["change_ns"].abs()})
+    order = np.lexsort((rows["path"], keys["size"], keys["whole"]))
+    return rows.iloc[order].reset_index(drop=True), own
+
+
+def _block(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    sides = [medians(times).reindex(range(len(pairs.keys))) for times in pairs.times]
+    rows = pd.concat([side.add_prefix(f"{name}_") for name, side in zip(_SIDES, sides, strict=True)], axis=1)
+    rows = rows.set_index(pd.MultiIndex.from_frame(pairs.keys))
+    rows["change_ns"] = rows["after_ns"].fillna(0) - rows["before_ns"].fillna(0)
+    rows["change"] = (rows["change_ns"] / rows["before_ns"]).where(rows["before_ns"] > 0)
+    own = _own(pairs, kernels)
+    rows["own_change_ns"] = own["change_ns"].groupby(level=KEYS).sum()
+    rows["own_change_ns"] = rows["own_change_ns"].fillna(0.0)
+    return rows.assign(unlike=pairs.unlike), own
+
+
+def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series[bool]:
+    return rows["change_ns"].abs() > threshold * rows["before_ns"]
+
+
+def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
+    real = _moved(rows, threshold) & _is_real(rows)
+    conditions = [
+        rows["before_ns"].isna(),
+        rows["after_ns"].isna(),
+        unlike,
+        real & (rows["change_ns"] > 0),
+        real & (rows["change_ns"] < 0),
+    ]
+    names = ["added", "gone", "unlike", "slower", "faster"]
+    return [*np.select([np.asarray(condition) for condition in conditions], names, "same").tolist()]
+
+
+def _chance(rows: pd.DataFrame) -> Floats:
+    """Probability that equal runs differ as much, with or without the change common to all modules (clocks)."""
+    sides = [pd.DataFrame({name: rows.pop(f"{side}_{name}") for name in OF_MEANS}) for side in _SIDES]
+    modules = rows["what"] == "module"
+    common = (sides[1]["trimmed_ns"] / sides[0]["trimmed_ns"])[modules].replace([0.0, np.inf], np.nan).median()
+    alone, beside = chance_of(sides), chance_of(sides, 1.0 if math.isnan(common) else common)
+    return np.where(modules, np.minimum(1.0, 2 * np.minimum(alone, beside)), alone)
+
+
+def _is_real(rows: pd.DataFrame) -> Flags:
+    """Which rows changed by more than chance: whole steps are judged apart from the many modules."""
+    chance, modules = rows["chance"].to_numpy(np.float64), (rows["what"] == "module").to_numpy(bool)
+    # Single steps have no spread.
+    single = (rows[["before_steps", "after_steps"]] == 1).all(axis=1) & rows["before_low_ns"].notna()
+    found = np.array(single & rows["after_low_ns"].notna(), bool)
+    # What takes more time counts for more, else many small modules would hide a change of a large one.
+    weight = np.maximum(share_of_time(rows).to_numpy(np.float64), _LEAST_WEIGHT)
+    for family in (~modules, modules):
+        found[family] |= discoveries(chance[family], weight[family], _FALSE_DISCOVERIES)
+    return found
+
+
+def _own(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> pd.DataFrame:
+    """The kernels of each thing itself by name: means per step, with the same weights of cells on both sides."""
+    sides = []
+    cells = pd.MultiIndex.from_frame(pairs.cells)
+    for name, weight, of_side in zip(("before", "after"), pairs.share, kernels, strict=True):
+        own = of_side.join(pd.Series(weight, cells, name="share").dropna(), how="inner")
+        for value in ("kernels", "ns"):
+            own[f"{name}_{value}"] = own[value] * own["share"]
+        own = own.set_index("name", append=True)[[f"{name}_kernels", f"{name}_ns"]]
+        sides.append(own.groupby(level=[*KEYS, "name"]).sum())
+    both = sides[0].join(sides[1], how="outer").fillna(0.0)
+    both["change_ns"] = both["after_ns"] - both["before_ns"]
+    return both
+
+
+def _changed_kernels(own: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    changed = rows.loc[rows["status"] != "same", KEYS].assign(shapes=rows["shapes"].fillna(""))
+    kernels = own[(own["change_ns"] != 0) | (own["before_kernels"] != own["after_kernels"])]
+    kernels = kernels.reset_index().merge(changed, on=KEYS)
+    kernels["shapes"] = kernels["shapes"].where(kernels["shapes"] != "", None)
+    order = np.argsort(-kernels["change_ns"].abs().to_numpy(), kind="stable")
+    return kernels.iloc[order].reset_index(drop=True)
+
+
+def undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
+    """Notes on what cannot be decided: changes without a spread, steps without a counterpart, and too few steps."""
+    notes = []
+    if single := int((_alone(rows) & rows["status"].isin(("slower", "faster"))).sum()):
+        notes.append(
+            f"{single} of the changes were seen in a single step of one run, so their spread is unknown: --fail-over "
+            "ignores them. --ignore-shapes compares modules over all steps of one kind and size."
+        )
+    if unlike := int((rows["status"] == "unlike").sum()):
+        notes.append(
+            f"{unlike} of {len(rows)} rows have no steps of the same kind and size in both runs and are not compared."
+        )
+    few_steps = rows[["before_steps", "after_steps"]].min(axis=1) < _FEW_STEPS
+    few_steps |= rows[["before_low_ns", "after_low_ns"]].isna().any(axis=1)
+    both = rows["before_ns"].notna() & rows["after_ns"].notna()
+    if few := int((both & few_steps & _moved(rows, threshold) & (rows["status"] == "same")).sum()):
+        share = f"{threshold:.2%}".rstrip("0%").rstrip(".")
+        notes.append(
+            f"{few} of {len(rows)} rows moved by more than {share} %, but have fewer than {_FEW_STEPS} steps in one "
+            f"run (or of one size): too few to tell a change from noise, so they count as same. Record {_FEW_STEPS} "
+            "steps or more."
+        )
+    return notes
+
+
+def of_compiled(runs: Sequence[Run], *, shapes: bool) -> list[str]:
+    """Notes on runs of compiled graphs: what is not distinguished, and how sure it is which module the work is of."""
+    compiled, weighted = [run.work.in_compiled_graphs for run in runs], False
+    notes = []
+    if any(compiled) and shapes:
+        notes.append(
+            "Modules inside compiled graphs record no shapes, so modules are compared over all shapes, as with "
+            "--ignore-shapes."
+        )
+    for name, run in zip(("first", "second"), runs, strict=True):
+        time = certainty_of_work(run.dataset) if run.work.in_compiled_graphs else {}
+        if whole := sum(time.values()):
+            parts = [f"{spent / whole:.1%} {kind}" for kind, spent in time.items() if spent]
+            notes.append(f"Attributed time of the {name} run: {', '.join(parts)}.".replace("%", " %"))
+            weighted |= time["weighted"] > 0
+    if weighted:
+        notes.append(
+            "Weighted kernels are fused: the time of each is divided between the modules that it serves, and it counts "
+            "as a kernel of the first of them."
+        )
+    return notes
+
+
+def without_steps(with_steps: list[bool]) -> str:
+    """A note on which run has no steps."""
+    names = {(False, True): "The first run has no steps", (True, False): "The second run has no steps"}
+    problem = names.get((with_steps[0], with_steps[1]), "Neither run has steps")
+    return f"{problem}: totals are compared, and their spread is unknown."
+
+
+def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
+    """Notes on each run: work that is not compared by module, and few steps."""
+    notes = []
+    for name, side in (("first", before), ("second", after)):
+        if side.between is not None and (between := int(side.between.ns.sum())):
+            notes.append(f"The {name} run has {duration(between)} of work between steps, under (between steps).")
+        if side.outside_ns:
+            notes.append(
+                f"The {name} run has {duration(side.outside_ns)} of work launched before the first step of its "
+                "process; it is ignored."
+            )
+        if side.steps < _FEW_STEPS:
+            steps = f"{side.steps} {'step' if side.steps == 1 else 'steps'}"
+            notes.append(f"The {name} run has {steps}, too few to know its spread well; record {_FEW_STEPS} or more.")
+    return notes
+
+
+def of_mix(mix: Mix) -> list[str]:
+    """Notes on which steps were compared, and on how their mix changed."""
+    if not mix.several:
+        return []
+    before, after = (_percent(share) for share in mix.covered)
+    notes = [
+        f"Only steps of the same kind and size{_PLACE if mix.places else ''} are compared: "
+        f"{before} of the time in steps of the first run, {after} of the second."
+    ]
+    if mix.changed:
+        named = "; ".join(
+            f"{name}: {_percent(share)} of the steps before, {_percent(later)} after"
+            for name, share, later in mix.changed[:_MOST_NAMED]
+        )
+        more = len(mix.changed) - _MOST_NAMED
+        rest = f"; and {more:,} more" if more > 0 else ""
+        notes.append(f"The mix of steps changed, which does not count as a change of speed: {named}{rest}.")
+    return notes
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")

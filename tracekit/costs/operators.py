@@ -1,0 +1,260 @@
+"""FLOPs and bytes of operators that PyTorch recorded."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.aggregates.weighted_kernels import kernels, report_codes
+from tracekit.arrays.codes import labels, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import agreed, grouped, sums
+from tracekit.arrays.intervals import depths, nesting_order, one_axis, parents, subtree_ends
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.costs.own_work import CPU_ATTENTION, NONE, OwnWork, Together, harmless, returned_any
+from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.flops.operators import Operator, operator
+from tracekit.flops.tensors import MULTIPLIED
+from tracekit.markers.torch_texts import COMPLETE, COUNTING_FIELDS
+
+
+class Marked(NamedTuple):
+    """Calls (rows of their table) and operators (places in ``kinds``) of all threads in pre-order; -1 is none."""
+
+    parent: Rows
+    operator: Rows
+    call: Rows
+    range_id: Ints
+    kinds: list[Operator | None]
+
+    def those(self, name: str) -> Flags:
+        """Of which operators something holds."""
+        flags = np.array([kind is not None and getattr(kind, name) for kind in self.kinds])
+        return np.asarray(flags[self.operator])
+
+
+class Stopped(NamedTuple):
+    """Products that were never computed, and those of which it is not known."""
+
+    never: Rows
+    unclear: Rows
+
+
+def stopped_products(
+    marked: Marked, outermost: Flags, calls: pa.Table, owner: Rows, launches: pa.Table, work: OwnWork
+) -> Stopped:
+    """The products in which a recomputation stopped, or may have; ``launches`` are of all device work.
+
+    Where no call of a module records what it returned, it may have stopped in the last one. It did if this product has
+    nothing of the recomputation's work on a device. ``outermost`` are operators whose FLOPs are registered.
+    """
+    returned_nothing, tell_nothing = _cut_short(calls, owner, work.together)
+    never = _last_products(marked, outermost, returned_nothing)
+    if not tell_nothing.any():
+        return Stopped(never, never[:0])
+    end = subtree_ends(marked.parent, depths(marked.parent))
+    last = _last_recomputed(marked, tell_nothing)
+    # For the end of each of these calls its beginning.
+    begin = np.full(end.size + 1, end.size, dtype=np.int64)
+    begin[end[last]] = last
+    ends_it = np.zeros(calls.num_rows + 1, dtype=bool)
+    ends_it[marked.call[begin[end] <= np.arange(end.size)]] = True
+    products = _last_products(marked, outermost, ends_it[:-1])
+    launched = integers(launches, "range_id")[~labels(launches, "kind").among("cpu_op")]
+    before = np.append(0, np.cumsum((marked.range_id >= 0) & np.isin(marked.range_id, launched)))
+    inside, around = (before[end[products]] - before[rows] > 0 for rows in (products, begin[end[products]]))
+    return Stopped(np.concatenate((never, products[around & ~inside])), products[~around])
+
+
+def _cut_short(calls: pa.Table, owner: Rows, known: Together) -> tuple[Flags, Flags]:
+    """Recomputed calls that returned no tensors though others of the module did; those of which no call records any."""
+    again = labels(calls, "phase").among("recompute")
+    returned = returned_any(calls.column("outputs"))
+    return again & ~returned & known.returned[owner], again & ~known.known_outputs[owner]
+
+
+def _last_recomputed(marked: Marked, again: Flags) -> Rows:
+    rows = np.flatnonzero(np.append(again, [False])[marked.call] & (marked.parent >= 0))
+    rows = rows[(marked.operator[marked.parent[rows]] >= 0) & ~marked.those("never_stops")[marked.parent[rows]]][::-1]
+    _, first = np.unique(marked.parent[rows], return_index=True)
+    return rows[first]
+
+
+def _last_products(marked: Marked, outermost: Flags, cut_short: Flags) -> Rows:
+    calls = np.flatnonzero(np.append(cut_short, [False])[marked.call])
+    if not calls.size:
+        return calls
+    last = subtree_ends(marked.parent, depths(marked.parent))[calls] - 1
+    saves_first, of_torch = marked.those("saves_first"), marked.those("of_torch")
+    product = np.full(last.size, -1, dtype=np.int64)
+    while (inside := marked.operator[last] >= 0).any():
+        product = np.where(inside & outermost[last] & saves_first[last], last, product)
+        product = np.where(inside & ~of_torch[last], -1, product)
+        last = np.where(inside, marked.parent[last], last)
+    # Else it ended in a call inside that returned something.
+    return np.asarray(product[(product >= 0) & (last == calls)])
+
+
+_LARGEST = 2.0**62
+_LAUNCHES = ["range_id", "capture_range_id", "kind", "name", "collective"]
+
+
+class OperatorFlops(NamedTuple):
+    """For each call whether it has operators, their FLOPs, and their dtype's place in ``MULTIPLIED``; -1 is unknown."""
+
+    any: Flags
+    flops: Ints
+    dtype: Ints
+
+
+def operator_flops(dataset: Dataset, calls: pa.Table, owner: Rows, work: OwnWork) -> OperatorFlops | None:
+    """The FLOPs of calls whose operators are marked; None if no operators are.
+
+    Of nested operators with registered FLOPs only the outermost counts, as in ``flop_counter``. The FLOPs of a call
+    are unknown if an operator in it may multiply and is not understood, if the call launched work outside operators,
+    or if none of its work was recorded. An operator that a recomputation stopped in costs nothing.
+    """
+    if (ranges := _operators(dataset.whole)) is None:
+        return None
+    distinct, code = _distinct(ranges.column("text"))
+    marked = _nested(dataset, calls, ranges, code, [*(operator(text) for text in distinct), None])
+    return _added_up(dataset, marked, calls, owner, work)
+
+
+def _operators(dataset: Dataset) -> pa.Table | None:
+    text = dataset.table("ranges", ["text"]).column("text").combine_chunks()
+    matches = np.asarray(pc.match_substring_regex(text.dictionary, COMPLETE).fill_null(fill_value=False))
+    if not matches.any():
+        return None
+    rows = np.flatnonzero(np.append(matches, [False])[np.asarray(text.indices.fill_null(-1))])
+    columns = ["range_id", "text", "pid", "tid", "start_ns", "end_ns"]
+    report = [REPORT] if dataset.reports else []
+    return dataset.table("ranges", [*columns, *report]).take(pa.array(rows))
+
+
+def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
+    column = text.combine_chunks()
+    plain = pc.replace_substring_regex(column.dictionary, COUNTING_FIELDS, "").dictionary_encode()
+    code = np.asarray(plain.indices)[np.asarray(column.indices)]
+    return plain.dictionary.to_pylist(), code
+
+
+def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows, kinds: list[Operator | None]) -> Marked:
+    keys, times = [], []
+    own = dataset.table("calls", ["pid", "tid", "start_ns", "end_ns", *([REPORT] if dataset.reports else [])])
+    for table in (own, ranges):
+        keys.append((report_codes(dataset, table), integers(table, "pid"), integers(table, "tid")))
+        times.append((integers(table, "start_ns"), integers(table, "end_ns")))
+    keyed = [np.concatenate(parts) for parts in zip(*keys, strict=True)]
+    start, end = (np.concatenate(parts) for parts in zip(*times, strict=True))
+    line = grouped(keyed).group
+    start, end = one_axis([line, line], [start, end])
+    order = nesting_order(start, end)
+    # A call is around an operator of the same extent: calls come first, and the order is stable.
+    parent, _ = parents(start[order], end[order])
+    nothing = np.full(calls.num_rows, -1, dtype=np.int64)
+    row = np.concatenate((np.arange(calls.num_rows), np.full(code.size, -1)))
+    ids = np.concatenate((nothing, integers(ranges, "range_id")))
+    return Marked(parent, np.concatenate((nothing, code))[order], row[order], ids[order], kinds)
+
+
+def _added_up(dataset: Dataset, marked: Marked, table: pa.Table, owner: Rows, work: OwnWork) -> OperatorFlops:
+    """The FLOPs of each call's operators, with the attention that fused ones have inside, except on a CPU."""
+    calls, kinds, registered = table.num_rows, marked.kinds, marked.those("registered")
+    around = _around(marked, registered)
+    outermost = registered & ~around.registered
+    inside = np.flatnonzero((marked.operator >= 0) & (around.call >= 0))
+    has_operators = np.zeros(calls, dtype=bool)
+    has_operators[around.call[inside]] = True
+    counted = inside[outermost[inside]]
+    of_call = around.call[counted]
+    every, fused = (
+        np.array([missing if kind is None else getattr(kind, name) for kind in kinds], dtype=np.int64)[marked.operator]
+        for name, missing in (("flops", -1), ("attention", 0))
+    )
+    flops, attention = every[counted], fused[counted]
+    flops[(_multiplied_inside(marked, registered, outermost, every) > every + fused)[counted]] = -1
+    launches = kernels(dataset, _LAUNCHES)
+    stopped = stopped_products(marked, outermost, table, owner, launches, work)
+    flops[np.isin(counted, stopped.never)] = 0
+    flops[np.isin(counted, stopped.unclear)] = -1
+    on_cpu = work.bits[of_call] & CPU_ATTENTION > 0
+    known = np.maximum(flops, 0) + np.where(on_cpu, 0, attention)
+    total = sums(of_call, known, calls)
+    unknown = np.bincount(of_call, known, calls) > _LARGEST
+    unknown[of_call[flops < 0]] = True
+    in_doubt = _in_doubt(marked, registered | around.registered, outermost)
+    unknown[around.call[inside[in_doubt[inside]]]] = True
+    unknown |= _launched_outside(marked, work, launches)
+    unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.together.recorded & ~work.hidden.unseen
+    unknown |= (total > 0) & unrecorded
+    dtype = agreed(of_call[flops > 0], _dtypes(kinds)[marked.operator[counted[flops > 0]]], calls)
+    return OperatorFlops(has_operators, np.where(has_operators & ~unknown, total, -1), dtype)
+
+
+def _dtypes(kinds: list[Operator | None]) -> Ints:
+    words = [kind.dtype if kind is not None else None for kind in kinds]
+    return np.array([MULTIPLIED.index(word) if word in MULTIPLIED else -1 for word in words], dtype=np.int64)
+
+
+def _multiplied_inside(marked: Marked, registered: Flags, outermost: Flags, flops: Ints) -> Ints:
+    """For each of the outermost registered operators, the FLOPs of the innermost in it.
+
+    They are more than its own where its sizes are those of one sample, under ``torch.vmap``.
+    """
+    inside = np.flatnonzero(registered & ~outermost & ~_contain(marked.parent, registered))
+    top = marked.parent[inside]
+    while not (reached := outermost[top]).all():
+        top = np.where(reached, top, marked.parent[top])
+    return sums(top, np.maximum(flops[inside], 0), flops.size)
+
+
+def _in_doubt(marked: Marked, in_registered: Flags, outermost: Flags) -> Flags:
+    """Which operators may multiply, without being, being in, or containing one whose FLOPs are registered."""
+    may_multiply = (marked.operator >= 0) & ~marked.those("harmless")
+    return np.asarray(may_multiply & ~in_registered & ~_contain(marked.parent, outermost))
+
+
+class _Around(NamedTuple):
+    """For each range its innermost call, and whether a registered operator lies between the two."""
+
+    call: Rows
+    registered: Flags
+
+
+def _around(marked: Marked, registered: Flags) -> _Around:
+    call = np.append(marked.call, -1)
+    is_call = np.append(marked.operator < 0, [True])
+    is_call[-1] = True
+    up = np.append(marked.parent, -1)
+    met = np.append(registered, [False])[up] & ~is_call[up]
+    while not is_call[up].all():
+        met |= met[up] & ~is_call[up]
+        up = np.where(is_call[up], up, up[up])
+    return _Around(call[up][:-1], met[:-1])
+
+
+def _contain(parent: Rows, rows: Flags) -> Flags:
+    contain = np.zeros(parent.size + 1, dtype=bool)
+    ahead = np.unique(parent[np.flatnonzero(rows)])
+    while (ahead := ahead[(ahead >= 0) & ~contain[ahead]]).size:
+        contain[ahead] = True
+        ahead = np.unique(parent[ahead])
+    return contain[:-1]
+
+
+def _launched_outside(marked: Marked, work: OwnWork, launches: pa.Table) -> Flags:
+    """Which calls launched work that may multiply outside all operators.
+
+    Operators of a CPU run do not count: they are the work, and some have names that wrap around others.
+    """
+    launched_outside = np.zeros(work.bits.size, dtype=bool)
+    operators = marked.range_id[marked.operator >= 0]
+    # Replayed work was launched during its graph capture.
+    launched = integers(launches, "capture_range_id")
+    launched = np.where(launched < 0, integers(launches, "range_id"), launched)
+    outside = (positions(launched, operators) < 0) & (work.call >= 0) & ~harmless(launches)
+    outside &= ~labels(launches, "kind").among("cpu_op")
+    launched_outside[work.call[outside]] = True
+    return launched_outside

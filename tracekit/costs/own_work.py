@@ -1,0 +1,411 @@
+"""FLOPs and bytes of the calls that do work of their own."""
+
+import re
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.aggregates.nodes import hierarchy_keys
+from tracekit.aggregates.subtrees import Hierarchy
+from tracekit.aggregates.weighted_kernels import from_graph, kernels, report_codes
+from tracekit.arrays.codes import labels, lookup, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts, distinct, grouped, maxima, minima, mixed, sums
+from tracekit.arrays.intervals import by_level, depths
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.causes import GRAPH_UPDATED
+from tracekit.costs.compiled import is_compiled
+from tracekit.dataset.opening import Dataset
+from tracekit.flops.kernels import Kind, kind_of, operator_kind
+from tracekit.markers.base import RANGES
+
+_WORK = ["call_id", "module_id", "method", "dur_ns", "range_id", "graph_id", "graph_node_id"]
+_UNATTRIBUTED = ["module_id", "method", "range_id", "graph_id", "graph_node_id"]
+
+
+class Together(NamedTuple):
+    """What the calls of a dataset, or of a subtree of one, record together.
+
+    Attributes:
+        recorded: Whether the whole dataset has any work.
+        updated: Whether graphs were replayed after they had been updated.
+        replays_unplaced: Whether replayed work could not be attributed, or to no single call, as where ranges are rows.
+        loses_work: Which modules launched work that no call of them is known for; and a last one for no module.
+        shared: Which modules have replayed work of which the single call is not known; and so on, with a last one.
+        returned: Of which modules any call returned tensors.
+        known_outputs: Of which modules any call records what it returned.
+    """
+
+    recorded: bool
+    updated: bool
+    replays_unplaced: bool
+    loses_work: Flags
+    shared: Flags
+    returned: Flags
+    known_outputs: Flags
+
+
+def of_tables(
+    dataset: Dataset, modules: Hierarchy, calls: pa.Table, unattributed: pa.Table, shared: pa.Table
+) -> Together:
+    """What calls record together, with :func:`unattributed_work` and :func:`shared_work` of their dataset."""
+    outputs, owner = calls.column("outputs"), modules.rows(calls)
+    return Together(
+        recorded=dataset.manifest["rows"]["kernels"] > 0,
+        updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
+        replays_unplaced=bool(from_graph(unattributed).any())
+        or shared.num_rows > 0
+        or RANGES in hierarchy_keys(dataset),
+        loses_work=_loses_work(dataset, modules, unattributed, shared),
+        shared=_marked(modules, modules.rows(shared)),
+        returned=_marked(modules, owner[returned_any(outputs)]),
+        known_outputs=_marked(modules, owner[np.asarray(outputs.is_valid())]),
+    )
+
+
+def _marked(modules: Hierarchy, rows: Rows) -> Flags:
+    marked = np.zeros(len(modules.path) + 1, dtype=bool)
+    marked[rows] = True
+    return marked
+
+
+def returned_any(outputs: pa.ChunkedArray) -> Flags:
+    """Which calls returned tensors, by their outputs."""
+    return np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
+
+
+def calls_together(parts: Sequence[Dataset], modules: Hierarchy) -> Together:
+    """What the calls of several reports record together, with one report in memory at a time."""
+    return reduce(_both, (_of_report(part, modules) for part in parts))
+
+
+def _of_report(part: Dataset, modules: Hierarchy) -> Together:
+    work, calls = part.table("kernels", _WORK), part.table("calls", ["module_id", "outputs"])
+    return of_tables(part, modules, calls, unattributed_work(part, work), shared_work(work))
+
+
+def _both(one: Together, other: Together) -> Together:
+    return Together(
+        recorded=one.recorded or other.recorded,
+        updated=one.updated or other.updated,
+        replays_unplaced=one.replays_unplaced or other.replays_unplaced,
+        loses_work=one.loses_work | other.loses_work,
+        shared=one.shared | other.shared,
+        returned=one.returned | other.returned,
+        known_outputs=one.known_outputs | other.known_outputs,
+    )
+
+
+def unattributed_work(dataset: Dataset, work: pa.Table) -> pa.Table:
+    """The work without a module, which the tables of a subtree do not have, and replays known only as a whole."""
+    whole = work if dataset.root is None else dataset.whole.table("kernels", _UNATTRIBUTED)
+    rows = np.flatnonzero((integers(whole, "module_id") < 0) | _as_a_whole(whole))
+    return whole.select(_UNATTRIBUTED).take(pa.array(rows))
+
+
+def shared_work(work: pa.Table) -> pa.Table:
+    """Replayed work of which the module is known, but not from which of several calls its graph was captured."""
+    by_node = labels(work, "method").among("graph_node", "graph_order")
+    rows = np.flatnonzero(by_node & (integers(work, "call_id") < 0) & (integers(work, "module_id") >= 0))
+    return work.select(["module_id", "dur_ns"]).take(pa.array(rows))
+
+
+def _loses_work(dataset: Dataset, modules: Hierarchy, unattributed: pa.Table, shared: pa.Table) -> Flags:
+    loses = _marked(modules, modules.rows(shared))
+    ids = integers(unattributed, "range_id")
+    if (ids >= 0).any():
+        ranges = dataset.table("ranges", ["range_id", "module_id"])
+        rows = np.flatnonzero(np.isin(integers(ranges, "range_id"), ids))
+        loses[modules.rows(ranges.take(pa.array(rows)))] = True
+    loses[-1] = False
+    return loses
+
+
+_CALLS = ["call_id", "parent_call_id", "module_id", "phase"]
+
+
+class Hidden(NamedTuple):
+    """What graphs traced as a whole hide of the calls of a dataset, or of a subtree of one.
+
+    Attributes:
+        inside: Which calls ran in such graphs, holders included.
+        runs: How often each of these ran in graphs, -1 where unknown.
+        holder: For each call inside, the call that holds its graphs; -1 for others, and where it is not in the subtree.
+        holder_module: The ``module_id`` of that holder, in the subtree or not; -1 for other calls.
+    """
+
+    holds: Flags
+    inside: Flags
+    below: Flags
+    runs: Ints
+    time_ns: Ints
+    holder: Rows
+    holder_module: Ints
+
+    @property
+    def unseen(self) -> Flags:
+        """Calls of which not all own work is recorded."""
+        return self.holds | self.inside
+
+    def mixed(self, modules: Hierarchy, owner: Rows) -> tuple[Flags, Flags]:
+        """For which modules, by themselves and with all below, time and FLOPs are not those of the same work."""
+        own = np.zeros(len(modules.path), dtype=bool)
+        own[owner[self.unseen]] = True
+        pairs = np.unique(np.stack((owner, modules.rows_of(self.holder_module)))[:, self.below], axis=1).T.tolist()
+        subtree = np.zeros(own.size, dtype=bool)
+        for module, other in [*pairs, *(pair[::-1] for pair in pairs)]:
+            _mark_up_to(subtree, modules, module, other)
+        return own, subtree
+
+
+def _mark_up_to(marked: Flags, modules: Hierarchy, module: int, other: int) -> None:
+    while module >= 0 and not module <= other < modules.end[module]:
+        marked[module] = True
+        module = int(modules.parent[module])
+
+
+def is_whole_graph(table: pa.Table) -> Flags:
+    """Which kernels are graphs traced as a whole, or parts of a graph that is known as a whole only."""
+    return labels(table, "kind").among("graph") | _as_a_whole(table)
+
+
+def _as_a_whole(table: pa.Table) -> Flags:
+    return labels(table, "method").among("graph_launch")
+
+
+def hidden(dataset: Dataset, calls: pa.Table, work: pa.Table) -> Hidden:
+    """What graphs traced as a whole hide of the calls of a dataset, or of a subtree of one."""
+    if dataset.root is not None:
+        work = dataset.whole.table("kernels", ["call_id", "kind", "method", "dur_ns"])
+    owners = work.column("call_id").filter(is_whole_graph(work)).drop_null()
+    if not len(owners):
+        return _nothing(calls.num_rows)
+    everything = calls if dataset.root is None else dataset.whole.table("calls", _CALLS)
+    answer = _of_all(everything, work)
+    if dataset.root is None:
+        return answer
+    rows = positions(integers(calls, "call_id"), integers(everything, "call_id"))
+    holder = lookup(integers(everything, "call_id"), answer.holder[rows])
+    return Hidden(
+        holds=answer.holds[rows],
+        inside=answer.inside[rows],
+        below=answer.below[rows],
+        runs=answer.runs[rows],
+        time_ns=answer.time_ns[rows],
+        holder=positions(holder, integers(calls, "call_id")),
+        holder_module=answer.holder_module[rows],
+    )
+
+
+def _nothing(calls: int) -> Hidden:
+    none, zero, no_call = np.zeros(calls, bool), np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
+    return Hidden(none, none, none, zero, zero, no_call, no_call)
+
+
+def _of_all(calls: pa.Table, work: pa.Table) -> Hidden:
+    ids, in_graph_capture = integers(calls, "call_id"), labels(calls, "phase").among("capture")
+    rows = np.flatnonzero(is_whole_graph(work))
+    owner = positions(integers(work, "call_id")[rows], ids)
+    replays = counts(owner, ids.size)
+    around = _nearest(positions(integers(calls, "parent_call_id"), ids), replays > 0)
+    inside = in_graph_capture & (around >= 0)
+    holder = np.where(inside, around, -1)
+    # Calls of several graph captures may lie below a holder that is in none itself.
+    runs = np.where(lookup(in_graph_capture, holder, missing=0), lookup(replays, holder), -1)
+    return Hidden(
+        holds=replays > 0,
+        inside=inside,
+        below=inside & (holder != np.arange(ids.size)),
+        runs=np.where(inside, runs, 0),
+        time_ns=sums(owner, integers(work, "dur_ns")[rows], ids.size),
+        holder=holder,
+        holder_module=lookup(integers(calls, "module_id").astype(np.int64), holder),
+    )
+
+
+def _nearest(parent: Rows, marked: Flags) -> Rows:
+    nearest = np.where(marked, np.arange(marked.size), -1)
+    for level in by_level(depths(parent))[1:]:
+        rows = level[nearest[level] < 0]
+        nearest[rows] = nearest[parent[rows]]
+    return nearest
+
+
+#: What the own work of a call contains, as bits.
+(NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR, COMPILED) = (1 << bit for bit in range(8))
+#: Work of torch.compile around a graph whose kernels are recorded: it checks, and calls it.
+_AROUND_GRAPHS = re.compile(
+    r"TorchDynamo .*|Torch-Compiled Region: .*|Pregraph bytecode|AOTDispatcher .*|## Call CompiledFxGraph .*"
+    r"|(autograd::engine::evaluate_function: )?CompiledFunction(Backward)?"
+)
+_HARMLESS_KINDS = ("memcpy", "memset")
+_MANY = np.iinfo(np.int64).max
+_COLUMNS = [*_WORK, "kind", "name", "collective"]
+#: Those of work in graph captures.
+_REPLAYED = ["method", "original_graph_node_id", "pid", "tid", "launch_start_ns"]
+
+
+class OwnWork(NamedTuple):
+    """The work of calls.
+
+    Attributes:
+        call: The call of each piece of device work, or -1; that of a graph traced as a whole is in ``hidden``, and that
+            of compiled graphs is their modules' own.
+        bits: What the own work of each call contains; ``COMPILED`` if it also holds work of compiled graphs.
+        example: The name, among ``names``, of a piece of each call's work that may multiply matrices, or -1.
+        runs: How often each call ran, -1 where unknown.
+    """
+
+    call: Rows
+    bits: Ints
+    example: Rows
+    names: list[str]
+    runs: Ints
+    hidden: Hidden
+    shared: pa.Table
+    together: Together
+
+
+def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Together | None) -> OwnWork:
+    """The work of calls of a report; ``known`` is what those of all reports record, None if there are no others."""
+    table = kernels(dataset, _COLUMNS)
+    call = positions(integers(table, "call_id"), integers(calls, "call_id"))
+    call[is_whole_graph(table)] = -1
+    unseen = hidden(dataset, calls, table)
+    around, compiled = call, is_compiled(table)
+    call = np.where(compiled, -1, around)
+    owned = np.flatnonzero(call >= 0)
+    of_work = bits_of_names(table)
+    holds = np.zeros(calls.num_rows + 1, dtype=bool)
+    holds[around[compiled & (around >= 0)]] = True
+    names = labels(table, "name")
+    of_work[holds[around] & names.among(*filter(_AROUND_GRAPHS.fullmatch, names.words))] = 0
+    bits = np.full(calls.num_rows, NONE, dtype=np.int64)
+    bits[call[owned]] = 0
+    np.bitwise_or.at(bits, call[owned], of_work[owned])
+    bits[holds[:-1]] |= COMPILED
+    example = np.full(calls.num_rows, -1, dtype=np.int64)
+    for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one with a name that shows a product
+        rows = owned[of_work[owned] & bit > 0][::-1]
+        example[call[rows]] = names.code[rows]
+    shared = shared_work(table)
+    if known is None:
+        known = of_tables(dataset, modules, calls, unattributed_work(dataset, table), shared)
+    return OwnWork(
+        call=call,
+        bits=bits,
+        example=example,
+        names=names.words,
+        runs=_runs(dataset, calls, modules.rows(calls), table, around, (unseen, known)),
+        hidden=unseen,
+        shared=shared,
+        together=known,
+    )
+
+
+def harmless(table: pa.Table) -> Flags:
+    """Which pieces certainly multiply no matrices."""
+    return np.asarray(bits_of_names(table) & UNLISTED == 0)
+
+
+def bits_of_names(table: pa.Table) -> Ints:
+    """The bits of each kernel by its kind and name, 0 of collectives; every pair is looked at once."""
+    kinds, names = labels(table, "kind"), labels(table, "name")
+    pairs, pair = distinct((kinds.code + 1) * (len(names.words) + 1) + names.code + 1)
+    kind, name = np.divmod(pairs, len(names.words) + 1)
+    texts = zip(kinds.named(kind - 1), names.named(name - 1), strict=True)
+    of_pairs = np.array([_bits(kind, name or "") for kind, name in texts], dtype=np.int64)
+    return np.where(np.asarray(table.column("collective").is_valid()), 0, of_pairs[pair])
+
+
+def _bits(kind: str | None, name: str) -> int:
+    if kind in _HARMLESS_KINDS:
+        return 0
+    known = operator_kind(name) if kind == "cpu_op" else kind_of(name) if kind == "kernel" else None
+    properties = known or Kind(harmless=False, product=False)
+    bits = {
+        UNLISTED: not properties.harmless,
+        PRODUCT: properties.product,
+        CPU_ATTENTION: properties.cpu_attention,
+        TENSOR_FLOAT: properties.tensor_float,
+        SINGLE: properties.single,
+        UNLIKE_LINEAR: properties.unlike_linear,
+    }
+    return sum(bit for bit, is_so in bits.items() if is_so)
+
+
+def _runs(
+    dataset: Dataset, calls: pa.Table, owner: Rows, table: pa.Table, call: Rows, hidden: tuple[Hidden, Together]
+) -> Ints:
+    """How often each call ran: once, or in a graph capture as often as the graph was replayed."""
+    unseen, known = hidden
+    in_graph_capture = labels(calls, "phase").among("capture")
+    runs = np.ones(in_graph_capture.size, dtype=np.int64)
+    if not in_graph_capture.any():
+        return runs
+    again = np.flatnonzero(np.append(in_graph_capture, False)[call] & from_graph(table))
+    least, most = _replays(dataset, call, again, in_graph_capture.size)
+    # What ran both by node and in a graph traced as a whole did not run equally often.
+    least[unseen.inside] = np.where(most[unseen.inside] > 0, 0, unseen.runs[unseen.inside])
+    most[unseen.inside] = np.maximum(most[unseen.inside], np.abs(unseen.runs[unseen.inside]))
+    parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    _from_below(parent, in_graph_capture, least, most)
+    never = most == 0
+    if known.replays_unplaced:
+        never[:] = False  # its replays may be among the work that could not be attributed, or to no single call
+    replays = np.where(never, 0, np.where((least == most) & (most > 0), most, -1))
+    replays[known.shared[owner]] = -1
+    if known.updated:
+        replays[:] = -1
+    return np.where(in_graph_capture, replays, runs)
+
+
+def _replays(dataset: Dataset, call: Rows, again: Rows, calls: int) -> tuple[Ints, Ints]:
+    """The least and the largest number of replays of a node of each call.
+
+    If the original node is recorded, the work of its copies counts as its replays. If calls are known only by the order
+    of launches, copies cannot be distinguished: then a call ran once in each launch of its graph, provided that every
+    launch did as much of its work.
+    """
+    table = kernels(dataset, _REPLAYED)
+    node = integers(table, "original_graph_node_id")[again]
+    by_order = labels(table, "method").among("graph_order")[again] | (node < 0)
+    by_node = _counted(call[again[~by_order]], (node[~by_order],))
+    least = np.minimum(minima(by_node.call, by_node.rows, calls), _MANY)
+    most = np.maximum(maxima(by_node.call, by_node.rows, calls), 0)
+    rows = again[by_order]
+    if rows.size:
+        launch = [integers(table, name)[rows] for name in ("pid", "tid", "launch_start_ns")]
+        by_launch = _counted(call[rows], (report_codes(dataset, table)[rows], *launch))
+        uneven = mixed(by_launch.call, by_launch.rows, calls)
+        np.minimum.at(least, by_launch.call, np.where(uneven[by_launch.call], 0, by_launch.pairs))
+        np.maximum.at(most, by_launch.call, by_launch.pairs)
+    return least, most
+
+
+class _Counted(NamedTuple):
+    """Distinct pairs of a call and keys: the call, the rows of the pair, and the pairs of the call."""
+
+    call: Rows
+    rows: Ints
+    pairs: Ints
+
+
+def _counted(call: Rows, keys: tuple[Ints, ...]) -> _Counted:
+    group, first = grouped((call, *keys))
+    of_pair = call[first]
+    pairs = counts(of_pair, int(of_pair.max(initial=-1)) + 1)
+    return _Counted(of_pair, counts(group, first.size), pairs[of_pair])
+
+
+def _from_below(parent: Rows, in_graph_capture: Flags, least: Ints, most: Ints) -> None:
+    idle = in_graph_capture & (most == 0)
+    for rows in reversed(by_level(depths(parent))):
+        passed = rows[(parent[rows] >= 0) & (most[rows] > 0)]
+        passed = passed[idle[parent[passed]]]
+        np.minimum.at(least, parent[passed], least[passed])
+        np.maximum.at(most, parent[passed], most[passed])

@@ -1,0 +1,1 @@
+"""What ranks do together: ``collectives``, ``clocks`` on one axis, ``meetings``, ``communication``."""

@@ -1,0 +1,1 @@
+"""The wall clock of steps: how it divides (``budget``), what changes it (``whatif``, ``findings``)."""

@@ -1,0 +1,190 @@
+"""Where wall-clock time can be saved: families of findings.
+
+Each family of findings looks in the tables for what may cost time; the model of the step
+(:mod:`tracekit.steptime.whatif`) then computes what mending it would save at the most. What is hidden behind other work
+saves nothing and is not listed, and what mends the host saves no more than the time in which the device idles.
+
+To add a family, write a function in the file of what it looks at (``host``, ``device``, ``copies``, ``ranks``) that
+gives candidates, add it to ``FAMILIES`` and its text to ``advice``, and a program with the fault and without it to the
+tests.
+"""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracekit.arrays.codes import labels
+from tracekit.arrays.columns import integers
+from tracekit.arrays.types import Columns
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import UsageError, did_you_mean
+from tracekit.steptime import budget
+from tracekit.steptime.findings import copies, device, host, ranks
+from tracekit.steptime.findings.advice import advice, recorded_stacks, time_text
+from tracekit.steptime.findings.rows import WORKS, Candidate, Family, StepRows
+from tracekit.steptime.findings.sample import sampled
+
+FAMILIES: tuple[Family, ...] = (
+    Family("host_wait", host.waits, mends_host=True),
+    Family("launch_bound", host.launch_bound, mends_host=True),
+    Family("data_loading", host.data_loading, mends_host=True),
+    Family("host_code", host.host_code, mends_host=True),
+    Family("pageable_copy", copies.pageable),
+    Family("repeated_copy", copies.repeated),
+    Family("elementwise_chain", device.elementwise_chain),
+    Family("exposed_communication", ranks.exposed),
+    Family("straggler", ranks.straggler),
+    Family("unlike_layers", device.unlike_layers),
+    Family("allocation", host.allocation, mends_host=True),
+    Family("recompilation", host.recompilation, mends_host=True),
+    Family("garbage_collection", host.garbage_collection, mends_host=True),
+    Family("clock_drop", device.clock_drop),
+    Family("shared_gpu", device.shared_gpu, mends_host=True),
+    Family("below_roof", device.below_roof),
+)
+#: What is said beside findings: of the recorder, before them, and of idle time that none of them explains, after them.
+RECORDER, UNEXPLAINED = NOTES = ("recorder", "unexplained")
+#: Findings that would save a smaller share of the median step are not listed.
+_LEAST_SHARE = 0.01
+#: By which share of a saving the model may err, as delays of single launches vary: the bound is so much larger.
+_ERROR = 0.03
+#: Candidates that stand instead of others must save so many times as much; notes are made where the device idles for
+#: such a share of the step, with kinds that have such a share of that.
+_CLEARLY, _IDLE_SHARE, _LEAST_KIND = 1.2, 0.05, 0.05
+#: How many candidates of a family the model is asked about; how many of all families, given how many calls and pieces
+#: of work it plays each time, are asked about at least.
+_MOST_OF_FAMILY, _LEAST_ASKED, _MOST_PLAYED = 4, 4, 3_000_000
+
+
+def columns(dataset: Dataset) -> Columns:
+    """The columns of :func:`frame`, made without pandas."""
+    rows = [finding._asdict() for finding in findings(dataset)]
+    answer: Columns = {}
+    for name in Finding._fields:
+        answer[name] = np.empty(len(rows), _TYPES.get(name, object))
+        answer[name][:] = [row[name] for row in rows]
+    return answer
+
+
+class Finding(NamedTuple):
+    """A row of :func:`frame`."""
+
+    family: str
+    module: str | None
+    rank: int
+    saving_ns: int
+    saving_share: float
+    evidence: dict[str, Any]
+    advice: str
+
+
+_TYPES = {"rank": np.int64, "saving_ns": np.int64, "saving_share": np.float64}
+
+
+def findings(dataset: Dataset) -> list[Finding]:
+    """How much of the median step can be saved, the most first, with notes of what it is worth and what is left."""
+    if dataset.root is not None:
+        raise UsageError("findings are of whole devices; ask the whole dataset, without --path")
+    sample = sampled(dataset)
+    if not has_device_work(sample):
+        return []
+    steps = StepRows(sample)
+    least = max(1, _LEAST_SHARE * steps.step_ns)
+    found = []
+    for family, candidate in _asked(steps, least):
+        saving = candidate.saves_ns
+        if saving is None:
+            saving = steps.model.saved_ns(candidate.edit, fastest=candidate.fastest)
+        most = min(candidate.most_ns, steps.idle_ns) if family.mends_host else candidate.most_ns
+        if min(saving, most) >= least:
+            found.append(_Saving(min(round((1 + _ERROR) * saving), int(most), steps.step_ns), family, candidate))
+    found = sorted(_without_doubles(steps, found), key=lambda one: -one.ns)
+    rows = [
+        Finding(family.name, of.module, rank, ns, ns / steps.step_ns, of.evidence, of.advice)
+        for rank, (ns, family, of) in enumerate(found, 1)
+    ]
+    # Nothing on the host shortens what passes between the nodes of a graph.
+    if steps.idle_ns - steps.model.before.get("graph", 0) < _IDLE_SHARE * steps.step_ns:
+        return rows
+    recorder = [_note(steps, RECORDER, 0, advice(None, RECORDER))] if recorded_stacks(dataset) else []
+    return [*recorder, *rows, *_unexplained(steps, found)]
+
+
+class _Saving(NamedTuple):
+    """What a candidate saves at the most."""
+
+    ns: int
+    family: Family
+    candidate: Candidate
+
+
+def _without_doubles(steps: StepRows, found: list[_Saving]) -> list[_Saving]:
+    """Either candidates that stand instead of others in their modules, or these, whichever save clearly more."""
+    gone: set[int] = set()
+    for number, one in enumerate(found):
+        if one.candidate.instead:
+            others = [other for other, each in enumerate(found) if _lies_in(steps, each.candidate, one.candidate)]
+            most = max((found[other].ns for other in others), default=0)
+            gone |= {*others} if one.ns > _CLEARLY * most else {number}
+    return [one for number, one in enumerate(found) if number not in gone]
+
+
+def _lies_in(steps: StepRows, candidate: Candidate, whole: Candidate) -> bool:
+    inside = [any(row <= own < steps.modules.end[row] for row in whole.rows) for own in candidate.rows]
+    return bool(inside) and all(inside) and not candidate.instead
+
+
+def _unexplained(steps: StepRows, found: list[_Saving]) -> list[Finding]:
+    """What the device waits for where findings explain less than half of its idle time."""
+    explained = sum(one.ns for one in found if one.family.mends_host or one.family.candidates is copies.pageable)
+    if 2 * explained >= steps.idle_ns:
+        return []
+    rows, kinds = budget.overview(steps.dataset), []
+    for row in np.argsort(-rows["median_ns"], kind="stable").tolist():
+        kind, share = rows["kind"][row], rows["median_ns"][row] / steps.idle_ns
+        if kind not in WORKS and share >= _LEAST_KIND:
+            where = ", ".join(f"{name} {part:.0%}" for name, part in rows["leading"][row][:2])
+            kinds.append(f"{kind.replace('_', ' ')} {share:.0%} ({where})")
+    figures = {"idle": time_text(steps.idle_ns), "share": steps.idle_ns / steps.step_ns, "kinds": "; ".join(kinds)}
+    return [_note(steps, UNEXPLAINED, len(found) + 1, advice(None, UNEXPLAINED, **figures))]
+
+
+def _note(steps: StepRows, name: str, rank: int, text: str) -> Finding:
+    return Finding(name, None, rank, 0, 0.0, steps.evidence("steps", np.zeros(0, np.int64), "budget"), text)
+
+
+def _asked(steps: StepRows, least: float) -> list[tuple[Family, Candidate]]:
+    """The candidates that the model is asked about, each with its family: those that may save most."""
+    promising: list[tuple[Family, Candidate]] = []
+    for family in FAMILIES:
+        candidates = (candidate for candidate in family.candidates(steps) if candidate.most_ns >= least)
+        largest = nlargest(_MOST_OF_FAMILY, candidates, key=lambda one: one.most_ns)
+        promising += [(family, candidate) for candidate in largest]
+    number = max(_LEAST_ASKED, _MOST_PLAYED // max(1, steps.work.start.size + steps.events.start.size))
+    return nlargest(number, promising, key=lambda one: one[1].most_ns)
+
+
+def has_device_work(dataset: Dataset) -> bool:
+    """Whether a device worked for any time, so that its steps have a wall clock that something could save."""
+    return any(map(_worked, dataset.by_report()))
+
+
+def _worked(report: Dataset) -> bool:
+    table = report.table("kernels", ["kind", "start_ns", "end_ns"])
+    kinds = labels(table, "kind")
+    lasts = integers(table, "end_ns") > integers(table, "start_ns")
+    return bool((lasts & ~np.isin(kinds.code, kinds.of("cpu_op"))).any())
+
+
+def check_family(name: str) -> None:
+    """Checks that there is a family of a name.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    names = [family.name for family in FAMILIES]
+    if name not in names:
+        raise UsageError(f"there is no family of findings {name}; {did_you_mean(name, names)}")

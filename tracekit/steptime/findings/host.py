@@ -1,0 +1,267 @@
+"""What the host does while the device is idle: waits, launches, loads data, compiles, allocates, or runs other code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import Covered, covered, cut, innermost, nesting_order, parents
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.markers.base import MODULE, OPERATOR
+from tracekit.steptime.findings.advice import READ, SYNCHRONISED, time_text
+from tracekit.steptime.findings.rows import Candidate, StepRows
+from tracekit.steptime.whatif.changes import Changing
+from tracekit.steptime.whatif.edits import Stretches, asynchronous, code_in, without, without_code
+
+#: How long a device takes between nodes of a graph, where the recording has no work that follows other work at once.
+_BETWEEN_NODES_NS = 500
+#: How many kernels modules launch in a step at the least to be worth a graph: a loss with a handful is not.
+_LEAST_LAUNCHES = 5
+#: How many places of code outside modules are named, and which share each must have.
+_PLACES, _LEAST_PLACE = 3, 0.05
+#: What marks ranges that are no place of code outside modules.
+_MARKED = ("module", "step", "operator")
+
+
+def waits(steps: StepRows) -> Iterator[Candidate]:
+    """Waits for the device, of threads that start work, by module."""
+    rows = _waits(steps)
+    for module, own in steps.by_pattern(steps.events.module[rows]):
+        yield _wait(steps, module, rows[own])
+
+
+def _waits(steps: StepRows) -> Rows:
+    events = steps.events
+    kinds = np.isin(steps.wait_kind, ("synchronize", "copy", "pageable_copy"))
+    rows = np.flatnonzero(kinds & ~steps.uploads)
+    rows = rows[steps.counted(rows) & np.isin(events.thread[rows], events.thread[steps.launched >= 0])]
+    # A call that waits right after a copy from pageable memory is part of that copy.
+    return np.asarray(rows[~np.append(steps.uploads, False)[steps.before[rows]]])
+
+
+def _wait(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
+    """As ``whatif --no-sync`` has it: copies no longer block, and calls that only wait take no time."""
+    events, copying = steps.events, steps.launched[rows] >= 0
+    copies = rows[copying], steps.launched[rows[copying]]
+    lasts = (steps.work.end - steps.work.start)[copies[1]]
+    removal = steps.removed(rows[~copying], rows[:0], "none")
+    most = steps.per_step(removal.ns + int((events.end - events.start)[copies[0]].sum()))
+    name = "read" if _reads(steps, rows).any() else "synchronize"
+    call = str(steps.waits.name[steps.wait[rows[0]]]).split("_")[0]
+    what = READ if name == "read" else SYNCHRONISED.format(call=call)
+    edit = partial(asynchronous, copies=(*copies, lasts), after=removal)
+    modules = tuple({*events.module[rows].tolist()})
+    return Candidate(module, most, edit, _evidence(steps, rows), f"{what} {steps.advice(name)}", rows=modules)
+
+
+def _reads(steps: StepRows, rows: Rows) -> Flags:
+    """Which waits are for a copy from the device, of their own or of the call before in the same step."""
+    down, prior = steps.copied("device-to-host"), steps.before[rows]
+    before = (prior >= 0) & down[steps.launched[prior]] & (steps.event_step[prior] == steps.event_step[rows])
+    return np.asarray(before | down[steps.launched[rows]])
+
+
+def _evidence(steps: StepRows, rows: Rows) -> dict[str, Any]:
+    """The waits, and the launches of their module, or the budget where it has none."""
+    module = steps.events.module[rows]
+    end = np.append(steps.modules.end, -1)[module[0]]
+    launches = bool(((steps.work.module >= module[0]) & (steps.work.module < end)).any())
+    ids = steps.waits.id[steps.wait[rows]]
+    return steps.evidence("waits", ids, *(("launches", module) if launches else ("budget",)))
+
+
+def launch_bound(steps: StepRows) -> Iterator[Candidate]:
+    """The outermost modules whose work is launched too slowly and that can be captured: no call in them blocks.
+
+    Also the outermost ones in which all that blocks are waits for the device, which would go first.
+    """
+    work, modules = steps.work, steps.modules
+    launches = (steps.launched >= 0) & ~np.append(work.from_replay, False)[steps.launched]
+    launching = _subtree(steps, work.module[steps.launched[launches & steps.counted(np.arange(launches.size))]])
+    blocking = np.flatnonzero(steps.events.blocks)
+    blocking = blocking[steps.counted(blocking)]
+    waiting, wait = _subtree(steps, steps.events.module[blocking]), _waits(steps)
+    removable = _subtree(steps, steps.events.module[wait])
+    called = np.zeros(len(modules.path), dtype=bool)
+    called[steps.calls.module[steps.calls.module >= 0]] = True
+    called &= np.array([kind != OPERATOR for kind in modules.kind], dtype=bool) & (launching > 1)
+    of_modules = np.array([kind == MODULE for kind in modules.kind], dtype=bool)
+    how = steps.advice("graph")
+    for module, rows in _outermost(steps, called & (waiting == 0), launching):
+        yield _graph(steps, module, rows, steps.advice("launch_bound", how=how))
+    reads = np.unique(steps.events.module[wait]).tolist()
+    for module, rows in _outermost(steps, called & of_modules & (waiting > 0) & (waiting == removable), launching):
+        inside = [read for read in reads if ((rows <= read) & (read < modules.end[rows])).any()]
+        names = dict.fromkeys(str(steps.patterns[read]) for read in inside)
+        where = ", ".join([*names][:_PLACES]) + (", …" if len(names) > _PLACES else "")
+        text = steps.advice("reads_then_graph", where=where, how=how)
+        yield replace(_graph(steps, module, rows, text), instead=True)
+
+
+def _subtree(steps: StepRows, module: Rows) -> Ints:
+    """How many rows each module has with all below it."""
+    return steps.modules.subtree_sums(np.bincount(module[module >= 0], minlength=len(steps.modules.path)))
+
+
+def _outermost(steps: StepRows, fits: Flags, launching: Ints) -> Iterator[tuple[str | None, Rows]]:
+    """Of some modules those in no other one that launch enough, by pattern."""
+    above = np.zeros(fits.size, dtype=bool)
+    for row, parent in enumerate(steps.modules.parent.tolist()):
+        above[row] = parent >= 0 and (above[parent] or fits[parent])
+    rows, least = np.flatnonzero(fits & ~above), _LEAST_LAUNCHES * max(1, steps.steps)
+    groups = ((module, rows[own]) for module, own in steps.by_pattern(rows))
+    yield from ((module, own) for module, own in groups if launching[own].sum() >= least)
+
+
+def _graph(steps: StepRows, module: str | None, rows: Rows, text: str) -> Candidate:
+    chosen = np.zeros(len(steps.modules.path) + 1, dtype=bool)
+    for row in rows.tolist():
+        chosen[row : int(steps.modules.end[row])] = True
+    events = np.flatnonzero(steps.model.changing().calls_of(chosen))
+    events = events[steps.counted(events)]
+    most = steps.per_step(int((steps.events.end - steps.events.start)[events].sum() + steps.code[events].sum()))
+    kernels = steps.work.kernel[steps.launched[events[steps.launched[events] >= 0]]]
+    evidence = steps.evidence("kernels", kernels, "launches", rows)
+    return Candidate(module, most, partial(_as_graph, chosen, steps.phases), evidence, text, rows=tuple(rows.tolist()))
+
+
+def _as_graph(chosen: Flags, phases: Stretches, changing: Changing) -> None:
+    """Calls become graphs; what of their code is of phases with families of their own stays."""
+    kept = code_in(changing, phases)
+    changing.as_graph(chosen, if_blocked=True)
+    changing.tasks = replace(changing.tasks, code=np.maximum(changing.tasks.code, kept))
+    tasks, work = changing.tasks, changing.found.work
+    follows = np.flatnonzero((tasks.before >= 0) & (tasks.event == np.append(tasks.event, -1)[tasks.before]))
+    follows = follows[(tasks.event[follows] >= 0) & ~work.from_replay[follows] & (tasks.order[follows] == 0)]
+    apart = work.start[follows] - work.end[tasks.before[follows]]
+    order = tasks.order.copy()
+    order[follows] = np.clip(apart, 0, _BETWEEN_NODES_NS)
+    changing.tasks = replace(tasks, order=order)
+
+
+def data_loading(steps: StepRows) -> Iterator[Candidate]:
+    """Ranges of the DataLoader, and stretches between calls of modules in which the thread waits for no device."""
+    (ranges, ids), rows = steps.stretches("data"), _sleeps(steps)
+    thread, start, end = (column[rows] for column in steps.waits[1:4])
+    around = Stretches(thread, *steps.edges(thread, start, end))
+    found = Stretches(*(np.concatenate(pair) for pair in zip(ranges, around, strict=True)))
+    table, ids = ("ranges", ids) if ids.size else ("waits", steps.waits.id[rows])
+    yield from _code(steps, found, steps.evidence(table, ids, "budget"), steps.advice("data_loading"))
+
+
+def _sleeps(steps: StepRows) -> Rows:
+    """Waits of the operating system in steps but outside modules, in which no other thread launches work."""
+    found, events = steps.waits, steps.events
+    launches = np.flatnonzero(steps.launched >= 0)
+    rows = np.flatnonzero((found.kind == "os_wait") & (found.event < 0) & (found.module < 0))
+    rows = rows[np.isin(found.thread[rows], steps.calls.thread) & (found.step[rows] >= 0)]
+    starts = np.sort(events.start[launches])
+    during = np.searchsorted(starts, found.end[rows]) > np.searchsorted(starts, found.start[rows])
+    return np.asarray(rows[~during])
+
+
+def recompilation(steps: StepRows) -> Iterator[Candidate]:
+    """Ranges of torch.compile at work."""
+    ranges, _ = steps.stretches("compile")
+    tables = [part.table("steps", ["step_id", "compile_ns"]) for part in steps.dataset.by_report()]
+    ids = np.concatenate([integers(table, "step_id")[integers(table, "compile_ns") > 0] for table in tables])
+    if ids.size:
+        text = steps.advice("recompilation", how=steps.advice("dynamic"))
+        yield from _code(steps, ranges, steps.evidence("steps", ids, "steps"), text)
+
+
+def garbage_collection(steps: StepRows) -> Iterator[Candidate]:
+    """Collections on threads that call CUDA, as ``tracekit capture`` marks them."""
+    ranges, ids = steps.stretches("garbage_collection")
+    text = steps.advice("garbage_collection")
+    yield from _code(steps, ranges, steps.evidence("ranges", ids, "budget"), text)
+
+
+def _code(steps: StepRows, stretches: Stretches, evidence: dict[str, Any], text: str) -> Iterator[Candidate]:
+    """Code in some stretches that would go."""
+    if stretches.start.size:
+        most = steps.per_step(int((stretches.end - stretches.start).sum()))
+        yield Candidate(None, most, partial(without_code, stretches=stretches), evidence, text)
+
+
+def allocation(steps: StepRows) -> Iterator[Candidate]:
+    """All allocations in steps at once; the module is the one with most of their time."""
+    rows = np.flatnonzero(np.isin(steps.wait_kind, ("allocation", "free")))
+    rows = rows[steps.event_step[rows] >= 0]
+    if rows.size:
+        lasts = (steps.events.end - steps.events.start)[rows]
+        module = max(steps.by_pattern(steps.events.module[rows]), key=lambda one: int(lasts[one[1]].sum()))[0]
+        removal = steps.removed(rows, rows[:0], "none")
+        evidence = steps.evidence("waits", steps.waits.id[steps.wait[rows]], "budget")
+        text = steps.advice("allocation")
+        yield Candidate(module, steps.per_step(removal.ns), partial(without, removal=removal), evidence, text)
+
+
+def host_code(steps: StepRows) -> Iterator[Candidate]:
+    """Code outside modules of the threads that launch most, which could run while the device works.
+
+    Where all of it does, a step takes as long as that code at the least.
+    """
+    places, found = Counter[str](), []
+    for thread in _main_threads(steps):
+        time, events = _outside(steps, thread), np.flatnonzero(steps.events.thread == thread)
+        rows = events[steps.counted(events) & (steps.previous[events] >= 0)]
+        rows = rows[steps.code[rows] > 0]
+        code = covered(steps.events.end[steps.previous[rows]], steps.events.start[rows])
+        found.append(Stretches(np.full(time.start.size, thread), time.start, time.end))
+        for text, ns in _places(steps, thread, time, code):
+            places[text] += ns
+    each = places.total() / max(1, len(found)) / max(1, steps.steps)
+    if each:
+        shares = [(text, ns / places.total()) for text, ns in places.most_common(_PLACES)]
+        where = ", ".join(f"{text} {share:.0%}" for text, share in shares if share >= _LEAST_PLACE)
+        figures = {"time": time_text(each), "share": min(1.0, each / steps.step_ns), "where": where}
+        text = steps.advice("host_code", **figures, how=steps.advice("overlap"))
+        stretches = Stretches(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        edit = partial(without_code, stretches=stretches)
+        evidence = steps.evidence("waits", steps.waits.id[:0], "budget")
+        yield Candidate(None, max(0.0, min(each, steps.step_ns - each)), edit, evidence, text)
+
+
+def _main_threads(steps: StepRows) -> list[int]:
+    """Of every process the thread that launches most."""
+    launching = np.flatnonzero(steps.launched >= 0)
+    thread, number = np.unique(steps.events.thread[launching], return_counts=True)
+    thread = thread[np.argsort(number, kind="stable")]
+    pid = steps.events.pid[np.searchsorted(steps.events.thread, thread)]
+    return [*dict(zip(pid.tolist(), thread.tolist(), strict=True)).values()]
+
+
+def _outside(steps: StepRows, thread: int) -> Covered:
+    """When a thread was in no call of a module, phase with a family of its own, or wait of the operating system."""
+    sleeps, calls = steps.waits.kind == "os_wait", Stretches(*steps.calls[:3])
+    busy = calls, steps.phases, Stretches(*(column[sleeps] for column in steps.waits[1:4]))
+    start, end = (np.concatenate([part[at][part.thread == thread] for part in busy]) for at in (1, 2))
+    inside, events = covered(start, end), np.flatnonzero(steps.events.thread == thread)
+    begin = np.append(int(steps.events.start[events].min()), inside.end)
+    until = np.append(inside.start, int(steps.events.end[events].max()))
+    return covered(begin[until > begin], until[until > begin])
+
+
+def _places(steps: StepRows, thread: int, time: Covered, code: Covered) -> Iterator[tuple[str, int]]:
+    """In which range, or behind which module's call, a thread ran code in some stretches, and how long."""
+    start, end, texts = steps.ranges_of(thread, _MARKED)
+    order = nesting_order(start, end)
+    start, end, texts = start[order], end[order], np.array([*texts[order], None], object)
+    edges = np.unique(np.concatenate([start, end, [np.iinfo(np.int64).min]]))
+    _, _, begin, until = cut(time.start, time.end, edges)
+    lasts = code.until(until) - code.until(begin)
+    around = innermost(start, end, parents(start, end)[0], begin, begin + 1)
+    kinds = np.array([*steps.modules.kind, OPERATOR], object)
+    calls = np.flatnonzero((steps.calls.thread == thread) & (kinds[steps.calls.module] != OPERATOR))
+    calls = calls[np.lexsort((-steps.calls.start[calls], steps.calls.end[calls]))]
+    module = np.append(steps.calls.module[calls], -1)[np.searchsorted(steps.calls.end[calls], begin, "right") - 1]
+    for text, row, ns in zip(texts[around].tolist(), module.tolist(), lasts.tolist(), strict=True):
+        if ns:
+            yield f"in {text}" if text else f"behind {steps.patterns[row]}" if row >= 0 else "before all modules", ns

@@ -1,0 +1,340 @@
+"""What families of findings look at, calls of CUDA and device work of steps, and what they give: candidates."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.aggregates.subtrees import hierarchy, patterns
+from tracekit.arrays.codes import Labels, labels, lookup, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import plain
+from tracekit.ranks.clocks import Clock
+from tracekit.steptime.findings.advice import advice, engine_of
+from tracekit.steptime.own_times import RankTimes, measured
+from tracekit.steptime.whatif import StepModel
+from tracekit.steptime.whatif.edits import Edit, Removal, Stretches
+from tracekit.steptime.whatif.recorded import Recorded
+from tracekit.steptime.windows import thread_keys, windows_of
+
+#: How many rows evidence names.
+_MOST_IDS = 10
+_COLUMNS = (
+    *("kernel_id", "full_name", "bytes", "copy_kind", "call_id"),
+    *("grid_x", "rank", "pid", "device", "collective"),
+)
+#: Kinds of a budget in which the device works.
+WORKS = ("compute", "communication", "communication_wait", "copy")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something that may cost wall clock, and how the model changes if it is mended.
+
+    Attributes:
+        module: Path of the module, of layers that are alike as a pattern; None outside modules.
+        most_ns: The most that a median step can save: what is cheap to compute and never too little.
+        edit: Mends it in the model.
+        evidence: ``table``, the first ``ids`` of its rows, their ``count``, and the ``command`` that shows more.
+        advice: What to do, in two sentences.
+        fastest: Whether mending it makes all processes and devices like the fastest.
+        saves_ns: What mending it saves, if that is known without the model.
+        rows: Of what concerns the host in modules, these.
+        instead: Whether it takes the place of other candidates for the host in modules of these rows.
+    """
+
+    module: str | None
+    most_ns: float
+    edit: Edit
+    evidence: dict[str, Any]
+    advice: str
+    fastest: bool = False
+    saves_ns: int | None = None
+    rows: tuple[int, ...] = ()
+    instead: bool = False
+
+
+class Family(NamedTuple):
+    """One kind of cost: its name, a word of the field, and what the tables show of it.
+
+    What cannot save anything may be among that. A family mends the host if the device idles less for it, and so can
+    save no more than the time in which it idles.
+    """
+
+    name: str
+    candidates: Callable[[StepRows], Iterator[Candidate]]
+    mends_host: bool = False
+
+
+class Waits(NamedTuple):
+    """The rows of the table ``waits``, with times on the clock of the model, and their calls of CUDA in the model.
+
+    Attributes:
+        id: The ``start_ns`` in the table.
+        event: The call of CUDA in the model; -1 of waits of the runtime of the operating system.
+    """
+
+    id: Ints
+    thread: Rows
+    start: Ints
+    end: Ints
+    kind: np.ndarray[Any, Any]
+    name: np.ndarray[Any, Any]
+    module: Rows
+    step: Ints
+    event: Rows
+
+
+class StepRows:
+    """What families look at, in rows of the model.
+
+    Attributes:
+        dataset: The dataset.
+        modules: Its hierarchy.
+        patterns: Of every module its path with ``*`` for the numbers of layers; the last one, None, is for no module.
+        model: The model of its steps.
+        steps: How many windows that last the process and device with the most of them has.
+        step_ns: The median step; ``idle_ns`` the part of it in which the device is idle.
+        events: Calls of CUDA by thread and start.
+        work: Device work by start.
+        calls: Calls of modules.
+        launched: Of every event the first work that it launched, or -1.
+        waits: Calls that block.
+        wait: Of every event its row of ``waits``, or -1.
+        wait_kind: The kind of every event that blocks, else None.
+        event_step: Of every event the step; of small ones that of the next one which launches work or blocks; or -1.
+        step: Of all work its step, or -1.
+        call: Of all work its call of a module, or -1.
+        bytes: Of all work the bytes that it copies, or -1.
+        before: Of every event the one before it on its thread that launches work or blocks, or -1; ``after`` the next.
+        previous: Of every event the one before it in its program, or -1; ``code``, how much code ran since.
+        in_step: Which work ran in steps; of a recording without steps, all.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset, self.modules, self.model = dataset, hierarchy(dataset), StepModel(dataset)
+        self.patterns: list[str | None] = [*patterns(self.modules), None]
+        changing = self.model.changing()
+        self.events, self.work, self.calls = changing.found.events, changing.found.work, changing.calls
+        steps = changing.found.steps
+        windows = windows_of(self.work.line, self.work.step, self.work.start, self.work.end, steps)
+        self.steps = int(np.bincount(windows.line[windows.end > windows.start]).max(initial=0))
+        self.idle_ns = sum(ns for kind, ns in self.model.before.items() if kind not in WORKS)
+        self.step_ns = sum(self.model.before.values())
+        self.previous = changing.tasks.previous
+        self.code = np.where(changing.tasks.previous >= 0, changing.tasks.code, 0)
+        self.launched = np.full(self.events.start.size, -1)
+        own = np.flatnonzero(self.work.event >= 0)[::-1]
+        self.launched[self.work.event[own]] = own
+        self._kernels = pa.concat_tables(self._played(part) for part in dataset.by_report()).unify_dictionaries()
+        self._at = positions(self.work.kernel, integers(self._kernels, "kernel_id"))
+        self.step = self.work.step
+        self.call, self.bytes = (self.column(name) for name in ("call_id", "bytes"))
+        self.in_step: Flags = (self.step >= 0) | (self.step.max(initial=-1) < 0)
+        self.waits = self._waits()
+        self.wait = np.full(self.events.start.size, -1)
+        own = np.flatnonzero(self.waits.event >= 0)[::-1]
+        self.wait[self.waits.event[own]] = own
+        self.wait_kind = np.append(self.waits.kind, np.array([None], object))[self.wait]
+        telling = (self.launched >= 0) | self.events.blocks
+        self.before, self.after = _neighbours(self.events.thread, telling)
+        self._ending = np.where(telling, np.arange(telling.size), self.after)
+        step = np.where(self.wait >= 0, lookup(self.waits.step, self.wait), lookup(self.step, self.launched))
+        self.event_step = lookup(step, self._ending)
+
+    def _played(self, report: Dataset) -> pa.Table:
+        """Of a report the device work that is in the model."""
+        table = report.table("kernels", [*_COLUMNS])
+        return table.filter(pa.array(positions(integers(table, "kernel_id"), self.work.kernel) >= 0))
+
+    def words(self, column: str) -> Labels:
+        """A column of the table ``kernels``, of all work."""
+        words = labels(self._kernels, column)
+        return Labels(lookup(words.code, self._at), words.words)
+
+    def column(self, name: str) -> Ints:
+        """A column of integers of the table ``kernels``, of all work."""
+        return lookup(integers(self._kernels, name), self._at).astype(np.int64)
+
+    def _parts(self) -> Iterator[tuple[Dataset, Recorded, Clock, int]]:
+        """Every report, what it holds, its clock, and how many threads the ones before it have."""
+        threads = 0
+        for (part, found), clock in zip(self.model.parts, self.model.clocks, strict=True):
+            yield part, found, clock, threads
+            threads += found.threads.size
+
+    def _waits(self) -> Waits:
+        parts = []
+        for part, found, clock, threads in self._parts():
+            table = part.table("waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "step_id"])
+            thread, begin = positions(thread_keys(table), found.threads), integers(table, "start_ns")
+            kinds, names = (labels(table, column) for column in ("kind", "name"))
+            start, end = clock.at(begin), clock.at(begin + integers(table, "dur_ns"))
+            kind, name = (np.array(words.named(words.code), object) for words in (kinds, names))
+            module, step = self.modules.rows(table), integers(table, "step_id").astype(np.int64)
+            of_model = np.where(thread >= 0, thread + threads, -1)
+            parts.append(Waits(begin, of_model, start, end, kind, name, module, step, thread))
+        waits = Waits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return waits._replace(event=self._event_around(waits))
+
+    def _event_around(self, waits: Waits) -> Rows:
+        """The call of CUDA that each wait is, or lies in; -1 if it is one of the operating system outside these."""
+        event = np.full(waits.thread.size, -1)
+        for thread in np.unique(waits.thread[waits.thread >= 0]).tolist():
+            own, rows = np.flatnonzero(self.events.thread == thread), np.flatnonzero(waits.thread == thread)
+            place = np.searchsorted(self.events.start[own], waits.start[rows], side="right") - 1
+            at = own[np.maximum(place, 0)] if own.size else rows[:0]
+            if own.size:
+                inside = (place >= 0) & (waits.end[rows] <= self.events.end[at]) & self.events.blocks[at]
+                event[rows[inside]] = at[inside]
+        return event
+
+    def copied(self, direction: str) -> Flags:
+        """Which work copies in a direction, such as ``host-to-device``; the last one is for no work."""
+        words = self.words("copy_kind")
+        return np.append(np.isin(words.code, words.containing(direction)), False)
+
+    @property
+    def uploads(self) -> Flags:
+        """Which events are copies to the device that block because the memory of the host is pageable."""
+        return np.asarray((self.wait_kind == "pageable_copy") & self.copied("host-to-device")[self.launched])
+
+    def counted(self, events: Rows) -> Flags:
+        """Which of some events are in steps."""
+        every: bool = self.step.max(initial=-1) < 0
+        return np.asarray((self.event_step[events] >= 0) | every)
+
+    def per_step(self, ns: int) -> float:
+        """The most that the median step has of a time that all steps have together.
+
+        No more than half of all values can be larger than twice their mean.
+        """
+        return 2 * ns / max(1, self.steps)
+
+    def by_pattern(self, module: Rows) -> Iterator[tuple[str | None, Rows]]:
+        """Rows by the pattern of their modules."""
+        names = np.array(self.patterns, object)[module]
+        for name in dict.fromkeys(names.tolist()):
+            yield name, np.flatnonzero(names == name)
+
+    def removal(self, work: Rows, code: str = "own") -> Removal:
+        """What goes with some work: the calls of CUDA that launched nothing else; for ``code`` see :meth:`removed`."""
+        launches, gone = (counts(rows, self.events.start.size) for rows in (self.work.event, self.work.event[work]))
+        return self.removed(np.flatnonzero((gone > 0) & (gone == launches)), work, code)
+
+    def removed(self, calls: Rows, work: Rows, code: str = "own") -> Removal:
+        """A removal, with the small calls of CUDA before each one that neither launch anything nor block.
+
+        Args:
+            calls: Calls of CUDA.
+            work: Work.
+            code: How much of the code before them goes: that since a call of a module last began or ended (``own``),
+                ``all`` or ``none``.
+        """
+        gone = np.flatnonzero(np.isin(self._ending, calls))
+        time = self.code[gone]
+        if code == "own":
+            start = self.events.start[self._ending[gone]]
+            since = self.edges(self.events.thread[gone], start, start)[0]
+            kept = self.events.start[gone] >= since
+            gone, time = gone[kept], np.minimum(time, self.events.start[gone] - since)[kept]
+        if code == "none":
+            gone, time = calls, np.zeros(calls.size, np.int64)
+        ns = (self.events.end - self.events.start)[gone].sum() + time.sum()
+        ns += (self.work.end - self.work.start)[work].sum()
+        return Removal(gone, time, work, int(ns))
+
+    def edges(self, thread: Rows, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """When calls of modules last began or ended before some times of threads, or a call blocked or launched work.
+
+        And when one next does.
+        """
+        before, after = start.copy(), end.copy()
+        for number in np.unique(thread).tolist():
+            edge, asked = self._edges.get(number, start[:0]), np.flatnonzero(thread == number)
+            low = np.searchsorted(edge, start[asked], side="left") - 1
+            high = np.searchsorted(edge, end[asked], side="right")
+            before[asked] = np.where(low >= 0, np.append(edge, 0)[low], start[asked])
+            after[asked] = np.where(high < edge.size, np.append(edge, 0)[np.minimum(high, edge.size)], end[asked])
+        return before, after
+
+    @cached_property
+    def _edges(self) -> dict[int, Ints]:
+        """The edges of each thread."""
+        edges, telling = {}, (self.launched >= 0) | self.events.blocks
+        for thread in np.unique(np.append(self.calls.thread, self.events.thread)).tolist():
+            calls, events = self.calls.thread == thread, (self.events.thread == thread) & telling
+            times = [self.calls.start[calls], self.calls.end[calls], self.events.start[events], self.events.end[events]]
+            edges[thread] = np.sort(np.concatenate(times))
+        return edges
+
+    def stretches(self, phase: str) -> tuple[Stretches, Ints]:
+        """The ranges of a phase of the program, on threads with calls of CUDA, and their ids."""
+        pieces, ids = [], []
+        for part, found, clock, threads in self._parts():
+            table = part.table("ranges", ["range_id", "phase", "pid", "tid", "start_ns", "end_ns"])
+            phases = labels(table, "phase")
+            thread = positions(thread_keys(table), found.threads)
+            own = np.flatnonzero(np.isin(phases.code, phases.of(phase)) & (thread >= 0))
+            times = (clock.at(integers(table, name)[own]) for name in ("start_ns", "end_ns"))
+            pieces.append(Stretches(thread[own] + threads, *times))
+            ids.append(integers(table, "range_id")[own])
+        return Stretches(*(np.concatenate(column) for column in zip(*pieces, strict=True))), np.concatenate(ids)
+
+    @cached_property
+    def ranks(self) -> RankTimes:
+        """What ranks do in their steps."""
+        return measured(self.dataset)
+
+    @cached_property
+    def phases(self) -> Stretches:
+        """The ranges of all phases whose code has a family of its own."""
+        parts = [self.stretches(phase)[0] for phase in ("data", "compile", "garbage_collection")]
+        return Stretches(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def ranges_of(self, thread: int, marked: tuple[str, ...]) -> tuple[Ints, Ints, np.ndarray[Any, Any]]:
+        """The start, end and text of the ranges of a thread that have other marks than some."""
+        part, found, clock, threads = max((one for one in self._parts() if one[3] <= thread), key=lambda one: one[3])
+        table = part.table("ranges", ["text", "marker", "pid", "tid", "start_ns", "end_ns"])
+        marks, names = (labels(table, name) for name in ("marker", "text"))
+        own = thread_keys(table) == found.threads[thread - threads]
+        rows = np.flatnonzero(own & ~np.isin(marks.code, marks.of(*marked)))
+        start, end = (clock.at(integers(table, name)[rows]) for name in ("start_ns", "end_ns"))
+        return start, end, np.array(names.named(names.code[rows]), object)
+
+    @cached_property
+    def engine(self) -> str | None:
+        """The engine whose run it is, if that is known."""
+        return engine_of(self.dataset)
+
+    def advice(self, name: str, **figures: Any) -> str:  # noqa: ANN401 - figures of any type
+        """What to do, in the engine's own words where it has some."""
+        return advice(self.engine, name, **figures)
+
+    def evidence(self, table: str, ids: Ints, question: str, module: Rows | None = None) -> dict[str, Any]:
+        """Evidence: rows of a table, and the question that shows more of them."""
+        where = shlex.quote(plain(str(self.dataset.folder)))
+        command = f"tracekit show {question} {where}"
+        first = -1 if module is None or not module.size else int(module[0])
+        if first >= 0:
+            command += f" --path {shlex.quote(plain(str(self.patterns[first])))}"
+        return {"table": table, "ids": ids[:_MOST_IDS].tolist(), "count": int(ids.size), "command": command}
+
+
+def _neighbours(thread: Rows, chosen: Flags) -> tuple[Rows, Rows]:
+    """For every row the chosen one before it, and the one after it, of its thread; rows are sorted by thread."""
+    rows = np.arange(chosen.size)
+    before = np.append(-1, np.maximum.accumulate(np.where(chosen, rows, -1)))[: rows.size]
+    after = np.append(np.minimum.accumulate(np.where(chosen, rows, rows.size)[::-1])[::-1], rows.size)[1:]
+    after = np.where(after < rows.size, after, -1)
+    own_before, own_after = (np.where((near >= 0) & (thread[near] == thread), near, -1) for near in (before, after))
+    return own_before, own_after

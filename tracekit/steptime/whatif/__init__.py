@@ -1,0 +1,251 @@
+"""What would change the time of a step: a model of its dependencies, asked with changes.
+
+``recorded`` reads what a report holds of calls, work and waits, ``model`` makes tasks of them, ``changes`` changes
+these, and ``replay`` gives the times then, which without changes are those that were measured. The answer is the budget
+of the ``shifted`` dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from tracekit.aggregates.subtrees import Hierarchy, hierarchy, patterns
+from tracekit.arrays.codes import lookup, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped, minima
+from tracekit.arrays.types import Ints, Rows
+from tracekit.dataset.opening import Dataset
+from tracekit.errors import UsageError
+from tracekit.ranks.clocks import Clock
+from tracekit.ranks.meetings import Ranks, met, ranks_of
+from tracekit.steptime import budget
+from tracekit.steptime.whatif.changes import Changes, Changing, Spans
+from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, tasks
+from tracekit.steptime.whatif.recorded import joined, recorded
+from tracekit.steptime.whatif.replay import played
+from tracekit.steptime.whatif.shifted import Moved, Report, Shifted
+from tracekit.steptime.windows import thread_keys, windows_of
+
+__all__ = ["Changes", "Prediction", "StepModel", "predict"]
+
+_MEETS = ("communication", "communication_wait")
+#: Up to which share of itself a range that unproven collectives give has a time that tells it.
+_TELLING = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The median window of a step on a device before and after changes, and its budget.
+
+    Attributes:
+        step_before_ns: As measured.
+        step_after_ns: Under the model; None where only the range is known, as collectives are unproven.
+        range_ns: The least and the most, where the report does not record all dependencies; else None.
+        before: A row per kind of :mod:`tracekit.steptime.budget`: ``kind``, ``ns`` and ``share``.
+        after: The same after the changes; empty where only the range is known.
+        unproven: How many kernels of collectives there are of which not all ranks are known: these keep their waits.
+        blocked: Patterns of the modules in which something waits for the device, so that no graph can be captured.
+    """
+
+    step_before_ns: int
+    step_after_ns: int | None
+    range_ns: tuple[int, int] | None
+    before: list[dict[str, Any]]
+    after: list[dict[str, Any]]
+    unproven: int = 0
+    blocked: tuple[str, ...] = ()
+
+
+class StepModel:
+    """The model of a dataset's steps: made once, asked often."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        """Makes the model.
+
+        Raises:
+            UsageError: If the dataset is a subtree, or of a run without a GPU.
+        """
+        self._dataset, self._modules = dataset, hierarchy(dataset)
+        self._before = _by_kind(budget.median(budget.by_window(dataset)[1]))
+        if not self._before:
+            raise UsageError("no work of a GPU is in this dataset, so no step to predict")
+        #: Every report with its clock.
+        self.parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
+        several = len(self.parts) > 1 or budget.has_ranks(dataset) or self.parts[0].found.work.line.max(initial=0) > 0
+        ranks = ranks_of(dataset) if several else Ranks([[]], [], [Clock(0)], met([[]], [Clock(0)]))
+        self.clocks = clocks = ranks.clocks
+        self._found = joined([part.found for part in self.parts], [clock.at for clock in clocks])
+        self._spans = _spans(self.parts, clocks, self._modules)
+        kernel, number, _ = ranks.meetings.kernels()
+        meeting = lookup(number, positions(self._found.work.kernel, kernel))
+        streams = np.unique(self._found.work.stream).size > np.unique(self._found.work.context).size
+        assumed = ["none"] if self._found.has_dependencies or not streams else ["late", "none", "all"]
+        likely = not self._found.has_dependencies
+        self._tasks = [tasks(self._found, meeting, assumed=one, waiting=likely) for one in assumed]
+        self._unproven = self._found.work.collective & (meeting < 0)
+        for one in {assumed[0], assumed[-1]} if (self._found.events.perhaps >= 0).any() else ():
+            self._tasks.append(tasks(self._found, meeting, assumed=one, waiting=not likely))
+
+    def predict(self, changes: Changes) -> Prediction:
+        """What a step would take after changes.
+
+        Raises:
+            UsageError: If a pattern names no module, or no kernel.
+        """
+        changing = self.changing()
+        after = self._budget(changing.apply(changes), changes)
+        total = sum(row["ns"] for row in after)
+        others = [total, *(self.step_ns(changes, one) for one in self._tasks[1:])]
+        pinned = changes.no_sync and np.diff(self._found.work.pinned).any()
+        nodes = changes.as_graph and len({*self._tasks[0].node_after}) > 1
+        extremes = [-1] * bool(pinned) + [1] * bool(nodes)
+        others += [self.step_ns(changes, one, extreme=extreme) for extreme in extremes for one in self._tasks]
+        unproven = int(self._unproven.sum())
+        unknown = self._unknown(changes, after) if unproven else []
+        others += unknown
+        names, events = ["*", *patterns(self._modules)], self._found.events
+        blocked = {names[row + 1]: None for row in events.module[changing.preventing].tolist()}
+        tells = changes.like_fastest_rank or all(abs(one - total) <= _TELLING * total for one in unknown)
+        single = (total, after) if tells else (None, [])
+        known = (min(others), max(others)) if len(others) > 1 else None
+        return Prediction(
+            sum(self.before.values()), single[0], known, self._before, single[1], unproven, tuple(blocked)
+        )
+
+    def step_ns(self, changes: Changes, model: Tasks | None = None, *, waits: Ints | int = 0, extreme: int = 0) -> int:
+        """The likely time of :meth:`predict` alone, or under another model, where work then takes longer."""
+        changed = self.changing(model, extreme=extreme).apply(changes)
+        longer = replace(changed, lasts=changed.lasts + waits)
+        return self._window_ns(longer, np.arange(longer.lasts.size), fastest=changes.like_fastest_rank)
+
+    @property
+    def before(self) -> dict[str, int]:
+        """The median step by kind of its budget."""
+        return {row["kind"]: row["ns"] for row in self._before}
+
+    @property
+    def knows_dependencies(self) -> bool:
+        """Whether the report records what streams wait for, or has no several streams."""
+        return len(self._tasks) == 1
+
+    def changing(self, model: Tasks | None = None, *, extreme: int = 0) -> Changing:
+        """The model to be changed, with the likely dependencies where these are not recorded."""
+        return Changing(self._found, model or self._tasks[0], self._modules, self._spans, extreme=extreme)
+
+    def saved_ns(self, edit: Callable[[Changing], None], *, fastest: bool = False) -> int:
+        """How much shorter the median step is after a change; and if all ranks are like the one then fastest."""
+        changing = self.changing()
+        lasted = changing.tasks.lasts
+        edit(changing)
+        # Work that is gone begins no window.
+        left = np.flatnonzero((changing.tasks.lasts > 0) | (lasted <= 0))
+        return sum(self.before.values()) - self._window_ns(changing.tasks, left, fastest=fastest)
+
+    def _unknown(self, changes: Changes, after: list[dict[str, Any]]) -> list[int]:
+        """How long the step may take, too, because nobody knows who waits for whom."""
+        if not changes.like_fastest_rank:
+            return [self._waiting_with_others(changes)]
+        most = self.step_ns(replace(changes, like_fastest_rank=False))
+        total = sum(row["ns"] for row in after)
+        meets = sum(row["ns"] for row in after if row["kind"] in _MEETS)
+        # At best all is as much faster as the fastest rank works less than the slowest.
+        return [most, round(most * (total - meets) / max(1, most - meets))]
+
+    def _waiting_with_others(self, changes: Changes) -> int:
+        """The step where unproven collectives, of which the shortest did not wait, wait as much longer as all else."""
+        model, rows = self._tasks[0], np.flatnonzero(self._unproven)
+        group, first = grouped((self._found.work.name[rows],))
+        waits = np.zeros(model.lasts.size, np.int64)
+        waits[rows] = model.lasts[rows] - minima(group, model.lasts[rows], first.size)[group]
+        alone = replace(model, lasts=model.lasts - waits)
+        ratio = self.step_ns(changes, alone) / max(1, self.step_ns(Changes(), alone))
+        return self.step_ns(changes, alone, waits=np.rint(waits * ratio).astype(np.int64))
+
+    def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
+        """The median window of some work."""
+        times, work, events = played(model), self._found.work, self._found.events
+        # Windows are told on the clocks of their reports.
+        start, end = (
+            np.concatenate([getattr(part.found.work, name) for part in self.parts]) - getattr(work, name) + moved
+            for name, moved in (("start", times.start), ("end", times.end))
+        )
+        steps = self._found.steps_moved(times.event_start - events.start, times.event_end - events.end)
+        windows = windows_of(work.line[rows], work.step[rows], start[rows], end[rows], steps)
+        lengths = _Windows(windows.line, (windows.end - windows.start)[:, None])
+        return int(budget.median((lengths.fastest() if fastest else lengths).ns).sum())
+
+    def _budget(self, model: Tasks, changes: Changes) -> list[dict[str, Any]]:
+        times = played(model)
+        moved = [after - before for after, before in zip(times, measured(self._found), strict=True)]
+        parts, events, rows = [], 0, 0
+        for part in self.parts:
+            calls, work = part.found.events.start.size, part.found.work.start.size
+            own = [column[events : events + calls] for column in moved[:2]]
+            event = model.event[rows : rows + work]
+            by = Times(*own, *(column[rows : rows + work] for column in moved[2:]))
+            parts.append((part, Moved(by, np.where(event >= 0, event - events, -1))))
+            events, rows = events + calls, rows + work
+        waited = {budget.WAITED: self._waited(times, changes)}
+        windows = _Windows(*budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited))))
+        if changes.like_fastest_rank:
+            windows = windows.least() if self._unproven.any() else windows.fastest()
+        return _by_kind(budget.median(windows.ns))
+
+    def _waited(self, times: Times, changes: Changes) -> tuple[Ints, Ints]:
+        """The kernels of collectives whose ranks are known, and how long each then waits for the last one."""
+        meeting, work = self._tasks[0].meeting, self._found.work
+        rows = np.flatnonzero(meeting >= 0)
+        waited = arrivals(meeting, times.start)[meeting[rows]] - times.start[rows]
+        waited *= not changes.like_fastest_rank
+        return work.kernel[rows], waited
+
+
+def predict(dataset: Dataset, changes: Changes) -> Prediction:
+    """What a step would take after changes: ``StepModel(dataset).predict(changes)``, which raises the same."""
+    return StepModel(dataset).predict(changes)
+
+
+def _spans(parts: Sequence[Report], clocks: Sequence[Clock], modules: Hierarchy) -> Spans:
+    pieces, threads = [], 0
+    for part, clock in zip(parts, clocks, strict=True):
+        calls = part.dataset.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
+        thread = positions(thread_keys(calls), part.found.threads)
+        known = np.flatnonzero(thread >= 0)
+        start, end = (clock.at(integers(calls, name))[known] for name in ("start_ns", "end_ns"))
+        pieces.append(Spans(thread[known] + threads, start, end, modules.rows(calls)[known]))
+        threads += part.found.threads.size
+    return Spans(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+
+
+class _Windows(NamedTuple):
+    """The process and device of windows, and their time by kind, a row each."""
+
+    line: Rows
+    ns: Ints
+
+    def fastest(self) -> _Windows:
+        """Those of the process and device whose median is the shortest."""
+        parts = [_Windows(self.line[own], self.ns[own]) for own in map(self.line.__eq__, np.unique(self.line))]
+        return min(parts, key=lambda part: int(budget.median(part.ns).sum()), default=self)
+
+    def least(self) -> _Windows:
+        """The window of the process and device that works the least, with the collectives of the one that waits least.
+
+        So it is if all are like the fastest, without knowing who waits for whom.
+        """
+        middles = np.stack([budget.median(self.ns[self.line == line]) for line in np.unique(self.line)])
+        meets = [budget.KINDS.index(kind) for kind in _MEETS]
+        waiting = middles[:, meets].sum(axis=1)
+        one = middles[(middles.sum(axis=1) - waiting).argmin()].copy()
+        one[meets] = middles[waiting.argmin(), meets]
+        return _Windows(np.zeros(1, np.int64), one[None])
+
+
+def _by_kind(middle: Ints) -> list[dict[str, Any]]:
+    total = max(1, int(middle.sum()))
+    pairs = zip(budget.KINDS, middle.tolist(), strict=True)
+    return [{"kind": kind, "ns": ns, "share": ns / total} for kind, ns in pairs if ns]

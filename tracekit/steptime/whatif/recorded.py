@@ -1,0 +1,344 @@
+"""What a report holds of a step's dependencies: calls on host threads, device work, and what waits for what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.aggregates.subtrees import Hierarchy
+from tracekit.arrays.codes import labels, lookup, positions
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import grouped
+from tracekit.arrays.intervals import one_axis
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.dataset.opening import Dataset
+from tracekit.ranks.communication import collectives_in
+from tracekit.steptime.whatif.turns import previous_calls
+from tracekit.steptime.windows import Steps, host_steps, thread_keys
+
+NEVER = np.iinfo(np.int64).min
+_WORK = (
+    *("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "range_id", "step_id"),
+    *("collective", "copy_kind", "bytes"),
+)
+_TIMES = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns")
+#: Names of calls that wait for all streams of a device.
+_WHOLE_DEVICE = ("devicesynchronize", "ctxsynchronize", "threadsynchronize")
+#: Kinds of ``waits`` that the device ends; others take as long as they take.
+_ENDED_BY_WORK = ("synchronize", "copy", "pageable_copy")
+
+
+class Events(NamedTuple):
+    """The outermost calls of CUDA on each host thread, and the borders of steps as empty calls, by thread and start.
+
+    Attributes:
+        previous: Row of the call before it in the order of the program (see :mod:`turns`), or -1.
+        blocks: Whether it blocks its thread; ``ended_by_work`` whether it does so until work ends.
+        work: Row of the work that it waits for, or -1.
+        everywhere: Whether it waits for all streams of its process.
+        perhaps: Row of the work that it may wait for where the report does not tell, or -1.
+    """
+
+    thread: Rows
+    pid: Ints
+    start: Ints
+    end: Ints
+    previous: Rows
+    blocks: Flags
+    ended_by_work: Flags
+    work: Rows
+    everywhere: Flags
+    module: Rows
+    perhaps: Rows
+
+
+class Work(NamedTuple):
+    """Device work by start.
+
+    Attributes:
+        kernel: Its id.
+        stream: A number for its process, device, context and stream; ``context`` one for the first three, ``line``
+            for the first two.
+        event: Row of the call that launched it, or -1.
+        before: Row of the work before it on its stream, or -1.
+        pinned: How long it lasts with pinned memory at the least and at the most: other work than copies as it does.
+    """
+
+    kernel: Ints
+    line: Rows
+    step: Ints
+    context: Rows
+    stream: Rows
+    start: Ints
+    end: Ints
+    event: Rows
+    before: Rows
+    module: Rows
+    name: Rows
+    names: list[str]
+    collective: Flags
+    from_replay: Flags
+    pinned: Ints
+
+
+class Recorded(NamedTuple):
+    """One report; ``waits`` are pairs of work: the first waits for the second.
+
+    ``work_of`` maps the rows of the table ``kernels`` to work; ``threads`` are the keys of threads. ``steps`` are on
+    the clocks of their reports; ``borders`` are the places of their starts and ends among the starts and ends of all
+    events in turn, or -1.
+    """
+
+    events: Events
+    work: Work
+    waits: tuple[Rows, Rows]
+    threads: Ints
+    work_of: Rows
+    has_dependencies: bool
+    steps: Steps
+    borders: tuple[Rows, Rows]
+
+    def steps_moved(self, starts: Ints, ends: Ints) -> Steps:
+        """The steps where starts and ends of events are so much later."""
+        shifts = np.column_stack((starts, ends)).ravel()
+        begin, end = (lookup(shifts, border, 0) for border in self.borders)
+        return self.steps._replace(start=self.steps.start + begin, end=self.steps.end + end)
+
+
+def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
+    """Reads a report."""
+    kernels = dataset.table("kernels", [*_WORK, *_TIMES])
+    waits = dataset.table("waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "kernel_id"])
+    # A thread that waits for another one has no call of its own meanwhile.
+    waits = waits.filter(pa.array(~np.isin(labels(waits, "kind").code, labels(waits, "kind").of("os_wait"))))
+    others = dataset.table("api_calls", ["name", "pid", "tid", "start_ns", "dur_ns", "context", "stream", "kernel_id"])
+    kinds = labels(kernels, "kind")
+    on_device = np.flatnonzero(~np.isin(kinds.code, kinds.of("cpu_op")))
+    order = on_device[np.lexsort((integers(kernels, "kernel_id")[on_device], integers(kernels, "start_ns")[on_device]))]
+    work_of = np.full(kernels.num_rows, -1)
+    work_of[order] = np.arange(order.size)
+    steps = host_steps(dataset)
+    events, event_of, threads = _events(kernels, waits, others, modules, steps)
+    work = _work(kernels, order, event_of["kernels"], modules)
+    rows = {"waits": integers(waits, "kernel_id"), "api_calls": integers(others, "kernel_id")}
+    place = integers(kernels, "kernel_id")
+    awaited = {name: lookup(work_of, positions(ids, place)) for name, ids in rows.items()}
+    pid = integers(kernels, "pid")[order].astype(np.int64)
+    pageable = np.isin(labels(waits, "kind").code, labels(waits, "kind").of("pageable_copy"))
+    work = work._replace(pinned=_pinned(kernels.take(pa.array(order)), work, awaited["waits"][pageable]))
+    events = _with_awaited(events, event_of["waits"], awaited["waits"], work, pid)
+    pairs, has = _dependencies(kernels, others, awaited["api_calls"], order)
+    pairs = pairs if has else _before_collectives(work, events.thread)
+    borders = _borders(events.start, steps.start, event_of["begin"]), _borders(events.start, steps.end, event_of["end"])
+    return Recorded(events, work, pairs, threads, work_of, has, steps, borders)
+
+
+def _borders(start: Ints, time: Ints, event: Rows) -> Rows:
+    return np.where(event >= 0, 2 * event + (time > lookup(start, event)), -1)
+
+
+def _events(
+    kernels: pa.Table, waits: pa.Table, others: pa.Table, modules: Hierarchy, steps: Steps
+) -> tuple[Events, dict[str, Rows], Ints]:
+    launch = (integers(kernels, f"launch_{name}_ns", NEVER) for name in ("start", "end"))
+    spans = {
+        "waits": _span(waits),
+        "kernels": (thread_keys(kernels), *launch),
+        "api_calls": _span(others),
+        "begin": (steps.thread, steps.start, steps.start),
+        "end": (steps.thread, steps.end, steps.end),
+    }
+    kinds, names = labels(waits, "kind"), labels(waits, "name")
+    ended_by_work = np.isin(kinds.code, kinds.of(*_ENDED_BY_WORK))
+    whole = np.isin(
+        names.code, [at for at, word in enumerate(names.words) if word.lower().split("_")[0].endswith(_WHOLE_DEVICE)]
+    )
+    size = [key.size for key, _, _ in spans.values()]
+    part = np.repeat(np.arange(len(size)), size)
+    row = np.concatenate([np.arange(number) for number in size])
+    key, first, last = map(np.concatenate, zip(*spans.values(), strict=True))
+    threads, thread = np.unique(key, return_inverse=True)
+    known = np.flatnonzero(~np.isin(first, (NEVER, np.iinfo(np.int64).max)))
+    order = known[np.lexsort((part[known], -last[known], first[known], thread[known]))]
+    thread, first, last, part, row, key = (column[order] for column in (thread, first, last, part, row, key))
+    begin, until = one_axis([thread, thread], [first, last])
+    outermost = np.append(True, begin[1:] >= np.maximum.accumulate(until)[:-1])[: thread.size]
+    # An empty call at the very start of another is no part of it, and two with one extent are one.
+    number = np.cumsum(outermost) - 1
+    event_of = {name: np.full(count, -1) for name, count in zip(spans, size, strict=True)}
+    for at, own in enumerate(event_of.values()):
+        own[row[part == at]] = number[part == at]
+    lead = np.flatnonzero(outermost)
+    of_wait, of_kernel = (np.where(part[lead] == at, row[lead], -1) for at in (0, 1))
+    pid = key[lead] >> 32
+    events = Events(
+        thread[lead],
+        pid,
+        first[lead],
+        last[lead],
+        previous_calls(pid, thread[lead], first[lead], last[lead]),
+        of_wait >= 0,
+        lookup(ended_by_work, of_wait, 0).astype(bool),
+        np.full(lead.size, -1),
+        lookup(whole & ended_by_work, of_wait, 0).astype(bool),
+        np.where(of_wait >= 0, lookup(modules.rows(waits), of_wait), lookup(modules.rows(kernels), of_kernel)),
+        np.full(lead.size, -1),
+    )
+    return events, event_of, threads
+
+
+def _span(table: pa.Table) -> tuple[Ints, Ints, Ints]:
+    """The thread, start and end of each row."""
+    start = integers(table, "start_ns")
+    return thread_keys(table), start, start + integers(table, "dur_ns")
+
+
+#: The most bytes a ns of a link: 16 lanes of PCIe 5.0.
+_LINK = 63.0
+
+
+def _pinned(copies: pa.Table, work: Work, pageable: Rows) -> Ints:
+    """What copies take that no longer are of pageable memory: as others of their direction, or as fast as a link."""
+    lasts, size, kinds = work.end - work.start, integers(copies, "bytes", 0), labels(copies, "copy_kind")
+    pinned, slow = np.column_stack((lasts, lasts)), np.zeros(lasts.size, dtype=bool)
+    slow[pageable[pageable >= 0]] = True
+    for kind in np.unique(kinds.code[slow]).tolist():
+        own = kinds.code == kind
+        others = np.flatnonzero(own & ~slow & (lasts > 0) & (size >= np.median(size[own & slow])))
+        rate = float(np.median(size[others] / lasts[others])) if others.size else None
+        rows = np.flatnonzero(own & slow)
+        pinned[rows, 0] = np.minimum(lasts[rows], size[rows] / (rate or _LINK))
+        pinned[rows, 1] = lasts[rows] if rate is None else pinned[rows, 0]
+    return pinned
+
+
+#: How soon after work ends a call returns that waited for it.
+_RETURNS_NS = 10_000
+
+
+def _with_awaited(events: Events, event_of: Rows, recorded: Rows, work: Work, pid: Ints) -> Events:
+    """What calls wait for: as recorded, else what ended right before they do, or else what they may wait for."""
+    awaited, perhaps = events.work.copy(), events.perhaps.copy()
+    rows = np.flatnonzero((recorded >= 0) & (event_of >= 0))
+    rows = rows[events.blocks[event_of[rows]]]
+    awaited[event_of[rows]] = recorded[rows]
+    asking = np.flatnonzero(events.ended_by_work & (awaited < 0))
+    for number in np.unique(events.pid[asking]).tolist():
+        own, calls = np.flatnonzero(pid == number), asking[events.pid[asking] == number]
+        own = own[np.argsort(work.end[own], kind="stable")]
+        place = np.searchsorted(work.end[own], events.end[calls], "right") - 1
+        last = lookup(own, place)
+        since = lookup(work.end, last, NEVER)
+        seen = (last >= 0) & (since > events.start[calls]) & (events.end[calls] - np.maximum(since, 0) <= _RETURNS_NS)
+        awaited[calls[seen]], perhaps[calls[~seen]] = last[seen], last[~seen]
+    return events._replace(work=awaited, perhaps=perhaps)
+
+
+def _work(kernels: pa.Table, order: Rows, event: Rows, modules: Hierarchy) -> Work:
+    collective, names = collectives_in(kernels)[order], labels(kernels, "name")
+    place = [integers(kernels, name)[order].astype(np.int64) for name in ("pid", "device", "context", "stream")]
+    stream, _ = grouped(place)
+    start, end = (integers(kernels, name)[order] for name in ("start_ns", "end_ns"))
+    own = event[order]
+    by_stream = np.argsort(stream, kind="stable")
+    before = np.full(order.size, -1)
+    same = stream[by_stream[1:]] == stream[by_stream[:-1]]
+    before[by_stream[1:][same]] = by_stream[:-1][same]
+    launched = np.bincount(own[own >= 0], minlength=1)
+    several = lookup(launched, np.where(own >= 0, own, -1), 0) > 1
+    ids = integers(kernels, "kernel_id")[order]
+    module, name = modules.rows(kernels)[order], names.code[order]
+    line, context = grouped(place[:2])[0], grouped(place[:3])[0]
+    step = integers(kernels, "step_id")[order].astype(np.int64)
+    return Work(
+        ids, line, step, context, stream, start, end, own, before, module, name, names.words, collective, several,
+        np.column_stack((end - start, end - start)),
+    )  # fmt: skip
+
+
+def _dependencies(kernels: pa.Table, others: pa.Table, awaited: Rows, order: Rows) -> tuple[tuple[Rows, Rows], bool]:
+    """Of every wait of a stream the first work launched there later, and the work that it waits for."""
+    stream = integers(others, "stream")
+    rows = np.flatnonzero((awaited >= 0) & (stream >= 0))
+    columns = ("pid", "context", "stream")
+    both = [np.concatenate([integers(others, name)[rows], integers(kernels, name)[order]]) for name in columns]
+    group, _ = grouped([column.astype(np.int64) for column in both])
+    time = np.append(integers(others, "start_ns")[rows], integers(kernels, "launch_start_ns", NEVER)[order])
+    by_stream = np.lexsort((time, group))
+    # Waits stand before work, so that they come first where both are at one time.
+    works = np.where(by_stream < rows.size, time.size, np.arange(time.size))
+    place = np.empty(time.size, np.int64)
+    place[by_stream] = np.minimum.accumulate(works[::-1])[::-1]
+    first = np.append(by_stream, -1)[place[: rows.size]]
+    some = (first >= 0) & (group[first] == group[: rows.size])
+    return (first[some] - rows.size, awaited[rows[some]]), bool((stream >= 0).any())
+
+
+def _before_collectives(work: Work, thread: Rows) -> tuple[Rows, Rows]:
+    """Collectives, and the work of another stream that their thread launched last before: torch lets them wait for it.
+
+    Not those of streams where one ever began before that work ended: torch's wait for the stream that is current.
+    """
+    rows = np.flatnonzero((work.event >= 0) & ~work.from_replay)
+    rows = rows[np.argsort(work.event[rows], kind="stable")]
+    last = rows[np.maximum.accumulate(np.where(work.collective[rows], 0, np.arange(rows.size)))]
+    same = (thread[work.event[rows]] == thread[work.event[last]]) & (work.context[rows] == work.context[last])
+    fits = same & work.collective[rows] & ~work.collective[last] & (work.stream[rows] != work.stream[last])
+    one, other = rows[fits], last[fits]
+    kept = ~np.isin(work.stream[one], work.stream[one[work.start[one] < work.end[other]]])
+    return one[kept], other[kept]
+
+
+#: What columns refer to: rows of threads, calls and work, or numbers of which each report has its own.
+_OF_EVENTS = {"thread": "threads", "previous": "calls", "work": "work", "perhaps": "work"}
+_OF_WORK = {"event": "calls", "before": "work"} | {name: name for name in ("name", "line", "context", "stream")}
+
+
+def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recorded:
+    """Several reports as one, with times on one clock; without the rows of their tables."""
+    events, work, waits, borders, since = [], [], [], [], Counter[str]()
+    for one in (_on_clock(part, clock) for part, clock in zip(parts, clocks, strict=True)):
+        own, calls = one.work, one.events
+        events.append(calls._replace(**_renumbered(calls, _OF_EVENTS, since)))
+        work.append(own._replace(**_renumbered(own, _OF_WORK, since)))
+        waits.append(np.stack(one.waits) + since["work"])
+        borders.append(_raised(np.stack(one.borders), 2 * since["calls"]))
+        since.update(threads=one.threads.size, calls=calls.start.size, work=own.start.size, name=len(own.names))
+        since.update({key: int(getattr(own, key).max(initial=-1)) + 1 for key in ("line", "context", "stream")})
+    first, second = np.concatenate(waits, axis=1)
+    begin, end = np.concatenate(borders, axis=1)
+    return Recorded(
+        Events(*map(np.concatenate, zip(*events, strict=True))),
+        _together(work),
+        (first, second),
+        np.concatenate([one.threads for one in parts]),
+        np.empty(0, np.int64),
+        all(one.has_dependencies for one in parts),
+        Steps(*map(np.concatenate, zip(*(one.steps for one in parts), strict=True))),
+        (begin, end),
+    )
+
+
+def _renumbered(table: Events | Work, refer: dict[str, str], since: Counter[str]) -> dict[str, Any]:
+    return {name: _raised(getattr(table, name), since[of]) for name, of in refer.items()}
+
+
+def _together(parts: list[Work]) -> Work:
+    columns = {name: np.concatenate([getattr(one, name) for one in parts]) for name in Work._fields if name != "names"}
+    return Work(**columns, names=[name for one in parts for name in one.names])
+
+
+def _on_clock(part: Recorded, clock: Callable[[Ints], Ints]) -> Recorded:
+    events, work = part.events, part.work
+    return part._replace(
+        events=events._replace(start=clock(events.start), end=clock(events.end)),
+        work=work._replace(start=clock(work.start), end=clock(work.end)),
+    )
+
+
+def _raised(rows: Rows, by: int) -> Rows:
+    return np.where(rows >= 0, rows + by, -1)

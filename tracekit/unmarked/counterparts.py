@@ -1,0 +1,347 @@
+"""Work without a module gets that of its certain counterpart in marked runs; steps that nobody marked are found."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit import causes
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import agreed, counts, grouped
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.attribution import ALIGNED, METHOD_NAMES, ids_of
+from tracekit.attribution.base import Trace, UsedReference
+from tracekit.dataset.per_report_modules import facts_in, united
+from tracekit.markers.base import StepMarker
+from tracekit.recording.tables import Work
+from tracekit.tables.modules import table_of
+from tracekit.trace.evidence import Evidence
+from tracekit.trace.hierarchy.modules import Module
+from tracekit.trace.steps.steps import Steps, step_at
+from tracekit.unmarked.pattern_matches import Answer, Matcher, without_copied
+from tracekit.unmarked.reference import Reference, Way
+from tracekit.unmarked.signatures import PRODUCT, SIZES, SPLIT, Described, Signatures, signatures_of
+from tracekit.unmarked.step_borders import Cuts
+from tracekit.unmarked.step_starts import beginnings
+
+_NO_STEP, _CONTRADICTED, _LIMIT = (
+    causes.CAUSES.index(cause) for cause in (causes.LIKE_NO_STEP, causes.LIKE_CONTRADICTED, causes.LIKE_LIMIT)
+)
+#: Causes that say no more than that nothing marked the work.
+_UNMARKED = [
+    causes.CAUSES.index(cause)
+    for cause in causes.CAUSES
+    if cause.name in {"no_launch", "outside_modules", "graph_unmapped", "graph_not_expanded", "backward", "optimizer"}
+]
+#: So many neighbouring stretches are tried as one: something inside a step may look like the beginning of another.
+_MOST_JOINED = 3
+#: The share, relative to another, from which stretches are alike.
+_AS_GOOD = 0.9
+_NO_CAUSE = -1
+
+
+class _Work(NamedTuple):
+    """The work of a recording.
+
+    Attributes:
+        launch: The row of its launch, or -1.
+        thread: The row of the thread that launched it, or -1.
+        step: The step that is recorded for it, or -1.
+    """
+
+    rows: Work
+    launch: Rows
+    thread: Rows
+    step: Rows
+    signatures: Signatures
+
+    def in_lines(self, *, by_stream: bool) -> "_Lines":
+        """Thread by thread, or stream by stream, in the order of launches, nodes of CUDA graphs by their numbers."""
+        thread = np.full(self.thread.size, -1) if by_stream else self.thread
+        line = grouped([self.rows.process, thread, np.where(thread < 0, self.rows.stream, -1)]).group
+        keys = (self.rows.start_ns, self.rows.graph_node_id, self.launch, line)
+        in_order = line.size and line[0] == line[-1] and (self.launch[1:] > self.launch[:-1]).all()
+        order = np.arange(line.size) if in_order else np.lexsort(keys)
+        return _Lines(order, line[order], self.step[order], self.signatures.at(order))
+
+
+class _Lines(NamedTuple):
+    """Work in an order, line by line."""
+
+    order: Rows
+    line: Rows
+    step: Rows
+    signatures: Signatures
+
+    def without_splits(self) -> "_Lines":
+        """Without the second parts of products, of which kernels of other tuning may have more or less."""
+        kept = np.flatnonzero(self.signatures.group != SPLIT)
+        if kept.size == self.order.size:
+            return self
+        return _Lines(self.order[kept], self.line[kept], self.step[kept], self.signatures.at(kept))
+
+
+class _Found(NamedTuple):
+    """What a reference shows: for each piece of work the row of its module there, or a cause; steps.
+
+    ``unsearched`` is work for which the search ended before all was compared with it.
+    """
+
+    module: Rows
+    cause: Rows
+    unsearched: Flags
+    steps: list[tuple[int, int, StepMarker]]
+    used: set[int]
+
+
+def aligned(trace: Trace, references: Sequence[Reference]) -> Trace:
+    """The trace in which work without a module has that of its counterpart in one of the references."""
+    work = _work_of(trace.evidence)
+    found = [_found(work, reference) for reference in references]
+    union = united([table_of(trace.evidence.calls.modules), *_modules_of(references, found)])
+    pending = np.isin(trace.owners.cause, _UNMARKED)
+    module, cause = np.full(pending.size, -1, dtype=np.int64), np.full(pending.size, _NO_STEP, dtype=np.int64)
+    disputed = np.zeros(module.size, dtype=bool)
+    for one, new_id in zip(found, union.module_id[1:], strict=True):
+        own = lookup(new_id, one.module)
+        disputed |= (own >= 0) & (module >= 0) & (own != module)
+        cause = np.where((cause == _NO_STEP) & (one.cause != _NO_STEP), one.cause, cause)
+        module = np.where(module >= 0, module, own)
+    module[disputed] = -1
+    cause = np.where(disputed, _CONTRADICTED, np.where(module >= 0, _NO_CAUSE, cause))
+    return _completed(trace, (module, cause), pending, union.table, union.module_id[0], found, references)
+
+
+def _modules_of(references: Sequence[Reference], found: Sequence[_Found]) -> list[pa.Table]:
+    """The modules of each reference; none of one that shows nothing."""
+    return [
+        one.modules if (shown.module >= 0).any() else one.modules.slice(0, 0)
+        for one, shown in zip(references, found, strict=True)
+    ]
+
+
+def _completed(  # noqa: PLR0913 - all that a trace is put together from
+    trace: Trace,
+    told: tuple[Rows, Rows],
+    pending: Flags,
+    modules: pa.Table,
+    own_id: Ints,
+    found: Sequence[_Found],
+    references: Sequence[Reference],
+) -> Trace:
+    evidence = trace.evidence
+    of_work, cause = told
+    module = lookup(own_id, trace.module)
+    owners = replace(
+        trace.owners,
+        method=np.where(pending & (of_work >= 0), METHOD_NAMES.index(ALIGNED), trace.owners.method).astype(np.int8),
+        cause=np.where(pending, cause, trace.owners.cause).astype(np.int16),
+        call=np.where(pending, -1, trace.owners.call).astype(np.int32),
+    )
+    module = np.where(pending, of_work, module).astype(np.int32)
+    calls = replace(
+        evidence.calls, modules=_as_modules(modules), module=lookup(own_id, evidence.calls.module).astype(np.int32)
+    )
+    shares = evidence.compiled_work.shares
+    shares = replace(shares, module=lookup(own_id, shares.module), main=lookup(own_id, shares.main))
+    evidence = replace(
+        evidence,
+        calls=calls,
+        compiled_work=replace(evidence.compiled_work, shares=shares),
+        steps=_with_steps(evidence, [step for one in found for step in one.steps]),
+    )
+    used = tuple(
+        UsedReference(one.name, one.sha256, one.reports, sorted(shown.used), int((shown.module >= 0).sum()))
+        for one, shown in zip(references, found, strict=True)
+    )
+    return replace(
+        trace, evidence=evidence, owners=owners, module=module, ids=ids_of(evidence, module), references=used
+    )
+
+
+def _as_modules(table: pa.Table) -> list[Module]:
+    return [
+        Module(
+            path=row["path"],
+            name=row["name"],
+            kind=row["kind"],
+            parent=-1 if row["parent_id"] is None else row["parent_id"],
+            facts=facts_in(row, None),
+            alias_of=row["alias_of"],
+            subtree_end=row["subtree_end_id"],
+        )
+        for row in table.to_pylist()
+    ]
+
+
+def _work_of(evidence: Evidence) -> _Work:
+    recording, launch = evidence.recording, evidence.launched.launch
+    work, launches = recording.work, recording.launches
+    thread = lookup(launches.thread, launch)
+    times = [lookup(column, launch) for column in (launches.start_ns, launches.end_ns)]
+    step = np.where(launch >= 0, step_at(evidence.steps, thread, work.process, *times), -1)
+    name = np.where(work.full_name >= 0, work.full_name, work.name)
+    sizes = [getattr(work, size) for size in SIZES]
+    described = Described(work.kind, name, work.copy_kind, sizes, recording.names)
+    return _Work(work, launch, thread, step, signatures_of(described))
+
+
+def _found(work: _Work, reference: Reference) -> _Found:
+    size = len(work.rows)
+    module, cause = np.full(size, -1, dtype=np.int64), np.full(size, _NO_STEP, dtype=np.int64)
+    found = _Found(module, cause, np.zeros(size, dtype=bool), [], set())
+    for way in reference.ways if size else ():
+        if (found.cause == _NO_STEP).any():
+            lines = work.in_lines(by_stream=way.by_stream).without_splits()
+            _match_lines(lines, Matcher(reference, way.patterns), way, found)
+    if (work.signatures.group == SPLIT).any():
+        _follow_products(work.in_lines(by_stream=False), found)
+    _agree_on_nodes(work, found)
+    found.cause[found.unsearched & (found.cause == _NO_STEP)] = _LIMIT
+    return found
+
+
+def _follow_products(lines: _Lines, found: _Found) -> None:
+    """The second part of a product is of the same module, unless it may be of the product before that."""
+    group = lines.signatures.group
+    rows = np.flatnonzero(group[1:] == SPLIT) + 1
+    rows = rows[(group[rows - 1] == PRODUCT) & (lines.line[rows - 1] == lines.line[rows])]
+    rows = rows[(rows == 1) | (group[rows - 2] != PRODUCT)]
+    part, product = lines.order[rows], lines.order[rows - 1]
+    found.module[part], found.cause[part] = found.module[product], found.cause[product]
+
+
+def _match_lines(lines: _Lines, matcher: Matcher, way: Way, found: _Found) -> None:
+    edges = np.flatnonzero(np.diff(lines.line, prepend=-1, append=-1))
+    for first, end in pairwise(edges.tolist()):
+        steps = lines.step[first:end]
+        if (steps >= 0).any() and (found.cause[lines.order[first:end]] == _NO_STEP).all():
+            changes = np.flatnonzero((np.diff(steps, prepend=-1) != 0) & (steps >= 0))
+            _match(lines, matcher, first + np.append(changes, end - first), found)
+        unknown = np.flatnonzero(found.cause[lines.order[first:end]] == _NO_STEP) + first
+        for part in np.split(unknown, np.flatnonzero(np.diff(unknown) > 1) + 1) if unknown.size else ():
+            begin, stop = int(part[0]), int(part[-1]) + 1
+            cuts = beginnings(lines.signatures.name[begin:stop], way.patterns) + begin
+            _match(lines, matcher, np.unique(np.concatenate([[begin], cuts, [stop]])), found)
+
+
+def _match(lines: _Lines, matcher: Matcher, cuts: Rows, found: _Found) -> None:
+    """Compares the work between neighbouring cuts with the reference."""
+    stretches = _Stretches(lines, matcher, matcher.borders.cuts(lines.signatures.name, lines.line, cuts))
+    at = 0
+    while at < cuts.size - 1:
+        matcher.limited = False
+        best, joined = stretches.best(at)
+        rows = lines.order[int(cuts[at]) : int(cuts[at + joined])]
+        found.unsearched[rows] |= matcher.limited
+        if best is not None:
+            _keep(best, rows, found)
+        at += joined
+
+
+class _Stretches(NamedTuple):
+    """The work between neighbouring cuts."""
+
+    lines: _Lines
+    matcher: Matcher
+    cuts: Cuts
+
+    def best(self, at: int) -> tuple[Answer | None, int]:
+        """What the stretch from a cut on shows, and how many that lie between cuts are part of it."""
+        best, joined = self._answer(at, 1), 1
+        for number in range(2, _MOST_JOINED + 1):
+            if best is not None and best.share == 1:
+                break
+            answer = self._answer(at, number)
+            # In a row of alike stretches, any two may be taken for a pattern that holds such a stretch twice.
+            if answer is None or (best is not None and best.share >= answer.share):
+                continue
+            if not any(self._as_good(*other, answer) for other in _overlapping(at, number)):
+                best, joined = answer, number
+        return best, joined
+
+    def _as_good(self, at: int, number: int, answer: Answer) -> bool:
+        other = self._answer(at, number)
+        return other is not None and other.share >= _AS_GOOD * answer.share
+
+    def _answer(self, at: int, number: int) -> Answer | None:
+        cuts, end_at = self.cuts, at + number
+        if at < 0 or end_at >= cuts.place.size or cuts.goes_on[at] or cuts.goes_on[end_at]:
+            return None
+        first, end = int(cuts.place[at]), int(cuts.place[end_at])
+        names, line = self.lines.signatures.name, self.lines.line
+        begins = not first or line[first - 1] != line[first]
+        ends = end == line.size or line[end] != line[first]
+        work = self.lines.signatures.at(slice(first, end))
+        answer = self.matcher.answer(work, 0 if begins else int(names[first - 1]), whole=not (begins or ends))
+        if answer is None or not (cuts.twice[at] or cuts.twice[end_at]):
+            return answer
+        return without_copied(answer, work.name, first=bool(cuts.twice[at]), last=bool(cuts.twice[end_at]))
+
+
+def _overlapping(at: int, number: int) -> Iterator[tuple[int, int]]:
+    """Beginnings and lengths of what shares only a part with some neighbouring stretches."""
+    for other in range(at - _MOST_JOINED + 1, at + number):
+        for length in range(2, _MOST_JOINED + 1):
+            begins, ends = other - at, other + length - (at + number)
+            if begins * ends > 0 and other + length > at:
+                yield other, length
+
+
+def _keep(answer: Answer, rows: Rows, found: _Found) -> None:
+    found.module[rows], found.cause[rows] = answer.module, answer.cause
+    begin, stop = answer.core
+    if answer.pattern.step is not None and stop > begin:
+        found.steps.append((int(rows[begin]), int(rows[stop - 1]), answer.pattern.step))
+    if answer.pattern.step_id >= 0:
+        found.used.add(answer.pattern.step_id)
+
+
+def _agree_on_nodes(work: _Work, found: _Found) -> None:
+    """A node of a CUDA graph is of one module in all its replays, and always runs the same kernel."""
+    rows = np.flatnonzero(work.rows.graph_node_id >= 0)
+    if not rows.size:
+        return
+    node = grouped([work.rows.process[rows], work.rows.graph_node_id[rows]]).group
+    nodes, module, unknown = int(node.max()) + 1, found.module[rows], -2
+    told = np.flatnonzero(module >= 0)
+    common = agreed(node[told], module[told], nodes, missing=unknown)
+    same_kernel = agreed(node, work.signatures.name[rows], nodes, missing=unknown) != unknown
+    has = counts(node[told], nodes) > 0
+    clear = has & (common != unknown) & same_kernel
+    found.module[rows] = np.where(clear[node], common[node], -1)
+    found.cause[rows] = np.where(clear[node], _NO_CAUSE, np.where(has[node], _CONTRADICTED, found.cause[rows]))
+
+
+def _with_steps(evidence: Evidence, found: Sequence[tuple[int, int, StepMarker]]) -> Steps:
+    """The steps, and those that were found in processes in which none are recorded."""
+    steps, recording = evidence.steps, evidence.recording
+    launches, launch = recording.launches, evidence.launched.launch
+    recorded = set(steps.process.tolist())
+    rows = []
+    for first, last, marker in found:
+        begin, end = int(launch[first]), int(launch[last])
+        if begin >= 0 and end >= 0 and int(recording.work.process[first]) not in recorded:
+            rows.append((begin, end, marker))
+    if not rows:
+        return steps
+    begins, ends = (np.array([row[at] for row in rows], dtype=np.int64) for at in range(2))
+    columns = (launches.start_ns[begins], launches.end_ns[ends], launches.thread[begins])
+    known = (steps.start_ns, steps.end_ns, steps.thread)
+    start_ns, end_ns, thread = (np.concatenate(pair) for pair in zip(known, columns, strict=True))
+    process = recording.threads.process[thread]
+    order = np.lexsort((process, start_ns))
+    markers = [*steps.markers, *(row[2] for row in rows)]
+    parts_step = lookup(np.argsort(order), steps.parts.step)
+    return Steps(
+        start_ns[order],
+        end_ns[order],
+        thread[order],
+        process[order],
+        [markers[at] for at in order.tolist()],
+        steps.apart,
+        steps.parts._replace(step=parts_step),
+    )

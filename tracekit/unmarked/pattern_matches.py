@@ -1,0 +1,437 @@
+"""Which pattern of the marked run a stretch of production work is like, and the modules that follow from it.
+
+What aligns without doubt gets the module of its counterpart. Between two such neighbours, as many kernels of the same
+classes on both sides are the same with other names, and a single one in place of several is a fusion of them.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from tracekit import causes
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts, grouped, maxima, minima
+from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.unmarked.batch_sizes import unexplained, varying
+from tracekit.unmarked.reference import Pattern, Reference
+from tracekit.unmarked.sequences import Agreement, agreement, comparable, near
+from tracekit.unmarked.signatures import ATTENTION, GRAPHS, PRODUCT, UNKNOWN, Signatures
+from tracekit.unmarked.step_borders import Borders
+
+_UNMATCHED, _AMBIGUOUS, _CONTRADICTED = (
+    causes.CAUSES.index(cause) for cause in (causes.LIKE_UNMATCHED, causes.LIKE_AMBIGUOUS, causes.LIKE_CONTRADICTED)
+)
+#: The least share of a step, on both sides, that must have a certain counterpart, and how much of it more may run.
+_LEAST_SHARE, _MOST_LONGER = 0.6, 0.15
+#: The share of a step that may have several counterparts: of more, a layer is missing, or there is one too many.
+_MOST_AMBIGUOUS = 0.2
+#: The least share of equal names, in any order, without which two sequences are not compared; and how many are.
+_LEAST_COMMON = 0.3
+_MOST_COMPARED = 6
+#: Of alike kernels, a size or kernel that others have more than so many times as often is another's.
+_FEW_OF = 3
+#: How many places a kernel may run earlier or later than in the marked run.
+_FARTHEST_MOVE = 16
+#: The share, relative to the most similar pattern, from which another one may be the right one.
+_AS_LIKELY = 0.8
+#: In place of the name of a kernel of which nothing is known.
+_ANY = np.iinfo(np.int64).min
+#: The share of equal sizes from which two steps have the same batch.
+_SAME_SIZES = 0.9
+#: Cells of all comparisons of a reference and a report, after which no further ones are made; and how many a row costs
+#: beside those for the difference of the lengths.
+_MOST_CELLS, _CELLS_OF_ROW = 1_000_000_000, 200
+
+
+class Answer(NamedTuple):
+    """What a pattern shows about a stretch of work.
+
+    Attributes:
+        pattern: The pattern.
+        module: For each piece of work the row of its module in the reference, or -1.
+        cause: Why it has none, as a position in ``causes.CAUSES``; -1 where it has one.
+        core: The first piece of the step or call itself, and the end of the last.
+        share: How much of both is alike.
+        same_sizes: Whether sizes are equal, too.
+    """
+
+    pattern: Pattern
+    module: Rows
+    cause: Rows
+    core: tuple[int, int]
+    share: float
+    same_sizes: bool
+
+
+class _Tree(NamedTuple):
+    """Of every module of a reference the one around it, whether it has calls, and its ``place`` in a list."""
+
+    parent: Rows
+    called: Flags
+    place: Ints
+
+
+class Matcher:
+    """Compares stretches of work with a reference, each different one once."""
+
+    def __init__(self, reference: Reference, patterns: list[Pattern]) -> None:
+        self._patterns = patterns
+        self._repeating = [_repeats(pattern.work.name) for pattern in patterns]
+        self._tree = _Tree(integers(reference.modules, "parent_id"), reference.called, reference.place)
+        self._exact: dict[bytes, list[int]] = {}
+        for at in (at for at, one in enumerate(patterns) if not _repeats(one.work.exact)):
+            self._exact.setdefault(patterns[at].work.exact.tobytes(), []).append(at)
+        self._names = np.unique(np.concatenate([[0], *(pattern.work.name for pattern in patterns)]))
+        alike: dict[tuple[bytes, ...], int] = {}
+        #: Patterns with the same number differ by their sizes alone, and show the same.
+        self._alike = [
+            alike.setdefault((one.work.name.tobytes(), one.module.tobytes(), one.cause.tobytes()), at)
+            for at, one in enumerate(patterns)
+        ]
+        self._varying = varying([(one.work, lookup(reference.like, one.module)) for one in patterns])
+        self._twins = _twins(patterns)
+        self._counts = np.stack([self._counted(pattern.work.name) for pattern in patterns])
+        names = [pattern.work.name for pattern in patterns if pattern.whole]
+        self.borders = Borders(names or [pattern.work.name for pattern in patterns])
+        self._known: dict[bytes, Answer | None] = {}
+        #: What was not compared with every pattern, since the search had ended.
+        self._unsearched: set[bytes] = set()
+        self._cells, self._ended = 0, False
+        #: Whether that holds for any work that was asked about.
+        self.limited = False
+
+    def answer(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
+        """What the most similar pattern shows; None if none is like it.
+
+        ``before`` is the name of what ran before; ``whole`` is whether something ran before and after it. If not, and
+        the pattern may be cut, too, both may be different parts of a step, unless they are the same.
+        """
+        before = before if work.group[0] == GRAPHS else 0
+        key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True) + bytes([whole])
+        if key not in self._known:
+            self._ended = False
+            same = self._exact.get(work.exact.tobytes())
+            self._known[key] = self._identical(same) if same else self._most_similar(work, before, whole=whole)
+            if self._ended:
+                self._unsearched.add(key)
+        self.limited |= key in self._unsearched
+        return self._known[key]
+
+    def _counted(self, names: Ints) -> Ints:
+        at = np.minimum(np.searchsorted(self._names, names), self._names.size - 1)
+        return counts(np.where(self._names[at] == names, at, -1), self._names.size)
+
+    def _identical(self, same: Sequence[int]) -> Answer:
+        pattern, *others = (self._patterns[at] for at in same)
+        answer = Answer(pattern, pattern.module, pattern.cause, (0, pattern.core), 1.0, same_sizes=True)
+        found = _common([answer, *(answer._replace(module=one.module, cause=one.cause) for one in others)])
+        return _without(found, self._twins[same[0]] & (found.module >= 0))
+
+    def _most_similar(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
+        common = np.minimum(self._counts, self._counted(work.name)).sum(axis=1)
+        sizes = np.array([pattern.work.name.size for pattern in self._patterns])
+        share = common / np.maximum(1, np.minimum(sizes, work.name.size))
+        found: list[Answer] = []
+        compared, like, least = 0, set[int](), 0.0
+        if self.borders.holds_a_border(work.name):
+            return None
+        for at in np.argsort(-common / (sizes + work.name.size), kind="stable").tolist():
+            bound = 2 * common[at] / (sizes[at] + work.name.size)
+            if self._repeating[at] or not (whole or self._patterns[at].whole) or self._alike[at] in like:
+                continue
+            if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or bound < least / 2:
+                continue
+            compared += 1
+            answer = self._compared(work, at, before)
+            if answer is not None:
+                like.add(self._alike[at])
+                found.append(answer)
+                least = max(least, answer.share)
+        return _most_alike(found) if found else None
+
+    def _compared(self, work: Signatures, at: int, before: int) -> Answer | None:
+        pattern = self._patterns[at]
+        if not comparable(work.name.size, pattern.work.name.size):
+            return None
+        self._cells += work.name.size * (abs(work.name.size - pattern.work.name.size) + _CELLS_OF_ROW)
+        if self._cells > _MOST_CELLS:
+            self._ended = True
+            return None
+        shared = np.isin(work.code, pattern.work.code) & (work.group != PRODUCT)
+        same_sizes = np.isin(work.exact[shared], pattern.work.exact).sum() >= _SAME_SIZES * max(1, shared.sum())
+        exact = (work.exact, pattern.work.exact) if same_sizes else None
+        found = agreement(work.name, pattern.work.name, pattern.module, exact)
+        if found is None:
+            return None
+        comparison = _Comparison(work, pattern, found, self._tree, self._varying[at])
+        answer = comparison.answer(follows=before == int(pattern.work.name[-1]))
+        if answer is None:
+            return None
+        unclear = self._twins[at][comparison.place] & (comparison.place >= 0) & (answer.module >= 0)
+        return _without(answer, unclear)._replace(same_sizes=bool(same_sizes))
+
+
+def _twins(patterns: Sequence[Pattern]) -> list[Flags]:
+    """Of each pattern the work that one of equal kernels has in another module, such as a model beside its like.
+
+    What follows steps and calls may differ, as it depends on what runs next.
+    """
+    alike: dict[bytes, list[Pattern]] = {}
+    for one in patterns:
+        alike.setdefault(one.work.exact[: one.core].tobytes(), []).append(one)
+    found = []
+    for one in patterns:
+        differs = np.zeros(one.module.size, dtype=bool)
+        for other in alike[one.work.exact[: one.core].tobytes()]:
+            differs[: one.core] |= _disagree(one.module[: one.core], other.module[: one.core])
+        found.append(differs)
+    return found
+
+
+def _disagree(module: Rows, other: Rows) -> Flags:
+    return np.asarray((module != other) & (module >= 0) & (other >= 0))
+
+
+def _rank(answer: Answer) -> tuple[bool, float]:
+    """Steps with the same sizes are more alike than others with more kernels in common."""
+    return answer.same_sizes, answer.share
+
+
+def _repeats(sequence: Ints) -> bool:
+    """Whether it consists of one part several times, so that nothing shows where it begins in a row of them."""
+    lengths = (length for length in range(1, sequence.size // 2 + 1) if sequence.size % length == 0)
+    return any(np.array_equal(sequence[length:], sequence[:-length]) for length in lengths)
+
+
+def _most_alike(answers: list[Answer]) -> Answer:
+    """What the most similar patterns agree on, where others that may as well be the right ones say nothing else."""
+    best = max(map(_rank, answers))
+    answer = _common([one for one in answers if _rank(one) == best])
+    for other in answers:
+        if other.same_sizes == answer.same_sizes and other.share >= _AS_LIKELY * answer.share:
+            answer = _without(answer, _disagree(answer.module, other.module))
+    return answer
+
+
+def _common(answers: list[Answer]) -> Answer:
+    """What several equally similar patterns agree on."""
+    first = answers[0]
+    differs = np.zeros(first.module.size, dtype=bool)
+    for other in answers[1:]:
+        differs |= other.module != first.module
+    return _without(first, differs)
+
+
+def without_copied(answer: Answer, names: Ints, *, first: bool, last: bool) -> Answer:
+    """The answer without modules at the ends, where what ran before or after may as well be that of the step."""
+    run = np.cumsum(np.diff(names, prepend=names[0]) != 0)
+    ends = (first & (run == 0)) | (last & (run == run[-1]))
+    return _without(answer, ends & (answer.module >= 0))
+
+
+def _without(answer: Answer, unclear: Flags) -> Answer:
+    """The answer without the modules of some work."""
+    return answer._replace(
+        module=np.where(unclear, -1, answer.module), cause=np.where(unclear, _AMBIGUOUS, answer.cause)
+    )
+
+
+class _Comparison:
+    """A stretch of work beside a pattern."""
+
+    def __init__(self, work: Signatures, pattern: Pattern, found: Agreement, tree: _Tree, varies: Flags) -> None:
+        self.work, self.pattern, self.found = work, pattern, found
+        self.tree, self.varies = tree, varies
+        size = work.name.size
+        self.module = found.label.astype(np.int64)
+        self.place = found.place.copy()
+        self.cause = np.where(found.some >= 0, _AMBIGUOUS, _UNMATCHED)
+        certain = np.flatnonzero(self.place >= 0)
+        self.cause[certain] = pattern.cause[self.place[certain]]
+        self.cause[self.module >= 0] = -1
+        self.covered = np.zeros(pattern.module.size, dtype=bool)
+        self.covered[self.place[certain]] = True
+        self.filled = np.zeros(size, dtype=bool)
+        self.common = np.setdiff1d(work.name[certain], work.name[work.group == PRODUCT])
+        self.fused_away = 0
+
+    def answer(self, *, follows: bool) -> Answer | None:
+        """The modules, if the greater part of both is alike, and one batch explains all sizes.
+
+        ``follows`` is whether the work before it is what ends the pattern, so that it begins where the pattern does.
+        """
+        if not (self.place >= 0).any():
+            return None
+        self._fill(follows=follows)
+        if (self.cause == _AMBIGUOUS).mean() > _MOST_AMBIGUOUS:
+            return None
+        self._drop_odd_sizes()
+        self._drop_moved()
+        self._drop_lonely()
+        rows = np.flatnonzero(self.place >= 0)
+        place = self.place[rows]
+        work, pattern = self.work.at(rows), self.pattern.work.at(place)
+        odd = unexplained(work, pattern, self.pattern.module[place], self.varies[place])
+        if odd is None or not rows.size or not self._mostly_alike() or not self._is_anchored():
+            return None
+        self._drop(rows[odd], _AMBIGUOUS)
+        in_core = rows[place < self.pattern.core]
+        core = (int(in_core[0]), int(in_core[-1]) + 1) if in_core.size else (0, 0)
+        share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
+        return Answer(
+            self.pattern,
+            self.module.astype(np.int32),
+            self.cause.astype(np.int32),
+            core,
+            float(share),
+            same_sizes=False,
+        )
+
+    def _mostly_alike(self) -> bool:
+        """Whether most of both sides has a counterpart, and neither runs much more than the other."""
+        rows, places = np.flatnonzero((self.module >= 0) | (self.place >= 0)), np.flatnonzero(self.covered)
+        lengths = int(rows[-1] - rows[0]) + 1, int(places[-1] - places[0]) + 1 - self.fused_away
+        shares = rows.size / lengths[0], self.covered[self.pattern.module >= 0].mean()
+        return bool(min(shares) >= _LEAST_SHARE and min(lengths) >= (1 - _MOST_LONGER) * max(lengths))
+
+    def _is_anchored(self) -> bool:
+        """Whether an end that is in no list of layers is the same: stages of a pipeline differ in their ends alone."""
+        marked = np.flatnonzero(self.pattern.module[: self.pattern.core] >= 0)
+        ends = np.append(marked[:1], marked[-1:])
+        ends = ends[self.tree.place[self.pattern.module[ends]] < 0]
+        return not ends.size or bool(self.covered[ends].any())
+
+    def _fill(self, *, follows: bool) -> None:
+        """Kernels between certain neighbours that have other names, or are fused."""
+        certain = np.flatnonzero(self.place >= 0)
+        places = [*zip(certain.tolist(), self.place[certain].tolist(), strict=True)]
+        for (before, first), (after, last) in pairwise([(-1, -1), *places] if follows else places):
+            work, pattern = slice(before + 1, after), slice(first + 1, last)
+            if self.found.used[pattern].any() or (after - before == 1 and last - first == 1):
+                continue
+            wider = self._widened(work, pattern)
+            if wider != (work, pattern) and not self._renamed(*wider):
+                self.module[wider[0]], self.place[wider[0]], self.cause[wider[0]] = -1, -1, _AMBIGUOUS
+            elif wider == (work, pattern) and not self._renamed(work, pattern) and after - before == 2 < last - first:  # noqa: PLR2004
+                self._fused(work.start, pattern)
+
+    def _widened(self, work: slice, pattern: slice) -> tuple[slice, slice]:
+        """A gap with its neighbours of the same classes: among these, names do not show which one is another's."""
+        groups = {*self.work.group[work].tolist()} - {UNKNOWN}
+        groups |= {PRODUCT} & {*self.pattern.work.group[pattern].tolist()}
+        start, stop, size = work.start, work.stop, self.place.size
+        first, last = pattern.start, pattern.stop
+        while start > 0 and self.place[start - 1] == first - 1 and int(self.work.group[start - 1]) in groups:
+            start, first = start - 1, first - 1
+        while stop < size and self.place[stop] == last and int(self.work.group[stop]) in groups:
+            stop, last = stop + 1, last + 1
+        return slice(start, stop), slice(first, last)
+
+    def _renamed(self, work: slice, pattern: slice) -> bool:
+        """Gives kernels those in their places, if there are as many of the same classes, none of them known by name."""
+        if work.stop - work.start != pattern.stop - pattern.start or not self._of_equal_classes(work, pattern):
+            return False
+        if np.isin(np.append(self.work.name[work], self.pattern.work.name[pattern]), self.common).any():
+            return False
+        self._tell(work, self.pattern.module[pattern], self.pattern.cause[pattern])
+        self.place[work] = np.arange(pattern.start, pattern.stop)
+        self.covered[pattern] = True
+        return True
+
+    def _of_equal_classes(self, work: slice, pattern: slice) -> bool:
+        group = self.work.group[work]
+        return bool((group != UNKNOWN).all() and (group == self.pattern.work.group[pattern]).all())
+
+    def _fused(self, row: int, pattern: slice) -> None:
+        """A kernel in place of several: a whole graph, one named as a fusion, or of the class and module of all."""
+        group, parts = self.work.group[row], self.pattern.module[pattern]
+        whole, groups = group == GRAPHS, self.pattern.work.group[pattern]
+        of_parts = group in groups or (group == ATTENTION and PRODUCT in groups)
+        similar = group != UNKNOWN and np.unique(parts).size == 1
+        if not (whole or (of_parts and (similar or self.work.fused[row]))):
+            return
+        module = self._around(parts)
+        while whole and module >= 0 and not self.tree.called[module]:
+            module = int(self.tree.parent[module])
+        if module >= 0:
+            self._tell(slice(row, row + 1), np.array([module]), np.array([-1]))
+            self.covered[pattern] = True
+            self.fused_away += pattern.stop - pattern.start - 1
+
+    def _around(self, modules: Rows) -> int:
+        """The smallest module that holds all of some; -1 if there is none."""
+        if (modules < 0).any():
+            return -1
+        paths = [self._path(module) for module in np.unique(modules).tolist()]
+        common = -1
+        for steps in zip(*paths, strict=False):
+            if len(set(steps)) > 1:
+                break
+            common = steps[0]
+        return common
+
+    def _path(self, module: int) -> list[int]:
+        path = []
+        while module >= 0:
+            path.append(module)
+            module = int(self.tree.parent[module])
+        return path[::-1]
+
+    def _tell(self, work: slice, module: Rows, cause: Rows) -> None:
+        self.module[work], self.cause[work] = module, cause
+        self.filled[work] = True
+
+    def _drop_odd_sizes(self) -> None:
+        """Kernels that are alike in the pattern, few of which are otherwise here: others ran there.
+
+        Nor is it certain which of the same name beside them is which.
+        """
+        rows = np.flatnonzero((self.place >= 0) & ~lookup(self.varies, self.place))
+        before, size = self.pattern.work.exact[self.place[rows]], self.work.exact[rows]
+        alike, group = grouped([before, size]).group, grouped([before]).group
+        number, of = counts(alike, rows.size)[alike], counts(group, rows.size)[group]
+        most = maxima(group, number, rows.size)[group]
+        odd = rows[((number == 1) & (of > 1)) | (_FEW_OF * number < most)]
+        run = np.cumsum(np.diff(self.work.name, prepend=self.work.name[0]) != 0)
+        beside = np.flatnonzero(np.isin(run, run[odd]) & (self.module >= 0))
+        self._drop(beside, _AMBIGUOUS)
+
+    def _drop_moved(self) -> None:
+        """Kernels between a place where one with their name is missing, and one where one more runs."""
+        work, pattern = self.work.name, self.pattern.work.name
+        certain = np.flatnonzero(self.place >= 0)
+        extra, missing = np.flatnonzero((self.place < 0) & ~self.filled), np.flatnonzero(~self.covered)
+        at = np.append(certain, work.size)[np.searchsorted(self.place[certain], missing)]
+        # Past the ends, the steps before and after may lack any.
+        at = np.concatenate([[0], at, [work.size]])
+        name = np.concatenate([[_ANY], pattern[missing], [_ANY]])
+        one, other = near(extra, at, _FARTHEST_MOVE)
+        fits = (name[other] == _ANY) | (name[other] == work[extra[one]])
+        one, other = one[fits], other[fits]
+        apart = np.abs(extra[one] - at[other])
+        nearest = apart == minima(one, apart, extra.size)[one]
+        nearest |= apart == minima(other, apart, at.size)[other]
+        moved = np.zeros(work.size, dtype=bool)
+        for row, place in sorted({*zip(extra[one[nearest]].tolist(), at[other[nearest]].tolist(), strict=True)}):
+            first, last = sorted((row, place))
+            moved[first : last + 1] |= work[first : last + 1] == work[row]
+        self._drop(np.flatnonzero(moved & (self.module >= 0)), _AMBIGUOUS)
+
+    def _drop_lonely(self) -> None:
+        """Pairs both of whose neighbours differ on both sides may be chance."""
+        rows = np.flatnonzero((self.place >= 0) | self.filled)
+        if not rows.size:
+            return
+        place = np.where(self.place[rows] >= 0, self.place[rows], -2)
+        near_work = np.diff(rows) == 1
+        near_pattern = (np.diff(place) == 1) | (place[1:] < 0) | (place[:-1] < 0)
+        beside = near_work | near_pattern
+        lonely = rows[~(np.append(beside, False) | np.append(False, beside))]
+        lonely = lonely[self.module[lonely] >= 0]
+        self._drop(lonely, _UNMATCHED)
+
+    def _drop(self, rows: Rows, cause: int) -> None:
+        self.module[rows], self.cause[rows], self.place[rows] = -1, cause, -1
