@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import tracekit
@@ -10,7 +11,7 @@ from tests.joined import joined_here
 from tests.trace_lines import report
 from tracekit.dataset import manifest
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import DatasetError
+from tracekit.errors import DatasetError, UsageError
 
 
 def test_a_call_blocks_by_its_name_or_by_the_memory_that_it_copies(parsed: Parse) -> None:
@@ -194,6 +195,20 @@ def test_a_dataset_made_before_these_tables_says_so(parsed: Parse, tmp_path: Pat
     with pytest.raises(DatasetError, match="has no table waits: it was made by an earlier tracekit; parse the report"):
         dataset.table("waits")
     assert "are in" in dataset._repr_html_()
+
+
+def test_a_dataset_made_before_a_column_says_so_and_has_its_page(parsed: Parse) -> None:
+    folder = Path(parsed("range 1 0 9 {'Module': 'top'}").folder)
+    place = folder / "kernels.parquet"
+    pq.write_table(pq.read_table(place).drop_columns(["source", "stack"]), place)
+    fields = {name: value for name, value in manifest.read(folder).items() if name != manifest.ID}
+    manifest.write(folder, fields | {manifest.TABLE_IDS: fields[manifest.TABLE_IDS] | {"kernels": None}})
+    dataset = tracekit.load(folder)
+    with pytest.raises(DatasetError, match="has no column source of kernels: it was made by an earlier tracekit; "):
+        dataset.ask("lines")
+    with pytest.raises(UsageError, match="kernels has no column sourc; expected one of"):
+        dataset.kernels(["sourc"])
+    assert '"texts":[]' in dataset.html()._repr_html_().replace("&quot;", '"')
 
 
 def without(dataset: Dataset, table: str) -> Dataset:

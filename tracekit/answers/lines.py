@@ -51,12 +51,11 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 def by_module(dataset: Dataset, modules: Hierarchy) -> tuple[list[str], pd.DataFrame]:
     """The lines, and for each pair of a line and the row of a module ``kernels`` and ``gpu_ns``; -1 is none."""
     words, pairs = Words(), Totals(["source", "module"], {"kernels": "sum", "gpu_ns": "sum"})
-    recorded = "source" in dataset.schema("kernels").names  # else an earlier tracekit made it
     for part in dataset.by_report():
-        work = weighted_kernels(part, ["kernel_id", *(["source"] if recorded else []), "module_id", "dur_ns"])
+        work = weighted_kernels(part, ["kernel_id", "source", "module_id", "dur_ns"])
         pairs.add(
             {
-                "source": words.codes(labels(work, "source")) if recorded else np.full(work.num_rows, -1),
+                "source": words.codes(labels(work, "source")),
                 "module": modules.rows(work),
                 "kernels": first_of_kernel(integers(work, "kernel_id")).astype(np.int64),
                 "gpu_ns": integers(work, "dur_ns"),

@@ -231,6 +231,10 @@ class Dataset:
         problem = f"its table {name} cannot be read ({reason})"
         return DatasetError(self.folder, problem, f"parse the {'reports' if self.reports else 'report'} again")
 
+    def _older(self, problem: str) -> DatasetError:
+        again = "parse all its reports again, together" if self.reports else "parse the report again"
+        return DatasetError(self.folder, f"{problem}: it was made by an earlier tracekit", again)
+
     @property
     def tables(self) -> list[str]:
         """Names of its tables; one that an earlier tracekit made lacks those that came later."""
@@ -244,9 +248,7 @@ class Dataset:
     def _files(self, name: str) -> Iterator[_TableFile]:
         """The files of a table, one per report, opened as they are asked for; at a URL some ahead."""
         if name not in self.tables:
-            problem = f"has no table {name}: it was made by an earlier tracekit"
-            again = "parse all its reports again, together" if self.reports else "parse the report again"
-            raise DatasetError(self.folder, problem, again)
+            raise self._older(f"has no table {name}")
         if not self.reports or name == UNITED:
             return iter([self._file(name, None)])
         if name not in self._checked:
@@ -280,6 +282,11 @@ class Dataset:
         rows, report, place = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:
+            from tracekit.tables import TABLES  # noqa: PLC0415 - takes time, and only errors need it
+
+            now = {(table.SPEC.name, column.name) for table in TABLES for column in table.SPEC.columns}
+            if (name, unknown[0]) in now:
+                raise self._older(f"has no column {unknown[0]} of {name}")
             raise UsageError(f"{name} has no column {unknown[0]}; {did_you_mean(unknown[0], names)}")
         wanted = list(columns) if columns is not None else names
         with self._reading(name, place):

@@ -21,6 +21,7 @@ from tracekit.views.page.nodes import Nodes
 #: Node of work whose module is not on the page, nor any of its ancestors; -1 is the node of work without a module.
 _ELSEWHERE = -2
 _FIGURES = ("kernels", "gpu_time_ns", "mean_ns", "median_ns", "max_ns", "modules")
+_OF_LINES = ("node", "source", "kernels", "gpu_ns")
 
 
 def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str]) -> dict[str, Any]:
@@ -68,6 +69,8 @@ def lines(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
         ``texts``; and two lists of pairs, ``of_modules`` and ``of_lines``, with the columns ``node``, ``source`` (a row
         of the texts), ``kernels`` and ``gpu_ns``, as of kernels.
     """
+    if "source" not in dataset.schema("kernels").names:  # an earlier tracekit made it
+        return {"texts": [], **{key: {column: [] for column in _OF_LINES} for key in ("of_modules", "of_lines")}}
     texts, pairs = lines_by_module(dataset, modules)
     pairs = pairs[pairs["source"] >= 0].rename(columns={"module": "owner"})
     by_time = pairs.groupby("source")["gpu_ns"].sum().sort_values(ascending=False, kind="stable").index
@@ -78,7 +81,7 @@ def lines(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
     for name, place in (("modules", nodes.module), ("lines", nodes.line)):
         listed = pairs.assign(node=_placed(pairs["owner"].to_numpy(), place))[pairs["source"] < limits.LINES]
         sums = listed.groupby(["source", "node"])[["kernels", "gpu_ns"]].sum().reset_index().head(limits.PAIRS)
-        data[f"of_{name}"] = {column: sums[column].tolist() for column in ("node", "source", "kernels", "gpu_ns")}
+        data[f"of_{name}"] = {column: sums[column].tolist() for column in _OF_LINES}
     return data
 
 
