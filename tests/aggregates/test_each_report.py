@@ -18,7 +18,19 @@ from tests.simulator.compiled.program import program
 from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
 from tracekit.aggregates.spread import Values, spread
-from tracekit.answers import ANALYSES, budget, coverage, findings, fusions, gaps, kernels, module_kernels, modules, tree
+from tracekit.answers import (
+    ANALYSES,
+    budget,
+    coverage,
+    findings,
+    fusions,
+    gaps,
+    kernels,
+    lines,
+    module_kernels,
+    modules,
+    tree,
+)
 from tracekit.answers.base import Analysis
 from tracekit.comparison.difference import Difference, Options, compare
 from tracekit.dataset.opening import Dataset
@@ -53,8 +65,9 @@ def at_once(dataset: Dataset) -> Iterator[Dataset]:
     yield dataset
 
 
-#: A budget and the model of a step are of one report after the other; see their own tests for several.
-AT_ONCE = [one for one in BY_REPORT if one not in (coverage, budget, findings)]
+#: A budget and the model of a step are of one report after the other, and these reports record no lines; see the tests
+#: of each for several.
+AT_ONCE = [one for one in BY_REPORT if one not in (coverage, budget, findings, lines)]
 
 
 @pytest.mark.parametrize("analysis", AT_ONCE, ids=lambda analysis: analysis.NAME)

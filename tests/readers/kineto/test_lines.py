@@ -88,6 +88,17 @@ def test_time_by_line_and_flame_graph(tmp_path: Path) -> None:
     )
 
 
+def test_time_by_line_of_several_reports_is_added_up(tmp_path: Path) -> None:
+    files = [Path(small(tmp_path / f"{name}.json").folder).with_suffix(".json") for name in "ab"]
+    rows = """
+        file               line  function  gpu_ns  share  kernels  modules  module
+        -                  -     -         20000   0.4    4        0        -
+        model.py           20    forward   20000   0.4    4        1        Net_0
+        /home/me/train.py  7     step      10000   0.2    2        0        -
+    """
+    check_frame(lines.frame(tracekit.parse(files, tmp_path / "both")), rows)
+
+
 def test_without_stacks_there_are_no_lines(tmp_path: Path) -> None:
     dataset = tracekit.parse(trace(tmp_path / "trace.json", launch(10, 1), kernel(20, 1)))
     assert not len(lines.frame(dataset))
