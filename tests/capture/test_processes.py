@@ -66,12 +66,16 @@ def in_c(ready):
     while True:
         ctypes.CDLL(None).sleep(60)  # Python's handler of the signal never runs
 
+def loads(number):
+    work(f"loads_{number}", 3)
+
 def main():
     net = Net()
-    fork, spawn = (multiprocessing.get_context(name) for name in ("fork", "spawn"))
-    batches = list(DataLoader(range(4), num_workers=2, multiprocessing_context="fork"))
+    fork, spawn, served = (multiprocessing.get_context(name) for name in ("fork", "spawn", "forkserver"))
+    batches = list(DataLoader(range(4), num_workers=2, multiprocessing_context="fork", worker_init_fn=loads))
     work("main", len(batches), net)
     started = [fork.Process(target=work, args=("forked", 5, net)), spawn.Process(target=work, args=("spawned", 6))]
+    started.append(served.Process(target=work, args=("served", 4)))
     for process in started:
         process.start()
     for process in started:
@@ -94,6 +98,9 @@ if __name__ == "__main__":
 """
 
 
+WORKERS = {"main", "forked", "spawned", "served", "loads_0", "loads_1", "terminated", "in_c", "sub"}
+
+
 class Recorded(NamedTuple):
     """A recorded command, and what its processes noted: process id, calls, and when they began and ended."""
 
@@ -103,17 +110,25 @@ class Recorded(NamedTuple):
     left: set[str]
 
 
-@pytest.fixture(scope="module", params=["torch", pytest.param("nsys", marks=pytest.mark.nsys)])
+COMMAND = ("--", sys.executable, "program.py")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("torch", *COMMAND), id="torch"),
+        pytest.param(("nsys", *COMMAND), id="nsys", marks=pytest.mark.nsys),
+        pytest.param(("nsys", "program.py"), id="a script under nsys", marks=pytest.mark.nsys),
+    ],
+)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("processes")
     (folder / "net.py").write_text(NET)
     (folder / "program.py").write_text(PROGRAM)
-    outcome = separately(
-        "capture", "--force", "--engine", request.param, "--", sys.executable, "program.py", cwd=folder
-    )
+    outcome = separately("capture", "--force", "-o", "run", "--engine", *request.param, cwd=folder)
     left = {path.name for path in folder.iterdir()} - {"__pycache__"}
     truth = {path.stem: tuple(json.loads(path.read_text())) for path in folder.glob("*.truth")}
-    report = folder / f"{Path(sys.executable).stem}.sqlite"
+    report = folder / "run.sqlite"
     assert report.exists(), outcome
     assert "nsys lost" not in outcome.err, outcome
     return Recorded(outcome, tracekit.parse(report, force=True), truth, left)
@@ -129,18 +144,17 @@ def calls_by_process(dataset: Dataset) -> Counter[int]:
 
 
 def test_every_process_is_in_the_report_however_it_starts_and_ends(recorded: Recorded) -> None:
-    assert set(recorded.truth) == {"main", "forked", "spawned", "terminated", "in_c", "sub"}
+    assert set(recorded.truth) == WORKERS
     assert calls_by_process(recorded.dataset) == {pid: calls for pid, calls, *_ in recorded.truth.values()}
-    assert " in 6 processes" in recorded.outcome.err
+    assert " in 9 processes" in recorded.outcome.err
     # Two modules of each process; forked ones know those of their parent, too, but do not all call them.
-    assert "modules: 12 called, counted in each process\n" in recorded.outcome.err
+    assert "modules: 18 called, counted in each process\n" in recorded.outcome.err
 
 
 def test_the_command_keeps_its_output_and_exit_code_and_nothing_is_left(recorded: Recorded) -> None:
     assert (recorded.outcome.code, recorded.outcome.out) == (4, "bye\n"), recorded.outcome
-    report = f"{Path(sys.executable).stem}.sqlite"
     left = {name for name in recorded.left if not name.endswith((".truth", ".nsys-rep"))}
-    assert left == {"net.py", "program.py", report}
+    assert left == {"net.py", "program.py", "run.sqlite"}
 
 
 def test_all_processes_share_one_clock(recorded: Recorded) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tracekit.capture.emit import nothing, nvtx_emitter
 from tracekit.capture.maps import maps_of_recording
-from tracekit.capture.process_files import Piece, ProcessFiles, lives, pieces, unfinished
+from tracekit.capture.process_files import Piece, ProcessFiles, lives, pieces, refusals, unfinished
 from tracekit.capture.rows import named
 from tracekit.capture.schedule import data_markers
 from tracekit.markers.base import ModuleMarker
@@ -136,8 +136,9 @@ def add_arrivals(folder: Path, report: Path) -> Arrivals:
     """Compares the calls that processes marked with those in the report, which gets the figures."""
     from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
 
+    warnings = list(refusals(folder))
     if not report.exists():
-        return Arrivals({}, [], empty=False)
+        return Arrivals({}, warnings, empty=False)
     unended = unfinished(folder)
     marked = {pid: Counter(noted) for pid, noted in unended.items()}
     for piece in pieces(folder):
@@ -145,7 +146,6 @@ def add_arrivals(folder: Path, report: Path) -> Arrivals:
     recorded = nsight_file.range_texts(report)
     figures: Counter[str] = Counter({CALLS: 0, "processes": len(marked)})
     ended: Counter[str] = Counter()
-    warnings = []
     for pid, noted in marked.items():
         arrived = _by_module(recorded.get(pid, ()))
         counts = {CALLS: arrived.total(), MODULES: len(arrived)}

@@ -2,32 +2,34 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.emit import epoch, nvtx_emitter
 from tracekit.capture.ending import Ending
+from tracekit.capture.layers import FIGURE, MARKED
+from tracekit.capture.processes.recording import Request, start_if_asked
 from tracekit.capture.program import Settings
-from tracekit.capture.run import exit_code, load, run
+from tracekit.capture.run import Target, ended, errors_in_one_line, load, run, threads_ended
 from tracekit.capture.schedule import attempt, on_graph_capture, wait_for_gpu
 from tracekit.capture.steps import operator_markers
-from tracekit.capture.writing import say
-from tracekit.errors import CaptureError, TracekitError, UsageError
+from tracekit.errors import UsageError
 from tracekit.nsight.nsys import WINDOW
 
 
 class NvtxWindow:
     """The range that makes nsys record. nsys accepts only one."""
 
-    def __init__(self, folder: Path) -> None:
-        self.warnings: list[str] = []
+    def __init__(self, folder: Path, warnings: list[str]) -> None:
         self.sent = SentCalls(folder)
+        self._warnings = warnings
         self._end: Callable[[], object] | None = None
         self._closed = False
 
@@ -36,7 +38,7 @@ class NvtxWindow:
         if self._end is None and not self._closed:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            self._end = _started()
+            self._end = nvtx_emitter().start(WINDOW)
             self.sent.open()
             epoch.begin()
 
@@ -48,8 +50,8 @@ class NvtxWindow:
         if self._end is not None:
             end, self._end, self._closed = self._end, None, True
             self.sent.close()
-            wait_for_gpu(self.warnings)
-            attempt(end, "nsys could not be told to stop recording, so it went on", self.warnings)
+            wait_for_gpu(self._warnings)
+            attempt(end, "nsys could not be told to stop recording, so it went on", self._warnings)
 
     def forked(self) -> None:
         """Leaves the range to the process that has opened it."""
@@ -57,54 +59,53 @@ class NvtxWindow:
         self.sent.forked()
 
 
-def _started() -> Callable[[], object]:
-    try:
-        return nvtx_emitter().start(WINDOW)
-    except Exception as error:  # an unknown release of nvtx may raise anything
-        message = f"the nvtx package cannot start a range ({error}); run tracekit doctor"
-        raise CaptureError(message) from error
-
-
 def main(argument: str) -> int:
     """Runs the target that the parent asks for. Returns the target's exit code."""
-    spec, arguments, settings, outcome_file = json.loads(argument)
-    window = NvtxWindow(Path(outcome_file).parent)
-    figures: dict[str, int] = {}
-    outcome: dict[str, object] = {"warnings": window.warnings, "figures": figures}
-    code, process = 1, os.getpid()  # 1 is Python's own exit code for exceptions that are not caught below
+    spec, arguments, values, windowed, outcome_file = json.loads(argument)
+    path, settings, process = Path(outcome_file), Settings.of_json(values), os.getpid()
+    outcome: dict[str, Any] = {"warnings": [], "figures": {}}
+    code = 1  # Python's own exit code for exceptions that are not caught below
+
+    def finish() -> None:
+        if os.getpid() == process:  # processes that the target forked do not report
+            path.write_text(json.dumps(outcome))
+
+    loaded = partial(load, spec, tuple(arguments))
+    try:
+        runs = partial(_run_in_window, leave=finish) if windowed else _run_as_a_whole
+        code, problem = ended(lambda: runs(loaded, settings, path.parent, outcome))
+        if problem is not None:
+            outcome |= {"problem": str(problem), "usage": isinstance(problem, UsageError)}
+    finally:
+        outcome["exit_code"] = code
+        finish()
+    return code
+
+
+def _run_in_window(
+    loaded: Callable[[], Target], settings: Settings, folder: Path, outcome: dict[str, Any], leave: Callable[[], None]
+) -> None:
+    window = NvtxWindow(folder, outcome["warnings"])
 
     def finish() -> None:
         window.close()
         window.sent.leave(lambda _warnings: {})
-        if os.getpid() == process:  # processes that the target forked do not report
-            _write_outcome(Path(outcome_file), outcome)
+        leave()
 
-    ending = Ending(Path(outcome_file).parent, finish, window.forked)
-    window.sent.opens = ending.watch_termination
-    try:
-        # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
-        with on_graph_capture(window.open), window.sent.marks():
-            operators = operator_markers() if settings["ops"] else nullcontext()
-            run(load(spec, tuple(arguments)), Settings.of_json(settings), window, operators, figures)
-        code = 0
-    except TracekitError as error:
-        outcome |= {"problem": str(error), "usage": isinstance(error, UsageError)}
-        code = error.exit_code
-    except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
-    except SystemExit as leaving:
-        code = exit_code(leaving)
-    finally:
-        outcome["exit_code"] = code
-        ending.finish()
-    return code
+    window.sent.opens = Ending(folder, finish, window.forked).watch_termination
+    operators = operator_markers() if settings.ops else nullcontext()
+    # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
+    with on_graph_capture(window.open), window.sent.marks():
+        run(loaded(), settings, window, operators, outcome["figures"])
 
 
-def _write_outcome(path: Path, outcome: dict[str, object]) -> None:
-    try:
-        path.write_text(json.dumps(outcome))
-    except OSError as error:
-        say(f"warning: {path}: {error.strerror}; the cost of recording is not known")  # no other way to the parent
+def _run_as_a_whole(loaded: Callable[[], Target], settings: Settings, folder: Path, outcome: dict[str, Any]) -> None:
+    outcome["figures"] = {FIGURE(MARKED): 0}  # unless processes report more
+    os.environ |= Request(folder, "nsys", settings).environment(os.environ)
+    start_if_asked()
+    target = loaded()
+    with errors_in_one_line(target.spec, target.file), threads_ended(lambda: True):
+        target.call()
 
 
 if __name__ == "__main__":

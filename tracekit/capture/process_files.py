@@ -86,10 +86,10 @@ def lives(pid: int) -> bool:
     return state != "Z"
 
 
-def problems(folder: Path) -> Iterator[tuple[int, str]]:
-    """Why processes are not recorded, by process id."""
+def refusals(folder: Path) -> Iterator[str]:
+    """Why processes are not recorded, one line each."""
     for path in sorted(folder.glob(f"*{_PROBLEM}")):
-        yield int(path.name.partition("-")[0]), path.read_text("utf-8", "replace")
+        yield f"process {path.name.partition('-')[0]} was not recorded: {path.read_text('utf-8', 'replace')}"
 
 
 def write_problem(folder: Path, text: str) -> None:

@@ -37,8 +37,8 @@ from tracekit.capture.marks import Tensors, all_tensors, call_tensors, marker_te
 from tracekit.capture.program import Compiling, Marking, Settings, marked_program
 from tracekit.capture.schedule import Schedule, Window
 from tracekit.capture.steps import step
-from tracekit.capture.writing import say
-from tracekit.errors import CaptureError, UsageError
+from tracekit.capture.writing import INTERRUPTED, say
+from tracekit.errors import CaptureError, TracekitError, UsageError
 
 DEMO = "demo"
 EXPECTED = "expected FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, FILE.py or demo"
@@ -98,12 +98,23 @@ class _Run(NamedTuple):
     marking: Marking
 
 
-def exit_code(leaving: SystemExit) -> int:
-    """The exit code that Python would use. Prints a text given to ``sys.exit``, as Python does."""
-    if leaving.code is None or isinstance(leaving.code, int):
-        return leaving.code or 0
-    print(leaving.code, file=sys.stderr)  # noqa: T201 - the target's own message
-    return 1
+def ended(runs: Callable[[], object]) -> tuple[int, TracekitError | None]:
+    """Runs something to its end. Returns the exit code that Python would use, and why it failed.
+
+    Prints a text given to ``sys.exit``, as Python does.
+    """
+    try:
+        runs()
+    except TracekitError as error:
+        return error.exit_code, error
+    except KeyboardInterrupt:
+        return INTERRUPTED, None
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0, None
+        print(leaving.code, file=sys.stderr)  # noqa: T201 - the target's own message
+        return 1, None
+    return 0, None
 
 
 def _called_with_root_markers(job: _Run) -> object:

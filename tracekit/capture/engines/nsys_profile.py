@@ -31,12 +31,14 @@ def record(job: Job) -> Outcome:
     if tool is None:
         raise CaptureError(f"{unavailable()}, or record with --engine torch")
     nvtx_emitter()  # raises where nvtx cannot be used; so nsys need not be started
+    settings = job.settings
+    windowed = not job.target.endswith(".py") or bool(settings.steps or settings.warmup or settings.ops)
     with temp_dir() as folder:
         outcome_file = folder / "outcome.json"
-        argument = json.dumps([job.target, job.arguments, asdict(job.settings), str(outcome_file)])
+        argument = json.dumps([job.target, job.arguments, asdict(settings), windowed, str(outcome_file)])
         command = [sys.executable, "-m", "tracekit.capture.child", argument]
         try:
-            recorded = tool.record(command, job.report, windowed=True)
+            recorded = tool.record(command, job.report, windowed=windowed)
         except CaptureError as error:
             raise _problem(_child_outcome(outcome_file)) or error from None
         outcome = _child_outcome(outcome_file)
@@ -47,7 +49,8 @@ def record(job: Job) -> Outcome:
         warnings.append(f"nsys exited with code {recorded.exit_code} although the program had exited with {code}")
     problem = _problem(outcome)
     if arrived.empty and problem is None:
-        problem = CaptureError("nothing was recorded: nsys has lost everything; record again", code or 1)
+        lost = "nsys has lost everything; record again" if arrived.figures["processes"] else "no module was called"
+        problem = CaptureError(f"nothing was recorded: {lost}", code or 1)
     return Outcome(code, problem, outcome.get("figures", {}) | arrived.figures, tuple(warnings))
 
 

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,9 +16,9 @@ from tracekit.capture.frames import replaced
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import describe_process
-from tracekit.capture.run import exit_code, load, run
+from tracekit.capture.run import ended, load, run
 from tracekit.capture.schedule import GraphCounts, counted_graphs
-from tracekit.capture.writing import INTERRUPTED, say, say_stopped, writing
+from tracekit.capture.writing import say, say_stopped, writing
 from tracekit.errors import CaptureError, TracekitError
 
 NAME = "torch"
@@ -46,7 +47,6 @@ def record(job: Job) -> Outcome:
 def _recorded(job: Job, over: Callable[[], object]) -> Outcome:
     recorder = Recorder(ops=job.settings.ops)
     figures: dict[str, int] = {}
-    code, problem = 0, None
     process = os.getpid()
     leave = _writing_before(job, recorder, lambda status: _written(job, recorder, figures, graphs, status), over)
     maps = maps_of_recording(cpu_kernels=True)
@@ -56,15 +56,8 @@ def _recorded(job: Job, over: Callable[[], object]) -> Outcome:
         replaced(os, "_exit", leave),
         counted_graphs(lambda: recorder.window) as graphs,
     ):
-        try:
-            loaded = load(job.target, job.arguments)
-            run(loaded, job.settings, recorder, nullcontext(), figures, lambda: _say_stopped(recorder))
-        except CaptureError as error:
-            code, problem = error.exit_code, error
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        except SystemExit as leaving:
-            code = exit_code(leaving)
+        loaded, stopped = partial(load, job.target, job.arguments), lambda: say_stopped() if recorder.recorded else None
+        code, problem = ended(lambda: run(loaded(), job.settings, recorder, nullcontext(), figures, stopped))
     if os.getpid() != process:
         _end_of_fork(code, problem)
     return _written(job, recorder, figures, graphs, code, problem)
@@ -114,7 +107,7 @@ def _written(
     figures: Mapping[str, int],
     graphs: GraphCounts,
     code: int,
-    problem: CaptureError | None = None,
+    problem: TracekitError | None = None,
 ) -> Outcome:
     if not recorder.recorded:
         message = f"{job.target}: exited with code {code} before anything was recorded"
@@ -128,12 +121,7 @@ def _written(
     return Outcome(code, problem, {**recorder.figures, **figures}, tuple(recorder.warnings))
 
 
-def _say_stopped(recorder: Recorder) -> None:
-    if recorder.recorded:
-        say_stopped()
-
-
-def _end_of_fork(code: int, problem: CaptureError | None) -> NoReturn:
+def _end_of_fork(code: int, problem: TracekitError | None) -> NoReturn:
     """Ends a process that the target forked and that returned from the target. Only the parent writes the report."""
     if problem is not None:
         print(problem, file=sys.stderr)  # noqa: T201 - no one else prints it

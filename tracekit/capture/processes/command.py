@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tracekit.capture.arrivals import add_arrivals
+from tracekit.capture.arrivals import Arrivals, add_arrivals
 from tracekit.capture.engines.base import Outcome
 from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
-from tracekit.capture.process_files import Piece, lives, pieces, problems, unfinished
+from tracekit.capture.process_files import Piece, lives, pieces, refusals, unfinished
 from tracekit.capture.processes.recording import OPENED, Request
 from tracekit.capture.program import Settings
 from tracekit.capture.rows import Description, Rows
@@ -76,14 +76,13 @@ def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -
         request = Request(folder, "nsys", settings)
         marks = not any(argument.startswith(_OWN_MARKERS) for argument in command)
         recorded = tool.record(command, report, environment=request.environment(os.environ) if marks else os.environ)
-        arrived = add_arrivals(folder, report) if marks else None
-        reasons = [*(arrived.warnings if arrived else ()), *_refusals(folder)]
-    problem = None
-    if arrived and not arrived.figures.get("processes", 1):
+        arrived = add_arrivals(folder, report) if marks else Arrivals({}, [], empty=False)
+    problem, reasons = None, arrived.warnings
+    if not arrived.figures.get("processes", 1):
         reasons = reasons or [_STOPPED_EARLY if recorded.stopped else _UNREACHED]
-    if arrived and arrived.empty:
+    if arrived.empty:
         problem, reasons = CaptureError(f"nothing was recorded: {'; '.join(reasons)}", recorded.exit_code or 1), []
-    return Outcome(recorded.exit_code, problem, arrived.figures if arrived else {}, (*reasons, *recorded.warnings))
+    return Outcome(recorded.exit_code, problem, arrived.figures, (*reasons, *recorded.warnings))
 
 
 def _ended(command: Sequence[str], request: Request) -> Recorded:
@@ -116,12 +115,7 @@ def _losses(folder: Path) -> Iterator[str]:
     for pid in unfinished(folder):
         end = _OUTLIVES if lives(pid) else "was killed or crashed before it wrote its recording;"
         yield f"process {pid} {end} set --steps, because a process writes its steps when it has run them"
-    yield from _refusals(folder)
-
-
-def _refusals(folder: Path) -> Iterator[str]:
-    for pid, problem in problems(folder):
-        yield f"process {pid} was not recorded: {problem}"
+    yield from refusals(folder)
 
 
 def _rows(traces: Sequence[ProcessTrace], recorded: Sequence[Piece], *, ops: bool) -> tuple[Rows, dict[str, int]]:
