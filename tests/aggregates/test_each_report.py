@@ -88,7 +88,7 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
 
 
 def whole_page(dataset: Dataset) -> dict[str, Any]:
-    return contents(dataset, dataset, no_progress, {}, None)
+    return contents(dataset, (dataset,), no_progress, {}, None)
 
 
 ASKED: dict[str, Callable[[Dataset], object]] = {

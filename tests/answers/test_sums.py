@@ -63,7 +63,7 @@ def check(dataset: Dataset, folder: Path) -> None:
     total, owned = int(work.dur_ns.sum()), int(work.dur_ns[work.module.notna()].sum())
     _check_tables(dataset, work, total, owned)
     _check_hierarchy(dataset, work, owned)
-    _check_page(contents(dataset, None, no_progress, {}, None), total, owned)
+    _check_page(contents(dataset, (), no_progress, {}, None), total, owned)
     stacks.write(dataset, Target(str(folder / "stacks"), force=True), no_progress)
     lines = (folder / "stacks").read_text("utf-8").splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == total

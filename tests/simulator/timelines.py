@@ -177,7 +177,8 @@ class Thread:
         while work.end < 0:
             yield
         self.now = work.end + self.machine.returns_after_ns
-        self.rank.lines.append(f"launch {self.place} {begun} {self.now} #{number} cudaMemcpy")
+        name = _CALLS.get(op.name, "cudaMemcpy")
+        self.rank.lines.append(f"launch {self.place} {begun} {self.now} #{number} {name}")
 
     def record(self, op: Op) -> None:
         self.call(f"cudaEventRecord stream={op.stream} event={op.key}", self.machine.call_ns * self.costs)

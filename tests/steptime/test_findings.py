@@ -268,6 +268,26 @@ def test_a_fault_is_found_first_and_its_bound_is_what_mending_it_saves(
     assert family not in [finding.family for finding in found_in(mended)]
 
 
+def test_alike_modules_of_layers_that_alternate_are_one_finding() -> None:
+    chain = Op("", "kernel", 12_000, name=ELEMENTWISE)
+
+    def step(norms: int, acts: int) -> Step:
+        layers = [(f"layers.{at}.{('mlp', 'moe')[at % 2]}", f"layers.{at}.norm") for at in range(8)]
+        dense = [[Op(own, "kernel", 60_000), *[replace(chain, module=own)] * acts] for own, _ in layers]
+        return [
+            op
+            for (_, own), ops in zip(layers, dense, strict=True)
+            for op in [*ops, *[replace(chain, module=own)] * norms]
+        ]
+
+    done = run([step(4, 3)] * 7)
+    found = found_in(done)
+    assert [one.module for one in found] == ["top.layers.*.norm", "top.layers.{0…6:2}.mlp", "top.layers.{1…7:2}.moe"]
+    assert found[0].evidence["command"].endswith(" --path 'top.layers.*.norm'")
+    saved = done.median_ns() - run([step(1, 3)] * 7).median_ns()
+    assert saved <= found[0].saving_ns <= 1.1 * saved
+
+
 STEPS, MICRO = 40, 1_000
 READ = [timelines.Op("upload", 1_400, copies="4 kind=2 to=0"), timelines.Op("sync", name="stream")]
 SCHEDULES = [timelines.Op("range", 1_500 * MICRO, name="Scheduler.schedule")]
@@ -340,6 +360,25 @@ def test_what_a_busy_device_hides_is_not_found_beside_a_prefetch_stream(
     part: list[timelines.Op], tmp_path: Path
 ) -> None:
     assert found_in_program({1: program(model(90 * MICRO), PREFETCH, part)}, tmp_path) == []
+
+
+@pytest.mark.parametrize("slower", [1.2, 10])
+@pytest.mark.parametrize("lasts", [4 * MICRO, 18 * MICRO])
+@pytest.mark.parametrize("name", ["stream", "device"])
+@pytest.mark.parametrize("used", [True, False], ids=["used in the step", "for the next step"])
+def test_a_pageable_copy_that_is_awaited_saves_what_the_pinned_one_does_that_only_its_readers_wait_for(
+    slower: float, lasts: int, name: str, used: bool, tmp_path: Path
+) -> None:
+    layers, size, pinned = model(lasts), 9_000_000, 9_000_000 / 63
+    slow = [timelines.Op("copy", round(slower * pinned), stream=8, name="upload", copies=f"{size} kind=1 from=0")]
+    awaited = [*slow, timelines.Op("sync", stream=8, name=name)]
+    fast = [timelines.Op("upload", round(pinned), stream=8, copies=f"{size} kind=1")]
+    before, after = program(layers, READ, awaited), program(layers, READ, fast)
+    if used:
+        before, after = program(awaited, layers, READ), program(fast, PREFETCH[1:], layers, READ)
+    found = {finding.family: finding for finding in found_in_program({1: before}, tmp_path)}
+    saved = saved_ns({1: before}, {1: after})
+    assert 0.98 * saved <= found["pageable_copy"].saving_ns <= 1.1 * saved
 
 
 def test_a_scheduler_saves_its_read_as_whatif_says_and_its_code_by_overlapping_it(tmp_path: Path) -> None:

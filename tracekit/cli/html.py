@@ -23,8 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "datasets",
         nargs="+",
         metavar="DATASET",
-        help="dataset or its URL, or a report, which is parsed first; of two, BEFORE and AFTER, the page shows the "
-        "second and what changed since the first",
+        help="dataset or its URL, or a report, which is parsed first; of several, BEFORE… and AFTER, the page shows "
+        "the last and what changed since those before it, as tracekit diff has it",
     )
     parser.add_argument(
         "-o",
@@ -49,12 +49,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the page and prints its name."""
-    from tracekit.errors import UsageError
     from tracekit.exports.base import Target, exported_file
     from tracekit.views.page.document import page
 
-    if len(args.datasets) > 2:  # noqa: PLR2004 - before and after
-        raise UsageError(f"a page compares two datasets, not {len(args.datasets)}")
     *before, dataset = (opened(given, quiet=args.quiet) for given in args.datasets)
     dataset = dataset if args.path is None else dataset.subtree(args.path)
     out = args.out or next_to(dataset, ".html")

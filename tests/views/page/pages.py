@@ -13,8 +13,8 @@ from tracekit.views.page.document import page
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
-def shown(dataset: Dataset, before: Dataset | None = None) -> dict[str, Any]:
-    return data_of(page(dataset, before))
+def shown(dataset: Dataset, *before: Dataset) -> dict[str, Any]:
+    return data_of(page(dataset, *before))
 
 
 def data_of(html: bytes) -> dict[str, Any]:

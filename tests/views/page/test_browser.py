@@ -218,8 +218,8 @@ def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
         report(tmp_path / "b.sqlite", lines.replace(" 140 ", " 240 ")), tmp_path / f"{BAD}2.tracekit"
     )
     several = tracekit.parse([tmp_path / f"{BAD.replace('/', '')}.sqlite", tmp_path / "b.sqlite"], tmp_path / "c")
-    for dataset, before in ((one, other), (several, None)):
-        looking = look(page(dataset, before))
+    for datasets in ((one, other), (several,)):
+        looking = look(page(*datasets))
         shown = looking.page
         assert shown.locator("img, main script").count() == 0
         text = shown.locator("body").inner_text()

@@ -31,15 +31,15 @@ MOVING = (
 _TEXTS = {
     "read": "Keep the value on the device, or read it later, once a step and without blocking.",
     "synchronize": "Remove the call, or wait for an event that was recorded earlier.",
-    "launch_bound": "The device waits for the host to launch the small kernels of this module. {how}",
-    "graph": 'Replay it from a CUDA graph: torch.compile(mode="reduce-overhead"), or torch.cuda.graph around it.',
+    "launch_bound": "The device waits while the host launches small kernels here. {how}",
+    "graph": 'Use a CUDA graph: torch.compile(mode="reduce-overhead"), or torch.cuda.graph around it.',
     "reads_then_graph": "The host waits for the device inside {where}, which keeps this module from being one CUDA "
-    "graph. First remove that read (keep the value on the device). {how}",
+    "graph. First remove that wait: synchronize elsewhere, keep values on the device. {how}",
     "data_loading": "The thread that launches the work loads the next batch, or waits for it, before it goes on. "
     "Load ahead in other processes: more num_workers, a higher prefetch_factor, less to do for each sample.",
     "host_code": "Code of the host outside modules takes {share:.0%} of the time ({time}): {where}. "
-    "What is said is saved if it runs while the device works, as on another thread; {how}",
-    "overlap": "what of it is not needed for the next launch can wait until after that, and the rest must get faster.",
+    "The saving is that of running it while the device works. {how}",
+    "overlap": "Run it on another thread or, if the next launch does not need it, behind that; make the rest faster.",
     "allocation": "The steps still allocate or free device memory with CUDA itself. "
     "Let torch's allocator keep it: no empty_cache(), sizes that repeat, or expandable_segments:True.",
     "recompilation": "torch.compile compiles again in these steps. {how}",
@@ -53,7 +53,7 @@ _TEXTS = {
     "exposed_communication": "The device computes nothing while these collectives run. {how}",
     "all_reduce": "Start them earlier and on a stream of their own: other sizes of buckets, prefetching of parameters, "
     "async_op=True.",
-    "all_to_all": "Overlap them with other work: experts of one half of the batch while the other is exchanged, or "
+    "all_to_all": "Overlap them with other work: compute one half of the batch while the other is exchanged, or "
     "shared experts at the same time.",
     "send": "Between stages of a pipeline: more and smaller microbatches, or an interleaved schedule.",
     "unlike_layers": "{few} of {all} layers of one kind and size differ: {path} takes {ratio:.1f} times as long as the "
@@ -65,10 +65,10 @@ _TEXTS = {
     'Use bfloat16 (autocast), or TF32: torch.set_float32_matmul_precision("high").',
     "shared_gpu": "{count} times work was queued, nothing that was recorded held it, and the device still began it "
     "late. See who else uses the GPU (nvidia-smi: processes, time slices, MPS), and look at its clocks and power.",
-    "unexplained": "The device is idle for {share:.0%} of the time ({idle}), and no finding explains most of it. It "
-    "waits for {kinds}.",
-    "recorder": "The profiler recorded stacks of Python (with_stack), which can double host time: idle "
-    "time, launches and what they could save are of that run. Record again without with_stack and record_shapes.",
+    "unexplained": "The device is idle for {share:.0%} of the time ({idle}), and findings explain less than half of "
+    "it. By kind: {kinds}.",
+    "recorder": "The profiler recorded stacks of Python (with_stack), which can double host time; idle "
+    "time, launches and savings may be too large. Record again without with_stack and record_shapes.",
 }  # fmt: skip
 #: Engines, by what is in their recordings: classes of modules, and texts of ranges; the first that fits counts.
 _ENGINES = {
@@ -84,12 +84,12 @@ _SWITCHES = {
     ("vLLM", "graph"): "vLLM has CUDA graphs of its own: run without --enforce-eager, and let "
     "cudagraph_capture_sizes hold this batch size.",
     ("vLLM", "read"): "In vLLM the scheduler can run ahead: --async-scheduling.",
-    ("vLLM", "overlap"): "in vLLM: --async-scheduling.",
+    ("vLLM", "overlap"): "In vLLM: --async-scheduling.",
     ("vLLM", "dynamic"): "vLLM keeps what it compiled below VLLM_CACHE_ROOT: keep that folder from start to start.",
     ("SGLang", "graph"): "SGLang has CUDA graphs of its own: run without --disable-cuda-graph, and let "
     "--cuda-graph-max-bs reach this batch size.",
     ("SGLang", "read"): "In SGLang the scheduler runs ahead unless --disable-overlap-schedule is given.",
-    ("SGLang", "overlap"): "in SGLang the scheduler runs ahead unless --disable-overlap-schedule is given.",
+    ("SGLang", "overlap"): "In SGLang the scheduler runs ahead unless --disable-overlap-schedule is given.",
     ("SGLang", "dynamic"): "Keep TORCHINDUCTOR_CACHE_DIR from start to start, and lower --torch-compile-max-bs.",
     ("Hugging Face", "graph"): 'With generate() of transformers: cache_implementation="static" and '
     'torch.compile(model.forward, mode="reduce-overhead").',

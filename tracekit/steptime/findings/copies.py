@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from tracekit.arrays.groups import grouped
-from tracekit.arrays.types import Flags, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.steptime.findings.advice import CAST, COPIED
 from tracekit.steptime.findings.rows import Candidate, StepRows
-from tracekit.steptime.whatif.edits import asynchronous, without
+from tracekit.steptime.whatif.changes import Changing
+from tracekit.steptime.whatif.edits import Removal, asynchronous, without
 
 #: So many steps must have the same copy.
 _LEAST_STEPS = 3
@@ -26,17 +28,29 @@ def pageable(steps: StepRows) -> Iterator[Candidate]:
 
 
 def _pageable(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
-    events, work = steps.events, steps.launched[rows]
-    after = steps.after[rows]
-    removal = steps.removed(after[(after >= 0) & (steps.wait_kind[after] == "synchronize")], rows[:0])
+    events, work, after = steps.events, steps.launched[rows], steps.after[rows]
+    awaited = (after >= 0) & (steps.wait_kind[after] == "synchronize")
+    removal = steps.removed(after[awaited], rows[:0])
     lasts = (steps.work.end - steps.work.start)[work]
-    copies = rows, work, steps.work.pinned[work, 0]
-    spared = steps.per_step(int((lasts - copies[2]).sum()))
     most = steps.per_step(removal.ns + int((events.end - events.start)[rows].sum() + lasts.sum()))
+    # Nothing that computes becomes faster.
+    most = min(most, steps.idle_ns + steps.model.before.get("copy", 0))
+    following = np.where(awaited, steps.after[after], after)
+    uses = (following >= 0) & (steps.launched[following] >= 0) & (steps.event_step[following] == steps.event_step[rows])
+    users = steps.launched[following[uses]], work[uses]
+    edit = partial(_pinned, copies=(rows, work, steps.work.pinned[work, 0]), after=removal, users=users)
     evidence = steps.evidence("kernels", steps.work.kernel[work], "copies", events.module[rows])
-    edit = partial(asynchronous, copies=copies, after=removal)
-    # The device then idles no longer for the host, and copies for less time.
-    return Candidate(module, min(most, steps.idle_ns + spared), edit, evidence, steps.advice("pageable_copy"))
+    return Candidate(module, most, edit, evidence, steps.advice("pageable_copy"))
+
+
+def _pinned(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Removal, users: tuple[Rows, Rows]) -> None:
+    """Copies no longer block, but what their step launches next still waits for them if it did, on any stream."""
+    asynchronous(changing, copies, after)
+    tasks = changing.tasks
+    known = tasks.order_of.end(tasks.meeting)[users[1]] < tasks.order_of.start[users[0]]
+    more = users[0][known], users[1][known], np.zeros(np.count_nonzero(known), np.int64)
+    one, other, lag = (np.append(*pair) for pair in zip(tasks.dependent, more, strict=True))
+    changing.tasks = replace(tasks, dependent=(one, other, lag))
 
 
 def repeated(steps: StepRows) -> Iterator[Candidate]:

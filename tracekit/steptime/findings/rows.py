@@ -17,6 +17,7 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
 from tracekit.ranks.clocks import Clock
 from tracekit.steptime.findings.advice import advice, engine_of
@@ -221,10 +222,23 @@ class StepRows:
         return 2 * ns / max(1, self.steps)
 
     def by_pattern(self, module: Rows) -> Iterator[tuple[str | None, Rows]]:
-        """Rows by the pattern of their modules."""
-        names = np.array(self.patterns, object)[module]
-        for name in dict.fromkeys(names.tolist()):
-            yield name, np.flatnonzero(names == name)
+        """Rows by alike modules, which have one class and patterns that differ in their numbers alone."""
+        kinds = self._alike[module]
+        for kind in dict.fromkeys(kinds.tolist()):
+            yield self._pattern(module[rows := np.flatnonzero(kinds == kind)]), rows
+
+    @cached_property
+    def _alike(self) -> Rows:
+        """Of every module a number that alike ones share; the last one is for no module."""
+        kinds = zip([*self.modules.class_name, None], self.patterns, strict=True)
+        keys = [(class_name, *literals(pattern or "")) for class_name, pattern in kinds]
+        return np.array([*map({key: row for row, key in enumerate(keys)}.get, keys)])
+
+    def _pattern(self, module: Rows) -> str | None:
+        """The pattern of alike modules, with a star where their own patterns differ."""
+        names = {name for row in np.unique(module).tolist() if (name := self.patterns[row]) is not None}
+        parts = zip(*(name.split(".") for name in names), strict=True)
+        return ".".join(part[0] if len({*part}) == 1 else "*".join(literals(part[0])) for part in parts) or None
 
     def removal(self, work: Rows, code: str = "own") -> Removal:
         """What goes with some work: the calls of CUDA that launched nothing else; for ``code`` see :meth:`removed`."""
@@ -324,9 +338,8 @@ class StepRows:
         """Evidence: rows of a table, and the question that shows more of them."""
         where = shlex.quote(plain(str(self.dataset.folder)))
         command = f"tracekit show {question} {where}"
-        first = -1 if module is None or not module.size else int(module[0])
-        if first >= 0:
-            command += f" --path {shlex.quote(plain(str(self.patterns[first])))}"
+        if module is not None and (pattern := self._pattern(module)) is not None:
+            command += f" --path {shlex.quote(plain(pattern))}"
         return {"table": table, "ids": ids[:_MOST_IDS].tolist(), "count": int(ids.size), "command": command}
 
 

@@ -1,11 +1,12 @@
 """What changed since another dataset: whole steps, modules, layers side by side, and the budget of before."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.comparison.comparable import names_of
-from tracekit.comparison.difference import Options, compare, part_of
+from tracekit.comparison.difference import Options, compare_with_several, part_of
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import literals
 from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps
@@ -19,21 +20,21 @@ _KERNELS = 8
 _CHANGED = ("slower", "faster", "added", "gone")
 
 
-def changes(before: Dataset, after: Dataset, nodes: Nodes) -> dict[str, Any]:
+def changes(before: Sequence[Dataset], after: Dataset, nodes: Nodes) -> dict[str, Any]:
     """Whole steps, and the modules that changed, equal changes in one line, the largest own change first.
 
     Returns:
         Also ``modules``, for those on the page ``before_ns`` (null if not compared) and ``change_ns`` (0 if it is no
-        more than chance) per step; ``layers``, the same for series of modules that changed; ``budget``, of before.
+        more than chance) per step; ``layers``, the same for series of modules that changed; ``budget``, of the first.
     """
-    difference = part_of(compare(before, after.whole, Options()), after.root, 0.0)
+    difference = part_of(compare_with_several(before, after.whole, Options()), after.root, 0.0)
     rows = records(difference.rows)
     changed = changed_parts(rows)
     lines = by_own_change(changed, difference.patterns)
     whole = [{**row, "copies": [row]} for row in whole_steps(rows)]
     kernels = by_module(difference)
     return {
-        "before": title(before),
+        "before": titles(before),
         "after": title(after),
         "notes": [clipped(note, limits.TEXT) for note in difference.notes],
         "tally": dict(Counter(row["status"] for row in changed)),
@@ -41,10 +42,15 @@ def changes(before: Dataset, after: Dataset, nodes: Nodes) -> dict[str, Any]:
         "steps": [_line(line, []) for line in whole[: limits.ROWS]],
         "lines": [_line(line, kernels_of(line, kernels)) for line in lines[: limits.ROWS]],
         "left_out": max(len(lines) - limits.ROWS, 0),
-        "modules": _of_modules(rows, _names(before, after), nodes),
+        "modules": _of_modules(rows, _names(before[0], after), nodes),
         "layers": _of_layers(rows, difference.patterns),
-        "budget": budget(before)[0],
+        "budget": budget(before[0])[0],
     }
+
+
+def titles(datasets: Sequence[Dataset]) -> str:
+    """The names of several datasets."""
+    return clipped(", ".join(map(title, datasets)))
 
 
 def _names(before: Dataset, after: Dataset) -> list[str]:

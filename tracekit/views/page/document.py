@@ -8,7 +8,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -18,7 +18,7 @@ from tracekit.answers import launches, processes, roofline, steps as step_times
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
-from tracekit.views.page.changes import changes
+from tracekit.views.page.changes import changes, titles
 from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels, lines
 from tracekit.views.page.memory import memory
@@ -44,17 +44,16 @@ _DIGITS = 9
 
 def page(
     dataset: Dataset,
-    before: Dataset | None = None,
-    *,
+    *before: Dataset,
     progress: Progress = no_progress,
     options: dict[str, Any] | None = None,
     step: int | None = None,
 ) -> bytes:
-    """The page of a dataset, compared with an earlier one if there is one.
+    """The page of a dataset, compared with earlier ones if there are any.
 
     Args:
         dataset: The dataset.
-        before: An earlier dataset.
+        before: Earlier datasets.
         progress: Called with the share that is done.
         options: Peaks of devices and dtypes: keyword arguments of the analysis ``roofline``.
         step: The index of the steps that the timeline shows first.
@@ -107,11 +106,11 @@ def digest(text: str) -> str:
 
 
 def contents(
-    dataset: Dataset, before: Dataset | None, progress: Progress, options: dict[str, Any], step: int | None
+    dataset: Dataset, before: Sequence[Dataset], progress: Progress, options: dict[str, Any], step: int | None
 ) -> dict[str, Any]:
     """The data of the page, part by part, as :func:`page` describes it."""
     data: dict[str, Any] = {}
-    count = _ALONE if before is None else _COMPARED
+    count = _COMPARED if before else _ALONE
     progress("gathering", 0.0)
     for done, part in enumerate(_parts(dataset, before, options, step), 1):
         data |= part
@@ -120,9 +119,9 @@ def contents(
 
 
 def _parts(
-    dataset: Dataset, before: Dataset | None, options: dict[str, Any], step: int | None
+    dataset: Dataset, before: Sequence[Dataset], options: dict[str, Any], step: int | None
 ) -> Iterator[dict[str, Any]]:
-    heading = title(dataset) if before is None else f"{title(before)} \N{RIGHTWARDS ARROW} {title(dataset)}"
+    heading = f"{titles(before)} \N{RIGHTWARDS ARROW} {title(dataset)}" if before else title(dataset)
     in_processes = processes.frame(dataset)
     yield {"about": about(dataset, in_processes) | {"title": heading}, "coverage": coverage(dataset)}
     of_steps, windows = budget(dataset)
@@ -143,5 +142,5 @@ def _parts(
     yield {"ranks": ranks(dataset, len(in_processes))}
     yield {"idle": idle(dataset), "launched": launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
-    if before is not None:
+    if before:
         yield {"changes": changes(before, dataset, page_nodes)}
