@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -46,9 +47,8 @@ class Clock(NamedTuple):
 
     def at(self, time: Ints) -> Ints:
         """Times of the report on the clock of the reference."""
-        first, base = self.time[0], self.add[0]
-        changed = np.interp(time - first, self.time - first, self.add - base)
-        return np.asarray(time + base + np.rint(changed).astype(np.int64))
+        changed = np.interp(time - self.time[0], self.time - self.time[0], self.add - self.add[0])
+        return np.asarray(time + self.add[0] + np.rint(changed).astype(np.int64))
 
     def error(self, time: Ints) -> Ints:
         """How far from the truth these may be, in ns."""
@@ -121,9 +121,9 @@ def _recorded(sessions: Sequence[Session], one: int, other: int) -> Clock | None
 def in_order(one: Lane, other: Lane) -> Iterator[tuple[int, Lane, Lane]]:
     """By how many the second is ahead, and what both have then, as of one communicator: one at an edge may be lost."""
     for shift in (0, -1, 1):
-        second = np.arange(max(0, -shift), min(other.end.size, one.end.size - shift))
-        if second.size and second.size + 1 >= max(one.end.size, other.end.size):
-            first, last = one.of_rows(second + shift), other.of_rows(second)
+        begin, until = max(0, -shift), min(other.end.size, one.end.size - shift)
+        if max(1, one.end.size - 1, other.end.size - 1) <= until - begin:
+            first, last = one.of_rows(slice(begin + shift, until + shift)), other.of_rows(slice(begin, until))
             if np.array_equal(first.size, last.size):
                 yield shift, first, last
 
@@ -137,7 +137,8 @@ def _fitted(one: Lane, other: Lane) -> Clock | None:
         return None
     differ = np.abs(near - np.polyval(np.polyfit(since, near, 1), since)).mean()
     add, exact = (np.ceil(part).astype(np.int64) for part in ((low + high) / 2, 1 + (high - low) / 2))
-    return Clock(0, time, base + add, exact, _MOST_DRIFT, 0 if _repeats(one, differ) else near.size)
+    nearest = _nearest(*(column[: 2 * _LOOKS].tobytes() for column in (one.end, one.size)))
+    return Clock(0, time, base + add, exact, _MOST_DRIFT, 0 if nearest <= _NEARER * differ else near.size)
 
 
 def _least(since: Floats, low: Ints | Floats) -> Floats:
@@ -148,10 +149,12 @@ def _least(since: Floats, low: Ints | Floats) -> Floats:
     return np.maximum(before, after)
 
 
-def _repeats(lane: Lane, exact: float) -> bool:
-    """Whether some later collectives of a stream have distances as alike as matched ends are; some may be lost."""
-    looks = min(_LOOKS, lane.end.size // 2)
-    end, size = (sliding_window_view(column, looks)[1 : _LOOKS + 1] for column in (lane.end, lane.size))
-    later = end[(size == lane.size[:looks]).all(axis=1)] - lane.end[:looks]
+@lru_cache(3 * _PAIRS)
+def _nearest(*columns: bytes) -> float:
+    """How alike the distances of some later collectives of a stream are at the best; some may be lost."""
+    ends, sizes = (np.frombuffer(column, np.int64) for column in columns)
+    looks = min(_LOOKS, ends.size // 2)
+    end, size = (sliding_window_view(column, looks)[1 : _LOOKS + 1] for column in (ends, sizes))
+    later = end[(size == sizes[:looks]).all(axis=1)] - ends[:looks]
     differ = np.median(np.abs(later - np.median(later, axis=1, keepdims=True)), axis=1)
-    return bool((differ <= _NEARER * exact).any())
+    return float(differ.min(initial=np.inf))

@@ -49,15 +49,14 @@ class Lane(NamedTuple):
     def apart(self) -> Ints:
         """How far from each of its ends others may end: no farther than it lasts, since none ends before."""
         lasts = self.end - self.start
-        apart = np.minimum(_ENDS_APART_NS + lasts // _PART_OF_DURATION, _LONGEST_APART_NS)
-        return np.asarray(np.minimum(apart, lasts))
+        return np.asarray(np.minimum(_ENDS_APART_NS + lasts // _PART_OF_DURATION, np.minimum(lasts, _LONGEST_APART_NS)))
 
     @property
     def gpu(self) -> tuple[int, int, int]:
         """Who ran them: communicators have a process and device once."""
         return self.report, self.pid, self.device
 
-    def of_rows(self, rows: Rows) -> "Lane":
+    def of_rows(self, rows: Rows | slice) -> "Lane":
         """Some of them."""
         return Lane(*self[:6], *(column[rows] for column in self[6:]))
 
@@ -90,8 +89,7 @@ def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
     table = pa.concat_tables(pieces).unify_dictionaries()
     kinds, told = labels(table, "name"), labels(table, "communicator")
     code = np.array([names.setdefault(word, len(names)) for word in kinds.words], np.int64)[kinds.code]
-    known = [place if word.startswith(_UNIQUE) else -1 for place, word in enumerate(told.words)]
-    unique = np.array([*known, -1])[told.code]
+    unique = np.array([*(n if word.startswith(_UNIQUE) else -1 for n, word in enumerate(told.words)), -1])[told.code]
     keys = [*(integers(table, key) for key in ("rank", "pid", "device", "stream")), unique, code]
     columns = [integers(table, name).astype(np.int64) for name in _OF_LANES]
     lane = grouped(keys).group

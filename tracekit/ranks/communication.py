@@ -28,11 +28,10 @@ def communication(dataset: Dataset, columns: list[str]) -> Communication:
     whole = dataset.whole
     table = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "collective", "dur_ns", *DEVICE_TIMES])))
     communicates, kinds = collectives_in(table), labels(table, "kind")
-    copies = np.isin(kinds.code, kinds.of("memcpy", "memset"))
     lasts = integers(table, "dur_ns")
     # An operator on a CPU that called others computes no more than these.
     alone = lasts == integers(table, "end_ns") - integers(table, "start_ns")
-    exposed = _exposed(axis(whole, table), communicates, ~copies & ~communicates & alone)
+    exposed = _exposed(axis(whole, table), communicates, ~(kinds.among("memcpy", "memset") | communicates) & alone)
     return Communication(table, communicates, np.minimum(exposed, lasts))
 
 

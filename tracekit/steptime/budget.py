@@ -128,12 +128,10 @@ def overview(dataset: Dataset) -> Columns:
     return of_kinds(summed(dataset))
 
 
-def with_windows(dataset: Dataset) -> tuple[Columns, Columns]:
-    """The :func:`overview`, and ``step_id`` and ``window_ns`` of the windows of every process and device in order."""
-    budgets = summed(dataset)
+def windows(budgets: Budgets) -> Columns:
+    """The ``step_id`` and ``window_ns`` of the windows of every process and device in order."""
     step_id = np.concatenate([one.windows.step for one in budgets.reports])
-    windows = {"step_id": step_id, "window_ns": budgets.windows.sum(axis=1)}
-    return of_kinds(budgets), with_nulls(windows, ["step_id"])
+    return with_nulls({"step_id": step_id, "window_ns": budgets.windows.sum(axis=1)}, ["step_id"])
 
 
 def of_kinds(budgets: Budgets) -> Columns:

@@ -107,8 +107,7 @@ class RankTimes(NamedTuple):
 
 def measured(dataset: Dataset) -> RankTimes:
     """What ranks do in their steps."""
-    known: RankTimes | None = dataset.known_of_all.get(RANK_TIMES)
-    return known or times_of(budget.summed(dataset, waits=False))
+    return times_of(budget.summed(dataset, waits=False))
 
 
 def longest(dataset: Dataset, times: RankTimes) -> tuple[str, Dataset]:

@@ -48,6 +48,11 @@ _SHORTEST = 17
 _LETTER, _LED_BY = "", "led by"
 
 
+def budgets_of(dataset: Dataset) -> step_budget.Budgets | None:
+    """Where the wall clock of steps went; None of subtrees, and of a dataset that an earlier tracekit made."""
+    return step_budget.summed(dataset) if "waits" in dataset.tables and dataset.root is None else None
+
+
 def overview(dataset: Dataset, by: str | None = None) -> Columns:
     """The budget by kind, also report by report, with ``leading`` as text."""
 

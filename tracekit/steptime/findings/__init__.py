@@ -142,7 +142,7 @@ def _unexplained(steps: StepRows, found: list[_Saving]) -> list[Finding]:
     explained = sum(one.ns for one in found if one.family.mends_host or one.family.candidates is copies.pageable)
     if 2 * explained >= steps.idle_ns:
         return []
-    rows, kinds = budget.overview(steps.dataset), []
+    rows, kinds = budget.of_kinds(steps.budgets), []
     for row in np.argsort(-rows["median_ns"], kind="stable").tolist():
         kind, share = rows["kind"][row], rows["median_ns"][row] / steps.idle_ns
         if kind not in WORKS and share >= _LEAST_KIND:

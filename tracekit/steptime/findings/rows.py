@@ -20,8 +20,9 @@ from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
 from tracekit.ranks.clocks import Clock
+from tracekit.steptime import budget
 from tracekit.steptime.findings.advice import advice, engine_of
-from tracekit.steptime.own_times import RankTimes, measured
+from tracekit.steptime.own_times import RANK_TIMES, RankTimes, times_of
 from tracekit.steptime.whatif import StepModel
 from tracekit.steptime.whatif.edits import Edit, Removal, Stretches
 from tracekit.steptime.whatif.recorded import Recorded
@@ -99,8 +100,7 @@ class StepRows:
     """What families look at, in rows of the model.
 
     Attributes:
-        dataset: The dataset.
-        modules: Its hierarchy.
+        dataset: The dataset; ``modules``, its hierarchy; ``budgets``, where its time went.
         patterns: Of every module its path with ``*`` for the numbers of layers; the last one, None, is for no module.
         model: The model of its steps.
         steps: How many windows that last the process and device with the most of them has.
@@ -122,7 +122,8 @@ class StepRows:
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        self.dataset, self.modules, self.model = dataset, hierarchy(dataset), StepModel(dataset)
+        self.dataset, self.modules, self.budgets = dataset, hierarchy(dataset), budget.summed(dataset)
+        self.model = StepModel(dataset, self.budgets.windows)
         self.patterns: list[str | None] = [*patterns(self.modules), None]
         changing = self.model.changing()
         self.events, self.work, self.calls = changing.found.events, changing.found.work, changing.calls
@@ -307,7 +308,8 @@ class StepRows:
     @cached_property
     def ranks(self) -> RankTimes:
         """What ranks do in their steps."""
-        return measured(self.dataset)
+        known: RankTimes | None = self.dataset.known_of_all.get(RANK_TIMES)
+        return known or times_of(self.budgets)
 
     @cached_property
     def phases(self) -> Stretches:

@@ -63,14 +63,14 @@ class Prediction:
 class StepModel:
     """The model of a dataset's steps: made once, asked often."""
 
-    def __init__(self, dataset: Dataset) -> None:
-        """Makes the model.
+    def __init__(self, dataset: Dataset, windows: Ints | None = None) -> None:
+        """Makes the model; ``windows`` are those of its :class:`~tracekit.steptime.budget.Budgets`, if known.
 
         Raises:
             UsageError: If the dataset is a subtree, or of a run without a GPU.
         """
         self._dataset, self._modules = dataset, hierarchy(dataset)
-        self._before = _by_kind(budget.median(budget.by_window(dataset)[1]))
+        self._before = _by_kind(budget.median(budget.by_window(dataset)[1] if windows is None else windows))
         if not self._before:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         #: Every report with its clock.

@@ -9,6 +9,7 @@ from tracekit.comparison.comparable import names_of
 from tracekit.comparison.difference import Options, compare_with_several, part_of
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import literals
+from tracekit.views.budget import budgets_of
 from tracekit.views.difference import by_module, by_own_change, changed_parts, kernels_of, whole_steps
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
@@ -31,7 +32,6 @@ def changes(before: Sequence[Dataset], after: Dataset, nodes: Nodes) -> dict[str
     rows = records(difference.rows)
     changed = changed_parts(rows)
     lines = by_own_change(changed, difference.patterns)
-    whole = [{**row, "copies": [row]} for row in whole_steps(rows)]
     kernels = by_module(difference)
     return {
         "before": titles(before),
@@ -39,12 +39,12 @@ def changes(before: Sequence[Dataset], after: Dataset, nodes: Nodes) -> dict[str
         "notes": [clipped(note, limits.TEXT) for note in difference.notes],
         "tally": dict(Counter(row["status"] for row in changed)),
         "same": sum(row["what"] != "step" and row["status"] == "same" for row in rows),
-        "steps": [_line(line, []) for line in whole[: limits.ROWS]],
+        "steps": [_line({**row, "copies": [row]}, []) for row in whole_steps(rows)[: limits.ROWS]],
         "lines": [_line(line, kernels_of(line, kernels)) for line in lines[: limits.ROWS]],
         "left_out": max(len(lines) - limits.ROWS, 0),
         "modules": _of_modules(rows, _names(before[0], after), nodes),
         "layers": _of_layers(rows, difference.patterns),
-        "budget": budget(before[0])[0],
+        "budget": budget(before[0], budgets_of(before[0])),
     }
 
 

@@ -18,6 +18,7 @@ from tracekit.answers import launches, processes, roofline, steps as step_times
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
+from tracekit.views.budget import budgets_of
 from tracekit.views.page.changes import changes, titles
 from tracekit.views.page.figures import roof, shapes
 from tracekit.views.page.kernels import kernels, lines
@@ -124,8 +125,8 @@ def _parts(
     heading = f"{titles(before)} \N{RIGHTWARDS ARROW} {title(dataset)}" if before else title(dataset)
     in_processes = processes.frame(dataset)
     yield {"about": about(dataset, in_processes) | {"title": heading}, "coverage": coverage(dataset)}
-    of_steps, windows = budget(dataset)
-    yield {"budget": of_steps, "findings": first_findings(dataset)}
+    budgets = budgets_of(dataset)
+    yield {"budget": budget(dataset, budgets), "findings": first_findings(dataset)}
     modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
     if step is not None and not ((by_step["index"] == step) & (by_step["kernels"] > 0)).any():
         raise UsageError(f"no step with work has the index {step}; tracekit show steps lists them")
@@ -138,8 +139,8 @@ def _parts(
     yield {"shapes": shapes(dataset, modules, page_nodes)}
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step, step)}
     yield {"memory": memory(dataset, modules, page_nodes, by_step)}
-    yield {"steps": steps(by_step, dataset, windows), "processes": by_process(in_processes)}
-    yield {"ranks": ranks(dataset, len(in_processes))}
+    yield {"steps": steps(by_step, dataset, budgets), "processes": by_process(in_processes)}
+    yield {"ranks": ranks(dataset, len(in_processes), budgets)}
     yield {"idle": idle(dataset), "launched": launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
     if before:

@@ -11,7 +11,7 @@ from tracekit.aggregates.weighted_kernels import kernels
 from tracekit.answers import coverage as coverage_by_cause, gaps
 from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import SUFFIX, Dataset
-from tracekit.steptime import budget as budget_of_steps
+from tracekit.steptime.budget import KINDS, Budgets, of_kinds
 from tracekit.version import __version__
 from tracekit.views import budget as budget_view, findings, summary
 from tracekit.views.formatting import nouns, records
@@ -97,21 +97,13 @@ def _unknown(dataset: Dataset) -> dict[str, Any]:
     return spent | {"in_steps": bool((step >= 0).any())}
 
 
-def budget(dataset: Dataset) -> tuple[dict[str, Any], pd.DataFrame | None]:
-    """The budget of the median step by kind, without rows where it is not known, as of subtrees, and all windows.
-
-    Windows have a column ``report``, and are None where they are not known.
-    """
-    # A dataset of an earlier tracekit lacks what it needs.
-    known = "waits" in dataset.tables and dataset.root is None
-    by_kind, windows = budget_of_steps.with_windows(dataset) if known else (None, None)
-    rows = [] if by_kind is None else records(by_kind)
+def budget(dataset: Dataset, budgets: Budgets | None) -> dict[str, Any]:
+    """The budget of the median step by kind, without rows where it is not known, as of subtrees."""
+    rows = [] if budgets is None else records(of_kinds(budgets))
     for row in rows:
-        row["place"] = budget_of_steps.KINDS.index(row["kind"])
-        row["leading"] = [[clipped(name), share] for name, share in row["leading"]]
+        row |= {"place": KINDS.index(row["kind"]), "leading": [[clipped(name), of] for name, of in row["leading"]]}
     data = {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": budget_view.window(dataset)}
-    data["length"] = budget_view.length(data["of"])
-    return data, None if windows is None else pd.DataFrame({"report": None, **windows})
+    return data | {"length": budget_view.length(data["of"])}
 
 
 def first_findings(dataset: Dataset) -> list[dict[str, Any]]:

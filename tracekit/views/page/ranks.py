@@ -7,22 +7,23 @@ import numpy as np
 from tracekit.answers import ranks as of_ranks
 from tracekit.arrays.types import Floats
 from tracekit.dataset.opening import Dataset
-from tracekit.steptime import own_times
+from tracekit.steptime.budget import Budgets
+from tracekit.steptime.own_times import times_of
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 
 
-def ranks(dataset: Dataset, processes: int) -> dict[str, Any]:
+def ranks(dataset: Dataset, processes: int, budgets: Budgets | None) -> dict[str, Any]:
     """The rows of the question ``ranks``, if there are several processes and devices with known windows.
 
     Returns:
         ``rows``; ``own``: of each row the own time of its steps, in order; of more steps than there is room for,
         neighbours share a value, the longest; ``left_out``: how many rows are not listed.
     """
-    if processes < 2 or dataset.root is not None or "waits" not in dataset.tables:  # noqa: PLR2004 - one is no company
+    if processes < 2 or budgets is None:  # noqa: PLR2004 - one is no company
         return {"rows": [], "own": [], "left_out": 0}
-    times = own_times.measured(dataset)
+    times = times_of(budgets)
     answer = of_ranks.rows(dataset, times)
     shown = answer.head(limits.ROWS)
     rows = records(shown)

@@ -16,6 +16,7 @@ from tracekit.arrays.groups import counts, grouped, sums
 from tracekit.arrays.intervals import lanes
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.steptime.budget import Budgets, windows
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
 from tracekit.views.page.host import Host, HostCalls
@@ -263,13 +264,13 @@ def _main(group: Rows, value: Rows, ns: Ints) -> Rows:
 _SLOW, _NAMED = 1.2, 5
 
 
-def steps(frame: pd.DataFrame, dataset: Dataset, windows: pd.DataFrame | None) -> dict[str, Any]:
+def steps(frame: pd.DataFrame, dataset: Dataset, budgets: Budgets | None) -> dict[str, Any]:
     """What steps cost.
 
     Args:
         frame: The answer of the analysis ``steps``.
         dataset: The dataset.
-        windows: The windows of devices in steps, if they are known.
+        budgets: The budgets of steps, if they are known.
 
     Returns:
         ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``time_ns`` (wall clock: the
@@ -278,7 +279,7 @@ def steps(frame: pd.DataFrame, dataset: Dataset, windows: pd.DataFrame | None) -
         neighbours share a bar, which is that of the slowest. ``slow``: the steps that take far longer than the median
         of their kind, which is ``median_ns``, the slowest first.
     """
-    frame = frame.assign(time_ns=_wall_clock(frame, windows))
+    frame = frame.assign(time_ns=_wall_clock(frame, budgets))
     rows = records(phases.frame(dataset))
     for row in rows:
         row["kind"] = row["kind"] and clipped(row["kind"])
@@ -293,12 +294,11 @@ def steps(frame: pd.DataFrame, dataset: Dataset, windows: pd.DataFrame | None) -
     }
 
 
-def _wall_clock(frame: pd.DataFrame, windows: pd.DataFrame | None) -> Ints:
+def _wall_clock(frame: pd.DataFrame, budgets: Budgets | None) -> Ints:
     host: Ints = frame["host_ns"].to_numpy("int64")
-    if windows is None:
+    if budgets is None:
         return host
-    longest = windows.groupby("step_id")["window_ns"].max()
-    known = frame["step_id"].map(longest)
+    known = frame["step_id"].map(pd.DataFrame(windows(budgets)).groupby("step_id")["window_ns"].max())
     return np.where(known.notna(), known.fillna(0).astype("int64"), host)
 
 
