@@ -23,6 +23,7 @@ from tracekit.capture.processes import command as recorder
 from tracekit.capture.processes.recording import OPENED, ProcessWindow, Request
 from tracekit.capture.program import Settings
 from tracekit.dataset.opening import Dataset
+from tracekit.nsight import nsys
 
 pytestmark = pytest.mark.torch
 STARTUP = Path(processes.__file__).parent / "startup"
@@ -240,6 +241,49 @@ def test_a_process_that_kills_itself_is_recorded_and_dies_of_that(
     assert outcome.code == 128 + ENDS[ends], outcome
     assert "warning" not in outcome.err
     assert len(tracekit.parse("run.sqlite").calls()) == 1
+
+
+INTERRUPTED_AT_ITS_END = """
+import signal, torch
+write = torch.profiler.profile.export_chrome_trace
+torch.profiler.profile.export_chrome_trace = lambda *given: (signal.raise_signal(signal.SIGINT), write(*given))
+torch.nn.Linear(2, 2)(torch.ones(2))
+"""
+
+
+def test_a_stop_while_a_process_writes_at_its_end_raises_nothing_in_it(place: Place) -> None:
+    place.write(INTERRUPTED_AT_ITS_END)
+    outcome = place.capture("-o", "run", "--", sys.executable, "model.py")
+    assert outcome.code == 0, outcome
+    assert "KeyboardInterrupt" not in outcome.err
+    assert len(tracekit.parse("run.sqlite").calls()) == 1
+
+
+def test_a_kill_reaches_a_command_that_ignores_an_interrupt(tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        arguments("capture", "-o", "run", "--engine", "torch", "--", "sh", "-c", "trap '' INT; echo .; exec sleep 60"),
+        stdout=subprocess.PIPE,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    assert running.stdout is not None
+    with running.stdout:
+        assert running.stdout.readline() == b".\n"
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(PATIENCE_S) == 128 + signal.SIGTERM
+
+
+def test_a_stop_of_a_command_that_ends_just_then_is_no_error() -> None:
+    def start() -> subprocess.Popen[bytes]:
+        running = subprocess.Popen(["true"], process_group=0)
+        running.wait()
+        running.wait = stopped  # type: ignore[method-assign]
+        return running
+
+    def stopped(timeout: float | None = None) -> int:
+        raise KeyboardInterrupt
+
+    assert nsys.run(start) == nsys.Recorded(128 + signal.SIGINT, stopped=True)
 
 
 @pytest.mark.parametrize("call", ["os.setpgrp()", "os.setpgid(0, 0)"])

@@ -219,19 +219,20 @@ def test_a_stop_is_answered_before_the_profiler_ends(place: Place, monkeypatch: 
     assert said.index("tracekit: stopped; writing what was recorded") < said.index("ends")
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])  # Ctrl-C, and a kill
 @pytest.mark.parametrize("during", ["tracekit.capture.recorder.profile.stop", "tracekit.nsight.file._inserted"])
 def test_a_stop_while_a_recording_is_written_leaves_what_was_there(
-    place: Place, monkeypatch: pytest.MonkeyPatch, during: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, during: str, stop: BaseException
 ) -> None:
     def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise stop
 
     place.write(f"{TOP}\ndef main():\n    Net()(x)\n")
     (place.folder / "main.sqlite").write_text("mine")
     monkeypatch.setattr(during, stopped)
     outcome = place.capture("--force", "model.py:main")
     torch.autograd.profiler._disable_profiler() if during.endswith("stop") else None
-    assert "stopped while writing; no report was written" in one_line(outcome, 130)
+    assert "stopped while writing; no report was written" in one_line(outcome, getattr(stop, "code", 130))
     assert place.left() == {"main.sqlite", "model.py"}
     assert (place.folder / "main.sqlite").read_text() == "mine"
 

@@ -40,7 +40,7 @@ class Ending:
         self._pipe: tuple[int, int] | None = None
         #: The signals that a thread had blocked before it forked.
         self._thread = threading.local()
-        atexit.register(self.finish)
+        atexit.register(self._finish_at_exit)
         self._watch_hard_exits()
         _kill_when_written(folder, self.finish)
         os.register_at_fork(
@@ -55,6 +55,10 @@ class Ending:
             self._begun = True
             with _signals_later():
                 self._ends()
+
+    def _finish_at_exit(self) -> None:
+        with suppress(KeyboardInterrupt):  # the program has ended
+            self.finish()
 
     def watch_termination(self) -> None:
         """From now on, SIGTERM calls back before it ends the process, if it would end it as it is."""

@@ -23,7 +23,7 @@ from tracekit.capture.emit import Lane, epoch
 from tracekit.capture.kineto import NUMBERED, ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
 from tracekit.capture.rows import Rows, Span
 from tracekit.capture.schedule import wait_for_gpu
-from tracekit.capture.writing import INTERRUPTED, STOPPED, Writing
+from tracekit.capture.writing import Writing
 from tracekit.errors import CaptureError
 from tracekit.progress import no_progress
 from tracekit.storage.local_copies import temp_dir
@@ -142,10 +142,9 @@ class Recorder:
                 _start(starting)
             # What other threads opened meanwhile was before the window, not lost.
             self.emitter.opened = count()
-            self._profile = starting
-            if (inner := self._profile.profiler) is not None:
+            self._profile, self._open = starting, True
+            if (inner := starting.profiler) is not None:
                 inner.acc_events = False  # else it makes a Python object of every event as soon as it stops
-            self._open = True
             self.windows += 1
             epoch.begin()
 
@@ -156,27 +155,21 @@ class Recorder:
     def close(self) -> None:
         """Waits for the GPU and closes the window, if it is open; an error if the program's own profiler ended ours."""
         with self._changing:
-            if not self._open or self._profile is None:
+            if not self._open:
                 return
-            self._open = False
-            if not torch.autograd.profiler._is_profiler_enabled:
+            # Until it has ended: what a signal's handler raises meanwhile leaves no recording.
+            self._open, profiler, self._profile = False, self._profile, None
+            if profiler is None or not torch.autograd.profiler._is_profiler_enabled:
                 # The program's own profile ended ours too; what is left of ours must not be touched.
-                self._profile = None
                 raise CaptureError(_PROFILER_IN_USE)
             with self._timed("stop_ns"):
                 if self._gpu is None or self._with_gpu:
                     wait_for_gpu(self.warnings)
-                self._stop(self._profile)
+                profiler.stop()
             self.emitter.end_ranges()
             # Markers from here on are outside the window, not lost.
             self.opened = next(self.emitter.opened)
-
-    def _stop(self, profiler: profile) -> None:
-        try:
-            profiler.stop()
-        except KeyboardInterrupt:  # it may or may not have ended
-            self._profile = None
-            raise CaptureError(STOPPED, INTERRUPTED) from None
+            self._profile = profiler
 
     @property
     def records_gpu(self) -> bool:

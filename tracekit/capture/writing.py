@@ -12,7 +12,7 @@ from tracekit.progress import Progress
 
 #: Exit code of what Ctrl-C stopped.
 INTERRUPTED = 130
-#: The error of a Ctrl-C while a recording is written.
+#: The error of a stop while a recording is written.
 STOPPED = "stopped while writing; no report was written, and no unfinished files are left"
 #: What takes how long: 40 MB of torch.profiler's trace to rows, the rows to SQLite, and the trace to one with texts.
 _CONVERTING_S, _INSERTING_S, _REWRITING_S = 0.9, 0.35, 1.4
@@ -76,13 +76,14 @@ class Writing:
 
 @contextmanager
 def writing(progress: Progress, *, chrome_trace: bool) -> Iterator[Writing]:
-    """Writing that Ctrl-C stops. No garbage is collected meanwhile: half of the time would go into looking for it."""
+    """Writing that a signal stops. No garbage is collected meanwhile: half of the time would go into looking for it."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         yield Writing(progress, chrome_trace=chrome_trace)
-    except KeyboardInterrupt:
-        raise CaptureError(STOPPED, INTERRUPTED) from None
+    except (KeyboardInterrupt, SystemExit) as stop:
+        code = getattr(stop, "code", INTERRUPTED)
+        raise CaptureError(STOPPED, code if isinstance(code, int) else 1) from None
     finally:
         if collecting:
             gc.enable()

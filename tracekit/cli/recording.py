@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tracekit.errors import CaptureError, ReportError, UsageError
-from tracekit.files import hidden_prefix, reason_of
+from tracekit.files import hidden_prefix, reason_of, stops_held
 from tracekit.progress import Progress, no_progress
 from tracekit.storage.local_copies import temp_dir
 
@@ -34,8 +34,10 @@ def unusable(name: str) -> tuple[str, str] | None:
 
 
 def require_torch() -> None:
-    """Checks that torch can be imported."""
-    if problem := unusable("torch"):
+    """Checks that torch can be imported. An exception amid torch's own start in C++ would abort this process."""
+    with stops_held():
+        problem = unusable("torch")
+    if problem:
         raise CaptureError(f"torch is {problem[0]}; {problem[1]}")
 
 
@@ -94,8 +96,9 @@ class Growing:
         self._place = report.absolute()
         self._before = {suffix: _identity(self._place.with_suffix(suffix)) for suffix in _SUFFIXES}
 
+    @stops_held()
     def take_place(self) -> None:
-        """Moves what was recorded to its place, or to a free one next to it."""
+        """Moves what was recorded to its place, or to a free one next to it; what is there already stays."""
         stem, number = self._place.stem, 1
         made = [suffix for suffix in _SUFFIXES if self.partial.with_suffix(suffix).is_file()]
         for suffix in made:
@@ -138,6 +141,7 @@ def _linked_anew(file: Path, place: Path) -> bool:
         if place.exists():
             return False
         file.replace(place)
+    file.unlink(missing_ok=True)
     return True
 
 

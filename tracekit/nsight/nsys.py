@@ -47,6 +47,7 @@ _RAW = ".qdstrm"
 _LOG = "nsys.log"
 #: How long an interrupted program may take to end, and nsys to write.
 _PATIENCE_S = 120
+_Start = Callable[[], subprocess.Popen[Any]]
 _NO_REASON = "nothing"
 #: Lines of nsys that explain nothing.
 _CHATTER = re.compile(
@@ -223,8 +224,11 @@ def _own_output(command: Sequence[str]) -> Iterator[tuple[list[str], tuple[int, 
         os.close(err)
 
 
-def run(start: Callable[[], subprocess.Popen[Any]], stopping: Callable[[], object] = lambda: None) -> Recorded:
-    """Runs nsys to its end. If tracekit is interrupted, so is the program, and nsys writes what it has."""
+def run(start: _Start, stopping: Callable[[], object] = bool, killing: signal.Signals = signal.SIGINT) -> Recorded:
+    """Runs nsys or another program to its end. If tracekit is interrupted, so is the program, which writes what it has.
+
+    If tracekit is killed, the program gets ``killing``: nsys is known to write after Ctrl-C.
+    """
     running: subprocess.Popen[Any] | None = None
     try:
         with stops_held():
@@ -234,13 +238,14 @@ def run(start: Callable[[], subprocess.Popen[Any]], stopping: Callable[[], objec
         if running is None:
             raise
         code = stop.code if isinstance(stop, SystemExit) else None
-        stopping()
-        for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        for sent in (signal.SIGINT if code is None else killing, signal.SIGTERM, signal.SIGKILL):
             try:
+                stopping()
+                stopping = bool
                 os.killpg(running.pid, sent)
                 running.wait(_PATIENCE_S)
                 break
-            except (KeyboardInterrupt, SystemExit, subprocess.TimeoutExpired):
+            except (KeyboardInterrupt, SystemExit, subprocess.TimeoutExpired, ProcessLookupError):
                 continue
         return Recorded(code if isinstance(code, int) else 128 + signal.SIGINT, stopped=True)
 

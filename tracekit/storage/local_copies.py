@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import ReportError
-from tracekit.files import owned, this_machine
+from tracekit.files import owned, stops_held, this_machine
 from tracekit.progress import Progress
 from tracekit.storage.locations import Location, reachable
 
@@ -89,7 +89,8 @@ def temp_dir(prefix: str = "tracekit-", parent: Path | str | None = None) -> Ite
         folder.mkdir(mode=0o700)
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with stops_held():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_stale(above: Path, prefix: str) -> None:

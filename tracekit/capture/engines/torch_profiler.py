@@ -18,7 +18,7 @@ from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import describe_process
 from tracekit.capture.run import ended, load, run
 from tracekit.capture.schedule import GraphCounts, counted_graphs
-from tracekit.capture.writing import say, say_stopped, writing
+from tracekit.capture.writing import STOPPED, say, say_stopped, writing
 from tracekit.errors import CaptureError, TracekitError
 
 NAME = "torch"
@@ -110,8 +110,8 @@ def _written(
     problem: TracekitError | None = None,
 ) -> Outcome:
     if not recorder.recorded:
-        message = f"{job.target}: exited with code {code} before anything was recorded"
-        raise problem or CaptureError(message, code or 1)
+        never = f"{job.target}: exited with code {code} before anything was recorded"
+        raise problem or CaptureError(STOPPED if recorder.windows else never, code or 1)
     counts = {name: value for name, value in figures.items() if name.startswith("modules_")}
     counts = graphs.figures(recorder.windows) | counts
     with writing(job.progress, chrome_trace=job.chrome_trace is not None) as steps:

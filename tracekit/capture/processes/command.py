@@ -1,6 +1,7 @@
 """Runs a command whose processes record themselves, and joins their pieces to one report."""
 
 import os
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -97,7 +98,8 @@ def _ended(command: Sequence[str], request: Request) -> Recorded:
         process_group=None if on_terminal else 0,
     )
     try:
-        ended = run(start, partial(say_stopped, "the command's processes end and write what they recorded"))
+        stopping = partial(say_stopped, "the command's processes end and write what they recorded")
+        ended = run(start, stopping, signal.SIGTERM)
     except OSError as error:
         message = f"{command[0]}: cannot be run ({error.strerror}); check that it is a program for this machine"
         raise CaptureError(message) from None
