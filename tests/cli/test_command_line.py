@@ -51,10 +51,10 @@ Why some time has no module, and what to do
 filter the report by time
 
 Tables are in out
-unexplained: The device is idle for 79% of the time (1 us), and no finding
-explains most of it. It waits for host code 72% (top.a 65%, top 35%); unknown
-13% ((outside) 100%); latency 10% (top 88%, top.a 12%); launch 5% (top 75%,
-top.a 25%).
+unexplained: The device is idle for 79% of the time (1 us), and findings explain
+less than half of it. By kind: host code 72% (top.a 65%, top 35%); unknown 13%
+((outside) 100%); latency 10% (top 88%, top.a 12%); launch 5% (top 75%, top.a
+25%).
 
 Next: tracekit html out # a page to open in a browser
 tracekit show kernels out # or another question: tracekit show --list
