@@ -33,8 +33,7 @@ def _pageable(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
     removal = steps.removed(after[awaited], rows[:0])
     lasts = (steps.work.end - steps.work.start)[work]
     most = steps.per_step(removal.ns + int((events.end - events.start)[rows].sum() + lasts.sum()))
-    # Nothing that computes becomes faster.
-    most = min(most, steps.idle_ns + steps.model.before.get("copy", 0))
+    most = min(most, steps.idle_ns + steps.model.before.get("copy", 0))  # nothing that computes becomes faster
     following = np.where(awaited, steps.after[after], after)
     uses = (following >= 0) & (steps.launched[following] >= 0) & (steps.event_step[following] == steps.event_step[rows])
     users = steps.launched[following[uses]], work[uses]
@@ -72,9 +71,8 @@ def _copies(steps: StepRows) -> Flags:
 def _casts(steps: StepRows) -> Flags:
     """Kernels with which torch casts: copies of elements with another dtype on one side."""
     names = steps.words("full_name")
-    copies = names.containing("copy_kernel")
     casts = [names.containing(text) for text in ("withcast", "float16_copy", "float8", "float4")]
-    return np.isin(names.code, np.intersect1d(copies, np.concatenate(casts)))
+    return np.isin(names.code, np.intersect1d(names.containing("copy_kernel"), np.concatenate(casts)))
 
 
 def _in_every_step(steps: StepRows, rows: Rows) -> Rows:
