@@ -22,8 +22,6 @@ from tracekit.files import similar
 from tracekit.storage.locations import Location, is_remote, reachable, text_of
 from tracekit.version import __version__
 
-#: The field that records how files are named, if not all by only their tables.
-FILES, NAMED_BY_ID = "files", "named_by_id"
 #: Bumped when a table is added, and when a column or a field that readers rely on is renamed or changes its type.
 FORMAT_VERSION = 4
 FORMAT = "tracekit dataset"

@@ -259,7 +259,7 @@ class Dataset:
     def _check_folders(self, name: str) -> None:
         """Other programs read whatever is in the folder of a table, so it holds only the reports of the manifest."""
         if is_remote(whole := self.folder / f"{name}.parquet"):
-            listed(whole)  # files that are named by their ids are never those of others
+            listed(whole)
             return
         folders = {path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")}
         reports = self._as_written["reports"]
@@ -269,8 +269,7 @@ class Dataset:
 
     def _file(self, name: str, entry: dict[str, Any] | None) -> _TableFile:
         listed, report = (self.manifest, None) if entry is None else (entry, entry["name"])
-        by_id = is_named_by_id(self.manifest)
-        file = name_of(name, report, listed[manifest.TABLE_IDS][name] if by_id else None)
+        file = name_of(name, report)
         with self._reading(name, file):
             rows = opened(self.folder / file)
         expected = listed[manifest.TABLE_IDS].get(name), listed["rows"][name]
@@ -364,27 +363,9 @@ def load(folder: Given) -> Dataset:
     return Dataset(location(folder))
 
 
-def name_of(table: str, report: str | None, id_: str | None = None) -> str:
-    """Where a file is in a dataset; if files are named by their ids, never two of other rows have one name."""
-    if report is None:
-        return f"{table}.parquet" if id_ is None else f"{table}.parquet/{id_}.parquet"
-    return f"{table}.parquet/{REPORT}={report}/{id_ or 'part-0'}.parquet"
-
-
-def names(fields: Mapping[str, Any]) -> dict[tuple[str, str | None], str]:
-    """Where each file of a dataset is, by its table and report, from its manifest."""
-    by_id = is_named_by_id(fields)
-    entries = [(None, fields), *((entry["name"], entry) for entry in fields.get("reports", ()))]
-    return {
-        (table, report): name_of(table, report, id_ if by_id else None)
-        for report, entry in entries
-        for table, id_ in entry.get(manifest.TABLE_IDS, {}).items()
-    }
-
-
-def is_named_by_id(fields: Mapping[str, Any]) -> bool:
-    """Whether the manifest of a dataset records that its files are named by their ids."""
-    return fields.get(manifest.FILES) == manifest.NAMED_BY_ID
+def name_of(table: str, report: str | None) -> str:
+    """Where a file is in a dataset."""
+    return f"{table}.parquet" if report is None else f"{table}.parquet/{REPORT}={report}/part-0.parquet"
 
 
 def opened(place: Location) -> pq.ParquetFile:

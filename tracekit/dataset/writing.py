@@ -1,18 +1,16 @@
 """Writes a dataset, tables as Parquet and a ``manifest.json``, whole or not at all; on this machine or at a URL.
 
-A store of objects cannot rename a folder. So no file of a new dataset has the name of one of the old dataset there,
-which can be read until the new manifest, put last, takes the place of the old one; only then the old files are removed.
-Of two parses that put a dataset at one URL, the later one wins.
+A store of objects cannot rename a folder. So a dataset is made on this machine and then put at its URL, the manifest
+last; what it replaces there is removed first, beginning with the manifest. Without one, nothing is a dataset.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,13 +19,13 @@ from typing_extensions import Buffer
 
 from tracekit.attribution.base import Trace
 from tracekit.dataset import manifest
-from tracekit.dataset.opening import FILE_ID, SUFFIX, TABLE_NAMES, id_of, names
+from tracekit.dataset.opening import FILE_ID, SUFFIX, TABLE_NAMES, id_of
 from tracekit.errors import DatasetError, ReportsError, UsageError
 from tracekit.files import hidden_prefix, parents_made, reason_of, remedy_of, stopped_once, whole_folder
 from tracekit.progress import Progress, no_progress
 from tracekit.schema import TableSpec
 from tracekit.storage.local_copies import remove_stale, temp_dir
-from tracekit.storage.locations import at_once, reachable, text_of
+from tracekit.storage.locations import at_once, reachable
 from tracekit.tables import TABLES
 from tracekit.tables.base import Table
 
@@ -198,9 +196,8 @@ def numbered(table: pa.Table, first_id: int) -> pa.Table:
 _STAGE = "uploading"
 #: Stores that cannot be written to.
 _READ_ONLY = ("http", "https")
-#: Stores of objects in buckets; and all that have no folders which would have to be made.
+#: Stores of objects in buckets.
 _OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs"})
-_OF_OBJECTS = _OF_BUCKETS | {"az", "abfs", "abfss", "adl"}
 
 
 @contextmanager
@@ -256,40 +253,26 @@ def _names_there(place: UPath) -> set[str]:
 
 
 def _publish(local: Path, place: UPath, progress: Progress) -> None:
-    fields = manifest.read(local)
-    named_by_id = {name: value for name, value in fields.items() if name != manifest.ID}
-    named_by_id[manifest.FILES] = manifest.NAMED_BY_ID
-    here, there = names(fields), names(named_by_id)
-    files = {there[file]: local / name for file, name in here.items()}
-    of_old = _listed_there(place)
-    new = {name: file for name, file in files.items() if name not in of_old}
+    files = {file.relative_to(local).as_posix(): file for file in local.rglob("*") if file.is_file()}
+    about = {manifest.MANIFEST: files.pop(manifest.MANIFEST)}
     try:
-        _put_all(place, new, progress)
-        with ThreadPoolExecutor(1) as pool:  # which waits for the store's answer also if the run is stopped meanwhile
-            pool.submit(_put_manifest, place / manifest.MANIFEST, manifest.as_text(named_by_id)).result()
+        _remove_old(place)
+        _put_all(place, files, progress)
+        _put_all(place, about, no_progress)
     except BaseException:
         with suppress(Exception):
-            _remove(place, new.keys() - _listed_there(place))
+            _remove_old(place)
         raise
-    # Of parses that were killed too: other programs read whatever is in the folder of a table.
-    left = _names_there(place)
-    # A parse that ended just now removed them.
-    _put_all(place, {name: new[name] for name in new.keys() - left}, no_progress)
-    if unwanted := {name for name in left if name in of_old or _is_of_a_table(name)} - files.keys():
-        _remove(place, unwanted - _listed_there(place))
     place.fs.invalidate_cache()
     progress(_STAGE, 1.0)
 
 
-def _put_manifest(place: UPath, text: str) -> None:
-    place.fs.pipe_file(place.path, text.encode())
-
-
-def _listed_there(place: UPath) -> set[str]:
-    try:
-        return {*names(json.loads(text_of(place / manifest.MANIFEST))).values()}
-    except FileNotFoundError:
-        return set()
+def _remove_old(place: UPath) -> None:
+    """Removes the manifest, without which nothing is a dataset, and then all tables."""
+    fs, root, there = place.fs, place.path.rstrip("/"), _names_there(place)
+    for some in (there & {manifest.MANIFEST}, filter(_is_of_a_table, there)):
+        if paths := [f"{root}/{name}" for name in some]:
+            fs.rm(paths)
 
 
 def _is_of_a_table(name: str) -> bool:
@@ -299,7 +282,7 @@ def _is_of_a_table(name: str) -> bool:
 def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> None:
     fs, root = place.fs, place.path.rstrip("/")
     with ThreadPoolExecutor(at_once(place)) as pool:
-        futures = [pool.submit(_put, fs, file, f"{root}/{name}") for name, file in files.items()]
+        futures = [pool.submit(fs.put_file, str(file), f"{root}/{name}") for name, file in files.items()]
         try:
             for done, future in enumerate(futures, 1):
                 future.result()
@@ -307,23 +290,3 @@ def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> Non
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _put(fs: Any, file: Path, target: str) -> None:  # noqa: ANN401 - a file system of an optional library
-    protocols = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
-    if _OF_OBJECTS.isdisjoint(protocols):
-        with suppress(FileExistsError):
-            fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-    fs.put_file(str(file), target)
-
-
-def _remove(place: UPath, unwanted: Iterable[str]) -> None:
-    fs, root = place.fs, place.path.rstrip("/")
-
-    def remove(name: str) -> None:
-        with suppress(Exception):
-            fs.rm_file(f"{root}/{name}")
-
-    with ThreadPoolExecutor(at_once(place)) as pool:
-        for name in unwanted:
-            pool.submit(remove, name)
