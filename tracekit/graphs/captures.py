@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.groups import agreed, distinct, maxima
+from tracekit.arrays.groups import agreed, counts, grouped, maxima
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs import api_calls
 from tracekit.graphs.nodes import CloneChains
@@ -20,6 +20,11 @@ from tracekit.recording.tables import NO_TIME, Recording
 
 #: Position on the axis of a time that is not known.
 NOWHERE = np.iinfo(np.int64).min
+
+
+def _holding(start: Ints, end: Ints, first: Ints, last: Ints) -> Rows:
+    row = np.searchsorted(start, first, side="right") - 1
+    return np.where((row >= 0) & (np.append(end, NOWHERE)[row] >= last), row, -1)
 
 
 class Windows(NamedTuple):
@@ -40,9 +45,7 @@ class Windows(NamedTuple):
 
     def at(self, first: Ints, last: Ints) -> Rows:
         """The window that contains each ``[first, last]``, the calls at its edges included; -1 for none."""
-        row = np.searchsorted(self.begin, first, side="right") - 1
-        inside = (row >= 0) & (np.append(self.end, NOWHERE)[row] >= last)
-        return np.where(inside, row, -1)
+        return _holding(self.begin, self.end, first, last)
 
 
 def windows_of(axis: ThreadAxis, role: Ints, thread: Ints) -> tuple[Windows, Ints]:
@@ -79,7 +82,6 @@ class Submissions(NamedTuple):
     Attributes:
         role: What the call becomes when captured: ``api_calls.KERNEL_LAUNCH`` and others.
         worked: Whether it, or a call inside it, put work on the device.
-        batch: Whether one call becomes several nodes.
     """
 
     row: Rows
@@ -88,7 +90,6 @@ class Submissions(NamedTuple):
     process: Rows
     role: Ints
     worked: Flags
-    batch: Flags
 
     @property
     def without_work(self) -> Flags:
@@ -97,9 +98,7 @@ class Submissions(NamedTuple):
 
     def at(self, time: Ints) -> Rows:
         """The submission that was under way at each time, or -1."""
-        row = np.searchsorted(self.start, time, side="right") - 1
-        row[(row < 0) | (np.append(self.end, NOWHERE)[row] < time)] = -1
-        return row
+        return _holding(self.start, self.end, time, time)
 
 
 def submissions_of(recording: Recording, axis: ThreadAxis, role: Ints, works: Flags) -> Submissions:
@@ -107,15 +106,8 @@ def submissions_of(recording: Recording, axis: ThreadAxis, role: Ints, works: Fl
     row = outermost(axis, np.flatnonzero(works | api_calls.makes_node(role) | (role == api_calls.GRAPH_LAUNCH)))
     worked = np.zeros(row.size, dtype=bool)
     worked[np.searchsorted(axis.launch_start[row], axis.launch_start[works], side="right") - 1] = True
-    return Submissions(
-        row=row,
-        start=axis.launch_start[row],
-        end=axis.launch_end[row],
-        process=recording.threads.process[recording.launches.thread[row]],
-        role=role[row],
-        worked=worked,
-        batch=api_calls.is_batch(recording, row),
-    )
+    process = recording.threads.process[recording.launches.thread[row]]
+    return Submissions(row, axis.launch_start[row], axis.launch_end[row], process, role[row], worked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,32 +140,19 @@ def graph_captures_of(recording: Recording, axis: ThreadAxis, chains: CloneChain
     role = api_calls.roles_of(recording)
     windows, edges = windows_of(axis, role, recording.launches.thread)
     if not edges.size and not len(recording.graph_nodes):
-        return _nothing_captured(windows, edges, chains)
+        role, works = np.zeros_like(role), np.zeros_like(works)
     submissions = submissions_of(recording, axis, role, works)
     makings = _makings_of(recording, axis, chains, submissions)
-    by_node = _with_a_node(submissions, makings)
+    by_node = _with_a_node(recording, submissions, makings)
     within = windows.at(submissions.start, submissions.end) >= 0
-    return GraphCaptures(
-        windows=windows,
-        edges=edges,
-        submissions=submissions,
-        captured=by_node | (submissions.without_work & within),
-        by_node=by_node,
-        nodes=_node_places(chains, submissions, makings, by_node),
-    )
-
-
-def _nothing_captured(windows: Windows, edges: Ints, chains: CloneChains) -> GraphCaptures:
-    times, rows, flags = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), np.empty(0, dtype=bool)
-    nowhere = np.full(chains.root.size, NOWHERE)
-    submissions = Submissions(rows, times, times, rows, rows, flags, flags)
-    return GraphCaptures(windows, edges, submissions, flags, flags, (nowhere, nowhere))
+    captured = by_node | (submissions.without_work & within)
+    nodes = _node_places(chains, submissions, makings, by_node)
+    return GraphCaptures(windows, edges, submissions, captured, by_node, nodes)
 
 
 class _Makings(NamedTuple):
-    """Recorded makings of nodes that are no clones: when, which node, and the submission meanwhile, or -1."""
+    """Recorded makings of nodes that are no clones: which node, and the submission meanwhile, or -1."""
 
-    at: Ints
     node: Rows
     submission: Rows
 
@@ -181,20 +160,15 @@ class _Makings(NamedTuple):
 def _makings_of(recording: Recording, axis: ThreadAxis, chains: CloneChains, submissions: Submissions) -> _Makings:
     timed = recording.graph_nodes.start_ns != NO_TIME
     rows = np.flatnonzero(timed & ~chains.cloned[chains.of_record])
-    node, at = chains.of_record[rows], axis.node_at[rows]
-    order = np.lexsort((at, node))
-    node, at = node[order], at[order]
-    fresh = np.ones(node.size, dtype=bool)
-    fresh[1:] = (node[1:] != node[:-1]) | (at[1:] != at[:-1])
-    at, node = at[fresh], node[fresh]
-    return _Makings(at, node, submissions.at(at))
+    return _Makings(chains.of_record[rows], submissions.at(axis.node_at[rows]))
 
 
-def _with_a_node(submissions: Submissions, makings: _Makings) -> Flags:
-    rows, nodes = np.flatnonzero(makings.submission >= 0), int(makings.node.max(initial=-1)) + 2
-    pairs, _ = distinct(makings.submission[rows].astype(np.int64) * nodes + makings.node[rows] + 1)
-    number = np.bincount(pairs // nodes, minlength=submissions.row.size)
-    return np.asarray(submissions.without_work & ((number == 1) | ((number > 1) & submissions.batch)))
+def _with_a_node(recording: Recording, submissions: Submissions, makings: _Makings) -> Flags:
+    rows = np.flatnonzero(makings.submission >= 0)
+    nodes = grouped((makings.submission[rows], makings.node[rows])).first
+    number = counts(makings.submission[rows[nodes]], submissions.row.size)
+    several = (number > 1) & api_calls.is_batch(recording, submissions.row)
+    return np.asarray(submissions.without_work & ((number == 1) | several))
 
 
 def _node_places(chains: CloneChains, submissions: Submissions, makings: _Makings, by_node: Flags) -> tuple[Ints, Ints]:

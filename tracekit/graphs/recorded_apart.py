@@ -96,16 +96,16 @@ def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence
     of_text, known_texts = _merged(report.texts, texts)
     of_name, names = _merged(report.names, other.names)
     shift = _shift(report, other)
-    ranges = other.ranges.filter(thread[other.ranges.thread] >= 0)
-    ranges = ranges.filter((ranges.text < 0) | (lookup(of_text, ranges.text) >= 0))
-    ranges = replace(ranges, thread=thread[ranges.thread], text=lookup(of_text, ranges.text))
+    known_text = (other.ranges.text < 0) | (lookup(of_text, other.ranges.text) >= 0)
+    ranges = other.ranges.filter((thread[other.ranges.thread] >= 0) & known_text)
     launches = other.launches.filter(thread[other.launches.thread] >= 0)
     # Ids of calls are those of the other session; work of the report has nothing to do with them.
     nothing = np.zeros(len(launches), dtype=np.int64)
-    launches = replace(launches, thread=thread[launches.thread], correlation_id=nothing, stack=nothing - 1)
     launches = replace(launches, name=lookup(of_name, launches.name), kernel=lookup(of_name, launches.kernel))
-    ranges = replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift)
+    launches = replace(launches, thread=thread[launches.thread], correlation_id=nothing, stack=nothing - 1)
     launches = replace(launches, start_ns=launches.start_ns + shift, end_ns=launches.end_ns + shift)
+    ranges = replace(ranges, thread=thread[ranges.thread], text=lookup(of_text, ranges.text))
+    ranges = replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift)
     return replace(
         report,
         threads=threads,
@@ -126,14 +126,12 @@ def _merged(known: Sequence[str], others: Sequence[str | None]) -> tuple[Ints, l
 
 
 def _threads(report: Threads, other: Threads, process: Rows) -> tuple[Threads, Rows]:
+    """The threads of both, and the row of each of the other's; -1 for those of processes that are not taken."""
     taken = np.flatnonzero(process >= 0)
     row = np.full(process.size, -1, dtype=np.int64)
     row[taken] = report.tid.size + np.arange(taken.size)
-    pid, tid, of_process = (
-        np.concatenate(both)
-        for both in ((report.pid, other.pid[taken]), (report.tid, other.tid[taken]), (report.process, process[taken]))
-    )
-    return Threads(pid, tid, of_process, report.process_pid), row
+    pid, tid = np.append(report.pid, other.pid[taken]), np.append(report.tid, other.tid[taken])
+    return Threads(pid, tid, np.append(report.process, process[taken]), report.process_pid), row
 
 
 def _shift(report: Recording, other: Recording) -> int:

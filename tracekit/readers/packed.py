@@ -16,7 +16,7 @@ MOST_BYTES = 64 << 20
 DAMAGED, RECORD_AGAIN = "its gzip compression is cut off or damaged", "copy or record it again"
 
 _GZIP = b"\x1f\x8b"
-_PIECE_BYTES, _PACKED_BYTES = 8 << 20, 1 << 20
+_PIECE_BYTES, _PACKED_BYTES = 2 << 20, 1 << 20
 #: Real traces are 5 to 40 times larger than their gzip file. Beyond this, size is no trace but an attack.
 _MOST_RATIO, _SURELY_HARMLESS = 200, 128 << 20
 

@@ -49,7 +49,7 @@ def annotated_work(around: CompiledContext, compiled: CompiledWork) -> tuple[Ann
     found.call[kernel[call < 0]] = -1
     several: dict[tuple[int, ...], list[int]] = {}
     for rows in np.split(np.arange(kernel.size), np.cumsum(size)[:-1]):
-        modules = tuple(sorted({*around.calls.module[call[rows]].tolist()}))
+        modules = tuple(sorted({*lookup(around.calls.module, call[rows]).tolist()}))
         if len(modules) > 1 and (call[rows] >= 0).all() and modules[0] >= 0:
             several.setdefault(modules, []).append(int(kernel[rows[0]]))
     for number, kernels in enumerate(several.values(), shares.main.size):

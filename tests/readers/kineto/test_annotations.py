@@ -81,6 +81,11 @@ def test_what_names_no_module_is_no_annotation(tmp_path: Path, args: dict[str, o
     assert modules(parsed(tmp_path, *replay(10, 1, args), rows="modules")) == [(None, None)]
 
 
+def test_where_rows_are_operators_annotated_work_has_no_module(tmp_path: Path) -> None:
+    siblings = {"module_fqn": ["layers.0.q", "layers.0.k"]}
+    assert modules(parsed(tmp_path, *replay(10, 1, ATTENTION, siblings), rows="operators")) == [(None, None)] * 2
+
+
 @pytest.mark.parametrize(
     ("calls", "path"),
     [

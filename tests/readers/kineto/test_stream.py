@@ -197,6 +197,12 @@ def test_arguments_that_are_damaged_are_not_known(tmp_path: Path, category: byte
     assert recording.work.grid_x.tolist() in ([-1], [])
 
 
+def test_work_whose_arguments_are_none_is_there_and_counted(tmp_path: Path) -> None:
+    recording = read(trace(tmp_path / "trace.json", *EVENTS, kernel(800, 1) | {"args": ["none"]}))
+    assert recording.work.correlation_id.tolist() == [1, -1]
+    assert recording.counters.counts == {("events", UNKNOWN_EVENT): 1}
+
+
 def test_a_bomb_of_whole_events_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "_PIECE_BYTES", 1 << 16)
     monkeypatch.setattr(packed, "_SURELY_HARMLESS", 1 << 18)

@@ -1,7 +1,9 @@
 """Every figure on the page is the one that pandas finds in the tables, and figures add up."""
 
 import base64
+import gzip
 import hashlib
+import json
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -371,8 +373,18 @@ def test_memory_is_told_by_module_and_adds_up_over_a_step(tmp_path: Path) -> Non
     for row in data["memory"]["rows"]:
         times = expected.loc[paths[row["module"]]]
         assert (row["allocated_bytes"], row["retained_bytes"]) == tuple(times)
-    outermost = calls[calls["parent_call_id"].isna()]
-    assert data["memory"]["held"]["bytes"][-1] == outermost["retained_bytes"].sum()
+
+
+@pytest.mark.traces
+def test_the_memory_held_over_a_step_is_that_of_the_events_of_the_trace(tmp_path: Path) -> None:
+    trace = TRACES / "kineto" / "with_stack_qwen_h100.json.gz"
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    memory = [row for row in events if row["name"] == "[memory]" and row["args"]["Device Type"] == 1]
+    memory.sort(key=lambda row: row["ts"])
+    before = memory[0]["args"]["Total Allocated"] - memory[0]["args"]["Bytes"]
+    held = shown(tracekit.parse(trace, tmp_path / "out"))["memory"]["held"]
+    assert max(held["bytes"]) == max(row["args"]["Total Allocated"] for row in memory) - before
+    assert len(held["bytes"]) == limits.BARS < len(memory)
 
 
 def test_ranks_are_told_apart_and_so_is_for_whom_the_others_waited(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 from zlib import crc32
@@ -16,7 +16,7 @@ from tracekit.markers.torch_texts import PREFIX
 from tracekit.readers.kineto.annotations import named_modules, texts_of
 from tracekit.readers.kineto.collectives import collective_of, fields_of
 from tracekit.readers.kineto.lines import line_of
-from tracekit.readers.kineto.stream import NO_ARGS, Args, Event, ExactTimes, Number, Piece
+from tracekit.readers.kineto.stream import Args, Event, ExactTimes, Number, Piece, args_of
 from tracekit.readers.rows import nanoseconds
 from tracekit.recording.collectives import Collective
 from tracekit.recording.provenance import LossCounters
@@ -36,6 +36,7 @@ OPERATOR, ANNOTATION, MODULE, FORWARD, LINE, ALLOCATION, FLOW, SYNC, CALL, KERNE
     "memset",
 )
 DEVICE_WORK = (KERNEL, MEMCPY, MEMSET)
+_FUNCTIONS = (MODULE, FORWARD, LINE)
 #: What the names of functions end with that compute modules.
 CALLED_FORWARD = ": forward"
 #: Kineto's categories since 2020, in lower case.
@@ -57,7 +58,12 @@ _CATEGORIES = {
     **{f"{device}{api}": CALL for api in ("runtime", "driver") for device in ("", "cuda_", "hip_", "xpu_", "mtia_")},
     **{f"privateuse1_{api}": CALL for api in ("runtime", "driver")},
 }
-_KIND = {spelled: kind for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())}
+#: Other events: of categories that are not read, names of processes and threads, points, and what is no event.
+_OTHER, _NAMES, _POINT, _UNKNOWN = _APART = ("other", "names", "point", "unknown")
+_CODE = {kind: number for number, kind in enumerate((*KINDS, *_APART))}
+_CODE_OF_CATEGORY = {
+    spelled: _CODE[kind] for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())
+}
 #: Kinds that are neither ranges nor launches nor work.
 AUXILIARY = (FORWARD, LINE, ALLOCATION, FLOW, SYNC)
 #: Categories of events that are not needed: frames, ranges drawn again on the GPU, the profiler's own.
@@ -65,7 +71,7 @@ _NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "c
 #: Categories of accelerators whose work is not read, by their beginnings.
 _OTHER_DEVICES = ("mtia_", "glow_", "hpu_", "xpu_", "privateuse1_")
 #: Events without a duration: names, points, flows, counters.
-_POINTS = frozenset("MiIstfC")
+_PHASES = {"M": _NAMES, **dict.fromkeys("iIstfC", _POINT)}
 #: What events are for the counters; all others are ranges.
 SUBJECTS = {CALL: "launches", **dict.fromkeys(DEVICE_WORK, "kernels"), **dict.fromkeys(AUXILIARY, "events")}
 #: Points that are needed: what allocators do, and both ends of flows from operators to the nodes of autograd they made.
@@ -110,23 +116,16 @@ class Gathering:
 
     def add(self, piece: Piece) -> None:
         """Adds the events of one more piece."""
-        rows: dict[str | None, list[int]] = {kind: [] for kind in (*KINDS, None)}
-        kind_of, named, unknown = _KIND.get, [], 0
-        for row, event in enumerate(piece.events):
-            if event.ph == "X":
-                rows[kind_of(event.cat or "")].append(row)
-            elif (point := _POINT_KINDS.get((event.ph, event.name))) is not None:
-                rows[point].append(row)
-            elif event.ph == "M":
-                named.append(event)
-            elif event.ph not in _POINTS:
-                unknown += 1
-        self._counters.add("events", UNKNOWN_EVENT, unknown)
-        self._add_names(named)
+        events, kind_of, other = piece.events, _CODE_OF_CATEGORY.get, _CODE[_OTHER]
+        codes = [kind_of(event.cat or "", other) if event.ph == "X" else _code_of_point(event) for event in events]
+        code = np.array(codes, dtype=np.int8)
+        rows = {kind: np.flatnonzero(code == number).tolist() for number, kind in enumerate((*KINDS, *_APART))}
+        self._counters.add("events", UNKNOWN_EVENT, len(rows[_UNKNOWN]))
+        self._add_names([events[row] for row in rows[_NAMES]])
         functions = rows[MODULE]
-        rows[MODULE], rows[FORWARD], rows[LINE] = _by_role(piece.events, functions)
+        rows[MODULE], rows[FORWARD], rows[LINE] = _by_role(events, functions)
         self._counters.add("events", OTHER_EVENT, len(functions) - len(rows[MODULE]))
-        self._count_others(Counter(piece.events[row].cat for row in rows[None]))
+        self._count_others(Counter(events[row].cat for row in rows[_OTHER]))
         for kind in KINDS:
             if rows[kind]:
                 self._add_events(kind, piece, rows[kind])
@@ -150,11 +149,11 @@ class Gathering:
             needless = name in _NOT_NEEDED or name in self.other_devices
             self._counters.add("events", OTHER_EVENT if needless else UNKNOWN_EVENT, count)
 
-    def _add_names(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if event.name == "process_name" and (name := _name_in(event.args)):
+    def _add_names(self, events: Sequence[Event]) -> None:
+        for event, args in zip(events, self._args(events), strict=True):
+            if event.name == "process_name" and (name := _name_in(args)):
                 self.process_names[identity(event.pid)] = name
-            elif event.name == "thread_name" and (name := _name_in(event.args)):
+            elif event.name == "thread_name" and (name := _name_in(args)):
                 self.thread_names[identity(event.pid), identity(event.tid)] = name
 
     def _add_events(self, kind: str, piece: Piece, rows: Sequence[int]) -> None:
@@ -167,9 +166,9 @@ class Gathering:
         self._chunks[kind].append({name: column[known] for name, column in columns.items()})
 
     def _columns(self, kind: str, events: Sequence[Event]) -> Columns:
-        args = [event.args or NO_ARGS for event in events]
         columns: Columns = {"start": _EMPTY, "end": _EMPTY}
         columns["name"] = self._names(kind, events)
+        args = [] if kind in _FUNCTIONS else self._args(events)
         if kind in DEVICE_WORK:
             return columns | self._device_columns(kind, args)
         if kind == SYNC:
@@ -192,6 +191,11 @@ class Gathering:
             columns["text"] = _rows([str(event.name) for event in events], self.texts)
             columns["open"] = np.array([bytes(one.finished or b"") == b"false" for one in args], dtype=bool)
         return columns
+
+    def _args(self, events: Sequence[Event]) -> list[Args]:
+        args, damaged = args_of(events)
+        self._counters.add("events", UNKNOWN_EVENT, damaged)
+        return args
 
     def _names(self, kind: str, events: Sequence[Event]) -> Ints:
         if kind == LINE:
@@ -267,21 +271,25 @@ def _rows_of_fields(
     return np.array([rows[fields] for fields in written], dtype=np.int64)
 
 
+def _code_of_point(event: Event) -> int:
+    return _CODE[_POINT_KINDS.get((event.ph, event.name)) or _PHASES.get(event.ph or "", _UNKNOWN)]
+
+
 def _by_role(events: Sequence[Event], functions: Sequence[int]) -> tuple[list[int], ...]:
     """Calls of modules, functions that compute modules, and functions that are no part of torch."""
-    names = [events[row].name for row in functions]
-    roles = {name: _roles(name) for name in set(names)}
-    role, rows = np.array([roles[name] for name in names], np.int8), np.array(functions, np.int64)
+    role = np.array([_roles(events[row].name) for row in functions], dtype=np.int8)
+    rows = np.array(functions, dtype=np.int64)
     return tuple(rows[role & bit > 0].tolist() for bit in (1, 2, 4))
 
 
+@lru_cache(maxsize=1 << 16)
 def _roles(name: Number) -> int:
     text = str(name)
     return text.startswith(PREFIX) + 2 * text.endswith(CALLED_FORWARD) + 4 * (line_of(name) is not None)
 
 
-def _name_in(args: Args | None) -> str:
-    name = decoded(bytes(args.name or b"")) if args is not None else None
+def _name_in(args: Args) -> str:
+    name = decoded(bytes(args.name or b""))
     return name.strip() if isinstance(name, str) else ""
 
 

@@ -6,7 +6,7 @@ NaN); it is repaired.
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import islice
@@ -63,8 +63,11 @@ class Args(Struct, gc=False):
     elements_out: Raw | UnsetType = field(name="Out msg nelems", default=UNSET)
 
 
+_NO_ARGS = Raw(b"{}")
+
+
 class Event(Struct, gc=False):
-    """An entry of ``traceEvents``."""
+    """An entry of ``traceEvents``; its arguments stay JSON, for most events are functions, whose are not read."""
 
     ph: str | None = None
     cat: str | None = None
@@ -74,7 +77,7 @@ class Event(Struct, gc=False):
     ts: Number = None
     dur: Number = 0
     id: Number = -1
-    args: Args | None = None
+    args: Raw = _NO_ARGS
 
 
 class ExactTimes(Struct, gc=False):
@@ -115,10 +118,6 @@ class Metadata(Struct):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(later, name))
         return self
-
-
-#: Arguments of an event that has none.
-NO_ARGS = Args()
 
 
 #: The name of an annotation, in which quotes and backslashes may stand as they are. It ends before the next event.
@@ -168,6 +167,8 @@ _NAMESAKES = 16
 
 _DECODE_EVENTS = msgspec.json.Decoder(list[Event]).decode
 _DECODE_EVENT = msgspec.json.Decoder(Event).decode
+_DECODE_SOME_ARGS: Callable[[Raw | bytes], Args | None] = msgspec.json.Decoder(Args).decode
+_DECODE_LISTED_ARGS = msgspec.json.Decoder(list[Args | None]).decode
 _DECODE_TIMES = msgspec.json.Decoder(list[ExactTimes]).decode
 _DECODE_TIME = msgspec.json.Decoder(ExactTimes).decode
 _DECODE_ENTRIES = msgspec.json.Decoder(list[Raw]).decode
@@ -183,6 +184,16 @@ class Piece(NamedTuple):
     events: list[Event]
     exact: Callable[[], list[ExactTimes]]
     position: int
+
+
+def args_of(events: Sequence[Event]) -> tuple[list[Args], int]:
+    """The arguments of some events, and how many of these are damaged and stay empty."""
+    written = [event.args for event in events]
+    try:
+        return [args or Args() for args in _DECODE_LISTED_ARGS(b"[" + b",".join(written) + b"]")], 0
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        known = [_or_empty(_DECODE_SOME_ARGS, repair_json(bytes(args)), None) for args in written]
+        return [args or Args() for args in known], known.count(None)
 
 
 class _CutOffError(Exception):
@@ -265,7 +276,7 @@ class Trace:
     def _cut(text: bytes) -> tuple[list[Event], bytes, int] | None:
         """The events before one of the last boundaries, their JSON, and where the next one begins."""
         for end, behind in _boundaries(text):
-            piece = b"[" + text[:end] + b"]"
+            piece = b"".join((b"[", memoryview(text)[:end], b"]"))
             if (events := _decoded(piece)) is not None:
                 return events, piece, behind
             if (events := _decoded(better := repair_json(piece))) is not None:
@@ -343,7 +354,7 @@ def _entries(text: bytes) -> list[Raw]:
     return _DECODE_ENTRIES(text) if text.startswith(b"[") else _DECODE_LAST_ENTRIES(text).last_events
 
 
-def _or_empty(decode: Callable[[Raw], _T], entry: Raw, empty: _T) -> _T:
+def _or_empty(decode: Callable[[Raw | bytes], _T], entry: Raw | bytes, empty: _T) -> _T:
     try:
         return decode(entry)
     except (msgspec.MsgspecError, UnicodeDecodeError):

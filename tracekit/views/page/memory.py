@@ -1,4 +1,4 @@
-"""Memory over a step: what each module allocated and kept, and how much was held as its calls returned."""
+"""Memory over a step: what each module allocated and kept, and how much was held meanwhile."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tracekit.aggregates.subtrees import Hierarchy
-from tracekit.arrays.codes import positions
+from tracekit.arrays.codes import joint
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.types import Rows
@@ -17,7 +17,8 @@ from tracekit.views.page import limits
 from tracekit.views.page.nodes import Nodes
 from tracekit.views.page.timeline import chosen, described
 
-_COLUMNS = ("call_id", "parent_call_id", "module_id", "end_ns", "step_id", "allocated_bytes", "retained_bytes")
+_OF_CALLS = ("module_id", "step_id", "allocated_bytes", "retained_bytes")
+_OF_ALLOCATIONS = ("start_ns", "pid", "device", "bytes", "module_id", "step_id")
 
 
 def memory(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame) -> dict[str, Any]:
@@ -25,23 +26,26 @@ def memory(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFra
 
     Returns:
         ``step`` (null without steps); ``rows``: for modules on the page (``module``) their ``calls``, and in these with
-        all below ``allocated_bytes`` and ``retained_bytes``, the most allocated first; ``held``: at the returns of
-        calls, in columns, ``at_ns`` (from the first one) and ``bytes`` more than at the start of the step, with the
-        ``module`` that returned. No rows if the report records no allocations.
+        all below ``allocated_bytes`` and ``retained_bytes``, the most allocated first; ``held``: after each allocation
+        and each free, in columns, ``at_ns`` (from the first one) and ``bytes`` more than at the start of the step,
+        with the ``module`` around it. No rows if the report records no allocations.
     """
     choices = chosen(steps)
     step = described(steps, *choices[0]) if choices else None
     name = steps[REPORT].iloc[choices[0][0]] if choices and REPORT in steps else None
     part = next(part for part in dataset.by_report() if name in (None, *part.reports))
-    calls = part.table("calls", list(_COLUMNS))
-    known = np.asarray(calls.column("allocated_bytes").is_valid())
+    if "allocations" not in part.tables:
+        return {"step": step, "rows": [], "held": {}}
+    calls, allocations = part.table("calls", list(_OF_CALLS)), part.table("allocations", list(_OF_ALLOCATIONS))
+    calls = calls.filter(calls.column("allocated_bytes").is_valid())
     if step is not None:
-        known &= integers(calls, "step_id") == step["step_id"]
-    calls = calls.filter(pa.array(known))
+        calls, allocations = (
+            table.filter(pa.array(integers(table, "step_id") == step["step_id"])) for table in (calls, allocations)
+        )
     place = np.full(len(modules.path) + 1, -1, dtype=np.int64)
     place[nodes.rows] = np.arange(nodes.rows.size)
-    module = place[modules.rows(calls)]
-    return {"step": step, "rows": _rows(calls, module, nodes.rows.size), "held": _held(calls, module)}
+    rows = _rows(calls, place[modules.rows(calls)], nodes.rows.size)
+    return {"step": step, "rows": rows, "held": _held(allocations, place[modules.rows(allocations)])}
 
 
 def _rows(calls: pa.Table, module: Rows, size: int) -> list[dict[str, int]]:
@@ -55,18 +59,17 @@ def _rows(calls: pa.Table, module: Rows, size: int) -> list[dict[str, int]]:
     return records(rows[(rows["allocated_bytes"] != 0) | (rows["retained_bytes"] != 0)])
 
 
-def _held(calls: pa.Table, module: Rows) -> dict[str, list[int]]:
-    """What was held after each call: the sum of what all until then kept themselves, without the calls inside them."""
-    parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
-    retained = integers(calls, "retained_bytes", 0)
-    order = np.argsort(integers(calls, "end_ns"), kind="stable")
-    held = np.cumsum((retained - sums(parent, retained, retained.size))[order])
+def _held(table: pa.Table, module: Rows) -> dict[str, list[int]]:
+    """What was held after each allocation and each free, on the device that held the most."""
+    place, size = joint((integers(table, "pid"), integers(table, "device"))), integers(table, "bytes")
+    levels = {int(one): np.cumsum(size[place == one]) for one in np.unique(place)}
+    on_device = place == max(levels, key=lambda one: levels[one].max(), default=-1)
+    held, at, module = np.cumsum(size[on_device]), integers(table, "start_ns")[on_device], module[on_device]
     if held.size > limits.BARS:
         # Of neighbours the one with the most.
         group = np.arange(held.size) * limits.BARS // held.size
         largest = np.lexsort((-held, group))
         kept = largest[np.searchsorted(group[largest], np.arange(limits.BARS))]
-        held, order = held[kept], order[kept]
-    at = integers(calls, "end_ns")[order]
-    columns = {"at_ns": at - at.min() if at.size else at, "bytes": held, "module": module[order]}
+        held, at, module = held[kept], at[kept], module[kept]
+    columns = {"at_ns": at - at.min() if at.size else at, "bytes": held, "module": module}
     return {name: column.tolist() for name, column in columns.items()}

@@ -1,4 +1,4 @@
-// Memory over a step: how much was held as calls returned, and what each module allocated and kept.
+// Memory over a step: how much was held, and what each module allocated and kept.
 
 const HELD = { width: 900, height: 160 };
 
@@ -10,9 +10,9 @@ function heldChart({ at_ns: at, bytes, module }) {
   const x = (ns) => (ns / last) * HELD.width;
   const y = (size) => HELD.height - ((size - least) / (most - least)) * HELD.height;
   const rects = at.map((ns, place) => svg("rect", { x: x(ns), width: Math.max(x(at[place + 1] ?? last) - x(ns), 1), y: y(Math.max(bytes[place], 0)), height: Math.abs(y(bytes[place]) - y(0)) },
-    svg("title", {}, `${sizeText(bytes[place])} after ${TREES.modules.nodes[module[place]]?.path ?? inWords("a smaller module")}, at ${duration(ns)}`)));
+    svg("title", {}, `${sizeText(bytes[place])} in ${TREES.modules.nodes[module[place]]?.path ?? inWords("a smaller module or none")}, at ${duration(ns)}`)));
   const peak = bytes.indexOf(Math.max(...bytes));
-  const label = `Memory held, more than at the start: at most ${sizeText(bytes[peak])}, after ${TREES.modules.nodes[module[peak]]?.path ?? inWords("a smaller module")} at ${duration(at[peak])} of ${duration(last)}`;
+  const label = `Memory held, more than at the start: at most ${sizeText(bytes[peak])}, in ${TREES.modules.nodes[module[peak]]?.path ?? inWords("a smaller module or none")} at ${duration(at[peak])} of ${duration(last)}`;
   return el("figure", {}, el("figcaption", { class: "muted" }, `${label}.`),
     svg("svg", { viewBox: `0 0 ${HELD.width} ${HELD.height}`, preserveAspectRatio: "none", class: "held", role: "img", "aria-label": label }, ...rects));
 }
