@@ -13,21 +13,20 @@ dataset, ``answers`` has a file for each question, ``views`` show the answers. `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tracekit.errors import (
-    CaptureError,
-    DatasetError,
-    ExportError,
-    ReportError,
-    ReportsError,
-    TracekitError,
-    UsageError,
-)
 from tracekit.version import __version__
 
+TYPE_CHECKING = False  # the command answers Ctrl-C once this file is imported, so it imports next to nothing
 if TYPE_CHECKING:
     from tracekit.answers import questions
+    from tracekit.errors import (
+        CaptureError,
+        DatasetError,
+        ExportError,
+        ReportError,
+        ReportsError,
+        TracekitError,
+        UsageError,
+    )
     from tracekit.loading import load
     from tracekit.notebook import Dataset
     from tracekit.parsing import parse
@@ -48,8 +47,8 @@ __all__ = [
 ]
 
 #: Packages that are attributes of this one.
-_PACKAGES = ("answers",)
-_LATE = {
+_PACKAGES = ("answers", "errors")
+_LATE = dict.fromkeys((name for name in __all__ if name.endswith("Error")), "tracekit.errors") | {
     "parse": "tracekit.parsing",
     "load": "tracekit.loading",
     "Dataset": "tracekit.notebook",

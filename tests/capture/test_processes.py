@@ -18,7 +18,7 @@ from tests.capture.places import Place, one_line
 from tests.command import Outcome, arguments, environment, separately
 from tests.waiting import PATIENCE_S
 from tracekit.capture import processes, recorder as profiler
-from tracekit.capture.process_files import pieces, unfinished
+from tracekit.capture.process_files import pieces, refusals, unfinished
 from tracekit.capture.processes import command as recorder
 from tracekit.capture.processes.recording import OPENED, ProcessWindow, Request
 from tracekit.capture.program import Settings
@@ -381,6 +381,18 @@ def test_the_startup_hook_does_nothing_unless_asked_and_runs_what_it_hides(tmp_p
     assert python("-S", "-c", HOOKED, PYTHONPATH=paths, TRACEKIT_RECORDING="{}")[0].startswith("False")
 
 
+def test_a_new_process_that_only_runs_next_to_a_recorded_one_says_so_at_its_first_call(tmp_path: Path) -> None:
+    environ = Request(tmp_path, "", Settings()).environment(environment())
+    for first, calls in (("torch", 0), ("torch", 2), ("tracekit.capture", 1)):
+        program = (
+            f"import {first}, torch; model = torch.nn.Linear(2, 2); [model(torch.ones(2)) for _ in range({calls})]"
+        )
+        line = [sys.executable, "-c", program]
+        subprocess.run(line, env=environ, timeout=PATIENCE_S, check=True)
+    (line,) = refusals(tmp_path)
+    assert line.startswith("2 processes were not recorded: nsys records a function, and a script with --steps")
+
+
 def test_start_if_asked_does_nothing_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("", "nonsense", "{}", '{"folder": "/absent", "engine": "torch", "settings": {"skip": []}}'):
         monkeypatch.setenv("TRACEKIT_RECORDING", value)
@@ -466,8 +478,8 @@ def test_under_nsys_a_killed_process_is_named_with_the_calls_that_are_in_the_rep
 def test_a_command_of_which_nsys_records_nothing_fails_and_keeps_the_report(tmp_path: Path) -> None:
     args = ("--force", "--engine", "nsys", "-o", "run", "--", sys.executable, "-S", "-c", "print(1)")
     outcome = separately("capture", *args, cwd=tmp_path)
-    assert outcome[:2] == (1, "1\n"), outcome
-    assert outcome.err.splitlines()[-1].startswith("tracekit: nothing was recorded: no process of the command called")
+    assert outcome.out == "1\n", outcome
+    assert one_line(outcome).startswith("tracekit: nothing was recorded: no process of the command called")
     missing = tracekit.parse(tmp_path / "run.sqlite").manifest["missing"]
     assert [data["what"] for data in missing] == ["calls of modules", "GPU work"]
     assert not any("nsys profile" in data["remedy"] for data in missing)

@@ -1,10 +1,13 @@
 """Steps, marked operators, and the window in which both are recorded; graph captures and replays in it."""
 
 import re
+from functools import partial
+from threading import Event, Thread
 
 import pytest
 import torch
 
+from tests.waiting import PATIENCE_S
 from tracekit.capture import MemoryEmitter, StepCounter, operator_markers, step
 from tracekit.capture.schedule import Schedule, StepStarts, counted_graphs, on_graph_capture
 from tracekit.errors import UsageError
@@ -117,6 +120,27 @@ def test_models_that_take_turns_are_counted_by_their_cycle(called: str, recorded
         starts.outermost_call(roots[name], updated=False)
         seen = ("" if window.seen is not before else seen) + name * window.now
     assert seen == recorded
+
+
+def test_calls_of_other_models_wait_while_a_thread_opens_the_window() -> None:
+    opening, goes_on = Event(), Event()
+
+    class Slow(Opened):
+        def open(self) -> None:
+            opening.set()
+            goes_on.wait(PATIENCE_S)
+
+    starts = StepStarts(Schedule(Slow()))
+    call = partial(starts.outermost_call, updated=False)
+    first, second = (Thread(target=call, args=(torch.nn.Identity(),), daemon=True) for _ in range(2))
+    first.start()
+    opening.wait(PATIENCE_S)
+    second.start()
+    second.join(0.5)
+    assert second.is_alive()
+    goes_on.set()
+    second.join(PATIENCE_S)
+    assert not second.is_alive()
 
 
 FORM = re.compile(r"(?P<name>\w+::\w+), seq = (?P<seq>\d+), op_id = (?P<id>\d+), sizes = (?P<sizes>\[.*\])")

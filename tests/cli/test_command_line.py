@@ -1,14 +1,17 @@
 """What the commands print, where, and with which exit code."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import tracekit
-from tests.command import LINES, command
+from tests.command import LINES, command, environment
 from tests.sqlite import writing
 from tests.trace_lines import report
+from tests.waiting import PATIENCE_S
 from tracekit.cli import COMMANDS
 from tracekit.tables import TABLES
 
@@ -198,3 +201,22 @@ def test_schema_says_which_column_tells_the_reports_of_a_dataset_of_several(tmp_
         assert several.schema(table["name"]).names == promised + more
         assert one.schema(table["name"]).names == promised
     assert "Only in datasets" not in command("schema", "modules").out
+
+
+PRESSED = """
+import signal, sys
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "tracekit.cli.parsing":
+            signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
+sys.meta_path.insert(0, CtrlC())
+from tracekit.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_while_the_command_is_imported_is_one_line() -> None:
+    line = [sys.executable, "-c", PRESSED]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tracekit: stopped before it began\n")

@@ -9,6 +9,7 @@ from tracekit.cli import prepared
 from tracekit.cli.base import add_force
 from tracekit.cli.doctor import add_only, prove
 from tracekit.selftest import PROGRAMS
+from tracekit.selftest.judge import RULES
 
 
 def main() -> int:
@@ -22,6 +23,7 @@ def main() -> int:
 
 
 def _prove(args: argparse.Namespace) -> int:
+    RULES.update(measures.RULES)
     found = prove(args.out, (*PROGRAMS, *measures.PROGRAMS), args)
     data_files.keep(args.out, found)
     return found.exit_code

@@ -5,18 +5,16 @@ test that breaks it.
 """
 
 import json
-import subprocess
-import sys
 from statistics import median
 from typing import Any
 
 from tracekit.answers import roofline
 from tracekit.flops.peaks import gpu_named
-from tracekit.selftest.judge import Case, Evidence, shortened
-from tracekit.selftest.machine import NO_GPU
+from tracekit.selftest.judge import Case, shortened
 from tracekit.selftest.programs import EAGER, LAYERS, Program
+from tracekit.selftest.summary import NO_GPU, Evidence
 
-_TABLE, _PROGRAMS = "tests.gpu.measures", "tests.gpu.programs"
+_PROGRAMS = "tests.gpu.programs"
 #: How far events and kernel times may be apart: events count the time between kernels, too.
 APART = 0.25
 #: Both compiled models capture each of their pieces.
@@ -27,17 +25,16 @@ PROGRAMS = (
         name="replay_speed",
         about="a call in ns: eager, in pieces with inputs copied and with the caller's own, and as one graph by hand",
         rules=("replay_speed",),
-        limit_s=300,
-        table=_TABLE,
+        module=(_PROGRAMS, "replay_speed", "measured.json"),
     ),
     Program(
         name="roofline",
         about="roofline's TFLOP/s of a product are those by events of the GPU; product and copy beside NVIDIA's peaks",
         rules=("roofline",),
+        module=(_PROGRAMS, "peaks", "measured.json"),
         target=f"{_PROGRAMS}:product",
         warmup=(EAGER,) * 10,
         steps=(EAGER,) * 20,
-        table=_TABLE,
     ),
     Program(
         name="clock_error",
@@ -47,20 +44,16 @@ PROGRAMS = (
         target="tracekit.selftest.models:make",
         warmup=(EAGER,) * 10,
         steps=(EAGER,) * 200,  # for long enough that clocks may drift
-        table=_TABLE,
     ),
 )
 
 
-def measured(case: Case, name: str) -> dict[str, Any]:
-    place = case.folder / "measured.json"
-    if not place.exists():
-        subprocess.run([sys.executable, "-m", _PROGRAMS, name, str(place)], check=True)
-    return json.loads(place.read_text("utf-8"))
+def measured(case: Case) -> dict[str, Any]:
+    return json.loads((case.folder / "measured.json").read_text("utf-8"))
 
 
 def _replay_speed(case: Case) -> Evidence:
-    truth = measured(case, "replay_speed")
+    truth = measured(case)
     problems = [] if truth["right"] else ["the pieces computed something else than the model"]
     if truth["graphs_captured"] != GRAPHS:
         problems.append(f"{truth['graphs_captured']} graphs were captured, expected {GRAPHS}")
@@ -68,7 +61,7 @@ def _replay_speed(case: Case) -> Evidence:
 
 
 def _roofline(case: Case) -> Evidence:
-    gpus, truth = case.machine.gpus, measured(case, "peaks")
+    gpus, truth = case.machine.gpus, measured(case)
     ours = float(roofline.frame(case.dataset).set_index("path").tflops_per_s.get("Linear", 0.0))
     peak = gpu_named(gpus[0]) if gpus else None
     stated = peak.tflops.get("bfloat16") if peak else None

@@ -14,8 +14,8 @@ from tests.gpu import data_files, measures
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.selftest import PROGRAMS, summary
-from tracekit.selftest.judge import REPORT, RULES, TRUTH, Case, Evidence, judged
-from tracekit.selftest.machine import Machine
+from tracekit.selftest.judge import REPORT, RULES, TRUTH, Case, judged
+from tracekit.selftest.summary import Evidence, Machine
 
 CPU = Machine()
 H100 = Machine(gpus=("NVIDIA H100 80GB HBM3",), nsys_problem=None)
@@ -45,7 +45,8 @@ def change_truth(folder: Path, **facts: Any) -> None:
 
 
 def evidence(name: str, folder: Path, machine: Machine = CPU) -> Evidence:
-    return judged(Case(ALL[name], folder, machine), {**RULES, **measures.RULES})
+    RULES.update(measures.RULES)
+    return judged(Case(ALL[name], folder, machine))
 
 
 def problems(name: str, folder: Path, machine: Machine = CPU) -> str:

@@ -10,7 +10,7 @@ from tests.gpu import __main__ as maintainers, measures
 from tests.selftest.endings import failing, passing
 from tracekit import selftest
 from tracekit.selftest import PROGRAMS, running
-from tracekit.selftest.machine import Machine
+from tracekit.selftest.summary import Machine
 
 pytestmark = pytest.mark.torch
 

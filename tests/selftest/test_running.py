@@ -5,20 +5,20 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.command import ROOT, environment
-from tests.selftest.endings import crashing, failing, hanging, lacking, leaving, passing, raising, refusing, unproved
-from tests.trace_lines import report
+from tests.selftest.endings import crashing, failing, hanging, lacking, passing, raising, refusing, unproved
 from tests.waiting import PATIENCE_S, wait_until
 from tracekit.errors import CaptureError
-from tracekit.nsight.nsys import NATIVE, NOTHING
+from tracekit.nsight.nsys import NOTHING
 from tracekit.selftest import Program, prove, running, summary
-from tracekit.selftest.machine import Machine
 from tracekit.selftest.running import examined, last_line
+from tracekit.selftest.summary import Machine
 
 
 def silent(_line: str) -> None:
@@ -55,26 +55,24 @@ def test_a_program_that_passes_leaves_its_report_and_its_figures(tmp_path: Path)
 def test_every_other_end_is_a_verdict_with_its_reason_in_one_line(tmp_path: Path) -> None:
     """One failure does not keep the others from running."""
     lines: list[str] = []
-    programs = [failing, refusing, crashing, raising, leaving, lacking, unproved]
+    programs = [failing, refusing, crashing, raising, lacking, unproved]
     found = prove(tmp_path / "out", programs, lines.append)
     assert [(one.verdict, one.why) for one in found.outcomes] == [
         ("failed", "one is wrong and wide"),
-        ("failed", "nothing was recorded; try again"),
-        ("failed", "was ended by SIGSEGV: it printed nothing"),
-        ("failed", "ended with exit code 1: ZeroDivisionError: a mistake"),
-        ("failed", "ended without a verdict"),
+        ("failed", "nothing was compared; try again"),
+        ("failed", "tests.selftest.endings crashing was ended by SIGSEGV: it printed nothing"),
+        ("failed", "ZeroDivisionError: a mistake"),
         ("missing", "no GPU that torch can use"),
         ("missing", "the other part: no GPU"),
     ]
-    assert found.exit_code == 1
     assert [line.split()[:2] for line in lines[:2]] == [["examining", "the"], ["failed", "failing"]]
-    assert found.counts == {"passed": 0, "failed": 5, "missing": 2}
+    assert found.counts == {"passed": 0, "failed": 4, "missing": 2}
 
 
 def test_a_program_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(running, "PATIENCE_S", 0.2)
     (one,) = proved(tmp_path / "out", hanging)["checks"]
-    expected = "did not end within 3 s and was stopped: it printed nothing"
+    expected = "tests.selftest.endings hanging did not end within 3 s and was stopped: it printed nothing"
     assert (one["verdict"], one["why"]) == ("failed", expected)
     check_ended(tmp_path)
 
@@ -92,20 +90,20 @@ def check_ended(folder: Path) -> None:
     wait_until(lambda: not sleeping(folder))
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_what_nsys_loses_is_recorded_again_and_counted(fails: bool, tmp_path: Path, monkeypatch) -> None:
-    def record(_program: Program, folder: Path, _machine: Machine) -> None:
-        first = not (folder / "first").exists()
-        (folder / "first").touch()
-        if first and fails:
-            raise CaptureError(f"{NOTHING}: nsys printed: SystemException")
-        (folder / "run.sqlite").with_suffix(NATIVE).touch(exist_ok=False)
-        report(folder / "run.sqlite", "" if first else "range 1 0 10 a")
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_nsys_loses_is_recorded_again_once_and_counted(times: int, tmp_path: Path, monkeypatch) -> None:
+    lost = f"tracekit capture ended with exit code 1: tracekit: {NOTHING}: nsys has lost everything"
+    problems = [*times * [lost], None]
 
-    monkeypatch.setattr(running, "record", record)
-    (tmp_path / "machine.json").write_text(json.dumps({"nsys_problem": None, "gpus": []}))
-    running.run_program(unproved.table, unproved.name, tmp_path)
-    assert json.loads((tmp_path / "evidence.json").read_text())["figures"] == {"recordings_lost_by_nsys": 1}
+    def run(_line: tuple[str, ...], log: Path, _limit_s: float) -> str | None:
+        (log.parent / "truth" / f"{len(problems)}.json").touch()
+        return problems.pop(0)
+
+    monkeypatch.setattr(running, "_run", run)
+    (one,) = proved(tmp_path / "out", replace(passing, target="model.py"))["checks"]
+    assert len(list((tmp_path / "out" / "passing" / "truth").iterdir())) == 1
+    assert (one["verdict"], one["why"]) == (("passed", "") if times == 1 else ("failed", lost))
+    assert one["figures"]["recordings_lost_by_nsys"] == times
 
 
 def test_a_machine_that_cannot_be_examined_fails_every_program_and_says_why(tmp_path: Path, monkeypatch) -> None:
@@ -152,7 +150,7 @@ def test_ctrl_c_before_anything_has_ended_leaves_nothing(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(running, "examined", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        prove(tmp_path / "new" / "out", [passing], silent)
+        prove(tmp_path / "out", [passing], silent)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -163,7 +161,7 @@ from pathlib import Path
 from tests.selftest.endings import hanging, passing
 from tracekit.cli import prepared
 from tracekit.selftest import prove, running
-from tracekit.selftest.machine import Machine
+from tracekit.selftest.summary import Machine
 running.examined = lambda _folder: Machine()
 hanging = replace(hanging, limit_s=600)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without it
@@ -220,8 +218,8 @@ def test_a_torch_that_cannot_be_used_is_one_line_with_its_own_reason(tmp_path: P
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     with pytest.raises(CaptureError) as failure:
         examined(tmp_path)
-    said = "ended with exit code 1: RuntimeError: CUDA error: out of memory"
-    assert str(failure.value) == f"the first use of torch {said}"
+    said = "tracekit.selftest.models about ended with exit code 1: RuntimeError: CUDA error: out of memory"
+    assert str(failure.value) == f"the first use of torch: {said}"
 
 
 CANNOT_EXPORT = "echo Generating; exit 1"
@@ -230,7 +228,10 @@ CANNOT_EXPORT = "echo Generating; exit 1"
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("does", "said"),
-    [("sleep 600", "the first recording with nsys did not end within 3 s and was stopped"), (CANNOT_EXPORT, "nsys")],
+    [
+        ("sleep 600", "the first recording with nsys: tracekit capture did not end within 3 s and was stopped"),
+        (CANNOT_EXPORT, "nsys"),
+    ],
     ids=["hangs", "cannot export"],
 )
 def test_an_nsys_that_hangs_or_cannot_export_leaves_all_else_to_be_tested(

@@ -11,6 +11,8 @@ This code runs inside the user's job. It does not import pandas, pyarrow or SQLA
 the model runs.
 """
 
+import torch  # noqa: F401 - before all parts, because what records this process imports them once torch is imported
+
 from tracekit.capture.emit import Emitter, Itt, MemoryEmitter, Nvtx, itt_emitter, nvtx_emitter, unheard
 from tracekit.capture.layers import SKIPPED, LayerMarkers, MarkedCall, layer_marker, layer_markers
 from tracekit.capture.maps import compiled_maps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -87,9 +88,13 @@ def lives(pid: int) -> bool:
 
 
 def refusals(folder: Path) -> Iterator[str]:
-    """Why processes are not recorded, one line each."""
+    """Why processes are not recorded, a line for each reason."""
+    reasons = defaultdict[str, list[str]](list)
     for path in sorted(folder.glob(f"*{_PROBLEM}")):
-        yield f"process {path.name.partition('-')[0]} was not recorded: {path.read_text('utf-8', 'replace')}"
+        reasons[path.read_text("utf-8", "replace")].append(path.name.partition("-")[0])
+    for reason, pids in reasons.items():
+        subject = f"process {pids[0]} was" if len(pids) == 1 else f"{len(pids)} processes were"
+        yield f"{subject} not recorded: {reason}"
 
 
 def write_problem(folder: Path, text: str) -> None:

@@ -113,6 +113,11 @@ class Schedule:
             self._window.close()
             self.records(False)  # noqa: FBT003
 
+    def wait(self) -> None:
+        """Waits while another thread opens the window."""
+        with self._opening:
+            return
+
     def taken_over(self, by: object, begun: int = 0) -> None:
         """From now on, only this announcer counts; it knows the iterations better.
 
@@ -171,6 +176,7 @@ class StepStarts:
 
     def outermost_call(self, root: nn.Module, updated: bool) -> None:  # noqa: FBT001 - as it is called
         """A root is called; ``updated`` if it was changed since its last call, by no known optimizer."""
+        self._schedule.wait()  # whichever root it is, its call is to be in the window
         if self._schedule.by is step:
             return
         if not self.optimizers.stepping and self.optimizers.step_ended():

@@ -176,7 +176,8 @@ def run(args: argparse.Namespace) -> int:
 def _print(
     recorded: Outcome, recording: Growing, failed: list[str], report: Path, trace: Path | None, *, quiet: bool
 ) -> None:
-    warnings = [*recorded.warnings, *_marker_warnings(recorded.figures), *failed]
+    unmarked = () if recorded.problem else _marker_warnings(recorded.figures)
+    warnings = [*recorded.warnings, *unmarked, *failed]
     if recording.report != report:
         warnings.append(f"{report}: another recording took this place; this one is {recording.report}")
     print_to_stderr(f"tracekit: warning: {warning}" for warning in recording.renamed(warnings))
@@ -294,12 +295,12 @@ def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Itera
 
 def _arrived(figures: dict[str, int]) -> str:
     """How many of the marked calls and modules nsys recorded."""
-    calls, modules = (
-        f"{figures[name] - lost:,} of {figures[name]:,}" if (lost := figures[f"{name}_lost"]) else f"{figures[name]:,}"
-        for name in ("calls", "called_modules")
-    )
+    counts = []
+    for name, noun in (("calls", "call"), ("called_modules", "module")):
+        number, lost = figures[name], figures[f"{name}_lost"]
+        counts.append(f"{f'{number - lost:,} of ' if lost else ''}{number:,} {noun}{'s' * (number != 1)}")
     where = f" in {figures['processes']:,} processes" if figures["processes"] > 1 else ""
-    return f"recorded {calls} calls of {modules} modules{where}"
+    return f"recorded {' of '.join(counts)}{where}"
 
 
 def _step_times(figures: dict[str, int]) -> str:

@@ -6,13 +6,14 @@ import json
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit.cli.base import add_force, console, print_to_stderr, progress_bar
 from tracekit.cli.recording import require_torch, unusable
-from tracekit.errors import TracekitError, UsageError, did_you_mean
+from tracekit.errors import CaptureError, TracekitError, UsageError, did_you_mean
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -179,18 +180,29 @@ def _native_reports(tool: Nsys | None) -> Check:
 
 def _marker_checks(tool: Nsys, nvtx: str) -> list[Check]:
     from tracekit.capture.emit import KNOWN_NVTX
-    from tracekit.selftest.machine import recorded_texts
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         problem = Path(folder) / "problem"
         try:
-            checks = _compare_texts(tool, nvtx, recorded_texts(tool, problem))
+            checks = _compare_texts(tool, nvtx, _recorded_texts(tool, problem))
         except TracekitError as error:
             checks = [Check(_MARKERS, ok=False, detail=str(error), advice="run nsys yourself to see why")]
         if problem.exists():
             detail = f"changed: nvtx {nvtx} rejects a call that tracekit needs ({problem.read_text('utf-8')})"
             checks = [Check(_MARKERS, ok=False, detail=detail, advice=KNOWN_NVTX)]
     return checks
+
+
+def _recorded_texts(tool: Nsys, problem: Path) -> set[str]:
+    """Texts of the ranges that nsys records of ``capture/probe.py``, which writes why nvtx refuses one to a file."""
+    from tracekit.pipeline import parse
+
+    report = problem.with_name("probe.sqlite")
+    recorded = tool.record([sys.executable, "-m", "tracekit.capture.probe", str(problem)], report)
+    if not report.exists():
+        raise CaptureError("; ".join(recorded.warnings) or f"{tool.path} exported no report")
+    ranges = parse(report, force=True).table("ranges", ["text", "open"]).to_pylist()
+    return {row["text"] for row in ranges if not row["open"]}
 
 
 def _compare_texts(tool: Nsys, nvtx: str, texts: set[str]) -> list[Check]:

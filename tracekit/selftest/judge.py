@@ -1,15 +1,13 @@
 """Compares the report of a program with what is true.
 
 Calls with hooks of its own, products with the shapes of weights, time with torch.profiler's own trace, replayed work
-with eager work. ``RULES`` are what a program names; a further rule is a function from :class:`Case` to
-:class:`Evidence`.
+with eager work. ``RULES`` are what programs name: functions from :class:`Case` to :class:`Evidence`.
 """
 
 import gzip
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import CaptureError
-from tracekit.selftest.machine import NO_GPU, Machine
 from tracekit.selftest.programs import CAPTURE, EAGER, LAYERS, REPLAY, WORKERS, Program
+from tracekit.selftest.summary import NO_GPU, Evidence, Machine
 
 if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
@@ -34,21 +32,6 @@ _PREFIX = "truth:"
 
 Row = dict[str, Any]
 _Work = Counter[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What came of a comparison.
-
-    Attributes:
-        problems: Where the report differs from the truth, a line each.
-        figures: What was compared or measured, by name.
-        unproved: What could not be shown on this machine, and what is missing for it; None if everything was.
-    """
-
-    problems: list[str]
-    figures: Mapping[str, int | float | str | None] = field(default_factory=dict)
-    unproved: str | None = None
 
 
 class Case:
@@ -80,13 +63,13 @@ class Case:
     @property
     def truth(self) -> Row:
         """What the one process knew."""
-        if len(self.truths) > 1:
-            raise CaptureError(f"{len(self.truths)} processes left their truth; expected one")
-        return self.truths[0]
+        (truth,) = self.truths
+        return truth
 
-    def steps(self, name: str | None = None) -> list[int]:
-        """The steps of a name, or all, in order."""
-        return sorted(row["step_id"] for row in self.rows("steps", "step_id", "name") if name in {None, row["name"]})
+    def steps(self, *names: str) -> list[int]:
+        """The steps of some names, or all, in order."""
+        rows = self.rows("steps", "step_id", "name")
+        return sorted(row["step_id"] for row in rows if not names or row["name"] in names)
 
     def work_in(self, steps: Collection[int], *, replayed: bool = True) -> _Work:
         """How much work there is in steps, with or without what a CUDA graph replayed, by module and name."""
@@ -98,12 +81,12 @@ class Case:
 Rule = Callable[[Case], Evidence]
 
 
-def judged(case: Case, rules: Mapping[str, Rule]) -> Evidence:
+def judged(case: Case) -> Evidence:
     """Everything that a program's rules find."""
     problems, figures, unproved = list[str](), dict[str, int | float | str | None](), None
     if case.program.engine == "nsys" and case.machine.nsys_problem is not None:
         unproved = f"markers under nsys: {case.machine.nsys_problem}; torch's engine recorded"
-    for found in (rules[name](case) for name in case.program.rules):
+    for found in (RULES[name](case) for name in case.program.rules):
         problems += found.problems
         figures |= found.figures
         unproved = found.unproved or unproved
@@ -116,16 +99,9 @@ def shortened(problems: Sequence[str]) -> list[str]:
     return [*problems[:_MOST], *([f"and {more} more of this kind"] if more > 0 else [])]
 
 
-def _differences(
-    what: str, found: Counter[str], true: Counter[str], apart: Mapping[str, int] | None = None
-) -> list[str]:
-    return shortened(
-        [
-            f"{key} has {found[key]} {what}, expected {true[key]}"
-            for key in sorted(found.keys() | true.keys())
-            if abs(found[key] - true[key]) > (apart or {}).get(key, 0)
-        ]
-    )
+def _differences(what: str, found: Counter[str], true: Counter[str], apart: Mapping[str, int] = {}) -> list[str]:
+    keys = (key for key in sorted(found.keys() | true.keys()) if abs(found[key] - true[key]) > apart.get(key, 0))
+    return shortened([f"{key} has {found[key]} {what}, expected {true[key]}" for key in keys])
 
 
 def _name(work: Row) -> str:
@@ -138,35 +114,34 @@ def _right(case: Case) -> Evidence:
 
 
 def _calls(case: Case) -> Evidence:
-    problems = _call_problems(case, case.truth, case.program.calls)
+    problems = [problem for truth in case.truths for problem in _call_problems(case, truth, case.program.calls)]
     return Evidence(problems, {"calls": len(case.rows("calls", "call_id"))})
 
 
 def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int] | None = None) -> list[str]:
-    known = truth["calls"]
-    if not known or any(calls != known[0] for calls in known):
-        return ["the program's own hooks counted other calls each time, so there is no truth"]
-    trees = [tree for tree in _trees(case, truth["pid"]) if steps is None or tree[0]["step_id"] in steps]
+    """Calls of the model in a process with all calls inside, each with its input, as the last ones that hooks saw."""
+    columns = ("parent_call_id", "module", "phase", "inputs", "pid", "step_id", "start_ns")
+    if len(truth["calls"]) < expected:
+        return [f"the program's own hooks counted {len(truth['calls'])} calls of {expected}, so there is no truth"]
+    trees: list[list[Row]] = []
+    for row in sorted(case.rows("calls", *columns), key=lambda row: int(row["start_ns"])):
+        if row["pid"] == truth["pid"] and row["phase"] != "backward":
+            trees += [[]] if row["parent_call_id"] is None else []
+            trees[-1].append(row)
+    trees = [tree for tree in trees if steps is None or tree[0]["step_id"] in steps]
     problems = []
     if len(trees) != expected:
         problems.append(f"{len(trees)} calls of the model are in the report, expected {expected}")
-    for number, tree in enumerate(trees):
+    for number, (tree, true) in enumerate(zip(trees, truth["calls"][-expected:], strict=False)):
         recorded = [[row["module"], row["inputs"][0] if row["inputs"] else None] for row in tree]
-        if len(recorded) != len(known[0]):
-            problems.append(f"call {number} of the model holds {len(recorded)} calls, expected {len(known[0])}")
-        elif wrong := [pair for pair in zip(recorded, known[0], strict=True) if pair[0] != pair[1]]:
-            problems.append(f"call {number} of the model has {wrong[0][0]}, expected {wrong[0][1]}")
+        if len(recorded) != len(true):
+            problems.append(f"call {number} of the model holds {len(recorded)} calls, expected {len(true)}")
+        problems += [
+            f"call {number} of the model has {pair[0]}, expected {pair[1]}"
+            for pair in zip(recorded, true, strict=False)
+            if pair[0] != pair[1]
+        ][:1]
     return shortened(problems)
-
-
-def _trees(case: Case, pid: int) -> list[list[Row]]:
-    calls = case.rows("calls", "parent_call_id", "module", "phase", "inputs", "pid", "step_id", "start_ns")
-    trees: list[list[Row]] = []
-    for row in sorted(calls, key=lambda row: int(row["start_ns"])):
-        if row["pid"] == pid and row["phase"] != "backward":
-            trees += [[]] if row["parent_call_id"] is None else []
-            trees[-1].append(row)
-    return trees
 
 
 def _linear_calls(case: Case) -> Counter[str]:
@@ -178,8 +153,7 @@ def _linear_calls(case: Case) -> Counter[str]:
 def _products(case: Case) -> Evidence:
     """The owners of products, by the shapes of their operands. A library may launch several kernels for one."""
     owners = {frozenset(sizes): path for path, sizes in case.truth["linears"].items()}
-    counts: Counter[tuple[str, str]] = Counter()
-    wrong = []
+    counts, wrong = Counter[tuple[str, str]](), list[str]()
     for row in case.rows("kernels", "op", "op_shapes", "module", "phase", "step_id", "cause"):
         if row["op"] not in _PRODUCTS or not row["op_shapes"] or row["step_id"] is None:
             continue
@@ -236,9 +210,9 @@ def _replays(case: Case) -> Evidence:
     problems += _call_problems(case, case.truth, program.steps.count(EAGER), eager)
     replayed = case.work_in(replays)
     # nsys records from a graph capture in the warm-up on; torch's engine begins after it.
-    capture_recorded = CAPTURE in program.steps or case.machine.engine == "nsys"
-    unknown = _nodes_unknown(case, replays) if capture_recorded else None
-    if capture_recorded and unknown is None:
+    recorded = CAPTURE in program.steps or case.machine.engine == "nsys"
+    unknown = _nodes_unknown(case, replays) if recorded else None
+    if recorded and unknown is None:
         problems += _replay_problems(case, replays, case.work_in(eager), _of_modules)
     else:
         problems += shortened([f"{one} is of a graph without known nodes" for one in _of_modules(replayed)])
@@ -294,7 +268,7 @@ def _pieces(case: Case) -> Evidence:
         # The step that captures replays at its end, too; what is no graph's is the run before.
         problems += _replay_problems(case, replays, case.work_in([first], replayed=False), of_linears)
     without_gpu = None if case.machine.gpus else f"{NO_GPU}: graphs were counted, not replayed"
-    return Evidence(problems, counted, unknown or without_gpu)
+    return Evidence(problems, {**counted}, unknown or without_gpu)
 
 
 def _times(case: Case) -> Evidence:

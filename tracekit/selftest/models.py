@@ -30,10 +30,9 @@ from tracekit.selftest.programs import CAPTURE, PROGRAMS, REPLAY, WORKERS
 _FOLDER = Path("truth").absolute()
 #: How the ranges of torch's profiler begin that hooks open around calls; a path follows.
 PREFIX = "truth:"
-#: Sizes of the features between the Linears; more on a GPU, so that kernels take longer than their launches.
-_WIDTHS, _TIMES_ON_GPU, _TIMES_ON_CPU = (4, 5, 6, 7, 8), 64, 2
-#: Rows of the input: no width is as large, so that products show which of their dimensions are the weight's.
-_ROWS_ON_GPU, _ROWS_ON_CPU = 192, 3
+#: Sizes of the features between the Linears. They are multiplied, more on a GPU, so that kernels take longer than their
+#: launches. No width is as large as the rows of the input, so that products show which of their sizes are the weight's.
+_WIDTHS, _SIZES = (4, 5, 6, 7, 8), {"cuda": (64, 192), "cpu": (2, 3)}
 
 _truth: dict[str, Any] = {}
 
@@ -105,21 +104,18 @@ def linears(model: nn.Module) -> dict[str, list[int]]:
     return sizes
 
 
-def layer(widths: tuple[int, int, int], act: nn.Module) -> nn.Module:
-    """Two Linears around an activation."""
-    up, down = nn.Linear(widths[0], widths[1]), nn.Linear(widths[1], widths[2])
-    return nn.Sequential(OrderedDict(up=up, act=act, down=down))
-
-
 class Chain(nn.Module):
     """Two layers that share an activation, and a square Linear that is called twice. All weights differ in shape."""
 
     def __init__(self, act: nn.Module) -> None:
         super().__init__()
-        a, b, c, d, e = (width * (_TIMES_ON_GPU if device().type == "cuda" else _TIMES_ON_CPU) for width in _WIDTHS)
-        self.layers = nn.ModuleList([layer((a, b, c), act), layer((c, d, e), act)])
-        self.again = nn.Linear(e, e)
-        self.features, self.rows = a, _ROWS_ON_GPU if device().type == "cuda" else _ROWS_ON_CPU
+        times, self.rows = _SIZES[device().type]
+        a, b, c, d, e = (width * times for width in _WIDTHS)
+        self.layers = nn.ModuleList(
+            nn.Sequential(OrderedDict(up=nn.Linear(first, inside), act=act, down=nn.Linear(inside, last)))
+            for first, inside, last in ((a, b, c), (c, d, e))
+        )
+        self.again, self.features = nn.Linear(e, e), a
 
     @override
     def forward(self, x: Tensor) -> Tensor:

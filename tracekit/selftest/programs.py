@@ -17,7 +17,7 @@ LAYERS = 2
 #: Calls of the model in each of two processes.
 WORKERS = (2, 3)
 
-_MODELS = "tracekit.selftest.models"
+MODELS = "tracekit.selftest.models"
 _SCRIPT = str(Path(__file__).with_name("models.py"))
 
 
@@ -32,9 +32,9 @@ class Program:
         limit_s: How long it may take, in seconds.
         needs_gpu: Whether it is missing without a GPU.
         target, options, command: Of ``tracekit capture``; nothing is recorded without a target and a command.
+        module: A module and its arguments that are run before, in the folder of the report; none if empty.
         engine: ``nsys`` or ``torch``; None for the best one here.
         warmup, steps: What the steps before the recording and in it do.
-        table: The module with a tuple ``PROGRAMS`` that lists it, and with ``RULES`` of its own if it has some.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Program:
     target: str = ""
     options: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    module: tuple[str, ...] = ()
     engine: str | None = None
     warmup: tuple[str, ...] = (EAGER, EAGER)
     steps: tuple[str, ...] = (EAGER, EAGER, EAGER)
-    table: str = "tracekit.selftest.programs"
 
     @property
     def calls(self) -> int:
@@ -62,7 +62,7 @@ PROGRAMS = (
         name="markers",
         about="markers under nsys are the calls that hooks counted",
         rules=("calls",),
-        target=f"{_MODELS}:make",
+        target=f"{MODELS}:make",
         engine="nsys",
     ),
     Program(
@@ -70,7 +70,7 @@ PROGRAMS = (
         about="calls are those that hooks counted; work and time by module are those of torch.profiler's own trace, to "
         "the ns",
         rules=("calls", "times"),
-        target=f"{_MODELS}:make",
+        target=f"{MODELS}:make",
         options=("--hierarchy",),
         engine="torch",
     ),
@@ -79,7 +79,7 @@ PROGRAMS = (
         about="with --backward and --ops, each Linear has as many backward calls as forward ones, and every product is "
         "of the module whose weight has its shape: one in each forward call, two in each backward one",
         rules=("calls", "products", "backward"),
-        target=f"{_MODELS}:make",
+        target=f"{MODELS}:make",
         options=("--backward", "--ops"),
     ),
     Program(
@@ -87,7 +87,7 @@ PROGRAMS = (
         about="a graph captured while recording: each replay has the kernels of an eager step, each of the same module",
         rules=("right", "replays"),
         needs_gpu=True,
-        target=f"{_MODELS}:replay_in_window",
+        target=f"{MODELS}:replay_in_window",
         steps=(CAPTURE, EAGER, REPLAY, REPLAY),
     ),
     Program(
@@ -96,7 +96,7 @@ PROGRAMS = (
         "report lacks the graph capture, replayed work has a cause and no module",
         rules=("right", "replays"),
         needs_gpu=True,
-        target=f"{_MODELS}:replay_in_warmup",
+        target=f"{MODELS}:replay_in_warmup",
         warmup=(EAGER, EAGER, CAPTURE),
         steps=(EAGER, REPLAY, REPLAY),
     ),
@@ -105,7 +105,7 @@ PROGRAMS = (
         about="compiled pieces: as many graphs as follow from the layers, right results, products of the modules of "
         "the weights",
         rules=("right", "products", "pieces"),
-        target=f"{_MODELS}:run_pieces",
+        target=f"{MODELS}:run_pieces",
         options=("--ops",),
         warmup=(EAGER,),
         steps=(EAGER, REPLAY, REPLAY, REPLAY),
@@ -115,7 +115,7 @@ PROGRAMS = (
         about="under torch.compile, every product is of the module whose weight has its shape, and all work has a "
         "module",
         rules=("products", "compiled"),
-        target=f"{_MODELS}:make_compiled",
+        target=f"{MODELS}:make_compiled",
         options=("--ops",),
     ),
     Program(
@@ -123,7 +123,7 @@ PROGRAMS = (
         about="tracekit capture -- COMMAND: two processes at once are in one report; the calls of each are those that "
         "its hooks counted, its work is its own",
         rules=("processes",),
-        command=(sys.executable, "-m", _MODELS, "workers"),
+        command=(sys.executable, "-m", MODELS, "workers"),
     ),
     Program(
         name="script",

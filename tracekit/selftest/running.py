@@ -1,6 +1,5 @@
 """Runs programs one after another, each in a process of its own with a time limit, and writes what came of them."""
 
-import importlib
 import json
 import os
 import shutil
@@ -9,178 +8,171 @@ import site
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from tracekit.errors import CaptureError, TracekitError
-from tracekit.files import parents_made, reason_of, remedy_of, stopped_once, whole_folder
+from tracekit.files import reason_of, remedy_of, whole_file
 from tracekit.nsight import nsys
-from tracekit.selftest import judge, summary
-from tracekit.selftest.machine import NO_GPU, Machine
-from tracekit.selftest.programs import Program
-from tracekit.selftest.summary import Outcome, Summary
+from tracekit.selftest.judge import REPORT, TRUTH, Case, judged
+from tracekit.selftest.programs import MODELS, Program
+from tracekit.selftest.summary import FILE, NO_GPU, Evidence, Machine, Outcome, Summary, outcome
 
 #: How long a program may take to end once it was asked to.
 PATIENCE_S = 10.0
 #: A first use of CUDA can take a minute, and nsys as long to begin.
 _ABOUT_LIMIT_S, NSYS_LIMIT_S = 150, 120
 _ELSEWHERE = "choose another folder"
-_MACHINE, _EVIDENCE, _LOG, _RECORDING_LOG = "machine.json", "evidence.json", "log.txt", "recording.log"
+_LOG = "recording.log"
 #: Lines that name no error: what CUDA's errors end with, and warnings of torch's C++ while a process ends.
 _NO_REASON = ("CUDA kernel errors might", "For debugging", "Compile with", "Device-side", "Search for", "[W", "[rank")
 
 
 def prove(place: Path, programs: Sequence[Program], report: Callable[[str], object], *, force: bool = False) -> Summary:
-    """Runs programs. Reports and ``summary.json`` are in the folder when it returns.
-
-    If it is stopped after a program has ended, the folder holds what was found until then, and the summary reports it.
+    """Runs programs. Reports are in the folder, and ``summary.json`` of what has ended by now, also if it is stopped.
 
     Args:
         place: The folder.
         programs: What to run.
         report: Called with a line about each program that has ended.
-        force: Whether the folder of an earlier self-test may be replaced.
+        force: Whether the folder of an earlier self-test is replaced.
 
     Raises:
         CaptureError: If something is there that must not be replaced, or the place cannot be written.
     """
-    _check_free(place, force=force)
     place = place.resolve()
     try:
-        taken = whole_folder(place, lambda: _check_free(place, force=force))
-        with stopped_once(), parents_made(place), taken as folder:
-            found, stop = _prove(programs, folder, place, report)
+        _make(place, force=force)
+        return _prove(place, programs, report)
     except OSError as error:
-        remedy = remedy_of(error, _ELSEWHERE)
-        raise CaptureError(f"{place}: cannot be written ({reason_of(error)}); {remedy}") from None
-    if stop is not None:
-        raise stop
-    return found
+        message = f"{place}: cannot be written ({reason_of(error)}); {remedy_of(error, _ELSEWHERE)}"
+        raise CaptureError(message) from None
 
 
-def _check_free(place: Path, *, force: bool) -> None:
-    if not place.exists() and not place.is_symlink():
-        return
-    if not place.is_dir() or (any(place.iterdir()) and not summary.is_summary(place / summary.FILE)):
-        raise CaptureError(f"{place}: already exists and is not the folder of a self-test; {_ELSEWHERE}")
-    if not force:
-        raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
+def _make(place: Path, *, force: bool) -> None:
+    if place.exists():
+        if not place.is_dir() or (any(place.iterdir()) and not (place / FILE).exists()):
+            raise CaptureError(f"{place}: already exists and is not the folder of a self-test; {_ELSEWHERE}")
+        if not force:
+            raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
+        shutil.rmtree(place)
+    place.mkdir(parents=True)
 
 
-def _prove(
-    programs: Sequence[Program], folder: Path, place: Path, report: Callable[[str], object]
-) -> tuple[Summary, BaseException | None]:
-    """Runs all programs and writes what came of them. Returns what stopped it, too; None if nothing did."""
+def _prove(place: Path, programs: Sequence[Program], report: Callable[[str], object]) -> Summary:
     began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     outcomes: list[Outcome] = []
-    machine, problem, stop = None, "", None
+    machine, problem = None, ""
+
+    def summary() -> Summary:
+        stopped = Evidence([], unproved="stopped before it had ended")
+        left = [outcome(program, stopped) for program in programs[len(outcomes) :]]
+        found = Summary(not left, started, round(time.monotonic() - began, 3), machine, (*outcomes, *left))
+        with whole_file(place / FILE) as partial:
+            partial.write_text(f"{found.as_json()}\n", "utf-8")
+        return found
+
+    found = summary()
+    report("examining the machine")
     try:
-        report("examining the machine")
         try:
-            machine = examined(folder / "machine")
-        except TracekitError as error:
+            machine = examined(place / "machine")
+        except CaptureError as error:
             problem = str(error)
         for program in programs:
-            found = _outcome(program, machine, folder) if machine else summary.outcome(program, [problem])
-            # The folder is renamed when all have ended.
-            problems = tuple(text.replace(str(folder), str(place)) for text in found.problems)
-            outcomes.append(replace(found, problems=problems, why=found.why.replace(str(folder), str(place))))
-            took = "" if found.seconds is None else f" ({found.seconds:.1f} s)"
-            report(f"{found.verdict:8} {found.name}{took}{': ' if found.why else ''}{outcomes[-1].why}")
-    except (KeyboardInterrupt, SystemExit) as error:
-        if not outcomes:
-            raise
-        stop = error
-        report(f"stopped; {place} holds what had ended")
-    for program in programs[len(outcomes) :]:
-        shutil.rmtree(folder / program.name, ignore_errors=True)
-        outcomes.append(summary.outcome(program, unproved="stopped before it had ended"))
-    proved = Summary(stop is None, started, round(time.monotonic() - began, 3), machine, tuple(outcomes))
-    (folder / summary.FILE).write_text(proved.as_json() + "\n", "utf-8")
-    return proved, stop
+            failed = Evidence([problem])
+            last = _outcome(program, machine, place) if machine else outcome(program, failed)
+            outcomes.append(last)
+            found = summary()
+            took = "" if last.seconds is None else f" ({last.seconds:.1f} s)"
+            report(f"{last.verdict:8} {last.name}{took}{': ' if last.why else ''}{last.why}")
+    except (KeyboardInterrupt, SystemExit):
+        if outcomes:
+            report(f"stopped; {place} holds what had ended")
+        else:
+            shutil.rmtree(place)
+        raise
+    return found
 
 
 def _outcome(program: Program, machine: Machine, above: Path) -> Outcome:
     if program.needs_gpu and not machine.gpus:
-        return summary.outcome(program, unproved=NO_GPU)
-    folder = above / program.name
+        return outcome(program, Evidence([], unproved=NO_GPU))
+    began, folder = time.monotonic(), above / program.name
     folder.mkdir()
-    (folder / _MACHINE).write_text(json.dumps(asdict(machine)), "utf-8")
-    began = time.monotonic()
-    arguments = ["tracekit.selftest", "run", program.table, program.name, str(folder)]
-    problem = _run_module(arguments, folder / _LOG, program.limit_s)
-    if problem is None and not (folder / _EVIDENCE).exists():
-        problem = "ended without a verdict"
-    shutil.rmtree((folder / judge.REPORT).with_suffix(".tracekit"), ignore_errors=True)
-    found = {"problems": [problem]} if problem else json.loads((folder / _EVIDENCE).read_text("utf-8"))
-    seconds = round(time.monotonic() - began, 3)
+    try:
+        problem, lost = _recorded(list(_lines(program, folder, machine)), folder, program.limit_s)
+        evidence = Evidence([problem]) if problem else judged(Case(program, folder, machine))
+        evidence.figures.update({"recordings_lost_by_nsys": lost} if lost else {})
+    except TracekitError as error:
+        evidence = Evidence(str(error).splitlines())
+    except Exception as error:  # noqa: BLE001 - one failure does not keep the others from running
+        evidence = Evidence([f"{type(error).__name__}: {error}"])
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree((folder / REPORT).with_suffix(".tracekit"), ignore_errors=True)
     files = sorted(str(path.relative_to(above)) for path in folder.rglob("*") if path.is_file())
-    return summary.outcome(program, **found, seconds=seconds, files=tuple(files))
+    return outcome(program, evidence, round(time.monotonic() - began, 3), files)
+
+
+def _recorded(lines: Sequence[Sequence[str]], folder: Path, limit_s: float) -> tuple[str | None, int]:
+    """Runs modules in a folder, again if nsys lost all they did, as one in thirty on a busy machine.
+
+    Returns what went wrong, None if nothing did, and how often nsys had lost all.
+    """
+    problem = None
+    for lost in (0, 1):
+        shutil.rmtree(folder / TRUTH, ignore_errors=True)
+        (folder / TRUTH).mkdir()
+        problem = next(filter(None, (_run(line, folder / _LOG, limit_s) for line in lines)), None)
+        if problem is None or nsys.NOTHING not in problem:
+            return problem, lost
+    return problem, 2
+
+
+def _lines(program: Program, folder: Path, machine: Machine) -> Iterator[Sequence[str]]:
+    if program.module:
+        yield program.module
+    if program.target or program.command:
+        engine = program.engine or machine.engine if machine.nsys_problem is None else "torch"
+        steps = ("--warmup", str(len(program.warmup)), "--steps", str(len(program.steps)))
+        target = (program.target, *(steps if ":" in program.target else ())) if program.target else ()
+        command = ("--", *program.command) if program.command else ()
+        options = ("--force", "--engine", engine, "-o", str(folder / REPORT), *program.options)
+        yield "tracekit", "capture", *options, *target, *command
 
 
 def examined(folder: Path) -> Machine:
     """What the machine has, found out in processes of their own, because CUDA may crash and nsys may hang."""
-    about, nsys_ = folder / "about.json", folder / "nsys.json"
     folder.mkdir(exist_ok=True)
-    if problem := _run_module(["tracekit.selftest.models", "about", about], folder / _LOG, _ABOUT_LIMIT_S):
-        raise CaptureError(f"the first use of torch {problem}")
-    if problem := _run_module(["tracekit.selftest", "hear", nsys_], folder / _LOG, NSYS_LIMIT_S):
-        heard: dict[str, Any] = {"nsys": None, "nsys_problem": f"the first recording with nsys {problem}"}
-    else:
-        heard = json.loads(nsys_.read_text("utf-8"))
-    return Machine(**json.loads(about.read_text("utf-8")), **heard)
-
-
-def run_program(table: str, name: str, folder: Path) -> None:
-    """Records a program and writes what its rules find; an error of tracekit's is a problem like others."""
-    module = importlib.import_module(table)
-    program = next(program for program in module.PROGRAMS if program.name == name)
-    machine = Machine(**json.loads((folder / _MACHINE).read_text("utf-8")))
+    about = folder / "about.json"
+    if problem := _run((MODELS, "about", str(about)), folder / _LOG, _ABOUT_LIMIT_S):
+        raise CaptureError(f"the first use of torch: {problem}")
+    version = None
     try:
-        again = _lost(judge.Case(program, folder, machine))
-        if again:
-            for path in (*folder.glob("run.*"), folder / judge.TRUTH):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-            record(program, folder, machine)
-        found = judge.judged(judge.Case(program, folder, machine), {**judge.RULES, **getattr(module, "RULES", {})})
-        found = replace(found, figures={**found.figures, **({"recordings_lost_by_nsys": 1} if again else {})})
+        if tool := nsys.find():
+            version = tool.version
+            problem = _nsys_problem(folder)
+        else:
+            problem = f"nsys was not found; {nsys.INSTALL}"
     except TracekitError as error:
-        found = judge.Evidence(str(error).splitlines())
-    (folder / _EVIDENCE).write_text(json.dumps(asdict(found)), "utf-8")
+        problem = str(error)
+    return Machine(**json.loads(about.read_text("utf-8")), nsys=version, nsys_problem=problem)
 
 
-def _lost(case: judge.Case) -> bool:
-    """Records. Returns whether nsys lost it, as one in thirty on a busy machine: it failed, or has no range."""
-    try:
-        record(case.program, case.folder, case.machine)
-    except CaptureError as error:
-        if case.machine.nsys_problem is not None or nsys.NOTHING not in str(error):
-            raise
-        return True
-    return any(case.folder.glob(f"run{nsys.NATIVE}")) and not case.rows("ranges", "range_id")
-
-
-def record(program: Program, folder: Path, machine: Machine) -> None:
-    """Runs a program as users do; leaves its report and what its processes know in the folder."""
-    if not program.target and not program.command:
-        return
-    engine = program.engine or machine.engine if machine.nsys_problem is None else "torch"
-    (folder / judge.TRUTH).mkdir(exist_ok=True)
-    arguments = ["--engine", engine, "-o", str(folder / judge.REPORT), *program.options]
-    if program.target:
-        arguments.append(program.target)
-    if ":" in program.target:
-        arguments += ["--warmup", str(len(program.warmup)), "--steps", str(len(program.steps))]
-    if program.command:
-        arguments += ["--", *program.command]
-    if problem := _run_module(["tracekit", "capture", *arguments], folder / _RECORDING_LOG):
-        raise CaptureError(f"tracekit capture {problem}")
+def _nsys_problem(folder: Path) -> str | None:
+    """Why nsys cannot record and export markers here; None if it can."""
+    report = folder / REPORT
+    options = ("--quiet", "--force", "--engine", "nsys", "-o", str(report))
+    problem, _ = _recorded([("tracekit", "capture", *options, f"{MODELS}:make")], folder, NSYS_LIMIT_S)
+    if problem:
+        return f"the first recording with nsys: {problem}"
+    return None if report.exists() else last_line(folder / _LOG)
 
 
 def _environment() -> dict[str, str]:
@@ -197,10 +189,11 @@ def last_line(log: Path) -> str:
     return next((" ".join(line.split())[:300] for line in reasons), "it printed nothing")
 
 
-def _run_module(arguments: Sequence[str | Path], log: Path, limit_s: float | None = None) -> str | None:
+def _run(line: Sequence[str], log: Path, limit_s: float) -> str | None:
+    """Runs a module with arguments, in the folder of the log. Returns what went wrong; None if nothing did."""
     with log.open("ab") as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", *map(str, arguments)],
+            [sys.executable, "-m", *line],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -217,7 +210,7 @@ def _run_module(arguments: Sequence[str | Path], log: Path, limit_s: float | Non
         except BaseException:
             _stop(child)
             raise
-    return f"{problem}: {last_line(log)}" if code else None
+    return f"{' '.join(line[:2])} {problem}: {last_line(log)}" if code else None
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

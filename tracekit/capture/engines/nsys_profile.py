@@ -49,8 +49,8 @@ def record(job: Job) -> Outcome:
         warnings.append(f"nsys exited with code {recorded.exit_code} although the program had exited with {code}")
     problem = _problem(outcome)
     if arrived.empty and problem is None:
-        lost = "nsys has lost everything; record again" if arrived.figures["processes"] else "no module was called"
-        problem = CaptureError(f"nothing was recorded: {lost}", code or 1)
+        reasons = "; ".join(warnings) or "no module was called"
+        raise CaptureError(f"{nsys.NOTHING}: {reasons}", code or 1)  # the report is kept
     return Outcome(code, problem, outcome.get("figures", {}) | arrived.figures, tuple(warnings))
 
 

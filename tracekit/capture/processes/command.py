@@ -55,7 +55,7 @@ def record(
         recorded = pieces(folder)
         if not recorded:
             reasons = "; ".join(warnings) or (_STOPPED_EARLY if ended.stopped else _UNREACHED)
-            raise CaptureError(f"nothing was recorded: {reasons}", ended.exit_code or 1)
+            raise CaptureError(f"{nsys.NOTHING}: {reasons}", ended.exit_code or 1)
         warnings += [f"process {piece.pid}: {warning}" for piece in recorded for warning in piece.warnings]
         with writing(progress, chrome_trace=chrome_trace is not None) as steps:
             steps.begin([folder / piece.trace for piece in recorded])
@@ -78,12 +78,12 @@ def record_with_nsys(command: Sequence[str], settings: Settings, report: Path) -
         marks = not any(argument.startswith(_OWN_MARKERS) for argument in command)
         recorded = tool.record(command, report, environment=request.environment(os.environ) if marks else os.environ)
         arrived = add_arrivals(folder, report) if marks else Arrivals({}, [], empty=False)
-    problem, reasons = None, arrived.warnings
+    reasons = arrived.warnings
     if not arrived.figures.get("processes", 1):
         reasons = reasons or [_STOPPED_EARLY if recorded.stopped else _UNREACHED]
     if arrived.empty:
-        problem, reasons = CaptureError(f"nothing was recorded: {'; '.join(reasons)}", recorded.exit_code or 1), []
-    return Outcome(recorded.exit_code, problem, arrived.figures, (*reasons, *recorded.warnings))
+        raise CaptureError(f"{nsys.NOTHING}: {'; '.join(reasons)}", recorded.exit_code or 1)  # the report is kept
+    return Outcome(recorded.exit_code, None, arrived.figures, (*reasons, *recorded.warnings))
 
 
 def _ended(command: Sequence[str], request: Request) -> Recorded:

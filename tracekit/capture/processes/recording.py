@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Self
 
 import torch
+from torch import nn
 
 from tracekit.capture.arrivals import SentCalls
-from tracekit.capture.emit import nothing, routed_to
+from tracekit.capture.attach import watched_calls
+from tracekit.capture.emit import default_emitter, nothing, routed_to
 from tracekit.capture.ending import Ending
 from tracekit.capture.garbage import collection_markers
 from tracekit.capture.kineto import trace_in
@@ -34,6 +36,10 @@ from tracekit.errors import CaptureError
 #: Annotations of a trace, and those among them whose names Kineto passes on as they are (see ``capture/kineto.py``).
 _ANNOTATION = re.compile(rb'"cat": "user_annotation"')
 _UNHARMED = re.compile(rb'"cat": "user_annotation",\s*"name": "(?!unknown")[^"/\\\x00-\x1f\x7f-\xff]+",\s*"pid": ')
+_NEW_PROCESS = (
+    "nsys records a function, and a script with --steps, --warmup or --ops, in one process and its forks; for all "
+    "processes: tracekit capture --engine nsys -- python FILE.py"
+)
 _FORKED_WITH_GPU = "it was forked while its parent recorded the GPU; start it with spawn to record it"
 #: Environment variable with the request; ``startup/sitecustomize.py`` spells it too.
 VARIABLE = "TRACEKIT_RECORDING"
@@ -41,8 +47,8 @@ _STARTUP = Path(__file__).parent / "startup"
 _PATHS = "PYTHONPATH"
 #: The figure that counts the markers opened in the window.
 OPENED = "markers_opened"
-#: What marks this process; at most one.
-_started: list[MarkedProcess] = []
+#: What marks this process; at most one. None if something else does, or nothing.
+_started: list[MarkedProcess | None] = []
 
 
 def start_if_asked() -> bool:
@@ -52,19 +58,36 @@ def start_if_asked() -> bool:
     calls it at its start, but plugins may, where a process's environment has lost ``PYTHONPATH``.
     """
     if _started:
-        return True
+        return _started[0] is not None
     try:
         request = Request.of_environment()
-    except (KeyError, TypeError, ValueError, OSError):  # another release's, or no request at all
-        return False
-    if request is None:
+    except (KeyError, TypeError, ValueError, OSError):  # another release's, one that is over, or none at all
         return False
     try:
-        _started.append(MarkedProcess(request))
+        if not request.engine:
+            _refuse_at_first_call(request.folder)
+        _started.append(MarkedProcess(request) if request.engine else None)
     except Exception as error:  # noqa: BLE001 - whatever it raises
         write_problem(request.folder, f"{type(error).__name__}: {error}")
         return False
-    return True
+    return _started[0] is not None
+
+
+def refuse_new_processes(folder: Path) -> None:
+    """Has every process that this one starts report that it is not recorded, once it calls a module."""
+    _started.append(None)
+    os.environ.update(Request(folder, "", Settings()).environment(os.environ))
+
+
+def _refuse_at_first_call(folder: Path) -> None:
+    watching = ExitStack()
+
+    def refuse(_module: nn.Module) -> bool:
+        watching.close()
+        write_problem(folder, _NEW_PROCESS)
+        return True
+
+    watching.enter_context(watched_calls(default_emitter().lane, refuse))
 
 
 class MarkedProcess:
@@ -128,15 +151,16 @@ class ProcessWindow:
 
     def close(self) -> None:
         """Stops recording and writes what was recorded."""
-        if self._open:
-            self._open = False
-            self._try(self._write)
+        self._end(self._write)
 
     def drop(self) -> None:
         """Stops recording and forgets what was recorded."""
+        self._end(self._withdraw)
+
+    def _end(self, action: Callable[[], object]) -> None:
         if self._open:
             self._open = False
-            self._try(self._withdraw)
+            self._try(action)
 
     def _try(self, action: Callable[[], object]) -> None:
         """Runs a part of the recording. If it fails, nothing of this process is in the report."""
@@ -210,18 +234,17 @@ def _garbled_names(trace: Path, recorder: Recorder) -> list[tuple[Span, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What each process records: itself with engine ``torch``; with ``nsys``, it only emits markers."""
+    """What each process records: itself with engine ``torch``; with ``nsys`` it emits markers; with ``""`` nothing."""
 
     folder: Path
     engine: str
     settings: Settings
 
     @classmethod
-    def of_environment(cls) -> Self | None:
-        """The request that this process was started with, an error if there is none; None if it is over."""
+    def of_environment(cls) -> Self:
+        """The request that this process was started with; an error if there is none, or it is over."""
         values = json.loads(os.environ[VARIABLE])
-        request = cls(Path(values["folder"]), values["engine"], Settings.of_json(values["settings"]))
-        return request if request.folder.is_dir() else None
+        return cls(Path(values["folder"]).resolve(strict=True), values["engine"], Settings.of_json(values["settings"]))
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """An environment with the request, and with the folder of the start-up hook before all other paths."""
