@@ -21,6 +21,9 @@ from tracekit.dataset.opening import Dataset
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Else every process that compiles with Inductor first compiles and loads a program for each set of vector instructions.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
 # How long an example takes says more of the machine than of the code.
 # CI tries the same examples of the same code each time; whoever develops gets new ones.
 settings.register_profile(

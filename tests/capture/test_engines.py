@@ -9,7 +9,7 @@ import tracekit
 from tests.command import Outcome, separately
 from tracekit.dataset.opening import Dataset
 
-pytestmark = [pytest.mark.torch, pytest.mark.nsys]
+pytestmark = [pytest.mark.torch, pytest.mark.nsys, pytest.mark.releases]
 
 ENGINES = ("torch", "nsys")
 PROGRAM = """

@@ -1,7 +1,5 @@
 """What was not marked is counted by cause; layers that torch fuses stay fused."""
 
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -66,7 +64,7 @@ if __name__ == "__main__":
 
 def test_the_modules_of_a_model_that_is_gone_in_the_end_are_counted(place: Place) -> None:
     place.write(LOCAL)
-    summary = place.capture("-o", "run.sqlite", "--", sys.executable, "model.py").err
+    summary = place.capture("-o", "run.sqlite", "model.py").err
     assert (
         "modules: 3 called; not marked: 1 Dropout or Identity, which compute next to nothing, 1 not called\n" in summary
     )

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import tracekit
-from tests.command import separately
+from tests.capture.places import Place
+from tests.command import command
 from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes
 from tracekit.dataset.opening import Dataset
 
@@ -79,13 +80,12 @@ FRAME = re.compile(r"(?P<name>[^.()]+)\((?P<class>[^()]*)\)::forward\.")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "model.py").write_text(MODEL)
-    return tmp_path
+def folder(place: Place) -> Path:
+    return place.write(MODEL).parent
 
 
 def captured(folder: Path, *args: str) -> list[dict[str, Any]]:
-    outcome = separately("capture", "--hierarchy", "-o", "run", *args, cwd=folder)
+    outcome = command("capture", "--hierarchy", "-o", "run", *args)
     assert (outcome.code, "warning" in outcome.err) == (0, False), outcome.err
     assert "Chrome trace: run.json.gz" in outcome.err
     with gzip.open(folder / "run.json.gz") as file:

@@ -55,6 +55,7 @@ def importable(number: str) -> str:
     return os.pathsep.join([str(folder), str(ROOT)])
 
 
+@pytest.mark.releases
 @pytest.mark.parametrize("number", sorted(set(NUMBERS)))
 def test_markers_and_the_window_of_every_release_reach_nsys(
     number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -169,7 +169,7 @@ def calls(place: Place) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_calls_have_the_paths_that_their_modules_have_in_the_end(program: str, place: Place) -> None:
-    run(place, PROGRAMS[program], "--", sys.executable, "model.py")
+    run(place, PROGRAMS[program], "model.py")
     recorded, truth = calls(place)
     if program == "a part of two wholes":
         # What the second whole calls stands there, and is an alias of the first's.

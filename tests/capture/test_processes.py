@@ -111,14 +111,10 @@ class Recorded(NamedTuple):
     left: set[str]
 
 
-COMMAND = ("--", sys.executable, "program.py")
-
-
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(("torch", *COMMAND), id="torch"),
-        pytest.param(("nsys", *COMMAND), id="nsys", marks=pytest.mark.nsys),
+        pytest.param(("torch", "--", sys.executable, "program.py"), id="a command under torch"),
         pytest.param(("nsys", "program.py"), id="a script under nsys", marks=pytest.mark.nsys),
     ],
 )

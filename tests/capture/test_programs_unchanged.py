@@ -254,8 +254,7 @@ def graphs_compiled(model: nn.Module, *, in_place: bool) -> list[list[str]]:
     return graphs
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("training", "in_place"), [(True, True), (False, False)])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_graphs_are_compiled(name: str, training: bool, in_place: bool) -> None:
     model, plain = (MODELS[name]().train(training) for _ in range(2))

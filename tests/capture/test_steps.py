@@ -151,6 +151,7 @@ def operators(to: MemoryEmitter) -> list[dict[str, str]]:
     return [found.groupdict() for found in said if found]
 
 
+@pytest.mark.releases
 def test_an_operator_has_the_number_of_the_backward_node_that_it_creates() -> None:
     to, x = MemoryEmitter(), torch.zeros(2, 4, requires_grad=True)
     with operator_markers(to):
@@ -177,6 +178,7 @@ def begin() -> None:
     torch.cuda.CUDAGraph.capture_begin(None, pool=None)
 
 
+@pytest.mark.releases
 def test_every_capture_is_told_of_before_it_begins(happened: list[str]) -> None:
     with on_graph_capture(lambda: happened.append("told")):
         begin()
@@ -184,6 +186,7 @@ def test_every_capture_is_told_of_before_it_begins(happened: list[str]) -> None:
     assert happened == ["told", "capture", "told", "capture"]
 
 
+@pytest.mark.releases
 def test_captures_outside_of_the_last_window_and_replays_in_it_are_counted(
     happened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import tracekit
 from tests.nsys import import_heard_nvtx, nsys, record
 from tracekit.dataset.opening import Dataset
 
-pytestmark = [pytest.mark.nsys, pytest.mark.heard_nvtx]
+pytestmark = [pytest.mark.nsys, pytest.mark.heard_nvtx, pytest.mark.releases]
 
 PROGRAM = """
 import threading, time

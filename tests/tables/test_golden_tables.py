@@ -8,6 +8,8 @@ import pytest
 from tests.golden import check
 from tracekit.dataset.opening import Dataset
 
+pytestmark = pytest.mark.releases
+
 Parse = Callable[..., Dataset]
 
 

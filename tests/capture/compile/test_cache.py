@@ -64,9 +64,8 @@ def counted(folder: Path, *by: float) -> dict[str, int]:
 def test_later_processes_load_what_earlier_ones_compiled_also_from_a_copy(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     assert counted(folder, 1, 2) == {"cache_misses": 2, "artifacts_saved": 2, "artifacts_loaded": 0}
-    assert counted(folder, 2, 3) == {"cache_misses": 1, "artifacts_saved": 1, "artifacts_loaded": 1}
     shutil.move(folder, tmp_path / "elsewhere")
-    assert counted(tmp_path / "elsewhere", 1, 2, 3) == {"cache_misses": 0, "artifacts_saved": 0, "artifacts_loaded": 3}
+    assert counted(tmp_path / "elsewhere", 1, 2, 3) == {"cache_misses": 1, "artifacts_saved": 1, "artifacts_loaded": 2}
 
 
 def test_twelve_layers_have_three_different_pieces_and_a_warm_start_loads_these(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from tracekit.nsight import tables as nsight
 from tracekit.readers.sqlite import file as sqlite_file, records as sqlite_records
 from tracekit.readers.sqlite.pages import NotPlain
 
+pytestmark = pytest.mark.releases
+
 
 def optional_columns() -> list[tuple[str, str]]:
     db = sqlite3.connect(":memory:")

@@ -8,6 +8,8 @@ from tests.golden import check
 from tests.readers.files import Rewrite, lacks, rows
 from tracekit.views.summary import advice
 
+pytestmark = pytest.mark.releases
+
 PLAIN = """
     range  1   0 100 outer
     range  1  10  50 inner

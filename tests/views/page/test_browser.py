@@ -327,9 +327,8 @@ def test_an_address_shows_the_same_again(look, llama, training) -> None:
     trained.requests[:] = trained.requests[:1]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 390])
-def test_axe_finds_nothing_that_keeps_somebody_out(look, llama, tmp_path: Path, scheme: str, width: int) -> None:
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_axe_finds_nothing_that_keeps_somebody_out(look, llama, tmp_path: Path, width: int, scheme: str) -> None:
     lines = "range 1 0 50 {'Module': 'LlamaForCausalLM'}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
     before = tracekit.parse(report(tmp_path / "before.sqlite", lines))
     shown = look(page(llama, before), color_scheme=scheme, viewport={"width": width, "height": 900}).page
