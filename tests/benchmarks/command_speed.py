@@ -29,6 +29,7 @@ def commands(report: Path, dataset: Path, place: Path) -> dict[str, list[str | P
         "diff": ["diff", dataset, dataset],
         "whatif": ["whatif", dataset, "--scale", "*.attn=0.5"],
         "export": ["export", dataset, "--format", "perfetto", "-o", place / "trace.gz", "--force"],
+        "sql": ["export", dataset, "--format", "sql", "-o", f"sqlite:///{place / 'run.db'}", "--force"],
         **{question: ["show", question, dataset] for question in QUESTIONS},
     }
 

@@ -32,6 +32,7 @@ COMMUNICATES = {
     "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)": "all_reduce",
     "void <unnamed>::multimem_all_gather_kernel<(int)16>(char *)": "all_gather",
     "two_shot_all_reduce_kernel_inplace": "all_reduce",
+    "void flashinfer::trtllm_mnnvl_allreduce::RMSNormLamport<8>(int)": "unknown",
     "one_shot_all_reduce_bias_rms_norm_kernel": "all_reduce",
     "c10d::nvshmem_extension::allToAllV(void*, void*, long*, unsigned long, int, int)": "all_to_all",
     "void rdxn_on_stream_kernel<float, (rdxn_ops)1>(int)": "all_reduce",
@@ -57,6 +58,8 @@ COMMUNICATES = {
 }
 COMPUTES = """
     gemm
+    void one_shot_topk_kernel<float>(float*)
+    two_shot_sampling_kernel
     void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128>>(flash::Flash_fwd_params)
     void flash_fwd_mla_combine_kernel<float>(int)
     flash_fwd_splitkv_combine_kernel

@@ -14,6 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracekit.answers import stragglers
+from tracekit.arrays.columns import selected
+from tracekit.arrays.types import Columns, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.steptime.idle_time import COMPUTE, COPY
 from tracekit.steptime.own_times import WHO, RankTimes, measured
@@ -21,6 +23,7 @@ from tracekit.steptime.own_times import WHO, RankTimes, measured
 NAME = "ranks"
 ANSWER = ("rank", "slower_share", "own_ns", "collectives_ns", "others_waited_ns", "since_step", "path")
 COMPARES_REPORTS = True
+_WITH_NULLS = ("rank", "since_step", "pid", "device")
 _FIGURES = ("step_ns", "own_ns", "work_ns", "collectives_ns", "idle_ns")
 
 
@@ -41,23 +44,33 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Raises:
         UsageError: If the dataset is a subtree: own time is of whole devices.
     """
-    return rows(dataset, measured(dataset)).reset_index(drop=True)
+    answer = columns(dataset)
+    return pd.DataFrame(answer | {name: pd.array(answer[name], "Int64") for name in _WITH_NULLS})
 
 
-def rows(dataset: Dataset, times: RankTimes) -> pd.DataFrame:
-    """The rows of :func:`frame`, indexed by those of ``times``."""
-    answer = pd.DataFrame(times.who, columns=WHO, dtype=object)
-    answer["slow"], answer["slower_share"] = times.since >= 0, times.apart
-    answer["since_step"] = pd.array([None if at < 0 else times.step_index[at] for at in times.since.tolist()], "Int64")
-    answer["path"], answer["longer_ns"] = times.most_apart
+def columns(dataset: Dataset) -> Columns:
+    """The columns of :func:`frame`, made without pandas where no rank meets another."""
+    times = measured(dataset)
+    return rows(dataset, times, order(times))
+
+
+def order(times: RankTimes) -> Rows:
+    """The rows of slow ranks and then of the others, the slowest first; none where there is nothing to compare."""
+    return np.lexsort((-times.apart, times.since < 0)) if len(times.who) > 1 else np.zeros(0, np.int64)
+
+
+def rows(dataset: Dataset, times: RankTimes, order: Rows) -> Columns:
+    """Some rows of :func:`columns`."""
     step, work, meets = times.kinds_ns.sum(axis=1), times.kinds_ns[:, [COMPUTE, COPY]].sum(axis=1), times.meets_ns
     figures = (step, step - meets, work, meets, step - meets - work)
-    answer = answer.assign(steps=times.steps, **dict(zip(_FIGURES, figures, strict=True)))
-    answer["others_waited_ns"] = _others_waited(dataset, times) if len(answer) > 1 else None
-    order = ["rank", "slow", "slower_share", *_FIGURES, "others_waited_ns", "since_step", "path", "longer_ns", "steps"]
-    answer = answer[[*order, *WHO[1:]]].astype(dict.fromkeys(("rank", "pid", "device"), "Int64"))
-    answer = answer.sort_values(["slow", "slower_share"], ascending=False, kind="stable")
-    return answer if len(answer) > 1 else answer.iloc[:0]
+    since = [None if at < 0 else int(times.step_index[at]) for at in times.since.tolist()]
+    path, longer_ns = times.most_apart
+    who = {name: np.array([one[name] for one in times.who], object) for name in WHO}
+    answer = {"rank": who["rank"], "slow": times.since >= 0, "slower_share": times.apart}
+    answer |= dict(zip(_FIGURES, figures, strict=True))
+    answer["others_waited_ns"] = _others_waited(dataset, times) if order.size else np.full(step.size, None)
+    answer |= {"since_step": np.array(since, object), "path": np.array(path, object), "longer_ns": longer_ns}
+    return selected(answer | {"steps": times.steps} | who, order)
 
 
 def _others_waited(dataset: Dataset, times: RankTimes) -> NDArray[Any]:

@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the export."""
     from tracekit.arrays.without_pandas import without_pandas
-    from tracekit.exports import FORMATS
+    from tracekit.exports import writer
     from tracekit.exports.base import Target
 
     without_pandas()
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     place = next_to(dataset, _FORMATS[args.format])
     out = args.out or (f"sqlite:///{place}" if args.format == "sql" else str(place))
     with progress_bar(quiet=args.quiet) as progress:
-        FORMATS[args.format](dataset, Target(out, args.force), progress)
+        writer(args.format)(dataset, Target(out, args.force), progress)
     if not args.quiet:
         print(plain(f"{args.dataset}: exported as {args.format}" + ("" if args.out else f" to {place}")))
     return 0

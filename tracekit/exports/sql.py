@@ -96,6 +96,7 @@ def _begin_at_once(engine: sa.Engine) -> None:
     @sa.event.listens_for(engine, "connect")
     def _by_hand(connection: SqliteConnection, _record: object) -> None:
         connection.isolation_level = None
+        connection.execute("PRAGMA page_size=32768")  # of a new file; an eighth faster than 4096
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
@@ -118,38 +119,49 @@ def _insert(connection: sa.Connection, table: sa.Table, pieces: Iterator[pa.Tabl
 
 
 def _insert_rows(connection: sa.Connection, table: sa.Table, batch: pa.RecordBatch) -> None:
-    """Inserts rows as the driver takes many; numbers that are the same in all are part of the statement."""
+    """Inserts rows as the driver takes many; what is the same in all is part of the statement."""
     values: dict[str, sa.ColumnElement[Any]] = {name: sa.bindparam(name) for name in batch.schema.names}
     for name in batch.schema.names[1:]:
-        if (number := _in_all(batch.column(name))) is not None:
-            values[name] = sa.literal_column(str(number))
+        if (value := _in_all(batch.column(name))) is not None:
+            values[name] = sa.literal_column(value)
     insert = table.insert().values(values).compile(dialect=connection.dialect)
     bound = insert.positiontup or [name for name, value in values.items() if isinstance(value, sa.BindParameter)]
     native = connection.dialect.supports_native_boolean
-    rows: Any = [*zip(*(_values(batch.column(name), native=native) for name in bound), strict=True)]
-    if not insert.positional:
-        rows = [dict(zip(bound, row, strict=True)) for row in rows]
-    connection.exec_driver_sql(str(insert), rows)
+    rows = zip(*(_values(batch.column(name), native=native) for name in bound), strict=True)
+    if connection.dialect.name == "sqlite":
+        with closing(connection.connection.cursor()) as cursor:
+            cursor.executemany(str(insert), cast("Any", rows))  # each is bound before the next is made
+    else:
+        listed: Any = [*rows] if insert.positional else [dict(zip(bound, row, strict=True)) for row in rows]
+        connection.exec_driver_sql(str(insert), listed)
 
 
-def _in_all(column: pa.Array) -> int | None:
-    """The number that all rows have; None if they differ."""
-    if column.null_count or not pa.types.is_integer(column.type):
+def _in_all(column: pa.Array) -> str | None:
+    """What all rows have, a number or a plain word, as SQL; None if they differ."""
+    numbers = column.indices if pa.types.is_dictionary(column.type) else column
+    if column.null_count or not pa.types.is_integer(numbers.type):
         return None
-    low, high = (value.as_py() for value in pc.min_max(column).values())
-    return int(low) if low == high else None
+    low, high = (value.as_py() for value in pc.min_max(numbers).values())
+    if low != high or numbers is column:
+        return str(low) if low == high else None
+    word = column.dictionary[low].as_py()
+    return f"'{word}'" if word.isascii() and word.isidentifier() else None
 
 
 def _values(column: pa.Array, *, native: bool) -> list[object]:
     """Python's values; categories share them."""
     if pa.types.is_dictionary(column.type):
         words = np.array([*column.dictionary.to_pylist(), None], object)
-        return list(words[np.asarray(column.indices.fill_null(-1))])
+        return cast("list[object]", words[np.asarray(column.indices.fill_null(-1))].tolist())
     if pa.types.is_nested(column.type):
         column = json_text(column)
     elif pa.types.is_boolean(column.type) and not native:
         column = column.cast(pa.int8())
-    return list(column.to_pylist())
+    values = column.drop_null().to_numpy(zero_copy_only=False)
+    if column.null_count:
+        known, values = values, np.full(len(column), None)
+        values[np.asarray(column.is_valid())] = known
+    return cast("list[object]", values.tolist())
 
 
 def _copy(connection: sa.Connection, table: sa.Table, batch: pa.RecordBatch) -> None:

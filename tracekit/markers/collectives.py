@@ -47,9 +47,9 @@ _LIBRARIES = (
     ("TensorRT-LLM", r"moeA2A(?:Prepare)?Dispatch\w*", "dispatch"),
     ("TensorRT-LLM", r"moeA2A(?:Prepare)?Combine\w*", "combine"),
     # Its second half: it waits for what the others sent, and norms.
-    ("TensorRT-LLM", r"rmsNormLamport\w*", UNKNOWN),
+    ("TensorRT-LLM", r"(?i:rmsNormLamport)\w*", UNKNOWN),
     # pytorch torch/csrc/distributed/c10d/symm_mem
-    ("symmetric memory", r"_?(?:multimem|one_shot|two_shot)_\w+", None),
+    ("symmetric memory", r"_?(?:multimem|(?:one|two)_shot(?=\w*(?:reduce|gather|cast)))_\w+", None),
     ("symmetric memory", r"c10d::(?:\w+::)*(?:barrier|put_signal|wait_signal)_kernel|allToAllV\w*", None),
     ("symmetric memory", r"exchangeSplitAndOffset\w*", "all_to_all"),
     # nvshmem src/include/internal/non_abi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from tracekit.answers.base import Analysis
 from tracekit.answers.side_by_side import frame
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
-from tracekit.dataset.patterns import literals
+from tracekit.dataset.patterns import Pattern, literals
 from tracekit.errors import plain
 from tracekit.steptime import budget as step_budget
 from tracekit.views.formatting import columns_of, duration, fitting, percent, records, room_beside, truncate
@@ -41,8 +42,8 @@ _STYLES = {
 }
 #: The most cells of the bar: it also goes into files, whose lines are not cut.
 _BAR_CELLS = 80
-#: Cells of a line beside the names of modules; those of a short name, and of its share.
-_BESIDE, _SHORT, _SHARE = 55, 24, 5
+#: The cells of a short name, and of its share.
+_SHORT, _SHARE = 24, 5
 #: The least cells of a name and its share.
 _SHORTEST = 17
 _LETTER, _LED_BY = "", "led by"
@@ -119,7 +120,7 @@ def _table(rows: list[dict[str, Any]], what: str, width: int, lines: list[str]) 
     }
     columns = fitting(columns, ("of all", _LED_BY), width)
     if columns.pop(_LED_BY, None):
-        cells = min(max(_SHORT, width - _BESIDE), room_beside(columns | {_LED_BY: []}, width) + len(_LED_BY))
+        cells = room_beside(columns | {_LED_BY: []}, width) + len(_LED_BY)
         columns[_LED_BY] = [_names(row["leading"], cells, lines) for row in rows]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in columns:
@@ -132,15 +133,24 @@ def _table(rows: list[dict[str, Any]], what: str, width: int, lines: list[str]) 
 
 
 def _names(leading: list[tuple[str, float]], width: int, lines: list[str]) -> str:
-    """As many names as fit, each with its share; at least one, shortened if it must be."""
-    shown = leading[: max(1, width // (_SHORT + _SHARE))]
-    cells = width // max(1, len(shown)) - _SHARE
-    return ", ".join(f"{truncate(plain(_shorter(name, cells, lines)), cells)} {share:.0%}" for name, share in shown)
+    """As many names as fit whole, each with its share; at least one, shortened if it must be."""
+    names, cells = [""], width - _SHARE
+    for count in range(min(len(leading), max(1, width // (_SHORT + _SHARE))), 0, -1):
+        cells = width // count - _SHARE
+        names = [plain(_shorter(name, cells, lines)) for name, _ in leading[:count]]
+        if max(map(cell_len, names)) <= cells:
+            break
+    return ", ".join(f"{truncate(name, cells)} {share:.0%}" for name, (_, share) in zip(names, leading, strict=False))
 
 
 def _lines(dataset: Dataset) -> list[str]:
-    """The patterns of all modules, each once, with a star in place of numbers."""
-    return ["*".join(literals(pattern)) for pattern in {*patterns(hierarchy(dataset))}]
+    """The patterns of all modules, each once, without their numbers."""
+    return [*map(_unnumbered, {*patterns(hierarchy(dataset))})]
+
+
+def _unnumbered(pattern: str) -> str:
+    """A pattern with a star for every number: patterns that could name the same modules have one text."""
+    return re.sub(r"\d+", "*", "*".join(literals(pattern)))
 
 
 def _shorter(pattern: str, cells: int, lines: list[str]) -> str:
@@ -148,7 +158,7 @@ def _shorter(pattern: str, cells: int, lines: list[str]) -> str:
     parts = pattern.split(".")
     for at in range(len(parts)) if cell_len(pattern) > cells else ():
         end = ".".join(parts[at + 1 :])
-        alike = f".{'*'.join(literals(end))}"
-        if end and cell_len(end) <= cells - 2 and sum(line.endswith(alike) for line in lines) == 1:
+        fits = end[:1] not in ("", "*") and cell_len(end) <= cells - 2
+        if fits and len(Pattern(f"*.{_unnumbered(end)}").rows(lines)) == 1:
             return f"*.{end}"
     return pattern

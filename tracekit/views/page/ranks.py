@@ -24,14 +24,14 @@ def ranks(dataset: Dataset, processes: int, budgets: Budgets | None) -> dict[str
     if processes < 2 or budgets is None:  # noqa: PLR2004 - one is no company
         return {"rows": [], "own": [], "left_out": 0}
     times = times_of(budgets)
-    answer = of_ranks.rows(dataset, times)
-    shown = answer.head(limits.ROWS)
-    rows = records(shown)
+    order = of_ranks.order(times)
+    shown = order[: limits.ROWS]
+    rows = records(of_ranks.rows(dataset, times, shown))
     for row in rows:
         for name in ("report", "host", "gpu", "path"):
             row[name] = row[name] and clipped(row[name])
-    own = [_longest(times.own_ns[row]) for row in shown.index]
-    return {"rows": rows, "own": own, "left_out": len(answer) - len(shown)}
+    own = [_longest(times.own_ns[row]) for row in shown]
+    return {"rows": rows, "own": own, "left_out": order.size - shown.size}
 
 
 def _longest(own_ns: Floats) -> list[int]:
