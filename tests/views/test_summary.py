@@ -140,6 +140,20 @@ def test_without_markers_no_calls_are_unclear(parsed: Callable[..., Dataset]) ->
     assert any("outside_ranges" in line for line in summary.advice(dataset))
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_nobody_is_asked_to_record_backward_work_where_some_was_seen(
+    known: bool, parsed: Callable[..., Dataset]
+) -> None:
+    dataset = parsed(
+        "range 1 0 90 {'Module': 'Net'}\nlaunch 1 10 20 #1\nkernel 1 30 50 #1\nkernel 1 97 99 #2\nlaunch 1 95 96 #2"
+    )
+    question = "Training? Record with --backward."
+    assert question in summary.advice(dataset)
+    row = {"what": "kernels", "cause": "backward", "known": known, "advice": "", "count": 1, "detail": ""}
+    dataset.manifest["coverage"].append(row)
+    assert question not in summary.advice(dataset)
+
+
 @pytest.mark.parametrize("cells", range(8, 60, 3))
 def test_a_shortened_pattern_names_the_modules_of_the_whole_one_or_is_cut(cells: int) -> None:
     paths = [f"Net.Block_{at}.Attention_{at}.Norm_{2 * at + odd}" for at in range(4) for odd in (0, 1)]

@@ -42,7 +42,7 @@ _WIDTH = 80
 #: any module call has its own advice.
 _GRAPHS_TRACED_AS_A_WHOLE = {"graph_not_expanded"}
 _OUTSIDE = {"outside_modules", "outside_ranges"}
-_COMPILATION = "compilation"
+_COMPILATION, _BACKWARD = "compilation", "backward"
 _METHODS = {
     "annotated": "attributed by the module that torch wrote on the kernel",
     "range": "launched inside {node}'s call",
@@ -322,14 +322,17 @@ def advice(dataset: Dataset) -> list[str]:
         covered |= _OUTSIDE
         sentences.append(nodes.none(dataset))
     by_modules = MODULES in nodes.hierarchy_keys(dataset)
-    for row in dataset.manifest["coverage"]:
+    rows = dataset.manifest["coverage"]
+    # Where backward work was seen, it has its module or advice of its own.
+    may_train = all(row["cause"] != _BACKWARD for row in rows) and not _serves(dataset)
+    for row in rows:
         # Calls of ranges and operators have no markers that could be unclear.
         told = _repeated(row) or (row["what"] == "calls: losses" and not by_modules)
         if not row["known"] and row["advice"] and row["cause"] not in covered and not told:
             text, question, hint = row["advice"].partition("Training?")
             detail = f" ({row['detail']})" if row.get("detail") else ""
             sentences.append(f"{row['what']}, {row['cause']}{detail} ({row['count']:,}): {text.strip()}")
-            sentences += [f"{question}{hint}"] if hint and not _serves(dataset) else []
+            sentences += [f"{question}{hint}"] if hint and may_train else []
     return sentences
 
 
