@@ -23,8 +23,8 @@ from tracekit.recording.tables import Recording
 from tracekit.trace.annotated import AnnotatedWork, annotated_work
 from tracekit.trace.autograd_nodes import AutogradNodes, autograd_nodes
 from tracekit.trace.calls.backward_calls import ForwardCalls, forward_call_of
+from tracekit.trace.calls.call_ends import RangeEnds, range_ends
 from tracekit.trace.calls.calls import Calls, calls_of
-from tracekit.trace.calls.range_ends import RangeEnds, range_ends
 from tracekit.trace.calls.replays import replayed_modules
 from tracekit.trace.calls.waiting import waiting_calls
 from tracekit.trace.compiled.launches import Runs, runs_of

@@ -15,15 +15,15 @@ from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import depths, innermost, nesting_order, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.captures import GraphCaptures
-from tracekit.markers.base import OPERATORS, RANGES, ModuleMarker, Unreadable
+from tracekit.markers.base import OPERATORS, RANGES, ModuleMarker, StepMarker, Unreadable
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import Recording
-from tracekit.trace.calls.end_markers import EndMarkers, Spans, end_markers, spans_of
-from tracekit.trace.calls.range_ends import RangeEnds
+from tracekit.trace.calls.call_ends import RangeEnds, SecondRanges, second_ranges
 from tracekit.trace.calls.trees import (
     CallColumns,
     Forest,
     OperatorPlaces,
+    Spans,
     Trees,
     apart_from_parent,
     below,
@@ -175,7 +175,7 @@ def calls_of(
 
 
 def _calls_of_spans(recording: Recording, decoded: Decoded, spans: Spans) -> tuple[CallColumns, Forest]:
-    seconds = end_markers(spans, decoded)
+    seconds = second_ranges(spans, decoded)
     recording.counters.add("ranges", causes.ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
     return once_each(with_outputs(spans, seconds, decoded), spans, seconds.second, decoded)
 
@@ -231,7 +231,7 @@ def _count_between(times: Ints, start: Ints, end: Ints) -> Ints:
     return np.searchsorted(times, end) - np.searchsorted(times, start)
 
 
-def with_outputs(spans: Spans, seconds: EndMarkers, decoded: Decoded) -> CallColumns:
+def with_outputs(spans: Spans, seconds: SecondRanges, decoded: Decoded) -> CallColumns:
     """Every span that is no second range as a call, with the marker of the second range that records its outputs."""
     outputs = np.full(spans.start.size, -1, dtype=np.int32)
     closing = np.flatnonzero(seconds.call >= 0)
@@ -253,7 +253,7 @@ def once_each(calls: CallColumns, spans: Spans, second: Flags, decoded: Decoded)
     process = spans.process[rows].astype(np.int64)
     path = decoded.path.take(calls.marker)
     path = np.where(path < 0, -1, path + process * (path.max(initial=0) + 1))
-    marked = MarkedCalls(calls.start, calls.end, forest.parent, calls.marker, path, process, spans.worked)
+    marked = MarkedCalls(calls.start, calls.end, forest.parent, calls.marker, path, spans.worked)
     inner = inner_of_duplicates(marked)
     return _without(inner, calls, forest) if inner.any() else (calls, forest)
 
@@ -331,8 +331,64 @@ def _doubtful_stretches(ends: RangeEnds, calls: CallColumns) -> tuple[Ints, Ints
     return edges[:-1][inside], edges[1:][inside], row[at[inside]]
 
 
-#: Where no duplicated module calls another, the inner ranges fill this share of the outer ones.
-_FILLED = 0.9
+def spans_of(
+    recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: RangeEnds, marker: Ints, works: Flags
+) -> Spans:
+    """Finds the marked ranges; ``works`` are the launches that put work on a device or into a graph."""
+    marked = decoded.rows(ModuleMarker, Unreadable)[marker] & axis.ends_here
+    rows, start, end = _outer_first(np.flatnonzero(marked).astype(np.int32), axis, ends, marker, decoded)
+    parent, depth = parents(start, end)
+    thread = recording.ranges.thread[rows]
+    worked = axis.launch_start[works]
+    step_start = np.sort(axis.range_start[decoded.ranges(recording, StepMarker) & axis.ends_here])
+    never, began = np.iinfo(np.int64), _starts_between(start, worked)
+    happened = np.repeat(np.append(never.min, worked), began)
+    last_step = np.repeat(np.append(never.min, step_start), _starts_between(start, step_start))
+    encloses = np.repeat(np.append(worked, never.max), began) < end
+    return Spans(
+        range_row=rows,
+        start=start,
+        end=end,
+        thread=thread,
+        process=recording.threads.process.astype(np.int32).take(thread),
+        marker=marker[rows],
+        parent=parent,
+        depth=depth,
+        encloses=encloses | _with_a_call_inside(start, end, parent),
+        happened=np.maximum(happened, last_step, out=happened),
+        excused=recording.ranges.open[rows] | (end != axis.range_end[rows]),
+        worked=worked,
+    )
+
+
+def _outer_first(
+    rows: Ints, axis: ThreadAxis, ends: RangeEnds, marker: Ints, decoded: Decoded
+) -> tuple[Rows, Ints, Ints]:
+    """Rows, starts and ends of ranges; of those of equal extent, the one with the shorter path is the outer call."""
+    start, end = axis.range_start.take(rows), ends.end.take(rows)
+    if ends.end is axis.range_end and not bool(((start[1:] == start[:-1]) & (end[1:] == end[:-1])).any()):
+        return rows, start, end
+    parts = np.array([*(path.count(".") + 1 for path in decoded.paths), 0])[decoded.path]
+    order = nesting_order(start, end, parts.take(marker[rows]))
+    return rows[order], start[order], end[order]
+
+
+def _starts_between(start: Ints, times: Ints) -> Ints:
+    """How many starts lie before each of some times, but not before the one before it, and after all; all ascending."""
+    # Times are fewer than spans, so each is looked for among the starts, not the other way round.
+    return np.diff(np.searchsorted(start, times, side="right"), prepend=0, append=start.size)
+
+
+def _with_a_call_inside(start: Ints, end: Ints, parent: Rows) -> Flags:
+    within = parent >= 0
+    # With a coarse clock, an empty range right after a call seems to lie at the end of the call.
+    empty = np.flatnonzero(start == end)
+    within[empty[end[parent[empty]] == end[empty]]] = False
+    inside = np.zeros(start.size, dtype=bool)
+    inside[parent[within]] = True
+    return inside
+
+
 #: Nobody registers hooks more often than this.
 _MOST_TIMES = 4
 
@@ -351,7 +407,6 @@ class MarkedCalls(NamedTuple):
     parent: Rows
     marker: Rows
     path: Ints
-    process: Rows
     worked: Ints
 
     def launches(self, rows: Rows) -> Ints:
@@ -396,7 +451,6 @@ def _always_duplicated(calls: MarkedCalls, inner: Flags) -> Flags:
         if not duplicated[single].any():
             break
         duplicated[single] = False
-    duplicated[_loosely_filled(calls, inner, duplicated, callees)] = False
     return duplicated
 
 
@@ -408,19 +462,3 @@ def _every_call_duplicated(calls: MarkedCalls, inner: Flags, outer: Flags) -> Fl
     np.maximum.at(times, calls.path[known], chain[known] + 1)
     outers, inners = (np.bincount(calls.path[chosen], minlength=paths) for chosen in (outer, inner))
     return np.asarray((inners > 0) & (times <= _MOST_TIMES) & (inners == (times - 1) * outers))
-
-
-def _loosely_filled(calls: MarkedCalls, inner: Flags, duplicated: Flags, callees: _Callees) -> Ints:
-    """Paths that call nothing duplicated and whose inner ranges leave room in the outer: such a module calls itself.
-
-    Where modules that call others are duplicated with them, hooks are certain to be, in all modules of the process.
-    """
-    leaf = duplicated.copy()
-    leaf[callees.caller[callees.caller >= 0]] = False
-    leaf[callees.callee[np.append(duplicated, False)[callees.caller]]] = False
-    rows = np.flatnonzero(inner)
-    certain = np.unique(calls.process[rows[(duplicated & ~leaf)[calls.path[rows]]]])
-    rows = rows[~np.isin(calls.process[rows], certain)]
-    length, room = (calls.end[at] - calls.start[at] for at in (rows, calls.parent[rows]))
-    loose = calls.path[rows[length < _FILLED * room]]
-    return loose[leaf[loose]]

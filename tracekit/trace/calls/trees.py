@@ -17,6 +17,31 @@ from tracekit.trace.decoding import Decoded
 from tracekit.trace.hierarchy.module_paths import name_and_kind
 
 
+class Spans(NamedTuple):
+    """Marked ranges that ended on their thread, by (start, -end), outer ones first.
+
+    Attributes:
+        parent: The span around it, or -1.
+        encloses: Whether a call or the launch of some work lies inside.
+        happened: When, of all before it began, the last launch of work or marked step began, on the axis.
+        excused: Whether it was left open or never ended, so that a second range may be missing.
+        worked: When each launch of work began, on the axis; not one for every span.
+    """
+
+    range_row: Rows
+    start: Ints
+    end: Ints
+    thread: Rows
+    process: Rows
+    marker: Rows
+    parent: Rows
+    depth: Ints
+    encloses: Flags
+    happened: Ints
+    excused: Flags
+    worked: Ints
+
+
 class CallColumns(NamedTuple):
     """Calls by (start, -end); the columns are those of ``calls.Calls``."""
 

@@ -21,8 +21,8 @@ from tracekit.causes import CAUSES, MODULE_UNCLEAR, STEP_AROUND_STEPS, STEPS_UNC
 from tracekit.markers.base import ModuleMarker, StepMarker
 from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDATE, BACKWARD, DATA, OPTIMIZER
 from tracekit.recording.tables import Recording
+from tracekit.trace.calls.call_ends import RangeEnds
 from tracekit.trace.calls.calls import Calls
-from tracekit.trace.calls.range_ends import RangeEnds
 from tracekit.trace.decoding import Decoded
 from tracekit.trace.hierarchy.module_paths import NAMELESS_ROOT
 from tracekit.trace.hierarchy.modules import Module
