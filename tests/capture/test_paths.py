@@ -199,3 +199,18 @@ def test_a_part_keeps_the_name_in_its_whole_when_that_is_gone(place: Place) -> N
     run(place, OUTLIVES, "model.py")
     recorded, truth = calls(place)
     assert recorded == truth
+
+
+COMPILED_ALONE = """
+    global part
+    net, _ = Net(), hook.remove()
+    part = torch.compile(net.enc, backend="eager")
+    part(x), net(x), part(x)
+    return net
+"""
+
+
+def test_a_part_that_ran_compiled_before_its_whole_has_the_name_in_it(place: Place) -> None:
+    run(place, COMPILED_ALONE, "model.py")
+    recorded, _ = calls(place)
+    assert recorded == ["Net.enc", "Net", "Net.enc", "Net.enc.0", "Net.enc.1", "Net.head", "Net.enc"]

@@ -24,7 +24,7 @@ from tracekit.capture.backward import BackwardMarks, BackwardTrack, backward_tra
 from tracekit.capture.emit import Emitter, Lane, default_emitter
 from tracekit.capture.frames import never_compiled
 from tracekit.capture.maps.paths import marked_models
-from tracekit.capture.marks import WRAPPED, Marks, Switch
+from tracekit.capture.marks import WRAPPED, Marks, Switch, unwrapped
 from tracekit.errors import UsageError
 from tracekit.markers.formatting import new_path, renamed
 from tracekit.markers.literal import is_path
@@ -143,8 +143,9 @@ class LayerMarkers:
                 paths[marks.path] = path
         for marks, module, path in moved:
             part = marks.switch.model
-            if path and isinstance(part, LayerMarkers) and part.model is module:
+            if isinstance(part, LayerMarkers) and path and (top := part.model) is not None and unwrapped(top) is module:
                 part._prefix = path  # also once the whole is gone
+                _move(marks, top, path)  # torch.compile's wrapper of it, which need not be in the whole
             if marks.path != path:
                 _move(marks, module, path)
         self._looked = _look(model, self._prefix, self.emitter.lane, self._selection)
@@ -303,7 +304,7 @@ class _Selection(NamedTuple):
 
 
 class _Looked(NamedTuple):
-    """A module that can be called, by its path, and what became of it if it had no marked call."""
+    """A module that can be called, by the path of its calls, and what became of it if it had no marked call."""
 
     path: str
     unmarked: str
@@ -318,7 +319,7 @@ def _look(model: nn.Module, prefix: str, lane: Lane, selection: _Selection) -> l
             around = next((closed[part] for part in _ancestors(path) if part in closed), None)
             takes = _takes_marks(module)
             unmarked = (selection.reason_to_skip(path, level, module) or "not_called") if takes else "scripted"
-            modules.append(_Looked(path, around or ("not_called" if marks else unmarked)))
+            modules.append(_Looked(marks[0].path if marks else path, around or ("not_called" if marks else unmarked)))
         if isinstance(module, nn.TransformerEncoderLayer):
             closed[path] = "fused"
         elif is_compiled(module):
@@ -355,7 +356,7 @@ class _Owners:
             model = owner.model
             if model is self._markers.model:
                 return False
-            if model is None or id(model) in self._own:
+            if model is None or id(unwrapped(model)) in self._own:
                 owner.part_of = self._markers
                 marked_models.remove(owner)
                 return True

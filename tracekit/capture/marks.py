@@ -309,12 +309,12 @@ def call_key(args: tuple[object, ...], kwargs: Mapping[str, object] | None = Non
     if _modes():
         with DisableTorchFunction():
             return _key(args, kwargs)
+    if len(args) == 1 and not kwargs and type(tensor := args[0]) is Tensor:  # as below, in half the time
+        return tensor.shape, tensor.dtype, tensor.device
     return _key(args, kwargs)
 
 
 def _key(args: tuple[object, ...], kwargs: Mapping[str, object] | None) -> CallKey:
-    if len(args) == 1 and not kwargs and type(tensor := args[0]) is Tensor:  # as below, in half the time
-        return tensor.shape, tensor.dtype, tensor.device
     key: list[object] = [*kwargs] if kwargs else []
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) is Tensor:

@@ -148,10 +148,6 @@ class Recorder:
             self.windows += 1
             epoch.begin()
 
-    def drop(self) -> None:
-        """Closes the window; the next one drops what it recorded."""
-        self.close()
-
     def close(self) -> None:
         """Waits for the GPU and closes the window, if it is open; an error if the program's own profiler ended ours."""
         with self._changing:
@@ -170,6 +166,9 @@ class Recorder:
             # Markers from here on are outside the window, not lost.
             self.opened = next(self.emitter.opened)
             self._profile = profiler
+
+    #: The next window drops what this one recorded.
+    drop = close
 
     @property
     def records_gpu(self) -> bool:
