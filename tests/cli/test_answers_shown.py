@@ -26,8 +26,8 @@ REPORTS = {
 #: Questions with a form of their own, and the headings that answer them.
 FORMS = {
     "tree": ["self", "subtree", "share"],
-    "budget": ["kind", "median step", "share"],
-    "findings": ["at most", "of the median step,"],
+    "budget": ["kind", "step", "share"],
+    "findings": ["at most", "of the step,"],
 }
 WIDTH = 80
 

@@ -21,11 +21,11 @@ report.sqlite Nsight Systems 2023.4.4.54-234433681190v0, schema 3.7.2
 2 calls of 2 modules
 1 step (step on the host 1 us)
 
-Wall clock per step (median), 1 us
+Wall clock per step (mean), 1 us
 CCCCCCCCCCCCCCCCMLLLHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHTTTTTT????????
 
-kind median step share of all led by
-─────────────────────────────────────────────────────────
+kind step share of all led by
+────────────────────────────────────────────────────
 C compute 200 ns 20.0 % 20.0 % top 50%
 M copy 10 ns 1.0 % 1.0 % (outside) 100%
 L launch 40 ns 4.0 % 4.0 % top 75%

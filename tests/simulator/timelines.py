@@ -277,7 +277,7 @@ class Run:
 
     @property
     def step_ns(self) -> int:
-        """The median window of a step on a device, of two in the middle the shorter one."""
+        """The mean window of a step on a device."""
         windows: list[int] = []
         for rank in self.ranks:
             works = [[work for work in rank.works if work.step == step] for step in rank.on_host]
@@ -286,7 +286,7 @@ class Run:
                 edges += [done] if (done := max(work.end for work in own)) > edges[-1] else []
             edges[-1] = max(edges[-1], rank.on_host[len(works) - 1][1])
             windows += [after - before for before, after in pairwise(edges)]
-        return sorted(windows)[(len(windows) - 1) // 2]
+        return sum(windows) // len(windows)
 
 
 def run(programs: list[dict[int, list[Op]]], machine: Machine) -> Run:

@@ -611,7 +611,7 @@ def test_a_budget_of_several_reports_is_that_of_each(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(own[1][columns].reset_index(drop=True), alone[columns])
 
 
-def test_the_overview_is_of_the_median_window(parsed: Parse) -> None:
+def test_the_overview_is_of_the_mean_window(parsed: Parse) -> None:
     lines = "".join(
         f"""
         range   1 {at} {at + 90} ProfilerStep#{at}
@@ -625,8 +625,8 @@ def test_the_overview_is_of_the_median_window(parsed: Parse) -> None:
     )
     found = step_budget.overview(parsed(lines))
     assert found["kind"].tolist() == ["compute", "launch", "host_code", "latency"]
-    assert found["median_ns"].tolist() == [30, 1, 41, 28]
-    assert found["share"].tolist() == [0.3, 0.01, 0.41, 0.28]
+    assert found["step_ns"].tolist() == [36, 1, 38, 22]  # of (60 + 100 + 131) / 3
+    assert found["share"].tolist() == [36 / 97, 1 / 97, 38 / 97, 22 / 97]
     assert found["leading"][0] == [("top.layers.*", 1.0)]
 
 

@@ -27,6 +27,8 @@ def test_a_call_blocks_by_its_name_or_by_the_memory_that_it_copies(parsed: Parse
         memcpy   1   72  78 #4 1024
         launch   1   80  90 #5 cudaMemcpy_v3020
         memcpy   1   82  88 #5 1024
+        launch   1   90  91 #55 cudaMemcpy_v3020
+        memcpy   1   90  91 #55 1024 from=0
         launch   1   91  92 #6 cudaMalloc_v3020
         launch   1   93  94 #7 cudaMallocAsync_v11020
         launch   1   95  96 #8 cudaFree_v3020
@@ -45,6 +47,7 @@ def test_a_call_blocks_by_its_name_or_by_the_memory_that_it_copies(parsed: Parse
         synchronize     cudaStreamSynchronize  1    25        30      top     0        0        0
         pageable_copy   cudaMemcpyAsync        1    60        10      top     0        0        1
         copy            cudaMemcpy             1    80        10      top     0        0        3
+        pageable_copy   cudaMemcpy             1    90        1       top     0        0        4
         allocation      cudaMalloc             1    91        1       top     0        0        -
         free            cudaFree               1    95        1       top     0        0        -
         module_loading  cuModuleLoadData       1    97        1       top     0        0        -

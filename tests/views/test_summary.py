@@ -81,7 +81,7 @@ def test_compilation_is_named_once_and_left_out_of_the_times_of_steps(tmp_path: 
     assert phases.frame(dataset).host_median_ns.tolist() == [500]
 
 
-#: The first of three steps is nearly all one launch: compute is much of the median step, and little of all.
+#: The first of three steps is nearly all one launch: compute is much of a step, and little of all.
 SLOW_FIRST = "".join(
     f"""
     range   1 {at} {at + length} ProfilerStep#{number}
@@ -101,7 +101,7 @@ def test_a_kind_stays_by_its_share_of_the_median_step_or_of_all_and_the_bar_has_
 ) -> None:
     dataset = tracekit.parse(report(tmp_path / "report.sqlite", SLOW_FIRST))
     lines = printed(dataset, width)
-    (title,) = [at for at, line in enumerate(lines) if line.startswith("Wall clock per step (median), ")]
+    (title,) = [at for at, line in enumerate(lines) if line.startswith("Wall clock per step (mean), ")]
     bar = lines[title + 1]
     assert len(bar) == min(width, 80) == len(bar.strip())
     found = budget.overview(dataset)

@@ -15,11 +15,11 @@ ANSWER = ("family", "module", "saving_share", "saving_ns", "advice")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
-    """How much of the median step can be saved, the most first.
+    """How much of a step can be saved, the most first.
 
     Returns:
         A row per finding: ``family``, ``module`` (path, of layers that are alike as a pattern; null outside modules),
-        ``rank`` (from 1), ``saving_ns`` (the most that mending it saves of the median step, by the
+        ``rank`` (from 1), ``saving_ns`` (the most that mending it saves of a step, by the
         model with 3 % for its error; what findings save together can be less than their sum), ``saving_share`` (of that
         step), ``evidence`` (``table``, the first ``ids`` of rows there, of ``waits`` their ``start_ns``, their
         ``count``, and the ``command`` that shows more) and ``advice``.

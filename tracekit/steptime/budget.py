@@ -35,7 +35,7 @@ from tracekit.ranks.communication import collectives_in
 from tracekit.ranks.meetings import ranks_of
 from tracekit.steptime import idle_time
 from tracekit.steptime.idle_time import KINDS as KINDS, NEVER, PORTION, Pieces, Work
-from tracekit.steptime.windows import Windows, host_steps, thread_keys, windows_of
+from tracekit.steptime.windows import Windows, host_steps, steady, thread_keys, windows_of
 
 #: The key under which a dataset keeps what its work waited for, of all reports.
 WAITED = "budget"
@@ -91,9 +91,16 @@ class Budgets(NamedTuple):
     reports: list[Summed]
 
     @property
-    def windows(self) -> Ints:
-        """The time of every window by kind."""
-        return np.concatenate([one.by_kind for one in self.reports])
+    def windows(self) -> tuple[Rows, Ints]:
+        """The line of every window, and its time by kind."""
+        return _joined([(one.windows.line, one.lines[0].size, one.by_kind) for one in self.reports])
+
+
+def _joined(reports: list[tuple[Rows, int, Ints]]) -> tuple[Rows, Ints]:
+    """Windows of several reports, the lines of each behind those of the ones before."""
+    line, lines, by_kind = zip(*reports, strict=True)
+    before = np.cumsum([0, *lines[:-1]]).tolist()
+    return np.concatenate([own + at for own, at in zip(line, before, strict=True)]), np.concatenate(by_kind)
 
 
 def summed(dataset: Dataset, *, waits: bool = True) -> Budgets:
@@ -118,12 +125,12 @@ _LEADING, _LEAST_SHARE = 3, 0.01
 
 
 def overview(dataset: Dataset) -> Columns:
-    """The budget by kind, for people: the kinds add up to the median window, of two in the middle the shorter one.
+    """The budget by kind, for people: the kinds add up to a step as :mod:`tracekit.steptime.windows` has it.
 
     Returns:
-        A row per kind that occurs, in the order of ``KINDS``: ``kind``, ``median_ns`` (in the median window),
-        ``share`` (of that), ``total_share`` (of all windows together) and ``leading``: the modules, or layers that are
-        alike, with most of its time in all windows, each with its share of that.
+        A row per kind that occurs, in the order of ``KINDS``: ``kind``, ``step_ns`` (in a step), ``share`` (of that),
+        ``total_share`` (of all windows together) and ``leading``: the modules, or layers that are alike, with most of
+        its time in all windows, each with its share of that.
     """
     return of_kinds(summed(dataset))
 
@@ -131,28 +138,22 @@ def overview(dataset: Dataset) -> Columns:
 def windows(budgets: Budgets) -> Columns:
     """The ``step_id`` and ``window_ns`` of the windows of every process and device in order."""
     step_id = np.concatenate([one.windows.step for one in budgets.reports])
-    return with_nulls({"step_id": step_id, "window_ns": budgets.windows.sum(axis=1)}, ["step_id"])
+    return with_nulls({"step_id": step_id, "window_ns": budgets.windows[1].sum(axis=1)}, ["step_id"])
 
 
 def of_kinds(budgets: Budgets) -> Columns:
     """The :func:`overview` of budgets."""
-    median_ns, every = median(budgets.windows), budgets.windows.sum(axis=0)
+    line, windows = budgets.windows
+    step_ns, every = steady(line, windows).means(line, windows)[-1], windows.sum(axis=0)
     used = np.flatnonzero(every)
     leading = np.fromiter((_leading(budgets.names, budgets.total[:, kind]) for kind in used), object, used.size)
     return {
         "kind": np.array(KINDS, object)[used],
-        "median_ns": median_ns[used],
-        "share": median_ns[used] / max(1, median_ns.sum()),
+        "step_ns": step_ns[used],
+        "share": step_ns[used] / max(1, step_ns.sum()),
         "total_share": every[used] / max(1, every.sum()),
         "leading": leading,
     }
-
-
-def median(windows: Ints) -> Ints:
-    """Of windows that last, given their time by kind, the median one; of two in the middle the shorter one."""
-    windows = windows[windows.sum(axis=1) > 0]
-    order = np.argsort(windows.sum(axis=1), kind="stable")
-    return windows[order[(order.size - 1) // 2]] if order.size else np.zeros(windows.shape[1], np.int64)
 
 
 def _leading(names: list[str], times: Ints) -> list[tuple[str, float]]:
@@ -162,9 +163,8 @@ def _leading(names: list[str], times: Ints) -> list[tuple[str, float]]:
 
 def by_window(dataset: Dataset) -> tuple[Rows, Ints]:
     """A number for the process and device of every window, and its time by kind, in the order of ``KINDS``."""
-    found = enumerate(found for _, found in each(dataset, None))
-    lines, times = zip(*((one.windows.line + (at << 32), one.by_kind()) for at, one in found), strict=True)
-    return np.concatenate(lines), np.concatenate(times)
+    found = (found for _, found in each(dataset, None))
+    return _joined([(one.windows.line, one.lines[0].size, one.by_kind()) for one in found])
 
 
 def step_lengths(dataset: Dataset) -> Iterator[tuple[Dataset, Ints, Ints]]:

@@ -92,7 +92,7 @@ class RankTimes(NamedTuple):
         return [self.modules[module] or None for module in most.tolist()], longer[np.arange(most.size), most]
 
     def held_up_ns(self) -> int:
-        """What the median step would save if slow ranks worked as long as the slowest of the others."""
+        """What steps would save, in the median, if slow ranks worked as long as the slowest of the others."""
         slow = self.since >= 0
         if not slow.any():
             return 0

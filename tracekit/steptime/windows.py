@@ -4,6 +4,10 @@ A window of a process and device ends with the last end of its step's own work t
 ended; a step whose work ends no later than that of an earlier one has none. The first begins with its step on the
 host, or with its first work if that is earlier; the last ends with its step on the host, if that is later than its
 work. Where no work of a process and device has a step, all of it is one window.
+
+How long *a step* takes, of which answers speak, is the mean of windows, so that what only every tenth step does has its
+share. The warm-up does not count: the first windows of a process and device, at most half of them, as long as each
+takes 1.5 times as long as all later ones there.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ import pyarrow as pa
 
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import grouped, maxima, minima
+from tracekit.arrays.groups import grouped, maxima, minima, sums
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 _UNKNOWN = np.iinfo(np.int64)
+#: How many times as long as all later windows one of the warm-up takes at the least.
+_WARM_UP = 1.5
 
 
 class Steps(NamedTuple):
@@ -70,3 +76,35 @@ def windows_of(line: Rows, step: Ints, start: Ints, end: Ints, steps: Steps) -> 
     last = np.append(line[1:] != line[:-1], True)[: line.size]
     start[1:] = np.where(last[:-1], start[1:], end[:-1])
     return Windows(line, step, lookup(steps.thread, place[own]), start, np.where(last, np.maximum(end, done[own]), end))
+
+
+class Steady(NamedTuple):
+    """The windows that count as steps, by line: how many come before them, and how many they are."""
+
+    skipped: Ints
+    number: Ints
+
+    def means(self, line: Rows, ns: Ints) -> Ints:
+        """The time of a step in columns that add up to it, of each line that has steps and, in the last row, of all.
+
+        Windows may be those after a change.
+        """
+        own = np.flatnonzero(ns.any(axis=1))
+        place = np.arange(own.size) - np.searchsorted(line[own], line[own])
+        own, rows = own[place >= self.skipped[line[own]]], np.flatnonzero(self.number)
+        totals = np.stack([sums(line[own], column, self.number.size)[rows] for column in ns[own].T], axis=1)
+        number = np.append(self.number[rows], max(1, self.number.sum()))
+        means: Ints = np.diff(np.cumsum([*totals, totals.sum(axis=0)], axis=1) // number[:, None], prepend=0)
+        return means
+
+
+def steady(line: Rows, ns: Ints) -> Steady:
+    """Which windows count, given those of every line in order and their time in columns."""
+    skipped, count = (np.zeros(int(line.max(initial=-1)) + 1, np.int64) for _ in range(2))
+    lasts = ns.sum(axis=1)
+    for number in np.unique(line).tolist():
+        own = lasts[(line == number) & (lasts > 0)]
+        later = np.maximum.accumulate(own[::-1])[::-1][1:]
+        skipped[number] = np.argmin(np.append((own[:-1] > _WARM_UP * later)[: own.size // 2], False))
+        count[number] = own.size - skipped[number]
+    return Steady(skipped, count)

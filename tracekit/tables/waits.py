@@ -20,7 +20,7 @@ SPEC = TableSpec(
         Column(
             "kind",
             CATEGORY,
-            "synchronize (*Synchronize), copy (a copy that is not Async), pageable_copy (an Async one with an end in "
+            "synchronize (*Synchronize), copy (a copy that is not Async), pageable_copy (any copy with an end in "
             "pageable memory of the host), allocation (cudaMalloc*, cudaHostAlloc), free (cudaFree*; those that end in "
             "Async do not block), module_loading (cuModuleLoad*, cuLibraryLoad*, and what the driver loads inside the "
             "call that first needs it, where recorded), or os_wait (a wait of the runtime of the operating system).",

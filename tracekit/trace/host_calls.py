@@ -30,7 +30,7 @@ _NAMES = {
     FREE: rf"{_API}(?:Mem)?Free(?!\w*Async)\w*",
     MODULE_LOADING: rf"{_API}(?:Module|Library)Load\w*",
 }
-_ASYNC_COPY = re.compile(rf"{_API}Memcpy\w*Async\w*")
+_ANY_COPY = re.compile(rf"{_API}Memcpy\w*")
 #: What a call waits for.
 _STREAM, _EVENT, _CONTEXT = range(3)
 _WAITS_FOR = {
@@ -111,7 +111,7 @@ def _launches_with_kind(evidence: Evidence) -> tuple[Rows, Ints]:
     kind = lookup(_codes(recording.call_names, _NAMES), calls.name)
     copied = evidence.launched.launch[np.flatnonzero(recording.work.pageable)]
     copied = np.unique(copied[copied >= 0])
-    named = np.array([*(_ASYNC_COPY.match(name) is not None for name in recording.call_names), False])
+    named = np.array([*(_ANY_COPY.match(name) is not None for name in recording.call_names), False])
     kind[copied[named[calls.name[copied]]]] = PAGEABLE_COPY
     # Operators of a CPU are launches, too, with ids of their own; and graph captures recorded apart are of another run.
     elsewhere = np.isin(calls.thread, np.array([*recording.attached_threads], np.int64))

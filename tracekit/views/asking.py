@@ -89,8 +89,8 @@ def overview(
 
 
 def _asked(analysis: Analysis, answer: Columns) -> tuple[str, ...]:
-    is_overview = "median_ns" in answer and analysis is budget
-    return ("kind", "median_ns", "share") if is_overview else analysis.ANSWER
+    is_overview = "step_ns" in answer and analysis is budget
+    return ("kind", "step_ns", "share") if is_overview else analysis.ANSWER
 
 
 def columns_to_show(analysis: Analysis, answer: Columns, by: str | None) -> list[str]:

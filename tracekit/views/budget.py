@@ -65,17 +65,17 @@ def overview(dataset: Dataset, by: str | None = None) -> Columns:
 
 
 def window(dataset: Dataset) -> str:
-    """What a budget, a prediction and a finding are about: the median step, or the recording if it has none."""
-    return "median step" if dataset.manifest["rows"]["steps"] else "recording"
+    """What a budget, a prediction and a finding are about: a step, or the recording if it has none."""
+    return "step" if dataset.manifest["rows"]["steps"] else "recording"
 
 
 def length(what: str) -> str:
     """What a budget of such a window divides: not the step on the host, which has another length."""
-    return f"Wall clock of the {what}" if what == "recording" else "Wall clock per step (median)"
+    return f"Wall clock of the {what}" if what == "recording" else "Wall clock per step (mean)"
 
 
 def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | None:
-    """The budget of the median step, or of the recording if it has none; None if no device did anything.
+    """The budget of a step, or of the recording if it has none; None if no device did anything.
 
     Args:
         dataset: The dataset.
@@ -85,7 +85,7 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
     rows = records(answer)
     if not rows:
         return None
-    whole = max(round(row["median_ns"] / row["share"]) if row["share"] else 0 for row in rows)
+    whole = max(round(row["step_ns"] / row["share"]) if row["share"] else 0 for row in rows)
     what = window(dataset)
     parts: list[RenderableType] = [
         Text(f"{length(what)}, {duration(whole)}", style="bold"),
@@ -113,7 +113,7 @@ def _table(rows: list[dict[str, Any]], what: str, width: int, lines: list[str]) 
     columns = {
         _LETTER: [_STYLES[row["kind"]][1] for row in rows],
         "kind": [row["kind"].replace("_", " ") for row in rows],
-        what: [duration(row["median_ns"]) for row in rows],
+        what: [duration(row["step_ns"]) for row in rows],
         "share": [percent(row["share"]) for row in rows],
         "of all": [percent(row["total_share"]) for row in rows],
         _LED_BY: [" " * _SHORTEST],

@@ -49,7 +49,7 @@ def _paragraph(row: dict[str, Any], what: str) -> RenderableType:
 
 
 def lines(rows: list[dict[str, Any]], what: str, command: str, width: int) -> list[Text]:
-    """Notes and ``Findings (the most each saves of the median step): host_wait …``, with the command if that fits."""
+    """Notes and ``Findings (the most each saves of the step): host_wait …``, with the command if that fits."""
     title = f"Findings (the most each saves of the {what}): "
     names = [
         f"{row['family']} {plain(row['module'] or '(outside)')} {percent(row['saving_share'])}"

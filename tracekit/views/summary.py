@@ -35,7 +35,7 @@ _WITHOUT_CLOCKS = "waiting for other ranks counts as communication here; traceki
 _MOST_LINES = 14
 _MOST_PROCESSES = 64
 _LEAST_NAME = 8
-#: Kinds of a budget with less of the median step, and of all of it, are left out.
+#: Kinds of a budget with less of a step, and of all of it, are left out.
 _LEAST_SHARE = 0.01
 _WIDTH = 80
 #: Causes whose advice is given elsewhere: the lacks of a report name graphs traced as a whole, and a report without

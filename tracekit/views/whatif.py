@@ -1,4 +1,4 @@
-"""A prediction in the terminal and as JSON: the median step and its budget, before and after changes."""
+"""A prediction in the terminal and as JSON: a step and its budget, before and after changes."""
 
 from __future__ import annotations
 

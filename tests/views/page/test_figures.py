@@ -97,7 +97,7 @@ def check_histogram(row: dict[str, Any], times: pd.Series) -> None:
 
 
 def check_budget(data: dict[str, Any]) -> None:
-    assert data["whole_ns"] == sum(row["median_ns"] for row in data["rows"])
+    assert data["whole_ns"] == sum(row["step_ns"] for row in data["rows"])
     for name in ("share", "total_share"):
         assert sum(row[name] for row in data["rows"]) == pytest.approx(1 if data["rows"] else 0)
 

@@ -47,7 +47,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 #: What is said beside findings: of the recorder, before them, and of idle time that none of them explains, after them.
 RECORDER, UNEXPLAINED = NOTES = ("recorder", "unexplained")
-#: Findings that would save a smaller share of the median step are not listed.
+#: Findings that would save a smaller share of a step are not listed.
 _LEAST_SHARE = 0.01
 #: By which share of a saving the model may err, as delays of single launches vary: the bound is so much larger.
 _ERROR = 0.03
@@ -85,7 +85,7 @@ _TYPES = {"rank": np.int64, "saving_ns": np.int64, "saving_share": np.float64}
 
 
 def findings(dataset: Dataset) -> list[Finding]:
-    """How much of the median step can be saved, the most first, with notes of what it is worth and what is left."""
+    """How much of a step can be saved, the most first, with notes of what it is worth and what is left."""
     if dataset.root is not None:
         raise UsageError("findings are of whole devices; ask the whole dataset, without --path")
     sample = sampled(dataset)
@@ -98,10 +98,11 @@ def findings(dataset: Dataset) -> list[Finding]:
         saving = candidate.saves_ns
         if saving is None:
             saving = steps.model.saved_ns(candidate.edit, fastest=candidate.fastest)
-        most = min(candidate.most_ns, steps.idle_ns) if family.mends_host else candidate.most_ns
-        if min(saving, most) >= least:
-            found.append(_Saving(min(round((1 + _ERROR) * saving), int(most), steps.step_ns), family, candidate))
-    found = sorted(_without_doubles(steps, found), key=lambda one: -one.ns)
+        known, most = min(saving, candidate.most_ns), steps.idle_ns if family.mends_host else steps.step_ns
+        if min(known, most) >= least:
+            found.append(_Saving(min(round((1 + _ERROR) * known), most), family, candidate))
+    # What saves the same, as the device then always works, stands by how much time goes.
+    found = sorted(_without_doubles(steps, found), key=lambda one: (-one.ns, -one.candidate.most_ns))
     rows = [
         Finding(family.name, of.module, rank, ns, ns / steps.step_ns, of.evidence, of.advice)
         for rank, (ns, family, of) in enumerate(found, 1)
@@ -143,8 +144,8 @@ def _unexplained(steps: StepRows, found: list[_Saving]) -> list[Finding]:
     if 2 * explained >= steps.idle_ns:
         return []
     rows, kinds = budget.of_kinds(steps.budgets), []
-    for row in np.argsort(-rows["median_ns"], kind="stable").tolist():
-        kind, share = rows["kind"][row], rows["median_ns"][row] / steps.idle_ns
+    for row in np.argsort(-rows["step_ns"], kind="stable").tolist():
+        kind, share = rows["kind"][row], rows["step_ns"][row] / steps.idle_ns
         if kind not in WORKS and share >= _LEAST_KIND:
             where = ", ".join(f"{name} {part:.0%}" for name, part in rows["leading"][row][:2])
             kinds.append(f"{kind.replace('_', ' ')} {share:.0%} ({where})")

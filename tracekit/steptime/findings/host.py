@@ -125,7 +125,8 @@ def _graph(steps: StepRows, module: str | None, rows: Rows, text: str) -> Candid
         chosen[row : int(steps.modules.end[row])] = True
     events = np.flatnonzero(steps.model.changing().calls_of(chosen))
     events = events[steps.counted(events)]
-    most = steps.per_step(int((steps.events.end - steps.events.start)[events].sum() + steps.code[events].sum()))
+    lasts = steps.events.end - steps.events.start + steps.code - code_in(steps.model.changing(), steps.phases)
+    most = steps.per_step(int(lasts[events].sum()))
     kernels = steps.work.kernel[steps.launched[events[steps.launched[events] >= 0]]]
     evidence = steps.evidence("kernels", kernels, "launches", rows)
     return Candidate(module, most, partial(_as_graph, chosen, steps.phases), evidence, text, rows=tuple(rows.tolist()))

@@ -26,7 +26,7 @@ from tracekit.steptime.own_times import RANK_TIMES, RankTimes, times_of
 from tracekit.steptime.whatif import StepModel
 from tracekit.steptime.whatif.edits import Edit, Removal, Stretches
 from tracekit.steptime.whatif.recorded import Recorded
-from tracekit.steptime.windows import thread_keys, windows_of
+from tracekit.steptime.windows import thread_keys
 
 #: How many rows evidence names.
 _MOST_IDS = 10
@@ -44,7 +44,7 @@ class Candidate:
 
     Attributes:
         module: Path of the module, of layers that are alike as a pattern; None outside modules.
-        most_ns: The most that a median step can save: what is cheap to compute and never too little.
+        most_ns: The most that a step can save: what is cheap to compute and never too little.
         edit: Mends it in the model.
         evidence: ``table``, the first ``ids`` of its rows, their ``count``, and the ``command`` that shows more.
         advice: What to do, in two sentences.
@@ -103,8 +103,8 @@ class StepRows:
         dataset: The dataset; ``modules``, its hierarchy; ``budgets``, where its time went.
         patterns: Of every module its path with ``*`` for the numbers of layers; the last one, None, is for no module.
         model: The model of its steps.
-        steps: How many windows that last the process and device with the most of them has.
-        step_ns: The median step; ``idle_ns`` the part of it in which the device is idle.
+        steps: How many the process and device with the most of them has.
+        step_ns: How long a step takes; ``idle_ns`` the part of it in which the device is idle.
         events: Calls of CUDA by thread and start.
         work: Device work by start.
         calls: Calls of modules.
@@ -127,9 +127,7 @@ class StepRows:
         self.patterns: list[str | None] = [*patterns(self.modules), None]
         changing = self.model.changing()
         self.events, self.work, self.calls = changing.found.events, changing.found.work, changing.calls
-        steps = changing.found.steps
-        windows = windows_of(self.work.line, self.work.step, self.work.start, self.work.end, steps)
-        self.steps = int(np.bincount(windows.line[windows.end > windows.start]).max(initial=0))
+        self.steps = int(self.model.steady.number.max(initial=0))
         self.idle_ns = sum(ns for kind, ns in self.model.before.items() if kind not in WORKS)
         self.step_ns = sum(self.model.before.values())
         self.previous = changing.tasks.previous
@@ -216,11 +214,8 @@ class StepRows:
         return np.asarray((self.event_step[events] >= 0) | every)
 
     def per_step(self, ns: int) -> float:
-        """The most that the median step has of a time that all steps have together.
-
-        No more than half of all values can be larger than twice their mean.
-        """
-        return 2 * ns / max(1, self.steps)
+        """The most that a step has of a time that all steps have together."""
+        return ns / max(1, self.steps)
 
     def by_pattern(self, module: Rows) -> Iterator[tuple[str | None, Rows]]:
         """Rows by alike modules, which have one class and patterns that differ in their numbers alone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, tas
 from tracekit.steptime.whatif.recorded import joined, recorded
 from tracekit.steptime.whatif.replay import played
 from tracekit.steptime.whatif.shifted import Moved, Report, Shifted
-from tracekit.steptime.windows import thread_keys, windows_of
+from tracekit.steptime.windows import steady, thread_keys, windows_of
 
 __all__ = ["Changes", "Prediction", "StepModel", "predict"]
 
@@ -39,7 +39,7 @@ _TELLING = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The median window of a step on a device before and after changes, and its budget.
+    """How long a step takes (see :mod:`tracekit.steptime.windows`) before and after changes, and its budget.
 
     Attributes:
         step_before_ns: As measured.
@@ -63,14 +63,17 @@ class Prediction:
 class StepModel:
     """The model of a dataset's steps: made once, asked often."""
 
-    def __init__(self, dataset: Dataset, windows: Ints | None = None) -> None:
+    def __init__(self, dataset: Dataset, windows: tuple[Rows, Ints] | None = None) -> None:
         """Makes the model; ``windows`` are those of its :class:`~tracekit.steptime.budget.Budgets`, if known.
 
         Raises:
             UsageError: If the dataset is a subtree, or of a run without a GPU.
         """
         self._dataset, self._modules = dataset, hierarchy(dataset)
-        self._before = _by_kind(budget.median(budget.by_window(dataset)[1] if windows is None else windows))
+        windows = budget.by_window(dataset) if windows is None else windows
+        #: Which windows count.
+        self.steady = steady(*windows)
+        self._before = _by_kind(self.steady.means(*windows)[-1])
         if not self._before:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
         #: Every report with its clock.
@@ -124,7 +127,7 @@ class StepModel:
 
     @property
     def before(self) -> dict[str, int]:
-        """The median step by kind of its budget."""
+        """A step by kind of its budget."""
         return {row["kind"]: row["ns"] for row in self._before}
 
     @property
@@ -137,7 +140,7 @@ class StepModel:
         return Changing(self._found, model or self._tasks[0], self._modules, self._spans, extreme=extreme)
 
     def saved_ns(self, edit: Callable[[Changing], None], *, fastest: bool = False) -> int:
-        """How much shorter the median step is after a change; and if all ranks are like the one then fastest."""
+        """How much shorter a step is after a change; and if all ranks are like the one then fastest."""
         changing = self.changing()
         lasted = changing.tasks.lasts
         edit(changing)
@@ -166,7 +169,7 @@ class StepModel:
         return self.step_ns(changes, alone, waits=np.rint(waits * ratio).astype(np.int64))
 
     def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
-        """The median window of some work."""
+        """How long a step of some work takes."""
         times, work, events = played(model), self._found.work, self._found.events
         # Windows are told on the clocks of their reports.
         start, end = (
@@ -175,8 +178,9 @@ class StepModel:
         )
         steps = self._found.steps_moved(times.event_start - events.start, times.event_end - events.end)
         windows = windows_of(work.line[rows], work.step[rows], start[rows], end[rows], steps)
-        lengths = _Windows(windows.line, (windows.end - windows.start)[:, None])
-        return int(budget.median((lengths.fastest() if fastest else lengths).ns).sum())
+        lengths = windows.line, (windows.end - windows.start)[:, None]
+        means = self.steady.means(*lengths)
+        return int(means[:-1].min() if fastest else means[-1, 0])
 
     def _budget(self, model: Tasks, changes: Changes) -> list[dict[str, Any]]:
         times = played(model)
@@ -190,10 +194,11 @@ class StepModel:
             parts.append((part, Moved(by, np.where(event >= 0, event - events, -1))))
             events, rows = events + calls, rows + work
         waited = {budget.WAITED: self._waited(times, changes)}
-        windows = _Windows(*budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited))))
-        if changes.like_fastest_rank:
-            windows = windows.least() if self._unproven.any() else windows.fastest()
-        return _by_kind(budget.median(windows.ns))
+        windows = budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited)))
+        lines, every = np.split(self.steady.means(*windows), [-1])
+        if not changes.like_fastest_rank:
+            return _by_kind(every[0])
+        return _by_kind(_like_fastest(lines) if self._unproven.any() else lines[lines.sum(axis=1).argmin()])
 
     def _waited(self, times: Times, changes: Changes) -> tuple[Ints, Ints]:
         """The kernels of collectives whose ranks are known, and how long each then waits for the last one."""
@@ -221,31 +226,19 @@ def _spans(parts: Sequence[Report], clocks: Sequence[Clock], modules: Hierarchy)
     return Spans(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
 
-class _Windows(NamedTuple):
-    """The process and device of windows, and their time by kind, a row each."""
+def _like_fastest(lines: Ints) -> Ints:
+    """A step of the process and device that works the least, with the collectives of the one that waits least.
 
-    line: Rows
-    ns: Ints
-
-    def fastest(self) -> _Windows:
-        """Those of the process and device whose median is the shortest."""
-        parts = [_Windows(self.line[own], self.ns[own]) for own in map(self.line.__eq__, np.unique(self.line))]
-        return min(parts, key=lambda part: int(budget.median(part.ns).sum()), default=self)
-
-    def least(self) -> _Windows:
-        """The window of the process and device that works the least, with the collectives of the one that waits least.
-
-        So it is if all are like the fastest, without knowing who waits for whom.
-        """
-        middles = np.stack([budget.median(self.ns[self.line == line]) for line in np.unique(self.line)])
-        meets = [budget.KINDS.index(kind) for kind in _MEETS]
-        waiting = middles[:, meets].sum(axis=1)
-        one = middles[(middles.sum(axis=1) - waiting).argmin()].copy()
-        one[meets] = middles[waiting.argmin(), meets]
-        return _Windows(np.zeros(1, np.int64), one[None])
+    So it is if all are like the fastest, without knowing who waits for whom.
+    """
+    meets = [budget.KINDS.index(kind) for kind in _MEETS]
+    waiting = lines[:, meets].sum(axis=1)
+    one: Ints = lines[(lines.sum(axis=1) - waiting).argmin()].copy()
+    one[meets] = lines[waiting.argmin(), meets]
+    return one
 
 
-def _by_kind(middle: Ints) -> list[dict[str, Any]]:
-    total = max(1, int(middle.sum()))
-    pairs = zip(budget.KINDS, middle.tolist(), strict=True)
+def _by_kind(step: Ints) -> list[dict[str, Any]]:
+    total = max(1, int(step.sum()))
+    pairs = zip(budget.KINDS, step.tolist(), strict=True)
     return [{"kind": kind, "ns": ns, "share": ns / total} for kind, ns in pairs if ns]

@@ -98,16 +98,16 @@ def _unknown(dataset: Dataset) -> dict[str, Any]:
 
 
 def budget(dataset: Dataset, budgets: Budgets | None) -> dict[str, Any]:
-    """The budget of the median step by kind, without rows where it is not known, as of subtrees."""
+    """The budget of a step by kind, without rows where it is not known, as of subtrees."""
     rows = [] if budgets is None else records(of_kinds(budgets))
     for row in rows:
         row |= {"place": KINDS.index(row["kind"]), "leading": [[clipped(name), of] for name, of in row["leading"]]}
-    data = {"rows": rows, "whole_ns": sum(row["median_ns"] for row in rows), "of": budget_view.window(dataset)}
+    data = {"rows": rows, "whole_ns": sum(row["step_ns"] for row in rows), "of": budget_view.window(dataset)}
     return data | {"length": budget_view.length(data["of"])}
 
 
 def first_findings(dataset: Dataset) -> list[dict[str, Any]]:
-    """The first findings: how much of the median step can be saved, and how."""
+    """The first findings: how much of a step can be saved, and how."""
     return [
         {name: row[name] for name in ("family", "saving_ns", "saving_share")}
         | {"module": clipped(row["module"] or "(outside)"), "advice": clipped(row["advice"], limits.TEXT)}

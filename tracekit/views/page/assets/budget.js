@@ -1,4 +1,4 @@
-// Where the wall clock of the median step went: one bar, and a line for each kind with the modules that lead it.
+// Where the wall clock of a step went: one bar, and a line for each kind with the modules that lead it.
 
 function kindTone({ place }) {
   return place < TONES ? `tone-${place}` : "tone-unknown";
@@ -9,8 +9,8 @@ function kindName(row) {
 }
 
 function budgetBar(rows) {
-  const parts = rows.filter((row) => row.median_ns).map((row) =>
-    styled(el("span", { class: kindTone(row), title: `${kindName(row)} ${percent(row.share)}` }), { "flex-grow": row.median_ns }));
+  const parts = rows.filter((row) => row.step_ns).map((row) =>
+    styled(el("span", { class: kindTone(row), title: `${kindName(row)} ${percent(row.share)}` }), { "flex-grow": row.step_ns }));
   const label = rows.map((row) => `${kindName(row)} ${percent(row.share)}`).join(", ");
   return el("div", { class: "stack", role: "img", "aria-label": label }, ...parts);
 }
@@ -18,7 +18,7 @@ function budgetBar(rows) {
 function budgetTable(rows, of) {
   const leading = (row) => row.leading.map(([name, share]) => `${name} ${percent(share)}`).join(", ");
   const lines = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, swatch(kindTone(row)), ` ${kindName(row)}`),
-    el("td", {}, duration(row.median_ns)), el("td", {}, percent(row.share)), el("td", {}, percent(row.total_share)),
+    el("td", {}, duration(row.step_ns)), el("td", {}, percent(row.share)), el("td", {}, percent(row.total_share)),
     el("td", { class: "path" }, leading(row))));
   const headings = ["kind", of, "share", "of all", "led by"].map((text) => el("th", { scope: "col" }, text));
   return el("table", { class: "budget" }, el("thead", {}, el("tr", {}, ...headings)), el("tbody", {}, ...lines));
@@ -31,7 +31,7 @@ function addBothBudgets(before, after) {
     el("p", { class: "muted" }, `${name}, ${budget.length}: ${duration(budget.whole_ns)}${at && before.whole_ns ? ` (${signed(budget.whole_ns / before.whole_ns - 1, percent)})` : ""}`), styled(budgetBar(budget.rows), { width: `${(budget.whole_ns / longest) * 100}%` })));
   const rows = new Map();
   for (const [side, budget] of [["before_ns", before], ["after_ns", after]]) {
-    for (const row of budget.rows) rows.set(row.kind, { ...row, before_ns: 0, after_ns: 0, ...rows.get(row.kind), [side]: row.median_ns });
+    for (const row of budget.rows) rows.set(row.kind, { ...row, before_ns: 0, after_ns: 0, ...rows.get(row.kind), [side]: row.step_ns });
   }
   const ordered = [...rows.values()].sort((left, right) => left.place - right.place).map((row) => ({ ...row, change_ns: row.after_ns - row.before_ns }));
   section("budget", ...bars, plainTable("The budgets before and after, by kind", [

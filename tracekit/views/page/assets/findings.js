@@ -1,4 +1,4 @@
-// The findings that would save most of the median step, or of the recording, with what to do.
+// The findings that would save most of a step, or of the recording, with what to do.
 
 function addFindings() {
   const rows = DATA.findings;
