@@ -81,6 +81,27 @@ PROGRAMS = {
     for _ in range(2): net(x)
     return net
 """,
+    "methods call parts": """
+    class Vae(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.post = Net(), nn.Linear(4, 4)
+        def decode(self, x):
+            return [self.post(self.net(one)) for one in (x, x)]
+    vae = Vae()
+    for _ in range(3): vae.decode(x)
+    return vae
+""",
+    "a method of a whole calls that of a part": """
+    net = Net()
+    net.encode = lambda x: net.enc(x)
+    class Clip(Around):
+        def embed(self, x):
+            return self.base.encode(x)
+    clip = Clip(net)
+    clip.embed(x), clip(x), clip.embed(x)
+    return clip
+""",
     "a cached embedding": """
     net = Net()
     cached = net.enc(x)

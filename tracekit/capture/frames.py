@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from inspect import CO_OPTIMIZED
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
@@ -66,19 +67,28 @@ def running_steps(optimizer: Optimizer) -> int:
     return sum(frame.f_code.co_name == "wrapper" and frame.f_locals.get("self") is optimizer for frame in hooked)
 
 
-def generating_model(module: nn.Module) -> nn.Module:
-    """The model that generates with this module as its part, as an encoder's; else the module itself.
+def whole_model(module: nn.Module) -> nn.Module:
+    """The outermost model of which a method runs that calls this module as a part, such as ``decode``; else the module.
 
-    No hook sees that the model will be called. A ``generate`` that is written apart from the model's ``forward``, as
-    that of transformers, can only call it.
+    No hook sees methods other than ``forward``.
     """
+    whole = module
     for frame in _callers():
-        model = frame.f_locals.get("self") if frame.f_code.co_name == "generate" else None
-        if isinstance(model, nn.Module) and model is not module:
-            forward = getattr(type(model).forward, "__code__", None)
-            if forward is not None and forward.co_filename != frame.f_code.co_filename:
-                return model if any(part is module for part in model.modules()) else module
-    return module
+        model = _owner_of_method(frame)
+        if isinstance(model, nn.Module) and model is not whole and any(part is whole for part in model.modules()):
+            whole = model
+    return whole
+
+
+def _owner_of_method(frame: FrameType) -> object:
+    code = frame.f_code
+    if code.co_varnames[:1] != ("self",) or code.co_name == "__init__" or not code.co_flags & CO_OPTIMIZED:
+        return None
+    names = frame.f_locals
+    owner = names.get("self")
+    if isinstance(names, dict):  # a copy, before Python 3.13, that would hold tensors until the function returns
+        names.clear()
+    return owner
 
 
 class FailedCall(NamedTuple):

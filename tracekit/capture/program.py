@@ -20,7 +20,7 @@ from torch import nn
 
 from tracekit.capture.attach import marks_on, watched_calls
 from tracekit.capture.emit import default_emitter, nothing, quiet_emitter
-from tracekit.capture.frames import generating_model, never_compiled
+from tracekit.capture.frames import never_compiled, whole_model
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers, listeners
 from tracekit.capture.marks import in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
@@ -228,7 +228,7 @@ class RootMarkers:
     def _mark(self, module: nn.Module) -> None:
         with self._marking:  # several threads may call a new model at the same time
             if module not in self._known:
-                root = generating_model(module)
+                root = whole_model(module)
                 self._known.update(root.modules())
                 self._handles.append(self._put_on(root, self._name(root)))
                 self._look_for(root)

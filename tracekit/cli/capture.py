@@ -313,7 +313,7 @@ def _step_times(figures: dict[str, int]) -> str:
 def _modules(figures: dict[str, int]) -> str:
     text = f"{figures['modules_marked']:,} called"
     if containers := figures.get("modules_containers"):
-        text += f", {containers:,} containers"
+        text += f", {containers:,} container{'s' * (containers > 1)}"
     if figures.get("processes", 0) > 1:
         text += ", counted in each process"
     unmarked = _unmarked(figures)
