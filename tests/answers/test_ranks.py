@@ -1,10 +1,12 @@
 """Which rank is slow, against simulated jobs in which that is known, and which are run again without it."""
 
+from io import StringIO
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tests.joined import joined_here
 from tests.simulator import timelines
@@ -123,7 +125,12 @@ def test_the_summary_of_many_reports_names_the_slow_rank_and_aligns_no_clocks(
     expected = [one for one in findings.findings(dataset) if one.family == "straggler"]
     monkeypatch.setattr(summary, "_MOST_ALIGNED", RANKS - 1)
     monkeypatch.setattr(budget, "ranks_of", None)
-    found = summary.as_json(load(dataset.folder))["findings"]
+    answer = summary.as_json(load(dataset.folder))
+    found = answer["findings"]
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(summary.as_text(load(dataset.folder), 200))
+    assert answer["findings_of"] == "rank 5"
+    assert "of the median step of rank 5)" in console.export_text()
     assert [(one["module"], one["saving_ns"], one["advice"]) for one in found if one["family"] == "straggler"] == [
         (one.module, one.saving_ns, one.advice) for one in expected
     ]

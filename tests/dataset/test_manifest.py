@@ -237,6 +237,17 @@ def test_a_bad_file_in_the_middle_is_named_with_what_is_wrong_and_what_to_do(
     assert line.rstrip().endswith("); parse the reports again")
 
 
+def test_rows_before_a_bad_file_are_whole_lines_of_a_list_that_does_not_end(three: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run.tracekit"
+    shutil.copytree(three, folder)
+    damage(folder / "kernels.parquet" / "report=rank2" / "part-0.parquet", "overwritten")
+    whole, cut = (command("show", "budget", place, "--json") for place in (three, folder))
+    refusal(cut._replace(out=""), folder)
+    lines = cut.out.splitlines(keepends=True)
+    assert len(json.loads(whole.out)) > len(lines) > 1
+    assert lines == whole.out.splitlines(keepends=True)[: len(lines)]
+
+
 def test_the_coverage_of_two_parts_has_shares_of_time_or_of_counts_and_counts_once_what_each_says() -> None:
     rows = [
         *(_counted(what, 3, 60) for what in ("kernels", "compiled graph 1")),

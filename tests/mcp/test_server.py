@@ -173,6 +173,7 @@ def test_tables_are_described(call: Call) -> None:
         ("parse", {"reports": ["**/**/run.sqlite"]}, "has ** twice"),
         ("parse", {"reports": ["absent*"]}, "matches nothing"),
         ("parse", {"reports": []}, "which reports?"),
+        ("diff", {"before": [], "after": "run.tracekit"}, "which datasets before?"),
         ("schema", {"table": "kernel"}, "did you mean kernels?"),
     ],
 )

@@ -515,6 +515,7 @@ def test_a_pattern_is_a_path_part_by_part(pattern: str, paths: set[str] | None, 
         ({"scale": (("*", -1.0),)}, "-1.0 is no factor"),
         ({"host_scale": (("*", float("nan")),)}, "nan is no factor"),
         ({"interconnect": 0.0}, "0.0 is no factor"),
+        ({"scale": (("*", 1e300),)}, r"1e\+300 is no factor"),
     ],
 )
 def test_a_change_that_makes_no_sense_is_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:

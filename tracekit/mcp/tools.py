@@ -103,7 +103,8 @@ class Tools:
         part = opened if path is None else opened.subtree(path)
         choice = answers.Choice(depth, min_share, sort, max(0, top), columns)
         answer, rows = asking.overview(part, analysis, choice, by, options)
-        shown = choice._replace(columns=columns or _present(asking.columns_to_show(analysis, rows, by), rows))
+        present = [name for name in asking.columns_to_show(analysis, rows, by) if name in rows]
+        shown = choice._replace(columns=columns or present)
         picked = answers.picked(question, rows, shown)
         content: Answer = {"rows": records(picked), "rows_in_all": answers.rows_of(answer)}
         content["other_columns"] = [name for name in rows if name not in picked]
@@ -135,6 +136,8 @@ class Tools:
             ignore_shapes: Compare calls whatever the shapes of their inputs.
         """
         named = [*([before] if isinstance(before, str) else before), after]
+        if len(named) == 1:
+            raise UsageError("which datasets before? the tool files lists them")
         (*baselines, new), places = zip(*map(self._load, named), strict=True)
         options = Options(strip_root=strip_root, shapes=not ignore_shapes)
         found = part_of(compare_with_several(baselines, new, options), path, min_share)
@@ -218,10 +221,6 @@ class Tools:
 
 def _given(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - of any kind
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _present(names: list[str], answer: Mapping[str, object]) -> list[str]:
-    return [name for name in names if name in answer]
 
 
 def _factors(factors: Mapping[str, float] | None) -> list[str]:

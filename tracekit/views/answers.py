@@ -170,14 +170,17 @@ def picked(name: str, answer: Columns, choice: Choice) -> Columns:
 
 
 def as_json(parts: Iterable[Columns]) -> Iterator[str]:
-    """A list of the rows of answers, one a line, so that no text is as long as all of them; missing values are null."""
-    before = "[\n"
+    """A list of the rows of answers, one a line, so that no text is as long as all of them; missing values are null.
+
+    If an answer fails, what was yielded are whole lines of a list that does not end.
+    """
+    line, after = "[", "\n"
     for part in parts:
         for first in range(0, rows_of(part), _AT_ONCE):
             for row in records(selected(part, slice(first, first + _AT_ONCE))):
-                yield before + printed_json(row)
-                before = ",\n"
-    yield "[]\n" if before == "[\n" else "\n]\n"
+                yield line + after
+                line, after = printed_json(row), ",\n"
+    yield f"{line}]\n" if line == "[" else f"{line}\n]\n"
 
 
 def as_csv(answer: Columns) -> str:

@@ -63,6 +63,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
     """The summary as plain data, for other programs."""
     modules, manifest = modules_by_time.totals(dataset, _MOST_MODULES), dataset.manifest
     by_process, budgets = records(work_by_process.columns(dataset)), _budgets(dataset)
+    rank, first = _findings(dataset, budgets)
     single = ("source", "devices", "processes", "ranks", "missing")
     several = ("reports", "left_out")
     return {
@@ -75,7 +76,8 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         "by_process": by_process,
         "steps": steps_by_kind(dataset),
         "budget": records(budget.of_kinds(budgets)) if budgets else [],
-        "findings": _findings(dataset, budgets)[1],
+        "findings_of": rank,
+        "findings": first,
         "modules": records(modules),
     }
 
@@ -97,7 +99,8 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
         parts += [Text(title, style="bold"), _bullets(sentences), Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
     command = f"tracekit show findings {shlex.quote(plain(str(dataset.folder)))}"
-    of, first = _findings(dataset, budgets)
+    rank, first = _findings(dataset, budgets)
+    of = "" if rank is None else f" of {rank}"
     parts += findings.lines(first, f"{budget_view.window(dataset)}{of}", command, width)
     return Group(*parts)
 
@@ -107,13 +110,11 @@ def _budgets(dataset: Dataset) -> Budgets | None:
     return budget.summed(dataset, waits=len(dataset.reports) <= _MOST_ALIGNED) if "waits" in dataset.tables else None
 
 
-def _findings(dataset: Dataset, budgets: Budgets | None) -> tuple[str, list[dict[str, Any]]]:
+def _findings(dataset: Dataset, budgets: Budgets | None) -> tuple[str | None, list[dict[str, Any]]]:
     """The first findings, and whose they are: of many reports, those of the rank that works longest in a step."""
-    if not budgets or len(dataset.reports) <= _MOST_ALIGNED:
-        return "", findings.first(dataset)
-    times = times_of(budgets)
-    name, part = longest(dataset, times) if times.who else ("", dataset)
-    return f" of {name}", findings.first(part)
+    times = times_of(budgets) if budgets and len(dataset.reports) > _MOST_ALIGNED else None
+    name, part = longest(dataset, times) if times and times.who else (None, dataset)
+    return name, findings.first(part)
 
 
 def _budget(dataset: Dataset, budgets: Budgets, width: int) -> RenderableType | None:
@@ -338,8 +339,7 @@ def advice(dataset: Dataset) -> list[str]:
 
 def _serves(dataset: Dataset) -> bool:
     """Whether all steps are those of an engine that serves a model."""
-    tables = (part.table("steps", ["kind"]) for part in dataset.by_report())
-    kinds = {kind for table in tables for kind in table.column("kind").to_pylist()}
+    kinds = {step["kind"] for step in steps_by_kind(dataset)}
     return bool(kinds) and kinds <= {"prefill", "decode", "mixed"}
 
 

@@ -122,14 +122,8 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: Colu
     width_left = max(_room(columns, width), 1)
     table.add_column(words.node, overflow="ellipsis", no_wrap=True, width=min(longest, width_left))
     for column in columns:
-        is_bar = column.heading == _BAR
-        table.add_column(
-            column.heading,
-            justify="left" if is_bar else "right",
-            style="cyan" if is_bar else None,
-            no_wrap=True,
-            min_width=_BAR_CELLS if is_bar else None,
-        )
+        bar: dict[str, Any] = {"style": "cyan", "min_width": _BAR_CELLS}
+        table.add_column(column.heading, no_wrap=True, **(bar if column.heading == _BAR else {"justify": "right"}))
     for cells in zip(names, *(column.cells for column in columns), strict=True):
         table.add_row(*cells)
     return table
@@ -138,13 +132,9 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: Colu
 def _on_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     whole = sum(row["subtree_host_ns"] for row in rows if not row["depth"])
     return [
-        {
-            **row,
-            "self_ns": row["host_ns"],
-            "subtree_ns": row["subtree_host_ns"],
-            "median_ns": None,
-            "share": row["subtree_host_ns"] / whole if whole else 0.0,
-        }
+        row
+        | {"self_ns": row["host_ns"], "subtree_ns": row["subtree_host_ns"], "median_ns": None}
+        | {"share": row["subtree_host_ns"] / whole if whole else 0.0}
         for row in rows
     ]
 

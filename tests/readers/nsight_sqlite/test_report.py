@@ -154,9 +154,12 @@ def test_a_report_with_half_of_a_change_is_refused_until_sqlite_has_taken_it_bac
         for end in ("", "-journal"):
             shutil.copy(f"{path}{end}", f"{half}{end}")
         connection.rollback()
+    link = tmp_path / "link.sqlite"
+    link.symlink_to(half)
     before = state(tmp_path)
-    line = refusal(command("parse", half), half)
-    assert "holds half of a change, and half.sqlite-journal next to it how to take that back" in line
+    for named in (link, half):
+        line = refusal(command("parse", named), named)
+        assert "holds half of a change, and half.sqlite-journal next to it how to take that back" in line
     assert state(tmp_path) == before
     advice = shlex.split(line.rpartition("run: ")[2])
     with sqlite3.connect(advice[1]) as connection:

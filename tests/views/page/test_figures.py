@@ -418,6 +418,26 @@ def test_a_step_of_all_ranks_is_drawn_on_one_clock_with_its_collectives_tied(tmp
     assert max(max(times) - min(times) for times in ends.values()) < 20_000
 
 
+def test_of_ranks_the_slowest_the_middle_one_and_the_fastest_are_drawn_first_and_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = simulated(Job(seed=1, ranks=4, steps=12, slow={2: 300_000}))
+    dataset = joined_here(reports(run, tmp_path), tmp_path / "run.tracekit")
+    monkeypatch.setattr(limits, "PIECES_OF_OTHERS", 40)
+    data = shown(dataset)
+    check_timeline(data, Tables(dataset))
+    ranks = [row["report"] for row in data["ranks"]["rows"]]
+    telling = ["rank2", ranks[2], ranks[3]]
+    drawn = data["timeline"]["drawn"][1:]
+    for step in (True, False):
+        assert [one["report"] for one in drawn if bool(one["step"]) == step][:3] == telling
+    for one in drawn:
+        if one["step"] is None:
+            assert (len(one["pieces"]["ns"]) == one["work"]) == (one["report"] in telling)
+    others = [one for one in drawn if one["report"] not in telling]
+    assert sum(len(one["pieces"]["ns"]) for one in others) <= 40 + sum(len(one["streams"]) for one in others)
+
+
 def test_without_a_common_clock_ranks_are_not_drawn_together(tmp_path: Path) -> None:
     lines = "range 1 0 90 step 1\nlaunch 1 5 8 #1\nkernel 1 10 60 #1 gemm\n"
     sources = [report(tmp_path / f"{name}.sqlite", lines) for name in "ab"]

@@ -68,9 +68,9 @@ class SqliteFile:
         Raises:
             ReportError: If SQLite cannot read it, or it holds half of a change.
         """
-        self.path = path
+        self.path, self._place = path, path.resolve()  # SQLite looks for journals where a link leads to
         self._check_journal()
-        self.uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        self.uri = f"{self._place.as_uri()}?mode=ro&immutable=1"
         self._roots: dict[str, int] = {}
         #: Name, part in the primary key, and kind of every column, in the order of the table.
         self._columns: dict[str, list[tuple[str, int, int]]] = {}
@@ -104,7 +104,7 @@ class SqliteFile:
 
     def _check_journal(self) -> None:
         """Refuses a file of which SQLite would first take back half of a change, by the journal next to it."""
-        journal = self.path.with_name(f"{self.path.name}-journal")
+        journal = Path(f"{self._place}-journal")
         if not journal.is_file():
             return
         with journal.open("rb") as file:
@@ -118,7 +118,7 @@ class SqliteFile:
     def missing(self) -> tuple[MissingData, ...]:
         """Its latest changes, if they are still in a write-ahead log; a stray log file does not count."""
         name = self.path.name
-        log = self.path.with_name(f"{name}-wal")
+        log = Path(f"{self._place}-wal")
         with self.path.open("rb") as file:
             uses_log = file.read(_HEADER_BYTES)[18:19] == b"\x02"
         if not (uses_log and log.is_file() and log.stat().st_size > 0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from tracekit.steptime.whatif.recorded import Recorded
 
 KERNEL = ":kernel="
 _EVERYTHING = "*"
+_MOST = 1e6  # with larger factors times would have no room in 64 bits
 #: Work that begins so much later than all that it is known to wait for was held by something that is not recorded.
 HELD_NS = 50_000
 
@@ -58,10 +58,10 @@ class Changes:
 
     def __post_init__(self) -> None:
         for _, factor in (*self.scale, *self.host_scale):
-            if not (math.isfinite(factor) and factor >= 0):
-                raise UsageError(f"{factor} is no factor; expected a number that is not negative, such as 0.5")
-        if self.interconnect is not None and not (math.isfinite(self.interconnect) and self.interconnect > 0):
-            raise UsageError(f"{self.interconnect} is no factor; expected a number above 0, such as 2")
+            if not 0 <= factor <= _MOST:
+                raise UsageError(f"{factor} is no factor; expected a number from 0 to a million, such as 0.5")
+        if self.interconnect is not None and not 1 / _MOST <= self.interconnect <= _MOST:
+            raise UsageError(f"{self.interconnect} is no factor; expected one from a millionth to a million, such as 2")
 
 
 class Spans(NamedTuple):

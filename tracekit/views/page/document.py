@@ -26,7 +26,7 @@ from tracekit.views.page.memory import memory
 from tracekit.views.page.nodes import nodes, phases
 from tracekit.views.page.overview import about, budget, by_process, coverage, first_findings, idle, launched, title
 from tracekit.views.page.ranks import ranks
-from tracekit.views.page.timeline import steps, timelines
+from tracekit.views.page.timeline import chosen, steps, telling_reports, timelines
 
 _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
@@ -137,7 +137,8 @@ def _parts(
     yield {"kernels": kernels(dataset, modules, page_nodes, by_phase.names)}
     yield {"sources": lines(dataset, modules, page_nodes)}
     yield {"shapes": shapes(dataset, modules, page_nodes)}
-    yield {"timeline": timelines(dataset, modules, page_nodes, by_step, step)}
+    telling = telling_reports(budgets)
+    yield {"timeline": timelines(dataset, modules, page_nodes, by_step, chosen(by_step, step, telling), telling)}
     yield {"memory": memory(dataset, modules, page_nodes, by_step)}
     yield {"steps": steps(by_step, dataset, budgets), "processes": by_process(in_processes)}
     yield {"ranks": ranks(dataset, len(in_processes), budgets)}

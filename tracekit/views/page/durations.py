@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.aggregates.subtrees import Hierarchy
-from tracekit.arrays.codes import labels
+from tracekit.arrays.codes import labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
@@ -30,8 +30,7 @@ def durations(
         work, and calls during graph captures, whose work is that of all replays, are not counted; nor is there a
         histogram of few values, or of values that hardly differ.
     """
-    place = np.full(len(modules.path), -1, dtype=np.int64)
-    place[nodes.rows] = np.arange(nodes.rows.size)
+    place = positions(np.arange(len(modules.path)), nodes.rows)
     of_kernels = _Histograms(len(kernels))
     of_modules, of_lines = (_Histograms(len(nodes.data[name]["name"])) for name in ("modules", "lines"))
     at = {key: row for row, key in enumerate(kernels)}

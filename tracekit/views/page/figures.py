@@ -9,7 +9,6 @@ import pandas as pd
 
 from tracekit.aggregates.subtrees import Hierarchy
 from tracekit.answers import shapes as modules_by_shape
-from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import count, percent, records
 from tracekit.views.page import limits
@@ -91,7 +90,7 @@ def _notes(worked: pd.DataFrame, known: pd.DataFrame) -> list[str]:
 def _shown_note(worked: pd.DataFrame, known: pd.DataFrame) -> str:
     if not len(known):
         return "No module has both FLOPs and bytes known."
-    share = percent(_share(_sum(known), _sum(worked)))
+    share = percent(_share(known["self_ns"].sum(), worked["self_ns"].sum()))
     return (
         f"FLOPs and bytes are known for {count(len(known), 'module')} with {share} of the self time of all calls. "
         "Position: average over calls; area: self time; share of the roof: call by call. "
@@ -102,19 +101,17 @@ def _shown_note(worked: pd.DataFrame, known: pd.DataFrame) -> str:
 def _unknown_notes(worked: pd.DataFrame, unknown: pd.DataFrame) -> list[str]:
     # Where a module's own FLOPs are known, the reason in the row is that of a module below it.
     reasons = unknown.groupby(unknown["unknown"].where(unknown["flops"].isna(), _NO_BYTES))
-    by_time = sorted(reasons, key=lambda reason: -_sum(reason[1]))
+    by_time = sorted(reasons, key=lambda reason: -reason[1]["self_ns"].sum())
     notes = [
-        clipped(f"Unknown for {percent(_share(_sum(rows), _sum(worked)))} of self time: {reason}", limits.TEXT)
+        clipped(
+            f"Unknown for {percent(_share(rows['self_ns'].sum(), worked['self_ns'].sum()))} of self time: {reason}",
+            limits.TEXT,
+        )
         for reason, rows in by_time[: limits.NOTES]
     ]
     more = len(by_time) - limits.NOTES
     return [*notes, f"{count(more, 'more reason')}: tracekit show roofline"] if more > 0 else notes
 
 
-def _share(part: int, whole: int) -> float:
+def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
-
-
-def _sum(frame: pd.DataFrame) -> int:
-    values: Ints = frame["self_ns"].to_numpy("int64")
-    return int(values.sum())

@@ -62,11 +62,11 @@ class HostCalls:
         self._is_read = True
         self._work = dataset.table("kernels", ["launch_name", "launch_start_ns", "launch_end_ns", "pid", "tid"])
         calls = dataset.table("calls", ["start_ns", "end_ns", "pid", "tid", "module_id", "step_id"])
-        self._calls = _spans(calls, self._modules.rows(calls), None, integers(calls, "end_ns"))
+        self._calls = _spans(calls, self._modules.rows(calls), None)
         self._step = integers(calls, "step_id")
         columns, whole = ["name", "pid", "tid", "start_ns", "dur_ns"], dataset.whole
         others = [whole.table(name, columns) for name in ("waits", "api_calls")]
-        spans = [_spans(table, None, names.codes(labels(table, "name")), _ends(table)) for table in others]
+        spans = [_spans(table, None, names.codes(labels(table, "name"))) for table in others]
         self._others = _Spans(*(np.concatenate(column) for column in zip(*spans, strict=True)))
 
     def of_step(self, step_id: int, rows: Rows, module: Rows) -> Host:
@@ -97,15 +97,11 @@ class HostCalls:
         return _Spans(start, end, pid, tid, module, self._names.codes(labels(work, "launch_name"))).of(start != _NEVER)
 
 
-def _spans(table: pa.Table, module: Rows | None, name: Rows | None, end: Ints) -> _Spans:
+def _spans(table: pa.Table, module: Rows | None, name: Rows | None) -> _Spans:
     start, pid, tid = (integers(table, column).astype(np.int64) for column in ("start_ns", "pid", "tid"))
+    end = integers(table, "end_ns") if name is None else start + integers(table, "dur_ns")
     none = np.full(start.size, -1, np.int64)
     return _Spans(start, end, pid, tid, none if module is None else module, none if name is None else name)
-
-
-def _ends(table: pa.Table) -> Ints:
-    end: Ints = integers(table, "start_ns") + integers(table, "dur_ns")
-    return end
 
 
 def _thread(spans: _Spans) -> Ints:

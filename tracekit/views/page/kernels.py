@@ -11,6 +11,7 @@ from tracekit.aggregates.subtrees import Hierarchy
 from tracekit.answers import kernels as kernels_by_time, module_kernels as kernels_by_module
 from tracekit.answers.fusions import Fused, fused
 from tracekit.answers.lines import by_module as lines_by_module
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.views.page import limits
@@ -100,10 +101,8 @@ def _owner_of(modules: Hierarchy, pairs: pd.DataFrame) -> Rows:
 
 
 def _placed(owner: Rows, place: Rows) -> Rows:
-    known = owner >= 0
-    node = np.full(owner.size, -1, dtype=np.int64)
-    node[known] = np.where(place[owner[known]] >= 0, place[owner[known]], _ELSEWHERE)
-    return node
+    node = lookup(place, owner)
+    return np.where((owner >= 0) & (node < 0), _ELSEWHERE, node)
 
 
 def _pairs(pairs: pd.DataFrame, repeats: pd.DataFrame) -> pd.DataFrame:

@@ -13,6 +13,7 @@ import pandas as pd
 from tracekit.aggregates.phase_times import PHASES, TRAINING, outside, phase_times
 from tracekit.aggregates.subtrees import Hierarchy
 from tracekit.answers import classes as modules_by_class, modules as modules_by_time, tree as module_tree
+from tracekit.arrays.codes import positions
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
@@ -72,9 +73,7 @@ def kept(parent: Rows, subtree_ns: Ints, most: int) -> Kept:
     """The nodes with the most time, each with all its ancestors."""
     # Of equal times the first comes first, which in pre-order is the ancestor.
     rows = np.sort(np.argsort(-subtree_ns, kind="stable")[:most])
-    own_place = np.full(subtree_ns.size, -1, dtype=np.int64)
-    own_place[rows] = np.arange(rows.size)
-    places = own_place.tolist()
+    places = positions(np.arange(subtree_ns.size), rows).tolist()
     for row, above in enumerate(parent.tolist()):
         if places[row] < 0 <= above:
             places[row] = places[above]

@@ -10,24 +10,28 @@ from tracekit.aggregates.each_report import Words
 from tracekit.aggregates.subtrees import Hierarchy, Pairs, united
 from tracekit.aggregates.weighted_kernels import kernels as device_work
 from tracekit.answers import phases
-from tracekit.arrays.codes import labels
+from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, sums
 from tracekit.arrays.intervals import lanes
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.steptime.budget import Budgets, windows
+from tracekit.steptime.own_times import times_of
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
 from tracekit.views.page.host import Host, HostCalls
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.nodes import Nodes
-from tracekit.views.page.together import Together, joined, tied, together
+from tracekit.views.page.together import Reports, Together, joined, tied, together
 
 _WHERE = ["pid", "device", "context", "stream"]
 _NUMBERS = ["start_ns", "end_ns", "dur_ns", "step_id", "kernel_id"]
 _COLUMNS = ["name", "kind", "module_id", "tid", *_NUMBERS, *_WHERE]
 _OPERATOR = "cpu_op"
+_ALONE: Reports = {None: 0}
+#: Rows of steps, and why each is drawn.
+Choices = list[tuple[int, str]]
 
 
 class _Work(NamedTuple):
@@ -73,9 +77,11 @@ class _Texts:
 
 
 def timelines(
-    dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame, number: int | None
+    dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame, choices: Choices, telling: Reports
 ) -> dict[str, Any]:
-    """The work of chosen steps, of these the one with index ``number`` first, and of each whole recording.
+    """The work of :func:`chosen` steps, and of each whole recording.
+
+    Those of the ``telling`` reports come first, with all pieces that a drawing may have; the others share some.
 
     Returns:
         ``names`` of work, and ``drawn``, a list of drawings: ``step`` (null for a whole recording), ``report``,
@@ -89,25 +95,29 @@ def timelines(
         ``pieces`` have ``launch``, the call that launched each, or -1. If several ranks ran the first step on a known
         clock, the first drawing is of all of them, and its ``pieces`` have ``meeting``: which are of one collective.
     """
-    choices, texts = chosen(steps, number), _Texts()
-    common = together(dataset, steps, choices[0][0] if choices else None)
+    texts = _Texts()
+    common = together(dataset, steps, choices[0][0] if choices else None, telling)
     of_steps: list[dict[str, Any]] = [{}] * len(choices)
     of_common: dict[int, dict[str, Any]] = {}
-    recordings: list[dict[str, Any]] = []
+    recordings: dict[str | None, dict[str, Any]] = {}
     reports = [None if REPORT not in steps else steps[REPORT].iloc[row] for row, _ in choices]
+    everyone: list[str | None] = [*dataset.reports] or [None]
+    recorded = sorted(everyone, key=lambda name: telling.get(name, len(telling)))[: limits.STEPS]
+    others = sum(name not in telling for name in [*reports, *recorded])
     for at, part in enumerate(dataset.by_report()):
         name = part.reports[0] if part.reports else None
-        if at >= limits.STEPS and name not in reports and at not in common.rows:
+        if name not in (*reports, *recorded) and at not in common.rows:
             continue
         report = _read(part, modules, texts)
-        for place in [place for place, one in enumerate(reports) if one == name]:
-            of_steps[place] = report.of_step(described(steps, *choices[place]), nodes)
+        most = limits.PIECES if name in telling else min(limits.PIECES, limits.PIECES_OF_OTHERS // others)
+        for number in [number for number, one in enumerate(reports) if one == name]:
+            of_steps[number] = report.of_step(described(steps, *choices[number]), nodes, most)
         if at in common.rows:
             of_common[at] = report.of_ranks(steps["step_id"].iloc[common.rows[at]].to_numpy("int64"), common, nodes)
-        if at < limits.STEPS and report.step.size:
-            drawing = _drawn(report.work, report.streams, nodes)
-            recordings.append({"step": None, "report": name and clipped(name), **drawing})
-    drawn = of_steps + recordings
+        if name in recorded and report.step.size:
+            drawing = _drawn(report.work, report.streams, nodes, most)
+            recordings[name] = {"step": None, "report": name and clipped(name), **drawing}
+    drawn = of_steps + [recordings[name] for name in recorded if name in recordings]
     if of_common:
         step = described(steps, choices[0][0], "all ranks")
         drawn.insert(0, {"step": step, "report": None, **joined(of_common, common)})
@@ -124,16 +134,16 @@ class _Report(NamedTuple):
     kernel: Ints
     host: HostCalls | None
 
-    def of_step(self, step: dict[str, Any], nodes: Nodes) -> dict[str, Any]:
+    def of_step(self, step: dict[str, Any], nodes: Nodes, most: int) -> dict[str, Any]:
         rows = np.flatnonzero(self.step == step["step_id"])
-        drawing = _drawn(self.work.of(rows), self.streams, nodes)
+        drawing = _drawn(self.work.of(rows), self.streams, nodes, most)
         if self.host is not None and drawing["streams"][0]["tid"] is None:
             _add_host(drawing, self.host.of_step(step["step_id"], rows, self.work.module[rows]), nodes)
         return {"step": step, "report": step["report"], **drawing}
 
     def of_ranks(self, steps: Ints, common: Together, nodes: Nodes) -> dict[str, Any]:
         rows = np.flatnonzero(np.isin(self.step, steps))
-        drawing = _drawn(self.work.of(rows), self.streams, nodes, len(common.rows))
+        drawing = _drawn(self.work.of(rows), self.streams, nodes, limits.PIECES, len(common.rows))
         return tied(drawing, common, self.kernel[rows])
 
 
@@ -160,14 +170,13 @@ def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, An
     return code, streams
 
 
-def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes, parts: int = 1) -> dict[str, Any]:
+def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes, most: int, parts: int = 1) -> dict[str, Any]:
     streams, local = np.unique(whole.stream, return_inverse=True)
     shown = np.sort(np.argsort(-sums(local, whole.ns, streams.size), kind="stable")[: max(limits.STREAMS // parts, 1)])
-    place = np.full(streams.size, -1, dtype=np.int64)
-    place[shown] = np.arange(shown.size)
-    work = whole._replace(stream=place[local]).of(np.flatnonzero(place[local] >= 0))
+    place = positions(local, shown)
+    work = whole._replace(stream=place).of(np.flatnonzero(place >= 0))
     begin = int(work.start.min())
-    pieces, count = _merged(work, limits.PIECES // parts)
+    pieces, count = _merged(work, most // parts)
     lane = lanes(pieces.stream, pieces.start, pieces.end)
     lane_counts = np.zeros(shown.size, dtype=np.int64)
     np.maximum.at(lane_counts, pieces.stream, lane + 1)
@@ -198,7 +207,7 @@ def _add_host(drawing: dict[str, Any], host: Host, nodes: Nodes) -> None:
         "stream": host.thread,
         "lane": host.depth,
         "name": host.name,
-        "module": _placed(host.module, nodes.module),
+        "module": lookup(nodes.module, host.module),
     }
     drawing |= {
         "start_ns": begin,
@@ -218,16 +227,10 @@ def _columns(pieces: _Work, begin: int, lane: Rows, count: Ints, nodes: Nodes) -
         "lane": lane,
         "name": pieces.name,
         "count": count,
-        "module": _placed(pieces.module, nodes.module),
-        "line": _placed(pieces.module, nodes.line),
+        "module": lookup(nodes.module, pieces.module),
+        "line": lookup(nodes.line, pieces.module),
     }
     return {name: column.tolist() for name, column in columns.items()}
-
-
-def _placed(module: Rows, place: Rows) -> Rows:
-    node = np.full(module.size, -1, dtype=np.int64)
-    node[module >= 0] = place[module[module >= 0]]
-    return node
 
 
 def _merged(work: _Work, most: int) -> tuple[_Work, Ints]:
@@ -295,11 +298,8 @@ def steps(frame: pd.DataFrame, dataset: Dataset, budgets: Budgets | None) -> dic
 
 
 def _wall_clock(frame: pd.DataFrame, budgets: Budgets | None) -> Ints:
-    host: Ints = frame["host_ns"].to_numpy("int64")
-    if budgets is None:
-        return host
-    known = frame["step_id"].map(pd.DataFrame(windows(budgets)).groupby("step_id")["window_ns"].max())
-    return np.where(known.notna(), known.fillna(0).astype("int64"), host)
+    known: Any = {} if budgets is None else pd.DataFrame(windows(budgets)).groupby("step_id")["window_ns"].max()
+    return np.asarray(frame["step_id"].map(known).fillna(frame["host_ns"]), np.int64)
 
 
 def _slow_steps(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -322,17 +322,28 @@ def _bars(frame: pd.DataFrame, kinds: list[str]) -> dict[str, list[int]]:
     }
 
 
-def chosen(frame: pd.DataFrame, number: int | None = None) -> list[tuple[int, str]]:
+def telling_reports(budgets: Budgets | None) -> Reports:
+    """The reports of the slowest rank, the one in the middle and the fastest."""
+    if budgets is None or len(budgets.reports) < 2:  # noqa: PLR2004 - one is no company
+        return _ALONE
+    times = times_of(budgets)
+    names = [times.who[row]["report"] for row in np.lexsort((-times.apart, times.since < 0))] or [None]
+    return {name: at for at, name in enumerate(dict.fromkeys((names[0], names[len(names) // 2], names[-1])))}
+
+
+def chosen(frame: pd.DataFrame, number: int | None = None, telling: Reports = _ALONE) -> Choices:
     """The rows of the steps to draw, and why: of each kind (and report) the median, the slowest and the first.
 
-    Steps with the index ``number`` come before these.
+    Steps with the index ``number`` come before these, and those of the ``telling`` reports before others.
     Median and slowest are by GPU time; of two steps in the middle, the faster is the median. The median of the most
     frequent kind comes first. Steps without work are ignored.
     """
-    worked = frame.assign(row=np.arange(len(frame)))[frame["kernels"] > 0]
-    keys = [name for name in ("report", "kind") if name in worked.columns]
+    keys = [name for name in (REPORT, "kind") if name in frame.columns]
+    places = [telling.get(name, len(telling)) for name in frame[REPORT]] if REPORT in keys else 0
+    worked = frame.assign(row=np.arange(len(frame)), place=places)[frame["kernels"] > 0]
+    worked = worked.sort_values("place", kind="stable")
     groups = [group for _, group in worked.groupby(keys, sort=False, dropna=False)]
-    groups.sort(key=len, reverse=True)
+    groups.sort(key=lambda group: (group["place"].iloc[0], -len(group)))
     steps = dict.fromkeys(worked[worked["index"] == number]["row"].tolist(), "chosen")
     for why in ("median", "slowest", "first"):
         for group in groups:

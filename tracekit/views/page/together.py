@@ -13,6 +13,9 @@ from tracekit.ranks.clocks import Clock
 from tracekit.ranks.meetings import ranks_of
 from tracekit.views.page import limits
 
+#: The place of reports that are drawn first, by name; None is that of a dataset of one.
+Reports = dict[str | None, int]
+
 
 class Together(NamedTuple):
     """The rows of a step of several ranks, by the place of their report; none if ranks have no common clock.
@@ -27,24 +30,25 @@ class Together(NamedTuple):
     meeting: Rows
 
 
-def together(dataset: Dataset, steps: pd.DataFrame, at: int | None) -> Together:
-    """The steps of other processes with the same kind and index as the step of row ``at``."""
+def together(dataset: Dataset, steps: pd.DataFrame, at: int | None, telling: Reports) -> Together:
+    """The steps of other processes with the kind and index of that of row ``at``, those of telling reports first."""
     none = np.zeros(0, np.int64)
     if at is None or steps["pid"].nunique() + len(dataset.reports) < 2:  # noqa: PLR2004 - one is no company
         return Together({}, [], none, none)
     ranks = ranks_of(dataset)
     clocks = ranks.clocks
-    rows = _rows(dataset, steps, at, clocks)
+    rows = _rows(dataset, steps, at, clocks, telling)
     kernel, meeting = ranks.meetings.kernels()[:2] if rows else (none, none)
     return Together(rows, clocks if dataset.reports else [], kernel, meeting)
 
 
-def _rows(dataset: Dataset, steps: pd.DataFrame, at: int, clocks: list[Clock]) -> dict[int, list[int]]:
+def _rows(dataset: Dataset, steps: pd.DataFrame, at: int, clocks: list[Clock], first: Reports) -> dict[int, list[int]]:
     same = (steps["index"] == steps["index"].iloc[at]) & (steps["kernels"] > 0)
     same &= steps["kind"].isna() if pd.isna(steps["kind"].iloc[at]) else steps["kind"] == steps["kind"].iloc[at]
-    found = np.flatnonzero(same).tolist()
-    place = {name: number for number, name in enumerate(dataset.reports)}
-    report = [place[steps[REPORT].iloc[row]] if dataset.reports else 0 for row in found]
+    names = steps[REPORT].tolist() if dataset.reports else [None] * len(steps)
+    number = {name: number for number, name in enumerate(dataset.reports or [None])}
+    found = sorted(np.flatnonzero(same).tolist(), key=lambda row: first.get(names[row], len(first)))
+    report = [number[names[row]] for row in found]
     known = Counter(clocks[one].reference for one in report if dataset.reports and clocks[one].why is None)
     reference = known.most_common(1)[0][0] if known else None
     rows: dict[int, list[int]] = {}
@@ -56,11 +60,10 @@ def _rows(dataset: Dataset, steps: pd.DataFrame, at: int, clocks: list[Clock]) -
 
 def tied(drawing: dict[str, Any], whole: Together, kernel_id: Ints) -> dict[str, Any]:
     """A drawing of a report with the ``meeting`` of each piece: the collective that it is of, or -1."""
-    if drawing["work"] == len(drawing["pieces"]["ns"]) == kernel_id.size:
-        meeting = lookup(whole.meeting, positions(kernel_id, whole.kernel))
-        drawing["pieces"]["meeting"] = meeting.tolist()
-    else:
-        drawing["pieces"]["meeting"] = [-1] * len(drawing["pieces"]["ns"])
+    drawn = len(drawing["pieces"]["ns"])
+    is_whole = drawing["work"] == drawn == kernel_id.size
+    meeting = lookup(whole.meeting, positions(kernel_id, whole.kernel)) if is_whole else np.full(drawn, -1)
+    drawing["pieces"]["meeting"] = meeting.tolist()
     return drawing
 
 
