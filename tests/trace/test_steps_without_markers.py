@@ -175,6 +175,7 @@ def spans(dataset: Dataset) -> list[int]:
         (["draft*3 target", "draft target", "draft*4 target"], [4, 2, 5]),
         (["draft*2 target", "draft target"] * 2, [3, 2, 3, 2]),
         (["D G D*2"] * 3, [4, 4, 4]),
+        (["G D*2 G D"] * 4, [5] * 4),
         (["teacher student"] * 4, [2] * 4),
         (["encoder decoder*3", "encoder decoder*7", "encoder decoder*2"], [4, 8, 3]),
         (["text V*4 decoder"] * 6, [6] * 6),

@@ -24,6 +24,8 @@ _MOST_ROOTS = 64
 _LONGEST_CYCLE = 64
 _LONGEST_NUMBER = 9
 _SEVERAL = 2
+#: How often calls come again in the same order that may do so by chance, as those of a draft and its target.
+_BY_CHANCE = 4
 #: A pause is much longer than another if it takes this many times as long.
 _MUCH = 2
 
@@ -229,7 +231,8 @@ def _begins(root: Ints, one: int) -> Rows:
     period = next((size for size in range(1, longest + 1) if np.array_equal(root[size:], root[:-size])), 0)
     runs, lengths = _runs_of(root)
     own = root[runs] == one
-    if period and np.isin(np.arange(period, 2 * period), runs[own]).sum() <= 1:
+    once = np.isin(np.arange(period, 2 * period), runs[own]).sum() <= 1
+    if period and (once or root.size >= _BY_CHANCE * period):
         return first + np.arange(0, root.size, period)
     if np.median(lengths[own]) == 1:
         return first + np.flatnonzero(root == one)
