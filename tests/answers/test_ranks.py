@@ -130,7 +130,7 @@ def test_the_summary_of_many_reports_names_the_slow_rank_and_aligns_no_clocks(
     console = Console(width=200, record=True, file=StringIO())
     console.print(summary.as_text(load(dataset.folder), 200))
     assert answer["findings_of"] == "rank 5"
-    assert "of the median step of rank 5)" in console.export_text()
+    assert "of the step of rank 5)" in console.export_text()
     assert [(one["module"], one["saving_ns"], one["advice"]) for one in found if one["family"] == "straggler"] == [
         (one.module, one.saving_ns, one.advice) for one in expected
     ]

@@ -6,6 +6,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import pytest
@@ -47,16 +48,13 @@ class Said(NamedTuple):
 
 
 def capture(folder: Path, *args: object) -> Said:
-    done = subprocess.run(
-        arguments("capture", "-o", "rep ört.sqlite", *args),
-        input=b"piped",
-        capture_output=True,
-        timeout=240,
-        env=environment(PYTHONIOENCODING="utf-8"),
-        cwd=folder,
-        check=False,
-    )
-    return Said(done.returncode, done.stdout, done.stderr.decode())
+    # No pipes: where nsys fails, its agent may outlive it and hold them open.
+    with TemporaryFile() as out, TemporaryFile() as err:
+        command = arguments("capture", "-o", "rep ört.sqlite", *args)
+        told = {"stdout": out, "stderr": err, "env": environment(PYTHONIOENCODING="utf-8")}
+        done = subprocess.run(command, input=b"piped", timeout=PATIENCE_S, cwd=folder, check=False, **told)
+        out.seek(0), err.seek(0)
+        return Said(done.returncode, out.read(), err.read().decode())
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -107,7 +105,6 @@ def stopped(way: str, number: int, folder: Path) -> tuple[Said, Dataset]:
     target = ("--engine", way, "endless.py:main")
     if way == "command":
         target = ("--engine", "nsys", "--", sys.executable, "endless.py", sign)
-    # No pipes: where nsys fails, its agent may outlive it and hold them open.
     printed, told = folder / "printed", folder / "told"
     with printed.open("wb") as out, told.open("wb") as err:
         command = arguments("capture", "-o", "report.sqlite", *target)

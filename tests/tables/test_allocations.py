@@ -187,6 +187,7 @@ def test_without_totals_what_is_taken_back_later_was_held_before(tmp_path: Path)
 
 def test_recursion_and_overlapping_calls_have_the_rise_of_their_process(tmp_path: Path) -> None:
     calls = [module("Net_0", 0, 9000), module("Net_0", 1000, 8000), module("Loader_0", 2000, 5000, OTHER)]
+    calls += [module("Net_0", 9100, 9200)]  # without a call inside: that is a recursion, not a second mark
     pieces = [Piece(500, -7, 1), Piece(1500, 10, 2), Piece(2500, 20, 3), Piece(3000, 40, 4, 1, OTHER)]
     pieces += [Piece(4000, -20, 3, 0, OTHER), Piece(8500, 50, 5)]
     dataset = tracekit.parse(trace(tmp_path / "trace.json", *calls, *map(written, pieces)), tmp_path / "out")
@@ -197,6 +198,7 @@ def test_recursion_and_overlapping_calls_have_the_rise_of_their_process(tmp_path
         """
         module       tid  start_ns  allocated_bytes  retained_bytes  peak_bytes
         Net_0        100  0         80               73              53
+        Net_0        100  9100      0                0               0
         Net_0.Net_0  100  1000      30               30              40
         Loader_0     101  2000      40               20              40
     """,

@@ -67,17 +67,12 @@ def running_steps(optimizer: Optimizer) -> int:
     return sum(frame.f_code.co_name == "wrapper" and frame.f_locals.get("self") is optimizer for frame in hooked)
 
 
-def whole_model(module: nn.Module) -> nn.Module:
-    """The outermost model of which a method runs that calls this module as a part, such as ``decode``; else the module.
-
-    No hook sees methods other than ``forward``.
-    """
-    whole = module
+def models_around() -> Iterator[nn.Module]:
+    """The models of which a method runs, such as ``decode``, from the innermost; hooks see only ``forward``."""
     for frame in _callers():
         model = _owner_of_method(frame)
-        if isinstance(model, nn.Module) and model is not whole and any(part is whole for part in model.modules()):
-            whole = model
-    return whole
+        if isinstance(model, nn.Module):
+            yield model
 
 
 def _owner_of_method(frame: FrameType) -> object:

@@ -354,7 +354,7 @@ class _Owners:
             return owner is not None
         if owner not in self._others:
             model = owner.model
-            if model is self._markers.model:
+            if model is not None and unwrapped(model) is self._markers.model:
                 return False
             if model is None or id(unwrapped(model)) in self._own:
                 owner.part_of = self._markers

@@ -20,7 +20,7 @@ from torch import nn
 
 from tracekit.capture.attach import marks_on, watched_calls
 from tracekit.capture.emit import default_emitter, nothing, quiet_emitter
-from tracekit.capture.frames import never_compiled, whole_model
+from tracekit.capture.frames import models_around, never_compiled
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers, listeners
 from tracekit.capture.marks import in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
@@ -228,10 +228,17 @@ class RootMarkers:
     def _mark(self, module: nn.Module) -> None:
         with self._marking:  # several threads may call a new model at the same time
             if module not in self._known:
-                root = whole_model(module)
+                root = self._whole(module)
                 self._known.update(root.modules())
                 self._handles.append(self._put_on(root, self._name(root)))
                 self._look_for(root)
+
+    def _whole(self, module: nn.Module) -> nn.Module:
+        """The outermost model of which a method calls this module as a part; else the module."""
+        for model in models_around():
+            if type(model) not in self._refused and any(part is module for part in model.modules()):
+                module = model
+        return module
 
     def _look_for(self, root: nn.Module) -> None:
         """A root may be a part that was put into a model since; its own calls need not be inside that model's."""
