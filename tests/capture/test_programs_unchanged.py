@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -192,6 +193,26 @@ class NamesNothing(NoKey):
 class ListsNothing(NamesNothing):
     def named_parameters(self, *_args: object, **_named: object) -> Any:
         raise ValueError
+
+
+class Encodes(nn.Sequential):
+    """Of which a method calls a part, amid variables of its own."""
+
+    def encode(self, x: torch.Tensor, *, keeps: bool) -> list[str] | None:
+        names = locals() if keeps else {}
+        large = torch.zeros(4)
+        gone = weakref.ref(large)
+        self[0](x)
+        del large
+        return sorted(names) if keeps else [] if gone() is None else None
+
+
+def test_variables_of_methods_around_a_part_are_kept_and_let_go_as_ever() -> None:
+    with marked() as to:
+        kept, let_go = Encodes(nn.Linear(4, 4)), Encodes(nn.Linear(4, 4))
+        assert {"keeps", "self", "x"} <= {*(kept.encode(torch.ones(1, 4), keeps=True) or ())}
+        assert let_go.encode(torch.ones(1, 4), keeps=False) == []
+    assert counted(to) == {"Encodes.0": 1, "Encodes_2.0": 1}
 
 
 @pytest.mark.parametrize("kind", [NoKey, NamesNothing, ListsNothing])

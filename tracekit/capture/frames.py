@@ -18,6 +18,8 @@ from torch.optim import Optimizer
 
 _CALL = nn.Module._call_impl.__code__
 _Hook = TypeVar("_Hook", bound=Callable[..., object])
+#: How many references a frame's copy of its variables has here, if the function holds none.
+_REFERENCES = 3
 _HOOKED_STEPS = Optimizer.profile_hook_step.__code__.co_filename
 
 
@@ -81,7 +83,8 @@ def _owner_of_method(frame: FrameType) -> object:
         return None
     names = frame.f_locals
     owner = names.get("self")
-    if isinstance(names, dict):  # a copy, before Python 3.13, that would hold tensors until the function returns
+    # Before Python 3.13 a copy that would hold tensors until the function returns; the function may use it as locals().
+    if sys.version_info < (3, 13) and sys.getrefcount(names) <= _REFERENCES:
         names.clear()
     return owner
 
