@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tracekit.schema import CATEGORY, SHAPES, Column, TableSpec
+from tracekit.schema import CATEGORY, SHAPES, ArrowValues, Categories, Column, Integers, TableSpec, TypedTable
 
 TYPES = {
     "flag": pa.bool_(),
@@ -31,3 +31,22 @@ def test_columns_without_values_are_null_in_every_type(rows: int) -> None:
 def test_a_column_that_is_never_null_needs_values() -> None:
     with pytest.raises(TypeError, match=r"things\.id: 2 nulls in a column that is never null"):
         SPEC.table({"id": None, **dict.fromkeys(TYPES), "number": [1, 2]})
+
+
+class Things(TypedTable, name="things", sorted_by=("at_ns",)):
+    """One row per thing."""
+
+    at_ns = Integers(pa.int64(), "When.", null=-5)
+    word = Categories("Its word.", nullable=True)
+    shapes = ArrowValues(SHAPES, "Its shapes.")
+
+
+def test_typed_columns_are_those_that_the_class_declares_made_once() -> None:
+    assert TableSpec("things", "One row per thing.", Things.SPEC.columns, ("at_ns",)) == Things.SPEC
+    assert [column.type_name for column in Things.SPEC.columns] == ["int64?", "category?", "list<list<int64>>"]
+    things = Things(Things.SPEC.table({"at_ns": [3, None], "word": pa.array(["a", None]), "shapes": [[[1]], []]}))
+    assert things.at_ns.tolist() == [3, -5]
+    assert things.at_ns is things.at_ns
+    assert things.word.named(things.word.code) == ["a", None]
+    assert things.shapes.to_pylist() == [[[1]], []]
+    assert (len(things), things.filter(things.at_ns < 0).word.code.tolist()) == (2, [-1])

@@ -59,29 +59,79 @@ kernel 1  2100  2700  #4  gemm
 kernel 1  2700  2760  #5  gemm
 memcpy 1  2800  2900  #9  50
 """
-
-
-def test_time_by_module_is_of_itself_of_its_subtree_and_by_step(parsed: Parse) -> None:
-    check_frame(
-        modules_by_time.frame(parsed(SERVING)),
+#: What is true of each, and the answer.
+ANSWERS = {
+    "time by module is of itself of its subtree and by step": (
+        modules_by_time,
         """
         path   calls  kernels  self_ns  subtree_ns  share   busy_ns  steps  step_mean_ns  step_median_ns  step_p95_ns
         top    2      0        0        1060          0.9138  1010     2      530           530             647
         top.0  2      2        700      700           0.6034  700      2      350           350             575
         top.1  2      3        360      360           0.3103  310      2      180           180             288
     """,
-    )
-
-
-def test_a_class_is_the_sum_of_its_modules_without_counting_any_work_twice(parsed: Parse) -> None:
-    check_frame(
-        modules_by_class.frame(parsed(SERVING)),
+    ),
+    "a class is the sum of its modules without counting any work twice": (
+        modules_by_class,
         """
         class_name  modules  calls  kernels  self_ns  self_share  subtree_ns  share
         Layer       2        4      5        1060     0.9138      1060          0.9138
         Top         1        2      0        0        0           1060          0.9138
     """,
-    )
+    ),
+    "calls of one shape are one row with the time of a token": (
+        modules_by_shape,
+        """
+        path   phase    inputs      calls  gpu_time_ns  gpu_ns_per_token  steps  step_mean_ns  median_ns
+        top    forward  [[2, 4]]    1      660          330               1      660           660
+        top.0  forward  [[2, 4]]    1      600          300               1      600           600
+        top    forward  [[8, 4]]    1      400          50                1      400           400
+        top.1  forward  [[8, 4]]    1      300          37.5              1      300           300
+        top.0  forward  [[8, 4]]    1      100          12.5              1      100           100
+        top.1  forward  [[2, 4]]    1      60           30                1      60            60
+    """,
+    ),
+    "a kernel has the modules that ran it": (
+        kernels_by_time,
+        """
+        name      kind    kernels  gpu_time_ns  share    mean_ns  median_ns  max_ns  modules  module  module_share
+        gemm      kernel  4        860          0.7414   215      100        600     2        top.0   0.814
+        relu      kernel  1        200          0.1724   200      200        200     1        top.1   1
+        [CUDA memcpy Host-to-Device]  memcpy  1  100  0.08621  100  100  100  0  -  -
+    """,
+    ),
+    "module by kernel adds up to all work": (
+        kernels_by_module,
+        """
+        path   class_name  name  kernels  gpu_time_ns
+        top.0  Layer       gemm  2        700
+        top.1  Layer       relu  1        200
+        top.1  Layer       gemm  2        160
+        -      -           [CUDA memcpy Host-to-Device]  1  100
+    """,
+    ),
+    "idle time lies between the modules before and after it": (
+        gaps,
+        """
+        device  before  after  gaps  idle_ns  share     longest_ns
+        0       top.1   top.0  1     1450     0.5179    1450
+        0       top.0   top.1  1     200      0.07143   200
+        0       top.1   -      1     40       0.01429   40
+    """,
+    ),
+    "copies have bytes and bandwidth": (
+        copies,
+        """
+        kind    copy_kind       path  copies  gpu_time_ns  moved_bytes  gb_per_s
+        memcpy  Host-to-Device  -     1       100          50           0.5
+    """,
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", ANSWERS)
+def test_of_two_steps_of_a_model(parsed: Parse, claim: str) -> None:
+    analysis, rows = ANSWERS[claim]
+    check_frame(analysis.frame(parsed(SERVING)), rows)
 
 
 def test_a_class_counts_where_it_stands_beside_and_below_itself(parsed: Parse) -> None:
@@ -126,21 +176,6 @@ def test_modules_whose_markers_tell_no_class_are_types_by_their_name(parsed: Par
     )
 
 
-def test_calls_of_one_shape_are_one_row_with_the_time_of_a_token(parsed: Parse) -> None:
-    check_frame(
-        modules_by_shape.frame(parsed(SERVING)),
-        """
-        path   phase    inputs      calls  gpu_time_ns  gpu_ns_per_token  steps  step_mean_ns  median_ns
-        top    forward  [[2, 4]]    1      660          330               1      660           660
-        top.0  forward  [[2, 4]]    1      600          300               1      600           600
-        top    forward  [[8, 4]]    1      400          50                1      400           400
-        top.1  forward  [[8, 4]]    1      300          37.5              1      300           300
-        top.0  forward  [[8, 4]]    1      100          12.5              1      100           100
-        top.1  forward  [[2, 4]]    1      60           30                1      60            60
-    """,
-    )
-
-
 def test_replays_of_a_captured_call_count_by_step_and_not_by_call(parsed: Parse) -> None:
     dataset = parsed("""
         launch 1    1    2  #1 cudaStreamBeginCapture_v10000
@@ -175,31 +210,6 @@ def test_replays_of_a_captured_call_count_by_step_and_not_by_call(parsed: Parse)
         """
         path  launches  launch_ns  gpu_time_ns  replayed_ns  launch_per_gpu
         top   0         0          0            100          -
-    """,
-    )
-
-
-def test_a_kernel_has_the_modules_that_ran_it(parsed: Parse) -> None:
-    check_frame(
-        kernels_by_time.frame(parsed(SERVING)),
-        """
-        name      kind    kernels  gpu_time_ns  share    mean_ns  median_ns  max_ns  modules  module  module_share
-        gemm      kernel  4        860          0.7414   215      100        600     2        top.0   0.814
-        relu      kernel  1        200          0.1724   200      200        200     1        top.1   1
-        [CUDA memcpy Host-to-Device]  memcpy  1  100  0.08621  100  100  100  0  -  -
-    """,
-    )
-
-
-def test_module_by_kernel_adds_up_to_all_work(parsed: Parse) -> None:
-    check_frame(
-        kernels_by_module.frame(parsed(SERVING)),
-        """
-        path   class_name  name  kernels  gpu_time_ns
-        top.0  Layer       gemm  2        700
-        top.1  Layer       relu  1        200
-        top.1  Layer       gemm  2        160
-        -      -           [CUDA memcpy Host-to-Device]  1  100
     """,
     )
 
@@ -283,18 +293,6 @@ def test_a_launch_that_started_several_pieces_counts_once(parsed: Parse) -> None
     )
 
 
-def test_idle_time_lies_between_the_modules_before_and_after_it(parsed: Parse) -> None:
-    check_frame(
-        gaps.frame(parsed(SERVING)),
-        """
-        device  before  after  gaps  idle_ns  share     longest_ns
-        0       top.1   top.0  1     1450     0.5179    1450
-        0       top.0   top.1  1     200      0.07143   200
-        0       top.1   -      1     40       0.01429   40
-    """,
-    )
-
-
 def test_devices_are_idle_each_for_itself(parsed: Parse) -> None:
     dataset = parsed("""
         launch   1  0  1  #1
@@ -334,16 +332,6 @@ def test_steps_and_phases_tell_the_time_of_a_token(parsed: Parse) -> None:
         kind     batch_size  steps  tokens  gpu_time_ns  share   gpu_ns_per_token  gpu_median_ns
         decode   2           1      2       660          0.6226  330               660
         prefill  1           1      8       400          0.3774  50                400
-    """,
-    )
-
-
-def test_copies_have_bytes_and_bandwidth(parsed: Parse) -> None:
-    check_frame(
-        copies.frame(parsed(SERVING)),
-        """
-        kind    copy_kind       path  copies  gpu_time_ns  moved_bytes  gb_per_s
-        memcpy  Host-to-Device  -     1       100          50           0.5
     """,
     )
 

@@ -12,7 +12,7 @@ from tests.joined import joined_here
 from tests.simulator import Plan, capturing, eventful, simulate, write_report
 from tests.trace_lines import report
 from tracekit.answers import ANALYSES, gaps, launches
-from tracekit.arrays import axis
+from tracekit.arrays import intervals as axis
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
 from tracekit.tables import TABLES

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.work import Counted, elements_of, lines_of, peak_bytes_of
 from tracekit.arrays import intervals as iv
-from tracekit.arrays.axis import measured_axis
+from tracekit.arrays.intervals import measured_axis
 from tracekit.arrays.slices import union_within
 
 Ints = np.ndarray

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tracekit.arrays.slices import maxima, minima, sums_to
+from tracekit.arrays.slices import greatest_of, least_of, sums_to
 
 INT64 = np.iinfo(np.int64)
 EMPTY = 12345
@@ -29,10 +29,9 @@ def test_extremes_of_slices_are_those_of_python(case: tuple[list, list, list], i
     values, low, high = case
     values = sorted(values) if in_order else values
     expected = [values[a:b] for a, b in zip(low, high, strict=True)]
-    found = minima(*arrays(values, low, high), EMPTY)
-    assert found.tolist() == [min(part, default=EMPTY) for part in expected]
-    found = maxima(*arrays(values, low, high), EMPTY)
-    assert found.tolist() == [max(part, default=EMPTY) for part in expected]
+    array, *ends = arrays(values, low, high)
+    for extremes, of in ((least_of, min), (greatest_of, max)):
+        assert extremes(array)(*ends, EMPTY).tolist() == [of(part, default=EMPTY) for part in expected]
 
 
 @given(slices(st.integers(-(2**50), 2**50)))
@@ -45,5 +44,5 @@ def test_sums_of_slices_that_begin_at_each_row_are_those_of_python(case: tuple[l
 
 def test_a_slice_that_ends_before_it_starts_is_empty() -> None:
     values, low, high = arrays([3, 1, 2], [2, 3, 0], [1, 3, 0])
-    assert minima(values, low, high, EMPTY).tolist() == [EMPTY] * 3
-    assert maxima(values, low, high, EMPTY).tolist() == [EMPTY] * 3
+    for extremes in (least_of, greatest_of):
+        assert extremes(values)(low, high, EMPTY).tolist() == [EMPTY] * 3

@@ -192,18 +192,8 @@ ANYTHING = st.recursive(
     max_leaves=5,
 )
 CLASSES = [
-    None,
-    "Linear",
-    "Linear4bit",
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose2d",
-    "MultiheadAttention",
-    "LSTM",
-    "ReLU",
-    "Embedding",
-    "?",
+    *(None, "Linear", "Linear4bit", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "MultiheadAttention", "LSTM"),
+    *("ReLU", "Embedding", "?"),
 ]
 PARAMS = ["weight", "bias", "qweight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "bias_k"]
 SETTINGS = ["stride", "padding", "dilation", "batch_first", "add_zero_attn"]
@@ -320,65 +310,44 @@ def test_an_operator_whose_sizes_do_not_tell_is_not_known(text: str) -> None:
     assert operator(text)[:3] == (True, -1, False)
 
 
-@pytest.mark.parametrize(
-    ("name", "harmless"),
-    [
-        ("aten::sqrt", True),
-        ("aten::relu_", True),
-        ("aten::native_layer_norm", True),
-        ("AddmmBackward0", True),
-        ("aten::weight_norm", True),
-        ("aten::linalg_vector_norm", True),
-        ("aten::cummax", True),
-        ("aten::upsample_bilinear2d", True),
-        ("detach", True),
-        ("torch::autograd::AccumulateGrad", True),
-        ("aten::mv", False),
-        ("aten::dot", False),
-        ("aten::mkldnn_rnn_layer", False),
-        ("aten::einsum", False),
-        ("aten::linalg_qr", False),
-        ("aten::_trilinear", False),
-        ("aten::_native_multi_head_attention", False),
-        ("MyFunctionBackward", False),
-        ("vllm::unified_attention", False),
-        ("MyFunction", False),
-        ("aten::matmul", False),
-    ],
-)
+#: Names by whether they are harmless.
+OPERATORS = {
+    True: (
+        *("aten::sqrt", "aten::relu_", "aten::native_layer_norm", "AddmmBackward0", "aten::weight_norm"),
+        *("aten::linalg_vector_norm", "aten::cummax", "aten::upsample_bilinear2d", "detach"),
+        *("torch::autograd::AccumulateGrad",),
+    ),
+    False: (
+        *("aten::mv", "aten::dot", "aten::mkldnn_rnn_layer", "aten::einsum", "aten::linalg_qr"),
+        *("aten::_trilinear", "aten::_native_multi_head_attention", "MyFunctionBackward"),
+        *("vllm::unified_attention", "MyFunction", "aten::matmul"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "harmless"), [(name, it) for it in OPERATORS for name in OPERATORS[it]])
 def test_an_operator_is_harmless_only_where_it_is_known_to_be(name: str, *, harmless: bool) -> None:
     assert operator(name)[:3] == (False, 0, harmless)
 
 
-@pytest.mark.parametrize(
-    ("name", "harmless", "product"),
-    [
-        ("vectorized_elementwise_kernel", True, False),
-        ("unrolled_elementwise_kernel", True, False),
-        ("elementwise_kernel_with_index", True, False),
-        ("reduce_kernel", True, False),
-        ("CatArrayBatchedCopy_vectorized", True, False),
-        ("softmax_warp_forward", True, False),
-        ("triton_poi_fused_add_silu_0", True, False),
-        ("triton_red_fused__to_copy_add_mean_pow_1", True, False),
-        ("triton_per_fused_convert_element_type_2", True, False),
-        ("reshape_and_cache_flash_kernel", True, False),
-        ("rms_norm_kernel", True, False),
-        ("triton_red_fused_mm_3", False, True),
-        ("triton_per_fused_mv_sum_1", False, True),
-        ("triton_tem_fused_mm_4", False, True),
-        ("ampere_sgemm_128x64_tn", False, True),
-        ("nvjet_tst_192x192_64x4", False, True),
-        ("flash_fwd_splitkv_kernel", False, True),
-        ("conv_depthwise2d_forward_kernel", False, True),
-        ("splitKreduce_kernel", False, True),
-        ("Kernel", False, False),
-        ("kernel", False, False),
-        ("", False, False),
-        ("my_elementwise_kernel", False, False),
-        ("nvfuser_pointwise_f0_c1_r0_g4", False, False),
-    ],
-)
-def test_a_kernel_is_harmless_only_where_its_source_is_known(name: str, *, harmless: bool, product: bool) -> None:
+#: Names by whether they are harmless and whether they are products.
+KERNELS = {
+    (True, False): (
+        *("vectorized_elementwise_kernel", "unrolled_elementwise_kernel", "elementwise_kernel_with_index"),
+        *("reduce_kernel", "CatArrayBatchedCopy_vectorized", "softmax_warp_forward"),
+        *("triton_poi_fused_add_silu_0", "triton_red_fused__to_copy_add_mean_pow_1"),
+        *("triton_per_fused_convert_element_type_2", "reshape_and_cache_flash_kernel", "rms_norm_kernel"),
+    ),
+    (False, True): (
+        *("triton_red_fused_mm_3", "triton_per_fused_mv_sum_1", "triton_tem_fused_mm_4"),
+        *("ampere_sgemm_128x64_tn", "nvjet_tst_192x192_64x4", "flash_fwd_splitkv_kernel"),
+        *("conv_depthwise2d_forward_kernel", "splitKreduce_kernel"),
+    ),
+    (False, False): (*("Kernel", "kernel", "", "my_elementwise_kernel", "nvfuser_pointwise_f0_c1_r0_g4"),),
+}
+
+
+@pytest.mark.parametrize(("name", "verdict"), [(name, verdict) for verdict in KERNELS for name in KERNELS[verdict]])
+def test_a_kernel_is_harmless_only_where_its_source_is_known(name: str, verdict: tuple[bool, bool]) -> None:
     actual = kind_of(name)
-    assert (actual.harmless, actual.product) == (harmless, product)
+    assert (actual.harmless, actual.product) == verdict

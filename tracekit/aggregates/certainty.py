@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tracekit.aggregates.weighted_kernels import kernels, shared_kernels
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.types import Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.schema.tables import Kernels
 
 #: The methods of attribution that infer.
 INFERRING = ("graph_order", "graph_capture", "graph_launch", "autograd_thread", "aligned")
@@ -37,9 +35,8 @@ def certainties(dataset: Dataset) -> list[Certainty]:
 
 def _certainties(dataset: Dataset, report: int) -> list[Certainty]:
     work = kernels(dataset, ["kernel_id", "module_id", "method", "dur_ns"])
-    kind, time = _kinds(dataset, work), integers(work, "dur_ns")
-    number, spent = counts(kind, len(KINDS)).tolist(), sums(kind, time, len(KINDS)).tolist()
-    whole = int(time.sum())
+    kind, whole = _kinds(dataset, work), int(work.dur_ns.sum())
+    number, spent = counts(kind, len(KINDS)).tolist(), sums(kind, work.dur_ns, len(KINDS)).tolist()
     return [
         Certainty(report, name, number[at], spent[at], spent[at] / whole if whole else 0.0)
         for at, name in enumerate(KINDS)
@@ -55,11 +52,8 @@ def certainty_of_work(dataset: Dataset) -> dict[str, int]:
     return time
 
 
-def _kinds(dataset: Dataset, work: pa.Table) -> Rows:
-    method = labels(work, "method")
-    kind = np.where(integers(work, "module_id") >= 0, KINDS.index("exact"), -1)
-    shared = np.isin(integers(work, "kernel_id"), integers(shared_kernels(dataset.whole), "kernel_id"))
-    kind[shared] = KINDS.index("weighted")
-    inferring = np.concatenate([method.of(name) for name in INFERRING])
-    kind[np.isin(method.code, inferring) & (kind >= 0)] = KINDS.index("inferred")
+def _kinds(dataset: Dataset, work: Kernels) -> Rows:
+    kind = np.where(work.module_id >= 0, KINDS.index("exact"), -1)
+    kind[np.isin(work.kernel_id, shared_kernels(dataset.whole).kernel_id)] = KINDS.index("weighted")
+    kind[work.method.among(*INFERRING) & (kind >= 0)] = KINDS.index("inferred")
     return kind

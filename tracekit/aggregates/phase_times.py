@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tracekit.aggregates.each_report import Words
 from tracekit.aggregates.spread import share
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import kernels, weighted_kernels
-from tracekit.arrays.codes import Labels, labels
-from tracekit.arrays.columns import integers, selected, together
+from tracekit.arrays.codes import Labels
+from tracekit.arrays.columns import selected, together
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.types import Columns, Ints, Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.schema.tables import Kernels
 
 #: The phases that have columns; the last one holds all other work.
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
@@ -43,7 +43,7 @@ def phase_times(dataset: Dataset) -> PhaseTimes:
     own = no_times(len(modules.path))
     for part in dataset.by_report():
         work = weighted_kernels(part, ["module_id", "dur_ns", "phase"])
-        add(own, by_phase(modules.rows(work), work, len(modules.path)))
+        add(own, by_phase(modules.rows_of(work.module_id), work, len(modules.path)))
     return PhaseTimes(own, {name: modules.subtree_sums(time) for name, time in own.items()})
 
 
@@ -58,16 +58,15 @@ def add(times: dict[str, Ints], more: dict[str, Ints]) -> None:
         times[name] += more[name]
 
 
-def by_phase(group: Rows, work: pa.Table, groups: int) -> dict[str, Ints]:
+def by_phase(group: Rows, work: Kernels, groups: int) -> dict[str, Ints]:
     """The time of each group of work by phase; -1 is no group."""
-    cell = np.where(group < 0, -1, group * len(PHASES) + phase_rows(work))
-    times = sums(cell, integers(work, "dur_ns"), groups * len(PHASES)).reshape(groups, len(PHASES))
+    cell = np.where(group < 0, -1, group * len(PHASES) + phase_rows(work.phase))
+    times = sums(cell, work.dur_ns, groups * len(PHASES)).reshape(groups, len(PHASES))
     return {name: np.ascontiguousarray(times[:, at]) for at, name in enumerate(COLUMNS)}
 
 
-def phase_rows(work: pa.Table) -> Rows:
-    """For each kernel, which has the column ``phase``, its place in :data:`PHASES`."""
-    phase = labels(work, "phase")
+def phase_rows(phase: Labels) -> Rows:
+    """The place in :data:`PHASES` of each kernel's ``phase``."""
     place = [PHASES.index(word) if word in PHASES else len(PHASES) - 1 for word in [*phase.words, None]]
     rows: Rows = np.array(place, dtype=np.int64)[phase.code]
     return rows
@@ -76,8 +75,8 @@ def phase_rows(work: pa.Table) -> Rows:
 def trains(dataset: Dataset) -> bool:
     """Whether any work of a dataset is of a phase of training other than forward."""
     training = [name.removesuffix("_ns") for name in TRAINING]
-    phases = (labels(part.table("kernels", ["phase"]), "phase") for part in dataset.by_report())
-    return any(bool(np.isin(phase.code, phase.of(*training)).any()) for phase in phases)
+    phases = (part.rows(Kernels, ["phase"]).phase for part in dataset.by_report())
+    return any(bool(phase.among(*training).any()) for phase in phases)
 
 
 def outside(dataset: Dataset) -> Columns:
@@ -91,13 +90,16 @@ def outside(dataset: Dataset) -> Columns:
     parts = [{name: np.empty(0, np.int64) for name in ("cause", "kernels", "self_ns", *COLUMNS)}]
     for part in dataset.by_report():
         work = kernels(part, ["module_id", "dur_ns", "phase", "cause"])
-        cause, unattributed, time = labels(work, "cause"), integers(work, "module_id") < 0, integers(work, "dur_ns")
-        group, count = np.where(unattributed, cause.code, -1), len(cause.words)
+        group, count = np.where(work.module_id < 0, work.cause.code, -1), len(work.cause.words)
         used = np.flatnonzero(counts(group, count))
-        figures = {"kernels": counts(group, count), "self_ns": sums(group, time, count), **by_phase(group, work, count)}
-        of_words = causes.codes(Labels(used, cause.words))
+        figures = {
+            "kernels": counts(group, count),
+            "self_ns": sums(group, work.dur_ns, count),
+            **by_phase(group, work, count),
+        }
+        of_words = causes.codes(Labels(used, work.cause.words))
         parts.append({"cause": of_words, **{name: values[used] for name, values in figures.items()}})
-        whole_ns += int(time.sum())
+        whole_ns += int(work.dur_ns.sum())
     listed = together(parts)
     known, row = np.unique(listed.pop("cause"), return_inverse=True)
     rows = {name: sums(row, values, known.size) for name, values in listed.items()}

@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.axis import measured_axis
 from tracekit.arrays.codes import positions
-from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import measured_axis
 from tracekit.arrays.slices import union_within
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.causes import OF_COMPILERS
 from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.errors import DatasetError
+from tracekit.schema.tables import KernelModules, Kernels, Modules, Steps
 
 #: Columns of ``kernels``: when the work ran, on which device.
 DEVICE_TIMES = ("device", "start_ns", "end_ns")
@@ -29,28 +29,26 @@ class Axis(NamedTuple):
     end: Ints
 
 
-def kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
+def kernels(dataset: Dataset, columns: Sequence[str]) -> Kernels:
     """Columns of the device work, and its report in a dataset of several; without what a CPU ran to compile."""
     report = [REPORT] if dataset.reports else []
     table = dataset.table("kernels", [*columns, *report])
     if all(row["what"] != OF_COMPILERS for row in dataset.manifest["coverage"]):
-        return table
+        return Kernels(table)
     known = dataset.table("kernels", ["phase", "kind"])
     compiling = pc.and_(pc.equal(known.column("phase"), "compile"), pc.equal(known.column("kind"), "cpu_op"))
-    return table.filter(pc.invert(pc.fill_null(compiling, fill_value=False)))
+    return Kernels(table.filter(pc.invert(pc.fill_null(compiling, fill_value=False))))
 
 
-def axis(dataset: Dataset, table: pa.Table) -> Axis:
-    """All work of a table of kernels, which has the columns :data:`DEVICE_TIMES`, on one axis."""
-    device = integers(table, "device")
-    devices = np.unique(device)
-    line = report_codes(dataset, table) * devices.size + np.searchsorted(devices, device)
+def axis(dataset: Dataset, work: Kernels) -> Axis:
+    """All of some work, which has the columns :data:`DEVICE_TIMES`, on one axis."""
+    devices = np.unique(work.device)
+    line = report_codes(dataset, work.table) * devices.size + np.searchsorted(devices, work.device)
     reports: list[str | None] = [*dataset.reports] or [None]
     lines: list[tuple[str | None, int | None]] = [
         (report, None if device < 0 else device) for report in reports for device in devices.tolist()
     ]
-    times = [integers(table, "start_ns"), integers(table, "end_ns")]
-    return Axis(line, lines, *axis_of(dataset, [line] * len(times), times))
+    return Axis(line, lines, *axis_of(dataset, [line, line], [work.start_ns, work.end_ns]))
 
 
 def axis_of(dataset: Dataset, groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
@@ -83,13 +81,12 @@ def from_graph(table: pa.Table) -> Flags:
     return np.asarray(of_graph | of_node)
 
 
-def steps_of(dataset: Dataset, table: pa.Table) -> Rows:
+def steps_of(dataset: Dataset, work: Kernels) -> Rows:
     """The row in the whole dataset's table ``steps`` for each entry of ``step_id``, -1 for none.
 
     The steps of only a subtree would lack those that only replayed its graph captures.
     """
-    steps = dataset.whole.table("steps", ["step_id"])
-    return positions(integers(table, "step_id"), integers(steps, "step_id"))
+    return positions(work.step_id, dataset.whole.rows(Steps, ["step_id"]).step_id)
 
 
 def union(group: Rows, start: Ints, end: Ints, groups: int) -> Ints:
@@ -100,41 +97,41 @@ def union(group: Rows, start: Ints, end: Ints, groups: int) -> Ints:
     return union_within(group[kept], flat, start[kept], end[kept])
 
 
-def weighted_kernels(dataset: Dataset, columns: Sequence[str]) -> pa.Table:
+def weighted_kernels(dataset: Dataset, columns: Sequence[str]) -> Kernels:
     """Columns of the device work, a row per kernel and module that it serves; ``module_id`` and ``dur_ns`` are theirs.
 
     Of a subtree, they are only the portions of its own modules. The columns include these two.
     """
     shared = shared_kernels(dataset.whole)
-    if not shared.num_rows:
+    if not len(shared):
         return kernels(dataset, columns)
     work = kernels(dataset.whole, list(dict.fromkeys([*columns, "kernel_id"])))
     return _of_dataset(dataset, divided(work, shared))
 
 
-def weighted_work(dataset: Dataset, work: pa.Table) -> pa.Table:
+def weighted_work(dataset: Dataset, work: Kernels) -> Kernels:
     """The portions of some work of the whole dataset: columns with ``kernel_id``, ``module_id`` and ``dur_ns``."""
     shared = shared_kernels(dataset.whole)
-    return _of_dataset(dataset, divided(work, shared) if shared.num_rows else work)
+    return _of_dataset(dataset, divided(work, shared) if len(shared) else work)
 
 
-def divided(work: pa.Table, shared: pa.Table) -> pa.Table:
+def divided(work: Kernels, shared: KernelModules) -> Kernels:
     """Device work, a row per kernel and module that it serves; ``shared`` is of :func:`shared_kernels`."""
-    kernel = integers(shared, "kernel_id")
+    kernel = shared.kernel_id
     first = np.flatnonzero(first_of_kernel(kernel))
-    row = positions(kernel[first], integers(work, "kernel_id"))
+    row = positions(kernel[first], work.kernel_id)
     here = row >= 0
-    size, start = (np.ones(work.num_rows, dtype=np.int64), np.full(work.num_rows, -1, dtype=np.int64))
+    size, start = (np.ones(len(work), dtype=np.int64), np.full(len(work), -1, dtype=np.int64))
     size[row[here]], start[row[here]] = np.diff(np.append(first, kernel.size))[here], first[here]
-    rows = np.repeat(np.arange(work.num_rows), size)
+    rows = np.repeat(np.arange(len(work)), size)
     portion = np.flatnonzero(start[rows] >= 0)
     place = portion - (np.cumsum(size) - size)[rows[portion]]
     source = start[rows[portion]] + place
-    module, spent = integers(work, "module_id")[rows].astype(np.int64), integers(work, "dur_ns")[rows]
-    module[portion] = integers(shared, "module_id")[source]
-    weight = np.asarray(shared.column("weight"))[source]
+    module, spent = work.module_id[rows].astype(np.int64), work.dur_ns[rows]
+    module[portion] = shared.module_id[source]
+    weight = np.asarray(shared.weight)[source]
     spent[portion] = _whole_numbers(spent[portion], weight, place == 0)
-    return _with(work, rows, module, spent)
+    return Kernels(_with(work.table, rows, module, spent))
 
 
 def first_of_kernel(kernel: Ints) -> Flags:
@@ -142,10 +139,10 @@ def first_of_kernel(kernel: Ints) -> Flags:
     return np.append(True, kernel[1:] != kernel[:-1])[: kernel.size]
 
 
-def shared_kernels(dataset: Dataset) -> pa.Table:
+def shared_kernels(dataset: Dataset) -> KernelModules:
     """The rows of ``kernel_modules`` of kernels that serve several modules, by kernel and module."""
     table = dataset.table("kernel_modules", ["kernel_id", "module_id", "weight"])
-    return table.filter(pc.less(table.column("weight"), 1.0))
+    return KernelModules(table.filter(pc.less(table.column("weight"), 1.0)))
 
 
 def _whole_numbers(time: Ints, weight: Floats, first: Flags) -> Ints:
@@ -165,8 +162,7 @@ def _with(work: pa.Table, rows: Rows, module: Ints, spent: Ints) -> pa.Table:
     return pa.table(columns, names=work.column_names)
 
 
-def _of_dataset(dataset: Dataset, work: pa.Table) -> pa.Table:
+def _of_dataset(dataset: Dataset, work: Kernels) -> Kernels:
     if dataset.root is None:
         return work
-    ids = integers(dataset.table("modules", ["module_id"]), "module_id")
-    return work.filter(pa.array(np.isin(integers(work, "module_id"), ids)))
+    return work.filter(np.isin(work.module_id, dataset.rows(Modules, ["module_id"]).module_id))

@@ -8,11 +8,9 @@ import pandas as pd
 from tracekit.aggregates.each_report import Totals, Words
 from tracekit.aggregates.spread import ratio, share
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
-from tracekit.ranks.communication import communication
+from tracekit.ranks.collectives import communication
 
 NAME = "communication"
 ANSWER = ("path", "exposed_ns", "overlapped_ns", "gpu_time_ns", "name")
@@ -85,17 +83,18 @@ def _speed(totals: pd.DataFrame, words: Words) -> dict[str, object]:
 
 
 def _of_one(dataset: Dataset, modules: Hierarchy, names: Words, words: Words) -> tuple[dict[str, Ints], int]:
-    table, communicates, exposed = communication(dataset, ["module_id", "dur_ns", "bytes", *_KEYS[3:]])
-    kernel_names, owner, time = labels(table, "name"), modules.rows(table), integers(table, "dur_ns")
+    work, communicates, exposed = communication(dataset, ["module_id", "dur_ns", "bytes", *_KEYS[3:]])
+    owner, time = modules.rows_of(work.module_id), work.dur_ns
     in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
     rows = np.flatnonzero(communicates & in_root)
-    size = integers(table, "bytes")[rows].astype(np.int64)
+    size = work.bytes[rows].astype(np.int64)
     columns = {
-        **{name: words.codes(labels(table, name))[rows] for name in ("collective", "communicator")},
-        "group_size": integers(table, "group_size")[rows].astype(np.int64),
+        "collective": words.codes(work.collective)[rows],
+        "communicator": words.codes(work.communicator)[rows],
+        "group_size": work.group_size[rows].astype(np.int64),
         "bytes": np.maximum(size, 0),
         "sized_ns": np.where(size >= 0, time[rows], 0),
-        "name": names.codes(kernel_names)[rows],
+        "name": names.codes(work.name)[rows],
         "module": owner[rows],
         "ns": time[rows],
         "exposed": exposed[rows],

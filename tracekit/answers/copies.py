@@ -9,8 +9,6 @@ from tracekit.aggregates.each_report import Totals, Words
 from tracekit.aggregates.spread import ratio, share
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import kernels
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 
@@ -49,19 +47,19 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 
 def _of_one(dataset: Dataset, modules: Hierarchy, words: tuple[Words, Words]) -> tuple[dict[str, Ints], int]:
-    table = kernels(dataset, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
-    kinds, directions = labels(table, "kind"), labels(table, "copy_kind")
-    rows = np.flatnonzero(np.isin(kinds.code, kinds.of("memcpy", "memset")))
+    work = kernels(dataset, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
+    rows = np.flatnonzero(work.kind.among("memcpy", "memset"))
+    size = work.bytes[rows]
     columns = {
-        "kind": words[0].codes(kinds)[rows],
-        "direction": words[1].codes(directions)[rows],
-        "module": modules.rows(table)[rows],
-        "ns": integers(table, "dur_ns")[rows],
-        "moved": integers(table, "bytes", null=0)[rows],
+        "kind": words[0].codes(work.kind)[rows],
+        "direction": words[1].codes(work.copy_kind)[rows],
+        "module": modules.rows_of(work.module_id)[rows],
+        "ns": work.dur_ns[rows],
+        "moved": np.maximum(size, 0),
         "size": np.ones(rows.size, np.int64),
-        "unsized": np.asarray(table.column("bytes").is_null())[rows].astype(np.int64),
+        "unsized": (size < 0).astype(np.int64),
     }
-    return columns, int(integers(table, "dur_ns").sum())
+    return columns, int(work.dur_ns.sum())
 
 
 def _figures(groups: pd.DataFrame, whole_ns: int) -> dict[str, object]:

@@ -12,11 +12,11 @@ from tracekit.aggregates.phase_times import phase_rows
 from tracekit.aggregates.spread import ratio, share
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy, patterns, series
 from tracekit.aggregates.weighted_kernels import divided, first_of_kernel, kernels, shared_kernels, weighted_kernels
-from tracekit.arrays.codes import codes, joint, labels
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import codes, joint
 from tracekit.arrays.groups import counts, sums_by
 from tracekit.arrays.types import Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.schema.tables import KernelModules
 
 #: A kernel by its name and kind.
 Named = tuple[str | None, str | None]
@@ -40,7 +40,7 @@ def fused(dataset: Dataset) -> list[Fused]:
     found: dict[tuple[Named, int, tuple[int, ...]], Fused] = {}
     for part in dataset.by_report():
         shared = shared_kernels(part)
-        if shared.num_rows:
+        if len(shared):
             modules = hierarchy(dataset) if modules is None else modules
             for row in _of_report(part, shared, modules):
                 key = row.kernel, row.phase, row.modules
@@ -50,19 +50,19 @@ def fused(dataset: Dataset) -> list[Fused]:
     return [*found.values()]
 
 
-def _of_report(dataset: Dataset, shared: pa.Table, modules: Hierarchy) -> list[Fused]:
+def _of_report(dataset: Dataset, shared: KernelModules, modules: Hierarchy) -> list[Fused]:
     work = kernels(dataset, ["kernel_id", "name", "kind", "module_id", "dur_ns", "phase"])
-    inside = np.isin(integers(work, "kernel_id"), integers(shared, "kernel_id"))
-    work = divided(work.filter(pa.array(inside)), shared)
-    kernel = integers(work, "kernel_id")
+    inside = np.isin(work.kernel_id, shared.kernel_id)
+    work = divided(work.filter(inside), shared)
+    kernel = work.kernel_id
     first = np.flatnonzero(first_of_kernel(kernel))
-    names, kinds = labels(work, "name"), labels(work, "kind")
-    module, phase = modules.rows(work), phase_rows(work)[first]
+    names, kinds = work.name, work.kind
+    module, phase = modules.rows_of(work.module_id), phase_rows(work.phase)[first]
     alike = joint((names.code[first] + 1, kinds.code[first] + 1, phase, _sets(module, first)))
     _, example, group = np.unique(alike, return_index=True, return_inverse=True)
     number = counts(group, example.size)
     size = np.diff(np.append(first, kernel.size))
-    (of, inner), (time,) = sums_by((np.repeat(group, size), module), (integers(work, "dur_ns"),))
+    (of, inner), (time,) = sums_by((np.repeat(group, size), module), (work.dur_ns,))
     ends = np.searchsorted(of, np.arange(example.size + 1))
     named = zip(names.named(names.code[first[example]]), kinds.named(kinds.code[first[example]]), strict=True)
     return [
@@ -142,7 +142,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     answer = pd.DataFrame([borders.line(key, rows) for key, rows in lines.items()], columns=_COLUMNS)
     time = answer["gpu_time_ns"] = answer["gpu_time_ns"].astype("int64")
     number = answer["kernels"] = answer["kernels"].astype("int64")
-    whole = sum(int(integers(weighted_kernels(part, _TIMES), "dur_ns").sum()) for part in dataset.by_report())
+    whole = sum(int(weighted_kernels(part, _TIMES).dur_ns.sum()) for part in dataset.by_report())
     answer["share"] = share(np.asarray(time, np.int64), whole)
     answer["mean_ns"] = ratio(np.asarray(time), np.asarray(number))
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)

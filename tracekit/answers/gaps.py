@@ -53,7 +53,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 def _of_one(dataset: Dataset) -> pd.DataFrame:
     table, modules = kernels(dataset, ["module_id", *DEVICE_TIMES]), hierarchy(dataset)
     work = axis(dataset, table)
-    pairs = _by_pair(idle_times(work), modules.rows(table))
+    pairs = _by_pair(idle_times(work), modules.rows_of(table.module_id))
     line, idle_ns = pairs["line"].to_numpy(), pairs["idle_ns"].to_numpy()
     return pd.DataFrame(
         {

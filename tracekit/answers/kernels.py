@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from tracekit.aggregates.each_report import Totals, Words
 from tracekit.aggregates.spread import Spread, Values, ratio, share
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import kernels, weighted_kernels, weighted_work
 from tracekit.answers.fusions import whom_they_serve
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import distinct
 from tracekit.arrays.types import Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.schema.tables import Kernels
 
 NAME = "kernels"
 ANSWER = ("name", "gpu_time_ns", "share", "module", "kernels")
@@ -63,7 +61,7 @@ class _Work:
     def add(self, dataset: Dataset, modules: Hierarchy) -> None:
         """Adds that of a report."""
         table = kernels(dataset, ["kernel_id", "name", "kind", "module_id", "dur_ns"])
-        keys, time = self._keys(table), integers(table, "dur_ns")
+        keys, time = self._keys(table), table.dur_ns
         ones = np.ones(time.size, np.int64)
         self.totals.add({**keys, "kernels": ones, "gpu_time_ns": time, "max_ns": time})
         self._durations.add(self._group(keys), time)
@@ -73,17 +71,17 @@ class _Work:
             if is_whole
             else weighted_kernels(dataset, ["name", "kind", "module_id", "dur_ns"])
         )
-        owner = modules.rows(work)
+        owner = modules.rows_of(work.module_id)
         attributed = np.flatnonzero(owner >= 0)
-        rows = {**(keys if work is table else self._keys(work)), "module": owner, "ns": integers(work, "dur_ns")}
+        rows = {**(keys if work is table else self._keys(work)), "module": owner, "ns": work.dur_ns}
         self.by_module.add({name: values[attributed] for name, values in rows.items()})
 
     def spread(self) -> Spread:
         """The durations of each name and kind, in the order of the totals."""
         return self._durations.spread(len(self._groups))
 
-    def _keys(self, table: pa.Table) -> dict[str, Rows]:
-        return {"name": self.names.codes(labels(table, "name")), "kind": self.kinds.codes(labels(table, "kind"))}
+    def _keys(self, work: Kernels) -> dict[str, Rows]:
+        return {"name": self.names.codes(work.name), "kind": self.kinds.codes(work.kind)}
 
     def _group(self, keys: dict[str, Rows]) -> Rows:
         name, kind = keys["name"], keys["kind"]

@@ -13,16 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from tracekit.aggregates.spread import Spread, Values, ratio
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, Axis, axis, from_graph, kernels, report_codes
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import sums
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.schema.tables import UNKNOWN, Kernels
 
 NAME = "launches"
 ANSWER = ("path", "subtree_launch_bound_share", "subtree_waiting_ns", "launches", "launch_ns")
@@ -68,17 +66,15 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 def _add(dataset: Dataset, modules: Hierarchy, own: dict[str, Ints], delays: Values) -> None:
     whole = dataset.whole
     table = kernels(whole, _COLUMNS)
-    owner = modules.rows(table)
+    owner = modules.rows_of(table.module_id)
     in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
-    kinds = labels(table, "kind")
-    replayed = np.isin(kinds.code, kinds.of("graph")) | from_graph(table)
-    launched = in_root & ~replayed & np.asarray(table.column("launch_end_ns").is_valid())
+    replayed = table.kind.among("graph") | from_graph(table.table)
+    launched = in_root & ~replayed & (table.launch_end_ns != UNKNOWN)
     row = np.where(owner < 0, len(modules.path), owner)
     by_work = _figures(whole, table, launched, replayed & in_root)
     for name in _SUMS:
         own[name] += sums(row, by_work[name], own[name].size)
-    delay = integers(table, "start_ns") - integers(table, "launch_end_ns", null=0)
-    delays.add(row[launched], delay[launched])
+    delays.add(row[launched], (table.start_ns - table.launch_end_ns)[launched])
 
 
 def _columns(modules: Hierarchy, own: dict[str, Ints], delays: Spread) -> dict[str, object]:
@@ -97,10 +93,10 @@ def _columns(modules: Hierarchy, own: dict[str, Ints], delays: Spread) -> dict[s
     }
 
 
-def _figures(dataset: Dataset, table: pa.Table, launched: Flags, replayed: Flags) -> dict[str, Ints]:
-    time, start = integers(table, "dur_ns"), integers(table, "start_ns")
-    begun, returned = (integers(table, f"launch_{name}_ns", null=0) for name in ("start", "end"))
-    before = _before(axis(dataset, table), integers(table, "end_ns"))
+def _figures(dataset: Dataset, table: Kernels, launched: Flags, replayed: Flags) -> dict[str, Ints]:
+    time, start = table.dur_ns, table.start_ns
+    begun, returned = table.launch_start_ns, table.launch_end_ns
+    before = _before(axis(dataset, table), table.end_ns)
     blocked, queued = _blocked(before, start, begun, returned)
     until = np.minimum(returned, start)
     bound = launched & (before.none | ((before.reach < until) & ~queued))
@@ -163,13 +159,12 @@ def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple
     return blocked + np.where(queued, lasted, 0), queued
 
 
-def _first_of_launch(dataset: Dataset, table: pa.Table, launched: Flags) -> Flags:
+def _first_of_launch(dataset: Dataset, table: Kernels, launched: Flags) -> Flags:
     rows = np.flatnonzero(launched)
     launches = pd.DataFrame(
         {
-            "report": report_codes(dataset, table)[rows],
-            **{name: integers(table, name)[rows] for name in ("pid", "tid")},
-            **{name: integers(table, name, null=0)[rows] for name in ("launch_start_ns", "launch_end_ns")},
+            "report": report_codes(dataset, table.table)[rows],
+            **{name: getattr(table, name)[rows] for name in ("pid", "tid", "launch_start_ns", "launch_end_ns")},
         }
     )
     first = np.zeros(launched.size, bool)

@@ -11,8 +11,6 @@ from tracekit.aggregates.each_report import Totals, Words
 from tracekit.aggregates.spread import share
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import first_of_kernel, weighted_kernels
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import Dataset
 
 NAME = "lines"
@@ -55,10 +53,10 @@ def by_module(dataset: Dataset, modules: Hierarchy) -> tuple[list[str], pd.DataF
         work = weighted_kernels(part, ["kernel_id", "source", "module_id", "dur_ns"])
         pairs.add(
             {
-                "source": words.codes(labels(work, "source")),
-                "module": modules.rows(work),
-                "kernels": first_of_kernel(integers(work, "kernel_id")).astype(np.int64),
-                "gpu_ns": integers(work, "dur_ns"),
+                "source": words.codes(work.source),
+                "module": modules.rows_of(work.module_id),
+                "kernels": first_of_kernel(work.kernel_id).astype(np.int64),
+                "gpu_ns": work.dur_ns,
             }
         )
     return words.all(), pairs.frame()

@@ -6,13 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from tracekit.aggregates.spread import ratio
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import kernels
-from tracekit.arrays.codes import joint, labels
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import joint
 from tracekit.arrays.groups import counts, maxima, sums
 from tracekit.arrays.types import Ints
 from tracekit.costs.calls import Costs, costs
@@ -21,6 +19,7 @@ from tracekit.dataset.opening import Dataset
 from tracekit.flops.peaks import dtypes_stated
 from tracekit.flops.tensors import param_bytes
 from tracekit.markers.base import MODULE
+from tracekit.schema.tables import NEVER, UNKNOWN, Allocations, Calls
 
 NAME = "memory"
 ANSWER = ("path", "peak_bytes", "held_bytes", "param_bytes", "input_bytes", "output_bytes", "copied_bytes")
@@ -30,7 +29,6 @@ OPTIONS = ("dtype",)
 _FIGURES = ("input_bytes", "output_bytes", "bytes")
 #: What allocators did in a call.
 _OF_CALLS = ("peak_bytes", "allocated_bytes", "retained_bytes")
-_UNKNOWN = np.iinfo(np.int64).min
 
 
 def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
@@ -92,7 +90,7 @@ class _Gathered:
         self._sums = dict.fromkeys(("runs", *_FIGURES, "copied_bytes"), Sum.zero(modules))
         self._own_ns, self._copied_ns = np.zeros((2, modules), np.int64)
         self._called, self._compiled, self._mixed = np.zeros((3, modules), bool)
-        self.param_bytes = np.full(modules, _UNKNOWN)
+        self.param_bytes = np.full(modules, UNKNOWN)
         self.most = dict.fromkeys(_OF_CALLS, self.param_bytes)
 
     def add(self, calls: Costs) -> None:
@@ -103,7 +101,7 @@ class _Gathered:
         copied, copied_ns = _copied(calls)
         for name, more in {"runs": runs, **moved, "copied_bytes": copied}.items():
             self._sums[name] = self._sums[name].plus(more)
-        self._own_ns += sums(calls.owner, integers(calls.table, "gpu_self_time_ns") - compiled.of_call, count)
+        self._own_ns += sums(calls.owner, calls.table.gpu_self_time_ns - compiled.of_call, count)
         self._own_ns += sums(compiled.module, compiled.ns, count)
         self._copied_ns += copied_ns
         self._called |= counts(calls.owner, count) > 0
@@ -111,17 +109,17 @@ class _Gathered:
         self._mixed |= calls.work.hidden.mixed(calls.modules, calls.owner)[0]
         of_calls = maxima(calls.owner, calls.column("param_bytes"), count)
         self.param_bytes = np.maximum(self.param_bytes, of_calls)
-        table = calls.report.table("calls", ["module_id", *_OF_CALLS])
-        owner = calls.modules.rows(table)
+        table = calls.report.rows(Calls, ["module_id", *_OF_CALLS])
+        owner = calls.modules.rows_of(table.module_id)
         for name, most in self.most.items():
-            self.most[name] = np.maximum(most, maxima(owner, integers(table, name, null=_UNKNOWN), count))
+            self.most[name] = np.maximum(most, maxima(owner, getattr(table, name), count))
 
     def columns(self, params: Sum, subtree_params: Sum) -> dict[str, object]:
         """The columns after path and class."""
         # Kernel maps record no tensors, and not how often a module ran.
         only_compiled = self._compiled & ~self._called
         moved = {name: self._sums[name].unless(only_compiled) for name in _FIGURES}
-        most = {name: pd.arrays.IntegerArray(value, value == _UNKNOWN) for name, value in self.most.items()}
+        most = {name: pd.arrays.IntegerArray(value, value == UNKNOWN) for name, value in self.most.items()}
         return {
             **most,
             "runs": self._sums["runs"].unless(only_compiled).column(),
@@ -150,13 +148,12 @@ def _params(dataset: Dataset, modules: Hierarchy, of_calls: Ints) -> Sum:
 
 
 def _copied(calls: Costs) -> tuple[Sum, Ints]:
-    table, count = kernels(calls.report, ["module_id", "kind", "dur_ns", "bytes"]), len(calls.modules.path)
-    rows = np.flatnonzero(labels(table, "kind").among("memcpy", "memset"))
-    owner, moved = calls.modules.rows(table)[rows], integers(table, "bytes", null=0)[rows]
-    unsized = owner[np.asarray(table.column("bytes").is_null())[rows]]
-    total = sums(owner, moved, count)
-    copied = Sum(total, counts(unsized, count), np.zeros(count))
-    return copied, sums(owner, integers(table, "dur_ns")[rows], count)
+    work, count = kernels(calls.report, ["module_id", "kind", "dur_ns", "bytes"]), len(calls.modules.path)
+    rows = np.flatnonzero(work.kind.among("memcpy", "memset"))
+    owner, moved = calls.modules.rows_of(work.module_id)[rows], work.bytes[rows]
+    total = sums(owner, np.maximum(moved, 0), count)
+    copied = Sum(total, counts(owner[moved < 0], count), np.zeros(count))
+    return copied, sums(owner, work.dur_ns[rows], count)
 
 
 class _Moment(NamedTuple):
@@ -172,21 +169,19 @@ def _moments(report: Dataset, modules: Hierarchy) -> list[_Moment]:
     if "allocations" not in report.tables:
         return []
     columns = ["pid", "device", "start_ns", "end_ns", "bytes", "total_bytes", "module_id", "step_id"]
-    table = report.table("allocations", columns)
-    place = joint((integers(table, "pid"), integers(table, "device")))
-    return [_highest(table.filter(pa.array(place == one)), modules) for one in np.unique(place).tolist()]
+    table = report.rows(Allocations, columns)
+    place = joint((table.pid, table.device))
+    return [_highest(table.filter(place == one), modules) for one in np.unique(place).tolist()]
 
 
-def _highest(table: pa.Table, modules: Hierarchy) -> _Moment:
-    step, size = integers(table, "step_id"), integers(table, "bytes")
-    end = integers(table, "end_ns", null=np.iinfo(np.int64).max)
-    known = np.asarray(table.column("end_ns").is_valid())
-    total = integers(table, "total_bytes")
+def _highest(table: Allocations, modules: Hierarchy) -> _Moment:
+    step, size = table.step_id, table.bytes
+    end, total = table.end_ns, table.total_bytes
     # What was held before is known from the total, or else as far as it is taken back.
-    before = total[0] - size[0] if total[0] >= 0 else -size[size < 0].sum() - size[known].sum()
+    before = total[0] - size[0] if total[0] >= 0 else -size[size < 0].sum() - size[end != NEVER].sum()
     level = np.cumsum(size) + before
     asked = np.flatnonzero(step >= 0) if (step >= 0).any() else np.arange(size.size)
     at = asked[np.argmax(level[asked])]
-    held = (np.arange(size.size) <= at) & (size > 0) & (end > integers(table, "start_ns")[at])
-    owner = np.where(held, modules.rows(table), -1)
+    held = (np.arange(size.size) <= at) & (size > 0) & (end > table.start_ns[at])
+    owner = np.where(held, modules.rows_of(table.module_id), -1)
     return _Moment(int(level[at]), sums(owner, size, len(modules.path)), int(step[at]) if step[at] >= 0 else None)

@@ -11,8 +11,6 @@ from tracekit.aggregates.spread import ratio, share
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import weighted_kernels
 from tracekit.answers.fusions import whom_they_serve
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import Dataset
 
 NAME = "module_kernels"
@@ -39,11 +37,11 @@ def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
     totals = Totals([*_KEYS, "phase"] if phases else _KEYS, {"kernels": "sum", "ns": "sum"})
     for part in dataset.by_report():
         table = weighted_kernels(part, ["name", "kind", "module_id", "dur_ns", "phase"])
-        words = {"name": names.codes(labels(table, "name")), "kind": kinds.codes(labels(table, "kind"))}
+        words = {"name": names.codes(table.name), "kind": kinds.codes(table.kind)}
         if phases:
-            words["phase"] = phase_rows(table)
-        ones = np.ones(table.num_rows, np.int64)
-        totals.add({"module": modules.rows(table), **words, "kernels": ones, "ns": integers(table, "dur_ns")})
+            words["phase"] = phase_rows(table.phase)
+        ones = np.ones(len(table), np.int64)
+        totals.add({"module": modules.rows_of(table.module_id), **words, "kernels": ones, "ns": table.dur_ns})
     pairs = totals.frame()
     time, count, rows = (pairs[name].to_numpy() for name in ("ns", "kernels", "module"))
     classes = [*modules.class_name, None]

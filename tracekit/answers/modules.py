@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from tracekit.aggregates.phase_times import add, by_phase, no_times
 from tracekit.aggregates.spread import Spread, Values, share
 from tracekit.aggregates.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs
 from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, steps_of, weighted_kernels
 from tracekit.arrays.codes import positions
-from tracekit.arrays.columns import integers, selected
+from tracekit.arrays.columns import selected
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.slices import union_within
 from tracekit.arrays.types import Columns, Ints, Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.schema.tables import Calls, Kernels
 
 NAME = "modules"
 ANSWER = ("path", "subtree_ns", "share", "self_ns", "subtree_host_ns", "calls")
@@ -46,7 +46,7 @@ def columns(dataset: Dataset) -> Columns:
     times, busy = Times(modules), np.zeros(len(modules.path), np.int64)
     for part in dataset.by_report():
         work = weighted_kernels(part, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
-        owner = modules.rows(work)
+        owner = modules.rows_of(work.module_id)
         times.add(part, work, owner)
         busy += _busy(part, modules, work, owner)
         pairs = _per_step(part, modules, work, owner)
@@ -80,11 +80,11 @@ class Times:
         self._by_phase = no_times(len(modules.path))
         self.whole_ns = 0
 
-    def add(self, dataset: Dataset, work: pa.Table, owner: Rows) -> None:
+    def add(self, dataset: Dataset, work: Kernels, owner: Rows) -> None:
         """Adds a report: its calls, and its device work with the module of each piece."""
-        duration, count = integers(work, "dur_ns"), self._own.size
-        calls = dataset.table("calls", ["module_id", "call_id", "parent_call_id", "start_ns", "end_ns"])
-        called = self._modules.rows(calls)
+        duration, count = work.dur_ns, self._own.size
+        calls = dataset.rows(Calls, ["module_id", "call_id", "parent_call_id", "start_ns", "end_ns"])
+        called = self._modules.rows_of(calls.module_id)
         self._calls += counts(called, count)
         self._host += sums(called, _own_host_ns(calls), count)
         self._kernels += counts(owner, count)
@@ -112,9 +112,9 @@ class Times:
         }
 
 
-def _own_host_ns(calls: pa.Table) -> Ints:
-    around = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
-    spent = integers(calls, "end_ns") - integers(calls, "start_ns")
+def _own_host_ns(calls: Calls) -> Ints:
+    around = positions(calls.parent_call_id, calls.call_id)
+    spent = calls.end_ns - calls.start_ns
     own: Ints = np.maximum(spent - sums(around, spent, spent.size), 0)
     return own
 
@@ -124,23 +124,23 @@ def gathered(dataset: Dataset, modules: Hierarchy) -> Times:
     times = Times(modules)
     for part in dataset.by_report():
         work = weighted_kernels(part, ["module_id", "dur_ns", "phase"])
-        times.add(part, work, modules.rows(work))
+        times.add(part, work, modules.rows_of(work.module_id))
     return times
 
 
-def _busy(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Ints:
+def _busy(dataset: Dataset, modules: Hierarchy, work: Kernels, owner: Rows) -> Ints:
     owned = owner >= 0
     if not owned.all():
-        work, owner = work.filter(pa.array(owned)), owner[owned]
+        work, owner = work.filter(owned), owner[owned]
     on_axis = axis(dataset, work)
     forest = (modules.parent, modules.depth, modules.end)
     return union_within(owner, forest, on_axis.start, on_axis.end)
 
 
-def _per_step(dataset: Dataset, modules: Hierarchy, work: pa.Table, owner: Rows) -> Pairs:
+def _per_step(dataset: Dataset, modules: Hierarchy, work: Kernels, owner: Rows) -> Pairs:
     step = steps_of(dataset, work)
     in_step = np.flatnonzero((owner >= 0) & (step >= 0))
-    own = Pairs(owner[in_step], step[in_step], integers(work, "dur_ns")[in_step])
+    own = Pairs(owner[in_step], step[in_step], work.dur_ns[in_step])
     return subtree_pairs(modules.parent, modules.depth, own)
 
 

@@ -8,8 +8,6 @@ import pandas as pd
 from tracekit.aggregates.each_report import Totals, Words
 from tracekit.aggregates.spread import Values, ratio, share
 from tracekit.answers import steps as steps_by_time
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import Dataset
 
 NAME = "phases"
@@ -44,7 +42,7 @@ class _Steps:
     def add(self, dataset: Dataset) -> None:
         """Adds those of a report."""
         steps, figures = steps_by_time.with_figures(dataset, _KEYS)
-        keys = zip(self._kinds.codes(labels(steps, "kind")).tolist(), steps["batch_size"].to_pylist(), strict=True)
+        keys = zip(self._kinds.codes(steps.kind).tolist(), steps.table["batch_size"].to_pylist(), strict=True)
         group = np.array([self._number.setdefault(key, len(self._number)) for key in keys], np.int64)
         for name, values in self._times.items():
             values.add(group, figures[name])
@@ -53,8 +51,8 @@ class _Steps:
                 "group": group,
                 "steps": np.ones(group.size, np.int64),
                 "gpu_time_ns": figures["gpu_time_ns"],
-                "tokens": integers(steps, "tokens", null=0),
-                "unknown": np.asarray(steps["tokens"].is_null()).astype(np.int64),
+                "tokens": np.maximum(steps.tokens, 0),
+                "unknown": (steps.tokens < 0).astype(np.int64),
             }
         )
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import kernels
-from tracekit.arrays.columns import integers, selected, together
+from tracekit.arrays.columns import selected, together
 from tracekit.arrays.types import Columns, Ints, Rows
 from tracekit.dataset.opening import Dataset
-from tracekit.ranks.communication import communication
+from tracekit.ranks.collectives import communication
+from tracekit.schema.tables import Kernels
 
 NAME = "processes"
 ANSWER = ("report", "rank", "pid", "device", "gpu_time_ns", "communication_ns")
@@ -46,20 +47,19 @@ def attributed(dataset: Dataset) -> Columns:
     return _columns(dataset, lambda part: (kernels(part, _READ), {}))
 
 
-def _columns(dataset: Dataset, work: Callable[[Dataset], tuple[pa.Table, dict[str, Ints]]]) -> Columns:
+def _columns(dataset: Dataset, work: Callable[[Dataset], tuple[Kernels, dict[str, Ints]]]) -> Columns:
     return together([_of_one(part, *work(part)) for part in dataset.by_report()])
 
 
-def _of_one(dataset: Dataset, table: pa.Table, more: dict[str, Ints]) -> Columns:
-    time = integers(table, "dur_ns")
-    attributed = np.asarray(table.column("module_id").is_valid())
-    times = {"gpu_time_ns": time, "known": np.where(attributed, time, 0), **more}
-    reports = table.column("report").cast(pa.string()) if dataset.reports else pa.nulls(table.num_rows, pa.string())
+def _of_one(dataset: Dataset, own: Kernels, more: dict[str, Ints]) -> Columns:
+    table = own.table
+    times = {"gpu_time_ns": own.dur_ns, "known": np.where(own.module_id >= 0, own.dur_ns, 0), **more}
+    reports = table.column("report").cast(pa.string()) if dataset.reports else pa.nulls(len(own), pa.string())
     work = table.select(_KEYS[1:]).append_column("report", reports)
     for name, values in times.items():
         work = work.append_column(name, pa.array(values, pa.int64()))
     if dataset.root is not None:
-        work = work.filter(pa.array(hierarchy(dataset).rows(table) >= 0))
+        work = work.filter(hierarchy(dataset).rows_of(own.module_id) >= 0)
     groups = work.group_by(_KEYS, use_threads=False)
     sums = groups.aggregate([("gpu_time_ns", "count"), *((name, "sum") for name in times)])
     keys = [sums.column(name).to_pylist() for name in _KEYS]
@@ -70,9 +70,9 @@ def _of_one(dataset: Dataset, table: pa.Table, more: dict[str, Ints]) -> Columns
     return selected(answer, _order(list(zip(*keys, strict=True)), dataset.reports))
 
 
-def _communication(dataset: Dataset) -> tuple[pa.Table, dict[str, Ints]]:
-    table, communicates, exposed = communication(dataset, _READ)
-    return table, {"communication_ns": np.where(communicates, integers(table, "dur_ns"), 0), "exposed_ns": exposed}
+def _communication(dataset: Dataset) -> tuple[Kernels, dict[str, Ints]]:
+    work, communicates, exposed = communication(dataset, _READ)
+    return work, {"communication_ns": np.where(communicates, work.dur_ns, 0), "exposed_ns": exposed}
 
 
 def _order(keys: list[tuple[Any, ...]], reports: Sequence[str]) -> Rows:

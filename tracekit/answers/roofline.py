@@ -17,9 +17,8 @@ from tracekit.aggregates.spread import MergedCounts, ratio
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import kernels, report_codes, weighted_kernels
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import agreed, grouped, sums
-from tracekit.arrays.slices import maxima, minima
+from tracekit.arrays.slices import greatest_of, least_of
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.costs.calls import Costs, costs
 from tracekit.costs.subtree_costs import Gathered, Own
@@ -131,8 +130,8 @@ class _RanOn:
         """Adds the work of a report."""
         devices = _devices(calls.report)
         work, compiled = kernels(calls.report, ["device"]), calls.compiled
-        owners = (lookup(calls.owner, calls.work.call), work), (compiled.module, compiled.table)
-        columns = [(owner, report_codes(calls.report, table), integers(table, "device")) for owner, table in owners]
+        owners = (lookup(calls.owner, calls.work.call), work), (compiled.module, compiled.work)
+        columns = [(owner, report_codes(calls.report, some.table), some.device) for owner, some in owners]
         keys = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
         first = grouped(keys).first
         for module, report, device in zip(*(key[first].tolist() for key in keys), strict=True):
@@ -170,13 +169,13 @@ class _Measured:
         """Adds those of a report; one that an earlier tracekit parsed has none."""
         if _SAMPLES not in report.schema("kernels").names:
             return
-        table = weighted_kernels(report, ["module_id", "dur_ns", _SAMPLES, *_METRICS])
-        if table.column(_SAMPLES).null_count == table.num_rows:
+        work = weighted_kernels(report, ["module_id", "dur_ns", _SAMPLES, *_METRICS])
+        owner, samples = self._modules.rows_of(work.module_id), work.metric_samples
+        if not samples.any():
             return
-        owner, samples = self._modules.rows(table), integers(table, _SAMPLES, null=0)
         self._samples += sums(owner, samples, self._samples.size)
         for at, name in enumerate(_METRICS):
-            average = table.column(name).to_numpy()
+            average = getattr(work, name).to_numpy()
             known = np.flatnonzero((owner >= 0) & ~np.isnan(average))
             for totals, weights in ((self._sums, (samples * average)[known]), (self._counts, samples[known])):
                 totals[at] += np.bincount(owner[known], weights, minlength=self._samples.size)
@@ -297,7 +296,7 @@ def _of_subtree(modules: Hierarchy, own: Own, limits: _Limits) -> dict[str, obje
 def _common_peak(modules: Hierarchy, own: Own, peak: Floats) -> Floats:
     distinct, code = np.unique(peak, return_inverse=True)
     has_flops = own.known_flops.value > 0
-    subtree = np.arange(peak.size), modules.end
-    lowest = minima(np.where(has_flops, code, distinct.size), *subtree, empty=distinct.size)
-    highest = maxima(np.where(has_flops, code, -1), *subtree, empty=-1)
+    row = np.arange(peak.size)
+    lowest = least_of(np.where(has_flops, code, distinct.size))(row, modules.end, distinct.size)
+    highest = greatest_of(np.where(has_flops, code, -1))(row, modules.end, -1)
     return np.where(lowest == highest, np.append(distinct, np.nan)[highest], np.nan)

@@ -13,14 +13,15 @@ from tracekit.aggregates.phase_times import COLUMNS as PHASE_COLUMNS, PHASES, ph
 from tracekit.aggregates.spread import Values, ratio
 from tracekit.aggregates.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs, united
 from tracekit.aggregates.weighted_kernels import from_graph, kernels
-from tracekit.arrays.codes import labels, positions
-from tracekit.arrays.columns import integers, selected, with_nulls
+from tracekit.arrays.codes import positions
+from tracekit.arrays.columns import selected, with_nulls
 from tracekit.arrays.groups import counts, maxima, minima, sums
 from tracekit.arrays.intervals import depths
 from tracekit.arrays.types import Columns, Flags, Ints, Rows
 from tracekit.costs.calls import CallKinds, Costs, costs
 from tracekit.costs.subtree_costs import subtree_flops
 from tracekit.dataset.opening import Dataset
+from tracekit.schema.tables import Steps
 
 NAME = "shapes"
 ANSWER = ("path", "inputs", "phase", "median_ns", "gpu_time_ns", "calls")
@@ -106,10 +107,10 @@ class _Gathered:
         groups = cost.kinds.groups()
         group, count = groups[cost.kind], int(groups.max(initial=-1)) + 1
         calls = cost.table
-        time = integers(calls, "gpu_time_ns")
-        steps = cost.report.whole.table("steps", ["step_id", "tokens"])
+        time = calls.gpu_time_ns
+        steps = cost.report.whole.rows(Steps, ["step_id", "tokens"])
         spent = _spent(cost, steps)
-        several_runs = spent.replayed | labels(calls, "phase").among("capture")
+        several_runs = spent.replayed | calls.phase.among("capture")
         self._calls.add(np.where(several_runs, -1, group), time)
         own, in_step = group[spent.call], np.flatnonzero(spent.step >= 0)
         pairs = united(Pairs(own[in_step], spent.step[in_step], spent.ns[in_step]))
@@ -124,7 +125,7 @@ class _Gathered:
         for name, more in figures.items():
             self._sums[name] = _longer(self._sums.get(name, more[:0]), count, 0) + more
         self._add_flops(cost, group, count)
-        self.shared += counts(cost.modules.rows(cost.work.shared), self.shared.size)
+        self.shared += counts(cost.modules.rows_of(cost.work.shared.module_id), self.shared.size)
 
     def _add_flops(self, cost: Costs, group: Rows, count: int) -> None:
         one_run, all_runs = subtree_flops(cost)
@@ -173,22 +174,22 @@ class _Spent(NamedTuple):
     replayed: Flags
 
 
-def _spent(cost: Costs, steps: pa.Table) -> _Spent:
+def _spent(cost: Costs, steps: Steps) -> _Spent:
     work = kernels(cost.report, _WORK)
-    call = positions(integers(work, "call_id"), integers(cost.table, "call_id"))
-    step = positions(integers(work, "step_id"), integers(steps, "step_id"))
-    cell, depth = (step + 1) * len(PHASES) + phase_rows(work), depths(cost.parent)
+    call = positions(work.call_id, cost.table.call_id)
+    step = positions(work.step_id, steps.step_id)
+    cell, depth = (step + 1) * len(PHASES) + phase_rows(work.phase), depths(cost.parent)
     rows = np.flatnonzero(call >= 0)
-    pairs = subtree_pairs(cost.parent, depth, Pairs(call[rows], cell[rows], integers(work, "dur_ns")[rows]))
-    of_graph = call[(call >= 0) & from_graph(work)]
+    pairs = subtree_pairs(cost.parent, depth, Pairs(call[rows], cell[rows], work.dur_ns[rows]))
+    of_graph = call[(call >= 0) & from_graph(work.table)]
     replayed = np.zeros(depth.size, dtype=bool)
     replayed[subtree_pairs(cost.parent, depth, Pairs(of_graph, *np.zeros((2, of_graph.size), np.int64))).node] = True
     step, phase = np.divmod(pairs.group, len(PHASES))
     return _Spent(pairs.node, step - 1, phase, pairs.value, replayed)
 
 
-def _by_token(steps: pa.Table, pairs: Pairs, count: int) -> dict[str, Ints]:
-    tokens = np.append(integers(steps, "tokens", null=0), 0)
+def _by_token(steps: Steps, pairs: Pairs, count: int) -> dict[str, Ints]:
+    tokens = np.append(steps.tokens, 0)
     of_pairs = np.maximum(tokens[pairs.group], 0)
     spent = sums(pairs.node, np.where(of_pairs > 0, pairs.value, 0), count)
     return dict(zip(_PER_TOKEN, (spent, sums(pairs.node, of_pairs, count)), strict=True))

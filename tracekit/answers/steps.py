@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tracekit.aggregates.each_report import rows_of_each
 from tracekit.aggregates.spread import ratio
 from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, kernels, union
 from tracekit.arrays.codes import positions
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.schema.tables import Steps
 
 NAME = "steps"
 ANSWER = ("report", "index", "kind", "batch_size", "host_ns", "gpu_time_ns", "gpu_ns_per_token")
@@ -47,35 +46,35 @@ def of_report(dataset: Dataset) -> pd.DataFrame:
     return pd.DataFrame({**_columns(steps, size), **figures, **_columns(steps, _ORIGIN)})
 
 
-def with_figures(dataset: Dataset, names: Sequence[str]) -> tuple[pa.Table, dict[str, NDArray[Any]]]:
+def with_figures(dataset: Dataset, names: Sequence[str]) -> tuple[Steps, dict[str, NDArray[Any]]]:
     """The steps of one report, or of a subtree of it, with these columns, and what each of them cost."""
     columns = dict.fromkeys([*names, "step_id", "tokens", "start_ns", "end_ns", "compile_ns"])
-    steps = dataset.whole.table("steps", [*columns])
+    steps = dataset.whole.rows(Steps, [*columns])
     figures = _figures(dataset, steps)
     if dataset.root is None:
         return steps, figures
-    called = dataset.table("steps", ["step_id"]).column("step_id").to_pylist()
-    inside = np.isin(integers(steps, "step_id"), called) | (figures["kernels"] > 0)
-    return steps.filter(pa.array(inside)), {name: values[inside] for name, values in figures.items()}
+    called = dataset.rows(Steps, ["step_id"]).step_id
+    inside = np.isin(steps.step_id, called) | (figures["kernels"] > 0)
+    return steps.filter(inside), {name: values[inside] for name, values in figures.items()}
 
 
-def _columns(steps: pa.Table, names: Sequence[str]) -> dict[str, pd.Series]:
+def _columns(steps: Steps, names: Sequence[str]) -> dict[str, pd.Series]:
     types: dict[str, Any] = {"step_id": "int64", "index": "int64", "pid": "int64", **dict.fromkeys(_NULLABLE, "Int64")}
-    values = {name: pd.Series(steps.column(name).to_pylist(), dtype=object) for name in names}
+    values = {name: pd.Series(steps.table.column(name).to_pylist(), dtype=object) for name in names}
     return {name: column.astype(types.get(name, "object")) for name, column in values.items()}
 
 
-def _figures(dataset: Dataset, steps: pa.Table) -> dict[str, NDArray[Any]]:
+def _figures(dataset: Dataset, steps: Steps) -> dict[str, NDArray[Any]]:
     work = kernels(dataset, ["step_id", "dur_ns", *DEVICE_TIMES])
-    step = positions(integers(work, "step_id"), integers(steps, "step_id"))
-    on_axis, count = axis(dataset, work), steps.num_rows
-    time = sums(step, integers(work, "dur_ns"), count)
-    compiling = integers(steps, "compile_ns")
+    step = positions(work.step_id, steps.step_id)
+    on_axis, count = axis(dataset, work), len(steps)
+    time = sums(step, work.dur_ns, count)
+    compiling = steps.compile_ns
     return {
-        "host_ns": integers(steps, "end_ns") - integers(steps, "start_ns") - compiling,
+        "host_ns": steps.end_ns - steps.start_ns - compiling,
         "gpu_time_ns": time,
         "busy_ns": union(step, on_axis.start, on_axis.end, count),
-        "gpu_ns_per_token": ratio(time, np.maximum(integers(steps, "tokens", null=0), 0)),
+        "gpu_ns_per_token": ratio(time, np.maximum(steps.tokens, 0)),
         "kernels": counts(step, count),
         "compile_ns": compiling,
     }

@@ -9,11 +9,11 @@ import pandas as pd
 
 from tracekit.aggregates.spread import share
 from tracekit.aggregates.subtrees import hierarchy
-from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import TIMES_EXACT_TO_NS
 from tracekit.ranks.meetings import Participations, ranks_of
+from tracekit.schema.tables import Steps
 
 NAME = "stragglers"
 ANSWER = ("rank", "waited_ns", "share", "path")
@@ -132,8 +132,8 @@ def _ranks(dataset: Dataset, rows: Participations, lanes: list[int]) -> list[tup
 def _steps(dataset: Dataset, wanted: Iterable[int]) -> dict[int, tuple[str, int]]:
     ids = np.unique(np.fromiter(wanted, np.int64))
     known: dict[int, tuple[str, int]] = {}
-    for piece in dataset.pieces("steps", ["step_id", "name", "index"]) if ids.size else ():
-        chosen = piece.filter(np.isin(integers(piece, "step_id"), ids))
-        for step_id, name, index in zip(*(chosen.column(at).to_pylist() for at in range(3)), strict=True):
+    for piece in map(Steps, dataset.pieces("steps", ["step_id", "name", "index"]) if ids.size else ()):
+        chosen = piece.filter(np.isin(piece.step_id, ids)).table
+        for step_id, name, index in zip(*(column.to_pylist() for column in chosen.columns), strict=True):
             known[step_id] = (name, index)
     return known

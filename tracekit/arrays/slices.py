@@ -24,25 +24,15 @@ def sums_to(values: Ints, end: Ints) -> Ints:
     return total
 
 
-def minima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
-    """The least of ``values[low:high]`` for every slice, ``empty`` for empty slices."""
-    return least_of(values)(low, high, empty)
-
-
-def maxima(values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
-    """The greatest of ``values[low:high]`` for every slice, ``empty`` for empty slices."""
-    return greatest_of(values)(low, high, empty)
-
-
 def least_of(values: Ints) -> Callable[[Ints, Ints, int], Ints]:
-    """:func:`minima` of one array, whose slices are asked for in turn."""
+    """Gives the least of ``values[low:high]`` for every slice, ``empty`` for empty slices."""
     if _rising(values):
         return lambda low, high, empty: _chosen(values, low, high > low, empty)
     return _extremes(np.minimum, values, np.iinfo(np.int64).max)
 
 
 def greatest_of(values: Ints) -> Callable[[Ints, Ints, int], Ints]:
-    """:func:`maxima` of one array, whose slices are asked for in turn."""
+    """Gives the greatest of ``values[low:high]`` for every slice, ``empty`` for empty slices."""
     if _rising(values):
         return lambda low, high, empty: _chosen(values, high - 1, high > low, empty)
     return _extremes(np.maximum, values, np.iinfo(np.int64).min)

@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.aggregates.certainty import certainty_of_work
 from tracekit.aggregates.nodes import noun
 from tracekit.aggregates.phase_times import PHASES
-from tracekit.arrays.durations import duration
+from tracekit.arrays.text import duration
 from tracekit.arrays.types import Flags, Floats
 from tracekit.comparison.comparable import (
     Run,

@@ -153,7 +153,7 @@ def _times(dataset: Dataset, modules: Hierarchy, code: Rows, *, steps: bool) -> 
 
     After the modules, ``code`` has the numbers for work without one, and for all.
     """
-    work = weighted_kernels(dataset, ["module_id", "step_id", "dur_ns"])
+    work = weighted_kernels(dataset, ["module_id", "step_id", "dur_ns"]).table
     step = integers(work, "step_id").astype(np.int64) if steps else np.zeros(work.num_rows, np.int64)
     rows = np.flatnonzero(step >= 0)
     module, step, ns = modules.rows(work)[rows], step[rows], integers(work, "dur_ns")[rows].astype(np.int64)

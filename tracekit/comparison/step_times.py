@@ -104,7 +104,7 @@ def _work(dataset: Dataset, kernels: pa.Table, call: Rows, *, steps: bool) -> Wo
         call,
         step,
         before,
-        phase_rows(kernels),
+        phase_rows(labels(kernels, "phase")),
         integers(kernels, "dur_ns"),
         first_of_kernel(integers(kernels, "kernel_id")).astype(np.int64),
         Labels(name, [*names.words, *kinds.words]),
@@ -216,7 +216,7 @@ def step_times(
     whole = _Gathered(words, steps=steps)
     by_phase = {name: _Gathered(words, steps=steps) for name in (PHASES if phases else ())}
     for part in dataset.by_report():
-        kernels = weighted_kernels(part, _KERNELS)
+        kernels = weighted_kernels(part, _KERNELS).table
         calls = Calls(part, modules, kernels, shapes=shapes)
         work = _work(part, kernels, calls.of_work, steps=steps)
         del kernels  # the largest of all

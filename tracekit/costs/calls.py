@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tracekit.aggregates.each_report import Words
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
-from tracekit.arrays.codes import codes, joint, labels, positions
+from tracekit.arrays.codes import codes, joint, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Ints, Rows
@@ -33,6 +33,7 @@ from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.flops.base import Call
 from tracekit.flops.judging import Judged, Seen, judged
 from tracekit.flops.tensors import MULTIPLIED, Tensors
+from tracekit.schema.tables import Calls
 
 _TENSORS = ("inputs", "outputs", "kwargs", "input_types", "output_types", "kwarg_types")
 _OPERATORS, _UNCLEAR_OPERATORS = 1, 2
@@ -49,18 +50,16 @@ class CallKinds:
         self._groups = np.empty(0, np.int64)
         self._latest: tuple[pa.Table, Rows] | None = None
 
-    def numbered(
-        self, calls: pa.Table, parent: Rows, owner: Rows, work: OwnWork, operators: OperatorFlops | None
-    ) -> Rows:
+    def numbered(self, calls: Calls, parent: Rows, owner: Rows, work: OwnWork, operators: OperatorFlops | None) -> Rows:
         """The kind of each call of a report, given the calls and modules around it."""
-        phase = self._phases.codes(labels(calls, "phase"))
+        phase = self._phases.codes(calls.phase)
         evidence = _Evidence(owner + 1, phase + 1, *_evidence(parent, work, operators))
-        columns = [*evidence, *(codes(calls.column(name).combine_chunks()) for name in _TENSORS)]
+        columns = [*evidence, *(codes(calls.table.column(name).combine_chunks()) for name in _TENSORS)]
         kind, first = grouped([joint(columns)])
         evidence = _Evidence(*(column[first] for column in evidence))
         rows = pa.table([*map(pa.array, evidence)], names=[*_Evidence._fields])
         for name in _TENSORS:
-            rows = rows.append_column(name, calls.column(name).take(pa.array(first)))
+            rows = rows.append_column(name, calls.table.column(name).take(pa.array(first)))
         number, new = self._placed(rows)
         self._judge(rows.take(pa.array(new)), work, first[new])
         return number[kind]
@@ -215,7 +214,7 @@ class Costs(NamedTuple):
     """
 
     report: Dataset
-    table: pa.Table
+    table: Calls
     parent: Rows
     modules: Hierarchy
     owner: Rows
@@ -251,9 +250,9 @@ def costs(dataset: Dataset, dtype: str | None = None, modules: Hierarchy | None 
 
 
 def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: Together | None) -> Costs:
-    calls = dataset.table("calls", [*_COLUMNS, *_TENSORS, *([REPORT] if dataset.reports else [])])
+    calls = dataset.rows(Calls, [*_COLUMNS, *_TENSORS, *([REPORT] if dataset.reports else [])])
     work = own_work(dataset, modules, calls, known)
-    owner, parent = modules.rows(calls), positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    owner, parent = modules.rows_of(calls.module_id), positions(calls.parent_call_id, calls.call_id)
     operators = operator_flops(dataset, calls, owner, work)
     if operators is not None:
         # Those inside a compiled graph are of the modules that its kernels serve.
@@ -265,5 +264,15 @@ def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: To
         flops = np.where(operators.flops >= 0, operators.flops, flops)
     compiled = compiled_costs(dataset, calls, modules)
     return Costs(
-        dataset, calls.drop_columns(_TENSORS), parent, modules, owner, work.runs, flops, kinds, kind, work, compiled
+        dataset,
+        Calls(calls.table.drop_columns(_TENSORS)),
+        parent,
+        modules,
+        owner,
+        work.runs,
+        flops,
+        kinds,
+        kind,
+        work,
+        compiled,
     )

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.aggregates.weighted_kernels import kernels, report_codes
-from tracekit.arrays.codes import labels, positions
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import positions
 from tracekit.arrays.groups import agreed, grouped, sums
 from tracekit.arrays.intervals import depths, nesting_order, one_axis, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
@@ -17,6 +16,7 @@ from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.flops.operators import Operator, operator
 from tracekit.flops.tensors import MULTIPLIED
 from tracekit.markers.torch_texts import COMPLETE, COUNTING_FIELDS
+from tracekit.schema.tables import Calls, Kernels, Ranges
 
 
 class Marked(NamedTuple):
@@ -42,7 +42,7 @@ class Stopped(NamedTuple):
 
 
 def stopped_products(
-    marked: Marked, outermost: Flags, calls: pa.Table, owner: Rows, launches: pa.Table, work: OwnWork
+    marked: Marked, outermost: Flags, calls: Calls, owner: Rows, launches: Kernels, work: OwnWork
 ) -> Stopped:
     """The products in which a recomputation stopped, or may have; ``launches`` are of all device work.
 
@@ -58,19 +58,19 @@ def stopped_products(
     # For the end of each of these calls its beginning.
     begin = np.full(end.size + 1, end.size, dtype=np.int64)
     begin[end[last]] = last
-    ends_it = np.zeros(calls.num_rows + 1, dtype=bool)
+    ends_it = np.zeros(len(calls) + 1, dtype=bool)
     ends_it[marked.call[begin[end] <= np.arange(end.size)]] = True
     products = _last_products(marked, outermost, ends_it[:-1])
-    launched = integers(launches, "range_id")[~labels(launches, "kind").among("cpu_op")]
+    launched = launches.range_id[~launches.kind.among("cpu_op")]
     before = np.append(0, np.cumsum((marked.range_id >= 0) & np.isin(marked.range_id, launched)))
     inside, around = (before[end[products]] - before[rows] > 0 for rows in (products, begin[end[products]]))
     return Stopped(np.concatenate((never, products[around & ~inside])), products[~around])
 
 
-def _cut_short(calls: pa.Table, owner: Rows, known: Together) -> tuple[Flags, Flags]:
+def _cut_short(calls: Calls, owner: Rows, known: Together) -> tuple[Flags, Flags]:
     """Recomputed calls that returned no tensors though others of the module did; those of which no call records any."""
-    again = labels(calls, "phase").among("recompute")
-    returned = returned_any(calls.column("outputs"))
+    again = calls.phase.among("recompute")
+    returned = returned_any(calls.outputs)
     return again & ~returned & known.returned[owner], again & ~known.known_outputs[owner]
 
 
@@ -108,7 +108,7 @@ class OperatorFlops(NamedTuple):
     dtype: Ints
 
 
-def operator_flops(dataset: Dataset, calls: pa.Table, owner: Rows, work: OwnWork) -> OperatorFlops | None:
+def operator_flops(dataset: Dataset, calls: Calls, owner: Rows, work: OwnWork) -> OperatorFlops | None:
     """The FLOPs of calls whose operators are marked; None if no operators are.
 
     Of nested operators with registered FLOPs only the outermost counts, as in ``flop_counter``. The FLOPs of a call
@@ -117,12 +117,12 @@ def operator_flops(dataset: Dataset, calls: pa.Table, owner: Rows, work: OwnWork
     """
     if (ranges := _operators(dataset.whole)) is None:
         return None
-    distinct, code = _distinct(ranges.column("text"))
+    distinct, code = _distinct(ranges.table.column("text"))
     marked = _nested(dataset, calls, ranges, code, [*(operator(text) for text in distinct), None])
     return _added_up(dataset, marked, calls, owner, work)
 
 
-def _operators(dataset: Dataset) -> pa.Table | None:
+def _operators(dataset: Dataset) -> Ranges | None:
     text = dataset.table("ranges", ["text"]).column("text").combine_chunks()
     matches = np.asarray(pc.match_substring_regex(text.dictionary, COMPLETE).fill_null(fill_value=False))
     if not matches.any():
@@ -130,7 +130,7 @@ def _operators(dataset: Dataset) -> pa.Table | None:
     rows = np.flatnonzero(np.append(matches, [False])[np.asarray(text.indices.fill_null(-1))])
     columns = ["range_id", "text", "pid", "tid", "start_ns", "end_ns"]
     report = [REPORT] if dataset.reports else []
-    return dataset.table("ranges", [*columns, *report]).take(pa.array(rows))
+    return dataset.rows(Ranges, [*columns, *report]).take(rows)
 
 
 def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
@@ -140,12 +140,12 @@ def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
     return plain.dictionary.to_pylist(), code
 
 
-def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows, kinds: list[Operator | None]) -> Marked:
+def _nested(dataset: Dataset, calls: Calls, ranges: Ranges, code: Rows, kinds: list[Operator | None]) -> Marked:
     keys, times = [], []
-    own = dataset.table("calls", ["pid", "tid", "start_ns", "end_ns", *([REPORT] if dataset.reports else [])])
+    own = dataset.rows(Calls, ["pid", "tid", "start_ns", "end_ns", *([REPORT] if dataset.reports else [])])
     for table in (own, ranges):
-        keys.append((report_codes(dataset, table), integers(table, "pid"), integers(table, "tid")))
-        times.append((integers(table, "start_ns"), integers(table, "end_ns")))
+        keys.append((report_codes(dataset, table.table), table.pid, table.tid))
+        times.append((table.start_ns, table.end_ns))
     keyed = [np.concatenate(parts) for parts in zip(*keys, strict=True)]
     start, end = (np.concatenate(parts) for parts in zip(*times, strict=True))
     line = grouped(keyed).group
@@ -153,15 +153,15 @@ def _nested(dataset: Dataset, calls: pa.Table, ranges: pa.Table, code: Rows, kin
     order = nesting_order(start, end)
     # A call is around an operator of the same extent: calls come first, and the order is stable.
     parent, _ = parents(start[order], end[order])
-    nothing = np.full(calls.num_rows, -1, dtype=np.int64)
-    row = np.concatenate((np.arange(calls.num_rows), np.full(code.size, -1)))
-    ids = np.concatenate((nothing, integers(ranges, "range_id")))
+    nothing = np.full(len(calls), -1, dtype=np.int64)
+    row = np.concatenate((np.arange(len(calls)), np.full(code.size, -1)))
+    ids = np.concatenate((nothing, ranges.range_id))
     return Marked(parent, np.concatenate((nothing, code))[order], row[order], ids[order], kinds)
 
 
-def _added_up(dataset: Dataset, marked: Marked, table: pa.Table, owner: Rows, work: OwnWork) -> OperatorFlops:
+def _added_up(dataset: Dataset, marked: Marked, table: Calls, owner: Rows, work: OwnWork) -> OperatorFlops:
     """The FLOPs of each call's operators, with the attention that fused ones have inside, except on a CPU."""
-    calls, kinds, registered = table.num_rows, marked.kinds, marked.those("registered")
+    calls, kinds, registered = len(table), marked.kinds, marked.those("registered")
     around = _around(marked, registered)
     outermost = registered & ~around.registered
     inside = np.flatnonzero((marked.operator >= 0) & (around.call >= 0))
@@ -244,7 +244,7 @@ def _contain(parent: Rows, rows: Flags) -> Flags:
     return contain[:-1]
 
 
-def _launched_outside(marked: Marked, work: OwnWork, launches: pa.Table) -> Flags:
+def _launched_outside(marked: Marked, work: OwnWork, launches: Kernels) -> Flags:
     """Which calls launched work that may multiply outside all operators.
 
     Operators of a CPU run do not count: they are the work, and some have names that wrap around others.
@@ -252,9 +252,9 @@ def _launched_outside(marked: Marked, work: OwnWork, launches: pa.Table) -> Flag
     launched_outside = np.zeros(work.bits.size, dtype=bool)
     operators = marked.range_id[marked.operator >= 0]
     # Replayed work was launched during its graph capture.
-    launched = integers(launches, "capture_range_id")
-    launched = np.where(launched < 0, integers(launches, "range_id"), launched)
+    launched = launches.capture_range_id
+    launched = np.where(launched < 0, launches.range_id, launched)
     outside = (positions(launched, operators) < 0) & (work.call >= 0) & ~harmless(launches)
-    outside &= ~labels(launches, "kind").among("cpu_op")
+    outside &= ~launches.kind.among("cpu_op")
     launched_outside[work.call[outside]] = True
     return launched_outside

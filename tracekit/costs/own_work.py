@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +13,7 @@ import pyarrow.compute as pc
 from tracekit.aggregates.nodes import hierarchy_keys
 from tracekit.aggregates.subtrees import Hierarchy
 from tracekit.aggregates.weighted_kernels import from_graph, kernels, report_codes
-from tracekit.arrays.codes import labels, lookup, positions
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.groups import counts, distinct, grouped, maxima, minima, mixed, sums
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.types import Flags, Ints, Rows
@@ -22,6 +22,7 @@ from tracekit.costs.compiled import is_compiled
 from tracekit.dataset.opening import Dataset
 from tracekit.flops.kernels import Kind, kind_of, operator_kind
 from tracekit.markers.base import RANGES
+from tracekit.schema.tables import Calls, Kernels, Ranges
 
 _WORK = ["call_id", "module_id", "method", "dur_ns", "range_id", "graph_id", "graph_node_id"]
 _UNATTRIBUTED = ["module_id", "method", "range_id", "graph_id", "graph_node_id"]
@@ -49,19 +50,17 @@ class Together(NamedTuple):
     known_outputs: Flags
 
 
-def of_tables(
-    dataset: Dataset, modules: Hierarchy, calls: pa.Table, unattributed: pa.Table, shared: pa.Table
-) -> Together:
+def of_tables(dataset: Dataset, modules: Hierarchy, calls: Calls, unattributed: Kernels, shared: Kernels) -> Together:
     """What calls record together, with :func:`unattributed_work` and :func:`shared_work` of their dataset."""
-    outputs, owner = calls.column("outputs"), modules.rows(calls)
+    outputs, owner = calls.outputs, modules.rows_of(calls.module_id)
     return Together(
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
-        replays_unplaced=bool(from_graph(unattributed).any())
-        or shared.num_rows > 0
+        replays_unplaced=bool(from_graph(unattributed.table).any())
+        or len(shared) > 0
         or RANGES in hierarchy_keys(dataset),
         loses_work=_loses_work(dataset, modules, unattributed, shared),
-        shared=_marked(modules, modules.rows(shared)),
+        shared=_marked(modules, modules.rows_of(shared.module_id)),
         returned=_marked(modules, owner[returned_any(outputs)]),
         known_outputs=_marked(modules, owner[np.asarray(outputs.is_valid())]),
     )
@@ -84,43 +83,33 @@ def calls_together(parts: Sequence[Dataset], modules: Hierarchy) -> Together:
 
 
 def _of_report(part: Dataset, modules: Hierarchy) -> Together:
-    work, calls = part.table("kernels", _WORK), part.table("calls", ["module_id", "outputs"])
+    work, calls = part.rows(Kernels, _WORK), part.rows(Calls, ["module_id", "outputs"])
     return of_tables(part, modules, calls, unattributed_work(part, work), shared_work(work))
 
 
 def _both(one: Together, other: Together) -> Together:
-    return Together(
-        recorded=one.recorded or other.recorded,
-        updated=one.updated or other.updated,
-        replays_unplaced=one.replays_unplaced or other.replays_unplaced,
-        loses_work=one.loses_work | other.loses_work,
-        shared=one.shared | other.shared,
-        returned=one.returned | other.returned,
-        known_outputs=one.known_outputs | other.known_outputs,
-    )
+    return Together._make(map(or_, one, other))
 
 
-def unattributed_work(dataset: Dataset, work: pa.Table) -> pa.Table:
+def unattributed_work(dataset: Dataset, work: Kernels) -> Kernels:
     """The work without a module, which the tables of a subtree do not have, and replays known only as a whole."""
-    whole = work if dataset.root is None else dataset.whole.table("kernels", _UNATTRIBUTED)
-    rows = np.flatnonzero((integers(whole, "module_id") < 0) | _as_a_whole(whole))
-    return whole.select(_UNATTRIBUTED).take(pa.array(rows))
+    whole = work if dataset.root is None else dataset.whole.rows(Kernels, _UNATTRIBUTED)
+    return Kernels(whole.table.select(_UNATTRIBUTED)).filter((whole.module_id < 0) | _as_a_whole(whole))
 
 
-def shared_work(work: pa.Table) -> pa.Table:
+def shared_work(work: Kernels) -> Kernels:
     """Replayed work of which the module is known, but not from which of several calls its graph was captured."""
-    by_node = labels(work, "method").among("graph_node", "graph_order")
-    rows = np.flatnonzero(by_node & (integers(work, "call_id") < 0) & (integers(work, "module_id") >= 0))
-    return work.select(["module_id", "dur_ns"]).take(pa.array(rows))
+    by_node = work.method.among("graph_node", "graph_order")
+    shared = by_node & (work.call_id < 0) & (work.module_id >= 0)
+    return Kernels(work.table.select(["module_id", "dur_ns"])).filter(shared)
 
 
-def _loses_work(dataset: Dataset, modules: Hierarchy, unattributed: pa.Table, shared: pa.Table) -> Flags:
-    loses = _marked(modules, modules.rows(shared))
-    ids = integers(unattributed, "range_id")
+def _loses_work(dataset: Dataset, modules: Hierarchy, unattributed: Kernels, shared: Kernels) -> Flags:
+    loses = _marked(modules, modules.rows_of(shared.module_id))
+    ids = unattributed.range_id
     if (ids >= 0).any():
-        ranges = dataset.table("ranges", ["range_id", "module_id"])
-        rows = np.flatnonzero(np.isin(integers(ranges, "range_id"), ids))
-        loses[modules.rows(ranges.take(pa.array(rows)))] = True
+        ranges = dataset.rows(Ranges, ["range_id", "module_id"])
+        loses[modules.rows_of(ranges.module_id[np.isin(ranges.range_id, ids)])] = True
     loses[-1] = False
     return loses
 
@@ -168,37 +157,28 @@ def _mark_up_to(marked: Flags, modules: Hierarchy, module: int, other: int) -> N
         module = int(modules.parent[module])
 
 
-def is_whole_graph(table: pa.Table) -> Flags:
+def is_whole_graph(work: Kernels) -> Flags:
     """Which kernels are graphs traced as a whole, or parts of a graph that is known as a whole only."""
-    return labels(table, "kind").among("graph") | _as_a_whole(table)
+    return work.kind.among("graph") | _as_a_whole(work)
 
 
-def _as_a_whole(table: pa.Table) -> Flags:
-    return labels(table, "method").among("graph_launch")
+def _as_a_whole(work: Kernels) -> Flags:
+    return work.method.among("graph_launch")
 
 
-def hidden(dataset: Dataset, calls: pa.Table, work: pa.Table) -> Hidden:
+def hidden(dataset: Dataset, calls: Calls, work: Kernels) -> Hidden:
     """What graphs traced as a whole hide of the calls of a dataset, or of a subtree of one."""
     if dataset.root is not None:
-        work = dataset.whole.table("kernels", ["call_id", "kind", "method", "dur_ns"])
-    owners = work.column("call_id").filter(is_whole_graph(work)).drop_null()
-    if not len(owners):
-        return _nothing(calls.num_rows)
-    everything = calls if dataset.root is None else dataset.whole.table("calls", _CALLS)
+        work = dataset.whole.rows(Kernels, ["call_id", "kind", "method", "dur_ns"])
+    if not (is_whole_graph(work) & (work.call_id >= 0)).any():
+        return _nothing(len(calls))
+    everything = calls if dataset.root is None else dataset.whole.rows(Calls, _CALLS)
     answer = _of_all(everything, work)
     if dataset.root is None:
         return answer
-    rows = positions(integers(calls, "call_id"), integers(everything, "call_id"))
-    holder = lookup(integers(everything, "call_id"), answer.holder[rows])
-    return Hidden(
-        holds=answer.holds[rows],
-        inside=answer.inside[rows],
-        below=answer.below[rows],
-        runs=answer.runs[rows],
-        time_ns=answer.time_ns[rows],
-        holder=positions(holder, integers(calls, "call_id")),
-        holder_module=answer.holder_module[rows],
-    )
+    rows = positions(calls.call_id, everything.call_id)
+    holder = lookup(everything.call_id, answer.holder[rows])
+    return Hidden._make(column[rows] for column in answer)._replace(holder=positions(holder, calls.call_id))
 
 
 def _nothing(calls: int) -> Hidden:
@@ -206,12 +186,12 @@ def _nothing(calls: int) -> Hidden:
     return Hidden(none, none, none, zero, zero, no_call, no_call)
 
 
-def _of_all(calls: pa.Table, work: pa.Table) -> Hidden:
-    ids, in_graph_capture = integers(calls, "call_id"), labels(calls, "phase").among("capture")
+def _of_all(calls: Calls, work: Kernels) -> Hidden:
+    ids, in_graph_capture = calls.call_id, calls.phase.among("capture")
     rows = np.flatnonzero(is_whole_graph(work))
-    owner = positions(integers(work, "call_id")[rows], ids)
+    owner = positions(work.call_id[rows], ids)
     replays = counts(owner, ids.size)
-    around = _nearest(positions(integers(calls, "parent_call_id"), ids), replays > 0)
+    around = _nearest(positions(calls.parent_call_id, ids), replays > 0)
     inside = in_graph_capture & (around >= 0)
     holder = np.where(inside, around, -1)
     # Calls of several graph captures may lie below a holder that is in none itself.
@@ -221,9 +201,9 @@ def _of_all(calls: pa.Table, work: pa.Table) -> Hidden:
         inside=inside,
         below=inside & (holder != np.arange(ids.size)),
         runs=np.where(inside, runs, 0),
-        time_ns=sums(owner, integers(work, "dur_ns")[rows], ids.size),
+        time_ns=sums(owner, work.dur_ns[rows], ids.size),
         holder=holder,
-        holder_module=lookup(integers(calls, "module_id").astype(np.int64), holder),
+        holder_module=lookup(calls.module_id.astype(np.int64), holder),
     )
 
 
@@ -266,29 +246,29 @@ class OwnWork(NamedTuple):
     names: list[str]
     runs: Ints
     hidden: Hidden
-    shared: pa.Table
+    shared: Kernels
     together: Together
 
 
-def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Together | None) -> OwnWork:
+def own_work(dataset: Dataset, modules: Hierarchy, calls: Calls, known: Together | None) -> OwnWork:
     """The work of calls of a report; ``known`` is what those of all reports record, None if there are no others."""
     table = kernels(dataset, _COLUMNS)
-    call = positions(integers(table, "call_id"), integers(calls, "call_id"))
+    call = positions(table.call_id, calls.call_id)
     call[is_whole_graph(table)] = -1
     unseen = hidden(dataset, calls, table)
     around, compiled = call, is_compiled(table)
     call = np.where(compiled, -1, around)
     owned = np.flatnonzero(call >= 0)
     of_work = bits_of_names(table)
-    holds = np.zeros(calls.num_rows + 1, dtype=bool)
+    holds = np.zeros(len(calls) + 1, dtype=bool)
     holds[around[compiled & (around >= 0)]] = True
-    names = labels(table, "name")
+    names = table.name
     of_work[holds[around] & names.among(*filter(_AROUND_GRAPHS.fullmatch, names.words))] = 0
-    bits = np.full(calls.num_rows, NONE, dtype=np.int64)
+    bits = np.full(len(calls), NONE, dtype=np.int64)
     bits[call[owned]] = 0
     np.bitwise_or.at(bits, call[owned], of_work[owned])
     bits[holds[:-1]] |= COMPILED
-    example = np.full(calls.num_rows, -1, dtype=np.int64)
+    example = np.full(len(calls), -1, dtype=np.int64)
     for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one with a name that shows a product
         rows = owned[of_work[owned] & bit > 0][::-1]
         example[call[rows]] = names.code[rows]
@@ -300,26 +280,26 @@ def own_work(dataset: Dataset, modules: Hierarchy, calls: pa.Table, known: Toget
         bits=bits,
         example=example,
         names=names.words,
-        runs=_runs(dataset, calls, modules.rows(calls), table, around, (unseen, known)),
+        runs=_runs(dataset, calls, modules.rows_of(calls.module_id), table, around, (unseen, known)),
         hidden=unseen,
         shared=shared,
         together=known,
     )
 
 
-def harmless(table: pa.Table) -> Flags:
+def harmless(work: Kernels) -> Flags:
     """Which pieces certainly multiply no matrices."""
-    return np.asarray(bits_of_names(table) & UNLISTED == 0)
+    return np.asarray(bits_of_names(work) & UNLISTED == 0)
 
 
-def bits_of_names(table: pa.Table) -> Ints:
+def bits_of_names(work: Kernels) -> Ints:
     """The bits of each kernel by its kind and name, 0 of collectives; every pair is looked at once."""
-    kinds, names = labels(table, "kind"), labels(table, "name")
+    kinds, names = work.kind, work.name
     pairs, pair = distinct((kinds.code + 1) * (len(names.words) + 1) + names.code + 1)
     kind, name = np.divmod(pairs, len(names.words) + 1)
     texts = zip(kinds.named(kind - 1), names.named(name - 1), strict=True)
     of_pairs = np.array([_bits(kind, name or "") for kind, name in texts], dtype=np.int64)
-    return np.where(np.asarray(table.column("collective").is_valid()), 0, of_pairs[pair])
+    return np.where(work.collective.code >= 0, 0, of_pairs[pair])
 
 
 def _bits(kind: str | None, name: str) -> int:
@@ -339,20 +319,20 @@ def _bits(kind: str | None, name: str) -> int:
 
 
 def _runs(
-    dataset: Dataset, calls: pa.Table, owner: Rows, table: pa.Table, call: Rows, hidden: tuple[Hidden, Together]
+    dataset: Dataset, calls: Calls, owner: Rows, work: Kernels, call: Rows, hidden: tuple[Hidden, Together]
 ) -> Ints:
     """How often each call ran: once, or in a graph capture as often as the graph was replayed."""
     unseen, known = hidden
-    in_graph_capture = labels(calls, "phase").among("capture")
+    in_graph_capture = calls.phase.among("capture")
     runs = np.ones(in_graph_capture.size, dtype=np.int64)
     if not in_graph_capture.any():
         return runs
-    again = np.flatnonzero(np.append(in_graph_capture, False)[call] & from_graph(table))
+    again = np.flatnonzero(np.append(in_graph_capture, False)[call] & from_graph(work.table))
     least, most = _replays(dataset, call, again, in_graph_capture.size)
     # What ran both by node and in a graph traced as a whole did not run equally often.
     least[unseen.inside] = np.where(most[unseen.inside] > 0, 0, unseen.runs[unseen.inside])
     most[unseen.inside] = np.maximum(most[unseen.inside], np.abs(unseen.runs[unseen.inside]))
-    parent = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    parent = positions(calls.parent_call_id, calls.call_id)
     _from_below(parent, in_graph_capture, least, most)
     never = most == 0
     if known.replays_unplaced:
@@ -371,16 +351,16 @@ def _replays(dataset: Dataset, call: Rows, again: Rows, calls: int) -> tuple[Int
     of launches, copies cannot be distinguished: then a call ran once in each launch of its graph, provided that every
     launch did as much of its work.
     """
-    table = kernels(dataset, _REPLAYED)
-    node = integers(table, "original_graph_node_id")[again]
-    by_order = labels(table, "method").among("graph_order")[again] | (node < 0)
+    work = kernels(dataset, _REPLAYED)
+    node = work.original_graph_node_id[again]
+    by_order = work.method.among("graph_order")[again] | (node < 0)
     by_node = _counted(call[again[~by_order]], (node[~by_order],))
     least = np.minimum(minima(by_node.call, by_node.rows, calls), _MANY)
     most = np.maximum(maxima(by_node.call, by_node.rows, calls), 0)
     rows = again[by_order]
     if rows.size:
-        launch = [integers(table, name)[rows] for name in ("pid", "tid", "launch_start_ns")]
-        by_launch = _counted(call[rows], (report_codes(dataset, table)[rows], *launch))
+        launch = [column[rows] for column in (work.pid, work.tid, work.launch_start_ns)]
+        by_launch = _counted(call[rows], (report_codes(dataset, work.table)[rows], *launch))
         uneven = mixed(by_launch.call, by_launch.rows, calls)
         np.minimum.at(least, by_launch.call, np.where(uneven[by_launch.call], 0, by_launch.pairs))
         np.maximum.at(most, by_launch.call, by_launch.pairs)

@@ -9,8 +9,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.aggregates.subtrees import Hierarchy
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, maxima, minima, sums, sums_by
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
@@ -142,8 +140,8 @@ class Gathered:
     def _add_figures(self, calls: Costs) -> None:
         compiled, modules = calls.compiled, self._ns.size
         shared = calls.work.shared
-        self._ns += sums(calls.owner, integers(calls.table, "gpu_self_time_ns") - compiled.of_call, modules)
-        self._ns += sums(calls.modules.rows(shared), integers(shared, "dur_ns"), modules)
+        self._ns += sums(calls.owner, calls.table.gpu_self_time_ns - compiled.of_call, modules)
+        self._ns += sums(calls.modules.rows_of(shared.module_id), shared.dur_ns, modules)
         self._ns += sums(compiled.module, compiled.ns, modules)
         counted = (calls.flops == 0) | ((calls.flops > 0) & (calls.runs >= 0))
         self._known_ns += sums(calls.owner, _known_time(calls, counted), modules)
@@ -222,7 +220,7 @@ def _of_compiled(compiled: Compiled, modules: int) -> Sum:
 def _known_time(calls: Costs, counted: Flags) -> Ints:
     """The own time of calls whose FLOPs are known; of graphs traced as a whole, if those of all calls inside are."""
     hidden = calls.work.hidden
-    own = integers(calls.table, "gpu_self_time_ns") - hidden.time_ns - calls.compiled.of_call
+    own = calls.table.gpu_self_time_ns - hidden.time_ns - calls.compiled.of_call
     unknown = counts(np.where(counted, -1, hidden.holder), counted.size)
     return np.where(counted, own, 0) + np.where(counted & (unknown == 0), hidden.time_ns, 0)
 
@@ -231,7 +229,7 @@ def _dtypes_of_compiled(compiled: Compiled) -> tuple[Rows, Rows, Flags]:
     """Modules of compiled work that multiplies, the place in ``MULTIPLIED`` of its dtype, and whether TF32 is."""
     rows = np.flatnonzero((compiled.flops != 0) & (compiled.module >= 0))
     tensor_float, single = (
-        bits_of_names(compiled.table)[rows] & bit > 0 for bit in (own_work.TENSOR_FLOAT, own_work.SINGLE)
+        bits_of_names(compiled.work)[rows] & bit > 0 for bit in (own_work.TENSOR_FLOAT, own_work.SINGLE)
     )
     dtype = np.where(compiled.dtype[rows] >= 0, compiled.dtype[rows], len(MULTIPLIED))
     is_float32 = dtype == MULTIPLIED.index("float32")
@@ -245,7 +243,7 @@ def subtree_flops(calls: Costs) -> tuple[Ints, Floats]:
     A call around a graph capture did not run the calls in it; their replays count in all its runs, as their time does.
     The time of calls in a graph traced as a whole counts for the call that holds it: all their runs are NaN.
     """
-    parent, in_graph_capture = calls.parent, labels(calls.table, "phase").among("capture")
+    parent, in_graph_capture = calls.parent, calls.table.phase.among("capture")
     # Of replays it is known what all of them computed in compiled graphs, but not each.
     unknown = calls.compiled.held & ((calls.compiled.flops_of_call < 0) | in_graph_capture)
     flops = np.where((calls.flops < 0) | unknown, -1, calls.flops + np.maximum(calls.compiled.flops_of_call, 0))
@@ -271,7 +269,7 @@ def _sources(calls: Costs) -> set[tuple[int, str]]:
 
 def _reasons(calls: Costs) -> Iterator[tuple[int, str, int]]:
     """The modules of a report, why FLOPs of calls of them are unknown, and the time of these."""
-    time = integers(calls.table, "gpu_self_time_ns")
+    time = calls.table.gpu_self_time_ns
     code, words = calls.words("unknown")
     lost = np.flatnonzero((calls.flops > 0) & (calls.runs < 0))
     words = [*words, _RUNS]

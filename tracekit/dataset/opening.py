@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,20 +19,18 @@ from tracekit.arrays.types import Ints
 from tracekit.dataset import manifest
 from tracekit.dataset.patterns import Pattern
 from tracekit.errors import DatasetError, UsageError, did_you_mean
-from tracekit.schema import CATEGORY, Column
+from tracekit.schema import CATEGORY, Column, TypedTable
+from tracekit.schema.tables import DECLARED
 from tracekit.storage.locations import Given, Location, in_order, is_remote, listed, location, reachable
 
 if TYPE_CHECKING:
     import pandas as pd
 
+T = TypeVar("T", bound=TypedTable)
 SUFFIX = ".tracekit"
 #: The table that is one for all reports.
 UNITED = "modules"
-#: Of :data:`tracekit.tables.TABLES`, which are not loaded here, since with them comes all that builds them.
-TABLE_NAMES = (
-    *("ranges", "calls", "kernels", "kernel_modules", "api_calls", "waits", "allocations", "modules", "steps"),
-    "coverage",
-)
+TABLE_NAMES = tuple(table.SPEC.name for table in DECLARED)
 #: Tables whose rows are counted where a dataset is shown.
 _SHOWN = ("kernels", "calls", "modules", "steps")
 #: Key of a file's id in its metadata.
@@ -96,6 +94,10 @@ class Dataset:
             )  # looked at once, not by each thread
             parts = [*in_order(partial(self._part, name, columns), self._files(name), self.folder)]
             return parts[0] if not self.reports or name == UNITED else pa.concat_tables(parts).unify_dictionaries()
+
+    def rows(self, table: type[T], columns: Sequence[str]) -> T:
+        """One table with typed columns, such as :class:`tracekit.schema.tables.Kernels`, of which some are read."""
+        return table(self.table(table.SPEC.name, columns))
 
     def schema(self, name: str) -> pa.Schema:
         """The columns of :meth:`table`, without reading rows."""
@@ -281,10 +283,7 @@ class Dataset:
         rows, report, place = file
         names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:
-            from tracekit.tables import TABLES  # noqa: PLC0415 - takes time, and only errors need it
-
-            now = {(table.SPEC.name, column.name) for table in TABLES for column in table.SPEC.columns}
-            if (name, unknown[0]) in now:
+            if unknown[0] in DECLARED[TABLE_NAMES.index(name)].SPEC.schema().names:
                 raise self._older(f"has no column {unknown[0]} of {name}")
             raise UsageError(f"{name} has no column {unknown[0]}; {did_you_mean(unknown[0], names)}")
         wanted = list(columns) if columns is not None else names

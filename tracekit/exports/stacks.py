@@ -12,6 +12,7 @@ from tracekit.aggregates.weighted_kernels import divided, shared_kernels
 from tracekit.dataset.opening import Dataset
 from tracekit.exports.base import Target, exported_file
 from tracekit.progress import Progress
+from tracekit.schema.tables import Kernels
 
 _KEYS = ["stack", "module_id", "cause", "name", "kind"]
 
@@ -38,7 +39,7 @@ def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
     shared = shared_kernels(dataset)
     keys = [name for name in _KEYS if name in dataset.schema("kernels").names]  # earlier datasets have no stacks
     for piece in dataset.pieces("kernels", ["kernel_id", *keys, "dur_ns"]):
-        whole = (divided(piece, shared) if shared.num_rows else piece).unify_dictionaries()
+        whole = (divided(Kernels(piece), shared).table if len(shared) else piece).unify_dictionaries()
         sums = whole.group_by(keys).aggregate([("dur_ns", "sum")]).select([*keys, "dur_ns_sum"])
         columns = [[None] * sums.num_rows] * (len(_KEYS) - len(keys)) + [column.to_pylist() for column in sums.columns]
         for lines, module, cause, name, kind, time_ns in zip(*columns, strict=True):

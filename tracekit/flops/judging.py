@@ -13,14 +13,8 @@ from tracekit.flops.tensors import Bytes, Tensors, bytes_of
 #: Classes of torch.nn that only call others.
 _CONTAINERS = frozenset(
     {
-        "Sequential",
-        "ModuleList",
-        "ModuleDict",
-        "Transformer",
-        "TransformerEncoder",
-        "TransformerEncoderLayer",
-        "TransformerDecoder",
-        "TransformerDecoderLayer",
+        *("Sequential", "ModuleList", "ModuleDict", "Transformer", "TransformerEncoder", "TransformerEncoderLayer"),
+        *("TransformerDecoder", "TransformerDecoderLayer"),
     }
 )
 #: Sources of FLOPs: the class and shapes of the module, the names of its kernels, the markers of its operators.

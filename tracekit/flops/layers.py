@@ -9,18 +9,9 @@ from tracekit.flops.base import Call, Shape, Unknown, matched, whole
 #: Classes of ``torch.nn`` and serving engines (vLLM, SGLang); ``Conv1D`` of Transformers is a Linear despite its name.
 _LINEARS = frozenset(
     {
-        "Linear",
-        "NonDynamicallyQuantizableLinear",
-        "LazyLinear",
-        "Conv1D",
-        "Linear4bit",
-        "Linear8bitLt",
-        "ColumnParallelLinear",
-        "MergedColumnParallelLinear",
-        "MergedReplicatedLinear",
-        "QKVParallelLinear",
-        "ReplicatedLinear",
-        "RowParallelLinear",
+        *("Linear", "NonDynamicallyQuantizableLinear", "LazyLinear", "Conv1D", "Linear4bit", "Linear8bitLt"),
+        *("ColumnParallelLinear", "MergedColumnParallelLinear", "MergedReplicatedLinear", "QKVParallelLinear"),
+        *("ReplicatedLinear", "RowParallelLinear"),
     }
 )
 #: Packed weights: their dimensions are not those of the layer.
@@ -239,11 +230,7 @@ def is_embedding(call: Call) -> bool:
 
 #: The FLOPs of a call itself by layers of one kind, the reason why they are not known, or None for other layers.
 FORMULAS: tuple[Callable[[Call], int | Unknown | None], ...] = (
-    _linear,
-    _convolution,
-    _attention,
-    _recurrent,
-    _zero_flop_layer,
+    *(_linear, _convolution, _attention, _recurrent, _zero_flop_layer),
 )
 _LARGEST = 2**63 - 1
 

@@ -43,6 +43,9 @@ class Operator(NamedTuple):
     never_stops: bool = False
 
 
+_UNREGISTERED = Operator(registered=False, flops=0, harmless=False, saves_first=False, of_torch=False)
+
+
 def operator(text: str) -> Operator:
     """Reads the text of a range, without the sequence number of the call."""
     match = _FORM.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
@@ -51,10 +54,8 @@ def operator(text: str) -> Operator:
     formula = _REGISTRY.get(name) or (_FUSED.get(name) if sizes is not None else None)
     of_torch = name.startswith(_OF_TORCH)
     if formula is None:
-        harmless = operator_kind(name).harmless
-        never_stops = name == _REENTRANT
-        return Operator(
-            registered=False, flops=0, harmless=harmless, saves_first=False, of_torch=of_torch, never_stops=never_stops
+        return _UNREGISTERED._replace(
+            harmless=operator_kind(name).harmless, of_torch=of_torch, never_stops=name == _REENTRANT
         )
     return Operator(
         registered=True,
@@ -158,6 +159,12 @@ _FUSED_LAYER, _LAYER_TENSORS = "aten::_transformer_encoder_layer_fwd", (0, 3, 5,
 #: its weights, and so whether torch would fuse it without them, no size shows.
 _FUSED: dict[str, Callable[..., int]] = {FUSED_ATTENTION: _unknown, _FUSED_LAYER: _layer}
 _ATTENTIONS = ("efficient", "flash", "cudnn")
+#: Registered, with FLOPs that their sizes do not give.
+_WITHOUT_SIZES = (
+    *("convolution", "_convolution", "cudnn_convolution", "convolution_overrideable", "_slow_conv2d_forward"),
+    *("convolution_backward", "_flash_attention_forward", "_efficient_attention_forward", "_flash_attention_backward"),
+    "_efficient_attention_backward",
+)
 _REGISTRY: dict[str, Callable[..., int]] = {
     **dict.fromkeys(CPU_ATTENTIONS, lambda *_: 0),
     "aten::mm": _product,
@@ -165,21 +172,7 @@ _REGISTRY: dict[str, Callable[..., int]] = {
     "aten::_scaled_mm": _product,
     "aten::addmm": _product_added,
     "aten::baddbmm": _product_added,
-    **dict.fromkeys(
-        (
-            "aten::convolution",
-            "aten::_convolution",
-            "aten::cudnn_convolution",
-            "aten::convolution_overrideable",
-            "aten::_slow_conv2d_forward",
-            "aten::convolution_backward",
-            "aten::_flash_attention_forward",
-            "aten::_efficient_attention_forward",
-            "aten::_flash_attention_backward",
-            "aten::_efficient_attention_backward",
-        ),
-        _unknown,
-    ),
+    **{f"aten::{name}": _unknown for name in _WITHOUT_SIZES},
     **{f"aten::_scaled_dot_product_{kind}_attention": _attention for kind in _ATTENTIONS},
     **{f"aten::_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _ATTENTIONS},
 }

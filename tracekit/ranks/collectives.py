@@ -1,4 +1,4 @@
-"""Collectives of several ranks: the kernels, and how far apart their ranks end them."""
+"""Collectives: the kernels of several ranks, how far apart these end them, and when nothing else is computed."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,12 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays.codes import labels
-from tracekit.arrays.columns import integers
+from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, Axis, axis, kernels
 from tracekit.arrays.groups import grouped
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.intervals import covered
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
-from tracekit.markers.collectives import communication
+from tracekit.markers import collectives as names_of_collectives
+from tracekit.schema.tables import Kernels
 
 #: In these no rank ends before the last has begun.
 _ALL_FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter")
@@ -86,12 +87,12 @@ def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
     pieces = [piece for piece in map(_chosen, report.pieces("kernels", _COLUMNS)) if piece.num_rows]
     if not pieces:
         return
-    table = pa.concat_tables(pieces).unify_dictionaries()
-    kinds, told = labels(table, "name"), labels(table, "communicator")
+    work = Kernels(pa.concat_tables(pieces).unify_dictionaries())
+    kinds, told = work.name, work.communicator
     code = np.array([names.setdefault(word, len(names)) for word in kinds.words], np.int64)[kinds.code]
     unique = np.array([*(n if word.startswith(_UNIQUE) else -1 for n, word in enumerate(told.words)), -1])[told.code]
-    keys = [*(integers(table, key) for key in ("rank", "pid", "device", "stream")), unique, code]
-    columns = [integers(table, name).astype(np.int64) for name in _OF_LANES]
+    keys = [work.rank, work.pid, work.device, work.stream, unique, code]
+    columns = [getattr(work, name).astype(np.int64) for name in _OF_LANES]
     lane = grouped(keys).group
     order = np.lexsort((columns[1], lane))
     for rows in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1):
@@ -100,8 +101,40 @@ def _lanes(at: int, report: Dataset, names: dict[str, int]) -> Iterator[Lane]:
 
 
 def _chosen(table: pa.Table) -> pa.Table:
-    names = labels(table, "name")
-    known = ((word, communication(word)) for word in names.words)
-    wanted = names.among(*(word for word, how in known if how and how.library and how.operation in _ALL_FOR_ALL))
-    wanted &= labels(table, "kind").among("kernel") & (integers(table, "start_ns") < integers(table, "end_ns"))
+    work = Kernels(table)
+    known = ((word, names_of_collectives.communication(word)) for word in work.name.words)
+    wanted = work.name.among(*(word for word, how in known if how and how.library and how.operation in _ALL_FOR_ALL))
+    wanted &= work.kind.among("kernel") & (work.start_ns < work.end_ns)
     return table.filter(pa.array(wanted))
+
+
+class Communication(NamedTuple):
+    """All work, which of it communicates, and of that the time in which its device computed nothing else."""
+
+    work: Kernels
+    communicates: Flags
+    exposed_ns: Ints
+
+
+def communication(dataset: Dataset, columns: list[str]) -> Communication:
+    """The communication of the whole dataset, also outside its root, with some columns of ``kernels``."""
+    whole = dataset.whole
+    work = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "collective", "dur_ns", *DEVICE_TIMES])))
+    communicates = collectives_in(work.table)
+    # An operator on a CPU that called others computes no more than these.
+    computes = ~(work.kind.among("memcpy", "memset") | communicates) & (work.dur_ns == work.end_ns - work.start_ns)
+    exposed = _exposed(axis(whole, work), communicates, computes)
+    return Communication(work, communicates, np.minimum(exposed, work.dur_ns))
+
+
+def collectives_in(table: pa.Table) -> Flags:
+    """Which rows of a table with the column ``collective`` communicate."""
+    return np.asarray(table.column("collective").is_valid())
+
+
+def _exposed(work: Axis, communicates: Flags, computes: Flags) -> Ints:
+    computing = covered(work.start[computes], work.end[computes])
+    start, end = work.start[communicates], work.end[communicates]
+    exposed = np.zeros(work.start.size, dtype=np.int64)
+    exposed[communicates] = (end - start) - (computing.until(end) - computing.until(start))
+    return exposed

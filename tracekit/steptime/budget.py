@@ -31,7 +31,7 @@ from tracekit.arrays.slices import members
 from tracekit.arrays.types import Columns, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
-from tracekit.ranks.communication import collectives_in
+from tracekit.ranks.collectives import collectives_in
 from tracekit.ranks.meetings import ranks_of
 from tracekit.steptime import idle_time
 from tracekit.steptime.idle_time import KINDS as KINDS, NEVER, PORTION, Pieces, Work

@@ -1,8 +1,7 @@
-"""Stage 5: the tables that a dataset promises, SPEC and build() side by side.
+"""Stage 5: builds the tables that a dataset promises, each as :mod:`tracekit.schema.tables` declares it.
 
-To add a table: write ``tables/<name>.py`` with the two names of :class:`~tracekit.tables.base.Table`, add the module
-to ``TABLES``, and rows of it to ``tests/tables/test_golden_tables.py``. Adding a column is free; renaming or retyping
-one bumps ``manifest.FORMAT_VERSION``.
+To add a table: declare it there, write ``tables/<name>.py`` with the two names of :class:`~tracekit.tables.base.Table`,
+add the module to ``TABLES``, and rows of it to ``tests/tables/test_golden_tables.py``.
 """
 
 from tracekit.tables import (

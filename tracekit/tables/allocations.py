@@ -9,43 +9,11 @@ from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Ints
 from tracekit.attribution.base import Trace
 from tracekit.recording.tables import Allocations
-from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
+from tracekit.schema import tables
 from tracekit.tables.base import call_around, category, module_paths, or_null, pieces
 from tracekit.trace.steps.steps import step_at
 
-SPEC = TableSpec(
-    "allocations",
-    "One row per piece of memory that an allocator handed out or took back, sorted by start_ns: torch's, of GPUs, or "
-    "of the CPU in a run without one (profile_memory of torch.profiler); or CUDA's, of GPUs (--cuda-memory-usage of "
-    "nsys). The sum of bytes of a process and device so far is how much more it holds than as the recording began. "
-    "Held at a time is what was handed out until then and has no end_ns until then. Empty if the report does not "
-    "record memory.",
-    (
-        Column("start_ns", pa.int64(), "When, in ns since the start of the session."),
-        Nullable(
-            "end_ns",
-            pa.int64(),
-            "When the piece that is handed out here was taken back; null if it was not in the recording, and for a "
-            "piece that is taken back here.",
-        ),
-        Column("bytes", pa.int64(), "How much; negative if it was taken back."),
-        Nullable(
-            "total_bytes",
-            pa.int64(),
-            "What the allocator then has handed out in all on the device, also before the recording; null if the "
-            "report does not say it.",
-        ),
-        Nullable("device", pa.int32(), "Number of the GPU, as in the report; null for memory of the host."),
-        Column("pid", pa.int32(), "Process id."),
-        Nullable("rank", pa.int32(), "Rank of the process in its job; null if unknown."),
-        Nullable("tid", pa.int32(), "Thread id; null for a thread with neither ranges nor API calls."),
-        Nullable("module_id", pa.int32(), "Module of the innermost call around it; null outside calls."),
-        Nullable("module", CATEGORY, "Path of that module."),
-        Nullable("call_id", pa.int64(), "That call of the module."),
-        Nullable("step_id", pa.int64(), "Step it happened in; null outside steps."),
-    ),
-    sorted_by=("start_ns",),
-)
+SPEC = tables.Allocations.SPEC
 _NEVER = np.iinfo(np.int64).min
 
 

@@ -7,33 +7,11 @@ import pyarrow as pa
 
 from tracekit.arrays.codes import lookup
 from tracekit.attribution.base import Trace
-from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
+from tracekit.schema import tables
 from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.host_calls import other_calls, streams_of
 
-_OF_EVENTS = "for event records and stream waits, if the report has it; otherwise null."
-SPEC = TableSpec(
-    "api_calls",
-    "One row per CUDA API call that does not block (see waits) and started no device work (see kernels), sorted by "
-    "start_ns: event records, waits of streams for them, queries, launches into a graph capture.",
-    (
-        Nullable("name", CATEGORY, "Name of the call; null if unknown."),
-        Column("pid", pa.int32(), "Process id."),
-        Column("tid", pa.int32(), "Thread id."),
-        Column("start_ns", pa.int64(), "Start on the host, in ns since the start of the session."),
-        Column("dur_ns", pa.int64(), "How long it took."),
-        Nullable("device", pa.int32(), f"Number of the GPU, {_OF_EVENTS}"),
-        Nullable("context", pa.int32(), f"Id of the CUDA context, {_OF_EVENTS}"),
-        Nullable("stream", pa.int64(), f"Stream that records or waits, {_OF_EVENTS}"),
-        Nullable(
-            "kernel_id",
-            pa.int64(),
-            "What a stream waits for: the last to end of the work that had been launched on the event's stream before "
-            "the event record. Null if there is none, or if the report does not record it.",
-        ),
-    ),
-    sorted_by=("start_ns",),
-)
+SPEC = tables.ApiCalls.SPEC
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:

@@ -14,118 +14,14 @@ from tracekit.arrays.slices import union_within
 from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.markers.base import CALL_PHASES, ModuleMarker
-from tracekit.schema import CATEGORY, SHAPES, TYPES, Column, Nullable, TableSpec
+from tracekit.schema import SHAPES, TYPES, tables
 from tracekit.tables.base import category, module_paths, or_null, pieces
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.steps.steps import step_at
 
-_KWARGS = pa.map_(pa.string(), SHAPES)
-_KWARG_TYPES = pa.map_(pa.string(), TYPES)
 _NEVER = np.iinfo(np.int64).min
 
-SPEC = TableSpec(
-    "calls",
-    "One row per call of a module (or plain range, or operator), sorted by (module_id, start_ns). The subtree of a "
-    "call is the call and all calls inside it. Replaying a CUDA graph calls no module, so replays have no rows: "
-    "their device work counts for the calls made during graph capture, whose host times are those of "
-    "the graph capture (where plain ranges are the modules, for the range around the replay). For the time of a module "
-    "in a step, sum kernels by step_id.",
-    (
-        Column("call_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
-        Nullable(
-            "parent_call_id",
-            pa.int64(),
-            "Call that contains it, on autograd threads one of the thread that waits; null for an outermost call. "
-            "A recompute is no part of the backward call around "
-            "it, nor a backward pass of the forward call that begins it.",
-        ),
-        Column("module_id", pa.int32(), "Module that was called."),
-        Column("module", CATEGORY, "Path of that module."),
-        Nullable("step_id", pa.int64(), "Step it ran in; null outside steps."),
-        Column(
-            "occurrence",
-            pa.int32(),
-            "1 for the first call of this module in its process and phase, 2 for the second, and so on.",
-        ),
-        Nullable(
-            "phase",
-            CATEGORY,
-            "forward; backward; recompute: a backward pass ran the module forward again, as its results were not kept "
-            "(activation checkpointing); or capture: the call ran during a graph capture on its thread. Null for "
-            "another plain range.",
-        ),
-        Column(
-            "range_id",
-            pa.int64(),
-            "Its range in ranges; the one that began the call if it has two. For a backward call without a marker, the "
-            "autograd node with which it began.",
-        ),
-        Column("pid", pa.int32(), "Process id."),
-        Nullable("rank", pa.int32(), "Rank of the process in its job; null if unknown."),
-        Column("tid", pa.int32(), "Thread id."),
-        Column("start_ns", pa.int64(), "Start on the host, in ns since the start of the session."),
-        Column("end_ns", pa.int64(), "Return on the host; device work of the call may still be running."),
-        Nullable("inputs", SHAPES, "Shapes of positional tensors; null if the marker does not record them."),
-        Nullable("outputs", SHAPES, "Shapes of results; null if no marker records them."),
-        Nullable(
-            "kwargs", _KWARGS, "Shapes of keyword tensors by argument name; null if the marker does not record them."
-        ),
-        Nullable(
-            "input_types", TYPES, "Dtype and device of each positional tensor; null if the marker does not record them."
-        ),
-        Nullable("output_types", TYPES, "Dtype and device of each result; null if no marker records them."),
-        Nullable(
-            "kwarg_types",
-            _KWARG_TYPES,
-            "Dtype and device of each keyword tensor by argument name; null if the marker does not record them.",
-        ),
-        Nullable("gpu_start_ns", pa.int64(), "Start of the first kernel in its subtree; null if there is none."),
-        Nullable("gpu_end_ns", pa.int64(), "Latest end of the kernels in its subtree; null if there is none."),
-        Column("gpu_time_ns", pa.int64(), "Sum of the durations of the kernels in its subtree."),
-        Column(
-            "gpu_self_time_ns",
-            pa.int64(),
-            "Sum of the durations of its own kernels, without those of calls inside it. A CUDA graph traced as a whole "
-            "counts here for the call that holds its graph capture, though it is work of the calls inside, too.",
-        ),
-        Column(
-            "gpu_busy_ns",
-            pa.int64(),
-            "Time in which at least one kernel of its subtree ran; overlapping kernels count once.",
-        ),
-        Column("kernel_count", pa.int32(), "Number of kernels in its subtree."),
-        Column("kernel_self_count", pa.int32(), "Number of its own kernels, without those of calls inside it."),
-        Column(
-            "launch_time_ns",
-            pa.int64(),
-            "Host time in API calls that launched kernels of its subtree, from begin to return, so time spent blocked "
-            "is included (the launches analysis separates it). Launches during graph capture and graph replays do not "
-            "count.",
-        ),
-        Nullable(
-            "allocated_bytes",
-            pa.int64(),
-            "Memory that allocators handed out on its thread, in its subtree: torch's, of GPUs, or of the CPU in a run "
-            "without one (profile_memory of torch.profiler); or CUDA's, of GPUs (nsys --cuda-memory-usage). Null if "
-            "the report does not record it.",
-        ),
-        Nullable(
-            "retained_bytes",
-            pa.int64(),
-            "How much of that the call left more than it found: without the memory that was taken back meanwhile; "
-            "negative if more was taken back. Null as allocated_bytes.",
-        ),
-        Nullable(
-            "peak_bytes",
-            pa.int64(),
-            "How far the memory that its process held on one device rose, while it ran, above what was held as it "
-            "began: the most of all devices, 0 if it never rose. What other threads do meanwhile counts, as they share "
-            "the device: those of autograd, on which a call waits, and of calls that run at the same time, each of "
-            "which has the rise of both. Null as allocated_bytes.",
-        ),
-    ),
-    sorted_by=("module_id", "start_ns"),
-)
+SPEC = tables.Calls.SPEC
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
@@ -229,8 +125,8 @@ def _device(trace: Trace) -> dict[str, Ints]:
     before = np.concatenate(([0], np.cumsum(self_count)))
     first, last = before[:-1], before[high]
     return {
-        "gpu_start_ns": slices.minima(start[order], first, last, _NEVER),
-        "gpu_end_ns": slices.maxima(end[order], first, last, _NEVER),
+        "gpu_start_ns": slices.least_of(start[order])(first, last, _NEVER),
+        "gpu_end_ns": slices.greatest_of(end[order])(first, last, _NEVER),
         "gpu_time_ns": slices.sums_to(self_time, high),
         "gpu_self_time_ns": self_time,
         "gpu_busy_ns": busy,
@@ -260,9 +156,11 @@ class Shaped:
         tensors = evidence.decoded.tensors
         self._inputs = _array([one.inputs for one in tensors], SHAPES)
         self._outputs = _array([one.outputs for one in tensors], SHAPES)
-        self._kwargs = _array([one.kwargs for one in tensors], _KWARGS)
+        self._kwargs = _array([one.kwargs for one in tensors], SPEC.schema().field("kwargs").type)
         self._types = _array([one.types or None for one in tensors], TYPES)
-        self._kwarg_types = _array([one.kwarg_types or None for one in tensors], _KWARG_TYPES)
+        self._kwarg_types = _array(
+            [one.kwarg_types or None for one in tensors], SPEC.schema().field("kwarg_types").type
+        )
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The shapes and types of some calls."""

@@ -24,36 +24,11 @@ from tracekit.markers.base import (
     Unreadable,
 )
 from tracekit.recording.tables import CPU_OP
-from tracekit.schema import CATEGORY, Column, TableSpec
+from tracekit.schema import tables
 from tracekit.trace.compiled import work
 from tracekit.trace.evidence import Evidence
 
-SPEC = TableSpec(
-    "coverage",
-    "What is known and what is not, counted per subject and cause. The rows of kernels add up to all "
-    "device work, those of ranges to all ranges. Subjects that end in ': losses' count losses; those "
-    "that end in ': left out' count rows that are neither ranges nor launches, and operators that a CPU ran to "
-    "compile. Those of compiled graphs show why the "
-    "modules of their work are not known, and that of compiled code how much of it has no kernel map.",
-    (
-        Column(
-            "what",
-            CATEGORY,
-            "Subject: kernels, ranges, processes, a compiled graph, or something else that was counted.",
-        ),
-        Column("cause", CATEGORY, "Method by which it is known, or cause why it is not."),
-        Column("detail", pa.string(), "What happened in particular, if a cause has several forms; otherwise empty."),
-        Column("known", pa.bool_(), "Whether the row counts what is known."),
-        Column("count", pa.int64(), "How many there are."),
-        Column("time_ns", pa.int64(), "Sum of their durations; 0 where durations do not apply."),
-        Column(
-            "share",
-            pa.float64(),
-            "Share of the subject's time (kernels, compiled graphs) or count (other subjects), from 0 to 1.",
-        ),
-        Column("advice", pa.string(), "What to do about it; empty if there is nothing to do."),
-    ),
-)
+SPEC = tables.Coverage.SPEC
 PLAIN = "plain"
 #: Advice on reports that were recorded with ``--backward``, and on those that were read by operators.
 _WITH_BACKWARD = {
@@ -85,18 +60,8 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 def table_of(rows: list[Row]) -> pa.Table:
     """The rows as a table."""
-    return SPEC.table(
-        {
-            "what": pa.array([row.what for row in rows], pa.string()).cast(CATEGORY),
-            "cause": pa.array([row.cause for row in rows], pa.string()).cast(CATEGORY),
-            "detail": pa.array([row.detail for row in rows], pa.string()),
-            "known": pa.array([row.known for row in rows], pa.bool_()),
-            "count": pa.array([row.number for row in rows], pa.int64()),
-            "time_ns": pa.array([row.time_ns for row in rows], pa.int64()),
-            "share": pa.array([row.share for row in rows], pa.float64()),
-            "advice": pa.array([row.advice for row in rows], pa.string()),
-        }
-    )
+    names = ["count" if name == "number" else name for name in Row._fields]
+    return SPEC.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
 
 
 def with_differing(rows: Iterable[Mapping[str, Any]], differing: int, modules: int) -> pa.Table:
@@ -259,10 +224,8 @@ def _without_a_map(trace: Trace) -> list[Loss]:
     left = evidence.compiled_work.of_work == work.NO_RUN
     losses = []
     # Torch's own ranges stand around and inside those that record why.
-    for cause in (
-        *dict.fromkeys(known for known in reasons if known not in (None, causes.NO_KERNEL_MAP)),
-        causes.NO_KERNEL_MAP,
-    ):
+    recorded = dict.fromkeys(known for known in reasons if known not in (None, causes.NO_KERNEL_MAP))
+    for cause in (*recorded, causes.NO_KERNEL_MAP):
         chosen = [known is not None and cause in (known, causes.NO_KERNEL_MAP) for known in reasons]
         inside = left & _launched_in(evidence, chosen)
         left &= ~inside

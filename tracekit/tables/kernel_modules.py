@@ -9,38 +9,14 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.flops.kernels import why
 from tracekit.flops.tensors import MULTIPLIED
-from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
+from tracekit.schema import tables
 from tracekit.tables.base import category, or_null, pieces
 from tracekit.trace.compiled.work import Shares
 
 #: The columns of shares that record FLOPs.
 _FLOPS = ("flops", "note")
 
-SPEC = TableSpec(
-    "kernel_modules",
-    "One row per kernel and module that it serves, sorted by kernel_id. A fused kernel can serve "
-    "several modules; a kernel without a module has no row. Sums of kernels.dur_ns * weight by module_id add up to the "
-    "time of all attributed work, each module with its share.",
-    (
-        Column("kernel_id", pa.int64(), "The kernel."),
-        Column("module_id", pa.int32(), "A module that it serves."),
-        Column(
-            "weight",
-            pa.float64(),
-            "Share of the kernel's time for this module, from 0 to 1; the weights of a kernel sum to 1.",
-        ),
-        Nullable(
-            "flops",
-            pa.int64(),
-            "FLOPs of matrix products, convolutions and attention that the kernel computed for the module, as the "
-            "kernel map of its compiled graph gives them; of several kernels that a library launched for one operation "
-            "the first has them. Null if unknown, and for other work: tracekit show roofline counts that by calls.",
-        ),
-        Nullable("flops_dtype", CATEGORY, "The dtype in which it multiplied; null if unknown, or without FLOPs."),
-        Nullable("flops_unknown", CATEGORY, "Why the FLOPs are not known, though a kernel map gives the modules."),
-    ),
-    sorted_by=("kernel_id", "module_id"),
-)
+SPEC = tables.KernelModules.SPEC
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:

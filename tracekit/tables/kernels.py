@@ -1,7 +1,7 @@
 """``kernels``: every GPU activity, with its module or the cause why it has none."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ from tracekit.markers.base import Shapes
 from tracekit.markers.phases import COMPILE, PHASES, RECOMPUTE
 from tracekit.recording.axis import range_around
 from tracekit.recording.stacks import innermost_line
-from tracekit.recording.tables import COPY_KINDS, CPU_OP, WORK_KINDS
-from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
+from tracekit.recording.tables import COPY_KINDS, CPU_OP, GPU_METRICS, WORK_KINDS
+from tracekit.schema import tables
 from tracekit.tables.base import category, module_paths, or_null, pieces
 from tracekit.trace.collectives import collectives_of
 from tracekit.trace.evidence import Evidence
@@ -28,209 +28,13 @@ from tracekit.trace.steps.steps import step_at
 
 _NO_LAUNCH = np.iinfo(np.int64).min
 
-_OF_KERNELS = "; null for other work than kernels."
-#: Where it ran.
-_PLACE = (
-    Nullable("device", pa.int32(), "Number of the GPU, as in the report; null if unknown."),
-    Nullable("context", pa.int32(), "Id of the CUDA context, unique within its process; null if unknown."),
-    Nullable("stream", pa.int64(), "Id of the CUDA stream, unique within its context; null if unknown."),
-)
-#: Its launch configuration, and what it copies or sets.
-_SIZES = (
-    *(Nullable(f"grid_{axis}", pa.int32(), f"Grid size in {axis}, in blocks{_OF_KERNELS}") for axis in "xyz"),
-    *(Nullable(f"block_{axis}", pa.int32(), f"Block size in {axis}, in threads{_OF_KERNELS}") for axis in "xyz"),
-    Nullable("registers", pa.int32(), f"Registers per thread{_OF_KERNELS}"),
-    Nullable("static_smem_bytes", pa.int32(), f"Static shared memory per block{_OF_KERNELS}"),
-    Nullable("dynamic_smem_bytes", pa.int32(), f"Dynamic shared memory per block{_OF_KERNELS}"),
-    Nullable(
-        "bytes",
-        pa.int64(),
-        "Bytes copied or set; of a collective the whole result of an all_gather, the whole input of a reduce_scatter "
-        "or all_to_all, what a send_recv sends or receives (the larger), or its message. Null for other kernels, and "
-        "if the report does not record it.",
-    ),
-)
-_COLLECTIVE = (
-    Nullable(
-        "collective",
-        CATEGORY,
-        "Collective that it runs: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send, recv, "
-        "send_recv (several in a group), dispatch and combine (of tokens, to experts and back), barrier; unknown if "
-        "its name does not record which. Null for all work that is no communication.",
-    ),
-    Nullable("dtype", CATEGORY, "Dtype of that collective's elements; null if the report does not record it."),
-    Nullable("group_size", pa.int32(), "How many ranks take part in that collective; null if unknown."),
-    Nullable("communicator", CATEGORY, "Its process group, or NCCL's id of its communicator; null if unknown."),
-)
-_GRAPH_IDS = (
-    Nullable("graph_id", pa.int64(), "CUDA graph it ran from; null outside graphs or if unknown."),
-    Nullable("graph_exec_id", pa.int64(), "Instance of that CUDA graph; null outside graphs or if unknown."),
-    Nullable("graph_node_id", pa.int64(), "Node of that CUDA graph; null outside graphs or if unknown."),
-)
+SPEC = tables.Kernels.SPEC
 
-#: The operator that launched it.
-_OPERATOR = (
-    Nullable(
-        "op",
-        CATEGORY,
-        "Innermost operator around its launch (of torch.profiler; of emit_nvtx, nsys --pytorch or PyProf), such as "
-        "aten::addmm; for graph work, around the graph capture of its node; of a cpu_op, its own name. Null if "
-        "unknown.",
-    ),
-    Nullable(
-        "op_shapes",
-        CATEGORY,
-        "Shapes of that operator's inputs, as JSON: [[8, 16], [16, 4], []]; inputs that are no tensors are empty. Null "
-        "if its marker does not record them.",
-    ),
-    Nullable(
-        "op_types",
-        CATEGORY,
-        'Dtypes of that operator\'s inputs, as JSON: ["float16", "float16", ""]; inputs that are no tensors are empty. '
-        "Null if its marker does not record them; Chrome traces with record_shapes do.",
-    ),
-    Nullable(
-        "op_seq",
-        pa.int64(),
-        "Sequence number of autograd in that operator's marker; null if it has none. An operator and the backward node "
-        "that it makes have the same.",
-    ),
+#: Place, launch configuration, sizes and ids of graphs are as the recording has them.
+_UNCHANGED = (
+    *("device", "context", "stream", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers"),
+    *("static_smem_bytes", "dynamic_smem_bytes", "bytes", "graph_id", "graph_exec_id", "graph_node_id"),
 )
-
-_SAMPLES = "of its device inside it, in per cent; null without samples."
-_METRICS = (
-    Nullable("metric_samples", pa.int32(), "How many samples of GPU metrics fall inside a kernel; null if none."),
-    Nullable("sm_active_pct", pa.float64(), f"Average of the samples of SMs Active {_SAMPLES}"),
-    Nullable("tensor_active_pct", pa.float64(), f"Average of the samples of Tensor Active {_SAMPLES}"),
-    Nullable("dram_read_pct", pa.float64(), f"Average of the samples of DRAM Read Bandwidth {_SAMPLES}"),
-    Nullable("dram_write_pct", pa.float64(), f"Average of the samples of DRAM Write Bandwidth {_SAMPLES}"),
-)
-
-SPEC = TableSpec(
-    "kernels",
-    "One row per piece of device work, each exactly once, sorted by (module_id, start_ns); work "
-    "without a module comes last. For work replayed from a CUDA graph, thread, launch, range and "
-    "step are those of the replay, module and call those of the graph capture; where plain ranges are the modules, "
-    "these are the range around the replay, and below it what opened inside the graph capture.",
-    (
-        Column(
-            "kernel_id", pa.int64(), "Unique id: the position by start time in the report, plus the report's first_id."
-        ),
-        Column(
-            "kind",
-            CATEGORY,
-            "kernel, memcpy, memset, graph (a CUDA graph traced as a whole) or cpu_op (an operator, in a run without a "
-            "GPU).",
-        ),
-        Nullable("name", CATEGORY, "Short name; null if unknown."),
-        Nullable("full_name", CATEGORY, "Name with template arguments and parameters; null if unknown."),
-        Column(
-            "start_ns",
-            pa.int64(),
-            "Start on the device (of a cpu_op on its thread), in ns since the start of the session.",
-        ),
-        Column("end_ns", pa.int64(), "End, on the same clock."),
-        Column(
-            "dur_ns",
-            pa.int64(),
-            "Duration: end_ns - start_ns, for a cpu_op without the operators it called. Durations add up; no time "
-            "counts twice.",
-        ),
-        *_PLACE,
-        Nullable("pid", pa.int32(), "Process id; null if the report does not record it."),
-        Nullable("rank", pa.int32(), "Rank of the process in its job; null if unknown."),
-        Nullable("tid", pa.int32(), "Id of the thread that launched it; null if its launch is unknown."),
-        Nullable(
-            "correlation_id",
-            pa.int64(),
-            "Id that links it to its launch, unique within its process; null if the report has none.",
-        ),
-        Nullable("launch_name", CATEGORY, "Name of the API call that launched it; null if unknown."),
-        Nullable("launch_start_ns", pa.int64(), "Start of that API call on the host; null if unknown."),
-        Nullable("launch_end_ns", pa.int64(), "Return of that API call on the host; null if unknown."),
-        Nullable(
-            "source",
-            CATEGORY,
-            "Innermost function of Python around that call that is no part of torch: file:line function, where the "
-            "line is that of its def in Chrome traces (with_stack), the one that ran in reports of nsys "
-            "(--python-backtrace, --python-sampling). Null if none was recorded, as for what a thread of autograd "
-            "launches.",
-        ),
-        Nullable(
-            "stack",
-            CATEGORY,
-            "All such functions around that call, the outermost first, between semicolons; of very deep or very many "
-            "distinct stacks only the innermost. Null where source is.",
-        ),
-        Nullable(
-            "module_id",
-            pa.int32(),
-            "Module it belongs to, of several the one that it serves most; null if unknown, see cause.",
-        ),
-        Nullable("module", CATEGORY, "Path of that module."),
-        Nullable(
-            "call_id",
-            pa.int64(),
-            "Innermost call it belongs to; for graph work, the call that ran during graph capture (by method "
-            "graph_launch, and where plain ranges are the modules, that around the replay; by annotated, that in the "
-            "replay). Null if "
-            "unknown, and if only the module is known.",
-        ),
-        Nullable(
-            "method",
-            CATEGORY,
-            "How its module was found: annotated (torch wrote it on the work of a CUDA graph), compiled (by the kernel "
-            "map of the compiled graph that launched it; kernel_modules lists all modules that it serves), range "
-            "(around the launch), backward (by the sequence number of the autograd node that launched it), "
-            "graph_node (by the graph capture of its node), graph_order "
-            "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
-            "that holds its graph capture, for everything in it), graph_launch (a CUDA graph with an unknown graph "
-            "capture: the call that launched it, for everything in it), autograd_thread (launched by an autograd "
-            "thread: the range of another thread that waited for it, or what ran inside of that) or aligned (by its "
-            "certain counterpart in a marked run, parse --like); null if it was not found.",
-        ),
-        Nullable("cause", CATEGORY, "Why its module was not found; null exactly where method is set."),
-        Nullable(
-            "phase",
-            CATEGORY,
-            "What the program did when it launched it: forward, backward, recompute, optimizer, data (loading) or "
-            "compile (torch.compile at work); of replayed work, the phase of its graph capture. Null if unknown.",
-        ),
-        *_OPERATOR,
-        Nullable(
-            "range_id",
-            pa.int64(),
-            "Innermost NVTX range of any kind around its launch; for graph work, the range around the replay. Null if "
-            "there is none.",
-        ),
-        Nullable(
-            "step_id",
-            pa.int64(),
-            "Step it was launched in: the innermost on its thread, otherwise the only one open in its process; null "
-            "outside steps and for compilation. If steps are not marked, only threads of replicas and, in training, "
-            "threads that run no forward pass of their own take the step of another thread.",
-        ),
-        *_SIZES,
-        *_COLLECTIVE,
-        Nullable("copy_kind", CATEGORY, "Direction of a copy, such as Host-to-Device; null for other work."),
-        *_GRAPH_IDS,
-        Nullable(
-            "original_graph_node_id",
-            pa.int64(),
-            "Node created by the graph capture, of which its node is a copy, directly or through other copies; null if "
-            "unknown.",
-        ),
-        Nullable(
-            "capture_range_id",
-            pa.int64(),
-            "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown.",
-        ),
-        *_METRICS,
-    ),
-    sorted_by=("module_id", "start_ns"),
-)
-
-_UNCHANGED = (*(column.name for column in (*_PLACE, *_SIZES, *_GRAPH_IDS)),)
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
@@ -299,7 +103,7 @@ def _phase(trace: Trace) -> Ints:
 
 def _metrics(found: Sampled | None, rows: Rows) -> dict[str, object]:
     if found is None or not found.samples[rows].any():
-        return dict.fromkeys(column.name for column in _METRICS)
+        return dict.fromkeys(("metric_samples", *(f"{name}_pct" for name in GPU_METRICS)))
     averages = {f"{name}_pct": pa.array(values[rows], from_pandas=True) for name, values in found.averages.items()}
     return averages | {"metric_samples": or_null(found.samples[rows].astype(np.int32), 0)}
 
@@ -411,7 +215,7 @@ class _Collectives:
         """The collectives of some work, and the bytes of collectives and copies."""
         of_work = self._of_work[rows]
         if not (of_work >= 0).any():
-            return dict.fromkeys(column.name for column in _COLLECTIVE)
+            return dict.fromkeys(("collective", "dtype", "group_size", "communicator"))
         at = pa.array(of_work, mask=of_work < 0)
         kind, moved, dtype, group_size, communicator = zip(*self._distinct, strict=True)
         texts = {"collective": kind, "dtype": dtype, "communicator": communicator}
@@ -429,18 +233,14 @@ class _Operators:
         recording, operators = evidence.recording, evidence.operators
         self._text = _text_of_work(evidence)
         self._kind, self._work_name = recording.work.kind, recording.work.name
-        names: dict[str, int] = {}
-        of_operator = [names.setdefault(operator.name, len(names)) for operator in operators.distinct]
         own = recording.names if (self._kind == CPU_OP).any() else []
-        self._of_name = np.array([*(names.setdefault(name, len(names)) for name in own), -1])
-        self._of_text = np.array([*of_operator, -1])[operators.of_text]
-        shapes: dict[str, int] = {}
-        number = [-1 if item.inputs is None else _number(shapes, item.inputs) for item in operators.distinct]
-        self._shapes_of_text = np.array([*number, -1])[operators.of_text]
-        types: dict[str, int] = {}
-        number = [-1 if item.types is None else _number(types, item.types) for item in operators.distinct]
-        self._types_of_text, self._types = np.array([*number, -1])[operators.of_text], list(types)
-        self._names, self._shapes, self._number = list(names), list(shapes), operators.number
+        of_operator, self._names = _numbered([*(operator.name for operator in operators.distinct), *own])
+        self._of_name = np.append(of_operator[len(operators.distinct) :], -1)
+        self._of_text = np.append(of_operator[: len(operators.distinct)], -1)[operators.of_text]
+        shapes, self._shapes = _numbered([_json(operator.inputs) for operator in operators.distinct])
+        types, self._types = _numbered([_json(operator.types) for operator in operators.distinct])
+        self._shapes_of_text, self._types_of_text = (np.append(row, -1)[operators.of_text] for row in (shapes, types))
+        self._number = operators.number
 
     def columns(self, rows: Rows) -> dict[str, object]:
         """The operators of some work."""
@@ -460,8 +260,14 @@ class _Operators:
         }
 
 
-def _number(numbers: dict[str, int], inputs: Shapes | tuple[str, ...]) -> int:
-    return numbers.setdefault(json.dumps(inputs), len(numbers))
+def _numbered(texts: Sequence[str | None]) -> tuple[Rows, list[str]]:
+    """For each text its place among the distinct ones, -1 for None; and these."""
+    places = {text: place for place, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
+    return np.array([-1 if text is None else places[text] for text in texts], np.int64), list(places)
+
+
+def _json(values: Shapes | tuple[str, ...] | None) -> str | None:
+    return None if values is None else json.dumps(values)
 
 
 def _text_of_work(evidence: Evidence) -> Rows:

@@ -22,70 +22,12 @@ from tracekit.causes import API_OVERLAP
 from tracekit.markers.phases import PHASES
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import RANGE_KINDS, Ranges
-from tracekit.schema import CATEGORY, Column, Nullable, TableSpec
+from tracekit.schema import tables
 from tracekit.tables.base import category, or_null, runs_of
 from tracekit.trace.decoding import MARKER_KINDS
 from tracekit.trace.evidence import Evidence
 
-SPEC = TableSpec(
-    "ranges",
-    "One row per NVTX range (of a Chrome trace: per annotation and operator), sorted by (pid, tid, start_ns) with "
-    "outer ranges first; in a report of several machines, one machine after the other.",
-    (
-        Column("range_id", pa.int64(), "Unique id: the row number, plus the report's first_id."),
-        Nullable(
-            "parent_range_id", pa.int64(), "Innermost push/pop range around it on its thread; null if there is none."
-        ),
-        Column("depth", pa.int16(), "Number of push/pop ranges around it."),
-        Nullable(
-            "module_id",
-            pa.int32(),
-            "Module of the innermost call that this range is, or is inside; null outside calls.",
-        ),
-        Nullable("domain", CATEGORY, "NVTX domain; null for the default domain."),
-        Nullable("text", CATEGORY, "Text of the range; null if it has none."),
-        Nullable(
-            "marker",
-            CATEGORY,
-            "What the text marks: module, operator (of torch or PyProf), step, piece (of a compiled model), "
-            "compiled_graph (a run of one), kernel_map (which modules its kernels serve) or unreadable; null for plain "
-            "text.",
-        ),
-        Nullable(
-            "phase",
-            CATEGORY,
-            "Phase of the program that the text names: forward, backward, optimizer, data (loading), compile or "
-            "garbage_collection; null if it names none.",
-        ),
-        Column("kind", CATEGORY, "push_pop or start_end."),
-        Column("pid", pa.int32(), "Process id."),
-        Nullable("rank", pa.int32(), "Rank of the process in its job; null if unknown."),
-        Column("tid", pa.int32(), "Id of the thread on which it began."),
-        Nullable("end_tid", pa.int32(), "Id of the thread on which it ended; null if that is the same thread."),
-        Column("start_ns", pa.int64(), "Start, in ns since the start of the session."),
-        Column("end_ns", pa.int64(), "End, on the same clock."),
-        Column(
-            "open", pa.bool_(), "Whether the report has no end for it; end_ns is then the last time seen on its thread."
-        ),
-        Nullable(
-            "gpu_start_ns", pa.int64(), "Start of the first device work launched inside it; null if there is none."
-        ),
-        Nullable("gpu_end_ns", pa.int64(), "Latest end of device work launched inside it; null if there is none."),
-        Column(
-            "gpu_op_count",
-            pa.int64(),
-            "Number of launches inside it that put work on the device; a graph launch counts once.",
-        ),
-        Nullable(
-            "payload_int",
-            pa.int64(),
-            "Integer payload; unsigned 64-bit values wrap to two's complement. Null if there is none.",
-        ),
-        Nullable("payload_float", pa.float64(), "Floating-point payload; null if there is none."),
-        Nullable("payload_json", pa.string(), "Structured payload as JSON; null if there is none."),
-    ),
-    sorted_by=("pid", "tid", "start_ns"),
-)
+SPEC = tables.Ranges.SPEC
 
 _UNCHANGED = ("start_ns", "end_ns", "open", "payload_int", "payload_float", "payload_json")
 _DEEPEST = np.iinfo(np.int16).max

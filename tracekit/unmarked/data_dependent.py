@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.codes import labels, positions
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, maxima, minima
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.schema.tables import Calls
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})")
 
@@ -57,9 +57,9 @@ def _members(dataset: Dataset, paths: list[str], series: dict[str, int]) -> _Mem
     """The calls that are in numbered series, which are added to ``series``."""
     report = ["report"] if dataset.reports else []
     names = ["call_id", "parent_call_id", "module_id", "phase", "step_id", "pid", "rank", *report]
-    calls = dataset.table("calls", names)
-    module, step = integers(calls, "module_id"), integers(calls, "step_id")
-    above = positions(integers(calls, "parent_call_id"), integers(calls, "call_id"))
+    calls = dataset.rows(Calls, names)
+    module, step = calls.module_id, calls.step_id
+    above = positions(calls.parent_call_id, calls.call_id)
     inside = np.flatnonzero(above >= 0)
     pairs = grouped([module[above[inside]], module[inside]])
     first = inside[pairs.first]
@@ -68,8 +68,8 @@ def _members(dataset: Dataset, paths: list[str], series: dict[str, int]) -> _Mem
     of_series, number = np.array(places, dtype=np.int64).reshape(-1, 2)[pairs.group].T
     kept = of_series >= 0
     rows = inside[kept]
-    words = (labels(calls, name).code[rows] for name in ("phase", *report))
-    process = grouped([*words, *(integers(calls, name)[rows] for name in ("pid", "rank"))]).group
+    words = (labels(calls.table, name).code[rows] for name in ("phase", *report))
+    process = grouped([*words, calls.pid[rows], calls.rank[rows]]).group
     caller = above[rows]
     around, step = above[caller], step[rows]
     alone = np.where((around >= 0) | (step >= 0), -1, caller)

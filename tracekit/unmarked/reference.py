@@ -19,6 +19,7 @@ from tracekit.dataset.opening import Dataset, load
 from tracekit.errors import UsageError
 from tracekit.markers.base import MODULES, StepMarker
 from tracekit.recording.tables import WORK_KINDS
+from tracekit.schema.tables import Calls
 from tracekit.storage.locations import Given, text_of
 from tracekit.unmarked.data_dependent import data_dependent, starred
 from tracekit.unmarked.signatures import SIZES, SPLIT, Described, Signatures, copy_kinds, signatures_of
@@ -129,10 +130,9 @@ class _Calls:
     """The outermost call of every call."""
 
     def __init__(self, dataset: Dataset) -> None:
-        table = dataset.table("calls", ["call_id", "parent_call_id", "module_id"])
-        self.id = integers(table, "call_id")
-        self.module = integers(table, "module_id")
-        above = positions(integers(table, "parent_call_id"), self.id)
+        calls = dataset.rows(Calls, ["call_id", "parent_call_id", "module_id"])
+        self.id, self.module = calls.call_id, calls.module_id
+        above = positions(calls.parent_call_id, self.id)
         top = np.where(above < 0, np.arange(above.size), above)
         for _ in range(int(top.size).bit_length()):
             top = top[top]

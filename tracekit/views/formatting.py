@@ -17,7 +17,7 @@ from rich.text import Text
 
 from tracekit.aggregates import nodes
 from tracekit.aggregates.phase_times import COLUMNS
-from tracekit.arrays.durations import duration as duration
+from tracekit.arrays.text import duration as duration
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain

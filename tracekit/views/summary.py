@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -128,8 +127,8 @@ def _budget(dataset: Dataset, budgets: Budgets, width: int) -> RenderableType | 
 
 def total(dataset: Dataset) -> tuple[int, int]:
     """How many pieces of work there are, attributed or not, and their time."""
-    times = [kernels(part, ["dur_ns"]).column("dur_ns") for part in dataset.by_report()]
-    return sum(map(len, times)), sum(pc.sum(time).as_py() or 0 for time in times)
+    times = [kernels(part, ["dur_ns"]).dur_ns for part in dataset.by_report()]
+    return sum(map(len, times)), sum(int(time.sum()) for time in times)
 
 
 def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) -> Text:

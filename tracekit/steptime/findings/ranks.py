@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.arrays.codes import lookup, positions
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import maxima, sums
 from tracekit.arrays.types import Ints, Rows
-from tracekit.ranks.communication import communication
+from tracekit.ranks.collectives import communication
 from tracekit.steptime.findings.advice import MOVING, STEADILY
 from tracekit.steptime.findings.rows import Candidate, StepRows
 from tracekit.steptime.own_times import RANK_TIMES
@@ -30,8 +29,8 @@ def exposed(steps: StepRows) -> Iterator[Candidate]:
     """All collectives that run while nothing computes at once; the module is the one with most exposed time."""
     time = np.zeros(steps.work.kernel.size, np.int64)
     for part in steps.dataset.by_report():
-        table, _, exposed = communication(part, ["kernel_id"])
-        time += lookup(exposed, positions(steps.work.kernel, integers(table, "kernel_id")), 0)
+        work, _, exposed = communication(part, ["kernel_id"])
+        time += lookup(exposed, positions(steps.work.kernel, work.kernel_id), 0)
     rows = np.flatnonzero((time > 0) & steps.in_step)
     unproven = steps.model.changing().tasks.meeting[rows] < 0
     # Of collectives whose ranks are not known nobody can tell how much is waiting for a slow rank.

@@ -16,7 +16,7 @@ from tracekit.arrays.groups import grouped
 from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
-from tracekit.ranks.communication import collectives_in
+from tracekit.ranks.collectives import collectives_in
 from tracekit.steptime.whatif.turns import previous_calls
 from tracekit.steptime.windows import Steps, host_steps, thread_keys
 

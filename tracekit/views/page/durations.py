@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from tracekit.aggregates.subtrees import Hierarchy
-from tracekit.arrays.codes import labels, positions
-from tracekit.arrays.columns import integers
+from tracekit.arrays.codes import positions
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
+from tracekit.schema.tables import Calls, Kernels
 from tracekit.views.page import limits
 from tracekit.views.page.nodes import Nodes
 
@@ -43,18 +43,17 @@ def durations(
 
 
 def _work(dataset: Dataset, at: dict[tuple[str | None, str], int]) -> tuple[Rows, Ints]:
-    table = dataset.table("kernels", ["name", "kind", "dur_ns"])
-    names, kinds = labels(table, "name"), labels(table, "kind")
+    work = dataset.rows(Kernels, ["name", "kind", "dur_ns"])
+    names, kinds = work.name, work.kind
     listed = [at.get((name, kind), -1) for name in (*names.words, None) for kind in kinds.words]
     code = np.where(names.code < 0, len(names.words), names.code) * len(kinds.words) + kinds.code
-    return np.array([*listed, -1], np.int64)[code], integers(table, "dur_ns")
+    return np.array([*listed, -1], np.int64)[code], work.dur_ns
 
 
 def _calls(dataset: Dataset, modules: Hierarchy) -> tuple[Rows, Ints]:
-    table = dataset.table("calls", ["module_id", "gpu_time_ns", "phase"])
-    phases = labels(table, "phase")
-    counted = ~np.isin(phases.code, phases.of(_CAPTURE))
-    return modules.rows(table)[counted], integers(table, "gpu_time_ns")[counted]
+    calls = dataset.rows(Calls, ["module_id", "gpu_time_ns", "phase"])
+    counted = ~calls.phase.among(_CAPTURE)
+    return modules.rows_of(calls.module_id)[counted], calls.gpu_time_ns[counted]
 
 
 class _Histograms:

@@ -9,7 +9,6 @@ import pandas as pd
 from tracekit.aggregates.nodes import why
 from tracekit.aggregates.weighted_kernels import kernels
 from tracekit.answers import coverage as coverage_by_cause, gaps
-from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import SUFFIX, Dataset
 from tracekit.steptime.budget import KINDS, Budgets, of_kinds
 from tracekit.version import __version__
@@ -90,7 +89,8 @@ def coverage(dataset: Dataset) -> dict[str, Any]:
 
 def _unknown(dataset: Dataset) -> dict[str, Any]:
     parts = [kernels(part, _OF_WORK) for part in dataset.by_report()]
-    time, module, step = (np.concatenate([integers(part, name) for part in parts]) for name in _OF_WORK)
+    columns = ([getattr(part, name) for part in parts] for name in _OF_WORK)
+    time, module, step = map(np.concatenate, columns)
     counted = (step >= 0) | ~(step >= 0).any()
     lost = counted & (module < 0)
     spent = {"time_ns": int(time[lost].sum()), "count": int(lost.sum()), "whole_ns": int(time[counted].sum())}

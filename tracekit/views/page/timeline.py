@@ -148,7 +148,7 @@ class _Report(NamedTuple):
 
 
 def _read(dataset: Dataset, modules: Hierarchy, texts: _Texts) -> _Report:
-    table = device_work(dataset, _COLUMNS)
+    table = device_work(dataset, _COLUMNS).table
     stream, streams = _streams(dataset, table)
     start, end, time, step, kernel = (integers(table, name) for name in _NUMBERS)
     work = _Work(start, end, time, stream, modules.rows(table), texts.codes(table))

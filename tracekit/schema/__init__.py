@@ -1,14 +1,20 @@
-"""Declarations of tables: columns with types, units and docs, and the check that data conform to them.
+"""Declarations of tables: columns with types, units and docs, the check that data conform, and typed columns.
 
-Knows nothing of traces; the promised tables live in :mod:`tracekit.tables`, the tables that readers fill in
-:mod:`tracekit.recording.tables`.
+A table is a class with a line for each column, ``start_ns = Integers(pa.int64(), "Start.")``: its ``SPEC`` declares
+them, and on rows that were read ``kernels.start_ns`` is the column, made on first use and kept. The tables of a dataset
+are in ``tables``; what makes them, in :mod:`tracekit.tables`.
 """
 
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
-from functools import partial
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import pyarrow as pa
+from typing_extensions import override
+
+from tracekit.arrays.codes import Labels, labels
+from tracekit.arrays.columns import integers
+from tracekit.arrays.types import Flags, Ints, Rows
 
 #: Bytes of the widest values.
 _WIDEST = 8
@@ -54,10 +60,6 @@ class Column:
         return pa.field(self.name, self.type, nullable=self.nullable, metadata=metadata)
 
 
-#: A column whose values may be null.
-Nullable = partial(Column, nullable=True)
-
-
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """A declared table: its name, what a row is, its columns in order, and the order of its rows."""
@@ -75,11 +77,6 @@ class TableSpec:
     def schema(self) -> pa.Schema:
         """The Arrow schema, with docs and units as metadata."""
         return self._schema
-
-    def chosen(self, *names: str) -> tuple[Column, ...]:
-        """Some of its columns, for another spec that keeps them as they are."""
-        columns = {column.name: column for column in self.columns}
-        return tuple(columns[name] for name in names)
 
     def table(self, columns: Mapping[str, object]) -> pa.Table:
         """Builds the table from an array for each column, and checks it.
@@ -123,3 +120,82 @@ def _nulls(type_: pa.DataType, zeros: pa.Buffer) -> pa.Array:
     if pa.types.is_primitive(type_):
         return pa.Array.from_buffers(type_, rows, [zeros, zeros], rows)
     return pa.nulls(rows, type_)
+
+
+T = TypeVar("T")
+
+
+class TypedColumn(Generic[T]):
+    """A column in the class of its table; of rows of that table, the values."""
+
+    def __init__(self, type_: pa.DataType, doc: str, *, nullable: bool = False) -> None:
+        self._declared = type_, doc, nullable
+
+    def __set_name__(self, table: type, name: str) -> None:
+        type_, doc, nullable = self._declared
+        self.column = Column(name, type_, doc, nullable)
+
+    def __get__(self, rows: "TypedTable", table: type) -> T:
+        # From now on the attribute of the same name is found first.
+        values = vars(rows)[self.column.name] = self.values(rows.table)
+        return values
+
+    def values(self, table: pa.Table) -> T:
+        """The values in some rows."""
+        raise NotImplementedError
+
+
+class Integers(TypedColumn[Ints]):
+    """Integers as NumPy, as wide as they are stored; nulls, where the column has any, are the number ``null``."""
+
+    def __init__(self, type_: pa.DataType, doc: str, *, null: int | None = None) -> None:
+        super().__init__(type_, doc, nullable=null is not None)
+        self._null = -1 if null is None else null
+
+    @override
+    def values(self, table: pa.Table) -> Ints:
+        return integers(table, self.column.name, self._null)
+
+
+class Categories(TypedColumn[Labels]):
+    """Few distinct strings, as codes."""
+
+    def __init__(self, doc: str, *, nullable: bool = False) -> None:
+        super().__init__(CATEGORY, doc, nullable=nullable)
+
+    @override
+    def values(self, table: pa.Table) -> Labels:
+        return labels(table, self.column.name)
+
+
+class ArrowValues(TypedColumn[Any]):
+    """What NumPy has no type for, such as lists: an Arrow column."""
+
+    @override
+    def values(self, table: pa.Table) -> pa.ChunkedArray:
+        return table.column(self.column.name)
+
+
+class TypedTable:
+    """Rows of a declared table, of which some columns were read: its class has a :class:`TypedColumn` for each."""
+
+    SPEC: ClassVar[TableSpec]
+
+    @override
+    def __init_subclass__(cls, *, name: str, sorted_by: tuple[str, ...] = ()) -> None:
+        columns = tuple(one.column for one in vars(cls).values() if isinstance(one, TypedColumn))
+        cls.SPEC = TableSpec(name, " ".join((cls.__doc__ or "").split()), columns, sorted_by)
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def take(self, rows: Rows) -> Self:
+        """Some of the rows, or all in another order."""
+        return type(self)(self.table.take(pa.array(rows)))
+
+    def filter(self, keep: Flags) -> Self:
+        """The rows to keep."""
+        return type(self)(self.table.filter(pa.array(keep)))
