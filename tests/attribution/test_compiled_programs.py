@@ -32,7 +32,7 @@ def test_no_kernel_of_a_compiled_graph_has_a_wrong_module(parsed: Parse, first: 
 
 @pytest.mark.parametrize("first", range(1000, 1000 + 2 * _TOGETHER, _TOGETHER))
 def test_no_kernel_has_a_wrong_module_where_ranges_are_the_nodes(parsed: Parse, first: int) -> None:
-    has = Features(unmarked=True, user_ranges=True, copies=True, backward=True, varying=True)
+    has = Features(unmarked=True, user_ranges=True, copies=True, backward=True, varying=True, graphs=True)
     programs = together(range(first, first + _TOGETHER), has)
     dataset = parsed(lines(programs), rows="ranges")
     for made in programs:

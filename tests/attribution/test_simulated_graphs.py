@@ -114,14 +114,6 @@ def test_in_a_program_with_everything_nothing_is_wrong_and_nothing_missing(varia
     assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_all_work_of_recorded_graph_captures_is_attributed_by_its_nodes(number) -> None:
-    it = parsed(capturing(number, actions=30, orphans=False))
-    by_node = [row for row, truth in rows_with_truth(it) if any(one.methods == {"graph_node"} for one in truth)]
-    assert by_node
-    assert {row["method"] for row in by_node} == {"graph_node"}
-
-
 WHOLE = {"graph_traces": True, "graph_replays": False}
 
 

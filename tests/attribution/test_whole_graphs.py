@@ -52,6 +52,10 @@ def test_a_graph_traced_as_a_whole_belongs_to_the_call_that_holds_its_graph_capt
     )
 
 
+def test_the_graph_counts_where_no_record_names_its_instance(parsed: Parse) -> None:
+    check(parsed(CAPTURE + GRAPHS.replace("made 1 119 119 exec 2 of 1", "") + REPLAY), "kernels", OF_TOP)
+
+
 def test_coverage_advises_to_record_what_is_inside(parsed: Parse) -> None:
     rows = parsed(PROGRAM).table("coverage").to_pylist()
     (row,) = [row for row in rows if row["what"] == "kernels"]

@@ -1,18 +1,15 @@
 """Golden tests of graphs whose nodes were not recorded in their capture: order tells, or nothing does."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tracekit
-from tests.golden import check
+from tests.golden import Parse, check
 from tests.graphs.test_clone_chains import CAPTURE, REPLAY, moved
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
-
-Parse = Callable[..., Dataset]
 
 MAPPED = """
     kind    module  method       cause  step_id

@@ -1,17 +1,13 @@
 """Golden tests of work replayed from CUDA graphs: it belongs to the call that was open when its node was captured."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tracekit
-from tests.golden import check
+from tests.golden import Parse, check, losses
 from tests.sqlite import writing
 from tests.trace_lines import report
-from tracekit.dataset.opening import Dataset
-
-Parse = Callable[..., Dataset]
 
 #: A capture of two modules, the making of an instance, and one replay in a step.
 CAPTURE = """
@@ -59,11 +55,6 @@ def moved(lines: str, by: int) -> str:
     return "\n".join(out)
 
 
-def losses(dataset: Dataset) -> dict[str, int]:
-    rows = dataset.table("coverage").to_pylist()
-    return {row["cause"]: row["count"] for row in rows if "losses" in row["what"]}
-
-
 def test_a_replayed_kernel_belongs_to_the_call_open_when_its_node_was_captured(parsed: Parse) -> None:
     dataset = parsed(CAPTURE + NODES + REPLAY)
     check(
@@ -104,12 +95,6 @@ def test_calls_that_were_captured_count_all_replays_and_have_the_host_times_of_t
         step    1300          1330        1
     """,
     )
-
-
-def test_copies_of_copies_lead_to_the_captured_node(parsed: Parse) -> None:
-    chain = "".join(f"node!{n} 1 {112 + n} {112 + n} {n - 10}\n" for n in range(21, 200, 10))
-    dataset = parsed(CAPTURE + NODES + chain + REPLAY.replace("kernel!11", "kernel!191"))
-    check(dataset, "kernels", MAPPED)
 
 
 @pytest.mark.parametrize("order", ["start DESC", "graphNodeId DESC, originalGraphNodeId", "random()"])
@@ -264,32 +249,6 @@ def test_where_nodes_are_recorded_late_several_in_one_launch_are_another_graph_s
     assert set(dataset.table("kernels").column("cause").to_pylist()) == {"graph_unmapped"}
 
 
-def test_a_batch_of_copies_becomes_a_node_for_each(parsed: Parse) -> None:
-    batch = """
-        launch    1   1   2  #1 cudaStreamBeginCapture_v10000
-        range     1   5 100  {'Module': 'top'}
-        launch    1  20  30  #2 cudaMemcpyBatchAsync_v12080
-        node!1    1  22  22
-        node!2    1  24  24
-        launch    1 101 102  #3 cudaStreamEndCapture_v10000
-        launch    1 110 120  #4 cudaGraphInstantiate_v10000
-        node!11   1 112 112  1
-        node!12   1 113 113  2
-        launch    1 210 220  #5 cudaGraphLaunch_v10000
-        memcpy!11 1 300 310  #5 64
-        memcpy!12 1 310 311  #5 64
-    """
-    check(
-        parsed(batch),
-        "kernels",
-        """
-        kind    module  method      original_graph_node_id
-        memcpy  top     graph_node  1
-        memcpy  top     graph_node  2
-    """,
-    )
-
-
 def test_work_captured_outside_of_modules_is_known_to_be_nobody_s(parsed: Parse) -> None:
     plain = CAPTURE.replace("{'Module': 'top.a'}", "warm-up").replace("'Module': 'top'", "'x': 1")
     dataset = parsed(plain + NODES + REPLAY)
@@ -406,18 +365,3 @@ def test_the_outputs_of_a_captured_call_are_told_by_its_second_range(parsed: Par
         top.b   -        2
     """,
     )
-
-
-def test_a_graph_traced_as_a_whole_is_counted_with_advice_and_given_to_nobody(parsed: Parse) -> None:
-    dataset = parsed(CAPTURE + REPLAY.split("kernel!11")[0] + "graph 1 300 330 #7")
-    check(
-        dataset,
-        "kernels",
-        """
-        kind   module  cause               dur_ns  capture_range_id
-        graph  -       graph_not_expanded  30      -
-    """,
-    )
-    (row,) = [r for r in dataset.table("coverage").to_pylist() if r["what"] == "kernels"]
-    assert (row["time_ns"], row["share"]) == (30, 1.0)
-    assert "--cuda-graph-trace=node" in row["advice"]

@@ -1,6 +1,9 @@
 """Golden test of renamings: modules that got another path while they were recorded have one path in all calls."""
 
+import json
+
 from tests.golden import Parse, check
+from tracekit.markers.formatting import MOST_CHARACTERS, renamed
 
 #: Parts run before their whole. One of a part is named by itself, the other goes with it; ``Idle`` is to be skipped.
 #: A later module and another process have a module of the old name.
@@ -48,3 +51,10 @@ def test_calls_before_a_renaming_have_the_new_path_and_others_keep_theirs(parsed
         late   Whole.enc.first  range
         """,
     )
+
+
+def test_many_new_paths_are_in_as_many_texts_as_have_room_for_them() -> None:
+    paths = {f"layers.{number}": "x" * 1000 for number in range(MOST_CHARACTERS // 700)}
+    texts = [*renamed(3, paths)]
+    assert [item for text in texts for item in json.loads(text)["Paths"].items()] == [*paths.items()]
+    assert all(MOST_CHARACTERS // 2 - 2000 < len(text) <= MOST_CHARACTERS // 2 + 100 for text in texts[:-1])

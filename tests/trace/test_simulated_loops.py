@@ -52,17 +52,8 @@ def test_of_what_is_left_of_a_loop_no_turn_is_two_steps(it) -> None:
         assert actual <= Counter(it.truth.iterations)
 
 
-@of_any_loop
-def test_work_is_of_the_step_of_its_turn_or_of_none(it) -> None:
-    belongs(it)
-
-
 @of_any_cut_or_thinned_loop
-def test_work_is_of_the_step_of_its_turn_or_of_none_in_what_is_left_of_a_loop(it) -> None:
-    belongs(it)
-
-
-def belongs(it: Parsed) -> None:
+def test_work_is_of_the_step_of_its_turn_or_of_none(it: Parsed) -> None:
     step = turns(it)
     true = {true_piece(work): work.iteration for work in it.truth.work}
     kernels = [row for row in it.tables["kernels"] if row["step_id"] is not None]

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from tracekit.unmarked import sequences
 from tracekit.unmarked.sequences import agreement
+from tracekit.unmarked.step_borders import Borders
 
 LETTERS = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 
@@ -69,3 +70,12 @@ def test_finer_signatures_decide_where_equally_many_match() -> None:
 def test_sequences_with_nothing_in_common_are_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequences, "MOST_CELLS", 10_000)
     assert agreement(np.arange(200), np.arange(1_000, 1_200), np.zeros(200, dtype=np.int64)) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "goes_on"),
+    [([1, 2, 3, 9], True), ([9, 2, 3, 4], True), ([2, 3, 4], True), ([9, 2, 3, 9], False), ([3, 4, 1, 2], False)],
+)
+def test_a_step_goes_on_where_three_names_follow_each_other_as_within_one(names: list[int], goes_on: bool) -> None:
+    cuts = Borders([np.array([1, 2, 3, 4])]).cuts(np.array(names), np.zeros(len(names), np.int64), np.array([2]))
+    assert cuts.goes_on.tolist() == [goes_on]

@@ -40,10 +40,9 @@ class Captured(NamedTuple):
         return np.unique(self.recording.threads.process[self.recording.launches.thread])
 
     def texts(self, *, around: bool = False) -> Rows:
-        """Rows of the texts of its ranges, or only of those around graph captures; without those that have none."""
+        """Rows of the texts of its ranges, all of which have one, or only of those around graph captures."""
         text = self.recording.ranges.text
-        texts = np.unique(text[self.around] if around else text)
-        return texts[texts >= 0]
+        return np.unique(text[self.around] if around else text)
 
 
 def captured_in(recording: Recording, launch: Rows) -> Captured | None:

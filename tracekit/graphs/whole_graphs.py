@@ -6,6 +6,7 @@ capture that this call began is certain to be all of the graph only if nothing c
 thread or added by hand, if it contains no other graph, and if no instance was updated before the replay.
 """
 
+from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,8 @@ from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts, maxima
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.api_calls import GRAPH_LAUNCH, first_updates, launches_named
-from tracekit.graphs.captures import GraphEvidence, Windows
-from tracekit.graphs.records import graph_records_of
-from tracekit.recording.axis import ThreadAxis
-from tracekit.recording.tables import GRAPH, Recording
+from tracekit.graphs.captures import GraphEvidence
+from tracekit.recording.tables import GRAPH, GRAPH_CLONED, GRAPH_CREATED, GRAPH_INSTANTIATED, NO_TIME, Recording
 
 #: API calls that add nodes by hand; those of them that may add a graph; and those that capture into an older graph.
 _ADDS = ("cudaGraphAdd", "cuGraphAdd")
@@ -119,34 +118,22 @@ def _joined(known: GraphEvidence, extents: _Extents, within: Rows) -> Flags:
     return joined
 
 
-def _completely_recorded(recording: Recording, axis: ThreadAxis, windows: Windows, rows: Rows) -> Flags:
-    """During which of some graph captures every call of the process is recorded: correlation ids have no gap."""
-    begin, end = (np.searchsorted(axis.launch_start, edge[rows]) for edge in (windows.begin, windows.closed))
-    ids = recording.launches.correlation_id
-    process = recording.threads.process[recording.launches.thread]
-    complete = np.zeros(rows.size, dtype=bool)
-    for owner in np.unique(process[begin]).tolist():
-        recorded, own = np.unique(ids[process == owner]), process[begin] == owner
-        first, last = ids[begin[own]], ids[end[own]]
-        calls = np.searchsorted(recorded, last) - np.searchsorted(recorded, first)
-        complete[own] = calls == last - first
-    return complete
-
-
 def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
     """Which windows lack no launch, as far as the ids of calls show.
 
     Most versions of nsys record only some kinds of calls, so gaps in the ids show nothing. Where a process has more
     calls than gaps, every kind is recorded, and a gap is a call that was lost.
     """
-    recording, windows = known.recording, known.captures.windows
-    ids = recording.launches.correlation_id
-    process = recording.threads.process[recording.launches.thread]
-    complete = _completely_recorded(recording, known.axis, windows, np.arange(windows.begin.size))
-    for owner in np.unique(extents.process[~complete]).tolist():
-        recorded = np.unique(ids[process == owner])
-        if recorded.size < _MANY or 2 * recorded.size < recorded[-1] - recorded[0]:
-            complete[extents.process == owner] = True
+    launches, windows = known.recording.launches, known.captures.windows
+    begin, end = (np.searchsorted(known.axis.launch_start, edge) for edge in (windows.begin, windows.closed))
+    process = known.recording.threads.process[launches.thread]
+    first, last = launches.correlation_id[begin], launches.correlation_id[end]
+    complete = np.zeros(begin.size, dtype=bool)
+    for owner in np.unique(extents.process).tolist():
+        recorded = np.unique(launches.correlation_id[process == owner])
+        only_some = recorded.size < _MANY or 2 * recorded.size < recorded[-1] - recorded[0]
+        without_gap = np.searchsorted(recorded, last) - np.searchsorted(recorded, first) == last - first
+        complete |= (extents.process == owner) & (without_gap | only_some)
     return complete
 
 
@@ -156,3 +143,65 @@ def _as_captured(recording: Recording, extents: _Extents, work: Rows, launch: Ro
     launched_ns = lookup(recording.launches.start_ns, launch, missing=_LAST)
     updated = launched_ns >= first_updates(recording)[process]
     return (recording.work.start_ns[work] >= extents.end_ns[window]) & ~updated
+
+
+#: A graph of a process: its row and the id of the graph.
+_Graph = tuple[int, int]
+
+
+class GraphRecords(NamedTuple):
+    """The records of graphs.
+
+    Attributes:
+        window: The window that begins with the call which created each graph, where both are certain.
+        sources: Of each instance or clone, the graphs that it was made of.
+    """
+
+    window: dict[_Graph, int]
+    sources: dict[_Graph, set[int]]
+
+    def window_of(self, process: int, graph: int, instance: int) -> int:
+        """The window whose first call created the graph that an instance was made of; -1 if unknown or contradicted."""
+        recorded = graph < 0 or (process, instance) in self.sources
+        sources = {self._source_of(process, number) for number in (graph, instance)[: 1 + recorded] if number >= 0}
+        return self.window.get((process, sources.pop()), -1) if len(sources) == 1 else -1
+
+    def _source_of(self, process: int, graph: int) -> int:
+        """The graph that an instance or a clone was made of, through clones; -1 where several records differ.
+
+        An instance is itself a graph, created outside of graph captures.
+        """
+        seen = set()
+        while graph not in seen:
+            seen.add(graph)
+            sources = self.sources.get((process, graph), set()) - {graph}
+            if not sources:
+                return graph
+            if len(sources) > 1:
+                break
+            (graph,) = sources
+        return -1
+
+
+def graph_records_of(known: GraphEvidence) -> GraphRecords:
+    """Reads the records of graphs."""
+    graphs, windows = known.recording.graphs, known.captures.windows
+    window = windows.at(known.axis.graph_at, known.axis.graph_at)
+    at_its_begin = (graphs.start_ns != NO_TIME) & (known.axis.graph_at <= np.append(windows.opened, 0)[window])
+    made_in: defaultdict[_Graph, set[int]] = defaultdict(set)
+    sources: defaultdict[_Graph, set[int]] = defaultdict(set)
+    process = known.recording.threads.process[graphs.thread]
+    columns = process, np.where(at_its_begin, window, -1), graphs.event
+    ids = graphs.graph_id, graphs.original_graph_id, graphs.exec_id
+    for owner, within, event, graph, original, instance in zip(
+        *(column.tolist() for column in (*columns, *ids)), strict=True
+    ):
+        if event == GRAPH_CREATED:
+            made_in[owner, graph].add(within)
+        elif event == GRAPH_INSTANTIATED:
+            sources[owner, instance].add(graph)
+        elif event == GRAPH_CLONED:
+            sources[owner, graph].add(original)
+    makers = {graph: min(within) for graph, within in made_in.items() if len(within) == 1}
+    times = np.bincount([within for within in makers.values() if within >= 0], minlength=windows.begin.size)
+    return GraphRecords({graph: row for graph, row in makers.items() if row >= 0 and times[row] == 1}, dict(sources))

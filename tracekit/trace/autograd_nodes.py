@@ -217,10 +217,10 @@ def _certain(nodes: Numbered, operators: Numbered, pairs: _Pairs, known: _Known,
     is_near = np.bincount(pairs.node[near], minlength=size) > 0
     pairs = pairs.at(near | ~is_near[pairs.node])
     alone = (counts(pairs.node, size) == 1) & (is_near | (known.reach.below <= 1))
-    # An operator of another counter may have made the node, too, though it records a lower number.
-    beyond = _spread_over(nodes, operators, known)[pairs.node] - known.plain.spreads[operators.name[pairs.operator]]
     fit = known.plain.fit(nodes.name[pairs.node], operators.name[pairs.operator])
-    fit &= is_near[pairs.node] | (beyond <= 0)
+    # Operators of this name may make nodes of numbers that none records, on other threads, too.
+    spread = np.isin(known.plain.node, known.plain.operator[operators.name][known.plain.spreads[operators.name]])
+    fit &= (is_near | ~spread[nodes.name] | (known.reach.below <= 1))[pairs.node]
     pairs = pairs.at((alone[pairs.node] | fit) & (is_near | ~known.reach.above)[pairs.node])
     return pairs.at(counts(pairs.node, size)[pairs.node] == 1)
 
@@ -283,42 +283,6 @@ def _made_between(nodes: Numbered, operators: Numbered, known: _Known, operator:
     operator[rows] = np.where(own | next_fits, last, -1)
     until[rows] = np.where(next_fits & ~own, lookup(operators.start, following), -1)
     return operator, until
-
-
-def _spread_over(nodes: Numbered, operators: Numbered, known: _Known) -> Ints:
-    """For every node how many operators of its name, of any counter that may be its own, reach its number.
-
-    Operators of users' functions and of several tensors reach up to the next number that their counter records.
-    """
-    reaching = np.zeros(nodes.number.size, dtype=np.int64)
-    if not (known.reach.below > 1).any():
-        return reaching
-    counters, plain = known.counters, known.plain
-    order = np.lexsort((operators.start, operators.number, counters.of_operator))
-    number, counter = operators.number[order], counters.of_operator[order]
-    follows = np.append(counter[1:] == counter[:-1], np.False_)
-    until = np.where(follows, np.append(number[1:], 0), np.iinfo(np.int64).max)
-    rows = np.flatnonzero(plain.spreads[operators.name[order]] & (until > number))
-    name, number, until = plain.operator[operators.name[order[rows]]], number[rows], until[rows]
-    has_thread = nodes.forward_thread >= 0
-    for asked, of_node, of_operator in (
-        (~has_thread, nodes.process, operators.process),
-        (has_thread, nodes.forward_thread, operators.thread),
-    ):
-        own, groups = plain.node[nodes.name[asked]], (of_node[asked], of_operator[order[rows]])
-        place = grouped((np.concatenate(groups), np.concatenate((own, name)))).group
-        for sign, bound in ((1, number), (-1, until)):
-            reaching[asked] += sign * _at_most(place, bound, nodes.number[asked])
-    return reaching
-
-
-def _at_most(group: Rows, bounds: Ints, numbers: Ints) -> Ints:
-    """How many bounds of the group of each number are not above it; groups are those of numbers, then of bounds."""
-    _, rank = np.unique(np.concatenate((numbers, bounds)), return_inverse=True)
-    key = group * (int(rank.max(initial=0)) + 1) + rank
-    first = group[: numbers.size] * (int(rank.max(initial=0)) + 1)
-    bound = np.sort(key[numbers.size :])
-    return np.asarray(np.searchsorted(bound, key[: numbers.size], side="right") - np.searchsorted(bound, first))
 
 
 class Numbered(NamedTuple):
@@ -439,7 +403,11 @@ def plain_names(names: list[str]) -> Plain:
     called = [_plain_operator(name) for name in names]
     operator = [codes.setdefault(name.removeprefix(_FOREACH), len(codes)) for name in called]
     node = [codes.get(_plain_node(name) or "", -1) for name in names]
-    spreads = [name.startswith(_FOREACH) or "::" not in whole for name, whole in zip(called, names, strict=True)]
+    qualified = any("::" in name for name in names)  # releases before 1.3 qualify no operators
+    spreads = [
+        name.startswith(_FOREACH) or (qualified and "::" not in whole)
+        for name, whole in zip(called, names, strict=True)
+    ]
     return Plain(np.array(node), np.array(operator), np.array(spreads))
 
 

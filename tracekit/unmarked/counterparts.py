@@ -24,8 +24,7 @@ from tracekit.trace.steps.steps import Steps, step_at
 from tracekit.unmarked.pattern_matches import Answer, Matcher, without_copied
 from tracekit.unmarked.reference import Reference, Way
 from tracekit.unmarked.signatures import PRODUCT, SIZES, SPLIT, Described, Signatures, signatures_of
-from tracekit.unmarked.step_borders import Cuts
-from tracekit.unmarked.step_starts import beginnings
+from tracekit.unmarked.step_borders import Cuts, beginnings
 
 _NO_STEP, _CONTRADICTED, _LIMIT = (
     causes.CAUSES.index(cause) for cause in (causes.LIKE_NO_STEP, causes.LIKE_CONTRADICTED, causes.LIKE_LIMIT)

@@ -41,9 +41,8 @@ def replayed_modules(calls: Calls, windows: Windows, origins: Origins, node: Row
     found = [tree.below(*place) for place in np.stack(columns, axis=1)[places.first].tolist()]
     modules, row = tree.in_order()
     module[rows] = lookup(row, np.array(found))[places.group]
-    of_path = [
-        {path: int(lookup(row, np.array(at))) for path, at in one.items()} for one in calls.mapped_modules.places
-    ]
+    new_row = [*row.tolist(), -1]
+    of_path = [{path: new_row[at] for path, at in one.items()} for one in calls.mapped_modules.places]
     mapped = calls.mapped_modules._replace(places=of_path)
     own = lookup(row, calls.module).astype(np.int32)
     return replace(calls, modules=modules, module=own, mapped_modules=mapped), module

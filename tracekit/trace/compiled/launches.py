@@ -56,7 +56,7 @@ def captured(origins: Origins, of_work: Rows, axis: ThreadAxis, rows: Rows) -> C
     """What was captured, given the node of every kernel, or -1, and the rows of all captured launches."""
     launch = np.full(origins.start.size, -1, dtype=np.int64)
     # Of launches of one module it may be any: which kernel of a map it was is not known.
-    known = np.flatnonzero(origins.known & ~origins.shared)
+    known = np.flatnonzero(origins.certain)
     if known.size and axis.launch_start.size:
         at = np.searchsorted(axis.launch_start, origins.start[known])
         at = np.minimum(at, axis.launch_start.size - 1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from tracekit.arrays.groups import distinct, mixed
-from tracekit.arrays.intervals import by_level, subtree_ends
+from tracekit.arrays.groups import distinct, grouped, mixed
+from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import FIELD_SKIPPED
 from tracekit.markers.base import ModuleMarker, Param, Shape
@@ -73,26 +73,38 @@ class _Tokens(NamedTuple):
 
 
 def path_collisions_of(calls: Called, paths: Sequence[str], facts: Sequence[Facts]) -> PathCollisions:
-    """Tells the modules of each path of each process apart."""
-    apart = PathCollisions(np.zeros(calls.parent.size, dtype=np.int64), [()], np.zeros(calls.parent.size, dtype=bool))
+    """Tells the modules of each path of each process apart, from the outermost calls on that hold just one of them."""
+    size = calls.parent.size
+    apart = PathCollisions(np.zeros(size + 1, dtype=np.int64), [()], np.zeros(size + 1, dtype=bool))
     tokens = _tokens(calls, len(paths), facts)
-    if not tokens.call.size:
-        return apart
-    level, end = _levels(calls), subtree_ends(calls.parent, calls.depth)
+    above = _placed_above(calls) if tokens.call.size else calls.parent[:0]
     # Hooks that name the class name each root apart: what differs below is a module that took the place of another.
     named = np.array([fact.class_name is not None for fact in facts])[calls.facts]
-    placed = np.flatnonzero(calls.placed)
-    for items in by_level(level[placed]):
-        if not tokens.call.size:
-            break
-        rows = placed[items]
-        told = tokens.those(~named[tokens.call] | np.isin(tokens.call, rows))
-        item = np.searchsorted(rows, told.call, side="right") - 1
-        _hand_down(apart, rows, _split_siblings(calls, paths, apart, rows, (told, item)), end)
-        # Modules below these calls are distinguished with them, unless one call contains both sides of a contradiction.
-        later = ~np.isin(tokens.call, rows) & ~apart.unclear[tokens.call]
-        tokens = _contested(tokens.those(later), apart.which)
-    return apart
+    for level in by_level(depths(above)):
+        apart.which[level], apart.unclear[level] = apart.which[above[level]], apart.unclear[above[level]]
+        rows = level[calls.placed[level]]
+        holder = rows[np.searchsorted(rows, tokens.call, side="right") - 1]
+        keys, group = distinct(tokens.path * len(apart.numbers) + apart.which[holder])
+        kept = mixed(group, tokens.cluster, keys.size)[group] & ~apart.unclear[holder]
+        tokens, holder = tokens.those(kept), holder[kept]
+        told = ~named[tokens.call] | (holder == tokens.call)
+        around = np.append(calls.place, -1)[above[rows]]
+        siblings = np.zeros(size, dtype=np.int64)
+        siblings[rows] = grouped((calls.process[rows], around, apart.which[rows])).group
+        for number in np.unique(siblings[holder[told]]).tolist():
+            for length, family in _families(paths, calls.place, rows[siblings[rows] == number]):
+                own = told & np.isin(holder, family)
+                _number(apart, family, np.searchsorted(family, holder[own]), tokens.those(own), length)
+        tokens = tokens.those(holder != tokens.call)
+    return PathCollisions(apart.which[:-1], apart.numbers, apart.unclear[:-1])
+
+
+def _placed_above(calls: Called) -> Rows:
+    above = np.append(calls.parent, -1)
+    for rows in by_level(calls.depth)[1:]:
+        parent = calls.parent[rows]
+        above[rows] = np.where(calls.placed[parent], parent, above[parent])
+    return above[:-1]
 
 
 def _tokens(calls: Called, paths: int, facts: Sequence[Facts]) -> _Tokens:
@@ -114,126 +126,44 @@ def _tokens(calls: Called, paths: int, facts: Sequence[Facts]) -> _Tokens:
     return _Tokens(rows[contradicted], path[contradicted], cluster[key][contradicted])
 
 
-def _levels(calls: Called) -> Ints:
-    level = np.zeros(calls.parent.size, dtype=np.int64)
-    for rows in by_level(calls.depth)[1:]:
-        above = calls.parent[rows]
-        level[rows] = level[above] + calls.placed[above]
-    return level
+def _families(paths: Sequence[str], place: Ints, rows: Rows) -> Iterator[tuple[int, Rows]]:
+    """Calls of each path with those of all paths below it, and how many parts the path has."""
+    parts = {number: paths[number].split(".") for number in np.unique(place[rows]).tolist()}
+    families: list[list[int]] = []
+    for number in sorted(parts, key=parts.__getitem__):
+        if not families or parts[number][: len(parts[families[-1][0]])] != parts[families[-1][0]]:
+            families.append([])
+        families[-1].append(number)
+    return ((len(parts[family[0]]), rows[np.isin(place[rows], family)]) for family in families)
 
 
-def _contested(tokens: _Tokens, which: Ints) -> _Tokens:
-    if not tokens.call.size:
-        return tokens
-    keys, group = distinct(tokens.path * (int(which.max()) + 1) + which[tokens.call])
-    return tokens.those(mixed(group, tokens.cluster, keys.size)[group])
+def _number(apart: PathCollisions, family: Rows, item: Rows, tokens: _Tokens, parts: int) -> None:
+    """Numbers the calls of a family by the modules that they and the calls inside are of."""
+    held: dict[int, dict[int, int]] = {}
+    together: dict[tuple[int, int], int] = {}  # clusters that one call holds are told apart further inside
 
-
-def _split_siblings(
-    calls: Called, paths: Sequence[str], apart: PathCollisions, rows: Rows, inside: tuple[_Tokens, Rows]
-) -> tuple[Ints, Ints]:
-    """Numbers calls of one level that have the same module above them.
-
-    Returns:
-        For each of ``rows`` its number, -1 where it may have several; and how many parts of its path have that number.
-    """
-    tokens, item = inside
-    family, lengths = _families(paths, _siblings(calls, apart.which, rows), calls.place[rows])
-    by_family, tokens_by_family = (np.argsort(column, kind="stable") for column in (family, family[item]))
-    number, parts = np.zeros((2, rows.size), dtype=np.int64)
-    for row in np.unique(family[item]).tolist():
-        members = by_family[slice(*np.searchsorted(family[by_family], (row, row + 1)))]
-        own = tokens_by_family[slice(*np.searchsorted(family[item][tokens_by_family], (row, row + 1)))]
-        numbers = _numbered(np.searchsorted(members, item[own]), tokens.those(own), members.size)
-        if numbers is not None:
-            number[members], parts[members] = numbers, lengths[row]
-    return number, parts
-
-
-def _siblings(calls: Called, which: Ints, rows: Rows) -> Ints:
-    above = np.append(calls.parent, -1)[rows]
-    inside = above >= 0
-    places, ways = int(calls.place.max()) + 2, int(which.max()) + 1
-    place = calls.process[rows].astype(np.int64) * places + np.where(inside, calls.place[above], -1)
-    return distinct((place + 1) * ways + np.where(inside, which[above], 0))[1]
-
-
-def _families(paths: Sequence[str], group: Ints, place: Ints) -> tuple[Ints, list[int]]:
-    """Splits the calls of each group into families: a path of the group with all paths of the group below it.
-
-    Returns:
-        For each call the row of its family, and for each family how many parts its path has.
-    """
-    keys, key = distinct(group * len(paths) + place)
-    pairs = [(code // len(paths), tuple(paths[code % len(paths)].split("."))) for code in keys.tolist()]
-    family = np.zeros(keys.size, dtype=np.int64)
-    lengths: list[int] = []
-    last: tuple[int, tuple[str, ...]] | None = None
-    for row in sorted(range(keys.size), key=pairs.__getitem__):
-        number, parts = pairs[row]
-        if last is None or (number, parts[: len(last[1])]) != last:
-            last = number, parts
-            lengths.append(len(parts))
-        family[row] = len(lengths) - 1
-    return family[key], lengths
-
-
-def _hand_down(apart: PathCollisions, rows: Rows, numbered: tuple[Ints, Ints], end: Rows) -> None:
-    number, parts = numbered
-    step = np.zeros(apart.which.size + 1, dtype=np.int64)
-    doubt = np.zeros(apart.which.size + 1, dtype=np.int64)
-    known = {numbers: row for row, numbers in enumerate(apart.numbers)}
-    for item in np.flatnonzero(number).tolist():
-        row = int(rows[item])
-        if number[item] < 0:
-            doubt[row] += 1
-            doubt[end[row]] -= 1
-            continue
-        old = int(apart.which[row])
-        numbers = (*apart.numbers[old], (int(parts[item]), int(number[item])))
-        new = known.setdefault(numbers, len(known))
-        if new == len(apart.numbers):
-            apart.numbers.append(numbers)
-        step[row] += new - old
-        step[end[row]] += old - new
-    apart.which[:] += np.cumsum(step[:-1])
-    apart.unclear[:] |= np.cumsum(doubt[:-1]) > 0
-
-
-def _numbered(item: Rows, tokens: _Tokens, items: int) -> Ints | None:
-    """The number of the module of each item, -1 where it may have several; None if all have one."""
-    paths, path = distinct(tokens.path)
-    cluster = _held_together(item, path, tokens.cluster)
-    width = int(cluster.max(initial=0)) + 1
-    codes = _sorted(item * (paths.size * width) + path * width + cluster)
-    item, token = np.divmod(codes, paths.size * width)
-    kinds: dict[bytes, int] = {}
-    bounds = np.searchsorted(item, np.arange(items + 1)).tolist()
-    kind = [kinds.setdefault(token[low:high].tobytes(), len(kinds)) for low, high in pairwise(bounds)]
-    statements = [dict(divmod(code, width) for code in np.frombuffer(text, token.dtype).tolist()) for text in kinds]
-    numbers = split_conflicting(statements, MOST_MODULES)
-    return None if numbers is None or max(numbers) == 0 else np.array(numbers, dtype=np.int64)[kind]
-
-
-def _held_together(item: Rows, path: Ints, cluster: Ints) -> Ints:
-    width, paths = int(cluster.max(initial=0)) + 1, int(path.max(initial=0)) + 1
-    codes = _sorted((item * paths + path) * width + cluster)
-    item_path, held = np.divmod(codes, width)
-    again = np.flatnonzero(item_path[1:] == item_path[:-1])
-    if not again.size:
+    def first_of(path: int, cluster: int) -> int:
+        while (path, cluster) in together:
+            cluster = together[path, cluster]
         return cluster
-    base = item_path[again] % paths * width
-    pairs = np.unique(np.stack((base + held[again], base + held[again + 1])), axis=1)
-    first = np.arange(paths * width)
-    for left, right in pairs.T.tolist():
-        low, high = sorted((int(first[left]), int(first[right])))
-        first[first == high] = low
-    return np.asarray(first[path * width + cluster] - path * width)
 
-
-def _sorted(codes: Ints) -> Ints:
-    codes = np.sort(codes)
-    return np.asarray(codes[np.diff(codes, prepend=-1) != 0])
+    for call, path, cluster in zip(item.tolist(), tokens.path.tolist(), tokens.cluster.tolist(), strict=True):
+        pair = {first_of(path, cluster), first_of(path, held.setdefault(call, {}).setdefault(path, cluster))}
+        if len(pair) > 1:
+            together[path, max(pair)] = min(pair)
+    statements = [{path: first_of(path, cluster) for path, cluster in of.items()} for of in held.values()]
+    numbers = split_conflicting([*statements, {}], MOST_MODULES)
+    if numbers is None or max(numbers) == 0:
+        return
+    number = np.full(family.size, numbers[-1])
+    number[[*held]] = numbers[:-1]
+    old = apart.numbers[apart.which[family[0]]]
+    for one in range(1, max(numbers) + 1):
+        own = (*old, (parts, one))
+        if own not in apart.numbers:
+            apart.numbers.append(own)
+        apart.which[family[number == one]] = apart.numbers.index(own)
+    apart.unclear[family[number < 0]] = True
 
 
 #: In place of a class or of settings where markers state several.
@@ -373,23 +303,12 @@ def clusters(facts: Sequence[T], agree: Callable[[T, T], bool], most: int = MOST
     """
     if len(facts) > most:
         return [0] * len(facts)
-    fits = _agreeing(facts, agree)
-    clear = (1 << len(facts)) - 1
-    for row, mask in enumerate(fits):
-        if any(mask >> other & 1 and mask & ~fits[other] for other in range(len(facts))):
-            clear &= ~(1 << row)
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(mask & clear, len(numbers)) if clear >> row & 1 else -1 for row, mask in enumerate(fits)]
-
-
-def _agreeing(facts: Sequence[T], agree: Callable[[T, T], bool]) -> list[int]:
-    fits = [1 << row for row in range(len(facts))]
-    for row, fact in enumerate(facts):
-        for later in range(row + 1, len(facts)):
-            if agree(fact, facts[later]):
-                fits[row] |= 1 << later
-                fits[later] |= 1 << row
-    return fits
+    fits = [{row for row, other in enumerate(facts) if other is fact or agree(fact, other)} for fact in facts]
+    clear = {row for row, own in enumerate(fits) if all(own <= fits[other] for other in own)}
+    numbers: dict[frozenset[int], int] = {}
+    return [
+        numbers.setdefault(frozenset(own & clear), len(numbers)) if row in clear else -1 for row, own in enumerate(fits)
+    ]
 
 
 def split_conflicting(statements: Sequence[Statement], most: int) -> list[int] | None:
