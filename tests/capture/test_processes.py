@@ -18,7 +18,7 @@ from tests.capture.places import Place, one_line
 from tests.command import Outcome, arguments, environment, separately
 from tests.waiting import PATIENCE_S
 from tracekit.capture import processes, recorder as profiler
-from tracekit.capture.process_files import pieces, refusals, unfinished
+from tracekit.capture.process_files import pieces, unfinished
 from tracekit.capture.processes import command as recorder
 from tracekit.capture.processes.recording import OPENED, ProcessWindow, Request
 from tracekit.capture.program import Settings
@@ -212,47 +212,42 @@ def test_steps_are_safe_once_they_ran_and_what_is_lost_is_told(place: Place, mon
     assert not [name for name in place.left() if "partial" in name]
 
 
-KILLS_ITSELF = """
+CALL = "torch.nn.Linear(2, 2)(torch.ones(2))"
+KILLS_ITSELF = f"""
 import inspect, os, pickle, signal, torch
-torch.nn.Linear(2, 2)(torch.ones(2))
+{CALL}
 for function, signature in ((os.kill, "(pid, signal, /)"), (os._exit, "(status)")):
     assert pickle.loads(pickle.dumps(function)) is function, function
     assert str(inspect.signature(function)) == signature, function
 """
-#: How a process sends itself a signal: at once, or again what it got, as uvicorn does when it has shut down.
-ENDS = {
-    "os.kill(os.getpid(), signal.SIGKILL)": signal.SIGKILL,
-    "before = signal.signal(signal.SIGTERM, lambda *_: None); os.kill(os.getpid(), signal.SIGTERM); "
-    "signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)": signal.SIGTERM,
+#: Programs that call a module once, each with its exit code; uvicorn sends itself again what it got.
+ODD = {
+    KILLS_ITSELF + "os.kill(os.getpid(), signal.SIGKILL)": -signal.SIGKILL,
+    KILLS_ITSELF + "before = signal.signal(signal.SIGTERM, lambda *_: None); os.kill(os.getpid(), signal.SIGTERM); "
+    "signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)": -signal.SIGTERM,
+    "import signal, torch; write = torch.profiler.profile.export_chrome_trace; "
+    "torch.profiler.profile.export_chrome_trace = lambda *given: (signal.raise_signal(signal.SIGINT), write(*given)); "
+    f"{CALL}  # Ctrl-C while it writes at its end": 0,
+    "import torch; from tracekit.capture import layer_markers, unheard; model = torch.nn.Linear(2, 2)\n"
+    "with layer_markers(model): model(torch.ones(2))\nassert unheard() is None, unheard()": 0,
 }
-
-
-@pytest.mark.parametrize("ends", ENDS)
-def test_a_process_that_kills_itself_is_recorded_and_dies_of_that(
-    place: Place, monkeypatch: pytest.MonkeyPatch, ends: str
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(tracekit.__file__).parents[1]))
-    place.write(KILLS_ITSELF + ends)
-    outcome = place.capture("-o", "run", "--", sys.executable, "model.py")
-    assert outcome.code == 128 + ENDS[ends], outcome
-    assert "warning" not in outcome.err
-    assert len(tracekit.parse("run.sqlite").calls()) == 1
-
-
-INTERRUPTED_AT_ITS_END = """
-import signal, torch
-write = torch.profiler.profile.export_chrome_trace
-torch.profiler.profile.export_chrome_trace = lambda *given: (signal.raise_signal(signal.SIGINT), write(*given))
-torch.nn.Linear(2, 2)(torch.ones(2))
+#: Runs them, once it has made itself a process group, which no leader of a session can.
+LEADER = f"""
+import os, subprocess, sys, torch
+os.setpgrp(), os.setpgid(0, 0)
+{CALL}
+codes = [subprocess.run([sys.executable, "-c", program]).returncode for program in {list(ODD)!r}]
+assert codes == {list(map(int, ODD.values()))!r}, codes
 """
 
 
-def test_a_stop_while_a_process_writes_at_its_end_raises_nothing_in_it(place: Place) -> None:
-    place.write(INTERRUPTED_AT_ITS_END)
-    outcome = place.capture("-o", "run", "--", sys.executable, "model.py")
+def test_processes_that_kill_interrupt_or_mark_themselves_are_recorded(tmp_path: Path) -> None:
+    (tmp_path / "leader.py").write_text(LEADER)
+    outcome = separately("capture", "--engine", "torch", "-o", "run", "--", sys.executable, "leader.py", cwd=tmp_path)
     assert outcome.code == 0, outcome
-    assert "KeyboardInterrupt" not in outcome.err
-    assert len(tracekit.parse("run.sqlite").calls()) == 1
+    calls = Counter(tracekit.parse(tmp_path / "run.sqlite").calls(["pid"]).pid.tolist())
+    assert list(calls.values()) == [1] * (1 + len(ODD))
+    assert [line.split()[0] for line in outcome.err.splitlines()] == ["recorded", "modules:", "report:", "next:"]
 
 
 def test_a_kill_reaches_a_command_that_ignores_an_interrupt(tmp_path: Path) -> None:
@@ -280,14 +275,6 @@ def test_a_stop_of_a_command_that_ends_just_then_is_no_error() -> None:
         raise KeyboardInterrupt
 
     assert nsys.run(start) == nsys.Recorded(128 + signal.SIGINT, stopped=True)
-
-
-@pytest.mark.parametrize("call", ["os.setpgrp()", "os.setpgid(0, 0)"])
-def test_a_command_that_makes_a_process_group_of_its_own_is_recorded(place: Place, call: str) -> None:
-    place.write(f"import os, torch\n{call}\ntorch.nn.Linear(2, 2)(torch.ones(2))")
-    outcome = place.capture("-o", "run", "--", sys.executable, "model.py")
-    assert outcome.code == 0, outcome
-    assert len(tracekit.parse("run.sqlite").calls()) == 1
 
 
 ON_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
@@ -377,18 +364,6 @@ def test_the_startup_hook_does_nothing_unless_asked_and_runs_what_it_hides(tmp_p
     assert python("-S", "-c", HOOKED, PYTHONPATH=paths, TRACEKIT_RECORDING="{}")[0].startswith("False")
 
 
-def test_a_new_process_that_only_runs_next_to_a_recorded_one_says_so_at_its_first_call(tmp_path: Path) -> None:
-    environ = Request(tmp_path, "", Settings()).environment(environment())
-    for first, calls in (("torch", 0), ("torch", 2), ("tracekit.capture", 1)):
-        program = (
-            f"import {first}, torch; model = torch.nn.Linear(2, 2); [model(torch.ones(2)) for _ in range({calls})]"
-        )
-        line = [sys.executable, "-c", program]
-        subprocess.run(line, env=environ, timeout=PATIENCE_S, check=True)
-    (line,) = refusals(tmp_path)
-    assert line.startswith("2 processes were not recorded: nsys records a function, and a script with --steps")
-
-
 def test_start_if_asked_does_nothing_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("", "nonsense", "{}", '{"folder": "/absent", "engine": "torch", "settings": {"skip": []}}'):
         monkeypatch.setenv("TRACEKIT_RECORDING", value)
@@ -429,17 +404,6 @@ def test_what_was_recorded_before_a_window_is_dropped_is_in_no_piece(tmp_path: P
         assert (len(pieces(tmp_path)), unfinished(tmp_path)) == (int(end == window.close), {})
 
 
-@pytest.mark.nsys
-def test_nsys_hears_the_markers_of_a_command(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text(NET)
-    program = "from net import work; work('sub', 3)"
-    outcome = separately("capture", "--engine", "nsys", "-o", "run", "--", sys.executable, "-c", program, cwd=tmp_path)
-    assert outcome.code == 0, outcome
-    assert "Exception ignored" not in outcome.err
-    calls = tracekit.parse(tmp_path / "run.sqlite").calls(["module"]).module
-    assert Counter(calls) == {"Net": 3, "Net.head": 3}
-
-
 KILLED = """
 import json, os, subprocess, time
 from pathlib import Path
@@ -468,6 +432,7 @@ def test_under_nsys_a_killed_process_is_named_with_the_calls_that_are_in_the_rep
     assert calls[main] == 4
     assert f"process {killed} was killed or crashed; {calls[killed]} of at least 6 calls of it are" in outcome.err
     assert "nsys lost" not in outcome.err
+    assert "Exception ignored" not in outcome.err
 
 
 @pytest.mark.nsys
@@ -479,17 +444,6 @@ def test_a_command_of_which_nsys_records_nothing_fails_and_keeps_the_report(tmp_
     missing = tracekit.parse(tmp_path / "run.sqlite").manifest["missing"]
     assert [data["what"] for data in missing] == ["calls of modules", "GPU work"]
     assert not any("nsys profile" in data["remedy"] for data in missing)
-
-
-def test_a_model_that_the_program_marks_itself_counts(place: Place) -> None:
-    place.write(
-        "import torch\nfrom tracekit.capture import layer_markers, unheard\nmodel = torch.nn.Linear(2, 2)\n"
-        "with layer_markers(model):\n    model(torch.ones(2))\nassert unheard() is None, unheard()\n"
-    )
-    outcome = place.capture("-o", "run", "--", sys.executable, "model.py")
-    assert outcome.code == 0, outcome
-    assert "warning" not in outcome.err
-    assert "modules: 1 called\n" in outcome.err
 
 
 def test_a_command_with_markers_of_its_own_gets_no_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,16 +50,7 @@ def expected(dataset: Dataset, analysis, rows: list[dict], columns: list[str]) -
 def test_every_question_shows_the_columns_that_answer_it(
     dataset: Dataset, analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_shown(dataset, analysis, (), monkeypatch)
-    if dataset.reports and analysis.NAME not in FORMS and not getattr(analysis, "COMPARES_REPORTS", False):
-        shown = command("show", analysis.NAME, dataset.folder, "--by", "report").out
-        assert max(map(len, shown.splitlines())) <= WIDTH
-        is_summary = " median " in " ".join(shown.partition("──")[0].split())
-        assert is_summary or "no matching rows" in shown or analysis.NAME in ("processes", "coverage")
-
-
-def check_shown(dataset: Dataset, analysis, by: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ("show", analysis.NAME, dataset.folder, *by)
+    arguments = ("show", analysis.NAME, dataset.folder)
     rows = json.loads(command(*arguments, "--json", "--top", 30).out)
     monkeypatch.delenv("COLUMNS", raising=False)  # which pytest-xdist sets
     piped = command(*arguments).out
@@ -68,23 +59,22 @@ def check_shown(dataset: Dataset, analysis, by: tuple[str, ...], monkeypatch: py
     assert max(map(len, shown.splitlines())) <= WIDTH
     assert "more columns" not in piped
     if not shown.startswith(("no matching rows", "no GPU")):
-        heading = " ".join(shown.partition("──")[0].split())
         for text in expected(dataset, analysis, rows, [*rows[0]]):
-            assert f" {text} " in f" {heading} "
+            assert f" {text} " in f" {' '.join(shown.partition('──')[0].split())} "
             assert f" {text} " in f" {piped.partition('──')[0]} "
+    if dataset.reports and analysis.NAME not in FORMS and not getattr(analysis, "COMPARES_REPORTS", False):
+        shown = command(*arguments, "--by", "report").out
+        assert max(map(len, shown.splitlines())) <= WIDTH
+        is_summary = " median " in " ".join(shown.partition("──")[0].split())
+        assert is_summary or "no matching rows" in shown or analysis.NAME in ("processes", "coverage")
 
 
 @pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
-def test_no_two_columns_of_an_answer_have_one_heading(dataset: Dataset, analysis) -> None:
+def test_the_columns_that_answer_a_question_exist_and_no_two_have_one_heading(dataset: Dataset, analysis) -> None:
     names = analysis.frame(dataset).columns
     headings = [heading(name, nouns(dataset), names) for name in names]
     assert len(set(headings)) == len(headings)
-
-
-@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
-def test_the_columns_that_answer_a_question_exist(dataset: Dataset, analysis) -> None:
-    optional = {"report", "class_name", "within"}
-    assert set(analysis.ANSWER) - optional <= {*analysis.frame(dataset).columns}
+    assert set(analysis.ANSWER) - {"report", "class_name", "within"} <= {*names}
 
 
 def test_what_does_not_fit_is_named_and_can_be_chosen(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

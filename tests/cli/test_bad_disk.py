@@ -43,24 +43,19 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("size", [0, 5_000])
-def test_a_disk_that_fills_up_leaves_nothing_behind(size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "there"), [(0, False), (5_000, False), (2_000, True)])
+def test_a_disk_that_fills_up_leaves_nothing_behind_and_keeps_the_old_dataset(
+    size: int, there: bool, tmp_path: Path
+) -> None:
     path = report(tmp_path / "report.sqlite", LINES)
+    if there:
+        tracekit.parse(path)
     before = contents(tmp_path)
     with files_no_larger_than(size):
-        outcome = command("parse", path)
+        outcome = command("parse", path, "--force")
     line = refusal(outcome, tmp_path / "report.tracekit")
     assert "File too large" in line
     assert "free some space" in line
-    assert contents(tmp_path) == before
-
-
-def test_a_disk_that_fills_up_keeps_the_old_dataset(tmp_path: Path) -> None:
-    path = report(tmp_path / "report.sqlite", LINES)
-    tracekit.parse(path)
-    before = contents(tmp_path)
-    with files_no_larger_than(2_000):
-        refusal(command("parse", path, "--force"), tmp_path / "report.tracekit")
     assert contents(tmp_path) == before
 
 

@@ -1,6 +1,7 @@
 """``tracekit capture`` is called wrongly, or has no place or no tool: one line, and nothing half-written."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,11 +50,11 @@ def test_a_wrong_call_is_told_in_one_line(place: Place, args: tuple[str, ...], m
 
 
 @torch
-@pytest.mark.parametrize("given", ["", "..", "absent/out.sqlite"])
+@pytest.mark.parametrize("given", ["", "..", "absent/out.sqlite", "/dev/null", "/dev/full"])
 def test_a_place_that_cannot_hold_a_report_is_told_before_anything_runs(place: Place, given: str) -> None:
     place.write("print('ran')\n" + MODEL)
     outcome = place.capture("-o", given, "model.py:make")
-    one_line(outcome)
+    assert ("is a device, not a file; choose another place with -o" in one_line(outcome)) == given.startswith("/dev")
     assert outcome.out == ""
     assert place.left() == {"model.py"}
 
@@ -91,7 +92,7 @@ def test_the_report_is_named_after_the_target_and_lands_here(place: Place, args:
     outcome = place.capture(*args)
     assert outcome.code == 0, outcome
     assert (place.folder / NAMES[args]).exists()
-    assert f"report: {NAMES[args]}" in outcome.err
+    assert f"report: {NAMES[args]}\nnext: tracekit parse {shlex.quote(NAMES[args])}\n" in outcome.err
     assert len([name for name in place.left() if name.endswith(".sqlite")]) == 1
 
 
@@ -157,31 +158,27 @@ def test_a_script_that_may_not_be_run_or_is_no_python_is_told_so(place: Place, m
     assert place.left() == {"my script.sh"}
 
 
-@torch
-def test_the_next_command_can_be_pasted_whatever_the_report_is_called(place: Place) -> None:
-    place.write(MODEL)
-    done = place.capture("model.py:make", "-o", "o ne.sqlite", engine="torch")
-    assert "next: tracekit parse 'o ne.sqlite'" in done.err
+NSYS = ("--engine", "nsys")
 
 
-@pytest.mark.parametrize("args", [("capture", "model.py:make"), ("demo",), ("capture", "demo")])
-def test_without_torch_the_message_says_what_to_install(place: Place, args: tuple[str, ...]) -> None:
-    place.write(MODEL)
-    place.write("import sys\nsys.modules['torch'] = None\n", "blocked/sitecustomize.py")
+@pytest.mark.parametrize(
+    ("absent", "args", "line"),
+    [
+        ("torch", ("capture", "model.py:make"), "pip install torch nvtx"),
+        ("torch", ("demo",), "pip install torch nvtx"),
+        ("torch", ("capture", "demo"), "pip install torch nvtx"),
+        pytest.param("nvtx", ("capture", *NSYS, "model.py:make"), "pip install nvtx", marks=[torch, pytest.mark.nsys]),
+    ],
+)
+def test_without_a_package_the_message_says_what_to_install(
+    place: Place, absent: str, args: tuple[str, ...], line: str
+) -> None:
+    place.write("print('ran')\n" + MODEL)
+    place.write(f"import sys\nsys.modules[{absent!r}] = None\n", "blocked/sitecustomize.py")
     paths = os.pathsep.join([str(place.folder / "blocked"), str(Path(__file__).parents[2])])
     outcome = separately(*args, cwd=place.folder, PYTHONPATH=paths)
-    assert "pip install torch nvtx" in one_line(outcome)
-    assert place.left() == {"model.py", "blocked", "blocked/sitecustomize.py"}
-
-
-@torch
-@pytest.mark.nsys
-def test_without_nvtx_the_message_says_what_to_install_and_does_not_name_the_target(place: Place) -> None:
-    place.write("print('ran')\n" + MODEL)
-    place.write("import sys\nsys.modules['nvtx'] = None\n", "blocked/sitecustomize.py")
-    paths = os.pathsep.join([str(place.folder / "blocked"), str(Path(__file__).parents[2])])
-    outcome = separately("capture", "--engine", "nsys", "model.py:make", cwd=place.folder, PYTHONPATH=paths)
-    line = one_line(outcome, 2)
-    assert "pip install nvtx" in line
-    assert "raised" not in line
+    printed = one_line(outcome, 2 if absent == "nvtx" else 1)
+    assert line in printed
+    assert "raised" not in printed
     assert outcome.out == ""
+    assert place.left() == {"model.py", "blocked", "blocked/sitecustomize.py"}

@@ -35,7 +35,7 @@ def loaded_by(*arguments: str | Path) -> set[str]:
     return (HEAVY | PACKAGES) & set(json.loads(done.stderr.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["parse", "--help"], ["show", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["parse", "--help"], ["show", "--help"]])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_by(*arguments) == set()
 

@@ -7,40 +7,30 @@ import pytest
 from tests.command import command
 from tracekit.cli.base import count, share, share_of_whole
 
-SHARES = {"5%": 0.05, " 5% ": 0.05, "0.05": 0.05, "4.9%": 0.049, "0": 0.0}
-REFUSED = {
-    "1": "1 could be 1 % or 100 %; write 1%",
-    "five": "expected a percentage such as 5% or a fraction such as 0.05, got 'five'",
-    "-5%": "expected a percentage",
-    "inf%": "expected a percentage",
-    "\u0665%": "expected a percentage",
-    "": "expected a percentage",
-}
+GIVEN = [
+    (share, "5%", 0.05),
+    (share, " 5% ", 0.05),
+    (share, "0.05", 0.05),
+    (share, "4.9%", 0.049),
+    (share, "0", 0.0),
+    (share, "1", "1 could be 1 % or 100 %; write 1%"),
+    (share, "five", "expected a percentage such as 5% or a fraction such as 0.05, got 'five'"),
+    *[(share, text, "expected a percentage") for text in ("-5%", "inf%", "\u0665%", "")],
+    (share_of_whole, "100%", 1),
+    (share_of_whole, "101%", "expected at most 100%, got '101%'"),
+    (count, "0", 0),
+    *[(count, text, "expected a whole number, 0 or more") for text in ("-1", "1.5", "many", "", "9" * 30)],
+]
 
 
-@pytest.mark.parametrize("text", SHARES)
-def test_a_share_may_be_a_percentage_or_a_fraction(text: str) -> None:
-    assert share(text) == pytest.approx(SHARES[text])
-
-
-@pytest.mark.parametrize("text", REFUSED)
-def test_what_could_mean_either_or_neither_is_refused(text: str) -> None:
+@pytest.mark.parametrize(("read", "text", "expected"), GIVEN)
+def test_a_share_or_number_is_read_or_what_could_mean_either_or_neither_is_refused(read, text: str, expected) -> None:
+    if not isinstance(expected, str):
+        assert read(text) == pytest.approx(expected)
+        return
     with pytest.raises(argparse.ArgumentTypeError) as refused:
-        share(text)
-    assert REFUSED[text] in str(refused.value)
-
-
-def test_a_share_of_the_whole_is_at_most_all_of_it() -> None:
-    assert share_of_whole("100%") == 1
-    with pytest.raises(argparse.ArgumentTypeError, match="expected at most 100%, got '101%'"):
-        share_of_whole("101%")
-
-
-@pytest.mark.parametrize("text", ["-1", "1.5", "many", "", "9" * 30])
-def test_a_number_is_whole_and_not_negative(text: str) -> None:
-    assert count("0") == 0
-    with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number, 0 or more"):
-        count(text)
+        read(text)
+    assert expected in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["capture", "parse", "html", "export", "demo"])

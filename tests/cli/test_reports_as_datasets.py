@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 import tracekit
 from tests.command import LINES, command, contents, separately, without_privileges
 from tests.readers.kineto.traces import kernel, launch, trace
-from tests.test_data import DATA
 from tests.trace_lines import report
 from tracekit.dataset import manifest
 
@@ -154,13 +151,6 @@ def test_diff_and_trend_take_reports_of_any_format_and_folders_of_datasets_too(t
     assert (outcome.code, outcome.err.count("parsed")) == (0, 2)
     assert command("trend", tmp_path) == command("trend", tmp_path / "a.json", tmp_path / "b.json")
     assert command("diff", tmp_path / "a.json", tmp_path / "b.json").code == 0
-
-
-def test_opening_a_dataset_loads_nothing_that_reads_reports(tmp_path: Path) -> None:
-    folder = tracekit.parse(DATA / "small_llama.sqlite", tmp_path / "run.tracekit").folder
-    script = f"import tracekit, sys; tracekit.load({str(folder)!r}); print('tracekit.pipeline' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_an_export_names_its_file_itself_and_replaces_none_without_force(run: Path) -> None:

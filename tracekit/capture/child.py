@@ -15,7 +15,7 @@ from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.emit import epoch, nvtx_emitter
 from tracekit.capture.ending import Ending
 from tracekit.capture.layers import FIGURE, MARKED
-from tracekit.capture.processes.recording import Request, refuse_new_processes, start_if_asked
+from tracekit.capture.processes.recording import Request, others_refused, start_if_asked
 from tracekit.capture.program import Settings
 from tracekit.capture.run import Target, ended, errors_in_one_line, load, run, threads_ended
 from tracekit.capture.schedule import attempt, on_graph_capture, wait_for_gpu
@@ -94,9 +94,8 @@ def _run_in_window(
 
     window.sent.opens = Ending(folder, finish, window.forked).watch_termination
     operators = operator_markers() if settings.ops else nullcontext()
-    refuse_new_processes(folder)
     # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
-    with on_graph_capture(window.open), window.sent.marks():
+    with others_refused(folder, forks=False), on_graph_capture(window.open), window.sent.marks():
         run(loaded(), settings, window, operators, outcome["figures"])
 
 

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import thread as pools
 from contextlib import AbstractContextManager, contextmanager
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -38,7 +38,8 @@ from tracekit.capture.program import Compiling, Marking, Settings, marked_progra
 from tracekit.capture.schedule import Schedule, Window
 from tracekit.capture.steps import step
 from tracekit.capture.writing import INTERRUPTED, say
-from tracekit.errors import CaptureError, TracekitError, UsageError
+from tracekit.errors import CaptureError, TracekitError, UsageError, did_you_mean
+from tracekit.progress import Progress, no_progress
 
 DEMO = "demo"
 EXPECTED = "expected FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, FILE.py or demo"
@@ -51,6 +52,39 @@ _TIMED = 3
 _SOON_S = 2
 _EXPECTED = "expected (model, inputs), or None from a function that runs steps itself"
 _OTHER_PROCESSES = "processes that it starts are recorded with: tracekit capture -- python {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to record, and where to write the report. Only ``torch`` has a Chrome trace and reports progress.
+
+    Attributes:
+        ended: Called with the outcome where the target ends this process by ``os._exit``.
+    """
+
+    target: str
+    arguments: tuple[str, ...]
+    settings: Settings
+    report: Path
+    chrome_trace: Path | None = None
+    progress: Progress = no_progress
+    ended: Callable[[Outcome], object] = bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a job. If the target failed, the report holds what was recorded until then.
+
+    Attributes:
+        problem: Why the target failed; None if it did not.
+        figures: What recording cost and how much it recorded and lost, by name. Times are in nanoseconds.
+        warnings: What went wrong without harming the run or the report, one line each.
+    """
+
+    exit_code: int = 0
+    problem: TracekitError | None = None
+    figures: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def run(
@@ -371,7 +405,9 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
     for part in name.split("."):
         owner, function = function, getattr(function, part, None)
         if function is None:
-            raise CaptureError(f"{place}: has no function {name}; {_did_you_mean(part, owner)}")
+            functions = [key for key, item in getattr(owner, "__dict__", {}).items() if inspect.isfunction(item)]
+            hint = did_you_mean(part, functions) if functions else EXPECTED
+            raise CaptureError(f"{place}: has no function {name}; {hint}")
     if not callable(function):
         raise CaptureError(f"{place}: {name} is not a function; {EXPECTED}")
     try:
@@ -382,12 +418,6 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
     except ValueError:
         pass  # it is written in C and has no signature
     return function  # type: ignore[no-any-return]
-
-
-def _did_you_mean(name: str, owner: object) -> str:
-    functions = [key for key, item in getattr(owner, "__dict__", {}).items() if inspect.isfunction(item)]
-    close = get_close_matches(name, functions, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else EXPECTED
 
 
 def _script(place: str, arguments: tuple[str, ...]) -> None:

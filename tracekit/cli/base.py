@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import override
 
@@ -140,6 +140,18 @@ def line_if_long() -> Progress:
     return show
 
 
+def option(parser: argparse._ActionsContainer, usage: str, meaning: str, **more: Any) -> argparse.Action:  # noqa: ANN401 - as argparse
+    """Declares an option that takes a value, by how help shows it: ``-o, --out REPORT``."""
+    *short, long = usage.split(", ")
+    name, _, metavar = long.partition(" ")
+    return parser.add_argument(*short, name, metavar=metavar, help=meaning, **more)
+
+
+def repeatable(parser: argparse._ActionsContainer, usage: str, meaning: str, **more: Any) -> None:  # noqa: ANN401 - as argparse
+    """Declares an option whose values become a list."""
+    option(parser, usage, f"{meaning}; repeatable", action="append", default=[], **more)
+
+
 def add_force(parser: argparse.ArgumentParser, existing: str) -> None:
     """Declares ``-f``/``--force``, which allows to replace something, such as ``an existing report``."""
     parser.add_argument("-f", "--force", action="store_true", help=f"replace {existing}")
@@ -152,17 +164,13 @@ def add_quiet(parser: argparse.ArgumentParser, still_printed: str = "errors") ->
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Declares :data:`DEVICE_OPTIONS`."""
-    parser.add_argument(
-        "--peak",
-        dest="peaks",
-        action="append",
-        metavar="PEAK",
-        help="roofline: peak throughput of the device: DTYPE=TFLOP/s (bfloat16=989), memory=GB/s (memory=3350) or "
-        "the name of a GPU; repeatable",
+    meaning = (
+        "roofline: peak throughput of the device: DTYPE=TFLOP/s (bfloat16=989), memory=GB/s (memory=3350) or the name "
+        "of a GPU; repeatable"
     )
-    parser.add_argument(
-        "--dtype", metavar="DTYPE", help="roofline, memory: dtype assumed where markers record none, such as bfloat16"
-    )
+    option(parser, "--peak PEAK", meaning, dest="peaks", action="append")
+    meaning = "roofline, memory: dtype assumed where markers record none, such as bfloat16"
+    option(parser, "--dtype DTYPE", meaning)
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> argparse.Action:
@@ -174,21 +182,16 @@ def add_dataset(parser: argparse.ArgumentParser) -> argparse.Action:
 
 def add_top(parser: argparse.ArgumentParser, meaning: str, most: int | None = None) -> None:
     """Declares ``--top``, and as before ``--limit``."""
-    parser.add_argument("--top", type=count, default=most, metavar="N", help=meaning)
+    option(parser, "--top N", meaning, type=count, default=most)
     parser.add_argument("--limit", dest="top", type=count, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def add_limits(parser: argparse.ArgumentParser, slower: str) -> None:
     """Declares from when on a module counts, and the slowdown from which on a command fails."""
-    parser.add_argument(
-        "--fail-over", type=share, metavar="SHARE", help=f"exit with code {SLOWER} if {slower}, such as 5%% or 0.05"
-    )
-    parser.add_argument(
-        "--min-share",
-        type=share,
-        metavar="SHARE",
-        help="leave out modules with less of the time in steps (default: none, and 1%% for --fail-over)",
-    )
+    meaning = f"exit with code {SLOWER} if {slower}, such as 5%% or 0.05"
+    option(parser, "--fail-over SHARE", meaning, type=share)
+    meaning = "leave out modules with less of the time in steps (default: none, and 1%% for --fail-over)"
+    option(parser, "--min-share SHARE", meaning, type=share)
 
 
 def place_of(given: Given, *, quiet: bool = False) -> Location:

@@ -8,25 +8,26 @@ import shlex
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tracekit.cli.base import add_force, add_quiet, count, line_if_long, print_to_stderr, progress_bar
-from tracekit.cli.recording import (
-    Growing,
-    check_trace_place,
-    engine_with_trace,
-    growing,
-    report_place,
-    require_torch,
-    with_hierarchies,
+from tracekit.cli.base import (
+    add_force,
+    add_quiet,
+    count,
+    line_if_long,
+    option,
+    print_to_stderr,
+    progress_bar,
+    repeatable,
 )
+from tracekit.cli.recording import Growing, check_place, growing, report_place, require_torch, with_hierarchies
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracekit.capture.engines.base import Outcome
     from tracekit.capture.program import Compiling, Settings
+    from tracekit.capture.run import Outcome
     from tracekit.progress import Progress
 
 NAME = "capture"
@@ -57,17 +58,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="REPORT", help="SQLite report to write (default: named after the target)"
-    )
+    option(parser, "-o, --out REPORT", "SQLite report to write (default: named after the target)", type=Path)
     add_force(parser, "an existing report")
-    parser.add_argument(
-        "--engine",
-        default="auto",
-        metavar="auto|nsys|torch",
-        help="record with nsys or with torch's profiler (default: nsys if it is installed and there is a GPU). torch's "
-        "records all processes of a COMMAND, but only one of a TARGET",
+    meaning = (
+        "record with nsys or with torch's profiler (default: nsys if it is installed and there is a GPU). torch's "
+        "records all processes of a COMMAND, but only one of a TARGET"
     )
+    option(parser, "--engine auto|nsys|torch", meaning, default="auto")
     parser.add_argument(
         "--hierarchy",
         action="store_true",
@@ -79,15 +76,10 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _step_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("steps")
-    group.add_argument(
-        "--steps",
-        type=count,
-        metavar="N",
-        help="steps to record (default: 5 of a model; all of a script, or of a function that runs steps itself)",
-    )
-    group.add_argument(
-        "--warmup", type=count, metavar="N", help="steps to run before recording (default: 2 of a model, otherwise 0)"
-    )
+    meaning = "steps to record (default: 5 of a model; all of a script, or of a function that runs steps itself)"
+    option(group, "--steps N", meaning, type=count)
+    meaning = "steps to run before recording (default: 2 of a model, otherwise 0)"
+    option(group, "--warmup N", meaning, type=count)
 
 
 def _marker_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,36 +90,23 @@ def _marker_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="mark backward passes, and run one in each step of a model (default: mark those that the program runs)",
     )
-    group.add_argument(
-        "--skip",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="do not mark modules whose path matches, such as '*.rotary_emb'; repeatable",
-    )
-    group.add_argument("--depth", type=count, metavar="N", help="do not mark modules below this depth")
+    repeatable(group, "--skip PATTERN", "do not mark modules whose path matches, such as '*.rotary_emb'")
+    option(group, "--depth N", "do not mark modules below this depth", type=count)
     group.add_argument("--keep-fused", action="store_true", help=argparse.SUPPRESS)  # always so, since #28
 
 
 def _compile_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("compilation", "Compile the model in pieces, as serving engines do.")
     group.add_argument("--compile", action="store_true", help="compile the model before recording")
-    group.add_argument(
-        "--split", action="append", default=[], metavar="NS::OP", help="split the model at this operator; repeatable"
+    repeatable(group, "--split NS::OP", "split the model at this operator")
+    repeatable(group, "--compile-size N", "compile code for only this size", type=count)
+    repeatable(group, "--cudagraph-size N", "use CUDA graphs at this size (needs a GPU)", type=count)
+    meaning = (
+        "only these dimensions of the model's arguments are dynamic, such as input_ids:0 (default: dimension 0 of "
+        "every tensor; those that are equal at the first call are one size)"
     )
-    sizes: dict[str, Any] = {"action": "append", "type": count, "default": [], "metavar": "N"}
-    group.add_argument("--compile-size", help="compile code for only this size; repeatable", **sizes)
-    group.add_argument("--cudagraph-size", help="use CUDA graphs at this size (needs a GPU); repeatable", **sizes)
-    group.add_argument(
-        "--dynamic-dims",
-        action="append",
-        type=_dynamic_dims,
-        default=[],
-        metavar="ARGUMENT:DIM[,DIM]",
-        help="only these dimensions of the model's arguments are dynamic, such as input_ids:0; repeatable (default: "
-        "dimension 0 of every tensor; those that are equal at the first call are one size)",
-    )
-    group.add_argument("--cache-dir", metavar="DIR", help="folder for compiled pieces (default: the user's cache)")
+    repeatable(group, "--dynamic-dims ARGUMENT:DIM[,DIM]", meaning, type=_dynamic_dims)
+    option(group, "--cache-dir DIR", "folder for compiled pieces (default: the user's cache)")
     group.add_argument("--no-cache", action="store_true", help="do not cache compiled pieces")
 
 
@@ -146,11 +125,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("nothing to record; expected TARGET or -- COMMAND; see tracekit capture --help")
     if args.steps == 0:
         raise UsageError("--steps 0 records nothing; expected 1 or more")
-    if args.hierarchy:
-        args.engine = engine_with_trace(args.engine)
+    if args.hierarchy and args.engine == "nsys":
+        raise UsageError("--hierarchy needs --engine torch, because nsys writes no Chrome trace")
     report = _report(args, trailing)
     if args.hierarchy:
-        check_trace_place(report, force=args.force)
+        args.engine = "torch" if args.engine == "auto" else args.engine
+        check_place(report.with_suffix(".json.gz"), force=args.force)
     with ExitStack() as recording_stack, ExitStack() as bar:
         recording = recording_stack.enter_context(growing(report))
         trace = recording.partial.with_suffix(".json.gz") if args.hierarchy else None
@@ -202,7 +182,7 @@ def _record_target(
         command = shlex.quote(args.target if os.sep in args.target else f"./{args.target}")
         raise UsageError(f"{args.target}: is not Python; a command follows --: tracekit capture -- {command}")
     from tracekit.capture.engines import chosen
-    from tracekit.capture.engines.base import Job
+    from tracekit.capture.run import Job
 
     job = Job(args.target, tuple(args.trailing), _settings(args), *places, progress, ended)
     return chosen(args.engine).record(job)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from tracekit.cli.base import add_force, console, print_next, print_to_stderr, progress_bar
+from tracekit.cli.base import add_force, console, option, print_next, print_to_stderr, progress_bar
 from tracekit.cli.recording import report_place, require_torch
 
 NAME = "demo"
@@ -12,14 +12,8 @@ HELP = "record a small Llama and show where its time went"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        default=Path("demo.sqlite"),
-        metavar="REPORT",
-        help="SQLite report to write; the dataset goes next to it (default: demo.sqlite)",
-    )
+    meaning = "SQLite report to write; the dataset goes next to it (default: demo.sqlite)"
+    option(parser, "-o, --out REPORT", meaning, type=Path, default=Path("demo.sqlite"))
     add_force(parser, "an existing report and dataset")
 
 
@@ -27,9 +21,8 @@ def run(args: argparse.Namespace) -> int:
     """Records, parses and shows the tree."""
     require_torch()
     from tracekit.capture.engines import chosen
-    from tracekit.capture.engines.base import Job
     from tracekit.capture.program import Settings
-    from tracekit.capture.run import DEMO
+    from tracekit.capture.run import DEMO, Job
     from tracekit.dataset.writing import check_free, default_folder
     from tracekit.pipeline import parse
 

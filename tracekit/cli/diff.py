@@ -3,7 +3,7 @@
 import argparse
 import math
 
-from tracekit.cli.base import SLOWER, add_limits, add_top, console, opened, progress_bar
+from tracekit.cli.base import SLOWER, add_limits, add_top, console, opened, option, progress_bar
 
 NAME = "diff"
 HELP = "compare datasets by module (or plain range) and shape"
@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore-shapes", action="store_true", help="compare calls whatever the shapes of their inputs"
     )
-    parser.add_argument("--path", metavar="PATTERN", help="only whole steps, and these modules and those below them")
+    option(parser, "--path PATTERN", "only whole steps, and these modules and those below them")
     add_top(parser, f"at most N changes (default: {_MOST_ROWS}); --json prints all", _MOST_ROWS)
     parser.add_argument("--json", action="store_true", help="print the whole comparison as JSON")
 

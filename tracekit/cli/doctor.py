@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.cli.base import add_force, console, print_to_stderr, progress_bar
+from tracekit.cli.base import add_force, console, option, print_to_stderr, progress_bar, repeatable
 from tracekit.cli.recording import require_torch, unusable
 from tracekit.errors import CaptureError, TracekitError, UsageError, did_you_mean
 from tracekit.version import __version__
@@ -46,12 +46,8 @@ class Check(NamedTuple):
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
-    parser.add_argument(
-        "--prove",
-        type=Path,
-        metavar="OUT",
-        help="record small models with every engine, check the results, write a report to OUT; takes a few minutes",
-    )
+    meaning = "record small models with every engine, check the results, write a report to OUT; takes a few minutes"
+    option(parser, "--prove OUT", meaning, type=Path)
     add_only(parser)
     add_force(parser, "the folder of an earlier --prove")
 
@@ -78,13 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def add_only(parser: argparse.ArgumentParser) -> None:
     """Declares ``--only``."""
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="CHECK",
-        help="prove only this, such as eager; repeatable (default: everything)",
-    )
+    repeatable(parser, "--only CHECK", "prove only this, such as eager (default: everything)")
 
 
 def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) -> Summary:

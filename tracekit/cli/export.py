@@ -2,7 +2,7 @@
 
 import argparse
 
-from tracekit.cli.base import add_dataset, add_force, add_quiet, next_to, opened, progress_bar
+from tracekit.cli.base import add_dataset, add_force, add_quiet, next_to, opened, option, progress_bar
 from tracekit.errors import plain
 
 NAME = "export"
@@ -22,22 +22,16 @@ _FORMATS = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add_dataset(parser)
-    parser.add_argument(
-        "--format",
-        choices=_FORMATS,
-        required=True,
-        metavar="FORMAT",
-        help="perfetto: timeline for ui.perfetto.dev; chrome: the same as plain JSON; stacks: for flame graphs, by "
-        "lines of Python if recorded, else by module; csv: a folder of files; xlsx: a workbook; sql: tables in a "
-        "database",
+    meaning = (
+        "perfetto: timeline for ui.perfetto.dev; chrome: the same as plain JSON; stacks: for flame graphs, by lines of "
+        "Python if recorded, else by module; csv: a folder of files; xlsx: a workbook; sql: tables in a database"
     )
-    parser.add_argument(
-        "-o",
-        "--out",
-        metavar="OUT",
-        help="file to write; for csv a folder, for sql a URL such as sqlite:///run.db (default: named after the "
-        "dataset and the format, next to the dataset)",
+    option(parser, "--format FORMAT", meaning, choices=_FORMATS, required=True)
+    meaning = (
+        "file to write; for csv a folder, for sql a URL such as sqlite:///run.db (default: named after the dataset and "
+        "the format, next to the dataset)"
     )
+    option(parser, "-o, --out OUT", meaning)
     add_force(parser, "an existing export")
     add_quiet(parser)
 

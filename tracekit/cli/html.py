@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import DEVICE_OPTIONS, add_device, add_force, add_quiet, count, next_to, opened, progress_bar
+from tracekit.cli.base import (
+    DEVICE_OPTIONS,
+    add_device,
+    add_force,
+    add_quiet,
+    count,
+    next_to,
+    opened,
+    option,
+    progress_bar,
+)
 from tracekit.errors import plain
 
 if TYPE_CHECKING:
@@ -26,22 +36,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="dataset or its URL, or a report, which is parsed first; of several, BEFORE… and AFTER, the page shows "
         "the last and what changed since those before it, as tracekit diff has it",
     )
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="page to write (default: the dataset's name with the suffix .html)",
-    )
-    parser.add_argument(
-        "--path", metavar="PATTERN", help="only these modules and those below them; see tracekit show -h"
-    )
-    parser.add_argument(
-        "--step",
-        type=count,
-        metavar="N",
-        help="show the steps with index N first on the timeline (default: the median one)",
-    )
+    option(parser, "-o, --out FILE", "page to write (default: the dataset's name with the suffix .html)", type=Path)
+    option(parser, "--path PATTERN", "only these modules and those below them; see tracekit show -h")
+    meaning = "show the steps with index N first on the timeline (default: the median one)"
+    option(parser, "--step N", meaning, type=count)
     add_force(parser, "an existing file")
     add_quiet(parser)
     add_device(parser)

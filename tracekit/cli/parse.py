@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import add_force, add_quiet, console, place_of, print_next, progress_bar
+from tracekit.cli.base import add_force, add_quiet, console, option, place_of, print_next, progress_bar, repeatable
 from tracekit.markers.base import AUTO, HIERARCHIES
 
 if TYPE_CHECKING:
@@ -28,53 +28,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "parquetdir or arrowdir), file of nvprof -o, or Chrome trace of torch.profiler (.json, .json.gz); several "
         "become one dataset. Also a URL (s3://, gs://, https://, …) or a quoted pattern such as 's3://run/*.sqlite'",
     )
-    parser.add_argument(
-        "-o",
-        "--out",
-        metavar="DATASET",
-        help="folder or URL to write (default for one report: REPORT with the suffix .tracekit)",
+    meaning = "folder or URL to write (default for one report: REPORT with the suffix .tracekit)"
+    option(parser, "-o, --out DATASET", meaning)
+    meaning = (
+        "what the hierarchy is made of: marked modules, plain NVTX ranges (also around and between modules), or "
+        "operators; auto takes the first of these that the report has"
     )
-    parser.add_argument(
-        "--rows",
-        choices=HIERARCHIES,
-        metavar="|".join(HIERARCHIES),
-        default=AUTO,
-        help="what the hierarchy is made of: marked modules, plain NVTX ranges (also around and between modules), or "
-        "operators; auto takes the first of these that the report has",
+    option(parser, f"--rows {'|'.join(HIERARCHIES)}", meaning, choices=HIERARCHIES, default=AUTO)
+    meaning = (
+        "Chrome traces, or folders of them, of the graph captures that REPORT replays, as vLLM and SGLang record them "
+        "at their start. Each joins the report of its process and rank. REPORT must be a Chrome trace, too; with "
+        "Nsight Systems, record the graph capture in the report itself"
     )
-    parser.add_argument(
-        "--graph-captures",
-        nargs="+",
-        action="extend",
-        default=[],
-        type=Path,
-        metavar="TRACE",
-        help="Chrome traces, or folders of them, of the graph captures that REPORT replays, as vLLM and SGLang record "
-        "them at their start. Each joins the report of its process and rank. REPORT must be a Chrome trace, too; with "
-        "Nsight Systems, record the graph capture in the report itself",
+    option(parser, "--graph-captures TRACE", meaning, nargs="+", action="extend", default=[], type=Path)
+    meaning = (
+        "dataset, or report, of a marked run of the same model, for unmarked reports of production: work without a "
+        "module gets the module of its counterpart there, if that is certain"
     )
-    parser.add_argument(
-        "--like",
-        action="append",
-        default=[],
-        metavar="MARKED",
-        help="dataset, or report, of a marked run of the same model, for unmarked reports of production: work without "
-        "a module gets the module of its counterpart there, if that is certain; repeatable",
+    repeatable(parser, "--like MARKED", meaning)
+    meaning = (
+        "name of kernels that communicate, such as 'my_all_reduce*', in addition to those of NCCL, vLLM and other "
+        "known libraries; DATASET keeps it, so that all questions and the page agree"
     )
-    parser.add_argument(
-        "--collective",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="name of kernels that communicate, such as 'my_all_reduce*', in addition to those of NCCL, vLLM and other "
-        "known libraries; DATASET keeps it, so that all questions and the page agree; repeatable",
+    repeatable(parser, "--collective PATTERN", meaning)
+    meaning = (
+        "let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786, whose workers "
+        "must see the reports at the same paths; or 'here', to use only this process"
     )
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="let a Dask cluster read the reports: the address of its scheduler, such as tcp://10.0.0.1:8786, whose "
-        "workers must see the reports at the same paths; or 'here', to use only this process",
-    )
+    option(parser, "--scheduler ADDRESS", meaning)
     add_force(parser, "an existing dataset")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_quiet(parser)

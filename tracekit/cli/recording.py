@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tracekit.errors import CaptureError, ReportError, UsageError
+from tracekit.errors import CaptureError, ReportError
 from tracekit.files import hidden_prefix, reason_of, stops_held
 from tracekit.progress import Progress, no_progress
 from tracekit.storage.local_copies import temp_dir
@@ -49,24 +49,12 @@ def report_place(path: Path, *, force: bool) -> Path:
         raise CaptureError(f"{path}: is a device, not a file; {_ELSEWHERE}")
     report = path if path.suffix == ".sqlite" else path.with_name(f"{path.name}.sqlite")
     for place in (report, *(report.with_suffix(suffix) for suffix in _NATIVE)):
-        _check_place(place, force=force)
+        check_place(place, force=force)
     if not report.parent.is_dir():
         raise CaptureError(f"{report.parent}: is not a folder; create it or {_ELSEWHERE}")
     if not os.access(report.parent, os.W_OK):
         raise CaptureError(f"{report.parent}: is not writable; {_ELSEWHERE}")
     return report
-
-
-def engine_with_trace(engine: str) -> str:
-    """The engine for a Chrome trace."""
-    if engine == "nsys":
-        raise UsageError("--hierarchy needs --engine torch, because nsys writes no Chrome trace")
-    return "torch" if engine == "auto" else engine
-
-
-def check_trace_place(report: Path, *, force: bool) -> None:
-    """Checks that a Chrome trace can be written next to a report."""
-    _check_place(report.with_suffix(".json.gz"), force=force)
 
 
 @contextmanager
@@ -162,7 +150,8 @@ def with_hierarchies(trace: Path | None, progress: Progress = no_progress) -> li
     return [f"{trace}: has no module hierarchies ({problem})"]
 
 
-def _check_place(place: Path, *, force: bool) -> None:
+def check_place(place: Path, *, force: bool) -> None:
+    """Checks that a file can be written."""
     if place.is_dir():
         raise CaptureError(f"{place}: already exists and is a folder; {_ELSEWHERE}")
     if place.exists() and not force:

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
-from tracekit.cli.base import DEVICE_OPTIONS, add_dataset, add_device, add_top, console, count, opened, share_of_whole
+from tracekit.cli.base import (
+    DEVICE_OPTIONS,
+    add_dataset,
+    add_device,
+    add_top,
+    console,
+    count,
+    opened,
+    option,
+    repeatable,
+    share_of_whole,
+)
 from tracekit.cli.parsing import completed_by
 
 if TYPE_CHECKING:
@@ -35,44 +46,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the rows as JSON")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")
-    path = parser.add_argument(
-        "--path",
-        metavar="PATTERN",
-        help="only these modules, ranges or operators, and those below them; shares are of their time. PATTERN is a "
-        "path from the root, such as 'top.layers.*': * matches one part, or characters of one, and as the first part "
-        "any prefix; 0…31, {0…30:2} and {1,4} match numbers",
+    meaning = (
+        "only these modules, ranges or operators, and those below them; shares are of their time. PATTERN is a path "
+        "from the root, such as 'top.layers.*': * matches one part, or characters of one, and as the first part any "
+        "prefix; 0…31, {0…30:2} and {1,4} match numbers"
     )
-    completed_by(path, _paths)
-    parser.add_argument("--depth", type=count, metavar="N", help="at most N levels below the top")
-    parser.add_argument(
-        "--min-share",
-        type=share_of_whole,
-        metavar="SHARE",
-        help="only rows with at least this share, such as 1%% or 0.01",
+    completed_by(option(parser, "--path PATTERN", meaning), _paths)
+    option(parser, "--depth N", "at most N levels below the top", type=count)
+    option(parser, "--min-share SHARE", "only rows with at least this share, such as 1%% or 0.01", type=share_of_whole)
+    meaning = (
+        "group results by rank, report or host; if there are more than two, a terminal shows the least, the median and "
+        "the most in a row, and which one is furthest from the median; --json and --csv print all rows"
     )
-    parser.add_argument(
-        "--by",
-        choices=("rank", "report", "host"),
-        metavar="rank|report|host",
-        help="group results by rank, report or host; if there are more than two, a terminal shows the least, the "
-        "median and the most in a row, and which one is furthest from the median; --json and --csv print all rows",
-    )
-    parser.add_argument("--rank", type=count, metavar="N", help="only this rank")
-    parser.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first; the tree sorts siblings")
-    parser.add_argument(
-        "--columns",
-        type=_names,
-        metavar="NAMES",
-        help="only these columns, in this order, by name or heading, such as path,share",
-    )
+    option(parser, "--by rank|report|host", meaning, choices=("rank", "report", "host"))
+    option(parser, "--rank N", "only this rank", type=count)
+    option(parser, "--sort COLUMN", "sort by this column, largest first; the tree sorts siblings")
+    option(parser, "--columns NAMES", "only these columns, in this order, by name or heading, such as path,share")
     add_top(parser, "at most N rows; in the tree, those with the most time")
-    parser.add_argument(
-        "--fail-on",
-        action="append",
-        default=[],
-        metavar="FAMILY",
-        help="findings: exit with code 1 if there is one of this family, such as host_wait; repeatable",
-    )
+    meaning = "findings: exit with code 1 if there is one of this family, such as host_wait"
+    repeatable(parser, "--fail-on FAMILY", meaning)
     add_device(parser)
 
 
@@ -95,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
         from tracekit.answers.side_by_side import of_rank
 
         dataset = of_rank(dataset, args.rank)
-    choice = Choice(args.depth, args.min_share, args.sort, args.top, args.columns)
+    columns = args.columns and [name.strip() for name in args.columns.split(",")]
+    choice = Choice(args.depth, args.min_share, args.sort, args.top, columns)
     answer = _print(dataset, analysis, options, choice, args)
     return int(bool(args.fail_on) and not set(args.fail_on).isdisjoint(answer["family"].tolist()))
 
@@ -183,10 +176,6 @@ def _text(
     if analysis.NAME == "tree" and by is None:
         rows = tree.indented(rows)
     return answers.as_text(rows, nouns(dataset), width, choice, asking.columns_to_show(analysis, rows, by))
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
 
 
 def _names_of_questions() -> tuple[str, ...]:

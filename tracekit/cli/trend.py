@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import SLOWER, add_force, add_limits, add_top, console, opened, place_of, progress_bar
+from tracekit.cli.base import SLOWER, add_force, add_limits, add_top, console, opened, option, place_of, progress_bar
 
 if TYPE_CHECKING:
     import argparse
@@ -29,12 +29,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_limits(parser, "a module became slower by more than noise and by more than this")
     parser.add_argument("--strip-root", action="store_true", help="ignore the first part of all paths")
-    parser.add_argument("--path", metavar="PATTERN", help="only these modules and those below them")
+    option(parser, "--path PATTERN", "only these modules and those below them")
     add_top(parser, f"at most N changes and N modules (default: {_MOST_ROWS}); --json and --csv print all", _MOST_ROWS)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print runs, modules and changes as JSON")
     form.add_argument("--csv", action="store_true", help="print a row per module and run as CSV")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="also write a page to open in a browser")
+    option(parser, "-o, --out FILE", "also write a page to open in a browser", type=Path)
     add_force(parser, "an existing page")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tracekit.cli.base import add_dataset, console, opened
+from tracekit.cli.base import add_dataset, console, opened, option, repeatable
 
 NAME = "whatif"
 HELP = "predict the time of a step after changes"
@@ -13,40 +13,23 @@ HELP = "predict the time of a step after changes"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add_dataset(parser)
-    parser.add_argument(
-        "--scale",
-        action="append",
-        type=_scaled,
-        default=[],
-        metavar="PATTERN=F",
-        help="multiply the device time of modules by F. A pattern such as top.layers.*.mlp is a path from the root, "
-        "with the modules below: * matches one part; as the first part, any prefix; as the whole pattern, everything. "
-        "PATTERN:kernel=GLOB=F changes only kernels with such names",
+    meaning = (
+        "multiply the device time of modules by F. A pattern such as top.layers.*.mlp is a path from the root, with "
+        "the modules below: * matches one part; as the first part, any prefix; as the whole pattern, everything. "
+        "PATTERN:kernel=GLOB=F changes only kernels with such names"
     )
-    parser.add_argument(
-        "--host-scale",
-        action="append",
-        type=_scaled,
-        default=[],
-        metavar="PATTERN=F",
-        help="multiply the time of host code between CUDA calls by F",
-    )
-    for option, doc in (
-        (
-            "--no-sync",
-            "nothing in these modules waits for the device: blocking copies become asynchronous, with pinned memory",
-        ),
-        ("--no-launch-cost", "CUDA calls in these modules take no time, except those that block"),
-        (
-            "--as-graph",
-            "each call of these modules launches its work as one CUDA graph, if nothing waits inside (see --no-sync)",
-        ),
-    ):
-        parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=doc)
+    repeatable(parser, "--scale PATTERN=F", meaning, type=_scaled)
+    repeatable(parser, "--host-scale PATTERN=F", "multiply the time of host code between CUDA calls by F", type=_scaled)
+    meaning = "nothing in these modules waits for the device: blocking copies become asynchronous, with pinned memory"
+    repeatable(parser, "--no-sync PATTERN", meaning)
+    meaning = "CUDA calls in these modules take no time, except those that block"
+    repeatable(parser, "--no-launch-cost PATTERN", meaning)
+    meaning = "each call of these modules launches its work as one CUDA graph, if nothing waits inside (see --no-sync)"
+    repeatable(parser, "--as-graph PATTERN", meaning)
     parser.add_argument(
         "--overlap-communication", action="store_true", help="only the next step waits for collectives, nothing else"
     )
-    parser.add_argument("--interconnect", type=_factor, metavar="F", help="collectives move their data F times as fast")
+    option(parser, "--interconnect F", "collectives move their data F times as fast", type=_factor)
     parser.add_argument(
         "--like-fastest-rank", action="store_true", help="all ranks take as long as the fastest one, and none waits"
     )

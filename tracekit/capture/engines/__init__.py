@@ -1,16 +1,32 @@
 """Engines: the ways to record a target.
 
-To add an engine: write ``engines/<engine>.py`` with the three names of :class:`~tracekit.capture.engines.base.Engine`,
+To add an engine: write ``engines/<engine>.py`` with the three names of :class:`~tracekit.capture.engines.Engine`,
 add the module to ``ENGINES``, and a recording to ``tests/capture/test_engines.py``.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 
 from tracekit.capture.engines import nsys_profile, torch_profiler
-from tracekit.capture.engines.base import Engine
+from tracekit.capture.run import Job, Outcome
 from tracekit.errors import CaptureError, UsageError, did_you_mean
+
+
+class Engine(Protocol):
+    """A module that records targets."""
+
+    #: The name by which the user chooses it.
+    NAME: str
+
+    def unavailable(self) -> str | None:
+        """Why it cannot record on this machine, in one line; None if it can."""
+
+    def record(self, job: Job, /) -> Outcome:
+        """Runs the target and writes the report."""
+
 
 ENGINES: tuple[Engine, ...] = (nsys_profile, torch_profiler)
 AUTO = "auto"

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracekit.capture.arrivals import add_arrivals
 from tracekit.capture.emit import nvtx_emitter
-from tracekit.capture.engines.base import Job, Outcome
+from tracekit.capture.run import Job, Outcome
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight import nsys
 from tracekit.storage.local_copies import temp_dir

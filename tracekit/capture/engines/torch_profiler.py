@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from tracekit.capture.emit import routed_to
-from tracekit.capture.engines.base import Job, Outcome
 from tracekit.capture.frames import replaced
 from tracekit.capture.maps import maps_of_recording
+from tracekit.capture.process_files import refusals
+from tracekit.capture.processes.recording import others_refused
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import describe_process
-from tracekit.capture.run import ended, load, run
+from tracekit.capture.run import Job, Outcome, ended, load, run
 from tracekit.capture.schedule import GraphCounts, counted_graphs
 from tracekit.capture.writing import STOPPED, say, say_stopped, writing
 from tracekit.errors import CaptureError, TracekitError
@@ -52,6 +53,7 @@ def _recorded(job: Job, over: Callable[[], object]) -> Outcome:
     maps = maps_of_recording(cpu_kernels=True)
     with (
         routed_to(recorder.emitter),
+        others_refused(job.report.parent, forks=True),
         maps,
         replaced(os, "_exit", leave),
         counted_graphs(lambda: recorder.window) as graphs,
@@ -118,7 +120,8 @@ def _written(
         rows = recorder.rows(job.chrome_trace, steps)
         process = describe_process(recorder.warnings, on_device=rows.on_device)
         steps.report(job.report, rows, [process], {**recorder.figures, **counts})
-    return Outcome(code, problem, {**recorder.figures, **figures}, tuple(recorder.warnings))
+    warnings = (*recorder.warnings, *refusals(job.report.parent))
+    return Outcome(code, problem, {**recorder.figures, **figures}, warnings)
 
 
 def _end_of_fork(code: int, problem: TracekitError | None) -> NoReturn:

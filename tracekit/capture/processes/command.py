@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from tracekit.capture.arrivals import Arrivals, add_arrivals
-from tracekit.capture.engines.base import Outcome
 from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
 from tracekit.capture.process_files import Piece, lives, pieces, refusals, unfinished
 from tracekit.capture.processes.recording import OPENED, Request
 from tracekit.capture.program import Settings
 from tracekit.capture.rows import Description, Rows
+from tracekit.capture.run import Outcome
 from tracekit.capture.writing import say_stopped, writing
 from tracekit.errors import CaptureError
 from tracekit.files import hidden_prefix

@@ -21,7 +21,7 @@ from torch import nn
 
 from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.attach import watched_calls
-from tracekit.capture.emit import default_emitter, nothing, routed_to
+from tracekit.capture.emit import nothing, quiet_emitter, routed_to
 from tracekit.capture.ending import Ending
 from tracekit.capture.garbage import collection_markers
 from tracekit.capture.kineto import trace_in
@@ -36,9 +36,9 @@ from tracekit.errors import CaptureError
 #: Annotations of a trace, and those among them whose names Kineto passes on as they are (see ``capture/kineto.py``).
 _ANNOTATION = re.compile(rb'"cat": "user_annotation"')
 _UNHARMED = re.compile(rb'"cat": "user_annotation",\s*"name": "(?!unknown")[^"/\\\x00-\x1f\x7f-\xff]+",\s*"pid": ')
-_NEW_PROCESS = (
-    "nsys records a function, and a script with --steps, --warmup or --ops, in one process and its forks; for all "
-    "processes: tracekit capture --engine nsys -- python FILE.py"
+_OTHER_PROCESS = (
+    "of this TARGET, only one process is recorded, by nsys with its forks; for all processes: tracekit capture -- "
+    "python FILE.py"
 )
 _FORKED_WITH_GPU = "it was forked while its parent recorded the GPU; start it with spawn to record it"
 #: Environment variable with the request; ``startup/sitecustomize.py`` spells it too.
@@ -73,10 +73,25 @@ def start_if_asked() -> bool:
     return _started[0] is not None
 
 
-def refuse_new_processes(folder: Path) -> None:
-    """Has every process that this one starts report that it is not recorded, once it calls a module."""
-    _started.append(None)
+@contextmanager
+def others_refused(folder: Path, *, forks: bool) -> Iterator[None]:
+    """While the block runs, processes that this one starts or forks report that they are not recorded.
+
+    They do so once they call a module.
+    """
+    before = {name: os.environ.get(name) for name in (VARIABLE, _PATHS)}
     os.environ.update(Request(folder, "", Settings()).environment(os.environ))
+    _started.append(None)
+    refusing = [folder] if forks else []
+    os.register_at_fork(after_in_child=lambda: list(map(_refuse_at_first_call, refusing)))
+    try:
+        yield
+    finally:
+        refusing.clear()
+        _started.clear()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({name: value} if value is not None else {})
 
 
 def _refuse_at_first_call(folder: Path) -> None:
@@ -84,10 +99,10 @@ def _refuse_at_first_call(folder: Path) -> None:
 
     def refuse(_module: nn.Module) -> bool:
         watching.close()
-        write_problem(folder, _NEW_PROCESS)
+        write_problem(folder, _OTHER_PROCESS)
         return True
 
-    watching.enter_context(watched_calls(default_emitter().lane, refuse))
+    watching.enter_context(watched_calls(quiet_emitter().lane, refuse))
 
 
 class MarkedProcess:
