@@ -18,7 +18,6 @@ from tracekit.comparison import difference
 from tracekit.comparison.comparable import paths_of
 from tracekit.comparison.difference import Options, compare
 from tracekit.comparison.step_times import step_times
-from tracekit.comparison.wall_clock import WallClock, wall_clocks
 from tracekit.dataset.opening import Dataset
 from tracekit.views import difference as view
 
@@ -120,7 +119,7 @@ def test_another_mix_of_batch_sizes_does_not_change_the_wall_clock(tmp_path: Pat
         return parsed(tmp_path, name, "\n".join(lines))
 
     few, many = served("a", 1, 1, 1, 8, 1, 1), served("b", 1, 1, 8, 8, 8, 8, 1)
-    assert wall_clocks(few, many) == {"decode": WallClock(before_ns=2_750, after_ns=2_750)}
+    assert difference.wall_clocks(few, many) == {"decode": difference.WallClock(before_ns=2_750, after_ns=2_750)}
 
 
 def test_a_dataset_does_not_differ_from_itself(tmp_path: Path) -> None:

@@ -90,13 +90,15 @@ def noise_of(kind: str, chance: np.random.Generator, modules: int, runs: int) ->
         noise[chance.permutation(modules)[: modules // 3], at : at + 2] += 0.06
     if kind == "machines in turns":
         noise[:, 1::2] += chance.normal(0, 0.03, (modules, 1))
+    if kind == "clocks that drop":
+        noise[:, runs // 2 :] += 0.08 * chance.uniform(0, 1, (modules, 1))
     if kind == "clocks that wander":
         noise += np.cumsum(chance.normal(0, 0.004, runs)) * chance.uniform(0, 1, (modules, 1))
     return noise
 
 
 KINDS = ["equal", "a third off in one run", "a third off in two runs", "heavy tails", "machines in turns"]
-KINDS += ["clocks that wander"]
+KINDS += ["clocks that wander", "clocks that drop"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,12 +25,12 @@ from tracekit.comparison.comparable import (
 )
 from tracekit.comparison.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
 from tracekit.comparison.noise import chance_of_gap, common_shifts, scales
-from tracekit.comparison.step_metrics import KEYS, Mix, in_blocks, mix
+from tracekit.comparison.step_metrics import KEYS, Mix, common_properties, in_blocks, mix, step_kinds
 from tracekit.comparison.step_times import StepTimes
-from tracekit.comparison.wall_clock import WallClock, wall_clocks
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern
 from tracekit.errors import UsageError
+from tracekit.steptime.budget import step_lengths
 
 _FEW_STEPS = 5
 _PLACE = ", and of the same place in a row of such steps,"
@@ -47,6 +47,13 @@ _LEAST_WEIGHT = 1e-3
 _FREE = 5
 #: Modules with a smaller share of the time in steps do not fail a comparison by default.
 MIN_SHARE = 0.01
+
+
+class WallClock(NamedTuple):
+    """The mean over the sizes of steps that both runs have of each one's median wall clock, in ns."""
+
+    before_ns: int
+    after_ns: int
 
 
 class Options(NamedTuple):
@@ -231,6 +238,33 @@ def _with_phases(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
     index = pd.MultiIndex.from_frame(rows[KEYS].assign(shapes=rows["shapes"].fillna("")))
     by_row = changes.reindex(index).astype(np.float64)
     return rows.assign(**{f"{name}_change_ns": by_row[name].to_numpy() for name in PHASES})
+
+
+def wall_clocks(before: Dataset, after: Dataset) -> dict[str, WallClock]:
+    """By kind of step, in steps of the same kind, size and place in a row of such, weighted by how many both runs have.
+
+    It can change where the time of no module does. Kinds of which no size is in both runs are left out.
+    """
+    properties = common_properties(before, after)
+    sides = _medians(before, properties), _medians(after, properties)
+    both = sides[0].merge(sides[1], on="alike", suffixes=("_before", "_after"))
+    kinds = np.array([alike.partition(" ")[0] for alike in both["alike"]], dtype=object)
+    weight = both[["steps_before", "steps_after"]].min(axis=1)
+    found = {}
+    for kind in dict.fromkeys(kinds):
+        own = kinds == kind
+        means = (np.average(both[name][own], weights=weight[own]) for name in ("ns_before", "ns_after"))
+        found[kind] = WallClock(*(round(float(mean)) for mean in means))
+    return found
+
+
+def _medians(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
+    """Steps alike in kind and size, with their median wall clock ``ns``, and the number of ``steps``."""
+    parts = []
+    for part, step, ns in step_lengths(dataset.whole):
+        windows = pd.DataFrame({"ns": ns}, index=step).query("ns > 0")
+        parts.append(windows.join(step_kinds(part, properties, places=True)["alike"], how="inner"))
+    return pd.concat(parts).groupby("alike", sort=False)["ns"].agg(ns="median", steps="size").reset_index()
 
 
 def slower_than(rows: pd.DataFrame, share: float, min_share: float = MIN_SHARE) -> pd.DataFrame:

@@ -31,8 +31,10 @@ _USUAL, _PER_UNIT = 0.7, 1.94
 _NONE = 1e-12
 #: A change is larger than so many times what rows seem to change by at that place in the median.
 _OTHERS = 5
-#: Modules share a shift if half of them follow it up to this part of it, or to so many times what is usual.
-_AGREED, _UNUSUAL = 8, 4
+#: Clocks slow modules down by up to so much, as a logarithm, and memory-bound ones less: where half of the modules are
+#: off by no more than the shift, they share it; where it is larger, by no more than this part of it. Or if they are off
+#: by no more than so many times what is usual. Beside a shift of clocks, modules differ by up to so many times that.
+_CLOCKS, _AGREED, _UNUSUAL, _BESIDE = 0.4, 8, 4, 3
 
 
 class Change(NamedTuple):
@@ -78,7 +80,8 @@ def _differing(values: Floats, least: float) -> list[int]:
     apart = np.nanmedian(np.abs(steps[:, both] - jump), axis=0)
     usual = _UNUSUAL * float(np.median(apart)) if both.size else 0.0
     moved = np.nanmedian(np.abs(np.vstack([steps[:, both], np.zeros(both.size)])), axis=0)
-    far = (moved > least) & (apart > np.maximum(usual, np.abs(jump) / _AGREED))
+    shared = np.abs(jump) / np.where(np.abs(jump) > _CLOCKS, _AGREED, 1)
+    far = (moved > least) & (apart > np.maximum(usual, shared))
     return [int(column) + 1 for column in both[far]]
 
 
@@ -161,6 +164,7 @@ def _step(  # noqa: PLR0913 - those of changes, for one column
     size, weight = np.abs(change[:, 0]), np.maximum((alone**2).sum(axis=1), _NONE)
     others = float(np.sort(np.append(size[judged], 0.0))[judged.sum() // 2]) if alike else 0.0
     stays, signed = size > max(least, _OTHERS * others), np.sign(change) * value
+    stays &= np.abs(_slope(value, step)[:, 0]) > _BESIDE * _jump(shifts, machine, column)
     for columns in _each(machine):
         here = np.isin(np.arange(machine.size), columns) & known
         lowest, highest = np.where(here & later, signed, np.inf), np.where(here & ~later, signed, -np.inf)
@@ -169,6 +173,14 @@ def _step(  # noqa: PLR0913 - those of changes, for one column
     place, share = _student(_FREE_OF_MEANS)
     chance = 2 - 2 * np.interp(size * np.sqrt(weight) / noise, place, share)
     return np.where(judged, np.where(stays, chance, 1.0), np.nan), size**2 * weight, follow[:, 0]
+
+
+def _jump(shifts: Floats, machine: Ints, column: int) -> float:
+    """How far the shifts of a machine jump at a column at the most."""
+    at = [(columns, int(np.searchsorted(columns, column))) for columns in _each(machine)]
+    return max(
+        abs(float(np.diff(shifts[columns[place - 1 : place + 1]]).sum())) if place else 0.0 for columns, place in at
+    )
 
 
 def _each(machine: Ints) -> list[Ints]:

@@ -92,7 +92,7 @@ class RankTimes(NamedTuple):
         return [self.modules[module] or None for module in most.tolist()], longer[np.arange(most.size), most]
 
     def held_up_ns(self) -> int:
-        """What steps would save, in the median, if slow ranks worked as long as the slowest of the others."""
+        """What a step would save, in the mean, if slow ranks worked as long as the slowest of the others."""
         slow = self.since >= 0
         if not slow.any():
             return 0
@@ -100,9 +100,9 @@ class RankTimes(NamedTuple):
         blocked = self.kinds_ns[:, _BLOCKED]
         others = self.own_ns[~slow] - np.maximum(blocked - blocked[slow].max(), 0)[~slow, None]
         longest, longest_other = (np.fmax.reduce(own, axis=0, initial=np.nan) for own in (self.own_ns[slow], others))
-        saved = _quantile((longest - longest_other)[int(self.since[slow].min()) :])
+        saved = float(np.nansum((longest - longest_other)[int(self.since[slow].min()) :])) / self.step_index.size
         waiting = self.meets_ns + blocked
-        return max(0, round(min(float(np.nan_to_num(saved)), float(waiting.max() - waiting[slow].min()))))
+        return max(0, round(min(saved, float(waiting.max()) - float(waiting[slow].min()))))
 
 
 def measured(dataset: Dataset) -> RankTimes:

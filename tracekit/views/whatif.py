@@ -46,6 +46,9 @@ def as_text(prediction: Prediction, what: str, width: int) -> RenderableType:
         remedy = " ".join(f"--no-sync '{pattern}'" for pattern in prediction.blocked)
         note = f"calls that wait for the device cannot be captured in a graph, so these stay as they are: add {remedy}"
         parts.append(Text(note))
+    if prediction.copies and after is None:
+        note = f"no pinned copy shows how fast {prediction.copies:,} copies would be: between PCIe 5.0 and as before"
+        parts.append(Text(note, style="dim"))
     if prediction.unproven:
         number = "1 collective" if prediction.unproven == 1 else f"{prediction.unproven:,} collectives"
         waits = "may stay as they are, or change with the rest of the step" if after is None else "stay as they are"

@@ -33,7 +33,6 @@ def _pageable(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
     removal = steps.removed(after[awaited], rows[:0])
     lasts = (steps.work.end - steps.work.start)[work]
     most = steps.per_step(removal.ns + int((events.end - events.start)[rows].sum() + lasts.sum()))
-    most = min(most, steps.idle_ns + steps.model.before.get("copy", 0))  # nothing that computes becomes faster
     following = np.where(awaited, steps.after[after], after)
     uses = (following >= 0) & (steps.launched[following] >= 0) & (steps.event_step[following] == steps.event_step[rows])
     users = steps.launched[following[uses]], work[uses]

@@ -49,13 +49,12 @@ def _wait(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
     """As ``whatif --no-sync`` has it: copies no longer block, and calls that only wait take no time."""
     events, copying = steps.events, steps.launched[rows] >= 0
     copies = rows[copying], steps.launched[rows[copying]]
-    lasts = (steps.work.end - steps.work.start)[copies[1]]
     removal = steps.removed(rows[~copying], rows[:0], "none")
     most = steps.per_step(removal.ns + int((events.end - events.start)[copies[0]].sum()))
     name = "read" if _reads(steps, rows).any() else "synchronize"
     call = str(steps.waits.name[steps.wait[rows[0]]]).split("_")[0]
     what = READ if name == "read" else SYNCHRONISED.format(call=call)
-    edit = partial(asynchronous, copies=(*copies, lasts), after=removal)
+    edit = partial(asynchronous, copies=(*copies, steps.work.pinned[copies[1], 0]), after=removal)
     modules = tuple({*events.module[rows].tolist()})
     return Candidate(module, most, edit, _evidence(steps, rows), f"{what} {steps.advice(name)}", rows=modules)
 

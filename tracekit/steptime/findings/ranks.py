@@ -32,7 +32,8 @@ def exposed(steps: StepRows) -> Iterator[Candidate]:
         work, _, exposed = communication(part, ["kernel_id"])
         time += lookup(exposed, positions(steps.work.kernel, work.kernel_id), 0)
     rows = np.flatnonzero((time > 0) & steps.in_step)
-    unproven = steps.model.changing().tasks.meeting[rows] < 0
+    tasks = steps.model.changing().tasks
+    unproven = tasks.meeting[rows] < 0
     # Of collectives whose ranks are not known nobody can tell how much is waiting for a slow rank.
     if rows.size and not (steps.ranks.slow and unproven.any()):
         evidence = steps.evidence("kernels", steps.work.kernel[rows], "communication")
@@ -40,6 +41,7 @@ def exposed(steps: StepRows) -> Iterator[Candidate]:
         text = steps.advice("exposed_communication", how=how)
         # What others are in collectives for longer than the rank with the least of it is waiting for that.
         most = min(steps.per_step(int(time[rows].sum())), steps.ranks.least_meets_ns)
+        most += steps.per_step(int(np.maximum(tasks.order[rows], 0).sum()))
         yield Candidate(_leading(steps, rows, time[rows]), most, Changing.overlap_communication, evidence, text)
 
 

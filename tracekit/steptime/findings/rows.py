@@ -69,7 +69,7 @@ class Family(NamedTuple):
     """One kind of cost: its name, a word of the field, and what the tables show of it.
 
     What cannot save anything may be among that. A family mends the host if the device idles less for it, and so can
-    save no more than the time in which it idles.
+    save no more than the time in which it computes nothing.
     """
 
     name: str

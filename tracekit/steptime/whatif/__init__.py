@@ -33,7 +33,7 @@ from tracekit.steptime.windows import steady, thread_keys, windows_of
 __all__ = ["Changes", "Prediction", "StepModel", "predict"]
 
 _MEETS = ("communication", "communication_wait")
-#: Up to which share of itself a range that unproven collectives give has a time that tells it.
+#: Up to which share of itself a range whose ends are equally likely has a time that tells it.
 _TELLING = 0.03
 
 
@@ -43,20 +43,22 @@ class Prediction:
 
     Attributes:
         step_before_ns: As measured.
-        step_after_ns: Under the model; None where only the range is known, as collectives are unproven.
+        step_after_ns: Under the model; None where only the range is known, by ``unproven`` or ``copies``.
+        after: The same as ``before`` after the changes; empty where only the range is known.
         range_ns: The least and the most, where the report does not record all dependencies; else None.
         before: A row per kind of :mod:`tracekit.steptime.budget`: ``kind``, ``ns`` and ``share``.
-        after: The same after the changes; empty where only the range is known.
         unproven: How many kernels of collectives there are of which not all ranks are known: these keep their waits.
+        copies: Of how many copies it is not known how long they take with pinned memory.
         blocked: Patterns of the modules in which something waits for the device, so that no graph can be captured.
     """
 
     step_before_ns: int
     step_after_ns: int | None
+    after: list[dict[str, Any]]
     range_ns: tuple[int, int] | None
     before: list[dict[str, Any]]
-    after: list[dict[str, Any]]
     unproven: int = 0
+    copies: int = 0
     blocked: tuple[str, ...] = ()
 
 
@@ -103,27 +105,28 @@ class StepModel:
         after = self._budget(changing.apply(changes), changes)
         total = sum(row["ns"] for row in after)
         others = [total, *(self.step_ns(changes, one) for one in self._tasks[1:])]
-        pinned = changes.no_sync and np.diff(self._found.work.pinned).any()
+        pinned = np.diff(self._found.work.pinned).any(axis=1) if changes.no_sync else np.zeros(0, bool)
         nodes = changes.as_graph and len({*self._tasks[0].node_after}) > 1
-        extremes = [-1] * bool(pinned) + [1] * bool(nodes)
+        extremes = [-1] * bool(pinned.any()) + [1] * bool(nodes)
         others += [self.step_ns(changes, one, extreme=extreme) for extreme in extremes for one in self._tasks]
         unproven = int(self._unproven.sum())
         unknown = self._unknown(changes, after) if unproven else []
+        unknown += [self.step_ns(changes, extreme=-1)] if pinned.any() else []
         others += unknown
         names, events = ["*", *patterns(self._modules)], self._found.events
         blocked = {names[row + 1]: None for row in events.module[changing.preventing].tolist()}
         tells = changes.like_fastest_rank or all(abs(one - total) <= _TELLING * total for one in unknown)
-        single = (total, after) if tells else (None, [])
         known = (min(others), max(others)) if len(others) > 1 else None
+        before = sum(self.before.values())
         return Prediction(
-            sum(self.before.values()), single[0], known, self._before, single[1], unproven, tuple(blocked)
-        )
+            before, total if tells else None, after if tells else [], known, self._before, unproven, int(pinned.sum()),
+            tuple(blocked),
+        )  # fmt: skip
 
-    def step_ns(self, changes: Changes, model: Tasks | None = None, *, waits: Ints | int = 0, extreme: int = 0) -> int:
-        """The likely time of :meth:`predict` alone, or under another model, where work then takes longer."""
-        changed = self.changing(model, extreme=extreme).apply(changes)
-        longer = replace(changed, lasts=changed.lasts + waits)
-        return self._window_ns(longer, np.arange(longer.lasts.size), fastest=changes.like_fastest_rank)
+    def step_ns(self, changes: Changes, model: Tasks | None = None, *, extreme: int = 0) -> int:
+        """The likely time of :meth:`predict` alone, or under another model."""
+        means = self._means(self.changing(model, extreme=extreme).apply(changes))
+        return int(means[:-1].min() if changes.like_fastest_rank else means[-1])
 
     @property
     def before(self) -> dict[str, int]:
@@ -146,7 +149,8 @@ class StepModel:
         edit(changing)
         # Work that is gone begins no window.
         left = np.flatnonzero((changing.tasks.lasts > 0) | (lasted <= 0))
-        return sum(self.before.values()) - self._window_ns(changing.tasks, left, fastest=fastest)
+        means = self._means(changing.tasks, left)
+        return sum(self.before.values()) - int(means[:-1].min() if fastest else means[-1])
 
     def _unknown(self, changes: Changes, after: list[dict[str, Any]]) -> list[int]:
         """How long the step may take, too, because nobody knows who waits for whom."""
@@ -159,17 +163,17 @@ class StepModel:
         return [most, round(most * (total - meets) / max(1, most - meets))]
 
     def _waiting_with_others(self, changes: Changes) -> int:
-        """The step where unproven collectives, of which the shortest did not wait, wait as much longer as all else."""
+        """The step where it changes as that of the slowest rank would alone, of whose collectives none waits."""
         model, rows = self._tasks[0], np.flatnonzero(self._unproven)
         group, first = grouped((self._found.work.name[rows],))
-        waits = np.zeros(model.lasts.size, np.int64)
-        waits[rows] = model.lasts[rows] - minima(group, model.lasts[rows], first.size)[group]
-        alone = replace(model, lasts=model.lasts - waits)
-        ratio = self.step_ns(changes, alone) / max(1, self.step_ns(Changes(), alone))
-        return self.step_ns(changes, alone, waits=np.rint(waits * ratio).astype(np.int64))
+        lasts = model.lasts.copy()
+        lasts[rows] = minima(group, lasts[rows], first.size)[group]  # the shortest did not wait
+        alone = replace(model, lasts=lasts)
+        before, after = (self._means(self.changing(alone).apply(one))[:-1].max() for one in (Changes(), changes))
+        return round(sum(self.before.values()) * float(after) / max(1, int(before)))
 
-    def _window_ns(self, model: Tasks, rows: Rows, *, fastest: bool) -> int:
-        """How long a step of some work takes."""
+    def _means(self, model: Tasks, rows: Rows | slice = slice(None)) -> Ints:
+        """How long a step of some work takes, of each process and device and, the last one, of all."""
         times, work, events = played(model), self._found.work, self._found.events
         # Windows are told on the clocks of their reports.
         start, end = (
@@ -178,9 +182,8 @@ class StepModel:
         )
         steps = self._found.steps_moved(times.event_start - events.start, times.event_end - events.end)
         windows = windows_of(work.line[rows], work.step[rows], start[rows], end[rows], steps)
-        lengths = windows.line, (windows.end - windows.start)[:, None]
-        means = self.steady.means(*lengths)
-        return int(means[:-1].min() if fastest else means[-1, 0])
+        means: Ints = self.steady.means(windows.line, (windows.end - windows.start)[:, None])[:, 0]
+        return means
 
     def _budget(self, model: Tasks, changes: Changes) -> list[dict[str, Any]]:
         times = played(model)

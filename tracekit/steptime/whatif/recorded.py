@@ -17,7 +17,6 @@ from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import collectives_in
-from tracekit.steptime.whatif.turns import previous_calls
 from tracekit.steptime.windows import Steps, host_steps, thread_keys
 
 NEVER = np.iinfo(np.int64).min
@@ -36,7 +35,7 @@ class Events(NamedTuple):
     """The outermost calls of CUDA on each host thread, and the borders of steps as empty calls, by thread and start.
 
     Attributes:
-        previous: Row of the call before it in the order of the program (see :mod:`turns`), or -1.
+        previous: Row of the call before it in the order of the program (see :func:`previous_calls`), or -1.
         blocks: Whether it blocks its thread; ``ended_by_work`` whether it does so until work ends.
         work: Row of the work that it waits for, or -1.
         everywhere: Whether it waits for all streams of its process.
@@ -197,8 +196,8 @@ def _span(table: pa.Table) -> tuple[Ints, Ints, Ints]:
     return thread_keys(table), start, start + integers(table, "dur_ns")
 
 
-#: The most bytes a ns of a link: 16 lanes of PCIe 5.0.
-_LINK = 63.0
+#: The most bytes a ns of a link: 16 lanes of PCIe 5.0; and how long a copy takes at the least.
+_LINK, _LEAST_COPY_NS = 63.0, 1_000
 
 
 def _pinned(copies: pa.Table, work: Work, pageable: Rows) -> Ints:
@@ -211,7 +210,7 @@ def _pinned(copies: pa.Table, work: Work, pageable: Rows) -> Ints:
         others = np.flatnonzero(own & ~slow & (lasts > 0) & (size >= np.median(size[own & slow])))
         rate = float(np.median(size[others] / lasts[others])) if others.size else None
         rows = np.flatnonzero(own & slow)
-        pinned[rows, 0] = np.minimum(lasts[rows], size[rows] / (rate or _LINK))
+        pinned[rows, 0] = np.minimum(lasts[rows], np.maximum(size[rows] / (rate or _LINK), _LEAST_COPY_NS))
         pinned[rows, 1] = lasts[rows] if rate is None else pinned[rows, 0]
     return pinned
 
@@ -291,6 +290,56 @@ def _before_collectives(work: Work, thread: Rows) -> tuple[Rows, Rows]:
     one, other = rows[fits], last[fits]
     kept = ~np.isin(work.stream[one], work.stream[one[work.start[one] < work.end[other]]])
     return one[kept], other[kept]
+
+
+#: The share of calls that may overlap, and how many standard deviations fewer runs there must be than by chance.
+_OVERLAPPING, _FEWER = 0.01, 3
+
+
+def previous_calls(process: Ints, thread: Rows, start: Ints, end: Ints) -> Rows:
+    """For each call the row of the one before it on its thread, or on threads that take turns with it; or -1.
+
+    Reports do not tell what makes a thread go on, such as the one that calls ``backward`` and the one that runs it. But
+    threads whose calls never overlap, and alternate far less often than they would by chance, run one program: what the
+    one does next depends on what the other did last. Calls are sorted by thread and start; those of one do not overlap.
+    """
+    program = _programs(process, thread, start, end)
+    order = np.lexsort((np.arange(start.size), end, program))
+    previous = np.full(start.size, -1)
+    same = program[order[1:]] == program[order[:-1]]
+    previous[order[1:][same]] = order[:-1][same]
+    return previous
+
+
+def _programs(process: Ints, thread: Rows, start: Ints, end: Ints) -> Rows:
+    """The thread of each call; of threads that take turns, the busiest."""
+    program = thread.copy()
+    busiest: dict[int, int] = {}
+    numbers, counts = np.unique(thread, return_counts=True)
+    for number in numbers[np.argsort(-counts, kind="stable")].tolist():
+        own = np.flatnonzero(thread == number)
+        first = busiest.setdefault(int(process[own[0]]), number)
+        others = np.flatnonzero(program == first)
+        if number != first and _take_turns((start[own], end[own]), (start[others], end[others])):
+            program[own] = first
+    return program
+
+
+def _take_turns(own: tuple[Ints, Ints], others: tuple[Ints, Ints]) -> bool:
+    order = np.argsort(others[0], kind="stable")
+    start, end = others[0][order], others[1][order]
+    place = np.searchsorted(start, own[0])
+    # With the one of the others that started last before them, or with the next.
+    overlaps = (place > 0) & (end[place - 1] > own[0])
+    overlaps |= (place < start.size) & (start[np.minimum(place, start.size - 1)] < own[1])
+    if overlaps.mean() > _OVERLAPPING:
+        return False
+    one, other = own[0].size, int(place[-1] - place[0])
+    runs = 2 * np.unique(place).size - 1
+    # Wald and Wolfowitz: of two kinds in random order.
+    expected = 1 + 2 * one * other / (one + other)
+    variance = (expected - 1) * (expected - 2) / max(1, one + other - 1)
+    return bool(runs < expected - _FEWER * max(0.0, variance) ** 0.5)
 
 
 #: What columns refer to: rows of threads, calls and work, or numbers of which each report has its own.
