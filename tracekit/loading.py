@@ -38,7 +38,7 @@ def load(given: Given, *, progress: Progress = no_progress) -> Dataset:
     Raises:
         DatasetError: If it is not a dataset, the dataset of another report is in the place of this one's, or the URL
             cannot be reached.
-        ReportError: If it is neither a dataset nor a report that can be read.
+        ReportError: If it is not a dataset or a report that can be read.
         UsageError: If what is needed for URLs of this kind is not installed.
     """
     return Dataset(dataset_of(given, progress).place)

@@ -1,11 +1,11 @@
 """Datasets as people hold them in notebooks: tables, and answers, pages and summaries on top.
 
-What shows a dataset is loaded when it is used: :func:`tracekit.load` takes neither pandas nor rich.
+Views are loaded when they are used: :func:`tracekit.load` does not import pandas or rich.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 from tracekit.dataset import opening
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracekit.views.inline import Page
-
-Arguments = ParamSpec("Arguments")
 
 
 class Dataset(opening.Dataset):

@@ -271,16 +271,9 @@ def test_lanes_are_not_without_number() -> None:
     assert nested_lanes(many * 0, many, many + 5_000, many * 0 - 1).max() == MOST_LANES - 1
 
 
-SLICES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40)
-
-
-@given(SLICES)
+@given(CALLS)
 def test_no_two_slices_of_a_lane_overlap_and_no_lane_is_opened_for_nothing(slices: list[tuple[int, int, int]]) -> None:
-    stream, start, length = (
-        (np.array(column, dtype=np.int64) for column in zip(*slices, strict=True))
-        if slices
-        else (np.empty(0, np.int64),) * 3
-    )
+    stream, start, length = (np.array([one[at] for one in slices], np.int64) for at in range(3))
     lane = lanes(stream, start, start + length)
     by_lane = defaultdict(list)
     for track, at, begin, long in zip(stream, lane, start, length, strict=True):

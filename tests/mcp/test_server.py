@@ -4,21 +4,23 @@ import asyncio
 import json
 import math
 import shlex
+import shutil
+import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
+from mcp import Client
 
 import tracekit
 from tests.command import LINES, ROOT, command, contents
 from tests.test_data import DATA
 from tests.trace_lines import report
 from tracekit.answers import QUESTIONS
-from tracekit.mcp.answers import MOST_CHARACTERS, bounded
-from tracekit.mcp.arguments import refused
+from tracekit.mcp.bounds import MOST_CHARACTERS, bounded, refused
 from tracekit.mcp.server import server
 
 Call = Callable[..., dict[str, Any]]
@@ -35,12 +37,17 @@ async def called(client: Client, tool: str, arguments: dict[str, Any]) -> dict[s
     return result.structured_content
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    own = tmp_path / "runs"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    own = tmp_path_factory.mktemp("made") / "runs"
     own.mkdir()
     tracekit.parse(report(own / "run.sqlite", LINES))
     return own
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "runs")
 
 
 @pytest.fixture
@@ -109,15 +116,11 @@ def test_a_report_is_parsed_into_a_temporary_dataset_and_nothing_else_is_written
     assert contents(folder) == before
 
 
-def test_several_reports_are_one_dataset(tmp_path: Path) -> None:
-    async def parsed() -> dict[str, Any]:
-        async with Client(server([DATA], tmp_path)) as client:
-            reports = [f"llama_ranks/rank{rank}.sqlite" for rank in range(2)]
-            return await called(client, "parse", {"reports": reports})
-
-    given = asyncio.run(parsed())
-    assert [one["name"] for one in given["answer"]["reports"]] == ["rank0", "rank1"]
-    assert given["command"].endswith("-o llama_ranks.tracekit")
+def test_several_reports_are_one_dataset(call: Call, folder: Path) -> None:
+    shutil.copy(folder / "run.sqlite", folder / "other.sqlite")
+    given = call("parse", reports=["run.sqlite", "other.sqlite"])
+    assert sorted(one["name"] for one in given["answer"]["reports"]) == ["other", "run"]
+    assert given["command"].endswith("-o runs.tracekit")
 
 
 def test_two_datasets_are_compared_and_changes_predicted(tmp_path: Path) -> None:
@@ -172,8 +175,11 @@ def test_tables_are_described(call: Call) -> None:
         ("parse", {"reports": ["../*"]}, "lies outside the folders that may be read"),
         ("parse", {"reports": ["**/**/run.sqlite"]}, "has ** twice"),
         ("parse", {"reports": ["absent*"]}, "matches nothing"),
+        ("parse", {"reports": ["a**b"]}, "a**b: is no pattern"),
+        ("parse", {"reports": ["/".join("*" * 1_000)]}, "is no pattern"),
         ("parse", {"reports": []}, "which reports?"),
-        ("diff", {"before": [], "after": "run.tracekit"}, "which datasets before?"),
+        ("diff", {"before": [], "after": "run.tracekit"}, "which datasets before, at most 32?"),
+        ("diff", {"before": ["run.tracekit"] * 990, "after": "run.tracekit"}, "which datasets before, at most 32?"),
         ("schema", {"table": "kernel"}, "did you mean kernels?"),
     ],
 )
@@ -230,17 +236,29 @@ def test_answers_are_cut_to_size_and_say_so() -> None:
     assert not bounded([["x" * 100] * 50] * 1_000, ["tracekit"])["complete"]
 
 
-def test_the_command_serves_on_standard_input_and_output(folder: Path) -> None:
-    parameters = StdioServerParameters(
-        command=sys.executable, args=["-m", "tracekit", "mcp", str(folder)], env={"PYTHONPATH": str(ROOT)}
-    )
-
-    async def asked() -> dict[str, Any]:
-        async with Client(stdio_client(parameters)) as client:
-            return await called(client, "ask", {"dataset": "run.tracekit", "question": "tree"})
-
-    within: Awaitable[dict[str, Any]] = asked()
-    rows = asyncio.run(asyncio.wait_for(within, 60))["answer"]["rows"]
+def test_the_command_answers_each_line_of_standard_input_also_those_that_are_no_messages(folder: Path) -> None:
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    asked = {"name": "ask", "arguments": {"dataset": "run.tracekit", "question": "tree"}}
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}),
+        json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "\ud800"}}),
+        "[" * 10_000,
+        json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": asked}),
+    ]
+    words = [sys.executable, "-m", "tracekit", "mcp", str(folder)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as serving:
+        late = threading.Timer(60, serving.kill)
+        late.start()
+        answers = []
+        for line in lines:
+            serving.stdin.write(f"{line}\n")
+            serving.stdin.flush()
+            answers.append(json.loads(serving.stdout.readline()))
+        serving.stdin.close()
+        late.cancel()
+    assert [answer["id"] for answer in answers] == [1, None, None, 3]
+    assert all(answer["error"]["message"].startswith("a line is no message: ") for answer in answers[1:3])
+    rows = answers[3]["result"]["structuredContent"]["answer"]["rows"]
     assert [row["path"] for row in rows] == ["top", "top.a"]
 
 

@@ -15,6 +15,7 @@ from tracekit.arrays.intervals import by_level
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import numbers_as_text
+from tracekit.errors import DatasetError
 from tracekit.markers.base import MODULE, RANGE
 
 
@@ -72,6 +73,9 @@ def hierarchy(dataset: Dataset) -> Hierarchy:
     modules = dataset.table("modules", columns)
     ids, above, depth, end = (integers(modules, columns[at]).astype(np.int64) for at in (0, 5, 4, 6))
     parent = positions(above, ids)
+    if (parent >= np.arange(ids.size)).any():
+        problem = "its table modules is damaged: a module comes before the one above it"
+        raise DatasetError(dataset.folder, problem, "parse the report again")
     root = np.maximum.accumulate(np.where(parent < 0, np.arange(ids.size), 0))
     return Hierarchy(
         ids,

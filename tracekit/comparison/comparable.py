@@ -92,16 +92,15 @@ class Paths(NamedTuple):
 
 def paths_of(dataset: Dataset) -> Paths:
     """The paths of a dataset's modules, in their order."""
-    modules = dataset.table("modules", ["path", "parent_id"]).to_pydict()
-    whole: list[str] = modules["path"]
+    modules = hierarchy(dataset)
     roots: list[str] = []
     below: list[str] = []
-    for path, parent in zip(whole, modules["parent_id"], strict=True):
-        roots.append(path if parent is None else roots[-1])
+    for path, parent in zip(modules.path, modules.parent.tolist(), strict=True):
+        roots.append(path if parent < 0 else roots[-1])
         # Paths below a root without a name do not begin with it.
         rest = path.removeprefix(roots[-1])
-        below.append(rest if parent is None or (path != rest and rest.startswith(".")) else f".{path}")
-    return Paths(whole, roots, below)
+        below.append(rest if parent < 0 or (path != rest and rest.startswith(".")) else f".{path}")
+    return Paths(modules.path, roots, below)
 
 
 def names_of(before: Dataset, after: Dataset, *, strip_root: bool) -> tuple[tuple[list[str], list[str]], list[str]]:

@@ -1,7 +1,7 @@
 """What writes a format, and where an export may be written: whole or not at all, over nothing but an earlier export."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -28,6 +28,7 @@ class Target(NamedTuple):
     force: bool
 
 
+_Whole: TypeAlias = "Callable[[Path, Callable[[], Path]], AbstractContextManager[Path]]"
 #: Writes a dataset in one format, whole or not at all; raises ExportError if it cannot be written there.
 Write: TypeAlias = "Callable[[Dataset, Target, Progress], None]"
 
@@ -58,47 +59,40 @@ def plain_columns(piece: pa.Table) -> pa.Table:
     return piece
 
 
-@contextmanager
-def exported_file(dataset: Dataset, target: Target) -> Iterator[Path]:
+def exported_file(dataset: Dataset, target: Target) -> AbstractContextManager[Path]:
     """A path to write to that replaces the target when the block ends, and is removed when the block raises."""
-
-    def check() -> Path:
-        place = _free(dataset, target)
-        if place.exists() and not place.is_file():
-            raise ExportError(f"{place}: already exists and is not a file; {_ELSEWHERE}")
-        return place
-
-    place = _tidied(check())
-    with _unwritable(place), stopped_once(), whole_file(place.resolve(), check) as partial:
-        yield partial
+    return _exported(dataset, target, whole_file, Path.is_file, "a file")
 
 
-@contextmanager
-def exported_folder(dataset: Dataset, target: Target, files: set[str]) -> Iterator[Path]:
+def exported_folder(dataset: Dataset, target: Target, files: set[str]) -> AbstractContextManager[Path]:
     """An empty folder to fill that replaces the target when the block ends, and is removed when the block raises.
 
     Args:
         dataset: The dataset that is exported.
-        target: Where the folder shall be.
+        target: The place of the folder.
         files: Names of the files that an earlier export can have left; a folder with others is not replaced.
     """
 
+    def is_export(place: Path) -> bool:
+        return place.is_dir() and {file.name for file in place.iterdir()} <= files
+
+    return _exported(dataset, target, whole_folder, is_export, "an export")
+
+
+@contextmanager
+def _exported(
+    dataset: Dataset, target: Target, whole: _Whole, is_earlier: Callable[[Path], bool], earlier: str
+) -> Iterator[Path]:
     def check() -> Path:
         place = _free(dataset, target)
-        if place.exists() and not (place.is_dir() and {file.name for file in place.iterdir()} <= files):
-            raise ExportError(f"{place}: already exists and is not an export; {_ELSEWHERE}")
+        if place.exists() and not is_earlier(place):
+            raise ExportError(f"{place}: already exists and is not {earlier}; {_ELSEWHERE}")
         return place
 
-    place = _tidied(check())
-    with _unwritable(place), stopped_once(), whole_folder(place.resolve(), check) as partial:
+    place = check()
+    remove_stale(place.resolve().parent, hidden_prefix(place.resolve()))  # of killed exports
+    with _unwritable(place), stopped_once(), whole(place.resolve(), check) as partial:
         yield partial
-
-
-def _tidied(place: Path) -> Path:
-    """The place, next to which nothing is left of killed exports."""
-    target = place.resolve()
-    remove_stale(target.parent, hidden_prefix(target))
-    return place
 
 
 def _free(dataset: Dataset, target: Target) -> Path:

@@ -2,7 +2,7 @@
 
 Read by flamegraph.pl, inferno, speedscope and others. The format has no escapes: a semicolon in a name becomes a comma,
 a line break or other control character becomes U+FFFD. Kernels are placed below the lines of Python that launched them
-where these are recorded, else below their modules, those without one below ``[cause]``.
+if these are recorded, otherwise below their modules, those without one below ``[cause]``.
 """
 
 from collections import Counter

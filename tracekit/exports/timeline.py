@@ -66,7 +66,7 @@ _BEGINNINGS = (
 _BATCH = 65_536
 #: Five days: up to there, viewers' numbers hold times exactly.
 _LATEST_NS = 432_000 * 10**9
-#: Of gzip: fast enough not to slow the export; the highest makes files a third smaller and takes ten times as long.
+#: Level of gzip: fast enough not to slow the export; the highest saves a third and takes ten times as long.
 _LEVEL = 1
 
 

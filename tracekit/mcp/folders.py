@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from glob import has_magic
 from itertools import chain, takewhile
 from pathlib import Path
@@ -81,22 +81,17 @@ class Folders:
         """Datasets and files that may be reports, by their names."""
         found: dict[str, list[str]] = {"datasets": [], "reports": []}
         looked_at = 0
-        for folder, names in self._walked():
+        for folder, below, names in chain.from_iterable(map(os.walk, (*self.folders, self.scratch))):
+            is_dataset = MANIFEST in names
+            below[:] = [] if is_dataset else sorted(name for name in below if not name.startswith("."))
             looked_at += len(names) + 1
             if looked_at > _MOST_LOOKED_AT:
                 break
-            if MANIFEST in names:
+            if is_dataset:
                 found["datasets"].append(str(folder))
             else:
-                found["reports"] += [str(folder / name) for name in sorted(names) if name.endswith(_REPORTS)]
+                found["reports"] += [str(Path(folder, name)) for name in sorted(names) if name.endswith(_REPORTS)]
         return found
-
-    def _walked(self) -> Iterator[tuple[Path, list[str]]]:
-        for top in (*self.folders, self.scratch):
-            for folder, below, names in os.walk(top):
-                is_dataset = MANIFEST in names
-                below[:] = [] if is_dataset else sorted(name for name in below if not name.startswith("."))
-                yield Path(folder), names
 
     def new_dataset(self, report: Path) -> Path:
         """Where the dataset of a report goes."""

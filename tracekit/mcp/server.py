@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp.types import PARSE_ERROR, CallToolResult, ErrorData, JSONRPCError, TextContent, ToolAnnotations
 from pydantic import ValidationError
 from typing_extensions import override
 
 from tracekit.errors import TracekitError, plain
-from tracekit.mcp.answers import Answer, as_text
-from tracekit.mcp.arguments import refused
+from tracekit.mcp.bounds import Answer, as_text, refused
 from tracekit.mcp.folders import Folders
 from tracekit.mcp.tools import Tools
 from tracekit.version import __version__
@@ -28,16 +30,36 @@ _INSTRUCTIONS = (
 )
 #: The most characters of an error, and of a tool's name in one.
 _MOST_CHARACTERS, _LONGEST_NAME = 1_000, 64
+_NO_MESSAGE = JSONRPCError(
+    jsonrpc="2.0",
+    id=None,
+    error=ErrorData(code=PARSE_ERROR, message="a line is no message: expected JSON of the Model Context Protocol"),
+)
 
 
 def server(folders: Sequence[Path], scratch: Path) -> MCPServer:
     """A server that reads below some folders, and writes datasets into another."""
     tools = [_tool(tool) for tool in Tools(Folders(folders, scratch)).all]
-    return _Server("tracekit", instructions=_INSTRUCTIONS, version=__version__, tools=tools)
+    return _Server("tracekit", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR", tools=tools)
 
 
 class _Server(MCPServer):
     """A server that refuses what no tool can mean, and whose errors are as bounded as its answers."""
+
+    @override
+    async def run_stdio_async(self) -> None:
+        """Also answers lines that are no messages, which the SDK drops: a client would wait for ever."""
+        forward, messages = anyio.create_memory_object_stream[SessionMessage | Exception]()
+        async with stdio_server() as (received, sent), anyio.create_task_group() as tasks:
+
+            async def forwarded() -> None:
+                async with forward:
+                    async for item in received:
+                        is_message = not isinstance(item, Exception)
+                        await (forward.send(item) if is_message else sent.send(SessionMessage(_NO_MESSAGE)))
+
+            tasks.start_soon(forwarded)
+            await self._lowlevel_server.run(messages, sent, self._lowlevel_server.create_initialization_options())
 
     @override
     async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any, **options: Any) -> Any:

@@ -10,7 +10,7 @@ from tracekit import answers as all_answers
 from tracekit.comparison.difference import Options, compare_with_several, part_of
 from tracekit.dataset.opening import Dataset, load
 from tracekit.errors import UsageError, did_you_mean
-from tracekit.mcp.answers import Answer, bounded
+from tracekit.mcp.bounds import Answer, bounded
 from tracekit.mcp.folders import Folders
 from tracekit.pipeline import parse as parse_reports
 from tracekit.steptime.whatif import Changes, predict
@@ -19,7 +19,8 @@ from tracekit.tables import TABLES
 from tracekit.views import answers, asking, difference, schema as table_schema, summary
 from tracekit.views.formatting import records
 
-_ROWS = 20
+#: Rows of an answer unless others are asked for; datasets before a change, each of which takes a comparison.
+_ROWS, _MOST_BEFORE = 20, 32
 
 
 class Tools:
@@ -136,8 +137,8 @@ class Tools:
             ignore_shapes: Compare calls whatever the shapes of their inputs.
         """
         named = [*([before] if isinstance(before, str) else before), after]
-        if len(named) == 1:
-            raise UsageError("which datasets before? the tool files lists them")
+        if not 1 < len(named) <= _MOST_BEFORE + 1:
+            raise UsageError(f"which datasets before, at most {_MOST_BEFORE}? the tool files lists them")
         (*baselines, new), places = zip(*map(self._load, named), strict=True)
         options = Options(strip_root=strip_root, shapes=not ignore_shapes)
         found = part_of(compare_with_several(baselines, new, options), path, min_share)

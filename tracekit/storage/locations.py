@@ -133,7 +133,10 @@ def _matches(pattern: str, error: type[TracekitError]) -> list[Location]:
     above = location(pattern)
     if isinstance(above, Path):
         base = Path(above.anchor)
-        return sorted(base.glob(str(above.relative_to(base))))
+        try:
+            return sorted(base.glob(str(above.relative_to(base))))
+        except (ValueError, RecursionError):
+            raise error(pattern, "is no pattern: ** stands for folders, between two /", "check the pattern") from None
     with reachable(above, error):
         return [location(above.fs.unstrip_protocol(path)) for path in sorted(above.fs.glob(above.path))]
 

@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +25,7 @@ from tracekit.arrays.types import Columns, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, did_you_mean, plain
 from tracekit.markers.base import KINDS
+from tracekit.views import formatting
 from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, columns_of, printed_json, records
 
 _ROWS = 30
@@ -33,7 +33,7 @@ _ROWS = 30
 _FOLDED = (24, 20, 16, 12, 8)
 #: Why an analysis of a dataset with calls has no rows.
 _EMPTY = {
-    "layers": "no numbered siblings are of the same kind",
+    "layers": "no numbered siblings of the same kind",
     "steps": (
         "no steps are known; mark them (tracekit.capture.step), or put a range that counts around each iteration, "
         "such as 'step 17'"
@@ -91,7 +91,7 @@ _HEADINGS = {
 }
 #: Units that cells show themselves.
 _UNIT = re.compile("_(ns|bytes|pct)$")
-#: What stands in columns of modules for work outside all of them, and in that of files for work of unknown lines.
+#: Shown in columns of modules for work outside all of them, and in that of files for work of unknown lines.
 _ABSENT = {**dict.fromkeys(("path", "module", "before", "after"), "(outside)"), "file": "(not recorded)"}
 #: Headings of columns that mean something else next to another column.
 _HEADINGS_BESIDE = {("cause", "known"): "how", ("rank", "waited_ns"): "last rank"}
@@ -215,7 +215,7 @@ def as_text(answer: Columns, words: Nouns, width: int, choice: Choice, asked: Se
     Args:
         answer: The rows.
         words: What work and device are called.
-        width: Of the terminal, in characters.
+        width: Characters of a line of the terminal.
         choice: Which rows these are. Columns that it names are shown in its order. The column that the rows are sorted
             by comes second.
         asked: The columns that answer the question, the most important first: they come before the others.
@@ -228,7 +228,7 @@ def as_text(answer: Columns, words: Nouns, width: int, choice: Choice, asked: Se
     shown = answer if choice.top is not None else selected(answer, slice(_ROWS))
     columns = _columns(shown, words, keep_empty=choice.columns is not None)
     fitting = _fitting(columns, width, asked)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = formatting.plain_table()
     for column in fitting:
         column.add_to(table)
     for cells in zip(*(column.cells for column in fitting), strict=True):
@@ -297,7 +297,7 @@ class _Column(NamedTuple):
 
 
 def _idle(answer: Columns, choice: Choice) -> list[str]:
-    """Columns without content, unless rows are sorted by one: phases without training, and the kind of nodes alike."""
+    """Columns without content, unless rows are sorted by one: phases without training, a kind that all nodes have."""
     idle = [name for name in COLUMNS if name in answer]
     if any(answer[name].any() for name in idle if name in TRAINING):
         idle = []

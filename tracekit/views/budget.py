@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pandas as pd
-from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -22,7 +21,16 @@ from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern, literals
 from tracekit.errors import plain
 from tracekit.steptime import budget as step_budget
-from tracekit.views.formatting import columns_of, duration, fitting, percent, records, room_beside, truncate
+from tracekit.views.formatting import (
+    columns_of,
+    duration,
+    fitting,
+    percent,
+    plain_table,
+    records,
+    room_beside,
+    truncate,
+)
 
 #: The colour and the letter of each kind in the bar.
 _STYLES = {
@@ -122,7 +130,7 @@ def _table(rows: list[dict[str, Any]], what: str, width: int, lines: list[str]) 
     if columns.pop(_LED_BY, None):
         cells = room_beside(columns | {_LED_BY: []}, width) + len(_LED_BY)
         columns[_LED_BY] = [_names(row["leading"], cells, lines) for row in rows]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     for heading in columns:
         is_text = heading in (_LETTER, "kind", _LED_BY)
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)

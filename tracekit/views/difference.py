@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -17,7 +16,17 @@ from tracekit.comparison.difference import Difference
 from tracekit.comparison.step_metrics import KEYS, STEP
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
-from tracekit.views.formatting import WrappedText, change, count, duration, fitting, percent, records, shortened
+from tracekit.views.formatting import (
+    WrappedText,
+    change,
+    count,
+    duration,
+    fitting,
+    percent,
+    plain_table,
+    records,
+    shortened,
+)
 
 #: Rows by their key.
 _Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
@@ -54,7 +63,7 @@ def as_text(difference: Difference, most: int, width: int) -> RenderableType:
     Args:
         difference: The comparison.
         most: The most lines of modules to show.
-        width: Of the terminal, in characters.
+        width: Characters of a line of the terminal.
     """
     rows, phases = records(difference.rows), _by_key(difference.phases)
     changed = changed_parts(rows)
@@ -170,10 +179,10 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def folded(rows: list[dict[str, Any]], patterns: dict[str, str]) -> list[dict[str, Any]]:
     """Modules whose paths differ only in a number, with equal shapes and status, as one line with their sums."""
-    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         pattern = patterns.get(row["path"], row["path"])
-        alike.setdefault((pattern, row["shapes"], row["status"]), []).append(row)
+        groups.setdefault((pattern, row["shapes"], row["status"]), []).append(row)
     series = Counter(patterns.values())
     return [
         {
@@ -182,7 +191,7 @@ def folded(rows: list[dict[str, Any]], patterns: dict[str, str]) -> list[dict[st
             "path": _numbered(pattern, [row["path"] for row in copies], series[pattern]),
             "copies": copies,
         }
-        for (pattern, _, _), copies in alike.items()
+        for (pattern, _, _), copies in groups.items()
     ]
 
 
@@ -217,10 +226,8 @@ def _table(heading: str, lines: list[dict[str, Any]], phases: _Rows, kernels: _R
     rows = [row for line in lines for row in _printed(line, phases, kernels)]
     columns = {name: [row[1][at].plain for row in rows] for at, name in enumerate(_FIGURES)}
     fit = fitting({"": [" " * _LEAST_NAME]} | columns, _SPARED, width)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(heading, overflow="fold")
-    for name in (shown := [name for name in _FIGURES if name in fit]):
-        table.add_column(name.strip(), justify="right", no_wrap=True)
+    shown = [name for name in _FIGURES if name in fit]
+    table = plain_table(heading, map(str.strip, shown))
     for text, figures in rows:
         table.add_row(text, *(figures[_FIGURES.index(one)] for one in shown))
     return table
@@ -263,11 +270,11 @@ def _changed_phases(line: dict[str, Any], phases: _Rows) -> list[dict[str, Any]]
     parts = [part for row in line["copies"] for part in phases.get(_key(row), [])]
     if len({part["phase"] for part in parts}) == 1:
         return []
-    alike: _Rows = {}
+    groups: _Rows = {}
     for part in parts:
         if part["status"] in _STYLE:
-            alike.setdefault((part["phase"], part["status"]), []).append(part)
-    return [{**rows[0], **{name: _sum(rows, name) for name in _SUMMED}} for rows in alike.values()]
+            groups.setdefault((part["phase"], part["status"]), []).append(part)
+    return [{**rows[0], **{name: _sum(rows, name) for name in _SUMMED}} for rows in groups.values()]
 
 
 def kernels_of(line: dict[str, Any], kernels: _Rows) -> list[dict[str, Any]]:

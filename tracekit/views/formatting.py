@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, chop_cells, get_character_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from tracekit.aggregates import nodes
@@ -27,7 +29,7 @@ _SHOWN_AS_ZERO = 0.0005
 _FOUR_DIGITS, _LEAST = 999.5, 0.001
 #: The least share of a unit that three digits write as the whole.
 _ROUNDED_UP = 0.9995
-#: What stands for the middle of a long text, and the least room in which that is left out.
+#: Replaces the middle of a long text; the least room in which that is done.
 _CUT, _LEAST_CELLS = "\N{HORIZONTAL ELLIPSIS}", 12
 _PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
 #: Names of columns of numbers that identify something: no thousands separators.
@@ -36,7 +38,7 @@ _SHARES = ("share", "spread")
 #: Longer texts lose their middle.
 _LONGEST = 240
 _NOT_ASCII = re.compile(r"[^\n -~]")
-#: Places to break behind; none is inside a number or before its unit (``62.5 %``).
+#: Places to break behind; never inside a number or before its unit (``62.5 %``).
 _BREAK = re.compile(r"(?<!\d)\.|\.(?!\d)|_| (?!%)")
 
 
@@ -168,6 +170,16 @@ def fitting(columns: dict[str, list[str]], spared: Sequence[str], width: int) ->
 def room_beside(columns: dict[str, list[str]], width: int) -> int:
     """How many characters of a width columns leave."""
     return width - _GAP - sum(_GAP + max(map(len, (heading, *texts))) for heading, texts in columns.items())
+
+
+def plain_table(first: str | None = None, figures: Iterable[str] = (), **options: Any) -> Table:  # noqa: ANN401 - of rich
+    """A table with a line only below its head: a first column of texts, if it has a heading, and columns of figures."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), **options)
+    if first is not None:
+        made.add_column(first, overflow="fold")
+    for heading in figures:
+        made.add_column(heading, justify="right", no_wrap=True)
+    return made
 
 
 def cell(name: str, value: object) -> str:

@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -25,10 +24,10 @@ from tracekit.steptime import budget
 from tracekit.steptime.budget import Budgets
 from tracekit.steptime.own_times import longest, times_of
 from tracekit.views import budget as budget_view, findings, tree
-from tracekit.views.formatting import Nouns, count, duration, nouns, percent, records
+from tracekit.views.formatting import Nouns, count, duration, nouns, percent, plain_table, records
 
 _MOST_MODULES = 10
-#: Of more reports no clocks are aligned, and findings are those of one rank: both take time for each pair of ranks.
+#: With more reports, clocks are not aligned and findings are those of one rank: both take time for each pair of ranks.
 _MOST_ALIGNED = 8
 _WITHOUT_CLOCKS = "waiting for other ranks counts as communication here; tracekit show budget divides them"
 _MOST_LINES = 14
@@ -184,14 +183,12 @@ def _numbered(names: Iterable[str]) -> list[str]:
     return [f"{times} x {name}" if times > 1 else name for name, times in Counter(names).items()]
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
+def _titled(title: str) -> Table:
+    return plain_table(title=title, title_justify="left", title_style="bold")
 
 
 def _processes(rows: list[dict[str, Any]], words: Nouns, *, with_reports: bool) -> Table:
-    table = _table(f"{words.device} time by process")
+    table = _titled(f"{words.device} time by process")
     if with_reports:
         table.add_column("report", overflow="fold", min_width=_LEAST_NAME)
     for heading in ("rank", "pid", "device", words.works, "time", "attributed"):
@@ -265,7 +262,7 @@ def _whole_line(*parts: tuple[str, str]) -> Text:
 
 
 def _coverage(dataset: Dataset, words: Nouns) -> Table:
-    table = _table(f"Coverage of {words.device} time")
+    table = _titled(f"Coverage of {words.device} time")
     table.add_column(no_wrap=True)
     for heading in (words.works, "time", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -327,8 +324,8 @@ def advice(dataset: Dataset) -> list[str]:
     may_train = all(row["cause"] != _BACKWARD for row in rows) and not _serves(dataset)
     for row in rows:
         # Calls of ranges and operators have no markers that could be unclear.
-        told = _repeated(row) or (row["what"] == "calls: losses" and not by_modules)
-        if not row["known"] and row["advice"] and row["cause"] not in covered and not told:
+        is_known = _repeated(row) or (row["what"] == "calls: losses" and not by_modules)
+        if not row["known"] and row["advice"] and row["cause"] not in covered and not is_known:
             text, question, hint = row["advice"].partition("Training?")
             detail = f" ({row['detail']})" if row.get("detail") else ""
             sentences.append(f"{row['what']}, {row['cause']}{detail} ({row['count']:,}): {text.strip()}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,7 +17,7 @@ from tracekit.arrays.columns import selected
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
-from tracekit.views.formatting import Nouns, duration, nouns, percent, records, truncate
+from tracekit.views.formatting import Nouns, duration, nouns, percent, plain_table, records, truncate
 
 _BAR_CELLS = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -87,14 +86,14 @@ def indented(lines: Columns) -> Columns:
 def as_text(
     lines: Columns, words: Nouns, width: int = _WIDE, most: int = _LINES, outside: Columns | None = None
 ) -> RenderableType:
-    """The tree as a table; layers that are alike share one line with the sum of their times.
+    """The tree as a table; layers with the same class and parameters share one line with the sum of their times.
 
     Args:
         lines: Columns of the analysis ``tree``.
         words: What work and device are called.
-        width: Of the terminal, in characters.
+        width: Characters of a line of the terminal.
         most: The most lines to show: those with the most time. A caption reports how many are hidden.
-        outside: Work outside modules, as :func:`tracekit.aggregates.phase_times.outside` returns it. Of a training it
+        outside: Work outside modules, as :func:`tracekit.aggregates.phase_times.outside` returns it. In a training it
             follows the tree, as where lines are not modules: without it, optimizers and losses would be missing.
     """
     shown = records(selected(lines, module_tree.largest(lines, most)))
@@ -117,7 +116,7 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: Colu
     rows = rows + _outside(outside, always=bool(phases) or words.node != "module")
     columns = _fitting(_figures(rows, phases, words, wide=width >= _WIDE), width)
     names = _names(rows, _room(columns, width))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     longest = max([len(words.node), *(name.cell_len for name in names)])
     width_left = max(_room(columns, width), 1)
     table.add_column(words.node, overflow="ellipsis", no_wrap=True, width=min(longest, width_left))

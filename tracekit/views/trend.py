@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +14,7 @@ from rich.text import Text
 from tracekit.arrays.types import Columns, Floats
 from tracekit.comparison.trend import Change, Module, Trend
 from tracekit.errors import plain
-from tracekit.views.formatting import WrappedText, duration, percent, shortened
+from tracekit.views.formatting import WrappedText, duration, percent, plain_table, shortened
 
 _BARS = "▁▂▃▄▅▆▇█"
 _LEAST_BARS, _MOST_FAILED = 8, 10
@@ -121,15 +120,15 @@ def _percent(share: float) -> str:
 
 def folded(trend: Trend) -> list[list[Change]]:
     """Changes at the same run of modules whose paths differ only in a number, those of most time first."""
-    alike: dict[tuple[str, str, int, bool], list[Change]] = {}
+    groups: dict[tuple[str, str, int, bool], list[Change]] = {}
     for one in trend.changes:
         pattern = trend.patterns.get(one.module.path, one.module.path)
-        alike.setdefault((one.module.step, pattern, one.run, one.change > 0), []).append(one)
-    return sorted(alike.values(), key=lambda line: -abs(sum(one.after_ns - one.before_ns for one in line)))
+        groups.setdefault((one.module.step, pattern, one.run, one.change > 0), []).append(one)
+    return sorted(groups.values(), key=lambda line: -abs(sum(one.after_ns - one.before_ns for one in line)))
 
 
 def _changes(trend: Trend, lines: list[list[Change]]) -> Table:
-    table = _table(f"own time of a {trend.node} per step", ("from", "before", "after", "change", "confidence"))
+    table = plain_table(f"own time of a {trend.node} per step", ("from", "before", "after", "change", "confidence"))
     several = several_steps(trend)
     for line in lines:
         before, after = (sum(times) for times in zip(*((one.before_ns, one.after_ns) for one in line), strict=True))
@@ -147,7 +146,7 @@ def _signed(share: float) -> str:
 
 
 def _modules(trend: Trend, modules: list[Module], bars: int) -> Table:
-    table = _table(f"{trend.node}, median per step", ("subtree", "own", "over runs"))
+    table = plain_table(f"{trend.node}, median per step", ("subtree", "own", "over runs"))
     several = several_steps(trend)
     for module in modules:
         name = Text(plain(shortened(module.path, 240))).append(_of_step(module, several), style="dim")
@@ -156,16 +155,8 @@ def _modules(trend: Trend, modules: list[Module], bars: int) -> Table:
     return table
 
 
-def _table(first: str, others: Iterable[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(first, overflow="fold")
-    for heading in others:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
 def several_steps(trend: Trend) -> bool:
-    """Whether modules need to be told apart by kinds and sizes of steps."""
+    """Whether modules must be distinguished by kinds and sizes of steps."""
     return len({module.step for module in trend.modules}) > 1
 
 

@@ -65,13 +65,13 @@ def _escaped(text: str) -> str:
 
 
 def _row(trend: Trend, module: Module, changes: list[Change], *, with_step: bool) -> str:
-    told = "<br>".join(
+    texts = "<br>".join(
         f'<span class="{_class(one)}">{one.change:+.1%} from {_escaped(trend.runs[one.run].name)} on</span>: '
         f"{duration(one.before_ns)} to {duration(one.after_ns)}, confidence {percent(one.confidence)}"
         for one in sorted(changes, key=lambda one: one.run)
     )
     name = _escaped(module.path) + (f"<br><small>{_escaped(module.step)}</small>" if with_step else "")
-    cells = [name, _chart(trend, module, changes), last(module.own_ns), last(module.subtree_ns), told]
+    cells = [name, _chart(trend, module, changes), last(module.own_ns), last(module.subtree_ns), texts]
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 

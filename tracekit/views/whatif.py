@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,7 +11,7 @@ from rich.text import Text
 from tracekit.steptime.budget import KINDS
 from tracekit.steptime.whatif import Prediction
 from tracekit.views.budget import length
-from tracekit.views.formatting import change, duration, fitting, percent
+from tracekit.views.formatting import change, duration, fitting, percent, plain_table
 
 _HEADINGS = ("kind", "before", "share before", "after", "share after", "change")
 #: What a narrow terminal does without, first to last.
@@ -68,7 +67,7 @@ def _budgets(prediction: Prediction, width: int) -> Table:
             for column, text in zip(columns.values(), texts, strict=True):
                 column.append(text)
     columns = fitting(columns, _SPARED, width)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     for heading in columns:
         table.add_column(heading, justify="left" if heading == _HEADINGS[0] else "right", no_wrap=True)
     for row in zip(*columns.values(), strict=True):

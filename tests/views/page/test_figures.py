@@ -387,13 +387,18 @@ def test_the_memory_held_over_a_step_is_that_of_the_events_of_the_trace(tmp_path
     assert len(held["bytes"]) == limits.BARS < len(memory)
 
 
-def test_ranks_are_told_apart_and_so_is_for_whom_the_others_waited(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("ranks")
     run = simulated(Job(seed=1, ranks=4, steps=12, slow={2: 300_000}))
-    dataset = joined_here(reports(run, tmp_path), tmp_path / "run.tracekit")
-    data = shown(dataset)["ranks"]
+    return joined_here(reports(run, folder), folder / "run.tracekit")
+
+
+def test_ranks_are_told_apart_and_so_is_for_whom_the_others_waited(four_ranks: Dataset) -> None:
+    data = shown(four_ranks)["ranks"]
     assert [row["slow"] for row in data["rows"]] == [True, False, False, False]
     check_ranks(data)
-    waits = stragglers.frame(dataset)
+    waits = stragglers.frame(four_ranks)
     for row in data["rows"]:
         expected = waits[(waits["rank"] == row["rank"]).fillna(False)]["waited_ns"].sum()
         assert row["others_waited_ns"] * row["steps"] == pytest.approx(expected)
@@ -401,11 +406,9 @@ def test_ranks_are_told_apart_and_so_is_for_whom_the_others_waited(tmp_path: Pat
     assert data["rows"][0] == max(data["rows"], key=lambda row: row["others_waited_ns"])
 
 
-def test_a_step_of_all_ranks_is_drawn_on_one_clock_with_its_collectives_tied(tmp_path: Path) -> None:
-    run = simulated(Job(seed=1, ranks=4, steps=12, slow={2: 300_000}))
-    dataset = joined_here(reports(run, tmp_path), tmp_path / "run.tracekit")
-    data = shown(dataset)
-    check_timeline(data, Tables(dataset))
+def test_a_step_of_all_ranks_is_drawn_on_one_clock_with_its_collectives_tied(four_ranks: Dataset) -> None:
+    data = shown(four_ranks)
+    check_timeline(data, Tables(four_ranks))
     drawn = data["timeline"]["drawn"][0]
     assert drawn["step"]["why"] == "all ranks"
     assert {stream["report"] for stream in drawn["streams"]} == {f"rank{rank}" for rank in range(4)}
@@ -419,13 +422,11 @@ def test_a_step_of_all_ranks_is_drawn_on_one_clock_with_its_collectives_tied(tmp
 
 
 def test_of_ranks_the_slowest_the_middle_one_and_the_fastest_are_drawn_first_and_in_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    four_ranks: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = simulated(Job(seed=1, ranks=4, steps=12, slow={2: 300_000}))
-    dataset = joined_here(reports(run, tmp_path), tmp_path / "run.tracekit")
     monkeypatch.setattr(limits, "PIECES_OF_OTHERS", 40)
-    data = shown(dataset)
-    check_timeline(data, Tables(dataset))
+    data = shown(four_ranks)
+    check_timeline(data, Tables(four_ranks))
     ranks = [row["report"] for row in data["ranks"]["rows"]]
     telling = ["rank2", ranks[2], ranks[3]]
     drawn = data["timeline"]["drawn"][1:]

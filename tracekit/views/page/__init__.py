@@ -2,5 +2,5 @@
 
 ``document`` gathers the answers of analyses as plain data, part by part of the page, and embeds that
 data with the template, styles and scripts in ``assets``, which draw it in the browser. Every figure on the page comes
-from an analysis, or is a sum of such figures. What is too much for a page is left out, smallest first, and counted.
+from an analysis, or is a sum of such figures. Rows beyond the limits are left out, smallest first, and counted.
 """

@@ -20,9 +20,8 @@ from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
 from tracekit.views.budget import budgets_of
 from tracekit.views.page.changes import changes, titles
-from tracekit.views.page.figures import roof, shapes
+from tracekit.views.page.figures import memory, roof, shapes
 from tracekit.views.page.kernels import kernels, lines
-from tracekit.views.page.memory import memory
 from tracekit.views.page.nodes import nodes, phases
 from tracekit.views.page.overview import about, budget, by_process, coverage, first_findings, idle, launched, title
 from tracekit.views.page.ranks import ranks
@@ -39,7 +38,7 @@ STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 #: How many times :func:`_parts` yields for one dataset, and for two.
 _ALONE, _COMPARED = 13, 14
-#: Of decimals.
+#: Significant digits of decimals.
 _DIGITS = 9
 
 

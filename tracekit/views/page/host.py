@@ -23,7 +23,7 @@ _DEEPEST = 15
 class Host(NamedTuple):
     """Calls on threads, in columns; ``name`` is -1 of calls of modules, ``thread`` is an index into ``threads``.
 
-    ``depth`` is how many calls of the thread are around one, ``launch`` is of each kernel of the step the call that
+    ``depth`` is how many calls of the thread are around one, ``launch`` is, for each kernel of the step, the call that
     launched it, or -1; ``calls`` counts them with those that are not drawn.
     """
 
@@ -70,7 +70,7 @@ class HostCalls:
         self._others = _Spans(*(np.concatenate(column) for column in zip(*spans, strict=True)))
 
     def of_step(self, step_id: int, rows: Rows, module: Rows) -> Host:
-        """What was called in a step, and the launches of its work: these rows of ``kernels``, which are of modules."""
+        """What was called in a step, and the launches of its work: these rows of ``kernels``, with their modules."""
         if not self._is_read:
             self._read()
         work = self._work.take(pa.array(rows))

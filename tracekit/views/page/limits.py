@@ -12,8 +12,8 @@ KERNELS = 500
 PAIRS = 40_000
 #: Lines of Python.
 LINES = 300
-#: On the timeline: kernels in a drawing, and in all drawings together of ranks that are neither the slowest nor the
-#: fastest nor in the middle; drawings of steps (and of recordings), calls on the host, names, and streams.
+#: On the timeline: kernels in a drawing, and in all drawings together of ranks other than the slowest, the
+#: fastest and the one in the middle; drawings of steps (and of recordings), calls on the host, names, and streams.
 PIECES = 4_000
 PIECES_OF_OTHERS = 24_000
 STEPS = 16

@@ -1,6 +1,6 @@
 """The hierarchy on the page: single modules, and the lines of the tree, in which equal layers are folded.
 
-Both are columns in pre-order. Of a large hierarchy, the nodes with the least time are left out and counted at their
+Both are columns in pre-order. In a large hierarchy, the nodes with the least time are omitted and counted at their
 parent, so that the time of a node's subtree is its own time, that of its children and ``left_out_ns``. Without
 backward, recomputation or optimizer there was no training, and the page shows nothing about phases.
 """

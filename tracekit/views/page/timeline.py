@@ -23,7 +23,7 @@ from tracekit.views.page import limits
 from tracekit.views.page.host import Host, HostCalls
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.nodes import Nodes
-from tracekit.views.page.together import Reports, Together, joined, tied, together
+from tracekit.views.page.ranks import Reports, Together, joined, tied, together
 
 _WHERE = ["pid", "device", "context", "stream"]
 _NUMBERS = ["start_ns", "end_ns", "dur_ns", "step_id", "kernel_id"]
@@ -60,7 +60,7 @@ class _Texts:
         return np.where(name >= 0, name, -2 - kind)
 
     def listed(self, drawn: list[dict[str, list[int]]]) -> list[str]:
-        """The most frequent texts of pieces; ``name`` becomes the index among these, or -1; that of none is -2."""
+        """The most frequent texts of pieces; ``name`` becomes the index among these, or -1; without a text it is -2."""
         used = np.array([code for pieces in drawn for code in pieces["name"] if code != -1], np.int64)
         texts = [*self.names.all(), *self._kinds.all()]
         codes, times = np.unique(self._places(used), return_counts=True)
@@ -88,12 +88,12 @@ def timelines(
         ``start_ns``, ``span_ns``, ``work`` (how many kernels ran), ``streams`` (what they are, and how many
         ``lanes`` each needs), ``left_out`` (how many streams are not drawn), and ``pieces`` in columns: ``start_ns``
         (from the start of the drawing), ``length_ns``, ``stream``, ``lane``, ``module``, ``line``, ``name`` (-1 if not
-        listed), ``count`` (kernels that are drawn as one) and ``ns`` (their time). Where there are too many
+        listed), ``count`` (kernels that are drawn as one) and ``ns`` (their time). If there are too many
         pieces, neighbours are drawn as one, with the module and the name that took the most of their time. Drawings of
         steps with work of a device have ``threads`` of the host, ``calls`` (how many) and ``host``, those that are
         drawn, in the columns above, with the thread as ``stream`` and -2 as the ``name`` of calls of modules; and
         ``pieces`` have ``launch``, the call that launched each, or -1. If several ranks ran the first step on a known
-        clock, the first drawing is of all of them, and its ``pieces`` have ``meeting``: which are of one collective.
+        clock, the first drawing is of all of them, and its ``pieces`` have ``meeting``: the collective of each.
     """
     texts = _Texts()
     common = together(dataset, steps, choices[0][0] if choices else None, telling)
@@ -194,7 +194,7 @@ def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes, most: in
 
 
 def _add_host(drawing: dict[str, Any], host: Host, nodes: Nodes) -> None:
-    """Adds what threads of the host did; a drawing of merged pieces does not tell who launched them."""
+    """Adds what threads of the host did; merged pieces have no single launch."""
     begin = min(drawing["start_ns"], int(host.start.min(initial=drawing["start_ns"])))
     later, end = drawing["start_ns"] - begin, drawing["start_ns"] + drawing["span_ns"]
     pieces = drawing["pieces"]
@@ -234,7 +234,7 @@ def _columns(pieces: _Work, begin: int, lane: Rows, count: Ints, nodes: Nodes) -
 
 
 def _merged(work: _Work, most: int) -> tuple[_Work, Ints]:
-    """At most about ``most`` pieces, and how many each stands for; those that begin close together become one."""
+    """At most about ``most`` pieces, and how many each represents; those that begin close together become one."""
     if work.start.size <= most:
         return work, np.ones(work.start.size, dtype=np.int64)
     begin = int(work.start.min())
@@ -278,7 +278,7 @@ def steps(frame: pd.DataFrame, dataset: Dataset, budgets: Budgets | None) -> dic
     Returns:
         ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``time_ns`` (wall clock: the
         longest window of the step on a device; if it has none, the host's time),
-        ``gpu_time_ns``, ``kind`` (index into ``kinds``) and ``step`` (its row). Of more steps than there is room for,
+        ``gpu_time_ns``, ``kind`` (index into ``kinds``) and ``step`` (its row). If there are more steps than room,
         neighbours share a bar, which is that of the slowest. ``slow``: the steps that take far longer than the median
         of their kind, which is ``median_ns``, the slowest first.
     """

@@ -39,7 +39,7 @@ function duration(ns) {
 // A share as a percentage: 12.3 %. Only exactly nothing is 0.0 %, only exactly all is 100.0 %.
 function percent(share) {
   if (share === null || Number.isNaN(share)) return "";
-  if (share > 0 && share < SHOWN_AS_ZERO) return "<0.1 %";
+  if (share && Math.abs(share) < SHOWN_AS_ZERO) return "<0.1 %";
   if (share > 1 - SHOWN_AS_ZERO && share < 1) return ">99.9 %";
   return `${fixed(share * 100, 1)} %`;
 }
