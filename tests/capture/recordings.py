@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import tracekit
 from tracekit.capture.emit import routed_to
+from tracekit.capture.kineto import ProcessTrace, rows_of_processes
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.rows import describe_process, machine_tables
+from tracekit.capture.rows import Rows, describe_process, machine_tables
 from tracekit.dataset.opening import Dataset
 from tracekit.nsight import file as nsight_file
 
@@ -34,7 +35,15 @@ def recorded(recorder: Recorder) -> Iterator[Recorder]:
 
 
 def written(recorder: Recorder, path: Path) -> Path:
-    rows = recorder.rows()
+    return _file(recorder.rows(), path)
+
+
+def report_of(trace: Path, pid: int, path: Path, *, ops: bool = False) -> Path:
+    """The report that the engine makes of a trace of torch.profiler."""
+    return _file(rows_of_processes([ProcessTrace(trace, (), pid)], ops=ops), path)
+
+
+def _file(rows: Rows, path: Path) -> Path:
     nsight_file.write(path, rows.tables() | machine_tables(rows, [describe_process([], on_device=rows.on_device)]))
     return path
 

@@ -169,7 +169,7 @@ def test_all_processes_are_in_one_trace(folder: Path) -> None:
 BASE_NS = 1_790_000_000_000_000_000
 
 
-def process(pid: int, base_ns: int, device: int) -> ProcessTrace:
+def process(folder: Path, pid: int, base_ns: int, device: int) -> ProcessTrace:
     def host(cat: str, name: str, ts: float, dur: float, **args: int) -> dict[str, Any]:
         return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": pid, "ts": ts, "dur": dur, "args": args}
 
@@ -181,8 +181,10 @@ def process(pid: int, base_ns: int, device: int) -> ProcessTrace:
         {"ph": "s", "id": 5, "pid": pid, "tid": pid, "ts": 30, "cat": "ac2g", "name": "ac2g"},
         {**host("kernel", "gemm", 50, 20, **on_device), "pid": 0, "tid": 7},
     ]
+    path = folder / f"{pid}.json"
     trace = {"baseTimeNanoseconds": base_ns, "distributedInfo": {"rank": pid}, "traceEvents": events}
-    return ProcessTrace(trace, [f"{{'Module': 'net{pid}'}}"], pid, devices={0: device})
+    path.write_text(json.dumps(trace))
+    return ProcessTrace(path, [f"{{'Module': 'net{pid}'}}"], pid, devices={0: device})
 
 
 def merged(tmp_path: Path, *processes: ProcessTrace) -> dict[str, Any]:
@@ -194,7 +196,7 @@ def merged(tmp_path: Path, *processes: ProcessTrace) -> dict[str, Any]:
 
 
 def test_each_process_keeps_its_kernels_though_ids_and_gpus_are_the_same(tmp_path: Path) -> None:
-    merged(tmp_path, process(100, BASE_NS, 0), process(200, BASE_NS + 1_000_000_001, 0))
+    merged(tmp_path, process(tmp_path, 100, BASE_NS, 0), process(tmp_path, 200, BASE_NS + 1_000_000_001, 0))
     dataset = tracekit.parse(tmp_path / "run.json.gz", tmp_path / "out")
     rows = dataset.table("kernels", ["pid", "module", "start_ns", "device"]).to_pylist()
     assert rows == [
@@ -204,7 +206,7 @@ def test_each_process_keeps_its_kernels_though_ids_and_gpus_are_the_same(tmp_pat
 
 
 def test_ids_flows_and_tracks_of_devices_are_told_apart(tmp_path: Path) -> None:
-    trace = merged(tmp_path, process(100, BASE_NS, 0), process(200, BASE_NS, 1))
+    trace = merged(tmp_path, process(tmp_path, 100, BASE_NS, 0), process(tmp_path, 200, BASE_NS, 1))
     events = trace["traceEvents"]
     assert "distributedInfo" not in trace
     for key in ("correlation", "device"):
@@ -215,8 +217,8 @@ def test_ids_flows_and_tracks_of_devices_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_our_ranges_are_annotations_with_their_texts_in_a_trace_of_one_process(tmp_path: Path) -> None:
-    trace = merged(tmp_path, process(100, BASE_NS, 0))
+    trace = merged(tmp_path, process(tmp_path, 100, BASE_NS, 0))
     marker = trace["traceEvents"][0]
     assert (marker["cat"], marker["name"], marker["ts"]) == ("user_annotation", "{'Module': 'net100'}", 10.125)
-    assert trace["traceEvents"][1:] == process(100, BASE_NS, 0).trace["traceEvents"][1:]
+    assert trace["traceEvents"][1:] == json.loads((tmp_path / "100.json").read_text())["traceEvents"][1:]
     assert trace["distributedInfo"] == {"rank": 100}

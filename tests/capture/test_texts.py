@@ -8,7 +8,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -18,7 +17,6 @@ from torch import nn
 from tests.capture.models import by_path, markers, tree
 from tracekit.capture import MemoryEmitter, layer_markers, step
 from tracekit.capture.attach import marks_on
-from tracekit.capture.kineto import trace_in
 from tracekit.causes import FIELD_CUT, FIELD_SKIPPED
 
 pytestmark = pytest.mark.torch
@@ -208,18 +206,3 @@ def test_texts_of_ever_new_shapes_are_forgotten_and_made_again(
     markers = [json.loads(event.text) for event in to.events if event.text]
     inputs = [marker["Inputs"] for marker in markers if "Inputs" in marker]
     assert inputs == [[[size]] for size in sizes for _module in range(5)]
-
-
-@pytest.mark.parametrize("size", [40, 1 << 22])
-def test_a_trace_is_read_in_pieces_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr("tracekit.capture.kineto._PIECE_BYTES", max(size, 1 << 10))
-    names = ["plain", "end\\n  },\\n", *map(str, range(500))]
-    events = ",\n".join(
-        f'  {{\n    "ph": "X", "cat": "cpu_op", "name": "{name}",\n    "ts": {at}.5\n  }}'
-        for at, name in enumerate(names)
-    )
-    path = tmp_path / "trace.json"
-    path.write_text(f'{{"baseTimeNanoseconds": 7,\n    "traceEvents": [\n{events}\n  ],"traceName": "x"}}')
-    trace = trace_in(path)
-    assert trace["baseTimeNanoseconds"] == 7
-    assert list(trace["traceEvents"]) == json.loads(path.read_text())["traceEvents"]

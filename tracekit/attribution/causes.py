@@ -9,7 +9,8 @@ from tracekit.attribution.methods import captured_outside
 from tracekit.graphs.api_calls import BEGINS_CAPTURE, roles_of
 from tracekit.markers import phases
 from tracekit.markers.base import MODULES
-from tracekit.recording.tables import COPY_KINDS, MEMCPY, Recording
+from tracekit.recording.tables import MEMCPY, Recording
+from tracekit.recording.values import COPY_KINDS
 from tracekit.trace.compiled import work
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.launching import is_whole_graph

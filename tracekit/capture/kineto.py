@@ -1,4 +1,4 @@
-"""Kineto's Chrome trace (that of torch.profiler): read piece by piece, and converted into rows of Nsight's tables.
+"""Kineto's Chrome trace (that of torch.profiler), converted into rows of Nsight's tables.
 
 Kineto records one process; the traces of several become one report. Times become nanoseconds since the first event.
 Names of our own ranges are numbers that stand for texts (:mod:`tracekit.capture.recorder`); other annotations keep
@@ -11,23 +11,30 @@ moved apart. Which module an operator belongs to is decided where reports are re
 
 import gzip
 import json
+import os
 import re
-from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
-from tracekit.capture.rows import COPY_LABELS, MEMORY_LABELS, IntegerRows, Row, Rows, Span, global_tid
-from tracekit.errors import CaptureError
+from tracekit.arrays.intervals import one_axis
+from tracekit.arrays.types import Ints
+from tracekit.capture.rows import MEMORY_LABELS, IntegerRows, Moved, Row, Rows, Span, global_tid
+from tracekit.errors import CaptureError, ReportError
 from tracekit.files import reason_of, whole_file
+from tracekit.kineto.arguments import direction_of
+from tracekit.kineto.columns import ANNOTATION, CALL, KERNEL, MEMCPY, MEMSET, OPERATOR, Columns, Gathering, identity
+from tracekit.kineto.stream import Piece, Trace
 from tracekit.markers.phases import phase_of
 from tracekit.nsight.tables import short_name
+from tracekit.recording.provenance import LossCounters
 
 #: Prefix of the names of our ranges in Kineto's trace; a number follows.
 NUMBERED = "tracekit:"
@@ -37,22 +44,16 @@ _NUMBERED = re.compile(rf"{NUMBERED}(\d{{1,9}})", re.ASCII)
 #: slash for a backslash.
 _UNHARMED = re.compile(r'(?!unknown$)[^"/\\\x00-\x1f\x7f-\U0010ffff]+')
 _PUSH_POP = 59
-_RUNTIME, _DRIVER = 0, 1
-#: Nsight's numbers by Kineto's names: ``Memcpy HtoD (Pageable -> Device)``.
-_COPY_KINDS = {f"{label[0]}to{label.partition('-to-')[2][0]}": kind for kind, label in COPY_LABELS.items() if kind}
-_MEMORY_KINDS = {label: kind for kind, label in MEMORY_LABELS.items()}
-_MEMCPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
-_MEMSET = re.compile(r"Memset(?: \((\w+)\))?")
+#: Nsight's columns of device work by those of a trace.
+_DEVICE = {"contextId": "context", "streamId": "stream", "correlationId": "correlation"}
+_OF_KERNELS = {f"{size}{axis}": f"{size}_{axis.lower()}" for size in ("grid", "block") for axis in "XYZ"}
+_OF_KERNELS |= {"registersPerThread": "registers"}
+#: ``Memcpy HtoD (Pageable -> Device)``, ``Memset (Device)``.
+_MEMORY = re.compile(r"\((\w+)(?: -> (\w+))?\)")
 _EVALUATION = "autograd::engine::evaluate_function: "
-_NEVER = 2**63
-_PIECE_BYTES = 4 << 20
-_EVENTS = b'"traceEvents": ['
-#: Ends of an event that another one follows, and of the list of events.
-_END, _LAST = b"\n  },\n", b"\n  ]"
-_BASE = re.compile(rb'"baseTimeNanoseconds": (\d+)')
-#: An annotation's name in Kineto's trace. Kineto does not escape quotes in it.
-_QUOTED = re.compile(rb'("cat": "\w*user_annotation",\s*"name": ").*(",\s*"pid": )')
-_ENCODER, _DECODER = msgspec.json.Encoder(), msgspec.json.Decoder(list[Row])
+_NEVER = 2**62
+_BASE, _END_BYTES = re.compile(rb'"baseTimeNanoseconds": ?(\d+)'), 1 << 16
+_ENCODER = msgspec.json.Encoder()
 #: Events that are written at once: many small pieces take long to compress.
 _BATCH = 10_000
 #: Fast enough not to delay the end of the program.
@@ -64,16 +65,17 @@ _IDS = ("correlation", "External id")
 _IDS_BITS, _PIDS_BITS = 32, 23
 #: True of one process only.
 _OF_ONE_PROCESS = ("distributedInfo", "trace_id")
+_Progress = Callable[[int], object]
 
 
 class ProcessTrace(NamedTuple):
-    """Kineto's trace of one process, with what it lacks.
+    """The file of Kineto's trace of one process, with what it lacks.
 
     These are the texts that the numbers of our ranges stand for, the names of annotations by their times since the
     trace's base, and the numbers that the process's GPUs have in the report.
     """
 
-    trace: Row
+    path: Path
     texts: Sequence[str]
     pid: int
     names: Callable[[], Mapping[Span, str]] = dict
@@ -85,157 +87,223 @@ class ProcessTrace(NamedTuple):
         number = int(match[1]) if match else len(self.texts)
         return self.texts[number] if number < len(self.texts) else None
 
-    def annotation_name(self, name: str, start: int, end: int) -> str:
-        """The name of an annotation as the program gave it, by its times since the trace's base."""
-        return name if _UNHARMED.fullmatch(name) else self.names().get((start, end), name)
+    def plain_name(self, name: str) -> str | None:
+        """The text of a range by its name; None for names that Kineto does not pass on as they are."""
+        text = self.marker_text(name)
+        return name if text is None and _UNHARMED.fullmatch(name) else text
 
 
-def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False) -> Rows:
-    """Converts the traces of several processes to the rows of one report. Kineto's times are of the machine's clock."""
-    converter = _Converter(ops=ops)
+def base_ns(trace: Path) -> int:
+    """From when the times of a trace count; releases of torch write it before or behind the events."""
+    with trace.open("rb") as file:
+        beginning = file.read(_END_BYTES)
+        file.seek(-min(_END_BYTES, trace.stat().st_size), os.SEEK_END)
+        match = _BASE.search(beginning + file.read())
+    return int(match[1]) if match else 0
+
+
+def _pieces(trace: Trace, progress: _Progress) -> Iterator[Piece]:
+    position = 0
+    try:
+        for piece in trace.pieces():
+            yield piece
+            progress(piece.position - position)
+            position = piece.position
+    except ReportError:
+        raise _invalid() from None
+    if trace.cut_at is not None:
+        raise _invalid()
+
+
+def _invalid() -> CaptureError:
+    return CaptureError(
+        "torch.profiler wrote a trace that is not valid JSON; record with --engine nsys, or use another torch release"
+    )
+
+
+def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False, progress: _Progress = bool) -> Rows:
+    """Converts the traces of several processes to the rows of one report. Kineto's times are of the machine's clock.
+
+    ``progress`` is called with each number of bytes read.
+    """
+    ids, rows = dict[str, int](), Rows()
+    tables = defaultdict[str, list[Columns]](list)
     for process in processes:
-        converter.add(process)
-    return converter.converted()
+        converter = _Converter(process, ids, progress)
+        for name, columns in converter.tables(ops=ops).items():
+            tables[name].append(columns)
+        rows.numbered += converter.numbered
+        rows.moved.append(converter.moved)
+    starts = [columns["start"] for parts in tables.values() for columns in parts if columns["start"].size]
+    rows.started_utc_ns = min((int(start.min()) for start in starts), default=0)
+    for name, parts in tables.items():
+        setattr(rows, name, IntegerRows([_counted_from(rows.started_utc_ns, columns) for columns in parts]))
+    on_threads = (columns for parts in tables.values() for columns in parts if "globalTid" in columns)
+    rows.threads = _threads(np.concatenate([columns["globalTid"] for columns in on_threads]), ids)
+    rows.strings = list(ids)
+    return rows
+
+
+def _counted_from(zero_ns: int, columns: Columns) -> Columns:
+    end = np.where(columns["end"] < columns["start"], -1, columns["end"] - zero_ns)
+    return columns | {"start": columns["start"] - zero_ns, "end": end}
+
+
+def _threads(tids: Ints, ids: dict[str, int]) -> list[Row]:
+    main, other = (ids.setdefault(text, len(ids)) for text in ("main thread", "thread"))
+    return [
+        {"nameId": main if tid & 0xFFFFFF == tid >> 24 & 0xFFFFFF else other, "priority": 0, "globalTid": tid}
+        for tid in np.unique(tids).tolist()
+    ]
 
 
 class _Converter:
-    def __init__(self, *, ops: bool) -> None:
-        self._rows = Rows()
-        self._evaluations = _Evaluations()
-        self._ids: dict[str, int] = {}
-        self._ops = ops
-        self._base_ns: int | None = None
-        self._first_ns: int | None = None
-        #: The process whose events are converted, and what is added to its times.
-        self._process = ProcessTrace({}, (), 0)
-        self._offset_ns = 0
-        self._by_category: dict[str, Callable[[Row, Row], None]] = {
-            "cpu_op": self._operator,
-            "user_annotation": self._range,
-            "cuda_runtime": partial(self._api_call, _RUNTIME),
-            "cuda_driver": partial(self._api_call, _DRIVER),
-            "kernel": self._kernel,
-            "gpu_memcpy": self._memcpy,
-            "gpu_memset": self._memset,
+    """The events of one process as columns of Nsight's tables: -1 is None; what never ended ends before its start."""
+
+    def __init__(self, process: ProcessTrace, ids: dict[str, int], progress: _Progress) -> None:
+        gathering, trace = Gathering(LossCounters()), Trace(process.path)
+        for piece in _pieces(trace, progress):
+            gathering.add(piece)
+        self._process, self._ids, self._base_ns = process, ids, base_ns(process.path)
+        self._rows, self._names, self._texts = gathering.names, list(gathering.names), list(gathering.texts)
+        self._tids = np.array([global_tid(process.pid, tid) for _, tid in gathering.threads], dtype=np.int64)
+        self._events = {kind: gathering.table(kind) for kind in (CALL, KERNEL, MEMCPY, MEMSET)}
+        is_ours = np.array([process.marker_text(name) is not None for name in self._names], dtype=bool)
+        operators, annotations = gathering.table(OPERATOR), gathering.table(ANNOTATION)
+        # Some releases of torch write our ranges as operators.
+        marks = is_ours[operators["name"]]
+        self._operators = {name: column[~marks] for name, column in operators.items()}
+        columns = ("start", "end", "thread", "name", "open")
+        self._ranges = {name: np.append(annotations[name], operators[name][marks]) for name in columns}
+        ours = is_ours[self._ranges["name"]]
+        self.numbered = int(ours.sum())
+        self.moved = self._begin_with_their_nodes({name: column[ours] for name, column in self._ranges.items()})
+
+    def _begin_with_their_nodes(self, ours: Columns) -> Moved:
+        """Moves the start of evaluations of backward nodes to that of the node; returns how far.
+
+        An evaluation begins with the node's hooks. One that opens or closes ranges of ours there lies in the ranges of
+        two modules: it belongs to the second one's, and the hooks to none.
+        """
+        operators, thread = self._operators, self._operators["thread"]
+        times = (operators["start"], operators["end"], ours["start"], ours["end"])
+        start, end, opened, closed = one_axis([thread, thread, ours["thread"], ours["thread"]], times)
+        changes = np.append(np.sort(np.append(opened, closed)), _NEVER)
+        moved: Moved = {}
+        for name in [name for name in self._names if name.startswith(_EVALUATION)]:
+            both = (self._rows.get(one, -1) for one in (name, name.removeprefix(_EVALUATION)))
+            rows, nodes = (np.flatnonzero(operators["name"] == row) for row in both)
+            nodes = nodes[np.argsort(start[nodes], kind="stable")]
+            place = np.searchsorted(start[nodes], start[rows])
+            begin = np.append(start[nodes], _NEVER)[place]
+            late = (changes[np.searchsorted(changes, start[rows])] < begin) & (begin <= end[rows])
+            for row, node in zip(rows[late].tolist(), nodes[place[late]].tolist(), strict=True):
+                began, begins = int(operators["start"][row]), int(operators["start"][node])
+                moved[name, int(self._tids[thread[row]]), began] = begins - began
+                operators["start"][row] = begins
+        return moved
+
+    def tables(self, *, ops: bool) -> dict[str, Columns]:
+        """The columns by name of table; with ``ops``, operators are ranges, too, else those that mark a phase."""
+        operators, names = self._operators, self._operators["name"]
+        ranges = self._as_ranges(self._ranges, self._given_names())
+        marking = np.flatnonzero(self._by_name(names, _marks_phase) * (not ops))
+        phases = {name: column[marking] for name, column in operators.items()}
+        if ops:
+            copies = self._as_ranges(operators, self._operator_texts())
+            ranges = {name: np.append(column, copies[name]) for name, column in ranges.items()}
+        return {
+            "ranges": ranges,
+            "phases": self._as_ranges(phases, [self._names[row] for row in phases["name"].tolist()]),
+            "operators": self._on_thread(operators) | {"nameId": self._by_name(names, self._id)},
+            "api_calls": self._api_calls(self._events[CALL]),
+            "kernels": self._kernels(self._events[KERNEL]),
+            "memcpys": self._of_memory(MEMCPY, copyKind=direction_of, srcKind=_memory, dstKind=partial(_memory, end=2)),
+            "memsets": self._of_memory(MEMSET, memKind=_memory),
         }
 
-    def add(self, process: ProcessTrace) -> None:
-        """Converts the trace of one more process."""
-        base_ns = int(process.trace.get("baseTimeNanoseconds", 0))
-        self._base_ns = base_ns if self._base_ns is None else self._base_ns
-        self._process, self._offset_ns = process, base_ns - self._base_ns
-        for event in process.trace["traceEvents"]:
-            convert = self._by_category.get(event.get("cat")) if event.get("ph") == "X" else None
-            if convert is not None:
-                start = nanoseconds(event["ts"]) + self._offset_ns
-                self._first_ns = start if self._first_ns is None else min(self._first_ns, start)
-                convert(event, {"start": start, "end": start + nanoseconds(event.get("dur", 0))})
+    def _api_calls(self, calls: Columns) -> Columns:
+        return self._on_thread(calls) | {
+            "eventClass": self._by_name(calls["name"], _event_class),
+            "nameId": self._by_name(calls["name"], self._id),
+            "correlationId": calls["correlation"],
+            "returnValue": np.zeros_like(calls["start"]),
+        }
 
-    def converted(self) -> Rows:
-        rows = self._rows
-        self._evaluations.begin_with_their_nodes(rows.operators, self._ids)
-        zero_ns = rows.count_from(self._first_ns or 0)
-        rows.threads = self._threads()
-        rows.strings = list(self._ids)
-        rows.started_utc_ns = (self._base_ns or 0) + zero_ns
-        return rows
+    def _kernels(self, kernels: Columns) -> Columns:
+        return self._on_device(kernels) | {
+            "demangledName": self._by_name(kernels["name"], self._id),
+            "shortName": self._by_name(kernels["name"], lambda name: self._id(short_name(name))),
+            "graphId": np.where(kernels["graph"] > 0, kernels["graph"], -1),
+            **{theirs: kernels[ours] for theirs, ours in _OF_KERNELS.items()},
+        }
 
-    def _threads(self) -> list[Row]:
-        rows = self._rows
-        tids = {tid for table in (rows.ranges, rows.api_calls, rows.operators) for tid in table.values("globalTid")}
-        main, other = self._id("main thread"), self._id("thread")
-        return [
-            {"nameId": main if tid & 0xFFFFFF == tid >> 24 & 0xFFFFFF else other, "priority": 0, "globalTid": tid}
-            for tid in sorted(tids)
-        ]
+    def _of_memory(self, kind: str, **by_name: Callable[[str], int]) -> Columns:
+        rows = self._events[kind]
+        values = {column: self._by_name(rows["name"], value) for column, value in by_name.items()}
+        return self._on_device(rows) | {"bytes": rows["bytes"]} | values
+
+    def _on_device(self, rows: Columns) -> Columns:
+        """The columns that all device work has in common. Kineto writes 0 where there is no CUDA graph."""
+        devices, which = np.unique(rows["device"], return_inverse=True)
+        numbers = [self._process.devices.get(device, device) for device in devices.tolist()]
+        return self._spans(rows) | {
+            "deviceId": np.array(numbers, dtype=np.int64)[which],
+            **{theirs: rows[ours] for theirs, ours in _DEVICE.items()},
+            "globalPid": np.full_like(rows["start"], global_tid(self._process.pid, 0)),
+            "graphNodeId": np.where(rows["graph_node"] > 0, rows["graph_node"], -1),
+        }
+
+    def _as_ranges(self, rows: Columns, texts: Iterable[str]) -> Columns:
+        return self._on_thread(rows) | {
+            "eventType": np.full_like(rows["start"], _PUSH_POP),
+            "textId": np.array([self._id(text) for text in texts], dtype=np.int64),
+            "domainId": np.zeros_like(rows["start"]),
+        }
+
+    def _on_thread(self, rows: Columns) -> Columns:
+        return self._spans(rows) | {"globalTid": self._tids[rows["thread"]]}
+
+    def _spans(self, rows: Columns) -> Columns:
+        start, end = (rows[name] + self._base_ns for name in ("start", "end"))
+        return {"start": start, "end": np.where(rows.get("open", False), start - 1, end)}
+
+    def _given_names(self) -> list[str]:
+        """The texts of all ranges."""
+        ranges = self._ranges
+        plain = {row: self._process.plain_name(self._names[row]) for row in np.unique(ranges["name"]).tolist()}
+        given = self._process.names() if None in plain.values() else {}
+        spans = zip(*(ranges[name].tolist() for name in ("name", "start", "end")), strict=True)
+        texts = ((plain[row], self._names[row], given.get((start, end))) for row, start, end in spans)
+        return [next(text for text in (known, exact, name) if text is not None) for known, name, exact in texts]
+
+    def _operator_texts(self) -> Iterator[str]:
+        """Texts as ``emit_nvtx`` spells them, with a number by which operators are known from other ranges."""
+        for number, row in enumerate(self._operators["text"].tolist()):
+            name, behind, sizes = self._texts[row].partition(", sizes = ")
+            yield f"{name}, op_id = {number}{behind}{sizes}"
+
+    def _by_name(self, rows: Ints, value: Callable[[str], int]) -> Ints:
+        distinct, which = np.unique(rows, return_inverse=True)
+        return np.array([value(self._names[row]) for row in distinct.tolist()], dtype=np.int64)[which]
 
     def _id(self, text: str) -> int:
         return self._ids.setdefault(text, len(self._ids))
 
-    def _tid(self, event: Row) -> Row:
-        return {"globalTid": global_tid(self._process.pid, int(event["tid"]))}
 
-    def _range(self, event: Row, span: Row, text: str | None = None) -> None:
-        ours = text is None and (text := self._process.marker_text(event["name"])) is not None
-        if text is None:
-            start, end = (span[key] - self._offset_ns for key in ("start", "end"))
-            text = self._process.annotation_name(event["name"], start, end)
-        if event.get("args", {}).get("finished", True) is False:
-            span = span | {"end": None}
-        self._rows.ranges.append(self._range_row(event, span, text))
-        if ours:
-            self._rows.numbered += 1
-            self._evaluations.range_added(self._rows.ranges)
-
-    def _range_row(self, event: Row, span: Row, text: str) -> Row:
-        return span | {"eventType": _PUSH_POP, "textId": self._id(text), "domainId": 0} | self._tid(event)
-
-    def _operator(self, event: Row, span: Row) -> None:
-        rows, name, copies = self._rows, event["name"], None
-        if self._process.marker_text(name) is not None:
-            self._range(event, span)
-            return
-        rows.operators.append(span | {"nameId": self._id(name)} | self._tid(event))
-        if self._ops:
-            copies = rows.ranges
-            self._range(event, span, _operator_text(event))
-        elif _tells_phase(name):
-            copies = rows.phases
-            copies.append(self._range_row(event, span, name))
-        self._evaluations.operator_added(name, rows.operators, copies)
-
-    def _api_call(self, kind: int, event: Row, span: Row) -> None:
-        row = {"eventClass": kind, "nameId": self._id(event["name"]), "returnValue": 0}
-        row["correlationId"] = event["args"].get("correlation")
-        self._rows.api_calls.append(span | row | self._tid(event))
-
-    def _device(self, event: Row, span: Row) -> Row:
-        """The columns that all device work has in common. Kineto writes 0 where there is no CUDA graph."""
-        args = event["args"]
-        device = args.get("device")
-        return span | {
-            "deviceId": self._process.devices.get(device, device),
-            "contextId": args.get("context"),
-            "streamId": args.get("stream"),
-            "correlationId": args.get("correlation"),
-            "globalPid": global_tid(self._process.pid, 0),
-            "graphNodeId": args.get("graph node id") or None,
-        }
-
-    def _kernel(self, event: Row, span: Row) -> None:
-        args, name = event["args"], event["name"]
-        grid, block = (args.get(key) or (None, None, None) for key in ("grid", "block"))
-        row = self._device(event, span) | {
-            "demangledName": self._id(name),
-            "shortName": self._id(short_name(name)),
-            "registersPerThread": args.get("registers per thread"),
-            "graphId": args.get("graph id") or None,
-        }
-        row |= dict(zip(("gridX", "gridY", "gridZ"), grid, strict=True))
-        row |= dict(zip(("blockX", "blockY", "blockZ"), block, strict=True))
-        self._rows.kernels.append(row)
-
-    def _memcpy(self, event: Row, span: Row) -> None:
-        match = _MEMCPY.match(event["name"])
-        kind, source, destination = match.groups("") if match else ("", "", "")
-        row = {
-            "bytes": event["args"].get("bytes"),
-            "copyKind": _COPY_KINDS.get(kind, 0),
-            "srcKind": _MEMORY_KINDS.get(source),
-            "dstKind": _MEMORY_KINDS.get(destination),
-        }
-        self._rows.memcpys.append(self._device(event, span) | row)
-
-    def _memset(self, event: Row, span: Row) -> None:
-        match = _MEMSET.match(event["name"])
-        kind = _MEMORY_KINDS.get(match[1]) if match else None
-        row = {"bytes": event["args"].get("bytes"), "memKind": kind}
-        self._rows.memsets.append(self._device(event, span) | row)
-
-
-@lru_cache(maxsize=4_096)
-def _tells_phase(name: str) -> bool:
+def _marks_phase(name: str) -> bool:
     return phase_of(name) is not None
+
+
+def _event_class(name: str) -> int:
+    """Nsight's number of calls of CUDA's driver, which is 1, or of its runtime."""
+    return int(name.startswith("cu") and not name.startswith("cuda"))
+
+
+def _memory(name: str, end: int = 1) -> int:
+    """Nsight's number of the memory that a copy comes from or goes to, or that is set."""
+    match = _MEMORY.search(name)
+    return MEMORY_LABELS.index(match[end]) if match and match[end] in MEMORY_LABELS else -1
 
 
 def nanoseconds(microseconds: float) -> int:
@@ -248,158 +316,28 @@ def nanoseconds(microseconds: float) -> int:
     return whole * 1000 + round((microseconds - whole) * 1000)
 
 
-def _operator_text(event: Row) -> str:
-    args = event.get("args", {})
-    sequence = args.get("Sequence number")
-    text = event["name"] + (f", seq = {sequence}" if sequence is not None else "")
-    text += f", op_id = {args.get('External id', 0)}"
-    sizes = args.get("Input Dims")
-    return text if sizes is None else f"{text}, sizes = {sizes}"
-
-
-class _Evaluation(NamedTuple):
-    """The row of an evaluation among the operators, and the rows that have a copy of it, with its row there."""
-
-    node: str
-    operator: int
-    copy: tuple[IntegerRows, int] | None
-
-
-class _Evaluations:
-    """Evaluations of backward nodes, whose hooks open and close our ranges.
-
-    An evaluation begins with the node's hooks. One that opens or closes ranges there lies in the ranges of two modules:
-    it belongs to the second one's, and the hooks to none. So its rows begin where the node begins.
-    """
-
-    def __init__(self) -> None:
-        self._evaluations: list[_Evaluation] = []
-        self._changes: dict[int, array[int]] = {}
-
-    def operator_added(self, name: str, operators: IntegerRows, copies: IntegerRows | None) -> None:
-        """Notes the last row of the operators, if it is an evaluation, and the last row of those that copy it."""
-        if name.startswith(_EVALUATION):
-            copy = None if copies is None else (copies, len(copies) - 1)
-            self._evaluations.append(_Evaluation(name.removeprefix(_EVALUATION), len(operators) - 1, copy))
-
-    def range_added(self, ranges: IntegerRows) -> None:
-        tid, *times = (ranges.values(name)[-1] for name in ("globalTid", "start", "end"))
-        self._changes.setdefault(tid, array("q")).extend(times)
-
-    def begin_with_their_nodes(self, operators: IntegerRows, ids: Mapping[str, int]) -> None:
-        """Moves the start of evaluations that begin with hooks of ours to the start of their node."""
-        starts = _node_starts(operators, {ids[one.node] for one in self._evaluations if one.node in ids})
-        changes = {tid: sorted(times) for tid, times in self._changes.items()}
-        for evaluation in self._evaluations:
-            row = evaluation.operator
-            tid, start, end = (operators.values(name)[row] for name in ("globalTid", "start", "end"))
-            node = _next(starts.get((tid, ids.get(evaluation.node, -1)), ()), start)
-            if _next(changes.get(tid, ()), start) < node <= end:
-                operators.replace(row, "start", node)
-                if evaluation.copy is not None:
-                    rows, copy = evaluation.copy
-                    rows.replace(copy, "start", node)
-
-
-def _node_starts(operators: IntegerRows, names: set[int]) -> dict[tuple[int, int], list[int]]:
-    starts: dict[tuple[int, int], list[int]] = {}
-    columns = (operators.values(name) for name in ("globalTid", "nameId", "start"))
-    for tid, name, start in zip(*columns, strict=True) if names else ():
-        if name in names:
-            starts.setdefault((tid, name), []).append(start)
-    for times in starts.values():
-        times.sort()
-    return starts
-
-
-def _next(times: Sequence[int], start: int) -> int:
-    at = bisect_left(times, start)
-    return times[at] if at < len(times) else _NEVER
-
-
-def trace_in(path: Path, progress: Callable[[int], object] = bool) -> Row:
-    """The trace in a file: what stands before its events, and ``traceEvents``.
-
-    The events are read while they are iterated over, once, and ``progress`` is called with each number of bytes read.
-    If quotes in the names of annotations make the JSON invalid, these names are empty.
-    """
-    with path.open("rb") as file:
-        head = file.read(_PIECE_BYTES)
-    base = _BASE.search(head)
-    about: Row = {}
-    with suppress(ValueError):
-        about = json.loads(head.partition(_EVENTS)[0].rstrip().rstrip(b",") + b"}")
-    return about | {"baseTimeNanoseconds": int(base[1]) if base else 0, "traceEvents": _events(path, progress)}
-
-
-def _events(path: Path, progress: Callable[[int], object]) -> Iterator[Row]:
-    with path.open("rb") as file:
-        first = file.read(_PIECE_BYTES)
-        _, start, events = first.partition(_EVENTS)
-        if not start:
-            yield from _whole(first + file.read())
-            return
-        progress(len(first))
-        rest = yield from _all_but_last(file, events, progress)
-    last = rest.rpartition(_LAST)[0]
-    if (parsed := _parsed(last)) is None:
-        raise _invalid()
-    yield from parsed
-
-
-def _all_but_last(file: BinaryIO, rest: bytes, progress: Callable[[int], object]) -> Generator[Row, None, bytes]:
-    while piece := file.read(_PIECE_BYTES):
-        rest += piece
-        events, end, after = rest.rpartition(_END)
-        # What looks like an event's end may be part of a name: then the piece is read together with the next one.
-        if end and (parsed := _parsed(events + _END.rstrip(b",\n"))) is not None:
-            yield from parsed
-            rest = after
-        progress(len(piece))
-    return rest
-
-
-def _whole(content: bytes) -> list[Row]:
-    try:
-        events: list[Row] = json.loads(content)["traceEvents"]
-    except (ValueError, KeyError):
-        raise _invalid() from None
-    return events
-
-
-def _parsed(events: bytes) -> list[Row] | None:
-    with suppress(ValueError):
-        return _DECODER.decode(b"[%b]" % events)
-    for text in (events, _QUOTED.sub(rb"\1\2", events)):
-        with suppress(ValueError):  # the standard library also reads half pairs of UTF-16 and NaN
-            rows: list[Row] = json.loads(b"[%b]" % text)
-            return rows
-    return None
-
-
-def _invalid() -> CaptureError:
-    return CaptureError(
-        "torch.profiler wrote a trace that is not valid JSON; record with --engine nsys, or use another torch release"
-    )
-
-
-def keep_chrome_trace(processes: Sequence[ProcessTrace], rows: Rows, place: Path, warnings: list[str]) -> None:
+def keep_chrome_trace(
+    processes: Sequence[ProcessTrace], rows: Rows, place: Path, warnings: list[str], progress: _Progress = bool
+) -> None:
     """Writes the traces of the processes of one machine as one. A failure is a warning: the report is worth more."""
     try:
-        _write(processes, rows, place)
+        _write(processes, rows, place, progress)
     except OSError as error:
         warnings.append(f"{place}: the Chrome trace could not be written ({reason_of(error)})")
     except CaptureError as error:
         warnings.append(f"{place}: the Chrome trace could not be written: {error}")
 
 
-def _write(processes: Sequence[ProcessTrace], rows: Rows, place: Path) -> None:
-    first, *others = (process.trace for process in processes)
+def _write(processes: Sequence[ProcessTrace], rows: Rows, place: Path, progress: _Progress) -> None:
+    first, *others = processes
     left_out = ("traceEvents", *(_OF_ONE_PROCESS if others else ()))
-    about = {name: value for name, value in first.items() if name not in left_out}
+    trace = Trace(first.path)
+    with closing(trace.pieces()) as pieces:
+        next(pieces, None)
+    about = {name: value for name, value in trace.header.items() if name not in left_out}
     with whole_file(place) as partial, gzip.open(partial, "wb", _LEVEL) as file:
         file.write(_lines([about])[:-1] + b',"traceEvents":[')
-        events, separator = _events_of_all(processes, iter(rows.operators.values("start"))), b"\n"
+        events, separator = _events_of_all(processes, rows, progress), b"\n"
         while batch := list(islice(events, _BATCH)):
             file.write(separator + _lines(batch))
             separator = b",\n"
@@ -414,36 +352,29 @@ def _lines(values: Sequence[Row]) -> bytes:
         return ",\n".join(texts).encode("utf-8", "replace")
 
 
-def _events_of_all(processes: Iterable[ProcessTrace], starts: Iterator[int]) -> Iterator[Row]:
-    base_ns: int | None = None
-    for number, process in enumerate(processes):
-        own_base_ns = process.trace["baseTimeNanoseconds"]
-        base_ns = own_base_ns if base_ns is None else base_ns
-        for event in process.trace["traceEvents"]:
-            kept = _named(event, process)
-            if kept.get("cat") == "cpu_op" and kept.get("ph") == "X":
-                kept = _beginning(kept, next(starts) - own_base_ns + base_ns)
-            yield _apart(kept, process, number, own_base_ns - base_ns) if number else kept
+def _events_of_all(processes: Iterable[ProcessTrace], rows: Rows, progress: _Progress) -> Iterator[Row]:
+    first_ns: int | None = None
+    for number, (process, moved) in enumerate(zip(processes, rows.moved, strict=True)):
+        own_ns = base_ns(process.path)
+        first_ns = own_ns if first_ns is None else first_ns
+        for piece in _pieces(Trace(process.path), progress):
+            for event in piece.whole():
+                kept = _named(event, process, moved)
+                yield _apart(kept, process, number, own_ns - first_ns) if number else kept
 
 
-def _named(event: Row, process: ProcessTrace) -> Row:
-    if event.get("ph") != "X" or event.get("cat") not in (*_RANGES, "gpu_user_annotation"):
+def _named(event: Row, process: ProcessTrace, moved: Moved) -> Row:
+    """An event with the name that the program gave it, and the time when the node begins that it evaluates."""
+    category, name = event.get("cat"), str(event.get("name"))
+    if event.get("ph") != "X" or category not in (*_RANGES, "gpu_user_annotation"):
         return event
-    name = str(event["name"])
-    if (text := process.marker_text(name)) is not None:
-        category = event["cat"].replace("cpu_op", "user_annotation")
-        return event | {"cat": category, "name": text}
-    if event["cat"] == "user_annotation":
-        start = nanoseconds(event["ts"])
-        return event | {"name": process.annotation_name(name, start, start + nanoseconds(event.get("dur", 0)))}
-    return event
-
-
-def _beginning(event: Row, start_ns: int) -> Row:
-    late_ns = start_ns - nanoseconds(event["ts"])
-    if not late_ns:
-        return event
-    return event | {"ts": start_ns / 1_000, "dur": (nanoseconds(event["dur"]) - late_ns) / 1_000}
+    start, duration = nanoseconds(event["ts"]), nanoseconds(event.get("dur", 0))
+    if (text := process.plain_name(name)) is None and category == "user_annotation":
+        text = process.names().get((start, start + duration))
+    if text is not None and text != name:
+        return event | {"cat": category.replace("cpu_op", "user_annotation"), "name": text}
+    late_ns = moved.get((name, global_tid(process.pid, identity(event["tid"])), start)) if moved else None
+    return event | {"ts": (start + late_ns) / 1_000, "dur": (duration - late_ns) / 1_000} if late_ns else event
 
 
 def _apart(event: Row, process: ProcessTrace, number: int, later_ns: int) -> Row:

@@ -20,7 +20,7 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.emit import Lane, epoch
-from tracekit.capture.kineto import NUMBERED, ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
+from tracekit.capture.kineto import NUMBERED, ProcessTrace, base_ns, keep_chrome_trace, rows_of_processes
 from tracekit.capture.rows import Rows, Span
 from tracekit.capture.schedule import wait_for_gpu
 from tracekit.capture.writing import Writing
@@ -208,13 +208,11 @@ class Recorder:
             writing.exporting()
             self.write_trace(path)
             writing.begin([path])
-            trace = trace_in(path, writing.converted)
-            names = cache(partial(self.annotation_names, trace["baseTimeNanoseconds"]))
-            process = ProcessTrace(trace, self.emitter.texts, os.getpid(), names)
-            rows = rows_of_processes([process], ops=self._ops)
+            names = cache(lambda: self.annotation_names(base_ns(path)))
+            process = [ProcessTrace(path, self.emitter.texts, os.getpid(), names)]
+            rows = rows_of_processes(process, ops=self._ops, progress=writing.converted)
             if chrome_trace is not None:
-                again = process._replace(trace=trace_in(path, writing.rewritten))
-                keep_chrome_trace([again], rows, chrome_trace, self.warnings)
+                keep_chrome_trace(process, rows, chrome_trace, self.warnings, writing.rewritten)
         self.figures |= {
             "markers": rows.numbered,
             "markers_lost": max(0, self.opened - rows.numbered),
@@ -222,12 +220,12 @@ class Recorder:
         }
         return rows
 
-    def annotation_names(self, base_ns: int) -> dict[Span, str]:
+    def annotation_names(self, base: int) -> dict[Span, str]:
         """Names of annotations by their times: in its trace, Kineto garbles names that are not plain ASCII."""
         profiler = self._profile.profiler if self._profile is not None else None
         results = profiler.kineto_results if profiler is not None else None
         return {
-            (event.start_ns() - base_ns, event.end_ns() - base_ns): event.name()
+            (event.start_ns() - base, event.end_ns() - base): event.name()
             for event in (results.events() if results is not None else ())
             if event.is_user_annotation()
         }

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,52 +11,35 @@ from typing import Any, TypedDict
 import torch
 from typing_extensions import override
 
+from tracekit.arrays.types import Ints
 from tracekit.capture.schedule import attempt
+from tracekit.recording.values import COPY_KINDS
 from tracekit.version import __version__
 
 Row = dict[str, Any]
 #: Start and end of an event, in nanoseconds.
 Span = tuple[int, int]
 
-#: Nsight's numbers and labels for CUpti_ActivityMemcpyKind and, less one, for CUpti_ActivityMemoryKind.
-_COPIES = (
-    *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array"),
-    *("Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer"),
-)
-COPY_LABELS = dict(enumerate(_COPIES))
-MEMORY_LABELS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
+#: How far the starts of evaluations of one process were moved, by name, thread and start.
+Moved = dict[tuple[str, int, int], int]
+
+#: Nsight's numbers and labels for CUpti_ActivityMemoryKind, less one.
+MEMORY_LABELS = ("Pageable", "Pinned", "Device", "Array", "Managed")
 #: Version of the nsys export schema that the recorder's files follow (that of Nsight Systems 2023.4.4).
 _SCHEMA = "3.7.2"
-_NONE = -(1 << 63)
-_TIMES = ("start", "end")
+#: Rows that become Python's integers at a time.
+_BATCH = 50_000
 
 
 class IntegerRows(Collection[Row]):
-    """Rows of integers, some of them None, kept by column: millions of them take 8 bytes a value, not a dict a row."""
+    """Rows of integers of at least 0, by columns, in several parts; others are None."""
 
-    def __init__(self) -> None:
-        self.zero_ns = 0
-        self._columns: dict[str, array[int]] = {}
-
-    def append(self, row: Row) -> None:
-        """Adds a row; all have the same columns."""
-        if not self._columns:
-            self._columns = {name: array("q") for name in row}
-        for name, column in self._columns.items():
-            value = row[name]
-            column.append(_NONE if value is None else value)
-
-    def replace(self, index: int, name: str, value: int) -> None:
-        """Puts another value into a row."""
-        self._columns[name][index] = value
-
-    def values(self, name: str) -> Sequence[int]:
-        """A column's values as they were added; None is the least integer."""
-        return self._columns.get(name, ())
+    def __init__(self, parts: Sequence[Mapping[str, Ints]] = ()) -> None:
+        self._parts = parts
 
     @override
     def __len__(self) -> int:
-        return len(next(iter(self._columns.values()), ()))
+        return sum(next(iter(part.values())).size for part in self._parts)
 
     @override
     def __contains__(self, row: object) -> bool:
@@ -65,12 +47,15 @@ class IntegerRows(Collection[Row]):
 
     @override
     def __iter__(self) -> Iterator[Row]:
-        rows = zip(*map(self._shown, self._columns), strict=True)
-        return (dict(zip(self._columns, row, strict=True)) for row in rows)
+        for part in self._parts:
+            for first in range(0, next(iter(part.values())).size, _BATCH):
+                columns = [_with_none(column[first : first + _BATCH]) for column in part.values()]
+                yield from (dict(zip(part, row, strict=True)) for row in zip(*columns, strict=True))
 
-    def _shown(self, name: str) -> Iterator[int | None]:
-        zero_ns = self.zero_ns if name in _TIMES else 0
-        return (None if value == _NONE else value - zero_ns for value in self._columns[name])
+
+def _with_none(column: Ints) -> list[int | None]:
+    values: list[int | None] = column.tolist()
+    return [value if value is not None and value >= 0 else None for value in values] if column.min() < 0 else values
 
 
 @dataclass
@@ -88,18 +73,12 @@ class Rows:
     strings: list[str] = field(default_factory=list)
     started_utc_ns: int = 0
     numbered: int = 0
+    moved: list[Moved] = field(default_factory=list)
 
     @property
     def on_device(self) -> bool:
         """Whether anything ran on a GPU."""
         return bool(self.kernels or self.memcpys or self.memsets)
-
-    def count_from(self, zero_ns: int) -> int:
-        """From now on, times count from this one. Returns it."""
-        work = (self.api_calls, self.kernels, self.memcpys, self.memsets, self.operators)
-        for rows in (self.ranges, self.phases, *work):
-            rows.zero_ns = zero_ns
-        return zero_ns
 
     def tables(self) -> dict[str, Collection[Row]]:
         """The rows by name of table.
@@ -148,7 +127,7 @@ def machine_tables(rows: Rows, processes: Sequence[Description]) -> dict[str, li
     if rows.on_device:
         if devices := {gpu["id"]: gpu for process in processes for gpu in process["gpus"]}:
             tables["TARGET_INFO_GPU"] = list(devices.values())
-        tables["ENUM_CUDA_MEMCPY_OPER"] = _labels(COPY_LABELS)
+        tables["ENUM_CUDA_MEMCPY_OPER"] = _labels(COPY_KINDS)
         tables["ENUM_CUDA_MEM_KIND"] = _labels(MEMORY_LABELS)
     return tables
 
@@ -238,5 +217,5 @@ def named(values: Mapping[str, object]) -> list[Row]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _labels(labels: dict[int, str]) -> list[Row]:
-    return [{"id": number, "name": label, "label": label} for number, label in labels.items()]
+def _labels(labels: Sequence[str]) -> list[Row]:
+    return [{"id": number, "name": label, "label": label} for number, label in enumerate(labels)]

@@ -11,7 +11,8 @@ from shlex import quote
 
 from tracekit.errors import ReportError
 from tracekit.files import similar
-from tracekit.readers import kineto, nsight_folder, nsight_native, nsight_sqlite, nvprof, packed
+from tracekit.kineto import packed
+from tracekit.readers import kineto, nsight_folder, nsight_native, nsight_sqlite, nvprof
 from tracekit.readers.base import Reader
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.types import Flags, Floats, Ints
+from tracekit.arrays.types import Flags, Ints
 from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, NEVER_ENDED
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import Launches
@@ -160,15 +160,6 @@ def ends_of_ranges(end: Ints, never_ended: Flags, thread: Ints, launches: Launch
     np.maximum.at(last, launched_on[known], launches.end_ns[known])
     counters.add("ranges", NEVER_ENDED, int(never_ended.sum()))
     return np.where(never_ended, last[thread], end)
-
-
-def nanoseconds(microseconds: Floats) -> Ints:
-    """Microseconds with decimals as nanoseconds.
-
-    Their product with 1000 would not be exact, so whole part and decimals are converted separately.
-    """
-    whole = np.floor(microseconds)
-    return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
 
 #: Larger than any true time, even since 1970: 73 years.

@@ -14,31 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
-from tracekit.recording.collectives import Collective
 from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Rank, Source
+from tracekit.recording.values import Collective
 
 PUSH_POP, START_END = 0, 1
 RANGE_KINDS = ("push_pop", "start_end")
 KERNEL, MEMCPY, MEMSET, GRAPH, CPU_OP = range(5)
 WORK_KINDS = ("kernel", "memcpy", "memset", "graph", "cpu_op")
 
-#: CUPTI's directions of a copy, by code (CUpti_ActivityMemcpyKind), as NVIDIA labels them.
-COPY_KINDS = (
-    "Unknown",
-    "Host-to-Device",
-    "Device-to-Host",
-    "Host-to-Array",
-    "Array-to-Host",
-    "Array-to-Array",
-    "Array-to-Device",
-    "Device-to-Array",
-    "Device-to-Device",
-    "Host-to-Host",
-    "Peer-to-Peer",
-    "Unified Host-to-Device",
-    "Unified Device-to-Host",
-    "Unified Device-to-Device",
-)
 #: API calls that replay a CUDA graph.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 GRAPH_CREATED, GRAPH_CLONED, GRAPH_INSTANTIATED = range(3)

@@ -16,8 +16,8 @@ from tracekit.causes import NAME_OF_CAUSE, NAMES
 from tracekit.markers.base import Shapes
 from tracekit.markers.phases import COMPILE, PHASES, RECOMPUTE
 from tracekit.recording.axis import range_around
-from tracekit.recording.stacks import innermost_line
-from tracekit.recording.tables import COPY_KINDS, CPU_OP, GPU_METRICS, WORK_KINDS
+from tracekit.recording.tables import CPU_OP, GPU_METRICS, WORK_KINDS
+from tracekit.recording.values import COPY_KINDS, innermost_line
 from tracekit.schema import tables
 from tracekit.tables.base import category, module_paths, or_null, pieces
 from tracekit.trace.collectives import collectives_of

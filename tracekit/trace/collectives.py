@@ -13,8 +13,8 @@ import numpy as np
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Flags, Rows
 from tracekit.markers.collectives import UNKNOWN, communication, is_process_group, operation_of
-from tracekit.recording.collectives import SIZE_FIELDS, Collective, plausible
 from tracekit.recording.tables import CPU_OP, KERNEL, Ranges, Recording
+from tracekit.recording.values import SIZE_FIELDS, Collective, plausible
 
 _COMMUNICATOR, _RANKS = "NCCL communicator ID", "No. of ranks"
 _PEER = "Peer rank"

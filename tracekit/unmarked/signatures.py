@@ -13,7 +13,8 @@ import numpy as np
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.flops.kernels import kind_of
 from tracekit.markers.collectives import communication
-from tracekit.recording.tables import COPY_KINDS, CPU_OP, GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS
+from tracekit.recording.tables import CPU_OP, GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS
+from tracekit.recording.values import COPY_KINDS
 
 #: What differs in the name of one kernel from build to build, or with sizes: addresses, numbers of lambdas and clones,
 #: numbers among template arguments, and those that Inductor gives its kernels.

@@ -21,7 +21,7 @@ from tracekit.causes import (
 from tracekit.progress import no_progress
 from tracekit.readers import kineto
 from tracekit.recording.provenance import Gpu, Rank
-from tracekit.recording.tables import COPY_KINDS
+from tracekit.recording.values import COPY_KINDS
 
 
 def test_texts_are_in_the_order_of_the_trace_in_every_process(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import tracekit
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tracekit.causes import ABSURD_TIME, CUT_OFF, OTHER_EVENT, REPORT, UNKNOWN_EVENT
 from tracekit.errors import ReportError
+from tracekit.kineto import packed, stream
 from tracekit.progress import no_progress
-from tracekit.readers import kineto, packed, reader_for
-from tracekit.readers.kineto import stream
+from tracekit.readers import kineto, reader_for
 from tracekit.recording.tables import Recording
 
 EVENTS = [*(event("cpu_op", f"op {{}}, {{ {i}", i * 10, 5) for i in range(50)), launch(600, 1), kernel(700, 1)]
@@ -98,10 +98,12 @@ def test_beside_odd_entries_times_stay_those_of_their_events(
 @pytest.mark.parametrize("name", [r"\ud83d", r"a\udE00b", r"\ud83d\u0041", r"\\ud83d", r"\ud83d\ude00"])
 def test_half_a_character_of_a_name_is_replaced(tmp_path: Path, name: str) -> None:
     path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": EVENTS}).replace(EVENTS[3]["name"], name))
+    whole = {"trace_id": EVENTS[3]["name"], "traceEvents": EVENTS}
+    path.write_text(json.dumps(whole).replace(EVENTS[3]["name"], name))
     expected = json.loads(f'"{name}"').encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    assert texts(read(path))[3] == expected
-    assert len(read(path).work) == 1
+    recording = read(path)
+    assert (texts(recording)[3], recording.source.trace_id) == (expected, expected)
+    assert len(recording.work) == 1
 
 
 def test_members_of_gzip_may_be_empty(tmp_path: Path) -> None:

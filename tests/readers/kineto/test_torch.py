@@ -131,9 +131,7 @@ def test_backward_work_of_eager_models_belongs_to_the_module_of_its_forward(stac
 
 
 def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path: Path) -> None:
-    from tracekit.capture.kineto import ProcessTrace, rows_of_processes
-    from tracekit.capture.rows import describe_process, machine_tables
-    from tracekit.nsight import file as nsight_file
+    from tests.capture.recordings import report_of
 
     net = model()
     marked(net)
@@ -141,9 +139,7 @@ def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path:
     profiled(net, with_stack=False).export_chrome_trace(str(trace))
     content = json.loads(trace.read_text())
     pid = next(row["pid"] for row in content["traceEvents"] if row.get("cat") == "cpu_op")
-    made = rows_of_processes([ProcessTrace(content, (), pid)], ops=True)
-    machine = machine_tables(made, [describe_process([], on_device=made.on_device)])
-    nsight_file.write(tmp_path / "engine.sqlite", made.tables() | machine)
+    report_of(trace, pid, tmp_path / "engine.sqlite", ops=True)
     ours, theirs = (
         tracekit.parse(tmp_path / name, tmp_path / f"{name}.out") for name in ("trace.json", "engine.sqlite")
     )

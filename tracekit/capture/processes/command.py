@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from tracekit.capture.arrivals import Arrivals, add_arrivals
-from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes, trace_in
+from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes
 from tracekit.capture.process_files import Piece, lives, pieces, refusals, unfinished
 from tracekit.capture.processes.recording import OPENED, Request
 from tracekit.capture.program import Settings
@@ -60,9 +60,10 @@ def record(
         with writing(progress, chrome_trace=chrome_trace is not None) as steps:
             steps.begin([folder / piece.trace for piece in recorded])
             gpus = _Gpus()
-            rows, figures = _rows(_traces(folder, recorded, gpus, steps.converted), recorded, ops=settings.ops)
+            traces = _traces(folder, recorded, gpus)
+            rows, figures = _rows(traces, recorded, ops=settings.ops, progress=steps.converted)
             if chrome_trace is not None:
-                keep_chrome_trace(_traces(folder, recorded, _Gpus(), steps.rewritten), rows, chrome_trace, warnings)
+                keep_chrome_trace(traces, rows, chrome_trace, warnings, steps.rewritten)
             steps.report(report, rows, [gpus.numbered(piece.about) for piece in recorded], figures)
     figures["processes"] = len({piece.pid for piece in recorded})
     return Outcome(ended.exit_code, None, figures, tuple(warnings))
@@ -120,9 +121,11 @@ def _losses(folder: Path) -> Iterator[str]:
     yield from refusals(folder)
 
 
-def _rows(traces: Sequence[ProcessTrace], recorded: Sequence[Piece], *, ops: bool) -> tuple[Rows, dict[str, int]]:
+def _rows(
+    traces: Sequence[ProcessTrace], recorded: Sequence[Piece], *, ops: bool, progress: Callable[[int], object]
+) -> tuple[Rows, dict[str, int]]:
     before = time.perf_counter_ns()
-    rows = rows_of_processes(traces, ops=ops)
+    rows = rows_of_processes(traces, ops=ops, progress=progress)
     sums: Counter[str] = Counter()
     for piece in recorded:
         sums.update(piece.figures)
@@ -132,17 +135,9 @@ def _rows(traces: Sequence[ProcessTrace], recorded: Sequence[Piece], *, ops: boo
     return rows, figures
 
 
-def _traces(
-    folder: Path, recorded: Iterable[Piece], gpus: "_Gpus", progress: Callable[[int], object]
-) -> list[ProcessTrace]:
+def _traces(folder: Path, recorded: Iterable[Piece], gpus: "_Gpus") -> list[ProcessTrace]:
     return [
-        ProcessTrace(
-            trace_in(folder / one.trace, progress),
-            one.texts,
-            one.pid,
-            partial(dict, one.names),
-            gpus.numbers(one.about),
-        )
+        ProcessTrace(folder / one.trace, one.texts, one.pid, cache(partial(dict, one.names)), gpus.numbers(one.about))
         for one in recorded
     ]
 

@@ -24,7 +24,7 @@ from tracekit.capture.attach import watched_calls
 from tracekit.capture.emit import nothing, quiet_emitter, routed_to
 from tracekit.capture.ending import Ending
 from tracekit.capture.garbage import collection_markers
-from tracekit.capture.kineto import trace_in
+from tracekit.capture.kineto import base_ns
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.process_files import Piece, ProcessFiles, write_problem
 from tracekit.capture.program import Marking, Settings, marked_program
@@ -244,7 +244,7 @@ def _garbled_names(trace: Path, recorder: Recorder) -> list[tuple[Span, str]]:
         every, unharmed = (sum(1 for _ in pattern.finditer(content)) for pattern in (_ANNOTATION, _UNHARMED))
     if every == unharmed:
         return []
-    return list(recorder.annotation_names(trace_in(trace)["baseTimeNanoseconds"]).items())
+    return list(recorder.annotation_names(base_ns(trace)).items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
+from tracekit.kineto.packed import BLANK, beginning
 from tracekit.progress import Progress
-from tracekit.readers.packed import beginning
 from tracekit.recording.tables import Recording
 
 NAME = "kineto"
-#: Bytes that may stand before JSON: a mark of UTF-8, and blanks.
-BLANK = b"\xef\xbb\xbf \t\r\n"
 _OPENING = (b"{", b"[")
 
 

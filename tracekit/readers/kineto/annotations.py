@@ -5,7 +5,6 @@ list was marked, its text is written. As ranges, they are calls inside the API c
 module, in the order in which their work ran.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -13,35 +12,8 @@ import numpy as np
 from tracekit.arrays.groups import grouped, minima
 from tracekit.arrays.types import Ints, Rows
 from tracekit.markers.base import ModuleMarker
-from tracekit.markers.literal import is_path
 from tracekit.markers.torch_texts import ANNOTATED_MODULES, annotated_text
-from tracekit.readers.kineto.stream import Args
 from tracekit.recording.tables import Launches, Work
-
-_NAMES = re.compile(r"[^\s,;'\"()\[\]]+")
-
-
-def named_modules(args: Args) -> tuple[bytes, ...] | None:
-    """The arguments that name modules, as they are written; None of all other work."""
-    if not args.module_fqn and not args.module_type:
-        return None
-    return bytes(args.module_fqn or b""), bytes(args.module_type or b""), bytes(args.name or b"")
-
-
-def texts_of(fqn: object, types: object, name: object) -> tuple[str, ...]:
-    """The texts of the innermost of the modules that some arguments name; several if they are siblings."""
-    classes = _names(types)
-    paths = [path for path in _names(fqn) or (_names(name) if classes else []) if is_path(path)]
-    inner = [path for path in dict.fromkeys(paths) if not any(other.startswith(f"{path}.") for other in paths)]
-    if len(classes) != len(paths):
-        paths = inner
-    class_of = dict(zip(paths, classes, strict=True)) if len(classes) == len(paths) else {}
-    return tuple(annotated_text(path, class_of.get(path, "").rpartition(".")[2]) for path in inner)
-
-
-def _names(value: object) -> list[str]:
-    values = value if isinstance(value, list) else [value]
-    return [name for text in values if isinstance(text, str) for name in _NAMES.findall(text)]
 
 
 def with_annotated_names(text: Rows, texts: dict[str, int], annotations: Iterable[tuple[int, ...]]) -> Rows:

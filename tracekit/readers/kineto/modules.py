@@ -20,8 +20,8 @@ import numpy as np
 from tracekit.arrays.groups import mixed
 from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
 from tracekit.arrays.types import Flags, Ints
+from tracekit.kineto.columns import CALLED_FORWARD, Columns
 from tracekit.markers.torch_texts import AGAIN, EVALUATION, PREFIX, Frame, frames, shapes_in
-from tracekit.readers.kineto.columns import CALLED_FORWARD, Columns
 
 #: Functions of that name that are no module's: those of compilers and autograd.
 _OF_TORCH = re.compile(r"(?:^|.*[/\\])torch[/\\](?:_|fx[/\\]|autograd[/\\])")

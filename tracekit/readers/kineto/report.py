@@ -14,14 +14,7 @@ import numpy as np
 from tracekit.arrays.codes import positions
 from tracekit.causes import ABSURD_TIME, CUT_OFF, OTHER_EVENT, PROCESS_UNKNOWN, REPORT
 from tracekit.errors import ReportError
-from tracekit.markers import DIALECTS
-from tracekit.markers.base import ModuleMarker
-from tracekit.markers.collectives import OTHERS_SIZES, collectives_among, is_process_group
-from tracekit.progress import Progress
-from tracekit.readers.base import source_of_file
-from tracekit.readers.kineto import NAME
-from tracekit.readers.kineto.annotations import annotated_calls, with_annotated_names
-from tracekit.readers.kineto.columns import (
+from tracekit.kineto.columns import (
     ALLOCATION,
     ANNOTATION,
     AUXILIARY,
@@ -38,9 +31,15 @@ from tracekit.readers.kineto.columns import (
     Columns,
     Gathering,
 )
-from tracekit.readers.kineto.lines import with_stacks
+from tracekit.kineto.stream import EXPECTED, Metadata, Trace
+from tracekit.markers import DIALECTS
+from tracekit.markers.base import ModuleMarker
+from tracekit.markers.collectives import OTHERS_SIZES, collectives_among, is_process_group
+from tracekit.progress import Progress
+from tracekit.readers.base import source_of_file
+from tracekit.readers.kineto import NAME
+from tracekit.readers.kineto.annotations import annotated_calls, with_annotated_names
 from tracekit.readers.kineto.modules import distinct_names, names_with_phase, names_with_weights, scripted_calls
-from tracekit.readers.kineto.stream import EXPECTED, Metadata, Trace
 from tracekit.readers.kineto.tables import (
     allocations_table,
     forward_threads,
@@ -49,6 +48,7 @@ from tracekit.readers.kineto.tables import (
     ranges_table,
     stream_calls_table,
     threads_of,
+    with_stacks,
     work_table,
 )
 from tracekit.recording.operators import Operators, no_operators, operators_as_work

@@ -1,30 +1,22 @@
 """Columns of events as tables of a recording: ranges and launches of the host, device work, autograd's threads."""
 
-import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.groups import agreed, grouped
-from tracekit.arrays.intervals import nesting_order, one_axis
+from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import NEVER_ENDED, NO_CORRELATION_ID, OTHER_EVENT, TOO_LARGE
+from tracekit.kineto.arguments import direction_of
+from tracekit.kineto.columns import KERNEL, MEMCPY, MEMSET, Columns
 from tracekit.nsight.tables import short_name
-from tracekit.readers.kineto.columns import KERNEL, MEMCPY, MEMSET, Columns
 from tracekit.recording import tables
 from tracekit.recording.provenance import LossCounters
-from tracekit.recording.tables import (
-    COPY_KINDS,
-    NOT_RECORDED,
-    PUSH_POP,
-    Allocations,
-    Launches,
-    Ranges,
-    StreamCalls,
-    Threads,
-    Work,
-)
+from tracekit.recording.tables import NOT_RECORDED, PUSH_POP, Allocations, Launches, Ranges, StreamCalls, Threads, Work
+from tracekit.recording.values import COPY_KINDS, deepest, stack_text
 
 
 def threads_of(ids: Sequence[tuple[int, int]]) -> tuple[Threads, Ints]:
@@ -96,14 +88,6 @@ _KINDS = {KERNEL: tables.KERNEL, MEMCPY: tables.MEMCPY, MEMSET: tables.MEMSET}
 _SAME = {"device": "device", "context": "context", "stream": "stream", "correlation_id": "correlation"}
 _OF_KERNELS = {f"{size}_{axis}": f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz"}
 _OF_KERNELS |= {"registers": "registers", "collective": "collective"}
-#: Directions as Kineto writes them: ``Memcpy HtoD (Pageable -> Device)``.
-_DIRECTIONS = {
-    f"{source[0]}to{target[0]}": row
-    for row, label in enumerate(COPY_KINDS)
-    for source, _, target in [label.partition("-to-")]
-    if target and " " not in label
-}
-_COPY = re.compile(r"(?:Memcpy|Copy) ?(\w+?to\w+)\b", re.IGNORECASE)
 _PAGEABLE = "Pageable"
 _INT32 = 2**31
 
@@ -131,7 +115,7 @@ def _named(kind: str, name: Ints, names: dict[str, int]) -> dict[str, Ints | Fla
 
     used = np.unique(name).tolist()
     full = list(names)
-    directions = {row: _direction(full[row]) for row in used} if kind == MEMCPY else {}
+    directions = {row: direction_of(full[row]) for row in used} if kind == MEMCPY else {}
     short = np.full(len(full) + 1, -1, dtype=np.int64)
     for row in used:
         text = _short(kind, full[row], directions.get(row, 0))
@@ -149,11 +133,6 @@ def _short(kind: str, name: str, direction: int) -> str:
     if kind == KERNEL:
         return short_name(name)
     return "[CUDA memset]" if kind == MEMSET else f"[CUDA memcpy {COPY_KINDS[direction]}]"
-
-
-def _direction(name: str) -> int:
-    match = _COPY.match(name)
-    return _DIRECTIONS.get(match[1], 0) if match else 0
 
 
 def processes_of(correlation: Ints, launches: Launches, thread_process: Ints, processes: int) -> Ints:
@@ -201,3 +180,43 @@ def _flows(flows: Columns) -> tuple[Rows, Rows, Ints]:
     at = positions(flows["id"][~begins], ids[times == 1])
     found = at >= 0
     return start_thread[at[found]], thread[~begins][found], flows["start"][~begins][found]
+
+
+def with_stacks(launches: Launches, functions: dict[str, Ints], lines: Sequence[str]) -> tuple[Launches, list[str]]:
+    """The launches with the functions around them on their threads, and the distinct stacks of these."""
+    if not functions["start"].size:
+        return launches, []
+    threads = [functions["thread"]] * 2 + [launches.thread] * 2
+    start, end, begun, ended = one_axis(
+        threads, [functions["start"], functions["end"], launches.start_ns, launches.end_ns]
+    )
+    around = np.flatnonzero(np.searchsorted(begun, start) < np.searchsorted(begun, end, side="right"))
+    order = around[nesting_order(start[around], end[around])]
+    start, end, line = start[order], end[order], functions["name"][order]
+    parent, _ = parents(start, end)
+    inner = innermost(start, end, parent, begun, ended)
+    kind = _same_stacks(line, parent)
+    kinds, first = np.unique(kind[np.unique(inner[inner >= 0])], return_index=True)
+    texts: dict[str, int] = {}
+    of_kind = np.full(kind.size + 1, -1, dtype=np.int64)
+    for number, row in zip(kinds.tolist(), np.unique(inner[inner >= 0])[first].tolist(), strict=True):
+        text = stack_text(_upwards(row, line, parent, lines, deepest(kinds.size)))
+        of_kind[number] = texts.setdefault(text, len(texts))
+    return replace(launches, stack=of_kind[lookup(kind, inner)]), list(texts)
+
+
+def _same_stacks(line: Ints, parent: Rows) -> Ints:
+    """A number for each function, which those share that have equal lines above them: twice as many each round."""
+    kind, above = grouped((line,)).group, parent
+    while bool((above >= 0).any()):
+        kind = grouped((kind, lookup(kind, above))).group
+        above = lookup(above, above)
+    return kind
+
+
+def _upwards(row: int, line: Ints, parent: Rows, lines: Sequence[str], most: int) -> list[str]:
+    stack: list[str] = []
+    while row >= 0 and len(stack) < most:
+        stack.append(lines[line[row]])
+        row = int(parent[row])
+    return stack

@@ -21,8 +21,8 @@ from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.payloads import payload_of
 from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.rows import strings_of
-from tracekit.recording.stacks import deepest, source_line, stack_text
 from tracekit.recording.tables import Launches
+from tracekit.recording.values import deepest, source_line, stack_text
 
 #: State of the thread, what took it, the number of frames (its upper bytes are not written).
 _HEAD, _HEAD_BYTES, _BY_CALL = struct.Struct("<IIH"), 16, 2

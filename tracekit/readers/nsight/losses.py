@@ -17,9 +17,9 @@ from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.gpu_metrics import has_unknown_metrics
 from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.source import TableSource, typed
-from tracekit.recording.collectives import SIZE_FIELDS
 from tracekit.recording.provenance import MissingData
 from tracekit.recording.tables import GRAPH, Recording, graph_launch_names
+from tracekit.recording.values import SIZE_FIELDS
 
 _LOST = re.compile(
     r"\bnot all\b|\b(lost|dropped|discarded|missing|incomplete|truncated|overwritten|exceeded|overflow\w*)\b"

@@ -21,7 +21,6 @@ from tracekit.readers.rows import KERNEL_COLUMNS, WORK_COLUMNS, Names, start_and
 from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import (
-    COPY_KINDS,
     GRAPH,
     GRAPH_CLONED,
     GRAPH_CREATED,
@@ -36,6 +35,7 @@ from tracekit.recording.tables import (
     Work,
     names_starting,
 )
+from tracekit.recording.values import COPY_KINDS
 
 #: Nsight's column → ours.
 _KERNEL_ONLY = KERNEL_COLUMNS | {"graphId": "graph_id", "graphNodeId": "graph_node_id"}

@@ -20,7 +20,8 @@ from tracekit.readers.nvprof.tables import call_keys, thread_rows
 from tracekit.readers.rows import KERNEL_COLUMNS, WORK_COLUMNS, Names, start_and_end
 from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import LossCounters
-from tracekit.recording.tables import COPY_KINDS, KERNEL, MEMCPY, MEMSET, Launches, Work, names_starting
+from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET, Launches, Work, names_starting
+from tracekit.recording.values import COPY_KINDS
 
 CALL_TABLES: dict[str, StoredTable] = {"runtime": nvprof.RUNTIME, "driver": nvprof.DRIVER}
 _COLUMNS = ("cbid", "start", "end", "processId", "threadId", "correlationId", "returnValue")

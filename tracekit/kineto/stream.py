@@ -7,18 +7,17 @@ NaN); it is repaired.
 import json
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from tracekit.errors import ReportError
-from tracekit.readers.kineto import BLANK
-from tracekit.readers.packed import MOST_BYTES, RECORD_AGAIN, Chunks, chunks_of
+from tracekit.kineto.packed import BLANK, MOST_BYTES, RECORD_AGAIN, Chunks, chunks_of
 
 #: Numbers are numbers in most traces; some hold texts in their place.
 Number = int | float | str | None
@@ -51,7 +50,7 @@ class Args(Struct, gc=False):
     device_id: Number = field(name="Device Id", default=-1)
     address: Number = field(name="Addr", default=-1)
     total: Number = field(name="Total Allocated", default=-1)
-    finished: Raw | UnsetType = UNSET
+    finished: object = True
     name: Raw | UnsetType = UNSET
     module_fqn: Raw | UnsetType = UNSET
     module_type: Raw | UnsetType = UNSET
@@ -121,7 +120,7 @@ class Metadata(Struct):
 
 
 #: The name of an annotation, in which quotes and backslashes may stand as they are. It ends before the next event.
-_NAME = re.compile(rb'("cat": ?"\w*user_annotation",\s*"name": ?")((?:(?!"cat": ?").)*?)(",\s*"pid": ?)')
+_NAME = re.compile(rb'("cat": ?"\w*user_annotation",\s*"name": ?")((?:(?!"cat": ?").)*)(",\s*"pid": ?)')
 _NO_NUMBER = re.compile(rb"(:\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])", re.IGNORECASE)
 _ESCAPE = re.compile(
     rb'\\(?:["\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|'
@@ -179,11 +178,25 @@ _DECODE_LAST_ENTRIES = msgspec.json.Decoder(LastEntries).decode
 
 
 class Piece(NamedTuple):
-    """Some events; an empty one stands in the place of an entry that is none."""
+    """Some events, and their JSON; an empty one stands in the place of an entry that is none."""
 
     events: list[Event]
-    exact: Callable[[], list[ExactTimes]]
+    text: bytes
     position: int
+
+    def exact(self) -> list[ExactTimes]:
+        """The times of the events in full."""
+        text = self.text
+        try:
+            return _DECODE_TIMES(text) if text.startswith(b"[") else _DECODE_LAST_TIMES(text).last_events
+        except msgspec.ValidationError:
+            return [_or_empty(_DECODE_TIME, entry, ExactTimes()) for entry in _entries(text)]
+
+    def whole(self) -> list[Any]:
+        """The events with all that is written of them."""
+        decoded = _DECODE_ANY(self.text)
+        events: list[Any] = decoded if isinstance(decoded, list) else decoded["last_events"]
+        return events
 
 
 def args_of(events: Sequence[Event]) -> tuple[list[Args], int]:
@@ -201,14 +214,18 @@ class _CutOffError(Exception):
 
 
 class Trace:
-    """A trace on disk, and the byte of its JSON where it is cut off, if it is; metadata are known after all pieces."""
+    """A trace on disk, and the byte of its JSON where it is cut off, if it is; metadata are known after all pieces.
+
+    ``header`` is all that stands before the events; it is known after the first piece.
+    """
 
     def __init__(self, path: Path) -> None:
         self.metadata = Metadata()
+        self.header: dict[str, Any] = {}
         self.cut_at: int | None = None
         self._path = path
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Generator[Piece, None, None]:
         """The events, piece by piece."""
         try:
             with chunks_of(self._path, damaged=RECORD_AGAIN, too_large=EXPECTED) as file:
@@ -225,7 +242,7 @@ class Trace:
             self.cut_at = file.bytes
             # Where the last event is whole, another could follow.
             events, text, _ = self._cut(rest.rstrip(b", \t\r\n") + b",{") or ([], b"[]", 0)
-        yield Piece(events, partial(_times, text), file.position)
+        yield Piece(events, text, file.position)
 
     def _events_begin(self, file: Chunks) -> tuple[bytes, bytes]:
         """Reads up to the events. Returns the text behind their opening bracket, and what to put before the last."""
@@ -236,11 +253,9 @@ class Trace:
             return text[1:], b"["
         while True:
             for match in islice(_EVENTS.finditer(text), _NAMESAKES):
-                try:
-                    self.metadata = _DECODE_METADATA(text[: match.end()] + b"]}")
-                except msgspec.MsgspecError:
-                    continue
-                return text[match.end() :], b'{"last_events":['
+                if (header := _header(text[: match.end()] + b"]}")) is not None:
+                    self.metadata, self.header = msgspec.convert(header, Metadata), header
+                    return text[match.end() :], b'{"last_events":['
             if len(text) > MOST_BYTES:
                 raise self._error(f"has no list traceEvents in its first {MOST_BYTES >> 20} MiB", EXPECTED)
             if not (more := file.next()):
@@ -263,7 +278,7 @@ class Trace:
                 continue
             if (cut := self._cut(rest)) is not None:
                 events, text, end = cut
-                yield Piece(events, partial(_times, text), file.position)
+                yield Piece(events, text, file.position)
                 rest, enough = rest[end:], 0
             elif len(rest) > MOST_BYTES:
                 raise self._error(_no_end(file.bytes - len(rest)), EXPECTED + "; record or copy it again")
@@ -311,6 +326,14 @@ class Trace:
         return ReportError(self._path, problem, remedy)
 
 
+def _header(text: bytes) -> dict[str, Any] | None:
+    for attempt in (bytes, repair_json):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            header: dict[str, Any] = _DECODE_ANY(attempt(text))
+            return header
+    return None
+
+
 def _no_end(where: int) -> str:
     return f"its JSON is not valid after byte {where:,}, or an event there has more than {MOST_BYTES >> 20} MiB"
 
@@ -341,13 +364,6 @@ def _lenient(text: bytes) -> Metadata:
 def _events_among(text: bytes) -> list[Event]:
     _DECODE_ANY(text)  # what is no JSON is no entry
     return [_or_empty(_DECODE_EVENT, entry, Event()) for entry in _entries(text)]
-
-
-def _times(text: bytes) -> list[ExactTimes]:
-    try:
-        return _DECODE_TIMES(text) if text.startswith(b"[") else _DECODE_LAST_TIMES(text).last_events
-    except msgspec.ValidationError:
-        return [_or_empty(_DECODE_TIME, entry, ExactTimes()) for entry in _entries(text)]
 
 
 def _entries(text: bytes) -> list[Raw]:

@@ -15,6 +15,8 @@ MOST_BYTES = 64 << 20
 #: What is reported of a file that cannot be unpacked, and what to do about it.
 DAMAGED, RECORD_AGAIN = "its gzip compression is cut off or damaged", "copy or record it again"
 
+#: Bytes that may stand before JSON: a mark of UTF-8, and blanks.
+BLANK = b"\xef\xbb\xbf \t\r\n"
 _GZIP = b"\x1f\x8b"
 _PIECE_BYTES, _PACKED_BYTES = 2 << 20, 1 << 20
 #: Real traces are 5 to 40 times larger than their gzip file. Beyond this, size is no trace but an attack.

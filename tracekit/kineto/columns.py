@@ -12,14 +12,11 @@ import numpy as np
 
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, OTHER_EVENT, UNKNOWN_EVENT
+from tracekit.kineto.arguments import collective_of, fields_of, line_of, named_modules, texts_of
+from tracekit.kineto.stream import Args, Event, ExactTimes, Number, Piece, args_of
 from tracekit.markers.torch_texts import PREFIX
-from tracekit.readers.kineto.annotations import named_modules, texts_of
-from tracekit.readers.kineto.collectives import collective_of, fields_of
-from tracekit.readers.kineto.lines import line_of
-from tracekit.readers.kineto.stream import Args, Event, ExactTimes, Number, Piece, args_of
-from tracekit.readers.rows import nanoseconds
-from tracekit.recording.collectives import Collective
 from tracekit.recording.provenance import LossCounters
+from tracekit.recording.values import Collective
 
 OPERATOR, ANNOTATION, MODULE, FORWARD, LINE, ALLOCATION, FLOW, SYNC, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
     "operator",
@@ -36,7 +33,8 @@ OPERATOR, ANNOTATION, MODULE, FORWARD, LINE, ALLOCATION, FLOW, SYNC, CALL, KERNE
     "memset",
 )
 DEVICE_WORK = (KERNEL, MEMCPY, MEMSET)
-_FUNCTIONS = (MODULE, FORWARD, LINE)
+#: What functions are, as bits: one may be several.
+_ROLES = {MODULE: 1, FORWARD: 2, LINE: 4}
 #: What the names of functions end with that compute modules.
 CALLED_FORWARD = ": forward"
 #: Kineto's categories since 2020, in lower case.
@@ -112,6 +110,10 @@ class Gathering:
         self._chunks: defaultdict[str, list[Columns]] = defaultdict(list)
         self._rows_of_texts: dict[tuple[object, ...], int] = {}
         self._rows_of_threads: dict[tuple[object, object], int] = {}
+        #: Functions by their names; of each what it is, and its line.
+        self._numbers: dict[Number, int] = {}
+        self._roles: list[int] = []
+        self._lines: list[int] = []
         self._counters = counters
 
     def add(self, piece: Piece) -> None:
@@ -122,8 +124,10 @@ class Gathering:
         rows = {kind: np.flatnonzero(code == number).tolist() for number, kind in enumerate((*KINDS, *_APART))}
         self._counters.add("events", UNKNOWN_EVENT, len(rows[_UNKNOWN]))
         self._add_names([events[row] for row in rows[_NAMES]])
-        functions = rows[MODULE]
-        rows[MODULE], rows[FORWARD], rows[LINE] = _by_role(events, functions)
+        functions, name = rows[MODULE], self._functions_of([events[row].name for row in rows[MODULE]])
+        role = np.array(self._roles, dtype=np.int8)[name]
+        for kind, bit in _ROLES.items():
+            rows[kind] = [functions[place] for place in np.flatnonzero(role & bit).tolist()]
         self._counters.add("events", OTHER_EVENT, len(functions) - len(rows[MODULE]))
         self._count_others(Counter(events[row].cat for row in rows[_OTHER]))
         for kind in KINDS:
@@ -140,6 +144,18 @@ class Gathering:
         names = list(self.names)
         distinct, which = np.unique(name, return_inverse=True)
         return _rows([names[row] for row in distinct], self.texts)[which]
+
+    def _functions_of(self, names: Sequence[Number]) -> Ints:
+        """Numbers of functions by their names, each of which is read once: three of four events may be functions."""
+        known, numbers = self._numbers, [self._numbers.get(name, -1) for name in names]
+        if -1 in numbers:
+            for name in [name for name in dict.fromkeys(names) if name not in known]:
+                text, line = str(name), line_of(name)
+                known[name] = len(known)
+                self._roles.append(text.startswith(PREFIX) + 2 * text.endswith(CALLED_FORWARD) + 4 * (line is not None))
+                self._lines.append(self.lines.setdefault(line, len(self.lines)) if line else -1)
+            numbers = [known[name] for name in names]
+        return np.array(numbers, dtype=np.int64)
 
     def _count_others(self, categories: Counter[str | None]) -> None:
         for category, count in categories.items():
@@ -168,29 +184,34 @@ class Gathering:
     def _columns(self, kind: str, events: Sequence[Event]) -> Columns:
         columns: Columns = {"start": _EMPTY, "end": _EMPTY}
         columns["name"] = self._names(kind, events)
-        args = [] if kind in _FUNCTIONS else self._args(events)
+        args = [] if kind in _ROLES else self._args(events)
         if kind in DEVICE_WORK:
             return columns | self._device_columns(kind, args)
         if kind == SYNC:
             return columns | {name: _integers_of([getattr(one, name) for one in args]) for name in _SYNC_COLUMNS}
         columns["thread"] = self._threads(events)
+        return columns | self._host_columns(kind, events, args)
+
+    def _host_columns(self, kind: str, events: Sequence[Event], args: Sequence[Args]) -> Columns:
         if kind == CALL:
-            columns["correlation"] = _integers_of([one.correlation for one in args])
-            columns["kernel"] = self._kernels([bytes(one.kernel or b"") for one in args])
-        elif kind == OPERATOR:
-            columns["text"] = self._operator_texts(events, args)
-            columns["hierarchy"] = _rows([str(one.hierarchy or "") for one in args], self.hierarchies)
-            columns["forward_thread"] = _integers_of([one.forward_thread for one in args])
-        elif kind == FLOW:
-            columns["id"] = _integers_of([event.id for event in events])
-            columns["begins"] = np.array([event.ph == "s" for event in events], dtype=bool)
-        elif kind == ALLOCATION:
-            columns["bytes"] = _integers_of([one.allocated for one in args])
-            columns |= {name: _integers_of([getattr(one, name) for one in args]) for name in _MEMORY_COLUMNS}
-        elif kind == ANNOTATION:
-            columns["text"] = _rows([str(event.name) for event in events], self.texts)
-            columns["open"] = np.array([bytes(one.finished or b"") == b"false" for one in args], dtype=bool)
-        return columns
+            kernels = self._kernels([bytes(one.kernel or b"") for one in args])
+            return {"correlation": _integers_of([one.correlation for one in args]), "kernel": kernels}
+        if kind == FLOW:
+            begins = np.array([event.ph == "s" for event in events], dtype=bool)
+            return {"id": _integers_of([event.id for event in events]), "begins": begins}
+        if kind == ALLOCATION:
+            columns = {name: _integers_of([getattr(one, name) for one in args]) for name in _MEMORY_COLUMNS}
+            return columns | {"bytes": _integers_of([one.allocated for one in args])}
+        if kind not in (OPERATOR, ANNOTATION):
+            return {}
+        is_open = {"open": np.array([one.finished is False for one in args], dtype=bool)}
+        if kind == ANNOTATION:
+            return is_open | {"text": _rows([str(event.name) for event in events], self.texts)}
+        return is_open | {
+            "text": self._operator_texts(events, args),
+            "hierarchy": _rows([str(one.hierarchy or "") for one in args], self.hierarchies),
+            "forward_thread": _integers_of([one.forward_thread for one in args]),
+        }
 
     def _args(self, events: Sequence[Event]) -> list[Args]:
         args, damaged = args_of(events)
@@ -199,9 +220,7 @@ class Gathering:
 
     def _names(self, kind: str, events: Sequence[Event]) -> Ints:
         if kind == LINE:
-            names = [event.name for event in events]
-            rows = {name: self.lines.setdefault(line_of(name) or "", len(self.lines)) for name in dict.fromkeys(names)}
-            return np.array([rows[name] for name in names], dtype=np.int64)
+            return np.array([self._lines[self._numbers[event.name]] for event in events], dtype=np.int64)
         return _rows([str(event.name) for event in events], self.names)
 
     def _device_columns(self, kind: str, args: Sequence[Args]) -> Columns:
@@ -273,19 +292,6 @@ def _rows_of_fields(
 
 def _code_of_point(event: Event) -> int:
     return _CODE[_POINT_KINDS.get((event.ph, event.name)) or _PHASES.get(event.ph or "", _UNKNOWN)]
-
-
-def _by_role(events: Sequence[Event], functions: Sequence[int]) -> tuple[list[int], ...]:
-    """Calls of modules, functions that compute modules, and functions that are no part of torch."""
-    role = np.array([_roles(events[row].name) for row in functions], dtype=np.int8)
-    rows = np.array(functions, dtype=np.int64)
-    return tuple(rows[role & bit > 0].tolist() for bit in (1, 2, 4))
-
-
-@lru_cache(maxsize=1 << 16)
-def _roles(name: Number) -> int:
-    text = str(name)
-    return text.startswith(PREFIX) + 2 * text.endswith(CALLED_FORWARD) + 4 * (line_of(name) is not None)
 
 
 def _name_in(args: Args) -> str:
@@ -427,7 +433,16 @@ def _start_and_duration(
     start, duration = np.where(known, start, 0.0), np.where(known, duration, 0.0)
     if bool((np.abs(start) >= _INEXACT_US).any()) and not all(isinstance(event.ts, int) for event in events):
         return *_exact(exact(), rows, known), known
-    return nanoseconds(start), nanoseconds(duration), known
+    return _nanoseconds(start), _nanoseconds(duration), known
+
+
+def _nanoseconds(microseconds: Floats) -> Ints:
+    """Microseconds with decimals as nanoseconds.
+
+    Their product with 1000 would not be exact, so whole part and decimals are converted separately.
+    """
+    whole = np.floor(microseconds)
+    return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
 
 def _exact(times: list[ExactTimes], rows: Sequence[int], known: Flags) -> tuple[Ints, Ints]:
