@@ -5,14 +5,13 @@ nothing else. Python's garbage collector walks over these again and again, so it
 is of a process of its own, in turn, so that a noisy machine slows all.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.benchmarks.chrome_trace import write_trace
-from tests.benchmarks.parse_speed import figures_of, parse_figures
+from tests.benchmarks.measuring import figures_of, options, parse_figures
 
 DECODE = """
 import gc, sys, time
@@ -60,10 +59,7 @@ def measure(megabytes: float, *, runs: int, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=float, default=100)
-    parser.add_argument("--runs", type=int, default=3)
-    args = parser.parse_args()
+    args = options(__doc__, megabytes=100.0, runs=3).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         measure(args.megabytes, runs=args.runs, folder=Path(folder))
 

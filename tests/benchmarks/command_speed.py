@@ -6,14 +6,13 @@ without a summary is measured before every few of them, so that a busy machine s
 questions.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benchmarks.parse_speed import Figures, figures_of, parse_figures
+from tests.benchmarks.measuring import Figures, figures_of, options, parse_figures
 from tests.benchmarks.serving_report import write_report
 from tracekit.answers import QUESTIONS
 
@@ -51,10 +50,8 @@ def told(runs: list[Figures], floor: Figures) -> str:
 
 def main() -> None:
     """Prints a line for the parse, and one for each command."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__, kernels=1_000_000, runs=3)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these commands or questions")
-    parser.add_argument("--kernels", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--report", type=Path, help="a report of your own")
     args = parser.parse_args()
     runs: dict[str, list[Figures]] = {}
@@ -63,7 +60,7 @@ def main() -> None:
         for _ in range(args.runs):
             for name, figures in measured(report, Path(folder), args.names):
                 runs.setdefault(name, []).append(figures)
-    floor = Figures(*(statistics.median(column) for column in zip(*runs[FLOOR], strict=True)))
+    floor = Figures.middle(runs[FLOOR])
     for name, own in runs.items():
         print(f"{name:15} {told(own, floor)}", flush=True)
 

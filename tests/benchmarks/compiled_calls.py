@@ -5,7 +5,6 @@ ours take of what plain ``torch.compile`` takes. The graph itself is left out: i
 it takes longer than all that comes before it.
 """
 
-import argparse
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from tests.benchmarks.measuring import options
 from tracekit.capture.compile import CompileConfig, compile_model
 
 #: What ours may take of plain torch.compile.
@@ -53,13 +53,9 @@ def measured(layers: int, rounds: int, repeats: int) -> dict[str, float]:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=200)
-    options = parser.parse_args()
+    args = options(__doc__, layers=40, rounds=30, repeats=200).parse_args()
     torch.set_num_threads(1)
-    found = measured(options.layers, options.rounds, options.repeats)
+    found = measured(args.layers, args.rounds, args.repeats)
     for name, took in found.items():
         print(f"{name:15} {took:8.2f} us a call")
     for name, limit in LIMITS.items():

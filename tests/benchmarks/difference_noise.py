@@ -7,11 +7,10 @@ which the two runs have another mix. In the second run either nothing changed, o
 5 % slower, or everything did.
 """
 
-import argparse
-
 import numpy as np
 import pandas as pd
 
+from tests.benchmarks.measuring import options
 from tracekit.arrays.types import Floats
 from tracekit.comparison import difference
 from tracekit.comparison.step_metrics import KEYS, Key, KeyTimes
@@ -77,9 +76,7 @@ def rates(pairs: int, steps: int, sizes: int, seed: int = 1) -> dict[str, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=100)
-    pairs = parser.parse_args().pairs
+    pairs = options(__doc__, pairs=100).parse_args().pairs
     for sizes, all_steps in ((1, (3, 5, 10, 20, 50)), (3, (20, 50))):
         for steps in all_steps:
             told = ", ".join(f"{name} {share:.0%}" for name, share in rates(pairs, steps, sizes).items())

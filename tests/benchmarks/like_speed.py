@@ -6,7 +6,6 @@ the length of the context, and in one step of a hundred a kernel is missing. Eac
 take turns.
 """
 
-import argparse
 import sqlite3
 import statistics
 import tempfile
@@ -14,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import tracekit
-from tests.benchmarks.parse_speed import parse_figures
+from tests.benchmarks.measuring import options, parse_figures, ratio
 from tests.benchmarks.serving_report import KERNELS_PER_PART, LAYERS, write_report
 
 _PER_STEP = LAYERS * sum(KERNELS_PER_PART.values()) + 1
@@ -35,10 +34,7 @@ def unmarked(path: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=3)
-    args = parser.parse_args()
+    args = options(__doc__, kernels=1_000_000, runs=3).parse_args()
     with tempfile.TemporaryDirectory() as place:
         marked = tracekit.parse(write_report(Path(place) / "marked.sqlite", kernels=args.kernels // 20)).folder
         report, out = unmarked(write_report(Path(place) / "report.sqlite", kernels=args.kernels)), Path(place) / "out"
@@ -50,8 +46,8 @@ def main() -> None:
         for name, runs in (("without --like", plain), ("with --like", like)):
             cpu = statistics.median(run.cpu for run in runs)
             print(f"{name:<15} {cpu:6.2f} s of CPU, {max(run.megabytes for run in runs):6.0f} MB")
-        ratio = statistics.median(after.cpu / before.cpu for before, after in zip(plain, like, strict=True))
-        print(f"ratio {ratio:.2f}; {1 - told.null_count / len(told):.1%} of the kernels have a module")
+        of_plain = ratio((run.cpu for run in like), (run.cpu for run in plain))
+        print(f"ratio {of_plain:.2f}; {1 - told.null_count / len(told):.1%} of the kernels have a module")
 
 
 if __name__ == "__main__":

@@ -7,66 +7,20 @@ kernels by range, too, which is one of the questions that the tables answer. Pea
 pages that they share counted once.
 """
 
-import argparse
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
-import time
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-import psutil
-
-from tests.benchmarks.parse_speed import parse_figures, scan_seconds
+from tests.benchmarks.measuring import figures_of_all, options, parse_figures, scan_seconds
 from tests.benchmarks.peers import nsys_stats
 from tests.benchmarks.serving_report import write_report
 
 
-class Figures(NamedTuple):
-    """What a command and all that it started took."""
-
-    wall: float
-    cpu: float
-    megabytes: float
-
-
-def figures_of(command: list[str | Path]) -> Figures:
-    used = sum(psutil.Process().cpu_times()[2:4])
-    begin = time.perf_counter()
-    running = psutil.Popen(command, stdout=subprocess.DEVNULL)
-    peak: list[int] = [0]
-    watch = threading.Thread(target=watch_memory, args=(running, peak))
-    watch.start()
-    code = running.wait()
-    watch.join()
-    if code:
-        raise SystemExit(code)
-    return Figures(time.perf_counter() - begin, sum(psutil.Process().cpu_times()[2:4]) - used, peak[0] / 1e6)
-
-
-def watch_memory(running: psutil.Process, peak: list[int]) -> None:
-    with suppress(psutil.NoSuchProcess):
-        while running.status() != psutil.STATUS_ZOMBIE:
-            peak[0] = max(peak[0], sum(map(memory_of, (running, *running.children(recursive=True)))))
-            time.sleep(0.2)
-
-
-def memory_of(process: psutil.Process) -> int:
-    with suppress(psutil.Error):
-        return int(process.memory_full_info().pss)
-    return 0
-
-
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reports", type=int, default=2000)
-    parser.add_argument("--kernels", type=int, default=2000)
-    parser.add_argument("--apart", type=int, default=20)
+    parser = options(__doc__, reports=2000, kernels=2000, apart=20)
     parser.add_argument("--nsys", type=Path, help="NVIDIA's nsys, for nsys stats")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -75,10 +29,10 @@ def main() -> None:
         paths = [first, *(Path(shutil.copy(first, folder / f"rank{at}.sqlite")) for at in range(1, args.reports))]
         floor = sum(map(scan_seconds, paths))
         command = [sys.executable, "-m", "tracekit", "parse", *paths, "--force", "-o", folder / "run"]
-        together, summary = figures_of([*command, "--quiet"]), figures_of(command)
+        together, summary = figures_of_all([*command, "--quiet"]), figures_of_all(command)
         floor = (floor + sum(map(scan_seconds, paths))) / 2
         apart = [parse_figures([path], folder / "one") for path in paths[: args.apart]]
-        summed = [figures_of(nsys_stats(args.nsys, path)) for path in paths[: args.apart] if args.nsys]
+        summed = [figures_of_all(nsys_stats(args.nsys, path)) for path in paths[: args.apart] if args.nsys]
     each = 1000 / args.reports
     alone = [1000 * statistics.mean(figures) for figures in zip(*apart, strict=True)]
     print(

@@ -6,7 +6,6 @@ small blocks under a default device. No tool is attached. The second form does w
 SGLang do: a dict as text, before and after.
 """
 
-import argparse
 import itertools
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tests.benchmarks.measuring import options
 from tracekit.capture import layer_markers
 
 Attach = Callable[[nn.Module], Callable[[], None]]
@@ -208,13 +208,10 @@ def measured(calls: _Calls, rounds: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=20)
-    options = parser.parse_args()
+    args = options(__doc__, rounds=20, repeats=20).parse_args()
     torch.set_num_threads(1)
     for kind, calls in CALLS.items():
-        costs = measured(calls, options.rounds, options.repeats)
+        costs = measured(calls, args.rounds, args.repeats)
         for name, cost in costs.items():
             print(f"{kind:15} {name:15} {cost:6.2f} us a module call, {cost / costs['text per call']:.2f} of the text")
 

@@ -5,7 +5,6 @@ report with N and one with 2N of it, with as many calls, and a plain one. Printe
 Python, that of a row beside the plain report's, and the growth from N to 2N; the smallest of some runs counts.
 """
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing_extensions import override
 
 import tracekit
 from tests.benchmarks.graph_report import NODE_SCHEMA, Capturing
-from tests.benchmarks.parse_speed import removed
+from tests.benchmarks.measuring import options
 from tests.benchmarks.serving_report import GLOBAL_TID, SCHEMA
 from tests.sqlite import writing
 from tracekit.markers.base import MappedKernel
@@ -101,7 +100,8 @@ class Odd(Capturing):
     def write(self, path: Path) -> Path:
         nodes = self.rows["CUDA_GRAPH_EVENTS"] or self.rows.pop("CUDA_GRAPH_EVENTS")
         pids = {self.thread & ~0xFFFFFF, *(thread & ~0xFFFFFF for thread in self.clocks)}
-        with writing(removed(path)) as db:
+        path.unlink(missing_ok=True)
+        with writing(path) as db:
             db.executescript(SCHEMA + (NODE_SCHEMA if nodes else ""))
             self.insert(db)
             db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", self.strings.ids.items())
@@ -233,9 +233,7 @@ def cpu_of(report: Path, out: Path) -> float:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=120_000)
-    parser.add_argument("--runs", type=int, default=3)
+    parser = options(__doc__, calls=120_000, runs=3)
     parser.add_argument("--only", nargs="*", choices=THINGS, default=[thing for thing in THINGS if thing != PLAIN])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

@@ -6,77 +6,32 @@ both. With ``--captures`` all kernels are replayed from CUDA graphs. With ``--pr
 kernels; then memory is that of all processes of the command together.
 """
 
-import argparse
 import os
 import resource
 import shutil
-import sqlite3
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+import tracekit
 from tests.benchmarks.graph_report import write_graph_report
+from tests.benchmarks.measuring import (
+    GRAPH_SCANS,
+    SCANS,
+    Figures,
+    figures_of_all,
+    options,
+    parse_figures,
+    ratio,
+    scan_seconds,
+)
 from tests.benchmarks.serving_report import multiply, write_report
 from tests.readers.folders import SUFFIXES, as_folder
 
-SCANS = {
-    "NVTX_EVENTS": "start end eventType globalTid endGlobalTid textId LENGTH(text) domainId",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start end eventClass globalTid correlationId nameId",
-    "CUPTI_ACTIVITY_KIND_KERNEL": "start end deviceId contextId streamId correlationId globalPid demangledName "
-    "shortName registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
-    "graphNodeId",
-}
-GRAPH_SCANS = SCANS | {
-    "CUDA_GRAPH_EVENTS": "start eventClass globalTid graphNodeId originalGraphNodeId",
-    "StringIds": "id LENGTH(value)",
-}
-
-
-def scan_seconds(report: Path, scans: dict[str, str] = SCANS) -> float:
-    with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as db:
-        begin = time.perf_counter()
-        for table, columns in scans.items():
-            sums = ", ".join(f"TOTAL({column})" for column in columns.split())
-            db.execute(f"SELECT {sums} FROM {table}").fetchall()  # noqa: S608
-        return time.perf_counter() - begin
-
-
-class Figures(NamedTuple):
-    """What one run of the command took."""
-
-    wall: float
-    cpu: float
-    megabytes: float
-
-
-def parse_figures(reports: list[Path], out: Path, *options: str) -> Figures:
-    shutil.rmtree(out, ignore_errors=True)
-    return figures_of([sys.executable, "-m", "tracekit", "parse", *reports, "-o", out, "--quiet", *options])
-
-
-def figures_of(command: Sequence[str | Path]) -> Figures:
-    watched = (
-        "import resource, subprocess, sys, time; begin = time.perf_counter(); "
-        "code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
-        "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
-        "print(time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024); sys.exit(code)"
-    )
-    # As installed: where Python keeps no bytecode, every start would compile tracekit's sources anew.
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run(
-        [sys.executable, "-c", watched, *command], check=True, capture_output=True, text=True, env=kept
-    )
-    return Figures(*map(float, done.stdout.split()))
-
 
 def subtree_seconds(out: Path) -> float:
-    import tracekit
-
     dataset = tracekit.load(out)
     paths = dataset.table("modules", ["path"]).column("path").to_pylist()
     layer = next(path for path in paths if path.endswith("layers.3"))
@@ -94,12 +49,11 @@ def measure(report: Path, what: str, scanned: dict[str, str] = SCANS, *, runs: i
     for _ in range(runs):
         scans.append(scan_seconds(report, scanned))
         parses.append(parse_figures([report], out))
-    ratio = statistics.median(run.wall / scan for run, scan in zip(parses, scans, strict=True))
+    middle = Figures.middle(parses)
     print(
         f"{what}, {report.stat().st_size / 1e6:6.0f} MB: scan {statistics.median(scans):6.2f} s, "
-        f"parse {statistics.median(run.wall for run in parses):6.2f} s = {ratio:4.1f} scans "
-        f"({statistics.median(run.cpu for run in parses):.2f} s of all cores = "
-        f"{statistics.median(run.cpu / scan for run, scan in zip(parses, scans, strict=True)):.1f} scans), "
+        f"parse {middle.wall:6.2f} s = {ratio((run.wall for run in parses), scans):4.1f} scans "
+        f"({middle.cpu:.2f} s of all cores = {ratio((run.cpu for run in parses), scans):.1f} scans), "
         f"peak {max(run.megabytes for run in parses):5.0f} MB, "
         f"subtree of a layer {1000 * subtree_seconds(out):5.1f} ms",
         flush=True,
@@ -109,8 +63,6 @@ def measure(report: Path, what: str, scanned: dict[str, str] = SCANS, *, runs: i
 
 def measure_processes(report: Path, processes: int, *, runs: int) -> None:
     """Prints a line for one core and one for all, in turn."""
-    from tests.benchmarks.many_reports import figures_of as figures_of_all
-
     scans = []
     cores = {"one core": [0], "all cores": [*range(os.cpu_count() or 1)]}
     found: dict[str, list[Figures]] = {name: [] for name in cores}
@@ -121,9 +73,9 @@ def measure_processes(report: Path, processes: int, *, runs: int) -> None:
                 f"import os, runpy; os.sched_setaffinity(0, {chosen}); runpy.run_module('tracekit', None, '__main__')"
             )
             command = [sys.executable, "-c", parse, "parse", report, "-o", report.with_suffix(".tracekit"), "--force"]
-            found[name].append(Figures(*figures_of_all([*command, "--quiet"])))
+            found[name].append(figures_of_all([*command, "--quiet"]))
     for name, figures in found.items():
-        wall, cpu, megabytes = (statistics.median(column) for column in zip(*figures, strict=True))
+        wall, cpu, megabytes = Figures.middle(figures)
         print(
             f"{processes} processes, {report.stat().st_size / 1e6:.0f} MB, {name}: {wall:.2f} s, {cpu:.2f} s of CPU = "
             f"{cpu / statistics.median(scans):.1f} scans, peak of all processes {megabytes:.0f} MB",
@@ -141,11 +93,11 @@ def measure_folders(report: Path, *, runs: int, folder: Path) -> None:
     for suffix in SUFFIXES:
         tables = as_folder(report, folder / f"tables{suffix}", suffix)
         pairs = [(parse_figures([tables], out), parse_figures([report], out)) for _ in range(runs)]
-        ratio = statistics.median(tables_run.wall / file_run.wall for tables_run, file_run in pairs)
+        of_sqlite = ratio((run.wall for run, _ in pairs), (run.wall for _, run in pairs))
         print(
             f"{'':>9}  the same as a folder of {suffix:<8} files, "
             f"{sum(file.stat().st_size for file in tables.iterdir()) / 1e6:6.0f} MB: "
-            f"parse {statistics.median(run.wall for run, _ in pairs):6.2f} s = {ratio:4.2f} of SQLite, "
+            f"parse {statistics.median(run.wall for run, _ in pairs):6.2f} s = {of_sqlite:4.2f} of SQLite, "
             f"peak {max(run.megabytes for run, _ in pairs):5.0f} MB",
             flush=True,
         )
@@ -154,9 +106,7 @@ def measure_folders(report: Path, *, runs: int, folder: Path) -> None:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=3)
+    parser = options(__doc__, kernels=1_000_000, runs=3)
     parser.add_argument("--scaling", action="store_true", help="also 0.1, 0.3, 3 and 5 million kernels")
     parser.add_argument("--captures", type=int, default=0, help="all kernels are replayed, from so many graph captures")
     parser.add_argument("--processes", type=int, default=0, help="so many processes, each with as many kernels")

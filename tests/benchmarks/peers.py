@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tracekit
-from tests.benchmarks.parse_speed import figures_of
+from tests.benchmarks.measuring import figures_of
 from tests.benchmarks.serving_report import write_report as write_serving_report
 from tests.simulator import Plan, capturing, simulate, truth_of, write_report
 from tracekit.markers.base import ModuleMarker
@@ -33,7 +33,7 @@ from tracekit.trace.decoding import decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tests.benchmarks.parse_speed import Figures
+    from tests.benchmarks.measuring import Figures
     from tests.simulator import Truth
 
     #: Kernels by module, each also in those above it.

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.parse_speed import figures_of
+from tests.benchmarks.measuring import figures_of
 
 _DEPTH, _KERNELS, _PID = 12, 20_000, 4242
 Event = dict[str, Any]

@@ -1,0 +1,113 @@
+"""What benchmarks share: the figures of a command in a process of its own, the floor of a report, and their options."""
+
+import argparse
+import os
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+SCANS = {
+    "NVTX_EVENTS": "start end eventType globalTid endGlobalTid textId LENGTH(text) domainId",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start end eventClass globalTid correlationId nameId",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start end deviceId contextId streamId correlationId globalPid demangledName "
+    "shortName registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
+    "graphNodeId",
+}
+GRAPH_SCANS = SCANS | {
+    "CUDA_GRAPH_EVENTS": "start eventClass globalTid graphNodeId originalGraphNodeId",
+    "StringIds": "id LENGTH(value)",
+}
+
+
+class Figures(NamedTuple):
+    """What a command and all that it started took: seconds, seconds of CPU, and memory at its highest."""
+
+    wall: float
+    cpu: float
+    megabytes: float
+
+    @classmethod
+    def middle(cls, runs: Iterable["Figures"]) -> "Figures":
+        return cls(*map(statistics.median, zip(*runs, strict=True)))
+
+
+def ratio(numerators: Iterable[float], denominators: Iterable[float]) -> float:
+    """The median of the ratios of runs that took turns."""
+    return statistics.median(one / other for one, other in zip(numerators, denominators, strict=True))
+
+
+def figures_of(command: Sequence[str | Path]) -> Figures:
+    """Memory is that of the largest process."""
+    watched = (
+        "import resource, subprocess, sys, time; begin = time.perf_counter(); "
+        "code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
+        "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
+        "print(time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024); sys.exit(code)"
+    )
+    # As installed: where Python keeps no bytecode, every start would compile tracekit's sources anew.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-c", watched, *command], check=True, capture_output=True, text=True, env=kept
+    )
+    return Figures(*map(float, done.stdout.split()))
+
+
+def figures_of_all(command: Sequence[str | Path]) -> Figures:
+    """Memory is that of all processes together, pages that they share counted once; looked at five times a second."""
+    used = sum(psutil.Process().cpu_times()[2:4])
+    begin = time.perf_counter()
+    running = psutil.Popen(command, stdout=subprocess.DEVNULL)
+    peak = [0]
+    watch = threading.Thread(target=_watch_memory, args=(running, peak))
+    watch.start()
+    code = running.wait()
+    watch.join()
+    if code:
+        raise SystemExit(code)
+    return Figures(time.perf_counter() - begin, sum(psutil.Process().cpu_times()[2:4]) - used, peak[0] / 1e6)
+
+
+def _watch_memory(running: psutil.Process, peak: list[int]) -> None:
+    with suppress(psutil.NoSuchProcess):
+        while running.status() != psutil.STATUS_ZOMBIE:
+            peak[0] = max(peak[0], sum(map(_memory_of, (running, *running.children(recursive=True)))))
+            time.sleep(0.2)
+
+
+def _memory_of(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        return int(process.memory_full_info().pss)
+    return 0
+
+
+def parse_figures(reports: list[Path], out: Path, *options: str) -> Figures:
+    shutil.rmtree(out, ignore_errors=True)
+    return figures_of([sys.executable, "-m", "tracekit", "parse", *reports, "-o", out, "--quiet", *options])
+
+
+def scan_seconds(report: Path, scans: dict[str, str] = SCANS) -> float:
+    """What SQLite takes merely to sum the columns that a parse reads."""
+    with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as db:
+        begin = time.perf_counter()
+        for table, columns in scans.items():
+            sums = ", ".join(f"TOTAL({column})" for column in columns.split())
+            db.execute(f"SELECT {sums} FROM {table}").fetchall()  # noqa: S608
+        return time.perf_counter() - begin
+
+
+def options(description: str | None, **numbers: float) -> argparse.ArgumentParser:
+    """A parser with an option of each name, which takes numbers as its default is one."""
+    parser = argparse.ArgumentParser(description=description)
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    return parser
