@@ -150,20 +150,6 @@ def ranks(tmp_path: Path) -> Path:
     return tracekit.parse(paths, tmp_path / "ranks").folder
 
 
-@pytest.mark.parametrize("edit", ["left out", "twice", "renamed", "none"])
-def test_reports_that_the_manifest_does_not_list_are_not_left_out_in_silence(ranks: Path, edit: str) -> None:
-    fields = manifest(ranks)
-    entries = fields["reports"]
-    fields["reports"] = {
-        "left out": entries[:2],
-        "twice": [*entries, entries[0]],
-        "renamed": [{**entries[0], "name": "../rank0"}, *entries[1:]],
-        "none": [],
-    }[edit]
-    write(ranks, fields)
-    refusal(command("show", "modules", ranks), ranks)
-
-
 def test_reports_that_lie_in_the_folder_and_are_not_listed_are_noticed(ranks: Path) -> None:
     parts = ranks / "kernels.parquet"
     shutil.copytree(parts / "report=rank1", parts / "report=rank7")
@@ -181,15 +167,6 @@ def test_a_report_that_was_recorded_at_no_time_can_be_parsed_and_opened(started:
         db.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT)")
         db.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, '', '')", (started,))
     assert tracekit.parse(path).manifest["source"]["started_utc_ns"] is None
-
-
-def test_a_table_of_another_parse_is_refused(tmp_path: Path) -> None:
-    one, other = (
-        tracekit.parse(report(tmp_path / f"{name}.sqlite", LINES.replace("gemm", name))) for name in ("gemm", "gemv")
-    )
-    shutil.copy(other.folder / "kernels.parquet", one.folder / "kernels.parquet")
-    line = refusal(command("show", "kernels", one.folder), one.folder)
-    assert "its table kernels cannot be read (kernels.parquet is from another parse); parse the report again" in line
 
 
 PARTS = ("rank0", "rank1", "rank2")

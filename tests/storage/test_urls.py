@@ -95,16 +95,6 @@ def test_a_dataset_in_a_bucket_has_the_rows_of_one_here(store: Store, ranks: lis
         assert [piece.num_rows for piece in there.pieces("kernels")] == [p.num_rows for p in here.pieces("kernels")]
 
 
-def test_other_programs_read_the_tables_of_a_bucket_as_they_are(store: Store, ranks: list[Path]) -> None:
-    import pandas as pd
-
-    there = tracekit.parse(ranks, "s3://runs/run.tracekit")
-    kernels = pd.read_parquet("s3://runs/run.tracekit/kernels.parquet")
-    assert kernels["kernel_id"].tolist() == there.kernels()["kernel_id"].tolist()
-    assert kernels["report"].tolist() == there.kernels()["report"].tolist()
-    assert len(pd.read_parquet("s3://runs/run.tracekit/modules.parquet")) == 4
-
-
 def test_only_the_columns_that_are_asked_for_are_fetched(store: Store, ranks: list[Path]) -> None:
     tracekit.parse(ranks, "s3://runs/run.tracekit")
     before = store.requests()
@@ -155,18 +145,6 @@ def test_a_connection_that_is_lost_leaves_no_half_of_a_dataset(
     monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", put_file)
     s3fs.S3FileSystem.clear_instance_cache()
     assert tracekit.parse(ranks, run).reports == ["rank0", "rank1"]
-
-
-def test_a_dataset_that_was_copied_to_a_bucket_is_replaced_whole(
-    store: Store, ranks: list[Path], tmp_path: Path
-) -> None:
-    here = tracekit.parse(ranks, tmp_path / "here")
-    store.files.put(f"{here.folder}/", "runs/run.tracekit/", recursive=True)
-    check_equal(tracekit.load("s3://runs/run.tracekit"), here)
-    tracekit.parse(ranks[0], "s3://runs/run.tracekit", force=True)
-    one = tracekit.parse(ranks[0], tmp_path / "one")
-    assert {*store.names("runs/run.tracekit")} == {path.name for path in one.folder.iterdir()}
-    check_equal(tracekit.load("s3://runs/run.tracekit"), one)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,8 @@ them. The files of a report whose modules keep their ids are moved as they are.
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +20,7 @@ import pyarrow.parquet as pq
 from tracekit.arrays.types import Ints
 from tracekit.dataset import manifest
 from tracekit.dataset.opening import id_of, name_of
-from tracekit.dataset.per_report_modules import alike, united
+from tracekit.dataset.per_report_modules import FirstCalls, Union, alike, united
 from tracekit.dataset.writing import ROW_GROUP, table_writer
 from tracekit.progress import Progress
 from tracekit.schema import TableSpec
@@ -32,8 +30,7 @@ from tracekit.tables import TABLES, coverage, modules
 _PARTED = [table.SPEC for table in TABLES if table.SPEC.name != "modules"]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """The dataset of one report, which is used up."""
 
     name: str
@@ -41,30 +38,25 @@ class Part:
     first_id: int
 
 
-class _Key(NamedTuple):
-    """What makes the modules of two reports one hierarchy: the id of their files, and whether one contradicts itself.
+class _Share(NamedTuple):
+    """What one report brings into the dataset.
 
-    In the order of these, so that the order of the reports does not matter, hierarchies are joined.
+    Attributes:
+        part: Its files.
+        entry: Its entry in the manifest.
+        key: What makes the modules of two reports one hierarchy: the id of their files, and whether one contradicts
+            itself. In the order of these, so that the order of the reports does not matter, hierarchies are joined.
     """
-
-    digest: str
-    contradicts_itself: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What one report brings into the dataset: its files, its entry, and which hierarchy."""
 
     part: Part
     entry: dict[str, Any]
-    key: _Key
+    key: tuple[str, bool]
 
 
 def join(folder: Path, parts: Sequence[Part], left_out: list[dict[str, str]], progress: Progress) -> None:
     """Puts the tables of several reports into one dataset, each table of each as a partition; last the manifest.
 
-    A table whose modules get other ids is read and written again: row group by row group, or at once where the new
-    ids change the order of its rows, two tables at a time.
+    A table whose modules get other ids is read and written again, two tables at a time.
 
     Args:
         folder: Where the dataset shall be, on the file system where the reports' datasets are.
@@ -75,13 +67,10 @@ def join(folder: Path, parts: Sequence[Part], left_out: list[dict[str, str]], pr
     shares = [_share(part) for part in parts]
     keys = sorted({share.key for share in shares})
     folders = {share.key: share.part.folder for share in shares}
-    hierarchies = [alike(pq.read_table(folders[key] / "modules.parquet")) for key in keys]
-    union = united(hierarchies, frozenset(at for at, key in enumerate(keys) if key.contradicts_itself))
-    with table_writer(folder / "modules.parquet", modules.SPEC) as writer:
-        writer.write_table(union.table, row_group_size=ROW_GROUP)
-    paths = union.table.column("path").to_pylist()
-    new = [renumbering(own, ids, paths) for own, ids in zip(hierarchies, union.module_id, strict=True)]
-    moves: list[Callable[[threading.Event], None]] = []
+    hierarchies = [pq.read_table(folders[key] / "modules.parquet") for key in keys]
+    odd = frozenset(at for at, (_, contradicts_itself) in enumerate(keys) if contradicts_itself)
+    union, new = joined_modules(folder, hierarchies, odd)
+    moves: list[Callable[[], None]] = []
     for share in shares:
         at = keys.index(share.key)
         counted = _count_differing(share.entry, union.differing[at])
@@ -97,20 +86,19 @@ def join(folder: Path, parts: Sequence[Part], left_out: list[dict[str, str]], pr
 
 def _share(part: Part) -> _Share:
     own = manifest.read(part.folder)
-    key = _Key(own[manifest.TABLE_IDS]["modules"], manifest.differing_in(own["coverage"]) > 0)
+    key = own[manifest.TABLE_IDS]["modules"], manifest.differing_in(own["coverage"]) > 0
     return _Share(part, manifest.entry_of(part.name, part.first_id, own), key)
 
 
-def _move_all(moves: list[Callable[[threading.Event], None]], progress: Progress) -> None:
-    stop = threading.Event()
+def _move_all(moves: list[Callable[[], None]], progress: Progress) -> None:
     with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = [pool.submit(move, stop) for move in moves]
+        futures = [pool.submit(move) for move in moves]
         try:
             for done, future in enumerate(futures, 1):
                 future.result()
                 progress("joining", done / (len(futures) + 1))
         except BaseException:
-            stop.set()
+            pool.shutdown(cancel_futures=True)
             raise
 
 
@@ -125,53 +113,51 @@ def _count_differing(entry: dict[str, Any], others: int) -> pa.Table | None:
     return table
 
 
-def _move(
-    folder: Path, share: _Share, spec: TableSpec, new: Renumbering, counted: pa.Table | None, stop: threading.Event
-) -> None:
-    if stop.is_set():
-        return
+def _move(folder: Path, share: _Share, spec: TableSpec, new: Renumbering, counted: pa.Table | None) -> None:
     source, target = share.part.folder / name_of(spec.name, None), folder / name_of(spec.name, share.part.name)
     target.parent.mkdir(parents=True)
     if spec.name == coverage.SPEC.name and counted is not None:
-        with table_writer(target, spec) as writer:
-            writer.write_table(counted)
+        table = counted
     elif new.changes_nothing or not any(column.name == "module_id" for column in spec.columns):
         source.rename(target)
         return
     else:
-        _rewrite(source, target, spec, new, stop)
+        table = with_new_ids(pq.ParquetFile(source).read(), new)
+        table = _sorted(table, spec) if "module_id" in spec.sorted_by else table
+    with table_writer(target, spec) as writer:
+        writer.write_table(table, row_group_size=ROW_GROUP)
     share.entry[manifest.TABLE_IDS][spec.name] = id_of(pq.read_metadata(target))
 
 
-@dataclass(frozen=True, slots=True)
-class Renumbering:
+class Renumbering(NamedTuple):
     """The new ids and paths of one report's modules, by the old ones; only of paths that changed."""
 
     ids: Ints
     paths: dict[str, str]
-    changes_nothing: bool
-    keeps_order: bool
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether tables stay as they are."""
+        return not self.paths and bool((self.ids == np.arange(self.ids.size)).all())
 
 
-def renumbering(own: pa.Table, new: Ints, all_paths: list[str]) -> Renumbering:
-    """What changes in the tables of a report whose modules, ``own``, are joined with those of others."""
-    before = own.column("path").to_pylist()
-    paths = {old: all_paths[at] for old, at in zip(before, new.tolist(), strict=True) if old != all_paths[at]}
-    same = not paths and bool((new == np.arange(new.size)).all())
-    return Renumbering(new, paths, same, bool((np.diff(new) > 0).all()))
+def joined_modules(
+    folder: Path, hierarchies: Sequence[pa.Table], odd: frozenset[int], called: Sequence[FirstCalls] = ()
+) -> tuple[Union, list[Renumbering]]:
+    """Writes the modules of several reports or processes as one table; what changes in the other tables of each.
 
-
-def _rewrite(source: Path, target: Path, spec: TableSpec, new: Renumbering, stop: threading.Event) -> None:
-    in_order = "module_id" not in spec.sorted_by or new.keeps_order
-    with pq.ParquetFile(source) as file, table_writer(target, spec) as writer:
-        groups = [[group] for group in range(file.num_row_groups)]
-        for batch in groups if in_order else [[*range(file.num_row_groups)]]:
-            if stop.is_set():
-                break
-            table = with_new_ids(file.read_row_groups(batch), new)
-            writer.write_table(table if in_order else _sorted(table, spec), row_group_size=ROW_GROUP)
-        if not groups:
-            writer.write_table(spec.empty())
+    Arguments are those of :func:`united`.
+    """
+    hierarchies = [alike(table) for table in hierarchies]
+    union = united(hierarchies, odd, called)
+    with table_writer(folder / "modules.parquet", modules.SPEC) as writer:
+        writer.write_table(union.table, row_group_size=ROW_GROUP)
+    path = union.table.column("path").to_pylist()
+    new = []
+    for own, ids in zip(hierarchies, union.module_id, strict=True):
+        pairs = zip(own.column("path").to_pylist(), ids.tolist(), strict=True)
+        new.append(Renumbering(ids, {old: path[at] for old, at in pairs if old != path[at]}))
+    return union, new
 
 
 def with_new_ids(table: pa.Table, new: Renumbering) -> pa.Table:

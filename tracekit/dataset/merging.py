@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracekit.arrays.columns import integers, taken
@@ -27,10 +24,10 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.causes import LEFT_OUT, LOSSES, REPORT
 from tracekit.dataset import manifest
-from tracekit.dataset.joining import Renumbering, renumbering, with_new_ids
+from tracekit.dataset.joining import Renumbering, joined_modules, with_new_ids
 from tracekit.dataset.opening import id_of
-from tracekit.dataset.per_report_modules import Union, alike, united
-from tracekit.dataset.writing import ROW_GROUP, numbered, table_writer
+from tracekit.dataset.per_report_modules import Union
+from tracekit.dataset.writing import ROW_GROUP, table_writer
 from tracekit.progress import Progress
 from tracekit.tables import TABLES, calls, coverage, kernel_modules, kernels, modules, ranges, steps
 from tracekit.tables.base import Table
@@ -81,18 +78,13 @@ class _Mapped:
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def _read(folder: Path, table: str) -> pa.Table:
-    return _Mapped(folder, table).rows
-
-
 def coverage_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of ``coverage`` of some processes."""
-    rows: list[dict[str, Any]] = _read(folder, coverage.SPEC.name).to_pylist()
+    rows: list[dict[str, Any]] = _Mapped(folder, coverage.SPEC.name).rows.to_pylist()
     return rows
 
 
-@dataclass(frozen=True)
-class Merge:
+class Merge(NamedTuple):
     """The parts of a report, and what becomes of the ids of their modules.
 
     Attributes:
@@ -111,13 +103,12 @@ class Merge:
         spec, mapped = _SPECS[name], [_Mapped(part, name) for part in self.parts]
         tables = [part.rows for part in mapped]
         order, offsets = self._order(name, tables), self._offsets(name)
-        ids = {table: self._new_ids(table) for _, table in _references(spec.empty())}
+        ids = {referred: self._ids(referred) for _, referred in _references(spec.empty())}
         total = int(offsets[-1])
         with table_writer(folder / f"{name}.parquet", spec) as writer:
             for start in range(0, max(total, 1), _PIECE_ROWS):
-                rows = np.arange(start, min(start + _PIECE_ROWS, total))
-                piece = self._taken(tables, offsets, rows if order is None else order[rows])
-                writer.write_table(numbered(_with_new_ids(piece, ids), self.first_id), row_group_size=ROW_GROUP)
+                rows = order[start : start + _PIECE_ROWS]
+                writer.write_table(self._taken(tables, offsets, rows, ids), row_group_size=ROW_GROUP)
                 for part in mapped:
                     part.release()
                 share(min(1.0, (start + _PIECE_ROWS) / max(total, 1)))
@@ -125,16 +116,15 @@ class Merge:
     def _offsets(self, name: str) -> Ints:
         return np.cumsum([0, *(rows[name] for rows in self.rows)])
 
-    def _order(self, name: str, tables: list[pa.Table]) -> Rows | None:
-        """The rows of all parts, one behind the other, in the order of the merged table; None if they are."""
+    def _order(self, name: str, tables: list[pa.Table]) -> Rows:
+        """The rows of all parts, one behind the other, in the order of the merged table."""
         if name == ranges.SPEC.name:
-            return None
+            return np.arange(self._offsets(name)[-1])
         if _SPECS[name].sorted_by == ("start_ns",):
             return _in_order(_numbers(tables, "start_ns"))
         if name == kernel_modules.SPEC.name:
-            referred = zip(tables, self._offsets(kernels.SPEC.name), strict=False)
-            kernel = np.concatenate([integers(table, "kernel_id") + offset for table, offset in referred])
-            return _in_order(self._kernel_ids[kernel])
+            ids = zip(tables, self._ids(kernels.SPEC.name), strict=True)
+            return _in_order(np.concatenate([own[integers(table, "kernel_id")] for table, own in ids]))
         last = 1 + max(int(new.ids.max(initial=-1)) for new in self.modules)
         module = [
             np.append(new.ids, last)[integers(table, "module_id")]
@@ -142,42 +132,30 @@ class Merge:
         ]
         return _in_order(*one_axis([np.concatenate(module)], [_numbers(tables, "start_ns")]))
 
-    @cached_property
-    def _kernel_ids(self) -> Ints:
-        starts = [np.sort(integers(_read(part, kernels.SPEC.name), "start_ns")) for part in self.parts]
-        return _inverse(_in_order(np.concatenate(starts)))
+    def _ids(self, name: str) -> list[Ints]:
+        """The new ids of the rows of each part, by the old ones."""
+        tables = [_Mapped(part, name).rows for part in self.parts]
+        if name == kernels.SPEC.name:  # numbered in the order of their starts, which is not that of the table
+            order = _in_order(np.concatenate([np.sort(integers(table, "start_ns")) for table in tables]))
+        else:
+            order = self._order(name, tables)
+        return np.split(self.first_id + _inverse(order), self._offsets(name)[1:-1])
 
-    def _new_ids(self, name: str) -> Ints | None:
-        if name == kernels.SPEC.name:
-            return self._kernel_ids
-        order = self._order(name, [_read(part, name) for part in self.parts])
-        return None if order is None else _inverse(order)
-
-    def _taken(self, tables: list[pa.Table], offsets: Ints, rows: Rows) -> pa.Table:
+    def _taken(self, tables: list[pa.Table], offsets: Ints, rows: Rows, ids: Mapping[str, list[Ints]]) -> pa.Table:
         part = np.searchsorted(offsets, rows, side="right") - 1
         pieces = []
         for at in np.flatnonzero(np.bincount(part)).tolist():
             own = rows[part == at] - offsets[at]
             in_turn = bool((np.diff(own) == 1).all())
             piece = tables[at].slice(own[0], own.size) if in_turn else taken(tables[at], own)
-            pieces.append(self._counted_through(piece, at))
+            for position, referred in _references(piece):
+                column = pa.array(ids[referred][at]).take(piece.column(position).combine_chunks())
+                piece = piece.set_column(position, piece.schema.field(position), column)
+            new = self.modules[at]
+            unchanged = "module_id" not in piece.column_names or new.changes_nothing
+            pieces.append(piece if unchanged else with_new_ids(piece, new))
         whole = pa.concat_tables(pieces or tables[:1]).unify_dictionaries().combine_chunks()
         return whole if len(pieces) < 2 else taken(whole, _inverse(_in_order(part)))  # noqa: PLR2004
-
-    def _counted_through(self, piece: pa.Table, part: int) -> pa.Table:
-        for at, table in _references(piece):
-            if offset := int(self._offsets(table)[part]):
-                piece = piece.set_column(at, piece.schema.field(at), pc.add(piece.column(at), offset))
-        new = self.modules[part]
-        return piece if new.changes_nothing or "module_id" not in piece.column_names else with_new_ids(piece, new)
-
-
-def _with_new_ids(piece: pa.Table, ids: Mapping[str, Ints | None]) -> pa.Table:
-    for at, table in _references(piece):
-        if (new := ids[table]) is not None:
-            column = pa.array(new).take(piece.column(at).combine_chunks()).cast(pa.int64())
-            piece = piece.set_column(at, piece.schema.field(at), column)
-    return piece
 
 
 def _references(table: pa.Table) -> Iterator[tuple[int, str]]:
@@ -195,7 +173,7 @@ def _in_order(keys: Ints) -> Rows:
 
 
 def _inverse(order: Rows) -> Ints:
-    inverse: Ints = np.empty(order.size, np.int32 if order.size < 1 << 31 else np.int64)
+    inverse: Ints = np.empty(order.size, np.int64)
     inverse[order] = np.arange(order.size)
     return inverse
 
@@ -212,18 +190,14 @@ def merged_modules(
         differing: How many modules each part describes in different ways.
         first_id: The id of the first row of every table.
     """
-    hierarchies = [alike(_read(part, modules.SPEC.name)) for part in parts]
     odd = frozenset(at for at, number in enumerate(differing) if number)
-    union = united(hierarchies, odd, [_first_calls(part) for part in parts])
-    with table_writer(folder / f"{modules.SPEC.name}.parquet", modules.SPEC) as writer:
-        writer.write_table(union.table, row_group_size=ROW_GROUP)
-    paths = union.table.column("path").to_pylist()
-    new = [renumbering(one, ids, paths) for one, ids in zip(hierarchies, union.module_id, strict=True)]
+    hierarchies = [_Mapped(part, modules.SPEC.name).rows for part in parts]
+    union, new = joined_modules(folder, hierarchies, odd, [_first_calls(part) for part in parts])
     return Merge(parts, rows, new, first_id), union
 
 
 def _first_calls(part: Path) -> dict[int, int]:
-    rows = _read(part, calls.SPEC.name)
+    rows = _Mapped(part, calls.SPEC.name).rows
     module, first = np.unique(integers(rows, "module_id"), return_index=True)
     return dict(zip(module.tolist(), integers(rows, "start_ns")[first].tolist(), strict=True))
 

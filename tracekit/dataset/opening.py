@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from typing_extensions import override
 
@@ -89,9 +90,6 @@ class Dataset:
         if name not in TABLE_NAMES:
             raise UsageError(f"there is no table {name}; {did_you_mean(name, TABLE_NAMES)}")
         with self._reading(name):
-            _ = (
-                name == "steps" and self._module_ids is not None and self._steps_seen
-            )  # looked at once, not by each thread
             parts = [*in_order(partial(self._part, name, columns), self._files(name), self.folder)]
             return parts[0] if not self.reports or name == UNITED else pa.concat_tables(parts).unify_dictionaries()
 
@@ -180,7 +178,6 @@ class Dataset:
         """The whole dataset, if this is a subtree of it."""
         whole = copy(self)
         whole.root = whole._module_ids = None
-        vars(whole).pop("_steps_seen", None)
         return whole
 
     @property
@@ -197,7 +194,6 @@ class Dataset:
         """
         entries = [entry for entry in self._as_written["reports"] if entry["name"] in names]
         part = copy(self)
-        vars(part).pop("_steps_seen", None)
         part.manifest = manifest.of_some(self.manifest, entries, self.manifest["rows"][UNITED])
         return part
 
@@ -210,7 +206,6 @@ class Dataset:
             pids: Process ids by report, None for that of a dataset of one; other reports stay whole.
         """
         part = copy(self)
-        vars(part).pop("_steps_seen", None)
         part._pids = {report: [*own] for report, own in pids.items()}
         return part
 
@@ -288,7 +283,7 @@ class Dataset:
             raise UsageError(f"{name} has no column {unknown[0]}; {did_you_mean(unknown[0], names)}")
         wanted = list(columns) if columns is not None else names
         with self._reading(name, place):
-            read = partial(self._rows, name, rows)
+            read = partial(self._rows, name, report, rows)
             table = self._of_own_processes(name, report, [column for column in wanted if column != REPORT], read)
         if report is None or REPORT not in wanted:
             return _without_id(table)
@@ -319,11 +314,11 @@ class Dataset:
         rows = read(list(dict.fromkeys([*columns, key])))
         return rows.filter(pa.array(np.isin(integers(rows, key), own))).select(columns)
 
-    def _rows(self, name: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+    def _rows(self, name: str, report: str | None, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
         if self._module_ids is None:
             return file.read(columns=columns, use_threads=False)
         if name == "steps":
-            return self._steps_of_subtree(file, columns)
+            return self._steps_of_subtree(report, file, columns)
         if "module_id" not in file.schema_arrow.names:
             raise UsageError(f"{name} is not divided by modules; ask the whole dataset for it")
         return _rows_between(file, columns, self._module_ids)
@@ -342,14 +337,11 @@ class Dataset:
         outermost = np.append(True, low[1:] >= np.maximum.accumulate(high)[:-1])
         return np.stack((low[outermost], high[outermost]), axis=1).ravel()
 
-    @cached_property
-    def _steps_seen(self) -> set[int | None]:
-        return set(self.table("calls", ["step_id"]).column("step_id").unique().to_pylist())
-
-    def _steps_of_subtree(self, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+    def _steps_of_subtree(self, report: str | None, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+        calls = (self if report is None else self.of_reports(report)).table("calls", ["step_id"])
         steps = file.read(columns=list(dict.fromkeys([*columns, "step_id"])))
-        inside = [step in self._steps_seen for step in steps.column("step_id").to_pylist()]
-        return steps.filter(pa.array(inside, pa.bool_())).select(columns)
+        inside = pc.is_in(steps.column("step_id"), value_set=calls.column("step_id").combine_chunks())
+        return steps.filter(inside).select(columns)
 
 
 def load(folder: Given) -> Dataset:

@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
+from tracekit.arrays.intervals import nesting_order, one_axis
 from tracekit.arrays.types import Flags, Ints
-from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, NEVER_ENDED
+from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, FAILED_CALL, NEVER_ENDED
 from tracekit.recording.provenance import LossCounters
-from tracekit.recording.tables import Launches
+from tracekit.recording.tables import Launches, names_starting
 
 #: CUPTI's column → ours, for all work on a device and for kernels.
 WORK_COLUMNS = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
@@ -146,20 +147,44 @@ def start_and_end(rows: pa.Table, table: str, subject: str, counters: LossCounte
     return start, np.maximum(start, end)
 
 
-def ends_of_ranges(end: Ints, never_ended: Flags, thread: Ints, launches: Launches, counters: LossCounters) -> Ints:
-    """The ends of ranges, of which those that never ended are closed at the last time seen on their threads.
+def times_of_ranges(
+    rows: pa.Table, table: str, thread: Ints, launches: Launches, counters: LossCounters
+) -> tuple[Ints, Ints, Flags]:
+    """The times of ranges, and which never ended: these are closed at the last time seen on their threads.
 
-    ``end`` is the start of one that never ended; the finished launches may outlast it.
+    Finished launches may outlast them.
     """
+    never_ended = np.asarray(rows.column("end").is_null())
     if not never_ended.any():
-        return end
+        return (*start_and_end(rows, table, "ranges", counters), never_ended)
+    closed = pc.coalesce(rows.column("end"), rows.column("start"))
+    rows = rows.set_column(rows.column_names.index("end"), "end", closed)
+    start, end = start_and_end(rows, table, "ranges", counters)
     last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, thread, end)
-    launched_on = launches.thread
-    known = launched_on < last.size
-    np.maximum.at(last, launched_on[known], launches.end_ns[known])
+    known = launches.thread < last.size
+    np.maximum.at(last, launches.thread[known], launches.end_ns[known])
     counters.add("ranges", NEVER_ENDED, int(never_ended.sum()))
-    return np.where(never_ended, last[thread], end)
+    return start, np.where(never_ended, last[thread], end), never_ended
+
+
+#: Return values that are no failure: success, and "not ready", the answer of queries, which was 34 before CUDA 10.1.
+_NO_FAILURE = (0, 34, 600)
+#: They end a graph capture even if they return an error.
+_ENDS_EITHER_WAY = ("cudaStreamEndCapture", "cuStreamEndCapture")
+
+
+def without_failed(
+    launches: Launches, returned: Ints, names: list[str], counters: LossCounters
+) -> tuple[Launches, Launches]:
+    """API calls by their return values: those that may have launched work, and those that failed; both sorted."""
+    failed = ~np.isin(returned, _NO_FAILURE) & ~np.isin(launches.name, names_starting(names, _ENDS_EITHER_WAY))
+    order = nesting_order(*one_axis([launches.thread, launches.thread], [launches.start_ns, launches.end_ns]))
+    launches, failed = launches.in_order(order), failed[order]
+    if not failed.any():
+        return launches, Launches.empty()
+    counters.add("launches", FAILED_CALL, int(failed.sum()))
+    return launches.filter(~failed), launches.filter(failed)
 
 
 #: Larger than any true time, even since 1970: 73 years.

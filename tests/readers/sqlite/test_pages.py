@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.sqlite import writing
+from tracekit.readers.source import ENCODED_TEXT
 from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
-from tracekit.readers.sqlite.records import Asked, Columns, columns
+from tracekit.readers.sqlite.records import Columns, columns
 
 Value = int | str | float | bytes | None
 
@@ -18,29 +21,30 @@ TEXTS = (
     | st.sampled_from(["", "a" * 12, "a" * 13, "ä☃", "x" * 57, "x" * 58, "x" * 400])
     | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 )
-ROWS = st.lists(st.tuples(INTEGERS, TEXTS, INTEGERS, TEXTS), max_size=60)
+FLOATS = INTEGERS.filter(lambda number: number is None or abs(number) < 2**53) | st.floats(allow_nan=False)
+ROWS = st.lists(st.tuples(INTEGERS, TEXTS, INTEGERS, FLOATS), max_size=60)
+NUMBER, TEXT, FLOAT = pa.int64(), ENCODED_TEXT, pa.float64()
 
 
 def written(path: Path, rows: list[tuple[Value, ...]], *, page_size: int = 512, times: int = 1) -> int:
     path.unlink(missing_ok=True)
     with writing(path) as db:
         db.execute(f"PRAGMA page_size={page_size}")
-        db.execute("CREATE TABLE t (a INTEGER, b TEXT, c INTEGER, d TEXT)")
+        db.execute("CREATE TABLE t (a INTEGER, b TEXT, c INTEGER, d REAL)")
         db.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows * times)
         root: int = db.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
     return root
 
 
-def decoded(path: Path, root: int) -> Columns:
+def decoded(path: Path, root: int) -> tuple[np.ndarray, Columns]:
     with open_pages(path) as pages:
-        return columns(pages, leaves(pages, root), Asked((0, 2), (1,), (3,)))
+        return columns(pages, leaves(pages, root), {0: NUMBER, 1: TEXT, 2: NUMBER, 3: FLOAT})
 
 
-def as_rows(found: Columns) -> list[tuple[Value, ...]]:
-    size = found.rowid.size
-    asked = found.integers[0], found.texts[0], found.integers[1]
-    values = [[None] * size if column is None else column.to_pylist() for column in asked]
-    return list(zip(found.rowid.tolist(), *values, strict=True))
+def as_rows(found: tuple[np.ndarray, Columns]) -> list[tuple[Value, ...]]:
+    rowid, values = found
+    listed = [[None] * rowid.size if column is None else column.to_pylist() for column in values.values()]
+    return list(zip(rowid.tolist(), *listed, strict=True))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -51,14 +55,13 @@ def test_pages_give_what_sqlite_gives(
     path = tmp_path / "rows.sqlite"
     root = written(path, rows, page_size=page_size, times=times)
     with writing(path) as db:
-        expected = db.execute("SELECT rowid, a, b, c FROM t ORDER BY rowid").fetchall()
+        expected = db.execute("SELECT rowid, a, b, c, d FROM t ORDER BY rowid").fetchall()
     try:
         found = decoded(path, root)
     except NotPlain:
         assert any(isinstance(value, str) and len(value.encode()) > 300 for row in rows for value in row)
         return
     assert as_rows(found) == expected
-    assert found.others == [any(row[3] is not None for row in rows)]
 
 
 @given(
@@ -82,8 +85,8 @@ def test_columns_far_behind_many_others_are_those_that_sqlite_gives(
         db.executemany(f"INSERT INTO t VALUES ({', '.join('?' * 300)})", wide)  # noqa: S608
         root = db.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
     with open_pages(path) as pages:
-        found = columns(pages, leaves(pages, root), Asked((0, 1, 150, 298), (299,)))
-    for column, at in zip((*found.integers, *found.texts), (0, 1, 150, 298, 299), strict=True):
+        _, found = columns(pages, leaves(pages, root), {**dict.fromkeys((0, 1, 150, 298), NUMBER), 299: TEXT})
+    for at, column in found.items():
         assert ([None] * len(rows) if column is None else column.to_pylist()) == [row[at] for row in wide]
 
 
@@ -100,7 +103,7 @@ def test_rows_from_before_a_column_was_added_are_left_to_sqlite(tmp_path: Path) 
     with writing(path) as db:
         db.execute("ALTER TABLE t ADD COLUMN e INTEGER DEFAULT 7")
     with open_pages(path) as pages, pytest.raises(NotPlain):
-        columns(pages, leaves(pages, root), Asked((0, 4)))
+        columns(pages, leaves(pages, root), {0: NUMBER, 4: NUMBER})
 
 
 def test_a_tree_that_leads_back_to_itself_is_left_to_sqlite(tmp_path: Path) -> None:
@@ -145,5 +148,5 @@ def test_the_end_of_a_long_row_is_never_taken_from_its_neighbours(tmp_path: Path
             except NotPlain:
                 continue
             plain += 1
-            assert [row[1:] for row in as_rows(found)] == [row[:3] for row in rows]
+            assert [row[1:] for row in as_rows(found)] == rows
     assert plain

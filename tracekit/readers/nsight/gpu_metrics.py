@@ -23,7 +23,7 @@ _NAMES = tuple(
     )
 )
 _REQUEST = Request(
-    nsight.GPU_METRICS, {"timestamp": pa.int64(), "typeId": pa.int64(), "metricId": pa.int64(), "value": pa.int64()}
+    nsight.GPU_METRICS, {"timestamp": pa.int64(), "typeId": pa.int64(), "metricId": pa.int64(), "value": pa.float64()}
 )
 #: A type holds the number of the GPU in its lowest bits, as NVIDIA's own recipes read it.
 _GPU_MASK = 0xFF
@@ -37,8 +37,8 @@ def samples_of(source: PiecewiseSource) -> Samples:
     parts = []
     for which in source.pieces(_REQUEST) or [None]:
         piece = None if which is None else source.piece(_REQUEST, which)
-        if piece is None:  # as of values with decimals
-            return _chosen(_queried(source), wanted)
+        if piece is None:
+            return _chosen(source.read({"metrics": _REQUEST}, lambda _: None)["metrics"], wanted)
         parts.append(_chosen(piece.rows, wanted))
     return Samples.concat(parts)
 
@@ -64,16 +64,10 @@ def _wanted(source: TableSource) -> dict[int, dict[int, int]]:
     return wanted
 
 
-def _queried(source: PiecewiseSource) -> pa.Table:
-    rows = source.values(nsight.GPU_METRICS.name, tuple(_REQUEST.columns))
-    numbers = [row for row in rows if all(isinstance(value, int | float) for value in row)]
-    *ids, value = np.array(numbers, np.float64).reshape(-1, len(_REQUEST.columns)).T
-    return pa.table([*(column.astype(np.int64) for column in ids), value], names=[*_REQUEST.columns])
-
-
 def _chosen(rows: pa.Table, wanted: dict[int, dict[int, int]]) -> Samples:
     rows = rows.drop_null()  # before integers(): no number stands for null
-    kind, number, value = (integers(rows, name) for name in ("typeId", "metricId", "value"))
+    kind, number = integers(rows, "typeId"), integers(rows, "metricId")
+    value = rows.column("value").to_numpy()
     parts = []
     for one, known in wanted.items():
         of_type = np.flatnonzero((kind == one) & (value >= 0))
@@ -82,5 +76,5 @@ def _chosen(rows: pa.Table, wanted: dict[int, dict[int, int]]) -> Samples:
         found = of_type[metric >= 0]
         gpu = np.full(found.size, one & _GPU_MASK)
         time_ns = integers(rows, "timestamp")[found]
-        parts.append(Samples(time_ns, gpu, metric[metric >= 0], value[found].astype(np.float64)))
+        parts.append(Samples(time_ns, gpu, metric[metric >= 0], value[found]))
     return Samples.concat(parts)

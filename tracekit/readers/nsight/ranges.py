@@ -12,7 +12,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import MARK, OTHER_EVENT, RAW_EVENT
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.threads import GlobalIds
-from tracekit.readers.rows import ends_of_ranges, rows_of, sorted_strings, start_and_end, texts_at, used_rows
+from tracekit.readers.rows import rows_of, sorted_strings, texts_at, times_of_ranges, used_rows
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import PUSH_POP, START_END, Launches, Ranges
 
@@ -64,7 +64,7 @@ def _used_events(events: pa.Table, counters: LossCounters) -> tuple[pa.Table, In
 
 def _ranges(rows: _Rows, strings: pa.Table, ids: GlobalIds, launches: Launches, counters: LossCounters) -> Ranges:
     thread = ids.threads(rows.events.column("globalTid"))
-    start, end, never_ended = _closed(rows.events, thread, launches, counters)
+    start, end, never_ended = times_of_ranges(rows.events, nsight.NVTX.name, thread, launches, counters)
     payload_int, payload_float, payload_json = _payloads(rows.events, strings)
     ranges = Ranges.of(
         start_ns=start,
@@ -87,15 +87,6 @@ def _count_others(types: Ints, counters: LossCounters) -> None:
     others = ~(marks | raw | (types == nsight.THREAD_NAMED))
     for cause, which in ((MARK, marks), (RAW_EVENT, raw), (OTHER_EVENT, others)):
         counters.add("events", cause, int(which.sum()))
-
-
-def _closed(events: pa.Table, thread: Ints, launches: Launches, counters: LossCounters) -> tuple[Ints, Ints, Flags]:
-    never_ended = np.asarray(events.column("end").is_null())
-    ends = events.column("end")
-    if never_ended.any():
-        events = events.set_column(events.column_names.index("end"), "end", pc.coalesce(ends, events.column("start")))
-    start, end = start_and_end(events, nsight.NVTX.name, "ranges", counters)
-    return start, ends_of_ranges(end, never_ended, thread, launches, counters), never_ended
 
 
 def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:

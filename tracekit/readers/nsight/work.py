@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.columns import integers, numbers
-from tracekit.arrays.intervals import nesting_order, one_axis
 from tracekit.arrays.types import Flags, Ints
-from tracekit.causes import FAILED_CALL, NO_CORRELATION_ID
+from tracekit.causes import NO_CORRELATION_ID
 from tracekit.nsight import tables as nsight
 from tracekit.nsight.tables import StoredTable
 from tracekit.readers.nsight.threads import GlobalIds
-from tracekit.readers.rows import KERNEL_COLUMNS, WORK_COLUMNS, Names, start_and_end
+from tracekit.readers.rows import KERNEL_COLUMNS, WORK_COLUMNS, Names, start_and_end, without_failed
 from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import (
@@ -33,7 +32,6 @@ from tracekit.recording.tables import (
     Graphs,
     Launches,
     Work,
-    names_starting,
 )
 from tracekit.recording.values import COPY_KINDS
 
@@ -47,10 +45,6 @@ WORK_TABLES: dict[str, tuple[StoredTable, int, dict[str, str]]] = {
 }
 _MEMORY_KINDS = ("srcKind", "dstKind")
 _ABI_VERSION = re.compile(r"_v\d+$")
-#: Return values that are no failure: success, and "not ready", the answer of queries.
-_NO_FAILURE = (0, 600)
-#: They end a graph capture even if they return an error.
-_ENDS_EITHER_WAY = ("cudaStreamEndCapture", "cuStreamEndCapture")
 
 
 def work_requests() -> dict[str, Request]:
@@ -74,12 +68,9 @@ def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, counters: Loss
     thread, name = ids.threads(calls.column("globalTid")), _call_names(calls, names)
     correlation_id = integers(calls, "correlationId")
     launches = Launches.of(start_ns=start, end_ns=end, thread=thread, correlation_id=correlation_id, name=name)
-    order = nesting_order(*one_axis([thread, thread], [start, end]))
-    launches, failed = launches.in_order(order), _failed(calls, name, names)[order]
-    if not failed.any():
-        return launches, Launches.empty()
-    counters.add("launches", FAILED_CALL, int(failed.sum()))
-    return launches.filter(~failed), launches.filter(failed)
+    has_codes = "returnValue" in calls.column_names
+    returned = integers(calls, "returnValue", null=0) if has_codes else np.zeros(calls.num_rows, np.int64)
+    return without_failed(launches, returned, names.used, counters)
 
 
 def _linked_calls(calls: pa.Table, counters: LossCounters) -> pa.Table:
@@ -100,14 +91,6 @@ def _call_names(calls: pa.Table, names: Names) -> Ints:
     if "nameId" not in calls.column_names:
         return np.full(calls.num_rows, -1)
     return names.rows(calls.column("nameId"), spelled=_without_abi)
-
-
-def _failed(calls: pa.Table, name: Ints, names: Names) -> Flags:
-    if "returnValue" not in calls.column_names:
-        return np.zeros(calls.num_rows, dtype=bool)
-    returned = integers(calls, "returnValue", null=0)
-    failed: Flags = np.all([returned != code for code in _NO_FAILURE], axis=0)
-    return failed & ~np.isin(name, names_starting(names.used, _ENDS_EITHER_WAY)) if failed.any() else failed
 
 
 def _without_abi(name: str) -> str:

@@ -6,18 +6,17 @@ take more than ``LARGEST_BYTES``. Where nothing can be kept, an export lives in 
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tracekit.storage.local_copies import temp_dir
+
 #: All kept exports together.
 LARGEST_BYTES = 10 << 30
 #: An export that was used within this time may still be read by another process.
 _IN_USE_S = 3600
-#: What is unfinished for so long was left behind by a process that was killed.
-_LEFT_BEHIND_S = 86_400
 _PARTIAL = ".partial-"
 #: Lists the files of an export, next to them: a disk that fills up or a program that tidies up may take some of them.
 _CONTENTS = "contents"
@@ -54,25 +53,21 @@ def made(key: str, make: Callable[[Path], None]) -> Iterator[Path]:
 
     Equal exports have equal keys. ``make`` fills an empty folder; if it raises, nothing is left.
     """
-    parent, partial = _empty_folder()
-    try:
+    folder = _writable_folder()
+    with temp_dir(_PARTIAL, folder) as partial:
         make(partial)
-        yield _published(partial, parent / key) if parent else partial
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    if parent:
+        yield _published(partial, folder / key) if folder else partial
+    if folder:
         with suppress(OSError):
-            _trim(parent)
+            _trim(folder)
 
 
-def _empty_folder() -> tuple[Path | None, Path]:
-    """An empty folder, below that of all exports where that can be written; None and a temporary one elsewhere."""
+def _writable_folder() -> Path | None:
     folder = cache_folder()
-    try:
+    with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder, Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=folder))
-    except OSError:
-        return None, Path(tempfile.mkdtemp(prefix="tracekit-"))
+        return folder if os.access(folder, os.W_OK) else None
+    return None
 
 
 def _published(partial: Path, place: Path) -> Path:
@@ -97,24 +92,10 @@ def _contents(place: Path) -> str:
 
 
 def _trim(folder: Path) -> None:
-    """Removes what was left behind, and the least recently used exports while all are too large together."""
-    now = time.time()
-    entries = []
-    for place in folder.iterdir():
-        with suppress(OSError):
-            entries.append((place.stat().st_mtime, place))
+    """Removes the least recently used exports while all are too large together."""
+    kept = [(place.stat().st_mtime, place) for place in folder.iterdir() if not place.name.startswith(_PARTIAL)]
     total = 0
-    for used, place in sorted(entries, reverse=True):
-        unfinished = place.name.startswith(_PARTIAL)
-        total += 0 if unfinished else _size_bytes(place)
-        age = now - used
-        if age > _LEFT_BEHIND_S if unfinished else total > LARGEST_BYTES and age > _IN_USE_S:
+    for used, place in sorted(kept, reverse=True):
+        total += sum(path.stat().st_size for path in place.rglob("*"))
+        if total > LARGEST_BYTES and time.time() - used > _IN_USE_S:
             shutil.rmtree(place, ignore_errors=True)
-
-
-def _size_bytes(folder: Path) -> int:
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            size += path.stat().st_size
-    return size

@@ -14,7 +14,7 @@ from tracekit.causes import MARK, NEVER_BEGAN, OTHER_EVENT
 from tracekit.readers.nvprof import tables as nvprof
 from tracekit.readers.nvprof.tables import object_keys, thread_rows
 from tracekit.readers.nvprof.work import full_name
-from tracekit.readers.rows import Names, ends_of_ranges, start_and_end
+from tracekit.readers.rows import Names, times_of_ranges
 from tracekit.readers.source import ENCODED, ENCODED_BLOB, Request
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import PUSH_POP, START_END, Launches, Ranges
@@ -80,7 +80,7 @@ def ranges_table(
     if not ranges.num_rows:
         return Ranges.empty()
     thread, end_thread = (thread_rows(integers(ranges, name), known) for name in ("thread_key", "end_key"))
-    start, end, never_ended = _closed(ranges, thread, launches, counters)
+    start, end, never_ended = times_of_ranges(ranges, nvprof.MARKER.name, thread, launches, counters)
     moved = end_thread != thread
     kind = np.where(moved, START_END, integers(ranges, "kind")).astype(np.int8)
     table = Ranges.of(
@@ -94,11 +94,3 @@ def ranges_table(
         text=texts.rows(ranges.column("name"), spelled=full_name),
     )
     return table.in_order(nesting_order(*one_axis([thread, thread], [start, end])))
-
-
-def _closed(ranges: pa.Table, thread: Ints, launches: Launches, counters: LossCounters) -> tuple[Ints, Ints, Flags]:
-    never_ended = np.asarray(ranges.column("end").is_null())
-    ends = np.where(never_ended, integers(ranges, "start"), integers(ranges, "end"))
-    at = ranges.column_names.index("end")
-    start, end = start_and_end(ranges.set_column(at, "end", pa.array(ends)), nvprof.MARKER.name, "ranges", counters)
-    return start, ends_of_ranges(end, never_ended, thread, launches, counters), never_ended

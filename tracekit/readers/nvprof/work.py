@@ -11,24 +11,19 @@ import pyarrow as pa
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.columns import integers, numbers
-from tracekit.arrays.intervals import nesting_order, one_axis
-from tracekit.arrays.types import Flags, Ints
-from tracekit.causes import FAILED_CALL, NO_CORRELATION_ID
+from tracekit.arrays.types import Ints
+from tracekit.causes import NO_CORRELATION_ID
 from tracekit.nsight.tables import StoredTable, short_name
 from tracekit.readers.nvprof import tables as nvprof
 from tracekit.readers.nvprof.tables import call_keys, thread_rows
-from tracekit.readers.rows import KERNEL_COLUMNS, WORK_COLUMNS, Names, start_and_end
+from tracekit.readers.rows import KERNEL_COLUMNS, WORK_COLUMNS, Names, start_and_end, without_failed
 from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import LossCounters
-from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET, Launches, Work, names_starting
+from tracekit.recording.tables import KERNEL, MEMCPY, MEMSET, Launches, Work
 from tracekit.recording.values import COPY_KINDS
 
 CALL_TABLES: dict[str, StoredTable] = {"runtime": nvprof.RUNTIME, "driver": nvprof.DRIVER}
 _COLUMNS = ("cbid", "start", "end", "processId", "threadId", "correlationId", "returnValue")
-#: Return values that are no failure: success, and "not ready", the answer of queries, which was 34 before CUDA 10.1.
-_NO_FAILURE = (0, 34, 600)
-#: They end a graph capture even if they return an error.
-_ENDS_EITHER_WAY = ("cudaStreamEndCapture", "cuStreamEndCapture")
 
 
 @cache
@@ -50,20 +45,13 @@ def launches_table(
 ) -> tuple[Launches, Launches]:
     """API calls that may have launched work, and those that failed; takes their tables out of the dict."""
     parts = [_calls(name, tables.pop(name), known, names, counters) for name in CALL_TABLES]
-    launches = Launches.concat([part for part, _ in parts])
-    failed = np.concatenate([part for _, part in parts])
-    axis = one_axis([launches.thread, launches.thread], [launches.start_ns, launches.end_ns])
-    order = nesting_order(*axis)
-    launches, failed = launches.in_order(order), failed[order]
-    if not failed.any():
-        return launches, Launches.empty()
-    counters.add("launches", FAILED_CALL, int(failed.sum()))
-    return launches.filter(~failed), launches.filter(failed)
+    launches, returned = zip(*parts, strict=True)
+    return without_failed(Launches.concat([*launches]), np.concatenate(returned), names.used, counters)
 
 
-def _calls(name: str, calls: pa.Table, known: Ints, names: Names, counters: LossCounters) -> tuple[Launches, Flags]:
+def _calls(name: str, calls: pa.Table, known: Ints, names: Names, counters: LossCounters) -> tuple[Launches, Ints]:
     if not calls.num_rows:
-        return Launches.empty(), np.zeros(0, dtype=bool)
+        return Launches.empty(), np.zeros(0, np.int64)
     if unlinked := calls.column("correlationId").null_count:
         calls = calls.filter(calls.column("correlationId").is_valid())
         counters.add("launches", NO_CORRELATION_ID, unlinked)
@@ -76,10 +64,8 @@ def _calls(name: str, calls: pa.Table, known: Ints, names: Names, counters: Loss
         correlation_id=integers(calls, "correlationId"),
         name=called,
     )
-    failed = (
-        ~np.isin(integers(calls, "returnValue", null=0), _NO_FAILURE) if "returnValue" in calls.column_names else False
-    )
-    return launches, failed & ~np.isin(called, names_starting(names.used, _ENDS_EITHER_WAY))
+    has_codes = "returnValue" in calls.column_names
+    return launches, integers(calls, "returnValue", null=0) if has_codes else np.zeros(calls.num_rows, np.int64)
 
 
 def _name_rows(calls: pa.Table, known: tuple[str, ...], names: Names) -> Ints:

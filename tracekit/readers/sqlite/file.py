@@ -1,7 +1,7 @@
 """A SQLite file as such: its tables, queries for small ones, and declared columns of large ones.
 
-Integers, texts and bytes of large tables are decoded from the file's pages. Floats, and tables that are not plain (a
-row that continues on another page, UTF-16), come out of queries. Measured for 1 M kernels, 1 M launches and 1.7 M
+Large tables are decoded from the file's pages. Those that are not plain (a row that continues on another page, UTF-16)
+come out of queries. Measured for 1 M kernels, 1 M launches and 1.7 M
 ranges (185 MB), CPU seconds of a whole parse: 3.6 with pages, 11 if every table comes out of queries.
 """
 
@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.types import Ints
 from tracekit.errors import ReportError
-from tracekit.nsight.tables import StoredTable
-from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Piece, Request, as_type
-from tracekit.readers.sqlite.pages import NotPlain, Pages, leaves, open_pages
-from tracekit.readers.sqlite.records import Asked, columns
+from tracekit.readers.source import ENCODED_BLOB, ENCODED_TEXT, Piece, Request, as_type
+from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
+from tracekit.readers.sqlite.records import columns
 from tracekit.recording.provenance import MissingData
 
 SQLITE_MAGIC = b"SQLite format 3\0"
@@ -52,11 +50,6 @@ class Layout:
     root: int
     positions: Mapping[str, int]
     keys: frozenset[str] = frozenset()
-
-    @property
-    def hides_rowid(self) -> bool:
-        """Whether a column has taken the name by which rows are numbered."""
-        return any(name.lower() == "rowid" for name in self.positions)
 
 
 class SqliteFile:
@@ -142,21 +135,15 @@ class SqliteFile:
             raise ReportError(self.path, "SQLite cannot read it", DAMAGED) from None
 
 
+def selecting(columns: Iterable[str], table: str) -> str:
+    """A query for columns of a table in the order of its rows; a SQL builder takes longer to import than this."""
+    # An index could have another order.
+    return f"SELECT {', '.join(columns)} FROM {_quoted(table)} NOT INDEXED"  # noqa: S608 - every name is quoted
+
+
 def column_of(table: str, name: str) -> str:
     """A column as a query names it: without its table, SQLite would take the name of a missing one for a text."""
     return f"{_quoted(table)}.{_quoted(name)}"
-
-
-def selecting(columns: Iterable[str], table: str, order: str = "") -> str:
-    """A query for columns of a table, as :func:`column_of` names them; a SQL builder takes longer to import than this.
-
-    Args:
-        columns: The columns, or expressions of them.
-        table: The table's name.
-        order: What the rows are sorted by, if anything.
-    """
-    query = f"SELECT {', '.join(columns)} FROM {_quoted(table)}"  # noqa: S608 - every name is quoted
-    return f"{query} ORDER BY {order}" if order else query
 
 
 def _quoted(name: str) -> str:
@@ -164,89 +151,11 @@ def _quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-#: The number by which SQLite keeps a row, as a column that can be asked for.
-ROWID = "rowid"
-
 #: Rows that stand in memory as Python objects at a time.
 _BATCH_ROWS = 16_384
-
-
-def batches(file: SqliteFile, table: StoredTable, types: Mapping[str, pa.DataType]) -> Iterator[list[pa.Array]]:
-    """Columns of a table, thousands of rows at a time, in the order of its rowids where they are asked for.
-
-    Args:
-        file: The file.
-        table: A table that it has.
-        types: Columns that it has, or ``ROWID``, with the types they are to be stored as.
-
-    Yields:
-        An array for each column: 64-bit integers, floats or texts.
-    """
-    names = [f"{table.name}.{name}" for name in types]
-    asked = [_column(table, *column) for column in types.items()]
-    for rows in _rows(file, table, selecting(asked, table.name, ROWID if ROWID in types else "")):
-        values = zip(*rows, strict=True)
-        yield [_array(file, *column) for column in zip(names, values, types.values(), strict=True)]
-
-
-def _column(table: StoredTable, name: str, type_: pa.DataType) -> str:
-    if name == ROWID:
-        return ROWID
-    column = column_of(table.name, name)
-    # In a column of texts a number counts as its digits.
-    return f"CAST({column} AS TEXT)" if _value_type(type_) == pa.string() else column
-
-
-def _value_type(type_: pa.DataType) -> pa.DataType:
-    value = type_.value_type if pa.types.is_dictionary(type_) else type_
-    return pa.int64() if pa.types.is_integer(value) else value
-
-
-def _rows(file: SqliteFile, table: StoredTable, query: str) -> Iterator[list[tuple[object, ...]]]:
-    try:
-        with closing(file.connect()) as connection:
-            cursor = connection.execute(query)
-            while rows := cursor.fetchmany(_BATCH_ROWS):
-                yield rows
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        problem = f"{table.name} cannot be read ({error})"
-        raise ReportError(file.path, problem, DAMAGED) from None
-
-
-def _array(file: SqliteFile, name: str, values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    stored = _value_type(type_)
-    if stored == pa.float64():
-        values = [float(value) if isinstance(value, int) else value for value in values]
-    try:
-        if stored == pa.int64() and float in set(map(type, values)):
-            raise pa.ArrowInvalid("found a float")  # which Arrow would cut to an integer
-        return pa.array(values, stored)
-    except pa.ArrowException as error:
-        problem = f"{name} has values that are not {stored} ({error})"
-        raise ReportError(file.path, problem, DAMAGED) from None
-
-
-#: So many pages of rows are decoded at a time; so many make a piece, the work of one task.
+#: So many pages of rows are decoded between reports of progress; so many make a piece, the work of one task.
 PART_PAGES = 2_048
 PIECE_PAGES = 8_192
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some rows of a table.
-
-    Attributes:
-        arrays: Their columns; without those that are null throughout.
-        rowid: Their rowids; only the first and the last, unless some columns are elsewhere.
-        elsewhere: Columns that are not empty but neither integers, texts nor bytes.
-        beyond: Number of values that were too large for their column and became null.
-    """
-
-    arrays: dict[str, pa.ChunkedArray]
-    rows: int
-    rowid: Ints
-    elsewhere: frozenset[str]
-    beyond: int
 
 
 class BulkReader:
@@ -269,20 +178,33 @@ class BulkReader:
         Returns:
             A table for each name, rows in the order of their rowids; one that the file lacks has no columns.
         """
-        pieces = {name: self._pieces(request, PART_PAGES) for name, request in requests.items()}
-        total, done = max(1, sum(len(leaf or ()) for leaf in pieces.values())), itertools.count(1)
+        pages = {name: self.pieces(request, PART_PAGES) for name, request in requests.items()}
+        total, done = max(1, sum(len(leaf or ()) for leaf in pages.values())), itertools.count(1)
 
         def read_one() -> None:
             progress(next(done) / total)
 
-        return {name: self._table(request, pieces[name], read_one) for name, request in requests.items()}
+        return {name: self._table(request, pages[name], read_one) for name, request in requests.items()}
 
-    def pieces(self, request: Request) -> list[Ints] | None:
+    def _table(self, request: Request, pages: list[Ints] | None, read_one: Callable[[], None]) -> pa.Table:
+        if request.table.name not in self.file.tables:
+            return pa.table({})
+        parts: list[Piece] = []
+        for leaf in pages or ():
+            if (piece := self.piece(request, leaf)) is None:
+                break
+            parts.append(piece)
+            read_one()
+        if pages is None or len(parts) < len(pages) or not are_in_order(parts):
+            return request.without_empty(self._queried(request))
+        self.beyond += sum(piece.beyond for piece in parts)
+        return pa.concat_tables([piece.rows for piece in parts], promote_options="permissive").unify_dictionaries()
+
+    def pieces(self, request: Request, size: int | None = None) -> list[Ints] | None:
         """The leaf pages of a table, some thousand at a time; None if it can only be read whole."""
-        return self._pieces(request, PIECE_PAGES)
-
-    def _pieces(self, request: Request, size: int) -> list[Ints] | None:
-        if (layout := self._plain_layout(request)) is None:
+        size = size or PIECE_PAGES
+        name = request.table.name
+        if name not in self.file.tables or (layout := self.file.layout(name)) is None:
             return None
         try:
             with open_pages(self.file.path) as pages:
@@ -293,120 +215,78 @@ class BulkReader:
 
     def piece(self, request: Request, leaf: Ints) -> Piece | None:
         """The rows on some leaf pages; None if the table can only be read whole."""
-        if (layout := self._plain_layout(request)) is None:
+        if (layout := self.file.layout(request.table.name)) is None:
             return None
+        present = {name: type_ for name, type_ in request.columns.items() if name in layout.positions}
+        asked = {layout.positions[name]: type_ for name, type_ in present.items() if name not in layout.keys}
+        asked |= {at: ENCODED_TEXT for at, type_ in asked.items() if type_ == pa.string()}
         try:
             with open_pages(self.file.path) as pages:
-                part = part_of(pages, leaf, request, layout)
+                rowid, found = columns(pages, leaf, asked)
         except NotPlain:
             return None
-        if part.elsewhere:
-            return None
-        present = [name for name in request.columns if name in layout.positions]
-        kept = [name for name in present if name in part.arrays or name not in request.rare]
-        place = (int(part.rowid[0]), int(part.rowid[-1])) if part.rows else (0, -1)
-        return Piece(with_nulls(part, kept, request.columns), place, part.beyond)
+        arrays, beyond = {}, 0
+        for name, type_ in present.items():
+            value = pa.chunked_array([rowid]) if name in layout.keys else found[layout.positions[name]]
+            if value is None:
+                value = pa.nulls(rowid.size, type_) if name not in request.rare else None
+            elif asked.get(layout.positions[name]) in {ENCODED_TEXT, ENCODED_BLOB}:
+                value = value.cast(type_)
+            else:
+                value, too_large = as_type(value, type_)
+                beyond += too_large
+            if value is not None:
+                arrays[name] = value
+        place = (int(rowid[0]), int(rowid[-1])) if rowid.size else (0, -1)
+        return Piece(pa.table(arrays), place, beyond)
 
-    def _plain_layout(self, request: Request) -> Layout | None:
+    def _queried(self, request: Request) -> pa.Table:
         name = request.table.name
-        return self.file.layout(name) if name in self.file.tables else None
-
-    def _table(self, request: Request, pieces: list[Ints] | None, read_one: Callable[[], None]) -> pa.Table:
-        name = request.table.name
-        if name not in self.file.tables:
-            return pa.table({})
-        present = [column for column in request.columns if column in self.file.tables[name]]
-        try:
-            table = self._from_pages(request, present, self._parts(request, pieces, read_one))
-        except NotPlain:
-            table, _ = self._queried(request, present)
-        return request.without_empty(table)
-
-    def _parts(self, request: Request, pieces: list[Ints] | None, read_one: Callable[[], None]) -> list[Part]:
-        if pieces is None or (layout := self._plain_layout(request)) is None:
-            raise NotPlain
-        parts = []
-        with open_pages(self.file.path) as pages:
-            for leaf in pieces:
-                parts.append(part_of(pages, leaf, request, layout))
-                read_one()
-        return parts
-
-    def _from_pages(self, request: Request, present: list[str], parts: list[Part]) -> pa.Table:
-        rowid = np.concatenate([part.rowid for part in parts])
-        elsewhere = [name for name in present if any(name in part.elsewhere for part in parts)]
-        if rowid.size > 1 and not bool((rowid[1:] > rowid[:-1]).all()):
-            raise NotPlain
-        filled = [name for name in present if any(name in part.arrays for part in parts)]
-        kept = [name for name in present if name in filled or name not in (*elsewhere, *request.rare)]
-        arrays = [with_nulls(part, kept, request.columns) for part in parts]
-        table = pa.concat_tables(arrays, promote_options="permissive").unify_dictionaries()
-        if elsewhere:
-            rest, same_rowid = self._queried(request, elsewhere)
-            if not np.array_equal(rowid, same_rowid):
-                raise NotPlain
-            for name in elsewhere:
-                table = table.append_column(name, rest.column(name))
-        self.beyond += sum(part.beyond for part in parts)
-        return table
-
-    def _queried(self, request: Request, names: list[str]) -> tuple[pa.Table, Ints]:
-        types = {name: request.columns[name] for name in names}
-        if (layout := self.file.layout(request.table.name)) and not layout.hides_rowid:
-            types = {ROWID: pa.int64()} | types
-        columns: dict[str, list[pa.Array]] = {name: [] for name in types}
-        for arrays in batches(self.file, request.table, types):
-            for (name, type_), array in zip(types.items(), arrays, strict=True):
-                stored, too_large = self._stored(f"{request.table.name}.{name}", array, type_)
-                columns[name].append(stored)
+        types = {column: type_ for column, type_ in request.columns.items() if column in self.file.tables[name]}
+        query = selecting([_converted(name, *column) for column in types.items()], name)
+        whole: dict[str, list[pa.Array]] = {column: [] for column in types}
+        for rows in self._batches(name, query):
+            for (column, type_), values in zip(types.items(), zip(*rows, strict=True), strict=True):
+                try:
+                    stored, too_large = as_type(_array(values, type_), type_)
+                except pa.ArrowException as error:
+                    problem = f"{name}.{column} has values that are not {_value_type(type_)} ({error})"
+                    raise ReportError(self.file.path, problem, DAMAGED) from None
+                whole[column].append(stored)
                 self.beyond += too_large
-        whole = {name: pa.chunked_array(columns[name], type_) for name, type_ in types.items()}
-        rowid = np.asarray(whole.pop(ROWID, pa.chunked_array([], pa.int64())).to_numpy())
-        return pa.table(whole).unify_dictionaries().combine_chunks(), rowid
+        table = pa.table({column: pa.chunked_array(whole[column], type_) for column, type_ in types.items()})
+        return table.unify_dictionaries().combine_chunks()
 
-    def _stored(self, column: str, array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, int]:
+    def _batches(self, table: str, query: str) -> Iterator[list[tuple[Any, ...]]]:
         try:
-            return as_type(array, type_)
-        except pa.ArrowInvalid as error:
-            problem = f"{column} has values that are not {type_} ({error})"
-            raise ReportError(self.file.path, problem, DAMAGED) from None
+            with closing(self.file.connect()) as connection:
+                cursor = connection.execute(query)
+                while rows := cursor.fetchmany(_BATCH_ROWS):
+                    yield rows
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise ReportError(self.file.path, f"{table} cannot be read ({error})", DAMAGED) from None
 
 
-def _how(type_: pa.DataType) -> str:
-    if type_ in {ENCODED_TEXT, pa.string()}:
-        return "texts"
-    if type_ == ENCODED_BLOB:
-        return "blobs"
-    return "integers" if type_ == ENCODED or pa.types.is_integer(type_) else "others"
+def are_in_order(pieces: Iterable[Piece]) -> bool:
+    """Whether the rows of pieces follow each other in their table."""
+    places = [place for piece in pieces if piece.rows.num_rows for place in piece.place]
+    return all(one <= other for one, other in itertools.pairwise(places))
 
 
-def part_of(pages: Pages, leaf: Ints, request: Request, layout: Layout) -> Part:
-    """Decodes some leaf pages of a table."""
-    present = [name for name in request.columns if name in layout.positions]
-    stored = [name for name in present if name not in layout.keys]
-    integers, texts, others, blobs = (
-        [name for name in stored if _how(request.columns[name]) == how]
-        for how in ("integers", "texts", "others", "blobs")
-    )
-    at = layout.positions.__getitem__
-    decoded = columns(pages, leaf, Asked(*(tuple(map(at, names)) for names in (integers, texts, others, blobs))))
-    arrays: dict[str, pa.ChunkedArray] = {}
-    beyond = 0
-    keys = [name for name in present if name in layout.keys]
-    numbers = pa.chunked_array([pa.array(decoded.rowid)])
-    for name, value in zip([*integers, *keys], [*decoded.integers, *[numbers] * len(keys)], strict=True):
-        if value is not None:
-            arrays[name], too_large = as_type(value, request.columns[name])
-            beyond += too_large
-    for names, encoded in ((texts, decoded.texts), (blobs, decoded.blobs)):
-        found = zip(names, encoded, strict=True)
-        arrays |= {name: value.cast(request.columns[name]) for name, value in found if value is not None}
-    elsewhere = frozenset(name for name, filled in zip(others, decoded.others, strict=True) if filled)
-    rowid = decoded.rowid if elsewhere else decoded.rowid[:: max(1, decoded.rowid.size - 1)].copy()
-    return Part(arrays, decoded.rowid.size, rowid, elsewhere, beyond)
+def _converted(table: str, name: str, type_: pa.DataType) -> str:
+    # In a column of texts a number counts as its digits.
+    return f"CAST({column_of(table, name)} AS TEXT)" if _value_type(type_) == pa.string() else column_of(table, name)
 
 
-def with_nulls(part: Part, names: list[str], types: Mapping[str, pa.DataType]) -> pa.Table:
-    """A part with nulls for the columns that only other parts fill."""
-    nulls = {name: pa.nulls(part.rows, types[name]) for name in names if name not in part.arrays}
-    return pa.table({name: part.arrays.get(name, nulls.get(name)) for name in names})
+def _value_type(type_: pa.DataType) -> pa.DataType:
+    value = type_.value_type if pa.types.is_dictionary(type_) else type_
+    return pa.int64() if pa.types.is_integer(value) else value
+
+
+def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    stored = _value_type(type_)
+    if stored == pa.float64():
+        values = [float(value) if isinstance(value, int) else value for value in values]
+    if stored == pa.int64() and float in set(map(type, values)):
+        raise pa.ArrowInvalid("found a float")  # which Arrow would cut to an integer
+    return pa.array(values, stored)

@@ -10,7 +10,7 @@ as one piece, from a place from which a column is equally far in all rows, and t
 column that takes more bytes in some rows than in others, rows are cut anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,7 +31,7 @@ _BYTES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((n - 12) // 2 for n in 
 #: The integer that each is read into, and by how many bits that is wider.
 _WORDS = (np.int8, np.int8, np.int16, np.int32, np.int32, np.int64, np.int64)
 _SHIFT = np.array([0, 56, 48, 40, 32, 16, 0, 0, 0, 0])
-_INTEGER_BYTES = 8
+_NUMBER_BYTES = 8
 #: The longest number in a header that is read.
 _LONGEST_NUMBER = 8
 _INLINE_BYTES = 12
@@ -41,66 +41,43 @@ _SPILL = 35
 _InRows: TypeAlias = int | Ints | Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Positions of columns in a table: integers, texts, bytes, and others that are only checked for content."""
-
-    integers: tuple[int, ...]
-    texts: tuple[int, ...] = ()
-    others: tuple[int, ...] = ()
-    blobs: tuple[int, ...] = ()
-
-    @property
-    def number(self) -> int:
-        """How many columns have to be looked at."""
-        return max((*self.integers, *self.texts, *self.others, *self.blobs), default=-1) + 1
+#: Positions of columns in a table, and what they hold: integers, floats, or texts and bytes with distinct ones once.
+Asked: TypeAlias = Mapping[int, pa.DataType]
+#: Columns by their positions: integers are as narrow as their values allow, and those that are all null are None.
+Columns: TypeAlias = dict[int, pa.ChunkedArray | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Some columns of some rows; integers are as narrow as their values allow, and None if they are all null."""
-
-    rowid: Ints
-    integers: list[pa.ChunkedArray | None]
-    texts: list[pa.ChunkedArray | None]
-    others: list[bool]
-    blobs: list[pa.ChunkedArray | None]
-
-
-def columns(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
-    """Decodes the columns at the asked positions, of the rows on some leaf pages."""
+def columns(pages: Pages, leaf: Ints, asked: Asked) -> tuple[Ints, Columns]:
+    """The numbers of the rows on some leaf pages, and the columns that are asked for."""
     at_once = max(1, _CHUNK_BYTES // pages.size)
     parts = [_chunk(pages, leaf[at : at + at_once], asked) for at in range(0, leaf.size, at_once)]
-    rowid = np.concatenate([part.rowid for part in parts])
+    rowid = np.concatenate([part for part, _ in parts])
     if rowid.size > 1 and not bool((rowid[1:] > rowid[:-1]).all()):
         raise NotPlain
-    integers = [_joined([part.integers[at] for part in parts], parts) for at in range(len(asked.integers))]
-    texts = [_joined([part.texts[at] for part in parts], parts) for at in range(len(asked.texts))]
-    others = [any(part.others[at] for part in parts) for at in range(len(asked.others))]
-    blobs = [_joined([part.blobs[at] for part in parts], parts) for at in range(len(asked.blobs))]
-    return Columns(rowid, integers, texts, others, blobs)
+    return rowid, {position: _joined(position, parts) for position in asked}
 
 
-def _joined(pieces: list[pa.ChunkedArray | None], parts: list[Columns]) -> pa.ChunkedArray | None:
+def _joined(position: int, parts: list[tuple[Ints, Columns]]) -> pa.ChunkedArray | None:
     """A column, all parts end to end; nothing is copied but integers that are narrower than others."""
-    types = [piece.type for piece in pieces if piece is not None]
+    types = [piece.type for _, found in parts if (piece := found[position]) is not None]
     if not types:
         return None
     widest = max(types, key=lambda type_: type_.bit_width if pa.types.is_integer(type_) else 0)
     chunks: list[Any] = []
-    for piece, part in zip(pieces, parts, strict=True):
-        chunks += [pa.nulls(part.rowid.size, widest)] if piece is None else piece.cast(widest).chunks
+    for rowid, found in parts:
+        piece = found[position]
+        chunks += [pa.nulls(rowid.size, widest)] if piece is None else piece.cast(widest).chunks
     return pa.chunked_array(chunks, type=widest)
 
 
-def _chunk(pages: Pages, leaf: Ints, asked: Asked) -> Columns:
+def _chunk(pages: Pages, leaf: Ints, asked: Asked) -> tuple[Ints, Columns]:
     data = pages.load(leaf)
-    if not bool((data[: -SLACK : pages.size] == LEAF).all()) or (asked.texts and not pages.utf8):
+    has_texts = ENCODED_TEXT in asked.values()
+    if not bool((data[: -SLACK : pages.size] == LEAF).all()) or (has_texts and not pages.utf8):
         raise NotPlain
     cell, edge = _cells(data, leaf.size, pages)
     if not cell.size:
-        nothing: list[pa.ChunkedArray | None] = [None] * asked.number
-        return Columns(cell, nothing, nothing, [False] * asked.number, nothing)
+        return cell, dict.fromkeys(asked)
     try:
         return _decoded(data, cell, edge, pages.usable - _SPILL, asked)
     except IndexError:
@@ -123,29 +100,26 @@ def _cells(data: Bytes, count: int, pages: Pages) -> tuple[Ints, Ints]:
     return pointer[is_cell], np.repeat(page + pages.usable, number)
 
 
-def _decoded(data: Bytes, cell: Ints, edge: Ints, longest: int, asked: Asked) -> Columns:
+def _decoded(data: Bytes, cell: Ints, edge: Ints, longest: int, asked: Asked) -> tuple[Ints, Columns]:
     """The rows in some cells: payload size, rowid, then the record (2.1): sizes of header and columns, then these."""
-    header = _Header(data, cell, asked.number + _LONGEST_NUMBER)
+    number = max(asked, default=-1) + 1
+    header = _Header(data, cell, number + _LONGEST_NUMBER)
     payload, rowid = header.number(), np.broadcast_to(np.asarray(header.number(), np.int64), cell.shape)
     end = header.at + payload
     body = header.at + header.number()
     # Of a row longer than U - 35 the rest is on another page (1.6). The header must reach to the last column asked for.
-    if bool((end > edge).any()) or _most(payload) > longest or int((body - header.at).min()) < asked.number:
+    if bool((end > edge).any()) or _most(payload) > longest or int((body - header.at).min()) < number:
         raise NotPlain
-    kinds = [header.number() for _ in range(asked.number)]
+    kinds = [header.number() for _ in range(number)]
     if bool((header.at > body).any()):
         raise NotPlain
-    decoded: dict[int, Any] = {}
+    decoded: Columns = {}
     for stretch in _stretches(body, kinds):
         # The columns must lie within the row.
         if bool((stretch.following > end).any()):
             raise NotPlain
         decoded |= _stretch(data, stretch, kinds, asked)
-    integers, texts, others, blobs = (
-        [decoded[position] for position in positions]
-        for positions in (asked.integers, asked.texts, asked.others, asked.blobs)
-    )
-    return Columns(rowid, integers, texts, others, blobs)
+    return rowid, decoded
 
 
 class _Header:
@@ -277,18 +251,31 @@ def _stretches(body: Ints, kinds: list[_InRows]) -> Iterator[_Stretch]:
             first, body, offset, offsets = column + 1, stretch.following, 0, []
 
 
-def _stretch(data: Bytes, stretch: _Stretch, kinds: list[_InRows], asked: Asked) -> dict[int, Any]:
+def _stretch(data: Bytes, stretch: _Stretch, kinds: list[_InRows], asked: Asked) -> Columns:
     """What was asked for of the columns of a stretch, by their positions."""
-    offsets = dict(enumerate(stretch.offsets, stretch.first))
-    decoded: dict[int, Any] = {at: _most(kinds[at]) > _NULL for at in asked.others if at in offsets}
-    for type_, positions in ((ENCODED_TEXT, asked.texts), (ENCODED_BLOB, asked.blobs)):
-        for at in positions:
-            if at in offsets:
-                decoded[at] = _values(data, kinds[at], stretch.body + offsets[at], type_)
-    if integers := [at for at in asked.integers if at in offsets]:
-        rows = _cut(data, stretch.body, offsets[max(integers)] + _INTEGER_BYTES)
-        decoded |= {at: _integer(rows, offsets[at], kinds[at]) for at in integers}
+    decoded: Columns = {}
+    offsets = {at: offset for at, offset in enumerate(stretch.offsets, stretch.first) if at in asked}
+    numbers = [at for at in offsets if asked[at] not in {ENCODED_TEXT, ENCODED_BLOB}]
+    rows = _cut(data, stretch.body, max(offsets[at] for at in numbers) + _NUMBER_BYTES) if numbers else data
+    for at, offset in offsets.items():
+        if at not in numbers:
+            decoded[at] = _values(data, kinds[at], stretch.body + offset, asked[at])
+        else:
+            number = _float if pa.types.is_floating(asked[at]) else _integer
+            decoded[at] = number(rows, offset, kinds[at])
     return decoded
+
+
+def _float(rows: Bytes, offset: int, kind: _InRows) -> pa.ChunkedArray | None:
+    """Floats, of which SQLite stores those without decimals as integers."""
+    kind = np.broadcast_to(kind, (len(rows),))
+    if not kind.any():
+        return None
+    is_float = kind == _FLOAT
+    value = np.ndarray((len(rows),), ">f8", rows, offset, (rows.shape[1],)).astype(np.float64)
+    if (whole := _integer(rows, offset, np.where(is_float, _NULL, kind))) is not None:
+        value = np.where(is_float, value, whole.fill_null(0))
+    return pa.chunked_array([pa.array(value, mask=kind == _NULL)])
 
 
 def _integer(rows: Bytes, offset: int, kind: _InRows) -> pa.ChunkedArray | None:
