@@ -67,7 +67,9 @@ def test_a_subtree_is_what_filtering_by_paths_gives(name: str, path: str, served
     whole = served.table(name, columns)
     expected = whole.filter(pc.is_in(whole.column("module_id"), value_set=below(served, path)))
     assert 0 < expected.num_rows <= whole.num_rows
-    assert plain(served.subtree(path).table(name, columns)).equals(plain(expected))
+    part = served.subtree(path)
+    assert plain(part.table(name, columns)).equals(plain(expected))
+    assert plain(pa.concat_tables(part.pieces(name, columns))).equals(plain(expected))
 
 
 @pytest.mark.parametrize(

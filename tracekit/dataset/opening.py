@@ -105,10 +105,14 @@ class Dataset:
             return schema if first.report is None else schema.append(REPORT_COLUMN.field())
 
     def pieces(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows of :meth:`table` in batches of some ten thousand, for tables that do not fit into memory."""
+        """The rows of :meth:`table` in batches of some ten thousand, for tables that do not fit into memory.
+
+        Of a subtree, all rows of a report are one batch.
+        """
         with self._reading(name):
             for file in self._files(name):
-                yield from self._groups(name, file, columns)
+                whole = self._module_ids is None
+                yield from self._groups(name, file, columns) if whole else [self._part(name, columns, file)]
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table as a DataFrame: integers stay integers even with nulls, repeated strings become categoricals."""
