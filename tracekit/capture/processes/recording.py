@@ -37,7 +37,7 @@ from tracekit.errors import CaptureError
 _ANNOTATION = re.compile(rb'"cat": "user_annotation"')
 _UNHARMED = re.compile(rb'"cat": "user_annotation",\s*"name": "(?!unknown")[^"/\\\x00-\x1f\x7f-\xff]+",\s*"pid": ')
 _OTHER_PROCESS = (
-    "of this TARGET, only one process is recorded, by nsys with its forks; for all processes: tracekit capture -- "
+    "of this TARGET, only one process is recorded (with nsys also its forks); to record all: tracekit capture -- "
     "python FILE.py"
 )
 _FORKED_WITH_GPU = "it was forked while its parent recorded the GPU; start it with spawn to record it"
