@@ -13,7 +13,7 @@ import pytest
 
 import tracekit
 from tests.benchmarks.serving_report import with_waits, write_report
-from tests.command import LINES
+from tests.command import LINES, command, refusal
 from tests.golden import check
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
@@ -156,3 +156,58 @@ def test_a_folder_that_is_no_dataset_is_not_loaded(what: str, tmp_path: Path) ->
         tracekit.load(folder)
     assert problem in str(raised.value)
     assert str(raised.value).startswith(f"{folder}: ")
+
+
+def forged(file: Path, column: str, value: object, type_: pa.DataType | None) -> None:
+    """Another value in every row of a file, of another type if one is given; its id stays."""
+    rows = pq.ParquetFile(file).read()
+    at = rows.schema.get_field_index(column)
+    field = rows.schema.field(at) if type_ is None else pa.field(column, type_)
+    pq.write_table(rows.set_column(at, field, pa.array([value] * rows.num_rows, field.type)), file)
+
+
+#: What stands in all rows of a column, its type if that is another, and what is said.
+FORGED = (
+    ("kernels", "start_ns", "x", pa.string(), "start_ns is string?, not int64"),
+    ("kernels", "start_ns", None, pa.int64(), "start_ns is int64?, not int64"),
+    ("kernels", "end_ns", 5, pa.int32(), "end_ns is int32?, not int64"),
+    ("kernels", "name", "gemm", pa.string(), "name is string?, not category"),
+    ("modules", "path", 1.5, pa.float64(), "path is double?, not string"),
+    ("kernels", "kernel_id", 3, None, "kernel_id is 3, not in [0, 3)"),
+    ("kernels", "launch_start_ns", -(1 << 63), None, f"launch_start_ns is {-(1 << 63)}, not in [-23058"),
+    ("ranges", "end_ns", 1 << 61, None, f"end_ns is {1 << 61}, not in [-23058"),
+    ("calls", "module_id", -7, None, "module_id is -7, not in [0, 2)"),
+    ("calls", "parent_call_id", 2, None, "parent_call_id is 2, not in [0, 2)"),
+    ("kernels", "step_id", 1, None, "step_id is 1, not in [0, 1)"),
+)
+
+
+@pytest.mark.parametrize(("name", "column", "value", "type_", "problem"), FORGED)
+def test_a_column_of_another_type_and_a_number_that_means_nothing_are_refused_where_they_are_read(
+    name: str, column: str, value: object, type_: pa.DataType | None, problem: str, small: Dataset
+) -> None:
+    forged(small.folder / f"{name}.parquet", column, value, type_)
+    dataset = tracekit.load(small.folder)
+    for read in (lambda: dataset.table(name, [column]), lambda: [*dataset.pieces(name)]):
+        with pytest.raises(tracekit.DatasetError) as raised:
+            read()
+        said = f"its table {name} cannot be read ({name}.parquet is damaged: {problem}"
+        assert said in str(raised.value)
+        assert str(raised.value).endswith("); parse the report again")
+    refusal(command("export", dataset.folder, "--format", "csv", "-o", dataset.folder.with_name("csv")), dataset.folder)
+
+
+def test_ids_are_those_of_the_own_report_and_columns_to_come_are_let_be(tmp_path: Path) -> None:
+    paths = [report(tmp_path / f"rank{at}.sqlite", LINES) for at in range(2)]
+    dataset = tracekit.parse(paths, tmp_path / "ranks")
+    file = dataset.folder / "kernels.parquet" / "report=rank1" / "part-0.parquet"
+    rows = pq.ParquetFile(file).read()
+    pq.write_table(rows.append_column("later_start_ns", pa.array(["x"] * rows.num_rows)), file)
+    first = 1 << 40
+    ids = dataset.table("kernels", ["kernel_id"]).column("kernel_id").to_pylist()
+    assert sorted(ids) == [0, 1, 2, first, first + 1, first + 2]
+    assert dataset.of_reports("rank1").table("kernels").num_rows == rows.num_rows
+    forged(file, "kernel_id", 0, None)
+    with pytest.raises(tracekit.DatasetError, match=rf"kernel_id is 0, not in \[{first}, {first + 3}\)"):
+        dataset.table("kernels", ["kernel_id"])
+    assert dataset.table("kernels", ["dur_ns"]).num_rows == 2 * rows.num_rows

@@ -209,6 +209,8 @@ def test_a_dataset_made_before_a_column_says_so_and_has_its_page(parsed: Parse) 
     dataset = tracekit.load(folder)
     with pytest.raises(DatasetError, match="has no column source of kernels: it was made by an earlier tracekit; "):
         dataset.ask("lines")
+    with pytest.raises(DatasetError, match="has no column stack of kernels: it was made by an earlier tracekit; "):
+        next(dataset.pieces("kernels", ["stack"]))
     with pytest.raises(UsageError, match="kernels has no column sourc; expected one of"):
         dataset.kernels(["sourc"])
     assert '"texts":[]' in dataset.html()._repr_html_().replace("&quot;", '"')

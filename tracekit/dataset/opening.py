@@ -31,7 +31,8 @@ T = TypeVar("T", bound=TypedTable)
 SUFFIX = ".tracekit"
 #: The table that is one for all reports.
 UNITED = "modules"
-TABLE_NAMES = tuple(table.SPEC.name for table in DECLARED)
+_SPECS = {table.SPEC.name: table.SPEC for table in DECLARED}
+TABLE_NAMES = tuple(_SPECS)
 #: Tables whose rows are counted where a dataset is shown.
 _SHOWN = ("kernels", "calls", "modules", "steps")
 #: Key of a file's id in its metadata.
@@ -39,16 +40,24 @@ FILE_ID = b"tracekit.id"
 REPORT = "report"
 #: Column of all tables but one that names a row's report, in datasets of several reports.
 REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report that the row is from.")
+#: All times of recordings are far from these, in ns.
+_TIMES = range(-(1 << 61), 1 << 61)
 #: How many folders a sentence names.
 _MOST_NAMED = 3
 
 
 class _TableFile(NamedTuple):
-    """The rows of one report; its name is None if the dataset has only one. ``name`` is that of the file."""
+    """The rows of one report; its name is None if the dataset has only one.
+
+    Attributes:
+        name: That of the file.
+        ids: The ids of its report's rows, by table.
+    """
 
     rows: pq.ParquetFile
     report: str | None
     name: str
+    ids: Mapping[str, range]
 
 
 class Dataset:
@@ -276,31 +285,37 @@ class Dataset:
         expected = listed[manifest.TABLE_IDS].get(name), listed["rows"][name]
         if expected != (id_of(rows.metadata), rows.metadata.num_rows):
             raise self._unreadable(name, f"{file} is from another parse")
-        return _TableFile(rows, report, file)
+        if conflict := _SPECS[name].conflict(rows.schema_arrow):
+            raise self._unreadable(name, f"{file} is damaged: {conflict}")
+        first = listed.get("first_id", 0)
+        ids = {table: range(first, first + number) for table, number in listed["rows"].items()}
+        return _TableFile(rows, report, file, ids | {UNITED: range(self._as_written["rows"][UNITED])})
 
     def _part(self, name: str, columns: Sequence[str] | None, file: _TableFile) -> pa.Table:
-        rows, report, place = file
-        names = [*rows.schema_arrow.names, *([REPORT] if report is not None else ())]
+        wanted = self._wanted(name, file, columns)
+        read = partial(self._rows, name, file.report, file.rows)
+        return self._read(name, file, wanted, read)
+
+    def _read(self, name: str, file: _TableFile, wanted: list[str], read: Callable[[list[str]], pa.Table]) -> pa.Table:
+        """The wanted columns of what ``read`` gives for those of the file."""
+        with self._reading(name, file.name):
+            rows = self._of_own_processes(name, file.report, [column for column in wanted if column != REPORT], read)
+        if beyond := _beyond(rows, file.ids):
+            raise self._unreadable(name, f"{file.name} is damaged: {beyond}")
+        return _without_id(_with_report(rows, file.report).select(wanted) if REPORT in wanted else rows)
+
+    def _wanted(self, name: str, file: _TableFile, columns: Sequence[str] | None) -> list[str]:
+        names = [*file.rows.schema_arrow.names, *([REPORT] if file.report is not None else ())]
         if unknown := [column for column in columns or () if column not in names]:
-            if unknown[0] in DECLARED[TABLE_NAMES.index(name)].SPEC.schema().names:
+            if unknown[0] in _SPECS[name].schema().names:
                 raise self._older(f"has no column {unknown[0]} of {name}")
             raise UsageError(f"{name} has no column {unknown[0]}; {did_you_mean(unknown[0], names)}")
-        wanted = list(columns) if columns is not None else names
-        with self._reading(name, place):
-            read = partial(self._rows, name, report, rows)
-            table = self._of_own_processes(name, report, [column for column in wanted if column != REPORT], read)
-        if report is None or REPORT not in wanted:
-            return _without_id(table)
-        return _without_id(_with_report(table, report)).select(wanted)
+        return list(columns) if columns is not None else names
 
     def _groups(self, name: str, file: _TableFile, columns: Sequence[str] | None) -> Iterator[pa.Table]:
-        wanted = [column for column in columns or file.rows.schema_arrow.names if column != REPORT]
+        wanted = self._wanted(name, file, columns)
         for group in range(file.rows.num_row_groups):
-            with self._reading(name, file.name):
-                read = partial(file.rows.read_row_group, group, use_threads=False)
-                rows = self._of_own_processes(name, file.report, wanted, read)
-                piece = _without_id(_with_report(rows, file.report))
-            yield piece if columns is None else piece.select(columns)
+            yield self._read(name, file, wanted, partial(file.rows.read_row_group, group, use_threads=False))
 
     def _of_own_processes(
         self, name: str, report: str | None, columns: list[str], read: Callable[[list[str]], pa.Table]
@@ -377,6 +392,26 @@ def id_of(metadata: pq.FileMetaData) -> str | None:
     """The id of a table's file."""
     value = (metadata.metadata or {}).get(FILE_ID)
     return None if value is None else value.decode("utf-8", "replace")
+
+
+def _beyond(rows: pa.Table, ids: Mapping[str, range]) -> str | None:
+    """The first number that is the id of no row, or a time of no recording; what is worked out of it would be wrong."""
+    for column, values in zip(rows.column_names, rows.columns, strict=True):
+        allowed = _allowed(column, ids)
+        if allowed is None or not pa.types.is_integer(values.type):
+            continue
+        for number in pc.min_max(values).as_py().values():
+            if number is not None and number not in allowed:
+                return f"{column} is {number}, not in [{allowed.start}, {allowed.stop})"
+    return None
+
+
+def _allowed(column: str, ids: Mapping[str, range]) -> range | None:
+    """The values that a column may have; those of ``parent_call_id`` are ids of ``calls``."""
+    if column.endswith(("start_ns", "end_ns")):
+        return _TIMES
+    *_, subject, last = ["", *column.split("_")]
+    return ids.get(f"{subject}s") if last == "id" else None
 
 
 def _without_id(table: pa.Table) -> pa.Table:

@@ -37,7 +37,7 @@ def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
     totals: Counter[_Stack] = Counter()
     rows, done = max(dataset.manifest["rows"]["kernels"], 1), 0
     shared = shared_kernels(dataset)
-    keys = [name for name in _KEYS if name in dataset.schema("kernels").names]  # earlier datasets have no stacks
+    keys = _KEYS if "stack" in dataset.schema("kernels").names else _KEYS[1:]  # earlier datasets have no stacks
     for piece in dataset.pieces("kernels", ["kernel_id", *keys, "dur_ns"]):
         whole = (divided(Kernels(piece), shared).table if len(shared) else piece).unify_dictionaries()
         sums = whole.group_by(keys).aggregate([("dur_ns", "sum")]).select([*keys, "dur_ns_sum"])

@@ -95,6 +95,18 @@ class TableSpec:
         arrays = [_conforming(self.name, column, columns[column.name], zeros) for column in self.columns]
         return pa.Table.from_arrays(arrays, schema=self.schema())
 
+    def conflict(self, stored: pa.Schema) -> str | None:
+        """The first column of a file that is not as declared here. A file may lack columns, and may have more."""
+        if stored.equals(self._schema):
+            return None
+        for column in self.columns:
+            for field_ in (stored.field(at) for at in stored.get_all_field_indices(column.name)):
+                if field_.type != column.type or field_.nullable > column.nullable:
+                    found = Column(field_.name, field_.type, "", field_.nullable)
+                    return f"{found.name} is {found.type_name}, not {column.type_name}"
+        twice = next((name for name in stored.names if stored.names.count(name) > 1), None)
+        return twice and f"it has {twice} twice"
+
     def empty(self) -> pa.Table:
         """The table without rows."""
         return self.schema().empty_table()
