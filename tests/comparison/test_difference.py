@@ -549,10 +549,10 @@ def test_several_equal_baselines_let_small_changes_pass_as_before(tmp_path: Path
     assert "gelu" in outcome.out
 
 
-def layered(seed: int, slow: float = 1.0) -> str:
-    """Ten steps of twelve layers that vary by 0.3 % between runs, and by 1 % between steps; one may be slow."""
+def layered(seed: int, slow: float = 1.0, clocks: float = 0.0) -> str:
+    """Ten steps of twelve layers that vary by 0.3 % between runs, and by 1 % between steps; one may be slow, or all."""
     chance, lines = np.random.default_rng(seed), []
-    level = 20_000 * chance.normal(1, 0.003, 12) * np.where(np.arange(12) == 5, slow, 1)
+    level = 20_000 * chance.normal(1, 0.003, 12) * np.where(np.arange(12) == 5, slow, 1 + clocks * chance.random(12))
     for step, times in enumerate((level * chance.normal(1, 0.01, (10, 12))).astype(int).tolist()):
         start = step * 400_000
         lines.append(f"range 1 {start} {start + 399_000} {{'Step': {step}, 'Name': 'ProfilerStep', 'Kind': 'train'}}")
@@ -573,3 +573,21 @@ def test_three_baselines_are_enough_for_a_layer_that_is_5_percent_slower(tmp_pat
         assert command("diff", *baselines, equal, "--fail-over", "2%").code == 0
         outcome = command("diff", *baselines, slow, "--fail-over", "2%", "--json")
         assert [row["path"] for row in json.loads(outcome.out)["failed"]] == ["top.5"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "slow", "failed"),
+    [("gemm", 1.0, []), ("gemm", 1.5, ["top.5"]), ("other", 1.0, ["train", "top.0", "top.1"])],
+)
+def test_what_modules_with_the_same_kernels_share_is_the_machine(
+    tmp_path: Path, kernel: str, slow: float, failed: list[str]
+) -> None:
+    baselines = [parsed(tmp_path, f"base{seed}", layered(seed)).folder for seed in (1, 2, 3)]
+    new = parsed(tmp_path, "new", layered(4, slow, 0.15).replace(" gemm", f" {kernel}")).folder
+    outcome = command("diff", *baselines, new, "--fail-over", "4%", "--json")
+    found = json.loads(outcome.out)
+    assert {*failed} <= {row["path"] for row in found["failed"]}
+    assert (len(found["failed"]) > len(failed)) == (kernel == "other")
+    told = re.search("Modules together are (.*) % slower than in each .*: clocks", found["notes"][0])
+    assert bool(told) == (kernel == "gemm")
+    assert not told or 5 < float(told[1]) < 10

@@ -24,7 +24,7 @@ from tracekit.comparison.comparable import (
     work_summary,
 )
 from tracekit.comparison.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
-from tracekit.comparison.noise import chance_of_gap, common_shifts, scales
+from tracekit.comparison.noise import BESIDE, chance_of_gap, common_shifts, scales
 from tracekit.comparison.step_metrics import KEYS, Mix, common_properties, in_blocks, mix, step_kinds
 from tracekit.comparison.step_times import StepTimes
 from tracekit.dataset.opening import Dataset
@@ -148,12 +148,16 @@ def compare_with_several(baselines: Sequence[Dataset], after: Dataset, options: 
     """Compares a dataset with several of equal software, from which the noise between runs is learned.
 
     Each row is that of the baseline whose change is the median. It is slower or faster only if it is so in comparison
-    with all baselines, by more than these differ among themselves.
+    with all baselines, by more than these differ among themselves. What modules share that have the same kernels as
+    before is the machine's doing: a change beside it counts only if it is several times as large.
     """
     pairs = [compare(before, after, options) for before in baselines]
     if len(pairs) == 1:
         return pairs[0]
-    rows = pd.concat([pair.rows.assign(pair=at) for at, pair in enumerate(pairs)], ignore_index=True)
+    rows, kernels, phases = (
+        pd.concat([getattr(pair, name).assign(pair=at) for at, pair in enumerate(pairs)], ignore_index=True)
+        for name in ("rows", "kernels", "phases")
+    )
     rows["key"] = rows[KEYS].fillna("").agg("\0".join, axis=1)
     rows["log"] = np.log(
         (rows["after_ns"] / rows["before_ns"]).where(~rows["status"].isin(("added", "gone", "unlike")))
@@ -163,66 +167,65 @@ def compare_with_several(baselines: Sequence[Dataset], after: Dataset, options: 
     middle = (order["log"].transform("count") - 1).clip(lower=0) // 2
     chosen = rows.loc[order.cumcount().eq(middle).pipe(lambda kept: kept.index[kept])].sort_values(["pair", "key"])
     is_module = (chosen["what"] == "module").to_numpy(bool)
-    between, scale = _chance_between(logs.loc[chosen["key"]].to_numpy(np.float64), is_module)
+    alike = is_module & _with_the_same_kernels(chosen, kernels)
+    between, scale, jump = _chance_between(logs.loc[chosen["key"]].to_numpy(np.float64), is_module, alike)
     chosen["chance"] = np.fmax(chosen["chance"], between)
     judged = chosen["status"].isin(("slower", "faster", "same"))
     chosen.loc[judged, "status"] = np.array(_status(chosen, options.threshold, ~judged.to_numpy(bool)), object)[judged]
     chosen = chosen.iloc[np.lexsort((chosen["path"], -chosen["change_ns"].abs(), chosen["what"] != "step"))]
-    of_pair = set(zip(chosen["key"], chosen["pair"], strict=True))
-    kernels, phases = (_of_chosen([getattr(pair, name) for pair in pairs], of_pair) for name in ("kernels", "phases"))
+    kernels, phases = (part.merge(chosen[[*KEYS, "pair"]]).drop(columns="pair") for part in (kernels, phases))
     notes = dict.fromkeys(note for pair in pairs for note in pair.notes)
-    learned = [_percent(float(np.median(part))) for part in (scale[~is_module], scale[is_module]) if part.size]
+    learned = [percent(float(np.median(part))) for part in (scale[~is_module], scale[is_module]) if part.size]
     noise = f"Noise between runs is learned from {len(pairs)} baselines: whole steps vary by "
     noise += f"{' and modules by '.join(learned)}."
+    if BESIDE * abs(jump) > options.threshold:
+        away = f"{percent(abs(math.expm1(jump)))} {'slower' if jump > 0 else 'faster'}"
+        noise += f" Modules together are {away} than in each of these with the same kernels: clocks, no change of the "
+        noise += f"software. What is off by more than {BESIDE} times that beside it counts."
     kept = chosen.drop(columns=["key", "pair", "log"]).reset_index(drop=True)
-    clocks = {
-        kind: _median_clock([one.wall_clocks[kind] for one in pairs if kind in one.wall_clocks])
-        for pair in pairs
-        for kind in pair.wall_clocks
-    }
+    clocks = pd.concat([pd.DataFrame(pair.wall_clocks) for pair in pairs]).groupby(level=0).median()
+    wall_clocks = {str(kind): WallClock(*map(round, sides)) for kind, sides in clocks.items()}
     patterns = {path: pattern for pair in pairs for path, pattern in pair.patterns.items()}
-    return Difference(kept, kernels, [noise, *notes], phases, pairs[0].node, patterns, clocks)
+    return Difference(kept, kernels, [noise, *notes], phases, pairs[0].node, patterns, wall_clocks)
 
 
-def _chance_between(logs: Floats, modules: Flags) -> tuple[Floats, Floats]:
-    """How likely a run of equal software differs as much from all baselines, with or without clocks; and the noise.
+def _with_the_same_kernels(rows: pd.DataFrame, kernels: pd.DataFrame) -> Flags:
+    """Which rows have no modules below, and kernels of the same names and as many as in all baselines."""
+    above = {path.rpartition(".")[0] for path in rows["path"]}
+    other = kernels.loc[kernels[["before_kernels", "after_kernels"]].min(axis=1) == 0, "path"]
+    return np.asarray(rows["before_kernels"].eq(rows["after_kernels"]) & ~rows["path"].isin([*above, *other]))
 
-    Args:
-        logs: For each row the logarithm of its change since each baseline.
-        modules: Which rows are modules.
+
+def _chance_between(logs: Floats, modules: Flags, alike: Flags) -> tuple[Floats, Floats, float]:
+    """How likely equal software differs as much from all baselines, the noise, and how far clocks are beyond theirs.
+
+    ``logs`` are those of changes since each baseline, by row; ``alike`` are the rows of modules that show the clocks.
     """
     values = np.pad(-logs, ((0, 0), (0, 1)))
-    machine = np.zeros(values.shape[1], np.int64)
-    shifts, _ = common_shifts(values[modules], machine, THRESHOLD)
-    alone = _gaps(values)
-    beside = _gaps(values - shifts)
+    shifts, _ = common_shifts(values[alike], np.zeros(values.shape[1], np.int64), THRESHOLD)
+    jump = max(float(_gap(shifts)), 0.0)
+    alone, beside = _gaps(values), _gaps(values - shifts)
     chance = np.where(modules, np.minimum(1.0, 2 * np.minimum(alone[0], beside[0])), alone[0])
-    return chance, np.where(modules, beside[1], alone[1])
+    chance[(jump > 0) & ~(_gap(values - shifts) > BESIDE * jump)] = 1.0
+    return chance, np.where(modules, beside[1], alone[1]), math.copysign(jump, shifts[-1] - np.median(shifts))
+
+
+def _gap(values: Floats) -> Floats:
+    """How far the last values are beyond all before them that are known."""
+    old, new = values[..., :-1], values[..., -1]
+    known = np.isfinite(old)
+    lowest, highest = np.where(known, old, np.inf).min(axis=-1), np.where(known, old, -np.inf).max(axis=-1)
+    return np.asarray(np.maximum(new - highest, lowest - new))
 
 
 def _gaps(values: Floats) -> tuple[Floats, Floats]:
-    old, new = values[:, :-1], values[:, -1]
+    old, gap = values[:, :-1], _gap(values)
     scale = scales(old, np.zeros(old.shape[1], np.int64))
-    known = np.isfinite(old)
-    gap = np.maximum(new - np.where(known, old, -np.inf).max(axis=1), np.where(known, old, np.inf).min(axis=1) - new)
     chance = [
         1.0 if not 0 < one < math.inf else min(1.0, 2 * chance_of_gap(one, count, _FREE))
-        for one, count in zip((gap / scale).tolist(), known.sum(axis=1).tolist(), strict=True)
+        for one, count in zip((gap / scale).tolist(), np.isfinite(old).sum(axis=1).tolist(), strict=True)
     ]
     return np.array(chance), scale
-
-
-def _of_chosen(frames: list[pd.DataFrame], chosen: set[tuple[str, int]]) -> pd.DataFrame:
-    parts = []
-    for at, frame in enumerate(frames):
-        keys = frame[KEYS].fillna("").to_numpy(str).tolist()
-        parts.append(frame[np.array([("\0".join(key), at) in chosen for key in keys], bool)])
-    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-def _median_clock(clocks: list[WallClock]) -> WallClock:
-    before, after = (round(float(np.median(side))) for side in zip(*clocks, strict=True))
-    return WallClock(before, after)
 
 
 def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:
@@ -323,9 +326,8 @@ def part_of(difference: Difference, path: str | None, min_share: float) -> Diffe
 
 def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
     both = rows["before_ns"].notna() & rows["after_ns"].notna()
-    alone: pd.Series[bool] = both & False
-    for steps in (rows["before_steps"], rows["after_steps"]):
-        alone |= both & (steps == 1) & (steps.max() > 1)
+    single = [(steps == 1) & (steps.max() > 1) for steps in (rows["before_steps"], rows["after_steps"])]
+    alone: pd.Series[bool] = both & (single[0] | single[1])
     return alone
 
 
@@ -344,8 +346,7 @@ def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.D
     rows["chance"] = _chance(rows)
     rows.insert(len(KEYS), "status", _status(rows, threshold, rows.pop("unlike").to_numpy(bool)))
     rows["shapes"] = rows["shapes"].where(rows["shapes"] != "", None)
-    keys = pd.DataFrame({"whole": rows["what"] != "step", "size": -rows["change_ns"].abs()})
-    order = np.lexsort((rows["path"], keys["size"], keys["whole"]))
+    order = np.lexsort((rows["path"], -rows["change_ns"].abs(), rows["what"] != "step"))
     return rows.iloc[order].reset_index(drop=True), own
 
 
@@ -500,14 +501,14 @@ def of_mix(mix: Mix) -> list[str]:
     """Notes on which steps were compared, and on how their mix changed."""
     if not mix.several:
         return []
-    before, after = (_percent(share) for share in mix.covered)
+    before, after = (percent(share) for share in mix.covered)
     notes = [
         f"Only steps of the same kind and size{_PLACE if mix.places else ''} are compared: "
         f"{before} of the time in steps of the first run, {after} of the second."
     ]
     if mix.changed:
         named = "; ".join(
-            f"{name}: {_percent(share)} of the steps before, {_percent(later)} after"
+            f"{name}: {percent(share)} of the steps before, {percent(later)} after"
             for name, share, later in mix.changed[:_MOST_NAMED]
         )
         more = len(mix.changed) - _MOST_NAMED
@@ -516,5 +517,6 @@ def of_mix(mix: Mix) -> list[str]:
     return notes
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share as people read it: ``5.0 %``."""
     return f"{share:.1%}".replace("%", " %")

@@ -33,8 +33,10 @@ _NONE = 1e-12
 _OTHERS = 5
 #: Clocks slow modules down by up to so much, as a logarithm, and memory-bound ones less: where half of the modules are
 #: off by no more than the shift, they share it; where it is larger, by no more than this part of it. Or if they are off
-#: by no more than so many times what is usual. Beside a shift of clocks, modules differ by up to so many times that.
-_CLOCKS, _AGREED, _UNUSUAL, _BESIDE = 0.4, 8, 4, 3
+#: by no more than so many times what is usual.
+_CLOCKS, _AGREED, _UNUSUAL = 0.4, 8, 4
+#: Beside a shift of clocks, modules differ by up to so many times that.
+BESIDE = 3
 
 
 class Change(NamedTuple):
@@ -164,7 +166,7 @@ def _step(  # noqa: PLR0913 - those of changes, for one column
     size, weight = np.abs(change[:, 0]), np.maximum((alone**2).sum(axis=1), _NONE)
     others = float(np.sort(np.append(size[judged], 0.0))[judged.sum() // 2]) if alike else 0.0
     stays, signed = size > max(least, _OTHERS * others), np.sign(change) * value
-    stays &= np.abs(_slope(value, step)[:, 0]) > _BESIDE * _jump(shifts, machine, column)
+    stays &= np.abs(_slope(value, step)[:, 0]) > BESIDE * _jump(shifts, machine, column)
     for columns in _each(machine):
         here = np.isin(np.arange(machine.size), columns) & known
         lowest, highest = np.where(here & later, signed, np.inf), np.where(here & ~later, signed, -np.inf)

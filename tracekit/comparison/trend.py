@@ -15,7 +15,7 @@ import pandas as pd
 from tracekit.aggregates.nodes import noun
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.comparison import noise
-from tracekit.comparison.difference import MIN_SHARE, THRESHOLD
+from tracekit.comparison.difference import MIN_SHARE, THRESHOLD, percent
 from tracekit.comparison.noise import LEAST_RUNS, common_shifts
 from tracekit.comparison.runs import COLUMNS, WHOLE, Run, Series, listed
 from tracekit.comparison.step_metrics import step_name
@@ -188,7 +188,7 @@ def _of_outliers(runs: list[Run], modules: dict[int, Module], values: Floats, of
         if rows.size < max(_LEAST_OFF, _SHARE_OFF * len(modules)):
             continue
         others = np.nanmedian(np.delete(values[rows], run, axis=1), axis=1)
-        away = _percent(abs(float(np.expm1(np.median(values[rows, run] - others)))))
+        away = percent(abs(float(np.expm1(np.median(values[rows, run] - others)))))
         stays = "no later run shows whether it stays" if run == len(runs) - 1 else "no change, as it came back"
         names = listed([modules[row].path for row in rows.tolist()])
         notes.append(f"{runs[run].name} is an outlier: {names} by {away}; {stays}.")
@@ -205,13 +205,9 @@ def _of_clocks(runs: list[Run], machine: Ints, shifts: Floats, differing: list[i
     for columns in (np.flatnonzero(machine == one) for one in np.unique(machine)):
         for run, change in zip(columns[1:].tolist(), np.expm1(np.diff(shifts[columns])).tolist(), strict=True):
             if abs(change) > THRESHOLD:
-                away = f"{_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
+                away = f"{percent(abs(change))} {'slower' if change > 0 else 'faster'}"
                 notes.append(f"All together are {away} from {runs[run].name} on: clocks, no change of a module.")
     return notes
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %")
 
 
 def _of_presence(runs: list[Run], modules: Iterable[Module]) -> list[str]:
