@@ -270,7 +270,7 @@ def test_reports_that_are_stored_densely_are_reckoned_at_their_full_size(tmp_pat
     assert megabytes == {"run.sqlite": 4, "run.json": 4, "run.pt.trace.json.gz": 32, "run.nsys-rep": 40}
 
 
-#: Kills itself at the given change that it makes to the disk, and else says how many it makes.
+#: Kills itself at the given change that it makes to the disk, and else says how many it makes (without bytecode).
 KILLED = """
 import os, signal, sys
 changes = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "ctypes.dlopen"}
@@ -294,7 +294,7 @@ def test_a_run_that_is_killed_at_any_moment_leaves_the_old_dataset_or_the_new_on
     ranks: list[Path], tmp_path: Path
 ) -> None:
     def run(at: int) -> subprocess.CompletedProcess[str]:
-        arguments = [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(at), *map(str, ranks)]
+        arguments = [sys.executable, "-B", "-c", KILLED, str(tmp_path / "run"), str(at), *map(str, ranks)]
         return subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False)
 
     old = tracekit.parse(ranks[:2], tmp_path / "run").folder
