@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
@@ -87,14 +87,16 @@ def path_collisions_of(calls: Called, paths: Sequence[str], facts: Sequence[Fact
         keys, group = distinct(tokens.path * len(apart.numbers) + apart.which[holder])
         kept = mixed(group, tokens.cluster, keys.size)[group] & ~apart.unclear[holder]
         tokens, holder = tokens.those(kept), holder[kept]
-        told = ~named[tokens.call] | (holder == tokens.call)
+        told = np.flatnonzero(~named[tokens.call] | (holder == tokens.call))
         around = np.append(calls.place, -1)[above[rows]]
-        siblings = np.zeros(size, dtype=np.int64)
-        siblings[rows] = grouped((calls.process[rows], around, apart.which[rows])).group
-        for number in np.unique(siblings[holder[told]]).tolist():
-            for length, family in _families(paths, calls.place, rows[siblings[rows] == number]):
-                own = told & np.isin(holder, family)
-                _number(apart, family, np.searchsorted(family, holder[own]), tokens.those(own), length)
+        siblings = grouped((calls.process[rows], around, apart.which[rows])).group
+        asked = np.isin(siblings, siblings[np.searchsorted(rows, holder[told])])
+        rows, of_row, parts = rows[asked], *_families(paths, siblings[asked], calls.place[rows[asked]])
+        of_token = of_row[np.searchsorted(rows, holder[told])]
+        members, own = by_level(of_row), by_level(of_token)
+        for number in np.unique(of_token).tolist():
+            family, row = rows[members[number]], told[own[number]]
+            _number(apart, family, np.searchsorted(family, holder[row]), tokens.those(row), parts[number])
         tokens = tokens.those(holder != tokens.call)
     return PathCollisions(apart.which[:-1], apart.numbers, apart.unclear[:-1])
 
@@ -126,15 +128,20 @@ def _tokens(calls: Called, paths: int, facts: Sequence[Facts]) -> _Tokens:
     return _Tokens(rows[contradicted], path[contradicted], cluster[key][contradicted])
 
 
-def _families(paths: Sequence[str], place: Ints, rows: Rows) -> Iterator[tuple[int, Rows]]:
-    """Calls of each path with those of all paths below it, and how many parts the path has."""
-    parts = {number: paths[number].split(".") for number in np.unique(place[rows]).tolist()}
-    families: list[list[int]] = []
-    for number in sorted(parts, key=parts.__getitem__):
-        if not families or parts[number][: len(parts[families[-1][0]])] != parts[families[-1][0]]:
-            families.append([])
-        families[-1].append(number)
-    return ((len(parts[family[0]]), rows[np.isin(place[rows], family)]) for family in families)
+def _families(paths: Sequence[str], siblings: Rows, place: Ints) -> tuple[Rows, list[int]]:
+    """For each call the number of a path among its siblings, or of the one that this is below, and their parts."""
+    keys, key = distinct(siblings * len(paths) + place)
+    named = [
+        (own, paths[at].split("."))
+        for own, at in zip(*(pair.tolist() for pair in np.divmod(keys, len(paths))), strict=True)
+    ]
+    family, heads = np.zeros(keys.size, dtype=np.int64), list[tuple[int, list[str]]]()
+    for at in sorted(range(keys.size), key=named.__getitem__):
+        own, parts = named[at]
+        if not heads or heads[-1] != (own, parts[: len(heads[-1][1])]):
+            heads.append((own, parts))
+        family[at] = len(heads) - 1
+    return family[key], [len(parts) for _, parts in heads]
 
 
 def _number(apart: PathCollisions, family: Rows, item: Rows, tokens: _Tokens, parts: int) -> None:
