@@ -120,8 +120,10 @@ class Dataset:
         """
         with self._reading(name):
             for file in self._files(name):
-                whole = self._module_ids is None
-                yield from self._groups(name, file, columns) if whole else [self._part(name, columns, file)]
+                if self._module_ids is None:
+                    yield from self._groups(name, file, columns)
+                else:
+                    yield self._part(name, columns, file)
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table as a DataFrame: integers stay integers even with nulls, repeated strings become categoricals."""

@@ -44,9 +44,9 @@ class Prediction:
     Attributes:
         step_before_ns: As measured.
         step_after_ns: Under the model; None where only the range is known, by ``unproven`` or ``copies``.
-        after: The same as ``before`` after the changes; empty where only the range is known.
         range_ns: The least and the most, where the report does not record all dependencies; else None.
         before: A row per kind of :mod:`tracekit.steptime.budget`: ``kind``, ``ns`` and ``share``.
+        after: The same after the changes; empty where only the range is known.
         unproven: How many kernels of collectives there are of which not all ranks are known: these keep their waits.
         copies: Of how many copies it is not known how long they take with pinned memory.
         blocked: Patterns of the modules in which something waits for the device, so that no graph can be captured.
@@ -54,9 +54,9 @@ class Prediction:
 
     step_before_ns: int
     step_after_ns: int | None
-    after: list[dict[str, Any]]
     range_ns: tuple[int, int] | None
     before: list[dict[str, Any]]
+    after: list[dict[str, Any]]
     unproven: int = 0
     copies: int = 0
     blocked: tuple[str, ...] = ()
@@ -117,11 +117,16 @@ class StepModel:
         blocked = {names[row + 1]: None for row in events.module[changing.preventing].tolist()}
         tells = changes.like_fastest_rank or all(abs(one - total) <= _TELLING * total for one in unknown)
         known = (min(others), max(others)) if len(others) > 1 else None
-        before = sum(self.before.values())
         return Prediction(
-            before, total if tells else None, after if tells else [], known, self._before, unproven, int(pinned.sum()),
-            tuple(blocked),
-        )  # fmt: skip
+            step_before_ns=sum(self.before.values()),
+            step_after_ns=total if tells else None,
+            range_ns=known,
+            before=self._before,
+            after=after if tells else [],
+            unproven=unproven,
+            copies=int(pinned.sum()),
+            blocked=tuple(blocked),
+        )
 
     def step_ns(self, changes: Changes, model: Tasks | None = None, *, extreme: int = 0) -> int:
         """The likely time of :meth:`predict` alone, or under another model."""
