@@ -73,7 +73,7 @@ def phase_rows(phase: Labels) -> Rows:
 
 
 def trains(dataset: Dataset) -> bool:
-    """Whether any work of a dataset is of a phase of training other than forward."""
+    """Whether any work of a dataset belongs to a phase of training other than forward."""
     training = [name.removesuffix("_ns") for name in TRAINING]
     phases = (part.rows(Kernels, ["phase"]).phase for part in dataset.by_report())
     return any(bool(phase.among(*training).any()) for phase in phases)

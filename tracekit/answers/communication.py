@@ -40,7 +40,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``overlapped_ns`` (the rest), ``collective``, ``communicator``, ``group_size``, ``bytes`` (as nccl-tests count
         them: the whole result of an all_gather, the whole input of a reduce_scatter), ``algorithm_gb_per_s`` and
         ``bus_gb_per_s``. The last five are null where the report does not record them: only NCCL's sizes are recorded.
-        Bytes and bandwidths are of those kernels whose bytes are known.
+        Bytes and bandwidths count kernels whose bytes are known.
     """
     modules, names, words, whole_ns = hierarchy(dataset), Words(), Words(), 0
     sums = Totals(_KEYS, dict.fromkeys(("ns", "exposed", "kernels", "bytes", "sized_ns"), "sum"))

@@ -29,7 +29,7 @@ BY = (RANK, REPORT, HOST)
 
 
 def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) -> pd.DataFrame:  # noqa: ANN401
-    """The answers about each report or host, rows about the same thing together; shares are of its own time.
+    """The answers about each report or host, rows about the same thing together; shares are those of its own time.
 
     Args:
         dataset: A dataset, or a subtree of one.

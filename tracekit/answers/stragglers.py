@@ -62,7 +62,7 @@ def by_rank(answer: pd.DataFrame) -> pd.DataFrame:
 
 
 def _last(rows: Participations) -> tuple[Rows, Flags, dict[str, Ints]]:
-    """Of each meeting the row of the last rank, whether it is certain, and figures."""
+    """For each meeting: the row of the last rank, whether it is certain, and figures."""
     order = np.lexsort((rows.start, rows.meeting))
     meeting, start, error = rows.meeting[order], rows.start[order], rows.error[order]
     first = np.flatnonzero(np.diff(meeting, prepend=-1))

@@ -139,7 +139,7 @@ class BackwardTrack:
         self.thread.nodes.note(self.thread.current)
 
     def _plan(self, roots: Sequence[Node], *, whole: bool) -> Plan:
-        """The nodes of a pass. If several threads made nodes, only some are known to be of a certain thread."""
+        """The nodes of a pass. If several threads made nodes, only some are known to belong to a certain thread."""
         known = [nodes() for nodes in list(self._nodes_by_thread)]
         used = [nodes for nodes in known if nodes is not None and nodes.used]
         self._several_threads |= len(used) > 1
@@ -260,7 +260,7 @@ class BackwardMarks:
 
     @never_compiled
     def after(self, _module: nn.Module, _args: object, output: object) -> None:
-        """Notes that nodes are of the call around from now on."""
+        """Notes that nodes belong to the call around from now on."""
         thread = self._track.thread
         forward = thread.forward
         if self not in map(_MARKS, reversed(forward)):

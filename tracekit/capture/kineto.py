@@ -122,7 +122,7 @@ def _invalid() -> CaptureError:
 
 
 def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False, progress: _Progress = bool) -> Rows:
-    """Converts the traces of several processes to the rows of one report. Kineto's times are of the machine's clock.
+    """Converts the traces of several processes to the rows of one report. Kineto's times come from the machine's clock.
 
     ``progress`` is called with each number of bytes read.
     """

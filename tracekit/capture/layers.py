@@ -183,7 +183,7 @@ class LayerMarkers:
 
     @property
     def whole(self) -> "LayerMarkers":
-        """The markers on the model that this one is a part of; these if it is of none."""
+        """The markers on the model that this one is a part of; these if it is part of none."""
         whole = self
         while whole.part_of is not None and whole.part_of.model is not None:
             whole = whole.part_of

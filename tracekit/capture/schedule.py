@@ -38,7 +38,7 @@ from tracekit.markers.phases import AFTER_EVALUATION, AFTER_NO_GRAD, AFTER_UPDAT
 _LONGEST_CYCLE, _LONGEST_TURN = 64, 8
 #: Figures in a report: graph captures outside the recording, and replays inside it.
 BEFORE, REPLAYS = "graphs_before", "graph_replays"
-#: Of a model that is trained, this many parameters are looked at for changes.
+#: How many parameters of a model that is trained are checked for changes.
 _SOME = 4
 
 

@@ -31,7 +31,7 @@ class WorkSummary(NamedTuple):
 
     @property
     def trains(self) -> bool:
-        """Whether any work is of a phase of training other than forward."""
+        """Whether any work belongs to a phase of training other than forward."""
         return not self.phases.isdisjoint(name.removesuffix("_ns") for name in TRAINING)
 
     @property

@@ -17,7 +17,7 @@ from tracekit.comparison.step_metrics import KEYS, Key, KeyTimes
 _DEVIATIONS = 2.5
 #: How many standard errors it reaches at most, and the number of steps from which on these are known.
 _MOST_ERRORS, _ERRORS_FROM = 4.0, 5
-#: Of a normal distribution: its standard deviation in median absolute deviations; and the standard error of its median
+#: For a normal distribution: its standard deviation in median absolute deviations; and the standard error of its median
 #: in standard deviations divided by the square root of the number of values.
 _PER_MAD, _PER_DEVIATION = 1.4826, 1.2533
 #: One in so many of the values is left out at either end.
@@ -166,7 +166,7 @@ def medians(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def _trimmed(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats, Floats]:
-    """Of every key the mean without the lowest and highest fifth, the variance of that (Yuen), and how many are left.
+    """For every key: the mean without the lowest and highest fifth, its variance (Yuen), and how many remain.
 
     Steps that are outliers, such as those in which clocks change, move neither.
     """

@@ -24,7 +24,7 @@ FALSE_ALARMS = 0.05
 _FREE, _FREE_OF_MEANS = 3, 9
 #: The least noise that is assumed, as a share: clocks of devices and whole nanoseconds have some.
 _LEAST_NOISE = 1e-4
-#: Of the distances between successive runs, the one that so large a part does not exceed is the scale of the noise: one
+#: The scale of the noise is the distance between successive runs that so large a part of them does not exceed: one
 #: change and one outlier do not move it. It is so many units of Student's distribution.
 _USUAL, _PER_UNIT = 0.7, 1.94
 #: Squares of shifts that are none.

@@ -99,7 +99,7 @@ class Series:
             self.notes.append(f"{listed(without)}: no work in steps, so left out.")
 
     def medians(self, progress: Progress) -> Iterator[pd.DataFrame]:
-        """Of each run the medians over steps: a row for each kind and size of steps and module.
+        """The medians over the steps of each run: a row for each kind and size of steps and module.
 
         ``subtree_ns`` and ``own_ns`` are medians, ``trimmed_ns`` is the mean of the own time without outliers.
         """
@@ -149,7 +149,7 @@ class Series:
 
 
 def _times(dataset: Dataset, modules: Hierarchy, code: Rows, *, steps: bool) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of a report 1 for own times and 0 for those with modules below, numbers of names, steps, and times.
+    """For a report: 1 for own times and 0 for those with modules below, numbers of names, steps, and times.
 
     After the modules, ``code`` has the numbers for work without one, and for all.
     """
@@ -190,7 +190,7 @@ def _run(run: Compared, place: Location) -> Run:
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:
-    """Runs of one name by their places; those of hosts with few runs are of one machine if their models of GPU are."""
+    """Runs of one name by their places; hosts with few runs count as one machine if their models of GPU are equal."""
     names, machines = Counter(run.name for run in runs), Counter(run.machine for run in runs)
     runs = [run if names[run.name] == 1 else run._replace(name=str(run.place)) for run in runs]
     return [run if machines[run.machine] >= LEAST_RUNS else run._replace(machine=run.machine[:1]) for run in runs]

@@ -255,7 +255,7 @@ def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: To
     owner, parent = modules.rows_of(calls.module_id), positions(calls.parent_call_id, calls.call_id)
     operators = operator_flops(dataset, calls, owner, work)
     if operators is not None:
-        # Those inside a compiled graph are of the modules that its kernels serve.
+        # Those inside a compiled graph belong to the modules that its kernels serve.
         held = work.bits & COMPILED > 0
         operators = operators._replace(flops=np.where(held, -1, operators.flops))
     kind = kinds.numbered(calls, parent, owner, work, operators)

@@ -29,7 +29,7 @@ class Marked(NamedTuple):
     kinds: list[Operator | None]
 
     def those(self, name: str) -> Flags:
-        """Of which operators something holds."""
+        """The operators for which something holds."""
         flags = np.array([kind is not None and getattr(kind, name) for kind in self.kinds])
         return np.asarray(flags[self.operator])
 

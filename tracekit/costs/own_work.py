@@ -37,8 +37,8 @@ class Together(NamedTuple):
         replays_unplaced: Whether replayed work could not be attributed, or to no single call, as where ranges are rows.
         loses_work: Which modules launched work that no call of them is known for; and a last one for no module.
         shared: Which modules have replayed work of which the single call is not known; and so on, with a last one.
-        returned: Of which modules any call returned tensors.
-        known_outputs: Of which modules any call records what it returned.
+        returned: Modules of which any call returned tensors.
+        known_outputs: Modules of which any call records what it returned.
     """
 
     recorded: bool

@@ -244,7 +244,7 @@ def subtree_flops(calls: Costs) -> tuple[Ints, Floats]:
     The time of calls in a graph traced as a whole counts for the call that holds it: all their runs are NaN.
     """
     parent, in_graph_capture = calls.parent, calls.table.phase.among("capture")
-    # Of replays it is known what all of them computed in compiled graphs, but not each.
+    # What all replays of compiled graphs computed together is known, but not what each did.
     unknown = calls.compiled.held & ((calls.compiled.flops_of_call < 0) | in_graph_capture)
     flops = np.where((calls.flops < 0) | unknown, -1, calls.flops + np.maximum(calls.compiled.flops_of_call, 0))
     exact = np.maximum(flops, 0)

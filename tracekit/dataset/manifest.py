@@ -158,7 +158,7 @@ def _without_source(fields: dict[str, Any]) -> dict[str, Any]:
 def of_same_processes(entries: Sequence[Mapping[str, Any]]) -> list[int]:
     """For every report the first one of the same processes: profilers write one for each cycle of a schedule.
 
-    Without a rank, equal ids may be those of processes on several machines, whose reports are of the same time.
+    Without a rank, equal ids may be those of processes on several machines, whose reports cover the same time.
     """
     groups: dict[object, list[int]] = {}
     for at, entry in enumerate(entries):

@@ -77,7 +77,7 @@ class Dataset:
         self.root: str | None = None
         #: Ids of modules: pairs of where a stretch begins and ends, one after the other.
         self._module_ids: Ints | None = None
-        #: Of reports of which only some processes belong to it, by name.
+        #: By name, reports of which only some processes belong to it.
         self._pids: dict[str | None, list[int]] = {}
         self._checked: set[str] = set()
         #: What was worked out about all reports, by name; all parts of the dataset share it.
@@ -354,7 +354,7 @@ class Dataset:
             noun = " or ".join(sorted(modules.column("kind").unique().to_pylist())) or "module"
             raise DatasetError(self.folder, f"has no {noun} {path}", remedy)
         low, high = (integers(modules, name)[rows] for name in ("module_id", "subtree_end_id"))
-        # Of modules in others only the outermost begin a stretch.
+        # Only the outermost of nested modules begin a stretch.
         outermost = np.append(True, low[1:] >= np.maximum.accumulate(high)[:-1])
         return np.stack((low[outermost], high[outermost]), axis=1).ravel()
 

@@ -52,7 +52,7 @@ _AMPERE_LARGE = _tensor(312, float64=19.5, float32=19.5, tfloat32=156, int8=624)
 _HOPPER_SXM = _tensor(989.4, float64=66.9, float32=66.9, tfloat32=494.7, float8=1978.9, int8=1978.9)
 _HOPPER_NVL = _tensor(835.5, float64=60, float32=60, tfloat32=417.5, float8=1670.5, int8=1670.5)
 
-#: Each line's figures are of the source above it.
+#: Each line's figures come from the source above it.
 GPUS: tuple[Gpu, ...] = (
     # NVIDIA V100 datasheet, https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf
     Gpu(("V100-SXM2-16GB", "V100-SXM2-32GB"), {"float64": 7.8, "float32": 15.7, "float16": 125}, 900),

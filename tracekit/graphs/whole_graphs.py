@@ -154,7 +154,7 @@ class GraphRecords(NamedTuple):
 
     Attributes:
         window: The window that begins with the call which created each graph, where both are certain.
-        sources: Of each instance or clone, the graphs that it was made of.
+        sources: For each instance or clone, the graphs that it was made of.
     """
 
     window: dict[_Graph, int]

@@ -101,9 +101,9 @@ def training(before: str, number: int | None = None) -> str:
 
 
 def renamed(number: int, paths: Mapping[str, str]) -> Iterator[str]:
-    """The texts of empty ranges before which modules have other paths than in their markers; a number is of one change.
+    """The texts of empty ranges before which modules have other paths than in their markers; each change has a number.
 
-    Modules below have the new path, too, unless they are named. An empty path is of a module that is to be skipped.
+    Modules below have the new path, too, unless they are named. An empty path stands for a module to skip.
     """
     part: dict[str, str] = {}
     for old, new in paths.items():

@@ -110,7 +110,7 @@ def _module_marker(items: literal.Pairs) -> ModuleMarker | Unreadable:
         return Unreadable(RECOMPUTED)
     if path is None or not is_path(path):
         return Unreadable(NO_NAME)
-    # Of a key that repeats, the first item counts.
+    # If a key repeats, its first item counts.
     fields = dict(reversed([(str(key), item) for key, item in items]))
     skipped: list[str] = []
     types = tuple(_taken(fields, TYPES, _are_words) or ())

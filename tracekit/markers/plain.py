@@ -24,7 +24,7 @@ COUNTER = "*"
 #: Stands for an undecided number, one that follows a word without a gap, one of an iteration.
 UNDECIDED, ATTACHED, ITERATION = "\0", "\1", "\2"
 _UNUSED = str.maketrans(dict.fromkeys((UNDECIDED, ATTACHED, ITERATION), " "))
-#: Of a longer text the beginning is the name, with a digest of the rest.
+#: The name of a longer text is its beginning, with a digest of the rest.
 LONGEST_NAME = 512
 #: Characters that distinguish texts.
 _LONGEST_TEXT = 1 << 13
@@ -59,9 +59,9 @@ _MIXED = re.compile(r"(?=.*\d).*[A-Za-z]")
 _CLASSES = str.maketrans(string.digits + string.ascii_letters, "0" * 10 + "a" * 26 + "A" * 26)
 #: So many characters show whether values are random: three of eight characters, two of twelve.
 _ENOUGH = 24
-#: Of characters at the same place in two of them, so many at least are of different classes (digits, capitals, other
-#: letters), where characters differ at all; or of all. Of hexadecimal digits it is 47 %, of base 64 65 %; of names that
-#: programmers gave, few.
+#: The least share of characters at the same place in two of them that have different classes (digits, capitals, other
+#: letters): of those that differ at all, and of all. It is 47 % for hexadecimal digits, 65 % for base 64, and small for
+#: names that programmers gave.
 _UNLIKE, _UNLIKE_OF_ALL = 0.3, 0.5
 _SHAPE = re.compile(r"\[ *\d+(?: *, *\d+)+ *,? *\]|\( *\d+(?: *, *\d+)+ *,? *\)|\b\d+(?:x\d+){2,}\b|\b\d{3,}x\d{3,}\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")

@@ -40,7 +40,7 @@ class ParseOptions:
         first_id: The number from which ids are counted.
         rows: What the hierarchy is made of: one of ``markers.base.HIERARCHIES``.
         graph_captures: Traces of graph captures, or folders of such, that belong to the report.
-        required: Whether one of these must be of the report's own processes.
+        required: Whether one of these must come from the report's own processes.
         like: Marked runs of the same model, which show the modules of what nobody marked.
         collectives: Names of kernels that communicate, beside those known, in which ``*`` and ``?`` are wildcards.
     """
@@ -70,7 +70,7 @@ class Run:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Of texts, markers and modules none holds itself, and Python's collector would walk over all again and again."""
+    """No text, marker or module holds itself, and Python's collector would walk over all of them again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:

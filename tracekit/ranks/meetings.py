@@ -63,7 +63,7 @@ def ranks_of(dataset: Dataset) -> Ranks:
     return known[key]
 
 
-#: Without ids, ranks that so often end something together are of one communicator.
+#: Without ids, ranks that end something together so often share a communicator.
 _LEAST = 4
 
 

@@ -23,7 +23,7 @@ class Reader(Protocol):
     NAME: str
 
     def recognises(self, path: Path, head: bytes, /) -> bool:
-        """Whether the file or folder is of this format, judged by its content, never by its suffix.
+        """Whether the file or folder has this format, judged by its content, never by its suffix.
 
         Args:
             path: The file or folder.

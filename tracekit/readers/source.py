@@ -126,7 +126,7 @@ def has(source: TableSource, table: StoredTable, *columns: str) -> bool:
 
 
 def typed(source: TableSource, table: StoredTable, *columns: str) -> list[Any]:
-    """The rows of a small table whose values are of the declared types; none if it lacks a column."""
+    """The rows of a small table whose values have the declared types; none if it lacks a column."""
     if not has(source, table, *columns):
         return []
     types = [table.columns[name] for name in columns]

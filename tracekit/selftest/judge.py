@@ -157,7 +157,7 @@ def _products(case: Case) -> Evidence:
     for row in case.rows("kernels", "op", "op_shapes", "module", "phase", "step_id", "cause"):
         if row["op"] not in _PRODUCTS or not row["op_shapes"] or row["step_id"] is None:
             continue
-        # Of its matrices, what is not the rows of the input is the weight; attention multiplies without one.
+        # Its matrix that is not the rows of the input is the weight; attention multiplies without one.
         matrices = [shape for shape in json.loads(row["op_shapes"]) if len(shape) == 2]  # noqa: PLR2004 - matrices
         if owner := owners.get(frozenset(size for shape in matrices for size in shape) - {case.truth["rows"]}):
             counts[owner, row["phase"] or "forward"] += 1

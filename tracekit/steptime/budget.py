@@ -1,6 +1,6 @@
 """How the wall clock of steps divides: what each device did, and what it waited for while idle.
 
-Every instant of a window (see :mod:`tracekit.steptime.windows`) is of one kind, so that the kinds add up to the window.
+Every instant of a window (see :mod:`tracekit.steptime.windows`) has one kind, so that the kinds add up to the window.
 
 While the device works: ``compute`` if any kernel runs that is no collective, else ``communication`` if a collective
 does, but ``communication_wait`` while all of these wait for their last rank, where that is proven; else ``copy``.
@@ -168,7 +168,7 @@ def by_window(dataset: Dataset) -> tuple[Rows, Ints]:
 
 
 def step_lengths(dataset: Dataset) -> Iterator[tuple[Dataset, Ints, Ints]]:
-    """Of every report the step of each window, -1 where none is known, and how long it lasts in ns."""
+    """For every report the step of each window, -1 if none is known, and how long it lasts in ns."""
     for part in _reports(dataset):
         windows = _work_of(part, None, waits=False)[1]
         yield part, windows.step, windows.end - windows.start
@@ -303,7 +303,7 @@ def _together(work: Work, rows: Rows) -> tuple[Ints, Ints, Ints, Rows]:
 
 
 def _running(start: Ints, end: Ints, at: Ints) -> Rows:
-    """Of the rows that run at each time the one that started last, of several the first; or -1.
+    """For each time, the row that started last of those that run then, the first of several; or -1.
 
     Rows are sorted by start, and all last.
     """

@@ -39,7 +39,7 @@ class Work(NamedTuple):
 
     ``table`` has further columns; ``lines`` are the processes and devices of the lines, ``shift`` is what their axis
     adds to times; ``arrived`` is when the last rank had begun a collective, where that is proven, else the start;
-    ``thread``, ``launched`` and ``returned`` are of the launch, in real time.
+    ``thread``, ``launched`` and ``returned`` describe the launch, in real time.
     """
 
     table: pa.Table

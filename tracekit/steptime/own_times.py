@@ -61,7 +61,7 @@ class RankTimes(NamedTuple):
 
     @property
     def meets_ns(self) -> Floats:
-        """Of each rank the time in collectives."""
+        """The time of each rank in collectives."""
         return np.asarray(self.kinds_ns[:, MEETS].sum(axis=1))
 
     @property
@@ -86,7 +86,7 @@ class RankTimes(NamedTuple):
 
     @property
     def most_apart(self) -> tuple[list[str | None], Floats]:
-        """Of each rank the module in which it differs most from the median rank, and by how much."""
+        """The module in which each rank differs most from the median rank, and by how much."""
         longer = self.modules_ns - np.array([_quantile(column) for column in self.modules_ns.T])
         most = longer.argmax(axis=1)
         return [self.modules[module] or None for module in most.tolist()], longer[np.arange(most.size), most]
@@ -96,7 +96,7 @@ class RankTimes(NamedTuple):
         slow = self.since >= 0
         if not slow.any():
             return 0
-        # Of a host that drives several devices, or waits for others: it blocks as long as the slow rank works.
+        # If a host drives several devices, or waits for others, it blocks as long as the slow rank works.
         blocked = self.kinds_ns[:, _BLOCKED]
         others = self.own_ns[~slow] - np.maximum(blocked - blocked[slow].max(), 0)[~slow, None]
         longest, longest_other = (np.fmax.reduce(own, axis=0, initial=np.nan) for own in (self.own_ns[slow], others))

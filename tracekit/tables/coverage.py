@@ -174,7 +174,7 @@ _REASONS = {
     work.REWRITTEN: causes.MAP_REWRITTEN,
     work.CUT: causes.RUN_CUT,
 }
-#: Of more graphs, those with the least time are counted together.
+#: If there are more graphs, those with the least time are counted together.
 _MOST_GRAPHS = 64
 
 

@@ -383,7 +383,7 @@ class Plain(NamedTuple):
     """Names without what distinguishes nodes and operators: codes by the codes of names.
 
     Attributes:
-        node: Of nodes; -1 for a name that torch gives to no node.
+        node: Of nodes: -1 for a name that torch gives to no node.
         spreads: Which operators may make nodes of numbers that none records.
     """
 

@@ -21,7 +21,7 @@ _PEER = "Peer rank"
 _BEGIN_GROUP, _END_GROUP = "ncclGroupStart", "ncclGroupEnd"
 _LONGEST_PAYLOAD = 4_096
 _DOMAIN = "NCCL"
-#: Of these NCCL records the size of one rank's part.
+#: For these, NCCL records the size of one rank's part.
 _OF_PARTS = ("all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -85,7 +85,7 @@ def _look_into_ranges(recording: Recording, around: Rows, of_work: Rows, distinc
     kernels = np.flatnonzero((work.kind == KERNEL) & (of_work >= 0) & (around >= 0))
     around = around[kernels]
     found = lookup(np.array([distinct.setdefault(one, len(distinct)) for one in sized]), of_range[around])
-    # Of a call that launched several kernels, outside graphs, it is not known which of them moved what.
+    # If a call outside of graphs launched several kernels, it is not known which of them moved what.
     own = work.graph_node_id[kernels] < 0
     found[own & (np.bincount(around[own], minlength=len(ranges))[around] > 1)] = -1
     of_work[kernels] = np.where(found >= 0, found, of_work[kernels])

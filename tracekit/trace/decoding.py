@@ -87,7 +87,7 @@ class Decoded:
         bare: The distinct markers, without tensors.
         canonical_marker: For every marker its row among those; a last -1 stands for row -1.
         tensors: The distinct tensors.
-        tensors_of: For every marker the row of its tensors, -1 if it is of no module; a last -1 stands for row -1.
+        tensors_of: For every marker the row of its tensors, -1 if it has no module; a last -1 stands for row -1.
         kind: For every bare marker its row in ``kinds``, the types that occur; a last -1 stands for row -1.
         path: For every marker the row of its path in ``paths``, -1 for those without; a last -1 stands for row -1.
     """
@@ -113,7 +113,7 @@ class Decoded:
         return [tensors[row].added_to(self.bare[bare]) for bare, row in rows]
 
     def rows(self, *kinds: type) -> Flags:
-        """For every marker whether it is of one of these kinds; a last False stands for row -1."""
+        """Whether each marker has one of these kinds; a last False stands for row -1."""
         return np.array([*(issubclass(kind, kinds) for kind in self.kinds), False])[self.kind][self.canonical_marker]
 
     def marker(self, row: int) -> Marker:
@@ -130,7 +130,7 @@ class Decoded:
         return found.decoded()
 
     def ranges(self, recording: Recording, *kinds: type) -> Flags:
-        """For every range of the recording whether its marker is of one of these kinds."""
+        """Whether the marker of each range of the recording has one of these kinds."""
         return lookup(self.rows(*kinds)[self.of_text], recording.ranges.text, missing=False)
 
 
@@ -138,7 +138,7 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
     """Parses distinct texts; the first dialect that understands a text wins."""
     found = _Found(np.full(len(texts), -1, dtype=np.int32), [], [])
     column = pa.array(texts, pa.large_string())
-    # Most texts are of none, which one expression for all finds faster than one for each.
+    # Most texts match none, which one expression for all finds faster than one for each.
     left = _matching(column, "|".join(f"({dialect.candidates})" for dialect in dialects))
     column = _chosen(column, left)
     for dialect in dialects:
@@ -188,7 +188,7 @@ class _Found:
     def _add_pairs(self, rows: Rows, modules: _Read, tensors: _Read) -> None:
         both = np.flatnonzero((modules.row >= 0) & (tensors.row >= 0))
         rows, module, tensor = rows[both], modules.row[both], tensors.row[both]
-        # Of second halves few differ in anything but tensors.
+        # Few second halves differ in anything but tensors.
         numbers: dict[object, int] = {}
         other = np.array([numbers.setdefault(_without_tensors(item), len(numbers)) for item in tensors.markers], int)
         pairs = grouped((module, other[tensor]))

@@ -238,7 +238,7 @@ def _calls_of(found: _Found, keyed: HierarchyKey) -> tuple[Calls, Calls]:
 
 
 class _LaunchContext(NamedTuple):
-    """Of every launch the call, a call that waits, the phase and the forward call; and the phase of every call."""
+    """For every launch: its call, a call that waits, its phase and its forward call; and the phase of every call."""
 
     call: Rows
     waiting: Rows

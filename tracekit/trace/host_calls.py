@@ -72,7 +72,7 @@ def waits(evidence: Evidence) -> HostCalls:
 
 
 def _last_started(evidence: Evidence, launch: Rows) -> Rows:
-    """Of the kernels that each of some launches started the one that ended last, or -1."""
+    """For each launch, the last to end of the kernels that it started, or -1."""
     of_launch = np.full(len(evidence.recording.launches) + 1, -1)
     of_launch[launch] = -2
     of_launch[-1] = -1

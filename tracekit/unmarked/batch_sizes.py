@@ -21,7 +21,7 @@ _MOST_ODD = 0.3
 
 
 def varying(steps: Sequence[tuple[Signatures, Rows]]) -> list[Flags]:
-    """Of each step the work whose sizes the data decides, such as that of experts.
+    """The work of each step whose sizes the data decides, such as that of experts.
 
     A step with the same names and as large norms has other sizes there, or for the same kernel elsewhere in modules
     that are alike, of which each step tells the numbers.
@@ -89,7 +89,7 @@ def _between(ratio: Floats, factor: float) -> Flags:
 
 
 def _along_columns(work: Signatures, reference: Signatures) -> Ints:
-    """Of products, 1 if they differ in the direction of their columns, 0 if not; else, or if it is not known, -1.
+    """For products, 1 if they differ in the direction of their columns, 0 if not; -1 for others or if unknown.
 
     Where one direction has different sizes and the other has not, rows are the same for all, and columns differ. Where
     both have, as in convolutions, rows are the longer direction. Grids of one direction may hold both.

@@ -204,7 +204,7 @@ def _found(work: _Work, reference: Reference) -> _Found:
 
 
 def _follow_products(lines: _Lines, found: _Found) -> None:
-    """The second part of a product is of the same module, unless it may be of the product before that."""
+    """The second part of a product belongs to the same module, unless it may belong to the product before that."""
     group = lines.signatures.group
     rows = np.flatnonzero(group[1:] == SPLIT) + 1
     rows = rows[(group[rows - 1] == PRODUCT) & (lines.line[rows - 1] == lines.line[rows])]
@@ -300,7 +300,7 @@ def _keep(answer: Answer, rows: Rows, found: _Found) -> None:
 
 
 def _agree_on_nodes(work: _Work, found: _Found) -> None:
-    """A node of a CUDA graph is of one module in all its replays, and always runs the same kernel."""
+    """A node of a CUDA graph has one module in all its replays, and always runs the same kernel."""
     rows = np.flatnonzero(work.rows.graph_node_id >= 0)
     if not rows.size:
         return

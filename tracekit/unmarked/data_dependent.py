@@ -20,7 +20,7 @@ _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})")
 
 
 def data_dependent(dataset: Dataset, modules: pa.Table) -> Flags:
-    """Of every module whether it is, or is in, one of a numbered series of which calls around them run different ones.
+    """Whether each module is, or is in, one of a numbered series of which the calls around them run different ones.
 
     Calls that run only the first ones show nothing: stages differ in depth, and the end of a recording cuts a call.
     """

@@ -31,7 +31,7 @@ _MOST_AMBIGUOUS = 0.2
 #: The least share of equal names, in any order, without which two sequences are not compared; and how many are.
 _LEAST_COMMON = 0.3
 _MOST_COMPARED = 6
-#: Of alike kernels, a size or kernel that others have more than so many times as often is another's.
+#: A size or kernel that similar kernels have more than so many times as often belongs to another.
 _FEW_OF = 3
 #: How many places a kernel may run earlier or later than in the marked run.
 _FARTHEST_MOVE = 16
@@ -67,7 +67,7 @@ class Answer(NamedTuple):
 
 
 class _Tree(NamedTuple):
-    """Of every module of a reference the one around it, whether it has calls, and its ``place`` in a list."""
+    """For every module of a reference: the one around it, whether it has calls, and its ``place`` in a list."""
 
     parent: Rows
     called: Flags
@@ -175,7 +175,7 @@ class Matcher:
 
 
 def _twins(patterns: Sequence[Pattern]) -> list[Flags]:
-    """Of each pattern the work that one of equal kernels has in another module, such as a model beside its like.
+    """The work of each pattern that one with equal kernels has in another module, such as a model beside its like.
 
     What follows steps and calls may differ, as it depends on what runs next.
     """

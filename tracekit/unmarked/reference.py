@@ -24,7 +24,7 @@ from tracekit.storage.locations import Given, text_of
 from tracekit.unmarked.data_dependent import data_dependent, starred
 from tracekit.unmarked.signatures import SIZES, SPLIT, Described, Signatures, copy_kinds, signatures_of
 
-#: Of more different steps, the most frequent ones are compared.
+#: If there are more different steps, the most frequent ones are compared.
 _MOST_PATTERNS = 256
 #: Any model may have a few kernels in a row that another has, too.
 _TELLING = 8
@@ -45,7 +45,7 @@ class Pattern:
         work: In the order of launches, nodes of CUDA graphs in the order of their numbers.
         module: For each piece the row of its module, or -1.
         cause: Why it has none, as a position in ``causes.CAUSES``; -1 where it has one.
-        core: How many pieces are of the step or call itself.
+        core: How many pieces belong to the step or call itself.
         step: Its marker, if it is a step and this is its thread.
         step_id: Of a step, its id in the dataset; else -1.
         whole: Whether it is certain that the recording does not cut it: it ran twice, or between other work.
@@ -64,7 +64,7 @@ class Way(NamedTuple):
     """A way to put work in sequences, and what ran in the marked run by it, the most frequent sequences first.
 
     Attributes:
-        by_stream: Whether sequences are of one stream; else they are of one thread.
+        by_stream: Whether each sequence is one stream's; otherwise it is one thread's.
     """
 
     by_stream: bool
@@ -287,7 +287,7 @@ def _described(table: pa.Table, columns: dict[str, Ints]) -> Described:
 
 
 def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int, bool]]:
-    """Of every pattern its first row, the end of its step or call, that of what follows, and whether it is not cut."""
+    """Every pattern's first row, the end of its step or call, that of what follows, and whether it is not cut."""
     inside = np.flatnonzero(unit >= 0)
     if not inside.size:
         return

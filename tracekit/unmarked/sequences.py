@@ -1,6 +1,6 @@
 """Two sequences side by side: what all alignments that match the most agree on.
 
-An alignment pairs equal elements in order. Of all that reach the greatest sum of weights, those that pass through a
+An alignment pairs equal elements in order. Among all that reach the greatest sum of weights, those that pass through a
 cell are known from two tables: the best sum up to the cell, and the best sum from there on. Only cells near the
 diagonal can be on one of them, so both tables are bands.
 """

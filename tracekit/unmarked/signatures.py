@@ -121,7 +121,7 @@ def mixed(digest: Ints, values: Ints | int) -> Ints:
 
 
 def _of_kernels(names: Sequence[str]) -> tuple[Ints, Ints, Ints]:
-    """Of every name the digest without noise, that of all of it, and the class; last those of no name."""
+    """Every name's digest without noise, that of all of it, and its class; last those of no name."""
     group = np.array([*map(_group, names), UNKNOWN], dtype=np.int64)
     one_product = (group[:-1] == PRODUCT) & [_FUSED.search(name) is None for name in names]
     cleaned = [_PRODUCT if product else clean(name) for name, product in zip(names, one_product, strict=True)]

@@ -81,7 +81,7 @@ _OF_EACH_LENGTH = 3
 _LOOKED_AT = 100_000
 #: A sequence that occurs so much more often than others of its pattern is part of something else, too.
 _TOO_OFTEN = 4
-#: Of beginnings this close together, around which something was added or left out, the one with the most votes counts.
+#: If beginnings are this close together, with something added or left out around them, the one with most votes counts.
 _CLOSE = 6
 
 

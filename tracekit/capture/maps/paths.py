@@ -2,7 +2,7 @@
 
 The roots of a graph, the modules outside which it has no other, are known by the parameters and buffers that the run is
 given, else by the marked call around it. Only next to a root that is still the one of the trace, others are what they
-were then, too. Backward runs are of the modules of their forward run (``runs.py``).
+were then, too. Backward runs belong to the modules of their forward run (``runs.py``).
 
 Engines compile one of their equal layers and run its code for all of them. What these differ in are numbers: the code
 was compiled with ``layers.0.norm.weight``, and a run with ``layers.7.norm.weight`` is one of layer 7. Where no input

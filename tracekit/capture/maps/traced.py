@@ -115,9 +115,9 @@ class Root(NamedTuple):
 
 #: A parameter or buffer that a graph is given: the input's index, the number of its root, and its name below it.
 Given = tuple[int, int, str]
-#: Of a traced graph its digest, its roots (text, class and tensors), places and given: in Python's own types.
+#: A traced graph's digest, its roots (text, class and tensors), places and given, in Python's own types.
 Kept = tuple[str, tuple[tuple[str, str, tuple[str, ...]], ...], tuple[tuple[int, str] | None, ...], tuple[Given, ...]]
-#: Of work of a function, not of a module: it is of the call around it.
+#: Marks work of a function rather than a module: it belongs to the call around it.
 CALLER = Root("", None, "", frozenset())
 
 
@@ -127,7 +127,7 @@ class Traced:
     Attributes:
         texts: How the graph names each module. The module without a text is the function's own work.
         digest: Equal for graphs of equal nodes whose modules have equal numbers.
-        places: Of each module, the number of its root and its path below it; None if it is none's.
+        places: For each module, the number of its root and its path below it; None if it is in none.
         chosen_by_inputs: Whether an engine may run its code as any of several equal graphs, identified by its inputs.
     """
 

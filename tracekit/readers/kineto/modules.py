@@ -69,7 +69,7 @@ def _signs(calls: Columns, functions: Columns, names: Sequence[str]) -> Ints:
     inner = np.flatnonzero(around >= 0)[::-1]
     outer = order[around[inner]]
     fits = kind[name[order[inner]]] == takes[name[outer]]
-    # Of several the first, which is written last.
+    # The first of several, which is written last.
     sign[outer[fits]] = name[order[inner[fits]]]
     return sign
 

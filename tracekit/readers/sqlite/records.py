@@ -107,7 +107,7 @@ def _decoded(data: Bytes, cell: Ints, edge: Ints, longest: int, asked: Asked) ->
     payload, rowid = header.number(), np.broadcast_to(np.asarray(header.number(), np.int64), cell.shape)
     end = header.at + payload
     body = header.at + header.number()
-    # Of a row longer than U - 35 the rest is on another page (1.6). The header must reach to the last column asked for.
+    # The rest of a row longer than U - 35 is on another page (1.6). The header must reach to the last column asked for.
     if bool((end > edge).any()) or _most(payload) > longest or int((body - header.at).min()) < number:
         raise NotPlain
     kinds = [header.number() for _ in range(number)]

@@ -123,7 +123,7 @@ def clock_drop(steps: StepRows) -> Iterator[Candidate]:
 
 
 def _occurrence(kind: Rows, place: Rows) -> Ints:
-    """Of each kernel how many of its kind ran before it at the same place, as a module may run one on several sizes."""
+    """How many of a kernel's kind ran before it at the same place: a module may run one on several sizes."""
     order = np.lexsort((kind, place))
     number = np.arange(order.size)
     fresh = np.append(True, (np.diff(kind[order]) != 0) | (np.diff(place[order]) != 0))[: order.size]
@@ -210,7 +210,7 @@ def _kinds(steps: StepRows) -> list[int]:
 
 
 def _inputs(steps: StepRows) -> tuple[Ints, Ints]:
-    """Of each module the smallest and the largest number of a shape of its inputs."""
+    """For each module, the smallest and the largest number in a shape of its inputs."""
     parts, shapes = [], []
     for part in steps.dataset.by_report():
         table = part.table("calls", ["module_id", "inputs"])

@@ -109,7 +109,7 @@ def _subtree(steps: StepRows, module: Rows) -> Ints:
 
 
 def _outermost(steps: StepRows, fits: Flags, launching: Ints) -> Iterator[tuple[str | None, Rows]]:
-    """Of some modules those in no other one that launch enough, by pattern."""
+    """Those modules that are in no other one and launch enough, by pattern."""
     above = np.zeros(fits.size, dtype=bool)
     for row, parent in enumerate(steps.modules.parent.tolist()):
         above[row] = parent >= 0 and (above[parent] or fits[parent])
@@ -230,7 +230,7 @@ def host_code(steps: StepRows) -> Iterator[Candidate]:
 
 
 def _main_threads(steps: StepRows) -> list[int]:
-    """Of every process the thread that launches most."""
+    """The thread of every process that launches most."""
     launching = np.flatnonzero(steps.launched >= 0)
     thread, number = np.unique(steps.events.thread[launching], return_counts=True)
     thread = thread[np.argsort(number, kind="stable")]

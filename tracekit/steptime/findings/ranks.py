@@ -34,7 +34,7 @@ def exposed(steps: StepRows) -> Iterator[Candidate]:
     rows = np.flatnonzero((time > 0) & steps.in_step)
     tasks = steps.model.changing().tasks
     unproven = tasks.meeting[rows] < 0
-    # Of collectives whose ranks are not known nobody can tell how much is waiting for a slow rank.
+    # How much of a collective is waiting for a slow rank cannot be known if its ranks are not.
     if rows.size and not (steps.ranks.slow and unproven.any()):
         evidence = steps.evidence("kernels", steps.work.kernel[rows], "communication")
         how = steps.advice(_operation(steps, rows, time[rows]))

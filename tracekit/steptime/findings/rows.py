@@ -50,7 +50,7 @@ class Candidate:
         advice: What to do, in two sentences.
         fastest: Whether mending it makes all processes and devices like the fastest.
         saves_ns: What mending it saves, if that is known without the model.
-        rows: Of what concerns the host in modules, these.
+        rows: If it concerns the host in modules, these.
         instead: Whether it takes the place of other candidates for the host in modules of these rows.
     """
 
@@ -101,23 +101,23 @@ class StepRows:
 
     Attributes:
         dataset: The dataset; ``modules``, its hierarchy; ``budgets``, where its time went.
-        patterns: Of every module its path with ``*`` for the numbers of layers; the last one, None, is for no module.
+        patterns: The path of every module with ``*`` for the numbers of layers; the last one, None, is for no module.
         model: The model of its steps.
         steps: How many the process and device with the most of them has.
         step_ns: How long a step takes; ``idle_ns`` the part of it in which the device is idle.
-        events: Calls of CUDA by thread and start.
+        events: CUDA calls by thread and start.
         work: Device work by start.
         calls: Calls of modules.
-        launched: Of every event the first work that it launched, or -1.
+        launched: The first work that each event launched, or -1.
         waits: Calls that block.
-        wait: Of every event its row of ``waits``, or -1.
+        wait: The row of ``waits`` of each event, or -1.
         wait_kind: The kind of every event that blocks, else None.
-        event_step: Of every event the step; of small ones that of the next one which launches work or blocks; or -1.
-        step: Of all work its step, or -1.
-        call: Of all work its call of a module, or -1.
-        bytes: Of all work the bytes that it copies, or -1.
-        before: Of every event the one before it on its thread that launches work or blocks, or -1; ``after`` the next.
-        previous: Of every event the one before it in its program, or -1; ``code``, how much code ran since.
+        event_step: The step of each event; for small ones that of the next one which launches work or blocks; or -1.
+        step: The step of all work, or -1.
+        call: The call of a module that all work belongs to, or -1.
+        bytes: How many bytes the work copies, or -1.
+        before: The event before each on its thread that launches work or blocks, or -1; ``after`` the next.
+        previous: The event before each in its program, or -1; ``code``, how much code ran since.
         in_step: Which work ran in steps; of a recording without steps, all.
     """
 
@@ -152,7 +152,7 @@ class StepRows:
         self.event_step = lookup(step, self._ending)
 
     def _played(self, report: Dataset) -> pa.Table:
-        """Of a report the device work that is in the model."""
+        """The device work of a report that is in the model."""
         table = report.table("kernels", [*_COLUMNS])
         return table.filter(pa.array(positions(integers(table, "kernel_id"), self.work.kernel) >= 0))
 
@@ -225,7 +225,7 @@ class StepRows:
 
     @cached_property
     def _alike(self) -> Rows:
-        """Of every module a number that alike ones share; the last one is for no module."""
+        """For every module a number that similar ones share; the last one is for no module."""
         kinds = zip([*self.modules.class_name, None], self.patterns, strict=True)
         keys = [(class_name, *literals(pattern or "")) for class_name, pattern in kinds]
         return np.array([*map({key: row for row, key in enumerate(keys)}.get, keys)])

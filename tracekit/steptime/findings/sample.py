@@ -11,7 +11,7 @@ import pyarrow as pa
 from tracekit.arrays.columns import integers
 from tracekit.dataset.opening import Dataset
 
-#: Of a dataset with more kernels than this, as many steps are taken as have so many, but not fewer than some.
+#: If a dataset has more kernels, only as many steps are read as have so many, but not fewer than some.
 _MOST_KERNELS, _LEAST_STEPS = 30_000, 8
 #: The columns that tell when the rows of a table begin and end on the host.
 _TIMES = {
@@ -47,7 +47,7 @@ class _Part:
         chosen = order[first : first + taken]
         self._dataset, self._begin = dataset, int(start[chosen].min(initial=np.iinfo(np.int64).max))
         self._until = int(end[chosen].max(initial=_NEVER))
-        #: Of tables what was read of them: which rows, and columns of these.
+        #: What was read of each table: which rows, and columns of these.
         self._rows: dict[str, list[pa.Array]] = {}
         self._columns: dict[str, dict[str, pa.ChunkedArray]] = {}
 

@@ -48,7 +48,7 @@ class Prediction:
         before: A row per kind of :mod:`tracekit.steptime.budget`: ``kind``, ``ns`` and ``share``.
         after: The same after the changes; empty where only the range is known.
         unproven: How many kernels of collectives there are of which not all ranks are known: these keep their waits.
-        copies: Of how many copies it is not known how long they take with pinned memory.
+        copies: How many copies take an unknown time with pinned memory.
         blocked: Patterns of the modules in which something waits for the device, so that no graph can be captured.
     """
 

@@ -223,7 +223,7 @@ class Changing:
         self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
 
     def as_graph(self, chosen: Flags, *, if_blocked: bool = False) -> None:
-        """Of the calls of CUDA in each outermost call one launch remains, and no code; also if one waits for work."""
+        """One launch remains of the CUDA calls in each outermost call, and no code; also if one waits for work."""
         leader, start = np.full(self.blocks.size, -1), self.found.events.start
         by_thread = self._by_thread(chosen, None if if_blocked else self.blocks & self.found.events.ended_by_work)
         for rows, time in by_thread:

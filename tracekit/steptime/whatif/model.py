@@ -43,20 +43,20 @@ class Tasks:
     """What takes time, and what waits for what, before or after a change; times in ns.
 
     Attributes:
-        previous: Of every call the one before it in its program, or -1.
-        code: Of every call the code before it; of the first one of a program, when it starts.
+        previous: The call before each in its program, or -1.
+        code: The time of host code before every call; for the first one of a program, when it starts.
         takes: How long every call takes by itself.
         waits_for: Row of the work at which it ends, or -1.
         after_work: How long after that.
         awaited: Calls, further work at which they end, and how long after that.
-        event: Of all work its call, or -1.
+        event: The call of all work, or -1.
         launch: How long after its call (the end of it, or the start if ``early``) it starts at the least.
         early: Whether it started before its call returned.
         before: The work before it on its stream, or -1.
         order: How long after that it starts at the least.
         lasts: How long it runs; of a collective of several ranks from the arrival of the last one.
         dependent: Work, other work that it waits for, and how long after that it starts.
-        meeting: Of all work the number of its collective of several ranks, or -1.
+        meeting: For all work, the number of its collective of several ranks, or -1.
         alone: When work starts that waits for nothing.
         node_after: How long after the node before on its stream a node of a replay starts, and at the most.
     """
@@ -99,7 +99,7 @@ def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none", waiting: boo
 
     Args:
         found: The reports.
-        meeting: Of all work the number of its collective of several ranks, or -1.
+        meeting: For all work, the number of its collective of several ranks, or -1.
         assumed: Which unrecorded dependencies between streams are assumed: ``none``; ``late``, of work that starts
             right when other work ends, later than all else explains; or ``all``, on everything that had ended before.
         waiting: Whether calls of which that is not recorded wait for all work that had ended before they did.

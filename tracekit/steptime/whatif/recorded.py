@@ -260,7 +260,7 @@ def _work(kernels: pa.Table, order: Rows, event: Rows, modules: Hierarchy) -> Wo
 
 
 def _dependencies(kernels: pa.Table, others: pa.Table, awaited: Rows, order: Rows) -> tuple[tuple[Rows, Rows], bool]:
-    """Of every wait of a stream the first work launched there later, and the work that it waits for."""
+    """For every wait of a stream: the first work launched there later, and the work that it waits for."""
     stream = integers(others, "stream")
     rows = np.flatnonzero((awaited >= 0) & (stream >= 0))
     columns = ("pid", "context", "stream")

@@ -134,7 +134,7 @@ def _merged(calls: Calls, nodes: AutogradNodes, stretches: _Stretches, of_node: 
     row = np.empty(order.size, dtype=np.int64)
     row[order] = np.arange(order.size)
     parent, depth = parents(start[order], end[order])
-    # Of what is not known of a call by its marker, the row of the forward call stands for its own.
+    # What the marker of a call does not say is taken from the row of its forward call.
     at = np.concatenate((np.arange(size), stretches.forward))[order]
     unmarked = order >= size
     node = lookup(stretches.first, np.where(unmarked, order - size, -1))

@@ -99,7 +99,7 @@ class Calls:
 
     @property
     def known(self) -> Flags:
-        """Which calls are of a known module."""
+        """Which calls belong to a known module."""
         return self.module >= 0
 
     @property
@@ -274,7 +274,7 @@ def with_plain(calls: CallColumns, forest: Forest, extents: Extents, marker: Row
         return calls, forest
     none = np.full(extents.row.size, -1, dtype=np.int32)
     plain = CallColumns(extents.row, extents.start, extents.end, marker, none, none)
-    # Of a range and a call of one extent the range is the outer one.
+    # If a range and a call have one extent, the range is the outer one.
     calls = CallColumns(*(np.concatenate(columns) for columns in zip(plain, calls, strict=True)))
     calls = calls.chosen(nesting_order(calls.start, calls.end))
     return calls, Forest(*parents(calls.start, calls.end))

@@ -59,7 +59,7 @@ def _open_calls(
     at = np.concatenate((axis.range_start[on], axis.range_end[ended], begun, returned))
     times = ranges.start_ns[on], ranges.end_ns[ended], launches.start_ns[launched], np.sort(launches.end_ns[launched])
     order = np.argsort(at, kind="stable")
-    # Of a call that never ended it is not known that it did when its thread was last seen: that may wait since then.
+    # A call that never ended need not have ended when its thread was last seen: the thread may have waited since.
     open_ = ranges.open[calls.row[own]] & (calls.end[own] == axis.range_end[calls.row[own]])
     start, end = calls.start[own], np.where(open_, _LAST, calls.end[own])
     at = np.concatenate(([_FIRST], at[order], [_LAST]))

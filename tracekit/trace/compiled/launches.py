@@ -55,7 +55,7 @@ class OwnLaunches(NamedTuple):
 def captured(origins: Origins, of_work: Rows, axis: ThreadAxis, rows: Rows) -> Captured:
     """What was captured, given the node of every kernel, or -1, and the rows of all captured launches."""
     launch = np.full(origins.start.size, -1, dtype=np.int64)
-    # Of launches of one module it may be any: which kernel of a map it was is not known.
+    # Any launch of the module may be the one: which kernel of a map it was is not known.
     known = np.flatnonzero(origins.certain)
     if known.size and axis.launch_start.size:
         at = np.searchsorted(axis.launch_start, origins.start[known])
@@ -103,7 +103,7 @@ def names_of_launches(recording: Recording, launched: Launched, captures: Captur
     rows = np.flatnonzero(own >= 0)
     works[own[rows]] = True
     kernel = recording.work.kind[rows] == KERNEL
-    # Of what one launch put on the device, the kernel gives its name.
+    # If one launch put several things on the device, the name is that of the kernel.
     for chosen in (rows[~kernel], rows[kernel]):
         name[own[chosen]] = recording.work.name[chosen]
     return name, works
@@ -112,7 +112,7 @@ def names_of_launches(recording: Recording, launched: Launched, captures: Captur
 def with_losses(recording: Recording, launched: Launched, captures: Captured, own: OwnLaunches) -> Rows:
     """The runs of which the report may not hold all launches: ids are missing among those of their launches.
 
-    Ids of launches count up in each process. Of captured launches it is not known where the missing ones were.
+    Ids of launches count up in each process. Where captured launches are missing is not known.
     """
     launches, work = recording.launches, recording.work
     ids = launches.correlation_id
@@ -204,7 +204,7 @@ class Runs:
 
     @property
     def mapped(self) -> Flags:
-        """Which are of a graph whose map is known."""
+        """Which belong to a graph whose map is known."""
         return np.array([*(marker.map_id in self.maps for marker in self.graphs), False])[self.graph]
 
     def with_a_map(self) -> Runs:
@@ -233,7 +233,7 @@ class Runs:
 
 
 def runs_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints) -> Runs:
-    """Finds the runs. Of a range that ended on another thread it is not known what ran inside."""
+    """Finds the runs. What ran inside a range that ended on another thread is not known."""
     numbers: dict[CompiledGraphMarker, int] = {}
     graph = [
         numbers.setdefault(item, len(numbers)) if isinstance(item, CompiledGraphMarker) else -1 for item in decoded.bare

@@ -294,7 +294,7 @@ def _operator(name: str) -> str:
 
 
 def nothing_matched(launches: int) -> Match:
-    """Of some launches none is of the map."""
+    """No launch belongs to the map."""
     return Match([()] * launches, [], [])
 
 
@@ -408,7 +408,7 @@ class Shares:
         note: The place in ``notes`` of what is noted of them.
         notes: Dtypes of known FLOPs, and reasons why others are unknown.
         main: For every set the module of the greatest weight; of several, what all of them are part of.
-        recomputes: Of which sets the work only computes anew what the forward pass did.
+        recomputes: Whether the work of a set only computes again what the forward pass did.
     """
 
     first: Ints
@@ -423,7 +423,7 @@ class Shares:
 
 #: A module of a set: its row, its weight, and its FLOPs.
 _Share = tuple[int, int, Flops]
-#: Of a set, whether its work only computes anew what the forward pass did, and the modules.
+#: Whether the work of a set only computes again what the forward pass did, and its modules.
 _Set = tuple[bool, tuple[_Share, ...]]
 _NOTHING = Flops(0)
 

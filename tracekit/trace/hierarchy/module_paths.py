@@ -21,7 +21,7 @@ MOST_CHARACTERS = 1 << 26
 
 
 class Nested(NamedTuple):
-    """Calls, in the order of their starts on each thread; one without a ModuleMarker is of an unknown module."""
+    """Calls, in the order of their starts on each thread; one without a ModuleMarker belongs to an unknown module."""
 
     parent: Ints
     depth: Ints
@@ -154,7 +154,7 @@ class Callers:
     def __init__(self, parent: Rows, marker: Rows, process: Rows, markers: list[Marker]) -> None:
         self._markers = len(markers) + 1
         named = [isinstance(item, ModuleMarker) and item.numbered for item in markers]
-        #: Whether each call is of a numbered module.
+        #: Whether each call belongs to a numbered module.
         self.numbered: Flags = np.array([*named, False])[marker]
         self._process, self._marker, self._first_markers = process, marker, _first_markers(markers)
         self._caller = self._callers(parent) if self.numbered.any() else {}

@@ -127,7 +127,7 @@ _NAMELESS = f"{NAMELESS_ROOT}."
 
 def _module(joint: MergedModule, marked: str | None) -> Module:
     path, place = joint.path.removeprefix(_NAMELESS), joint.place.removeprefix(_NAMELESS)
-    # Of several modules of one path all but the first have another path than their markers; containers, too.
+    # If several modules have one path, all but the first get another path than their markers say; containers, too.
     alias = None if marked == path else marked or (place if place != path else None)
     if joint.kind != MODULE:
         alias = None

@@ -48,7 +48,7 @@ class PathCollisions(NamedTuple):
     Attributes:
         which: For every call a position in ``numbers``.
         numbers: What distinguishes the modules of one path; the first entry is empty.
-        unclear: Which calls may be of any of several modules of their path.
+        unclear: Which calls may belong to any of several modules of their path.
     """
 
     which: Ints

@@ -254,7 +254,7 @@ def _nesting(
 
 
 def _cut(extents: Extents, axis: ThreadAxis, recording: Recording) -> Rows:
-    """The ranges that ended later than their nodes do. Of one that never ended it is not known when it did."""
+    """The ranges that ended later than their nodes do. When one without an end did is not known."""
     rows = extents.row[extents.end < axis.range_end[extents.row]]
     return np.sort(rows[~recording.ranges.open[rows]])
 

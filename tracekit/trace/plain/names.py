@@ -203,7 +203,7 @@ def _places(found: _Found, uses: _Uses) -> _Found:
     return answer
 
 
-#: Of a deeper stack the innermost lines count.
+#: The innermost lines of a deeper stack count.
 _MOST_LINES = 100
 _OWN_LINES = re.compile(r"pyprof[/\\]nvtx[/\\]")
 _SEPARATOR = re.compile(r"[/\\]")

@@ -20,7 +20,7 @@ from tracekit.trace.hierarchy.modules import Module
 
 #: A process that calls more modules from outside has no model marked as a whole.
 _MOST_ROOTS = 64
-#: Of how many calls a cycle is at the most that begins and ends with calls of the same root.
+#: The most calls in a cycle that begins and ends with calls of the same root.
 _LONGEST_CYCLE = 64
 _LONGEST_NUMBER = 9
 _SEVERAL = 2

@@ -108,7 +108,7 @@ def _with_kinds(steps: Steps, recording: Recording, phased: Phased, phase: Ints)
         np.append(getattr(marks, name), getattr(recording.launches, name)[launched])
         for name in ("thread", "start_ns", "end_ns")
     )
-    # Of what lies between the same two bounds on one thread, one is enough.
+    # One of those between the same two bounds on one thread is enough.
     bounds = np.unique(np.concatenate((steps.start_ns, steps.end_ns, steps.parts.start_ns, steps.parts.end_ns)))
     one = grouped((thread, np.searchsorted(bounds, start, "right"), np.searchsorted(bounds, end))).first
     trained = {*step_at(steps, thread[one], recording.threads.process[thread[one]], start[one], end[one]).tolist()}
@@ -173,7 +173,7 @@ def _led(
     """
     marking, training = others
     process = candidates.process
-    # A call that may be of any of several models may begin a step, or be a part of one.
+    # A call that may belong to any of several models may begin a step, or be a part of one.
     doubtful = np.unique(process[candidates.unclear])
     known = np.union1d(marking, training)
     without = np.isin(process[candidates.forward], np.setdiff1d(doubtful, known))
@@ -310,7 +310,7 @@ def _around_calls(
 
 
 def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, markers: list[StepMarker]) -> MarkedSteps:
-    """Of steps inside each other those that count, so that no time and no token is in two of them.
+    """Those steps that count where some are inside others, so that no time and no token is in two of them.
 
     Around one other, the outer one counts: it is the same iteration. A step around several others is something larger,
     and they are the iterations.

@@ -170,7 +170,7 @@ def _held(table: pa.Table, module: Rows) -> dict[str, list[int]]:
     on_device = place == max(levels, key=lambda one: levels[one].max(), default=-1)
     held, at, module = np.cumsum(size[on_device]), integers(table, "start_ns")[on_device], module[on_device]
     if held.size > limits.BARS:
-        # Of neighbours the one with the most.
+        # The one with the most among its neighbours.
         group = np.arange(held.size) * limits.BARS // held.size
         largest = np.lexsort((-held, group))
         kept = largest[np.searchsorted(group[largest], np.arange(limits.BARS))]

@@ -71,7 +71,7 @@ class Nodes(NamedTuple):
 
 def kept(parent: Rows, subtree_ns: Ints, most: int) -> Kept:
     """The nodes with the most time, each with all its ancestors."""
-    # Of equal times the first comes first, which in pre-order is the ancestor.
+    # If times are equal, the first row comes first: in pre-order, the ancestor.
     rows = np.sort(np.argsort(-subtree_ns, kind="stable")[:most])
     places = positions(np.arange(subtree_ns.size), rows).tolist()
     for row, above in enumerate(parent.tolist()):
