@@ -59,7 +59,7 @@ class Words:
 class Totals:
     """Figures by key, added up over reports (``sum`` or ``max``): what is kept is a row for each key, all integers.
 
-    Rows are sorted by their keys if ``sort``, else in the order in which keys were met.
+    Rows are sorted by their keys if ``sort``, otherwise they have the order in which keys first occur.
     """
 
     def __init__(self, keys: list[str], figures: Mapping[str, str], *, sort: bool = True) -> None:

@@ -14,7 +14,7 @@ from tracekit.markers.base import (
     REGION,
 )
 
-#: What a node is called where modules and ranges stand in one hierarchy.
+#: What a node is called if modules and ranges are in one hierarchy.
 _NODE = "node"
 #: How many reports a sentence names.
 _MOST_NAMED = 3

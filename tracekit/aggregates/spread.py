@@ -31,7 +31,7 @@ class MergedCounts:
 
     @property
     def is_one_report(self) -> bool:
-        """Whether the rows are those of a single report, in its order; else they are sorted."""
+        """Whether the rows are those of a single report, in its order; those of several are sorted."""
         return self._reports <= 1
 
     def columns(self) -> list[Ints]:

@@ -341,7 +341,7 @@ def own_paths(modules: Hierarchy) -> list[str]:
 def patterns(modules: Hierarchy, paths: list[str] | None = None) -> list[str]:
     """For each module the pattern of its line in the tree: ``top.layers.*.mlp``.
 
-    A star stands where it names the modules of the line and no others, else their numbers: ``0…31``.
+    It has a star if that names the modules of the line and no others, otherwise their numbers: ``0…31``.
 
     Args:
         modules: The modules.

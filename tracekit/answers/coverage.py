@@ -20,7 +20,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
     Returns:
         ``report`` (only in a dataset of several), ``what``, ``cause``, ``detail``, ``known``, ``count``, ``time_ns``,
-        ``share`` (of the time or count of ``what`` in its report) and ``advice``. Where not all attribution is exact,
+        ``share`` (of the time or count of ``what`` in its report) and ``advice``. If not all attribution is exact,
         rows whose ``what`` is ``certainty`` divide the attributed work once more: ``cause`` is ``exact`` (of one
         module, by what was recorded), ``weighted`` (of several modules, whose shares a kernel map records) or
         ``inferred``; ``share`` is that of all work.

@@ -134,7 +134,7 @@ class _Gathered:
 
 
 def _params(dataset: Dataset, modules: Hierarchy, of_calls: Ints) -> Sum:
-    """Bytes of each module's own parameters: from its markers, else from the costs of its calls.
+    """Bytes of each module's own parameters: from its markers or, without any, from the costs of its calls.
 
     Parameters belong to modules: where the hierarchy has none, those of its ranges and operators are not known.
     """

@@ -56,7 +56,7 @@ def columns(dataset: Dataset) -> Columns:
 
 
 def most_telling(rows: Columns | pd.DataFrame) -> str:
-    """The name of the time to sort by: of devices if they did any work, else on the host."""
+    """The name of the time to sort by: that on devices if they did any work, otherwise that on the host."""
     return "subtree_ns" if np.asarray(rows["subtree_ns"]).any() else "subtree_host_ns"
 
 

@@ -18,7 +18,7 @@ def integers(table: pa.Table, column: str, null: int = -1) -> Ints:
 
 
 def numbers(table: pa.Table, column: str) -> Ints:
-    """As :func:`integers`; a column of equal values, or of nothing but nulls, takes no memory."""
+    """As :func:`integers`; a column of equal values, or only of nulls, takes no memory."""
     values = table.column(column)
     least, most = pc.min_max(values).values()
     if values.null_count == len(values) or (least == most and not values.null_count):
@@ -41,7 +41,7 @@ def in_order(table: pa.Table, order: Rows) -> pa.Table:
 
 
 def taken(table: pa.Table, rows: Rows) -> pa.Table:
-    """Some rows of a table. Columns of equal values or nothing but nulls, of which there are many, are only cut."""
+    """Some rows of a table. Columns of equal values or only of nulls, of which there are many, are only cut."""
     at, fits = pa.array(rows), rows.size <= table.num_rows
     columns = [
         column.slice(0, rows.size) if fits and _is_uniform(column) else column.take(at) for column in table.columns

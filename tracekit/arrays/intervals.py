@@ -163,7 +163,7 @@ def siblings_before(depth: Ints) -> Rows:
 
 
 def _open_count(start: Ints, end: Ints) -> Ints:
-    # Most end before the next one starts. Where the others do has to be searched for.
+    # Most end before the next one starts. The ends of the others must be searched for.
     open_at_next = np.flatnonzero(end[:-1] > start[1:])
     change = np.bincount(np.searchsorted(start, end[open_at_next]), minlength=start.size + 1)[:-1]
     change[open_at_next + 1] -= 1

@@ -12,7 +12,7 @@ _ALL = 2**31 - 1
 
 
 def keep_memory() -> None:
-    """Lets glibc use freed memory again, for large arrays too, instead of giving it back and asking for it anew.
+    """Lets glibc use freed memory again, for large arrays too, instead of giving it back and asking for it again.
 
     Every page that is touched for the first time is a fault: without this a fifth of the time of reading a report. For
     a process that reads reports or datasets and nothing else; where there is no glibc, nothing changes.

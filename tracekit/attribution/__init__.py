@@ -84,7 +84,7 @@ def _count_updated(evidence: Evidence) -> None:
 def _owners(evidence: Evidence) -> Owners:
     """Asks one method after the other. Work in calls of unknown modules has a cause instead of an owner.
 
-    So has what compiling a model ran: it is not the work of the module that was first called. Where ranges are
+    So has what compiling a model ran: it is not the work of the module that was first called. If ranges are
     nodes, compiling is one of them.
     """
     kernels = len(evidence.recording.work)

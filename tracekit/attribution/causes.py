@@ -72,7 +72,7 @@ def _in_cut_range(evidence: Evidence) -> Flags:
 
 
 def _captured_too(recording: Recording) -> Flags:
-    """For each kernel whether graph captures of its process are known, but nothing of the graphs they made."""
+    """For each kernel whether graph captures of its process are known, but not the graphs they made."""
     processes = np.zeros(recording.threads.process_pid.size + 1, dtype=bool)
     if not recording.records_graphs:
         begins = roles_of(recording) == BEGINS_CAPTURE

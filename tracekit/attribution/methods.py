@@ -32,7 +32,7 @@ def backward(evidence: Evidence, work: Rows) -> Rows:
     """The call whose forward made the node of autograd around each launch, by sequence numbers of marked operators.
 
     Where modules are the nodes of the hierarchy, it is a backward call that is put together later
-    (:mod:`tracekit.trace.calls.backward_calls`). Where ranges or operators are, the evaluation of the node is a call of
+    (:mod:`tracekit.trace.calls.backward_calls`). If ranges or operators are, the evaluation of the node is a call of
     the operator that made it, in the range that is open or waits.
     """
     call = np.full(work.size, -1, dtype=np.int64)
@@ -52,7 +52,7 @@ def by_range(evidence: Evidence, work: Rows) -> Rows:
     """The innermost call that contains the API call which launched each kernel, on the same thread.
 
     This is NVIDIA's GPU projection of ranges: ``range.start <= api.start`` and ``api.end <= range.end``, whenever the
-    kernel itself runs. Where ranges are nodes, that holds for replayed kernels, too; elsewhere these are left to other
+    kernel itself runs. If ranges are nodes, that holds for replayed kernels, too; elsewhere these are left to other
     methods, since their launch shows nothing about their module.
     """
     launch = evidence.launched.launch[work]
@@ -104,7 +104,7 @@ def graph_launch(evidence: Evidence, work: Rows) -> Rows:
 
 
 def autograd_thread(evidence: Evidence, work: Rows) -> Rows:
-    """The call of a thread of autograd, as part of the one that waits on another thread; or that one itself.
+    """The call of an autograd thread, as part of the one that waits on another thread; or that one itself.
 
     It is inferred (:mod:`tracekit.trace.calls.waiting`), where plain ranges or operators are the nodes.
     """

@@ -67,7 +67,7 @@ class SentCalls:
             yield
 
     def forked(self) -> None:
-        """Begins anew in a forked process."""
+        """Starts over in a forked process."""
         self._files = ProcessFiles(self._folder)
         self._ended = threading.Event()
         self._open, self._figures = False, dict[str, int]()

@@ -280,7 +280,7 @@ def _nvtx_or_nowhere() -> Emitter:
 
 
 def default_emitter() -> Emitter:
-    """The emitter of the recording in progress, else NVTX. Warns once if no tool records NVTX ranges."""
+    """The emitter of the recording in progress or, without one, NVTX. Warns once if no tool records NVTX ranges."""
     if _routed:
         return _routed[-1]
     emitter = nvtx_emitter()

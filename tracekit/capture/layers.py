@@ -1,6 +1,6 @@
 """Layer markers: a range around every call of every module. They are put on from outside and can be taken off again.
 
-They also count how many modules ran marked, and why the others did not. They change nothing that runs: modules inside
+They also count how many modules ran marked, and why the others did not. They do not change what runs: modules inside
 an ``nn.TransformerEncoderLayer`` that torch runs as one fused operator, as it does in eval, stay uncalled.
 """
 

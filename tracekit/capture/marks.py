@@ -242,7 +242,7 @@ def _params(module: Module) -> list[Param]:
 
 
 def unwrapped(module: Module) -> Module:
-    """The original module, if this is a wrapper made by torch.compile; else the module itself."""
+    """The original module, if this is a wrapper made by torch.compile; otherwise the module itself."""
     inside = vars(module).get("_modules", {}).get(WRAPPED)
     return inside if isinstance(inside, Module) else module
 

@@ -234,7 +234,7 @@ class RootMarkers:
                 self._look_for(root)
 
     def _whole(self, module: nn.Module) -> nn.Module:
-        """The outermost model of which a method calls this module as a part; else the module."""
+        """The outermost model of which a method calls this module as a part; without one, the module."""
         for model in models_around():
             if type(model) not in self._refused and any(part is module for part in model.modules()):
                 module = model

@@ -263,7 +263,7 @@ def _program_to_compile(target: Target) -> _Program:
 
 
 class Target(NamedTuple):
-    """Something to run: ``call`` may return ``(model, inputs)``, else ``model`` does, if there is such a function."""
+    """Something to run: ``call`` may return ``(model, inputs)``; if not, ``model`` does, if it exists."""
 
     spec: str
     file: str

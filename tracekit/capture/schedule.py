@@ -1,6 +1,6 @@
 """Steps of a program that runs its own: where they begin, which of them are recorded, and marks of their phases.
 
-A step begins with what the program marks, else with its optimizers, else with its models. The recording lasts from the
+A step begins with the first of these that it has: marked steps, optimizers, models. The recording lasts from the
 end of the warm-up until enough steps have run.
 
 Optimizers are numbered in the order of their first steps, so that those of one class stay distinct. An optimizer whose
@@ -156,7 +156,7 @@ class _Root(NamedTuple):
 
 
 class StepStarts:
-    """What begins a step of a program that runs its own: a marked step, else an optimizer, else a cycle of roots."""
+    """What begins a step of a program that runs its own, the first of: a marked step, an optimizer, a root cycle."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule

@@ -184,7 +184,7 @@ class _Operators(TorchDispatchMode):
     @classmethod
     @override
     def ignore_compile_internals(cls) -> bool:
-        """Lets torch.compile compile while operators are marked; else it would run everything eagerly, in silence."""
+        """Lets torch.compile compile while operators are marked; otherwise it runs everything eagerly, in silence."""
         return True
 
     @override

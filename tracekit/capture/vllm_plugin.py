@@ -3,7 +3,7 @@
 An iteration is what a worker is asked for: it executes the model, and then samples tokens from the result. Compiled
 models that are recorded get a cache key of their own, and marks on the attention layers between their pieces. All that
 is known of vLLM here is its base class of workers, the fields of what the scheduler hands them, and that operators look
-up layers by name. Where a release has others, steps are found from the calls of the model, as in other programs.
+up layers by name. If a release has others, steps are found from the calls of the model, as in other programs.
 """
 
 import importlib
@@ -177,7 +177,7 @@ class _Work(NamedTuple):
 def _work_of(scheduled: Any) -> _Work | None:  # noqa: ANN401 - vLLM's own
     """What the scheduler asks of an iteration; None if this release of vLLM has other fields.
 
-    A request is in prefill until it has its first output, and again while it is computed anew after a preemption.
+    A request is in prefill until it has its first output, and again while it is computed again after a preemption.
     """
     try:
         tokens: dict[str, int] = scheduled.num_scheduled_tokens

@@ -16,7 +16,7 @@ class Cause:
         doc: What happened, in one sentence or two.
         advice: What the user can do about it, without a full stop.
         loss: Whether data is missing that should be there; False if it was left out because it is not needed.
-        detail: What happened in particular, where a cause has several forms; else empty.
+        detail: What happened in particular, if a cause has several forms; empty otherwise.
     """
 
     name: str

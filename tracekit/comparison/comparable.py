@@ -180,7 +180,7 @@ def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTim
 
 
 def _between_steps(before: StepTimes, after: StepTimes) -> list[KeyTimes] | None:
-    """The times between steps to compare: of every step if there is often work, else of steps with some; or None."""
+    """The times between steps to compare: of all steps if work is frequent, otherwise of steps with some; or None."""
     between = [side.between for side in (before, after) if side.between is not None and side.between.ns.size]
     with_work = [times.ns > 0 for times in between]
     if len(between) < 2 or not any(steps.any() for steps in with_work):  # noqa: PLR2004 - two sides

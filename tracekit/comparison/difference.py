@@ -394,7 +394,7 @@ def _is_real(rows: pd.DataFrame) -> Flags:
     # Single steps have no spread.
     single = (rows[["before_steps", "after_steps"]] == 1).all(axis=1) & rows["before_low_ns"].notna()
     found = np.array(single & rows["after_low_ns"].notna(), bool)
-    # What takes more time counts for more, else many small modules would hide a change of a large one.
+    # What takes more time counts for more: otherwise many small modules would hide a change of a large one.
     weight = np.maximum(share_of_time(rows).to_numpy(np.float64), _LEAST_WEIGHT)
     for family in (~modules, modules):
         found[family] |= discoveries(chance[family], weight[family], _FALSE_DISCOVERIES)

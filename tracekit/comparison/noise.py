@@ -178,7 +178,7 @@ def _step(  # noqa: PLR0913 - those of changes, for one column
 
 
 def _jump(shifts: Floats, machine: Ints, column: int) -> float:
-    """How far the shifts of a machine jump at a column at the most."""
+    """How far the shifts of a machine jump at a column at most."""
     at = [(columns, int(np.searchsorted(columns, column))) for columns in _each(machine)]
     return max(
         abs(float(np.diff(shifts[columns[place - 1 : place + 1]]).sum())) if place else 0.0 for columns, place in at

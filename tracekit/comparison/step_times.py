@@ -201,7 +201,7 @@ def step_times(
     """Adds up the kernels of every step by whole step, by module, and those without a module.
 
     A kernel counts in the step that launched it, also if it was replayed from a CUDA graph. It counts for the module
-    of its call and for those of all calls around that, so that the time of a module is that of its subtree. Where only
+    of its call and for those of all calls around that, so that the time of a module is that of its subtree. If only
     its module is known (a backward pass without markers), it counts for that and those above, without shapes.
 
     Args:

@@ -2,7 +2,7 @@
 
 The tables of some processes come as streams of Arrow, with ids counted from 0 in each. Modules are joined as those of
 several reports are; all rows come into the order of the whole report, and their ids follow from that. Rows that
-nothing orders, such as kernels that two processes began in the same nanosecond, stand in the order of the processes.
+nothing orders, such as kernels that two processes began in the same nanosecond, have the order of the processes.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Dataset:
         return self.frame("kernel_modules", columns)
 
     def api_calls(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Calls of CUDA that neither block nor start work."""
+        """CUDA calls that neither block nor start work."""
         return self.frame("api_calls", columns)
 
     def waits(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -254,7 +254,7 @@ class Dataset:
 
     @property
     def reports(self) -> list[str]:
-        """Names of the reports in their order, if there are several; else none."""
+        """Names of the reports in their order, if there are several; empty for one."""
         return [report["name"] for report in self.manifest.get("reports", ())]
 
     def _files(self, name: str) -> Iterator[_TableFile]:

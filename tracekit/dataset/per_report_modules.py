@@ -61,7 +61,7 @@ FirstCalls: TypeAlias = Mapping[int, int]
 def united(
     tables: Sequence[pa.Table], contradictory: frozenset[int] = frozenset(), called: Sequence[FirstCalls] = ()
 ) -> Union:
-    """The tables ``modules`` of several reports as one, in pre-order, siblings as they stand in the reports.
+    """The tables ``modules`` of several reports as one, in pre-order, siblings in the order of the reports.
 
     What a ``contradictory`` table, which describes a module in different ways, does not record may be missing because
     of that, so no other report may fill it in.
@@ -93,7 +93,7 @@ def united(
 
 
 class _Numbers:
-    """Numbers of modules that each trace counts anew, in the order of first calls: ``Linear_0``.
+    """Numbers of modules that each trace counts from 0, in the order of first calls: ``Linear_0``.
 
     They are of the same modules where traces number alike all that a root module calls, with weights of equal shapes.
     Elsewhere those of later traces are raised, so that two modules never share a row; the only root of its class is the

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Small enough that a module's subtree is found without reading much else.
 ROW_GROUP = 65_536
-#: A page for each column of a row group; pyarrow since 23 makes one of every 20,000 rows, each compressed anew.
+#: A page for each column of a row group; pyarrow since 23 makes one of every 20,000 rows, each compressed by itself.
 _PAGES = {"max_rows_per_page": ROW_GROUP} if int(pa.__version__.split(".")[0]) >= 23 else {}  # noqa: PLR2004
 _LOOKED_FOR = ("_id", "start_ns", "end_ns")
 _BUFFER_BYTES = 1 << 18

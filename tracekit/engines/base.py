@@ -1,4 +1,4 @@
-"""What a task is, how it ended, what does tasks, and the simplest that does. Knows nothing of reports and datasets."""
+"""What a task is, how it ended, what does tasks, and the simplest that does. It does not know reports and datasets."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -274,7 +274,7 @@ def _prepare(alive: Connection, outbox: Connection, collections: tuple[int, int,
     threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
     outbox.send(("pid", os.getpid()))
     gc.set_threshold(*collections)
-    # loky would start a process anew that keeps memory for its next task.
+    # loky would replace a process that keeps memory for its next task.
     process_executor._USE_PSUTIL = False  # it has no other switch
     # Only tasks run here, so all memory is theirs.
     keep_memory()

@@ -64,5 +64,5 @@ def is_known(shape: Sequence[int | None] | None) -> bool:
 
 
 def whole(number: object) -> int | None:
-    """A setting if it is an integer, else None."""
+    """A setting if it is an integer, otherwise None."""
     return number if type(number) is int else None

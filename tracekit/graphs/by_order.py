@@ -2,7 +2,7 @@
 
 There is one rule: what one outermost range (a step) replays are, graph by graph, the same kernels, copies and memsets
 in the same order as all that was captured inside one outermost range before, once or again and again. The README lists
-what the rule rests on. Where several graph captures fit, a node has its place if they all had the same module there
+what the rule rests on. If several graph captures fit, a node has its place if they all had the same module there
 (``label``): then its module is known, not its call.
 """
 
@@ -39,7 +39,7 @@ class _Captured(NamedTuple):
     """The launches of a graph capture, in order, and a number for the outermost range around it.
 
     Attributes:
-        key: With the names of kernels if all have one, else without.
+        key: With the names of kernels if all have one, otherwise without.
         forked: Whether a stream waited for another.
     """
 

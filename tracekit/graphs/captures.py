@@ -53,7 +53,7 @@ def windows_of(axis: ThreadAxis, role: Ints, thread: Ints) -> tuple[Windows, Int
 
     Also gives when each call began that begins or ends one, paired or not.
     """
-    # The runtime's call lies around the driver's; both mean the same.
+    # The runtime's call encloses the driver's; both mean the same.
     rows = outermost(axis, np.flatnonzero((role == api_calls.BEGINS_CAPTURE) | (role == api_calls.ENDS_CAPTURE)))
     start, end = axis.launch_start[rows], axis.launch_end[rows]
     begins = role[rows] == api_calls.BEGINS_CAPTURE

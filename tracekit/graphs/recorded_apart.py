@@ -87,7 +87,7 @@ def texts_around_replays(recording: Recording) -> Rows:
 def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence[str | None]) -> Recording:
     """The report's recording with what went on during graph captures.
 
-    ``process`` is the row in the report of every process of the other recording; nothing is taken of those with -1.
+    ``process`` is the row in the report of every process of the other recording; those with -1 are left out.
     ``texts`` are what stands for the other's texts; ranges of those with None are left out.
     """
     other = captured.recording

@@ -121,7 +121,7 @@ def _joined(known: GraphEvidence, extents: _Extents, within: Rows) -> Flags:
 def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
     """Which windows lack no launch, as far as the ids of calls show.
 
-    Most versions of nsys record only some kinds of calls, so gaps in the ids show nothing. Where a process has more
+    Most versions of nsys record only some kinds of calls, so gaps in the ids show nothing. If a process has more
     calls than gaps, every kind is recorded, and a gap is a call that was lost.
     """
     launches, windows = known.recording.launches, known.captures.windows

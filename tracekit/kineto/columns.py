@@ -94,7 +94,7 @@ _Value = TypeVar("_Value")
 
 
 class Gathering:
-    """The columns of all pieces so far, and the row of every thread of the host, by ids of process and thread."""
+    """The columns of all pieces so far, and the row of every host thread, by ids of process and thread."""
 
     def __init__(self, counters: LossCounters) -> None:
         self.threads: dict[tuple[int, int], int] = {}

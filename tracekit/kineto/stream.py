@@ -178,7 +178,7 @@ _DECODE_LAST_ENTRIES = msgspec.json.Decoder(LastEntries).decode
 
 
 class Piece(NamedTuple):
-    """Some events, and their JSON; an empty one stands in the place of an entry that is none."""
+    """Some events, and their JSON; an empty one takes the place of an entry that is none."""
 
     events: list[Event]
     text: bytes

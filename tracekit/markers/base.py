@@ -149,7 +149,7 @@ class MappedKernel:
         generated: Whether that code is the compiler's own (Triton, C++); a library's may be any number of launches.
         modules: Paths below the root, each with its weight; empty if they are not known.
         flops: What one run of it computes for each of these modules; empty if the map records it of none.
-        recomputes: Whether it only computes anew for a backward pass what the forward pass did.
+        recomputes: Whether it only computes again for a backward pass what the forward pass did.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Kernels that communicate, by their names: what libraries call the collectives that they run.
 
-Names are those of functions in the libraries' sources, without templates and parameters. Where a name is common
+Names are those of functions in the libraries' sources, without templates and parameters. If a name is common
 (``dispatch``), its namespace decides: ``flash_fwd_splitkv_combine_kernel`` computes.
 """
 

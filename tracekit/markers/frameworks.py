@@ -1,6 +1,6 @@
 """Ranges of frameworks for training and serving: no calls of modules, but a name, and maybe a phase or a step.
 
-Each entry names the files that write its texts. Where ranges are the nodes of the hierarchy, the name has ``*`` for
+Each entry names the files that write its texts. If ranges are the nodes of the hierarchy, the name has ``*`` for
 numbers and keys that only count.
 """
 

@@ -4,9 +4,9 @@
 [["cpp_fused_0", 1, [[1, 5], [0, 1]]], ["extern_kernels.addmm", 0, [[0, 1]]]]}`` records, for each kernel that one run
 of a graph launches, in this order, its name, whether the compiler wrote it, and the modules that it serves, each with a
 weight. The FLOPs that the kernel computes for the module may follow, and their dtype: ``[0, 1, 4096, "float32"]``; or
-why they are not known: ``[0, 1, -1, "sizes"]``. A kernel that only computes anew what the forward pass did ends with
+why they are not known: ``[0, 1, -1, "sizes"]``. A kernel that only computes again what the forward pass did ends with
 ``"recompute"``. A map too long for one text has several parts. ``{"CompiledGraph":
-"9f…", "Pass": "forward"}`` is the range around one run. Where a graph has no map, ``{"CompiledGraph": "", "Pass":
+"9f…", "Pass": "forward"}`` is the range around one run. If a graph has no map, ``{"CompiledGraph": "", "Pass":
 "forward", "Unmapped": "branches"}`` records why.
 """
 
@@ -30,14 +30,14 @@ from tracekit.markers.base import (
 from tracekit.markers.formatting import MOST_CHARACTERS, literal_text
 from tracekit.markers.literal import Refused, fields, is_path
 
-#: What a run of a graph is part of, and the phase of its work; in inference nothing is differentiated.
+#: What a run of a graph is part of, and the phase of its work; inference differentiates nothing.
 PASSES = {"inference": "", "forward": "forward", "backward": "backward"}
 _UNMAPPED = "compiled graph without a kernel map"
 _ID = re.compile(r"[0-9a-f]{16}")
 #: A map in more parts than this is refused: no graph of a real model comes near it.
 _MOST_PARTS = 4_096
 _HEAVIEST = 2**31
-#: Room in a text for what stands around its kernels.
+#: Room in a text for what is around its kernels.
 _FRAME = 256
 #: Why a graph has no map.
 BRANCHES, OTHER_MODULES, SEVERAL_MODULES = "branches", "other_modules", "several_modules"

@@ -1,4 +1,4 @@
-"""Reads literals, names, paths and shapes out of untrusted text: nothing is evaluated, and all is limited in size.
+"""Reads literals, names, paths and shapes out of untrusted text: it evaluates no text, and limits the size of all.
 
 Repeated keys are kept, in order; the dialect decides which of them counts.
 """

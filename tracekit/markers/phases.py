@@ -26,7 +26,7 @@ CANDIDATES = (
     r"""^Optimizer\.|^enumerate\(Data(Loader|Pipe)\)#|^(Forward|Backward) \d|"""
     rf"""^{EVALUATION}|^\{{"(Optimizer|Training|GarbageCollection)":"""
 )
-# Dynamo's own name for a whole phase stands around the one that ends in (dynamo_timed).
+# Dynamo's own name for a whole phase encloses the one that ends in (dynamo_timed).
 _COMPILE = re.compile(
     r".+ \(dynamo_timed\)|dynamo|entire_(?:frame|backward)_compile|(?:inductor|backend)_compile|compile_file", re.DOTALL
 )

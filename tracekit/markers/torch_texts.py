@@ -43,7 +43,7 @@ def _numbered_module(text: str) -> ModuleMarker | Unreadable:
 
 
 #: Calls of modules by class and number, ``nn.Module: Linear_3`` for the fourth Linear that was called: no path, since
-#: names of attributes are not recorded; it stands below the call around it. Where several modules have one name, the
+#: names of attributes are not recorded; it is below the call around it. If several modules have one name, the
 #: reader adds what distinguishes them, ``nn.Module: Block_0 (model.py(12))``; to a module of one weight the shape of
 #: that, ``nn.Module: Linear_3 weight [32, 16]``; and where it runs again for a backward pass, ``, recompute``.
 NUMBERED_MODULES = Dialect(rf"^{re.escape(PREFIX)}", _numbered_module)
@@ -71,7 +71,7 @@ ANNOTATED_MODULES = Dialect(rf"^{_ANNOTATED}", _annotated_module)
 
 
 class Numbering:
-    """Numbers of modules in several traces of one process, each of which counts anew.
+    """Numbers of modules in several traces of one process, each of which counts from 0.
 
     ``Linear_0`` of one trace and of another are different modules unless it is known that they are the same: where all
     that both traces number is equal, and where a class has one module in both that runs around the same work. A trace

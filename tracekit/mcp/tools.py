@@ -172,7 +172,7 @@ class Tools:
             scale: Factors of device time by pattern; PATTERN:kernel=GLOB changes only kernels with such names.
             host_scale: Factors of the time of host code by pattern.
             no_sync: Patterns of modules that no longer wait for the device.
-            no_launch_cost: Patterns of modules whose calls of CUDA take no time, except those that block.
+            no_launch_cost: Patterns of modules whose CUDA calls take no time, except those that block.
             as_graph: Patterns of modules of which each call launches its work as one CUDA graph.
             overlap_communication: Only the next step waits for collectives.
             interconnect: How many times as fast collectives move their data.

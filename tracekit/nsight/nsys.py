@@ -193,7 +193,7 @@ class Nsys:
 
 
 def find() -> Nsys | None:
-    """The nsys of this machine: from ``TRACEKIT_NSYS``, else from the path, else the newest that is installed."""
+    """The nsys of this machine, the first of: ``TRACEKIT_NSYS``, one on the path, the newest that is installed."""
     if named := os.environ.get(VARIABLE):
         if (path := shutil.which(named)) is None:
             raise CaptureError(f"{named}: is not an executable program; correct the variable {VARIABLE}, or unset it")
@@ -256,7 +256,7 @@ def _newest(place: Path, *suffixes: str) -> Path | None:
 
 
 def _last_reason(place: Path) -> str:
-    """Why a command failed, by the log: the message of the last error, else the last line that may explain it."""
+    """Why a command failed, by the log: the last error's message, or the last line that may explain it."""
     log = (place / _LOG).read_text("utf-8", "replace")
     reasons = _MESSAGE.findall(log) or [line for line in log.splitlines() if not _CHATTER.match(line)]
     return reasons[-1].strip().rstrip(":")[:300] if reasons else _NO_REASON

@@ -109,7 +109,7 @@ def _read(path: Path) -> CaptureTrace:
 
 
 def _distinct(traces: Iterable[CaptureTrace]) -> list[CaptureTrace]:
-    """Each trace once; copies may be compressed or written anew, but their calls have the same times."""
+    """Each trace once; copies may be compressed or written again, but their calls have the same times."""
     known: dict[object, CaptureTrace] = {}
     for one in traces:
         recording = one.captured.recording

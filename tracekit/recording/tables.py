@@ -54,7 +54,7 @@ class Columns:
 
     @classmethod
     def of(cls, **columns: NDArray[Any] | pa.Array | None) -> Self:
-        """From some of its columns; the others hold nothing but nulls, which take no memory."""
+        """From some of its columns; the others hold only nulls, which take no memory."""
         rows = max(len(values) for values in columns.values() if values is not None)
         nulls = {name: _nulls(dtype, rows) for name, dtype in _dtypes(cls).items() if name not in columns}
         return cls(**nulls, **columns)
@@ -230,7 +230,7 @@ class Allocations(Columns):
         time_ns: When.
         process: Row of processes.
         thread: Row of threads; -1 for one that is not known.
-        device: Number of the GPU; -1 for memory of the host.
+        device: Number of the GPU; -1 for host memory.
         address: Where that memory begins.
         bytes: How many bytes; negative for what was taken back.
         total_bytes: What the allocator of the device then has handed out in all; -1 where that is not recorded.
@@ -267,7 +267,7 @@ class Work(Columns):
         dynamic_smem_bytes: Dynamic shared memory per block.
         bytes: Bytes copied or set.
         copy_kind: Direction of a copy: row of ``COPY_KINDS``.
-        pageable: Whether one end of a copy is pageable memory of the host.
+        pageable: Whether one end of a copy is pageable host memory.
         graph_id: CUDA graph it ran from.
         graph_exec_id: Instance of that CUDA graph.
         graph_node_id: Node of that CUDA graph.

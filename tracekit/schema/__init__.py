@@ -82,7 +82,7 @@ class TableSpec:
         """Builds the table from an array for each column, and checks it.
 
         Args:
-            columns: The arrays; None for a column of nothing but nulls. All such columns share their memory.
+            columns: The arrays; None for a column of nulls only. All such columns share their memory.
 
         Raises:
             TypeError: If a column is missing, unknown, of another type, or has nulls that are not allowed.

@@ -209,7 +209,7 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
     source = Categories(
         "Innermost function of Python around that call that is no part of torch: file:line function, where the "
         "line is that of its def in Chrome traces (with_stack), the one that ran in reports of nsys "
-        "(--python-backtrace, --python-sampling). Null if none was recorded, as for what a thread of autograd "
+        "(--python-backtrace, --python-sampling). Null if none was recorded, as for what an autograd thread "
         "launches.",
         nullable=True,
     )
@@ -384,7 +384,7 @@ class Waits(TypedTable, name="waits", sorted_by=("start_ns",)):
 
     kind = Categories(
         "synchronize (*Synchronize), copy (a copy that is not Async), pageable_copy (any copy with an end in "
-        "pageable memory of the host), allocation (cudaMalloc*, cudaHostAlloc), free (cudaFree*; those that end in "
+        "pageable host memory), allocation (cudaMalloc*, cudaHostAlloc), free (cudaFree*; those that end in "
         "Async do not block), module_loading (cuModuleLoad*, cuLibraryLoad*, and what the driver loads inside the "
         "call that first needs it, where recorded), or os_wait (a wait of the runtime of the operating system)."
     )
@@ -428,7 +428,7 @@ class Allocations(TypedTable, name="allocations", sorted_by=("start_ns",)):
         "report does not say it.",
         null=-1,
     )
-    device = Integers(pa.int32(), "Number of the GPU, as in the report; null for memory of the host.", null=-1)
+    device = Integers(pa.int32(), "Number of the GPU, as in the report; null for host memory.", null=-1)
     pid = Integers(pa.int32(), "Process id.")
     rank = Integers(pa.int32(), "Rank of the process in its job; null if unknown.", null=-1)
     tid = Integers(pa.int32(), "Thread id; null for a thread with neither ranges nor API calls.", null=-1)

@@ -45,7 +45,7 @@ class Evidence:
     """What came of a comparison.
 
     Attributes:
-        problems: Where the report differs from the truth, a line each.
+        problems: Each difference of the report from the truth, a line each.
         figures: What was compared or measured, by name.
         unproved: What could not be shown on this machine, and what is missing for it; None if everything was.
     """

@@ -24,7 +24,7 @@ from tracekit.steptime.idle_time import MEETS
 RANK_TIMES = "ranks"
 
 WHO = ("rank", "report", "pid", "device", "host", "gpu")
-#: A slow rank's own time is longer by so much at the least, and by so many times of what ranks differ by; in so many
+#: A slow rank's own time is longer by so much at least, and by so many times of what ranks differ by; in so many
 #: steps, or in all, and in no few; in all but a few of them by half of that.
 _NOTABLY, _TIMES, _LEAST_STEPS, _FEW = 0.06, 4.5, 3, 0.25
 _BLOCKED = budget.KINDS.index("host_blocked")

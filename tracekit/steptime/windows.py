@@ -3,7 +3,7 @@
 A window of a process and device ends with the last end of its step's own work there, and begins where the one before
 ended; a step whose work ends no later than that of an earlier one has none. The first begins with its step on the
 host, or with its first work if that is earlier; the last ends with its step on the host, if that is later than its
-work. Where no work of a process and device has a step, all of it is one window.
+work. If no work of a process and device has a step, all of it is one window.
 
 How long *a step* takes, of which answers speak, is the mean of windows, so that what only every tenth step does has its
 share. The warm-up does not count: the first windows of a process and device, at most half of them, as long as each
@@ -24,7 +24,7 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 
 _UNKNOWN = np.iinfo(np.int64)
-#: How many times as long as all later windows one of the warm-up takes at the least.
+#: How many times as long as all later windows one of the warm-up takes at least.
 _WARM_UP = 1.5
 
 

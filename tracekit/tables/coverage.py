@@ -223,7 +223,7 @@ def _without_a_map(trace: Trace) -> list[Loss]:
     reasons = _causes_of_markers(evidence)
     left = evidence.compiled_work.of_work == work.NO_RUN
     losses = []
-    # Torch's own ranges stand around and inside those that record why.
+    # Torch's own ranges are around and inside those that record why.
     recorded = dict.fromkeys(known for known in reasons if known not in (None, causes.NO_KERNEL_MAP))
     for cause in (*recorded, causes.NO_KERNEL_MAP):
         chosen = [known is not None and cause in (known, causes.NO_KERNEL_MAP) for known in reasons]

@@ -1,6 +1,6 @@
 """Which operator of the forward pass made each node of autograd that ran, by autograd's sequence numbers.
 
-Where operators are marked, ``aten::addmm, seq = 12, op_id = 7`` records the number of the node that the operator makes,
+If operators are marked, ``aten::addmm, seq = 12, op_id = 7`` records the number of the node that the operator makes,
 and ``autograd::engine::evaluate_function: AddmmBackward0, seq = 12`` that this node runs. Each thread counts for
 itself, and several operators may give the same number: the last of them, before the node runs, made it. Some nodes have
 a number that no operator records: they were made between two that do.
@@ -36,7 +36,7 @@ class AutogradNodes(NamedTuple):
         inside: The evaluation that the operator ran in, or -1.
         until: Where it is only known that the node was made since that operator began: until when on the axis; else -1.
         numbered: Which have a number. What accumulates gradients has none.
-        ambiguous: Which have a number that several operators may have given, so that none is known.
+        ambiguous: Which have a number that several operators may have given, so that their operator is unknown.
     """
 
     row: Rows
@@ -148,7 +148,7 @@ def _numbered(recording: Recording, axis: ThreadAxis, rows: Rows, number: Ints, 
 #: How the names of nodes begin that custom operators in C++ make, and those of operators that make none of these.
 _CUSTOM = "torch::autograd::CppNode<"
 _OF_TORCH = ("aten::", "prims::")
-#: Nodes of views that were made anew, whenever something asked for them, after their tensor had changed.
+#: Nodes of views that were made again, whenever something asked for them, after their tensor had changed.
 _OF_VIEWS = "AsStridedBackward", "torch::autograd::CopySlices"
 
 
@@ -187,7 +187,7 @@ class _Known(NamedTuple):
 def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str]) -> Made:
     """For every node the operator with a number that made it; ``around`` is the evaluation around each operator.
 
-    Of several operators it is the one that ran in an evaluation around the node, else the only one of its name.
+    If there are several, it is the one that ran in an evaluation around the node or, without, the only one of its name.
     """
     size = nodes.number.size
     known = _Known(counters := counters_of(operators), reach_of(nodes, counters), plain_names(names))
@@ -309,7 +309,7 @@ class Numbered(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What counts: threads, each anew whenever its numbers fall.
+    """What counts: threads, each from the start again whenever its numbers fall.
 
     Attributes:
         of_operator: For every operator the counter that it records.
@@ -343,7 +343,7 @@ class Reach(NamedTuple):
 
 
 def counters_of(operators: Numbered) -> Counters:
-    """One counter for each thread, and anew whenever its numbers fall."""
+    """One counter for each thread, and another one whenever its numbers fall."""
     order = np.lexsort((np.arange(operators.start.size), operators.start, operators.thread))
     thread, number = operators.thread[order], operators.number[order]
     anew = np.ones(order.size, dtype=bool)

@@ -1,4 +1,4 @@
-"""Which collective each kernel ran: as recorded with it or in payloads of NCCL's ranges, else by its name.
+"""Which collective each kernel ran: as recorded with it or in payloads of NCCL's ranges; if it is not, by its name.
 
 A call of NCCL launches its kernel, unless it is in a group: the end of the group launches what its calls asked for.
 """

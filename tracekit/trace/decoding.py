@@ -60,7 +60,7 @@ class Tensors(NamedTuple):
         return Tensors(marker.inputs, marker.outputs, kwargs, marker.types, kwarg_types)
 
     def added_to(self, marker: Marker) -> Marker:
-        """A marker that says nothing of tensors, with these."""
+        """A marker that records no tensors, with these."""
         if not isinstance(marker, ModuleMarker):
             return marker
         return marker._replace(

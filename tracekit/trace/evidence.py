@@ -55,7 +55,7 @@ class Evidence:
         keyed: What the hierarchy is keyed by, and which plain ranges are its nodes.
         nesting: How its push/pop ranges nest.
         phased: Ranges and operators that name a phase of the program.
-        call_at_launch: For every launch the innermost call that contains it, of threads of autograd also the call of
+        call_at_launch: For every launch the innermost call that contains it, of autograd threads also the call of
             another thread that waits; or -1.
         waited_for: For every launch whether it is inferred that its call, or one around that, waits on another thread.
         forward_call_of: For every launch by a node of autograd the forward call that made that node; None if no
@@ -269,7 +269,7 @@ def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls) -> _Laun
 
 
 def _complete_phases(found: _Found, nodes: AutogradNodes | None, waited_for: Flags, phase: Ints) -> None:
-    """Where nothing shows a phase: threads of autograd run backward passes, and what made their nodes is forward."""
+    """For work without a known phase: autograd threads run backward passes, and what made their nodes is forward."""
     recording, axis = found.recording, found.axis
     named = np.isin(recording.launches.thread, named_autograd_threads(recording))
     phase[(phase < 0) & (waited_for | named)] = BACKWARD

@@ -59,7 +59,7 @@ def _gpu_of_work(recording: Recording) -> Rows:
 
 
 def _shift(time_ns: Ints, active: Floats, busy: Covered) -> int:
-    """What to add to times of samples, so that each stands in the middle of the time over which it averages.
+    """What to add to times of samples, so that each is in the middle of the time over which it averages.
 
     A sampler may stamp the middle, the begin (nsys 2024.2) or the end of its period. Where SMs are active most clearly
     shows which: wrong by half a period, a short kernel would get the metrics of its neighbour.

@@ -2,8 +2,8 @@
 
 Ranges and operators whose texts name a phase (:mod:`tracekit.markers.phases`, and the dialects of frameworks) hold for
 what they contain on their thread; the innermost of them and of the calls with a phase counts. What is launched while a
-model is compiled is compilation, whatever stands around or inside. What a framework calls forward runs again where that
-is inside a backward pass, and shows nothing that calls of modules do not know better.
+model is compiled is compilation, whatever is around or inside. What a framework calls forward runs again where that
+is inside a backward pass, and calls of modules know it better.
 """
 
 import re

@@ -115,7 +115,7 @@ def aligned(trace: Trace, references: Sequence[Reference]) -> Trace:
 
 
 def _modules_of(references: Sequence[Reference], found: Sequence[_Found]) -> list[pa.Table]:
-    """The modules of each reference; none of one that shows nothing."""
+    """The modules of each reference; empty for one that shows none."""
     return [
         one.modules if (shown.module >= 0).any() else one.modules.slice(0, 0)
         for one, shown in zip(references, found, strict=True)
@@ -316,7 +316,7 @@ def _agree_on_nodes(work: _Work, found: _Found) -> None:
 
 
 def _with_steps(evidence: Evidence, found: Sequence[tuple[int, int, StepMarker]]) -> Steps:
-    """The steps, and those that were found in processes in which none are recorded."""
+    """The recorded steps, and those that were found in processes without any."""
     steps, recording = evidence.steps, evidence.recording
     launches, launch = recording.launches, evidence.launched.launch
     recorded = set(steps.process.tolist())

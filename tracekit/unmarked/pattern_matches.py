@@ -37,7 +37,7 @@ _FEW_OF = 3
 _FARTHEST_MOVE = 16
 #: The share, relative to the most similar pattern, from which another one may be the right one.
 _AS_LIKELY = 0.8
-#: In place of the name of a kernel of which nothing is known.
+#: Stands for the name of an unknown kernel.
 _ANY = np.iinfo(np.int64).min
 #: The share of equal sizes from which two steps have the same batch.
 _SAME_SIZES = 0.9

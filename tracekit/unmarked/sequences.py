@@ -16,7 +16,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 #: More cells of a band are not worth the time: such sequences have little in common.
 MOST_CELLS = 10_000_000
 _FIRST_BAND = 32
-#: Where one of many alike layers is missing, chance decides which alignment matches best. One that pairs an element so
+#: If one of many identical layers is missing, chance decides which alignment matches best. One that pairs an element so
 #: many places away for each pair that it lacks is as good, if it lacks at most this share of the pairs.
 _SHIFTED, _FEW = 3, 0.1
 #: A label that no row has.
@@ -49,7 +49,7 @@ def comparable(left: int, right: int) -> bool:
 def agreement(left: Ints, right: Ints, labels: Rows, exact: tuple[Ints, Ints] | None = None) -> Agreement | None:
     """Compares two sequences; None if they have too little in common to compare.
 
-    ``labels`` are those of the right elements, at least -1. Where two alignments match equally much, ``exact``, if
+    ``labels`` are those of the right elements, at least -1. If two alignments match equally much, ``exact``, if
     given, decides: finer signatures of both, of which as many as possible shall be equal, too.
     """
     if not left.size or not right.size:

@@ -216,7 +216,7 @@ def layout_of(value: object) -> Layout | None:
 def laid_out(run: Call, graph: fx.GraphModule) -> Call:
     """The code of a piece, with results that have the strides that they were traced with.
 
-    The first runs show whether Inductor has kept them. Where it has not, results are copied, at each run; but those
+    The first runs show whether Inductor has kept them. If it has not, results are copied, at each run; but those
     that share memory with another one, or with an argument, stay where they are.
     """
     (output,) = graph.graph.find_nodes(op="output")

@@ -57,7 +57,7 @@ class Counters:
 
     @contextmanager
     def expect(self, **delta: int) -> Iterator[None]:
-        """Checks that the named counters increase by these numbers while the block runs; else raises CountersDiffer."""
+        """Checks that the named counters increase by these numbers in the block; if not, raises CountersDiffer."""
         before = self.snapshot()
         if unknown := sorted(set(delta) - set(before)):
             raise TypeError(f"no counter {', '.join(unknown)}; there are {', '.join(before)}")

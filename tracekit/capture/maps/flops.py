@@ -2,7 +2,7 @@
 
 Formulas are those of ``torch.utils.flop_counter``. A node that the compiler wrote otherwise, as a sum of products,
 costs what it was before. What may multiply and has no formula is unknown and named, never free.
-Where sizes are symbols, FLOPs are a polynomial of the numbers that a run is given.
+If sizes are symbols, FLOPs are a polynomial of the numbers that a run is given.
 """
 
 import sys

@@ -390,7 +390,7 @@ def _with_map(compiled: Any, kept: tuple[Any, ...], graph_pass: str) -> Runs | U
         return Runs(run, kernel_map, graph_pass, Traced.restored(kept[2], chosen_by_inputs=_thread.shared))
     if kernel_map.digest != traced.digest:
         return UnmappedRuns(run, OTHER_MODULES, graph_pass)
-    # The code may have come from an equal graph. Where it is kept from here, it is this graph's.
+    # The code may have come from an equal graph. If it is kept from here, it is this graph's.
     compiled.__dict__[_KEPT] = (*kept[:2], traced.kept)
     return Runs(run, kernel_map, graph_pass, traced)
 

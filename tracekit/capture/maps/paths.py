@@ -5,7 +5,7 @@ given, else by the marked call around it. Only next to a root that is still the 
 were then, too. Backward runs belong to the modules of their forward run (``runs.py``).
 
 Engines compile one of their equal layers and run its code for all of them. What these differ in are numbers: the code
-was compiled with ``layers.0.norm.weight``, and a run with ``layers.7.norm.weight`` is one of layer 7. Where no input
+was compiled with ``layers.0.norm.weight``, and a run with ``layers.7.norm.weight`` is one of layer 7. If no input
 has a number, the module is left out.
 """
 

@@ -231,7 +231,7 @@ class ProcessWindow:
             self.open()
 
     def forked(self) -> None:
-        """Begins anew in a forked process."""
+        """Starts over in a forked process."""
         self.refused = _FORKED_WITH_GPU if self.recorder.records_gpu else None
         self._open = self._gpu = False
         self.recorder.forget()

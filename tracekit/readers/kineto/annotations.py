@@ -1,6 +1,6 @@
 """Modules that torch wrote on the work of CUDA graphs, as its arguments ``module_fqn``, ``module_type`` and ``name``.
 
-They were marked during the graph capture (``torch.cuda._graph_annotations``) and merged into the trace later. Where a
+They were marked during the graph capture (``torch.cuda._graph_annotations``) and merged into the trace later. If a
 list was marked, its text is written. As ranges, they are calls inside the API call that launched the work: one of each
 module, in the order in which their work ran.
 """
@@ -46,7 +46,7 @@ def annotated_calls(
     launch, text = launch[order], text[order]
     _, first, of, size = np.unique(launch, return_index=True, return_inverse=True, return_counts=True)
     place, number = np.arange(launch.size) - first[of], size[of]
-    # One nanosecond is left at both ends, so that the API call itself is inside none of them.
+    # One nanosecond is left at both ends, so that no range holds the API call itself.
     start_ns, dur_ns = launches.start_ns[launch] + 1, launches.end_ns[launch] - launches.start_ns[launch] - 2
     start, end = (start_ns + np.floor_divide(dur_ns * at, number, dtype=np.int64) for at in (place, place + 1))
     fits = np.flatnonzero(dur_ns >= number)

@@ -199,7 +199,7 @@ def _operators(events: dict[str, Columns], names: Sequence[str], threads: Thread
 
 
 def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, counters: LossCounters) -> bool:
-    """Whether some are known only from ``with_stack``. Where hooks marked modules, only their markers count."""
+    """Whether some are known only from ``with_stack``. If hooks marked modules, only their markers count."""
     calls = events[MODULE]
     hierarchies = list(gathering.hierarchies)
     if _has_markers(gathering.texts):

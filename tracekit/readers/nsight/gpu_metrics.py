@@ -49,7 +49,7 @@ def gpus_of_devices(source: PiecewiseSource) -> dict[tuple[int, int], int]:
 
 
 def has_unknown_metrics(source: TableSource) -> bool:
-    """Whether metrics were sampled, none of which is known by its name."""
+    """Whether metrics were sampled, but only some of unknown names."""
     return has(source, nsight.GPU_METRICS) and not any(_wanted(source).values())
 
 

@@ -98,7 +98,7 @@ def _end_threads(events: pa.Table, ids: GlobalIds, thread: Ints) -> Ints:
 
 
 def _texts(events: pa.Table, strings: pa.Table) -> tuple[list[str], Ints]:
-    """The distinct texts, and for each row its text's number: the inline one, else the registered one, else -1.
+    """The distinct texts, and for each row its text's number: the inline one or the registered one; -1 without either.
 
     A registered text comes before an empty inline one.
     """

@@ -1,7 +1,7 @@
 """Exports that are kept, so that a report is exported once: a folder each, below the user's cache folder.
 
 An export is there whole or not at all, and never changed. The least recently used ones are removed when all together
-take more than ``LARGEST_BYTES``. Where nothing can be kept, an export lives in a temporary folder while it is read.
+take more than ``LARGEST_BYTES``. If nothing can be kept, an export lives in a temporary folder while it is read.
 """
 
 import os

@@ -53,7 +53,7 @@ class Layout:
 
 
 class SqliteFile:
-    """A SQLite file, which is opened anew for every query."""
+    """A SQLite file, which is opened for every query."""
 
     def __init__(self, path: Path) -> None:
         """Reads which tables the file has.
@@ -151,7 +151,7 @@ def _quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-#: Rows that stand in memory as Python objects at a time.
+#: Rows that are in memory as Python objects at a time.
 _BATCH_ROWS = 16_384
 #: So many pages of rows are decoded between reports of progress; so many make a piece, the work of one task.
 PART_PAGES = 2_048

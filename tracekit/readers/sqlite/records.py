@@ -7,7 +7,7 @@ https://sqlite.org/fileformat2.html.
 
 The rows of a table are mostly alike: their columns take the same number of bytes. So the bytes of each row are cut out
 as one piece, from a place from which a column is equally far in all rows, and the column is a strided view. Behind a
-column that takes more bytes in some rows than in others, rows are cut anew.
+column that takes more bytes in some rows than in others, rows are cut again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ def columns(pages: Pages, leaf: Ints, asked: Asked) -> tuple[Ints, Columns]:
 
 
 def _joined(position: int, parts: list[tuple[Ints, Columns]]) -> pa.ChunkedArray | None:
-    """A column, all parts end to end; nothing is copied but integers that are narrower than others."""
+    """A column, all parts end to end; only integers that are narrower than others are copied."""
     types = [piece.type for _, found in parts if (piece := found[position]) is not None]
     if not types:
         return None

@@ -1,7 +1,7 @@
 """Where wall-clock time can be saved: families of findings.
 
 Each family of findings looks in the tables for what may cost time; the model of the step
-(:mod:`tracekit.steptime.whatif`) then computes what mending it would save at the most. What is hidden behind other work
+(:mod:`tracekit.steptime.whatif`) then computes what its change would save at most. What is hidden behind other work
 saves nothing and is not listed, and mending the host saves at most the time in which the device computes nothing.
 
 To add a family, write a function in the file of what it looks at (``host``, ``device``, ``copies``, ``ranks``) that
@@ -118,7 +118,7 @@ def findings(dataset: Dataset) -> list[Finding]:
 
 
 class _Saving(NamedTuple):
-    """What a candidate saves at the most."""
+    """What a candidate saves at most."""
 
     ns: int
     family: Family

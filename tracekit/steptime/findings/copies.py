@@ -20,7 +20,7 @@ _LEAST_STEPS = 3
 
 
 def pageable(steps: StepRows) -> Iterator[Candidate]:
-    """Copies to the device that block as the memory of the host is not pinned, by module."""
+    """Copies to the device that block as the host memory is not pinned, by module."""
     rows = np.flatnonzero(steps.uploads)
     rows = rows[steps.counted(rows)]
     for module, own in steps.by_pattern(steps.events.module[rows]):

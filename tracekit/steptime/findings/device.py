@@ -72,7 +72,7 @@ def _chain(steps: StepRows, module: str | None, rows: Rows, chains: Rows) -> Can
 
 
 def below_roof(steps: StepRows) -> Iterator[Candidate]:
-    """Such kernels by module; at the most they become as much faster as tensor cores are."""
+    """Such kernels by module; at most they become as much faster as tensor cores are."""
     share, names = _share(steps), steps.words("full_name")
     without = [at for at, name in enumerate(names.words) if _WITHOUT.search(name)]
     rows = np.flatnonzero(np.isin(names.code, without) & steps.in_step)
@@ -150,7 +150,7 @@ def _ratios(lasts: Ints, best: Ints, place: Rows) -> tuple[Floats, Floats]:
 
 
 class _Time(NamedTuple):
-    """The time of every module with all below it: on the device, and of the host in calls of CUDA and code before.
+    """The time of every module with all below it: on the device, and of the host in CUDA calls and code before.
 
     Attributes:
         kernels: How many kernels these are.
@@ -243,7 +243,7 @@ def _unlike(steps: StepRows, time: _Time, rows: Rows, slow: Rows) -> Candidate:
 
 
 def shared_gpu(steps: StepRows) -> Iterator[Candidate]:
-    """Work that was launched and waited for nothing that is recorded, and still began late."""
+    """Work that was launched, waited for no recorded work, and still began late."""
     tasks, work = steps.model.changing().tasks, steps.work
     blocks = np.append(steps.events.blocks, False)[tasks.event]
     # The launch of a graph may go on after it returned; copies and streams of their own wait for what is not recorded.

@@ -21,7 +21,7 @@ from tracekit.steptime.whatif.edits import Stretches, asynchronous, code_in, wit
 
 #: How long a device takes between nodes of a graph, where the recording has no work that follows other work at once.
 _BETWEEN_NODES_NS = 500
-#: How many kernels modules launch in a step at the least to be worth a graph: a loss with a handful is not.
+#: How many kernels modules launch in a step at least to be worth a graph: a loss with a handful is not.
 _LEAST_LAUNCHES = 5
 #: How many places of code outside modules are named, and which share each must have.
 _PLACES, _LEAST_PLACE = 3, 0.05
@@ -206,7 +206,7 @@ def allocation(steps: StepRows) -> Iterator[Candidate]:
 def host_code(steps: StepRows) -> Iterator[Candidate]:
     """Code outside modules of the threads that launch most, which could run while the device works.
 
-    Where all of it does, a step takes as long as that code at the least.
+    Where all of it does, a step takes as long as that code at least.
     """
     places, found = Counter[str](), []
     for thread in _main_threads(steps):

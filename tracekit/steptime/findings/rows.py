@@ -1,4 +1,4 @@
-"""What families of findings look at, calls of CUDA and device work of steps, and what they give: candidates."""
+"""What families of findings look at, CUDA calls and device work of steps, and what they give: candidates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORKS = ("compute", "communication", "communication_wait", "copy")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that may cost wall clock, and how the model changes if it is mended.
+    """Something that may cost wall clock, and how the model changes without it.
 
     Attributes:
         module: Path of the module, of layers that are alike as a pattern; None outside modules.
@@ -78,11 +78,11 @@ class Family(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """The rows of the table ``waits``, with times on the clock of the model, and their calls of CUDA in the model.
+    """The rows of the table ``waits``, with times on the clock of the model, and their CUDA calls in the model.
 
     Attributes:
         id: The ``start_ns`` in the table.
-        event: The call of CUDA in the model; -1 of waits of the runtime of the operating system.
+        event: The CUDA call in the model; -1 of waits of the runtime of the operating system.
     """
 
     id: Ints
@@ -187,7 +187,7 @@ class StepRows:
         return waits._replace(event=self._event_around(waits))
 
     def _event_around(self, waits: Waits) -> Rows:
-        """The call of CUDA that each wait is, or lies in; -1 if it is one of the operating system outside these."""
+        """The CUDA call that each wait is, or lies in; -1 if it is one of the operating system outside these."""
         event = np.full(waits.thread.size, -1)
         for thread in np.unique(waits.thread[waits.thread >= 0]).tolist():
             own, rows = np.flatnonzero(self.events.thread == thread), np.flatnonzero(waits.thread == thread)
@@ -205,7 +205,7 @@ class StepRows:
 
     @property
     def uploads(self) -> Flags:
-        """Which events are copies to the device that block because the memory of the host is pageable."""
+        """Which events are copies to the device that block because the host memory is pageable."""
         return np.asarray((self.wait_kind == "pageable_copy") & self.copied("host-to-device")[self.launched])
 
     def counted(self, events: Rows) -> Flags:
@@ -237,15 +237,15 @@ class StepRows:
         return ".".join(part[0] if len({*part}) == 1 else "*".join(literals(part[0])) for part in parts) or None
 
     def removal(self, work: Rows, code: str = "own") -> Removal:
-        """What goes with some work: the calls of CUDA that launched nothing else; for ``code`` see :meth:`removed`."""
+        """What goes with some work: the CUDA calls that launched nothing else; for ``code`` see :meth:`removed`."""
         launches, gone = (counts(rows, self.events.start.size) for rows in (self.work.event, self.work.event[work]))
         return self.removed(np.flatnonzero((gone > 0) & (gone == launches)), work, code)
 
     def removed(self, calls: Rows, work: Rows, code: str = "own") -> Removal:
-        """A removal, with the small calls of CUDA before each one that neither launch anything nor block.
+        """A removal, with the small CUDA calls before each one that neither launch anything nor block.
 
         Args:
-            calls: Calls of CUDA.
+            calls: CUDA calls.
             work: Work.
             code: How much of the code before them goes: that since a call of a module last began or ended (``own``),
                 ``all`` or ``none``.
@@ -288,7 +288,7 @@ class StepRows:
         return edges
 
     def stretches(self, phase: str) -> tuple[Stretches, Ints]:
-        """The ranges of a phase of the program, on threads with calls of CUDA, and their ids."""
+        """The ranges of a phase of the program, on threads with CUDA calls, and their ids."""
         pieces, ids = [], []
         for part, found, clock, threads in self._parts():
             table = part.table("ranges", ["range_id", "phase", "pid", "tid", "start_ns", "end_ns"])

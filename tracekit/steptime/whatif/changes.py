@@ -35,10 +35,10 @@ class Changes:
     Attributes:
         scale: Device time: pairs of a pattern, which may end in ``:kernel=GLOB`` for names of kernels, and a factor. Of
             a collective only the part after its last rank arrived, where all ranks are known.
-        host_scale: Code on the host, without calls of CUDA: pairs of a pattern and a factor.
+        host_scale: Code on the host, without CUDA calls: pairs of a pattern and a factor.
         no_sync: Patterns of modules whose calls no longer wait for the device: synchronization disappears, and blocking
             copies become asynchronous.
-        no_launch_cost: Patterns of modules whose calls of CUDA take no time, except those that block.
+        no_launch_cost: Patterns of modules whose CUDA calls take no time, except those that block.
         as_graph: Patterns of modules of which each call launches its work as one CUDA graph: what the host did in it
             becomes one launch. Calls in which something still waits for the device stay as they are: that prevents a
             graph capture (see ``no_sync``).
@@ -98,7 +98,7 @@ class Changing:
     def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans, *, extreme: int) -> None:
         self.found, self.tasks, self.modules, self.calls = found, tasks, modules, spans
         self._extreme = extreme
-        #: Which calls of CUDA still block, and which of them keep calls of modules from being graphs.
+        #: Which CUDA calls still block, and which of them keep calls of modules from being graphs.
         self.blocks = found.events.blocks
         self.preventing = np.zeros(self.blocks.size, dtype=bool)
 
@@ -144,7 +144,7 @@ class Changing:
         self.tasks = replace(self.tasks, code=code - inside + _scaled(inside, factor))
 
     def code_in(self, stretches: list[tuple[Rows, Covered]]) -> Ints:
-        """How much of the code before each call of CUDA lies in stretches of threads: the calls there, and when."""
+        """How much of the code before each CUDA call lies in stretches of threads: the calls there, and when."""
         events, previous = self.found.events, self.tasks.previous
         begin = lookup(events.end, previous)
         inside = np.zeros(events.start.size, dtype=np.int64)
@@ -156,7 +156,7 @@ class Changing:
         return np.minimum(inside, self.tasks.code)
 
     def _by_thread(self, chosen: Flags, prevents: Flags | None = None) -> list[tuple[Rows, Covered]]:
-        """The calls of CUDA of each thread, and the outermost calls of modules there in which none prevents them."""
+        """The CUDA calls of each thread, and the outermost calls of modules there in which none prevents them."""
         own = np.flatnonzero(chosen[self.calls.module])
         threads, start, end, _ = (column[own] for column in self.calls)
         pairs = []
@@ -173,7 +173,7 @@ class Changing:
         return pairs
 
     def calls_of(self, chosen: Flags) -> Flags:
-        """Which calls of CUDA modules made."""
+        """Which CUDA calls modules made."""
         events = self.found.events
         made = chosen[events.module]
         for rows, time in self._by_thread(chosen):
@@ -199,7 +199,7 @@ class Changing:
 
     @property
     def _starts_after(self) -> int:
-        """How long after its call returned work usually starts at the least."""
+        """How long after its call returned work usually starts at least."""
         return median(self.tasks.launch[(self.tasks.event >= 0) & ~self.tasks.early])
 
     def without_waiting(self, gone: Flags, takes: Ints | int) -> None:

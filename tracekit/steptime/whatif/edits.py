@@ -18,7 +18,7 @@ Edit: TypeAlias = Callable[[Changing], None]
 
 
 class Removal(NamedTuple):
-    """Calls of CUDA that no longer happen, how much of the code before each goes too, work, and the time of it all."""
+    """CUDA calls that no longer happen, how much of the code before each goes too, work, and the time of it all."""
 
     calls: Rows
     code: Ints
@@ -60,7 +60,7 @@ def without(changing: Changing, removal: Removal) -> None:
 
 
 def asynchronous(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Removal) -> None:
-    """Copies no longer block: calls, work and how long it takes at the most; ``after`` goes, which waited for them."""
+    """Copies no longer block: calls, work and how long it takes at most; ``after`` goes, which waited for them."""
     calls, work, lasts = copies
     changing.without_waiting(counts(calls, changing.blocks.size) > 0, changing.usual_launch)
     without(changing, after)
@@ -70,7 +70,7 @@ def asynchronous(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Rem
 
 
 def shortened(changing: Changing, work: Floats, calls: Floats) -> None:
-    """Work, and calls of CUDA with the code before them, take a share of their time each."""
+    """Work, and CUDA calls with the code before them, take a share of their time each."""
     tasks = changing.tasks
     times = zip((tasks.lasts, tasks.takes, tasks.code), (work, calls, calls), strict=True)
     lasts, takes, code = (np.rint(time * share).astype(np.int64) for time, share in times)
@@ -78,12 +78,12 @@ def shortened(changing: Changing, work: Floats, calls: Floats) -> None:
 
 
 def without_code(changing: Changing, stretches: Stretches) -> None:
-    """The code between calls of CUDA in some stretches of threads takes no time."""
+    """The code between CUDA calls in some stretches of threads takes no time."""
     changing.tasks = replace(changing.tasks, code=changing.tasks.code - code_in(changing, stretches))
 
 
 def code_in(changing: Changing, stretches: Stretches) -> Ints:
-    """How much of the code before each call of CUDA lies in some stretches of threads."""
+    """How much of the code before each CUDA call lies in some stretches of threads."""
     pairs, events = [], changing.found.events
     for thread in np.unique(stretches.thread).tolist():
         own = stretches.thread == thread

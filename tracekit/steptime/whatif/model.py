@@ -50,15 +50,15 @@ class Tasks:
         after_work: How long after that.
         awaited: Calls, further work at which they end, and how long after that.
         event: The call of all work, or -1.
-        launch: How long after its call (the end of it, or the start if ``early``) it starts at the least.
+        launch: How long after its call (the end of it, or the start if ``early``) it starts at least.
         early: Whether it started before its call returned.
         before: The work before it on its stream, or -1.
-        order: How long after that it starts at the least.
+        order: How long after that it starts at least.
         lasts: How long it runs; of a collective of several ranks from the arrival of the last one.
         dependent: Work, other work that it waits for, and how long after that it starts.
         meeting: For all work, the number of its collective of several ranks, or -1.
         alone: When work starts that waits for nothing.
-        node_after: How long after the node before on its stream a node of a replay starts, and at the most.
+        node_after: How long after the node before on its stream a node of a replay starts, and at most.
     """
 
     order_of: Order
@@ -189,7 +189,7 @@ def _called(found: Recorded, places: Order) -> tuple[Ints, Flags, Rows]:
 
 
 def _lags(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list[Ints], tuple[int, int]]:
-    """How long after each of its conditions work starts: what was seen for the binding one, else what is usual.
+    """How long after each of its conditions work starts: what was seen for the binding one, for others what is usual.
 
     And how long after the one before a node of a replay starts: as seen, or as other work does.
     """

@@ -32,7 +32,7 @@ _ENDED_BY_WORK = ("synchronize", "copy", "pageable_copy")
 
 
 class Events(NamedTuple):
-    """The outermost calls of CUDA on each host thread, and the borders of steps as empty calls, by thread and start.
+    """The outermost CUDA calls on each host thread, and the borders of steps as empty calls, by thread and start.
 
     Attributes:
         previous: Row of the call before it in the order of the program (see :func:`previous_calls`), or -1.
@@ -64,7 +64,7 @@ class Work(NamedTuple):
             for the first two.
         event: Row of the call that launched it, or -1.
         before: Row of the work before it on its stream, or -1.
-        pinned: How long it lasts with pinned memory at the least and at the most: other work than copies as it does.
+        pinned: How long it lasts with pinned memory at least and at most: other work than copies as it does.
     """
 
     kernel: Ints
@@ -196,7 +196,7 @@ def _span(table: pa.Table) -> tuple[Ints, Ints, Ints]:
     return thread_keys(table), start, start + integers(table, "dur_ns")
 
 
-#: The most bytes a ns of a link: 16 lanes of PCIe 5.0; and how long a copy takes at the least.
+#: The most bytes a ns of a link: 16 lanes of PCIe 5.0; and how long a copy takes at least.
 _LINK, _LEAST_COPY_NS = 63.0, 1_000
 
 

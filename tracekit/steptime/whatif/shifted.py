@@ -113,7 +113,7 @@ class _ShiftedReport:
         return [self._moved(keys, time) for time in times]
 
     def _moved(self, keys: Ints, time: Ints) -> Ints:
-        """Times on host threads: what lies within a call of CUDA, or between two, keeps its share of that."""
+        """Times on host threads: what lies within a CUDA call, or between two, keeps its share of that."""
         moved = time.copy()
         for key, (begin, edges, shifts) in self._edges.items():
             rows = np.flatnonzero((keys == key) & (time != NEVER))
@@ -122,7 +122,7 @@ class _ShiftedReport:
 
     @cached_property
     def _edges(self) -> dict[int, tuple[int, Floats, Floats]]:
-        """By thread, the first start, and since then the starts and ends of calls of CUDA, and how far these move."""
+        """By thread, the first start, and since then the starts and ends of CUDA calls, and how far these move."""
         found, by, edges = self._found, self._moved_by, {}
         for number, key in enumerate(found.threads.tolist()):
             events = slice(*np.searchsorted(found.events.thread, (number, number + 1)))

@@ -60,12 +60,12 @@ class Calls:
         captured: Whether it ran during a graph capture of its thread, or around one that was recorded apart.
         apart: Whether it is no part of the enclosing call: it runs a module again for a backward pass, or is a backward
             pass that begins there, or evaluates a node of autograd that another operator made.
-        waiting: For an outermost call on a thread of autograd the one on another thread that waits for it, of which it
+        waiting: For an outermost call on an autograd thread the one on another thread that waits for it, of which it
             is part; or -1.
         evaluates: Whether it evaluates a node of autograd whose operator is known, or is a plain range inside.
         unmarked: Whether it is a backward call of which the report has no range.
         siblings: ``HierarchyKey.siblings``: groups of calls that are never part of each other, by rows of ranges.
-        mapped_modules: Where the modules of kernel maps stand in it.
+        mapped_modules: The places of the modules of kernel maps in it.
     """
 
     range_row: Rows
@@ -209,7 +209,7 @@ def _recorded_apart(recording: Recording, calls: CallColumns) -> Flags:
 def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: Forest) -> Flags:
     """Which calls ran during a graph capture of their thread.
 
-    A call did if it lies between the begin and the end of one. Where these were not recorded, it did if it launched
+    A call did if it lies between the begin and the end of one. If these were not recorded, it did if it launched
     something and every launch inside it became a node. Whatever such a call calls did too, even if it launches nothing.
     """
     start, end = calls.start, calls.end

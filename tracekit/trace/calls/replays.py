@@ -1,7 +1,7 @@
 """Modules of replayed work where ranges are nodes: below the range around the replay, what opened in the graph capture.
 
 The launch shows in which of the user's ranges the work counts. Ranges, operators and modules that opened inside the
-graph capture show what it is: they stand below that range once more, as if the replay had called them.
+graph capture show what it is: they are below that range once more, as if the replay had called them.
 """
 
 from dataclasses import replace

@@ -246,7 +246,7 @@ def _within(forward: Rows, calls: CallColumns, decoded: Decoded) -> Flags:
 
 
 def below(trees: Trees, around: Rows) -> Trees:
-    """The trees of calls, in pre-order, with roots below the calls that stand in ``around`` for them (else -1)."""
+    """The trees of calls, in pre-order, with roots below the calls that ``around`` holds for them (-1 for none)."""
     if not (around >= 0).any():
         return trees
     around = around[trees.call]

@@ -1,4 +1,4 @@
-"""Calls on one thread that wait while a thread of autograd works for them.
+"""Calls on one thread that wait while an autograd thread works for them.
 
 PyTorch runs backward passes on threads of its own while the thread that called ``backward()`` waits. If exactly one
 other thread of the process is inside a call then, and neither launches nor begins or ends a range itself, other than to
@@ -21,9 +21,9 @@ _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 def waiting_calls(
     recording: Recording, axis: ThreadAxis, keyed: HierarchyKey, calls: Extents, asked: Ranges | Launches
 ) -> Rows:
-    """For what threads of autograd did the innermost call on the one other thread of the process that waits, or -1.
+    """For what autograd threads did the innermost call on the one other thread of the process that waits, or -1.
 
-    ``keyed`` knows the threads of autograd; ``asked`` are ranges or launches on any threads.
+    ``keyed`` knows the autograd threads; ``asked`` are ranges or launches on any threads.
     """
     process = np.where(np.isin(asked.thread, keyed.autograd), recording.threads.process[asked.thread], -1)
     candidates = np.zeros(process.size, dtype=np.int64)

@@ -274,7 +274,7 @@ def pattern_of(kernel_map: KernelMap) -> Pattern:
 
 
 def key_of_launch(name: str, pattern: Pattern) -> str:
-    """What a launch is called in patterns; empty if it is none of them."""
+    """The name of a launch in patterns; empty if it is in no pattern."""
     if own := _OF_COMPILER.fullmatch(name):
         return _unnumbered(own["cpu"] or own["triton"])
     return next((key for key in (name, _unnumbered(name)) if key in pattern.known), "")

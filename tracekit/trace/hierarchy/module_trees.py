@@ -302,7 +302,7 @@ class Group:
 
 
 def in_order(groups: list[Group], spelled: Callable[[Group], str]) -> list[Group]:
-    """Siblings by their first calls if one clock times them all, else in the order of the sources.
+    """Siblings by their first calls if one clock times them all, otherwise in the order of the sources.
 
     A ``spelled`` text distinguishes siblings of one name.
     """

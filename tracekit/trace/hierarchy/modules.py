@@ -41,7 +41,7 @@ class Hierarchy(NamedTuple):
     Attributes:
         module: For every call its row in them; -1 where it is not known.
         unclear: Calls whose path stands for several modules, so that theirs is not known.
-        mapped_modules: Where the modules of kernel maps stand.
+        mapped_modules: The places of the modules of kernel maps.
     """
 
     modules: list[Module]

@@ -183,7 +183,7 @@ class Work(NamedTuple):
 def choose_hierarchy(
     by: str, recording: Recording, decoded: Decoded, work: Work, ends: Ints, operators: Operators
 ) -> HierarchyKey:
-    """Chooses the nodes: ``auto`` takes modules if any is marked, else plain ranges, else operators."""
+    """Chooses the nodes: ``auto`` takes the first that the report has: modules, plain ranges, operators."""
     axis = work.axis
     if by == AUTO and (not len(recording.ranges) or bool(decoded.ranges(recording, ModuleMarker).any())):
         by = MODULES
@@ -358,7 +358,7 @@ class _Iterations(NamedTuple):
 def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: Work) -> _Iterations:
     """Which ranges are iterations: those with numbers that count, one for each iteration.
 
-    Of ranges that count iterations inside each other the outermost counts. Where ranges of several names take turns
+    Of ranges that count iterations inside each other the outermost counts. If ranges of several names take turns
     within the same iteration, as ``load 3``, ``compute 3`` do, those of the name count that launched most work. Of
     loops on several threads at the same time (a loader's, stages of a pipeline) the one that launched most work.
     """

@@ -176,7 +176,7 @@ def _is_sparse(numbers: Sequence[Number]) -> bool:
     return len(values) >= _MANY_VALUES and max(values) - min(values) >= _GAPS * len(values)
 
 
-#: So many places may be numbered as iterations are. Iterations begin anew in every epoch.
+#: So many places may be numbered as iterations are. Iterations start again in every epoch.
 _MOST_PLACES = 6
 
 

@@ -325,7 +325,7 @@ def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, markers: lis
     single = ended[until] - ended[:-1] == 1
     recording.counters.add("ranges", STEP_AROUND_STEPS, int((~single).sum()))
     outermost = np.flatnonzero(single & ~lookup(single, parent, missing=False))
-    # The steps inside such a one lie in a chain.
+    # The steps inside such a one form a chain.
     inner = [markers[row] for row in order.tolist()]
     chains = zip(outermost.tolist(), until[outermost].tolist(), strict=True)
     return MarkedSteps(marked[order[outermost]], [_as_one(inner[first:last]) for first, last in chains])

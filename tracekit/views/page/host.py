@@ -1,4 +1,4 @@
-"""What threads of the host did in a step: calls of modules, and calls of CUDA's API that launch work, wait or block."""
+"""What host threads did in a step: calls of modules, and calls of CUDA's API that launch work, wait or block."""
 
 from typing import NamedTuple
 

@@ -194,7 +194,7 @@ def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes, most: in
 
 
 def _add_host(drawing: dict[str, Any], host: Host, nodes: Nodes) -> None:
-    """Adds what threads of the host did; merged pieces have no single launch."""
+    """Adds what host threads did; merged pieces have no single launch."""
     begin = min(drawing["start_ns"], int(host.start.min(initial=drawing["start_ns"])))
     later, end = drawing["start_ns"] - begin, drawing["start_ns"] + drawing["span_ns"]
     pieces = drawing["pieces"]
