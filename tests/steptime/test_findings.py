@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -404,6 +405,25 @@ def test_a_scheduler_saves_its_read_as_whatif_says_and_its_code_by_overlapping_i
     )
     assert "in Scheduler.schedule 75%, behind top 25%" in found["host_code"].advice
     assert "host code 99% ((outside) 100%)" in found["unexplained"].advice
+
+
+@pytest.mark.parametrize(
+    ("lasts", "read_at", "codes"), [((6, 60, 60), 1, (900, 150, 850)), ((60, 20, 6), 1, (20, 65, 60))]
+)
+def test_code_that_saves_most_is_named_first_and_not_code_that_runs_while_the_device_works(
+    lasts: tuple[int, ...], read_at: int, codes: tuple[int, ...], tmp_path: Path
+) -> None:
+    def ops(without: int | None = None) -> dict[int, list[timelines.Op]]:
+        parts: list[list[timelines.Op]] = []
+        for at, (code, kernel) in enumerate(zip(codes, lasts, strict=True)):
+            parts += [[timelines.Op("range", code * MICRO, name=f"place{at}.run")] * (at != without)]
+            parts += [model(kernel * MICRO), READ * (at == read_at)]
+        return {1: program(*parts)}
+
+    (found,) = (one for one in found_in_program(ops(), tmp_path) if one.family == "host_code")
+    saved = [saved_ns(ops(), ops(without)) for without in range(3)]
+    named = re.findall(r"place(\d)\.run \d+%", found.advice)
+    assert int(named[0]) == int(np.argmax(saved))
 
 
 SAVES = [timelines.Op("copy", 400 * MICRO, copies="2400000 kind=2 to=0")] * 4

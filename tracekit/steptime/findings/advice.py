@@ -37,8 +37,8 @@ _TEXTS = {
     "graph. First remove that wait: synchronize elsewhere, keep values on the device. {how}",
     "data_loading": "The thread that launches the work loads the next batch, or waits for it, before it goes on. "
     "Load ahead in other processes: more num_workers, a higher prefetch_factor, less to do for each sample.",
-    "host_code": "Code of the host outside modules takes {share:.0%} of the time ({time}): {where}. "
-    "The saving is that of running it while the device works. {how}",
+    "host_code": "Code of the host outside modules takes {share:.0%} of the time ({time}). "
+    "While the device is idle, it is {where}. The saving is that of running it while the device works. {how}",
     "overlap": "Run it on another thread or, if the next launch does not need it, behind that; make the rest faster.",
     "allocation": "The steps still allocate or free device memory with CUDA itself. "
     "Let torch's allocator keep it: no empty_cache(), sizes that repeat, or expandable_segments:True.",

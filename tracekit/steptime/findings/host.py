@@ -179,8 +179,7 @@ def recompilation(steps: StepRows) -> Iterator[Candidate]:
 def garbage_collection(steps: StepRows) -> Iterator[Candidate]:
     """Collections on threads that call CUDA, as ``tracekit capture`` marks them."""
     ranges, ids = steps.stretches("garbage_collection")
-    text = steps.advice("garbage_collection")
-    yield from _code(steps, ranges, steps.evidence("ranges", ids, "budget"), text)
+    yield from _code(steps, ranges, steps.evidence("ranges", ids, "budget"), steps.advice("garbage_collection"))
 
 
 def _code(steps: StepRows, stretches: Stretches, evidence: dict[str, Any], text: str) -> Iterator[Candidate]:
@@ -208,23 +207,23 @@ def host_code(steps: StepRows) -> Iterator[Candidate]:
 
     Where all of it does, a step takes as long as that code at least.
     """
-    places, found = Counter[str](), []
+    places, found, total = Counter[str](), [], 0
     for thread in _main_threads(steps):
         time, events = _outside(steps, thread), np.flatnonzero(steps.events.thread == thread)
         rows = events[steps.counted(events) & (steps.previous[events] >= 0)]
         rows = rows[steps.code[rows] > 0]
         code = covered(steps.events.end[steps.previous[rows]], steps.events.start[rows])
         found.append(Stretches(np.full(time.start.size, thread), time.start, time.end))
+        total += int((code.until(time.end) - code.until(time.start)).sum())
         for text, ns in _places(steps, thread, time, code):
             places[text] += ns
-    each = places.total() / max(1, len(found)) / max(1, steps.steps)
-    if each:
+    each = steps.per_step(total) / max(1, len(found))
+    if places:
         shares = [(text, ns / places.total()) for text, ns in places.most_common(_PLACES)]
         where = ", ".join(f"{text} {share:.0%}" for text, share in shares if share >= _LEAST_PLACE)
         figures = {"time": time_text(each), "share": min(1.0, each / steps.step_ns), "where": where}
         text = steps.advice("host_code", **figures, how=steps.advice("overlap"))
-        stretches = Stretches(*(np.concatenate(column) for column in zip(*found, strict=True)))
-        edit = partial(without_code, stretches=stretches)
+        edit = partial(without_code, stretches=Stretches(*map(np.concatenate, zip(*found, strict=True))))
         evidence = steps.evidence("waits", steps.waits.id[:0], "budget")
         yield Candidate(None, max(0.0, min(each, steps.step_ns - each)), edit, evidence, text)
 
@@ -250,13 +249,15 @@ def _outside(steps: StepRows, thread: int) -> Covered:
 
 
 def _places(steps: StepRows, thread: int, time: Covered, code: Covered) -> Iterator[tuple[str, int]]:
-    """In which range, or behind which module's call, a thread ran code in some stretches, and how long."""
+    """In which range, or behind which module's call, a thread ran code in some stretches while its work did not run."""
+    own = np.append(steps.events.thread, -1)[steps.work.event] == thread
+    busy = covered(steps.work.start[own], steps.work.end[own])
     start, end, texts = steps.ranges_of(thread, _MARKED)
     order = nesting_order(start, end)
     start, end, texts = start[order], end[order], np.array([*texts[order], None], object)
-    edges = np.unique(np.concatenate([start, end, [np.iinfo(np.int64).min]]))
+    edges = np.unique(np.concatenate([start, end, busy.start, busy.end, [np.iinfo(np.int64).min]]))
     _, _, begin, until = cut(time.start, time.end, edges)
-    lasts = code.until(until) - code.until(begin)
+    lasts = np.where(busy.hold(begin), 0, code.until(until) - code.until(begin))
     around = innermost(start, end, parents(start, end)[0], begin, begin + 1)
     kinds = np.array([*steps.modules.kind, OPERATOR], object)
     calls = np.flatnonzero((steps.calls.thread == thread) & (kinds[steps.calls.module] != OPERATOR))
