@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import LBFGS, SGD, Adam
+from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
 
 import tracekit
 from tests.capture.places import Place
@@ -50,14 +50,6 @@ class Count:
         self.steps.append(self._calls)
         self._calls = 0
 
-    def ends_with(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: object, **kwargs: object) -> object:
-            result = function(*args, **kwargs)
-            self.step_ended()
-            return result
-
-        return counted
-
 
 COUNT = Count()
 
@@ -99,13 +91,60 @@ def lbfgs() -> None:
         COUNT.step_ended()
 
 
-def _trained(net: nn.Module, step: Callable[[], object], calls: int = 1) -> None:
-    for _ in range(5):
+def _trained(net: nn.Module, step: Callable[[], object]) -> None:
+    for calls in (2, 1, 3, 1, 2):
         for _ in range(calls):
             net(x).square().sum().backward()
         step()
         net.zero_grad()
         COUNT.step_ended()
+
+
+def plain(*, compiled: bool = False) -> None:
+    net, loss = Net(), nn.MSELoss()
+    optimizer = AdamW(net.parameters())
+    run = COUNT.watch(torch.compile(net, backend="aot_eager") if compiled else net, "Net")
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss(run(x), x).backward()
+        optimizer.step()
+        COUNT.step_ended()
+
+
+def compiled() -> None:
+    torch._dynamo.reset()
+    plain(compiled=True)
+
+
+def lazy() -> None:
+    """Is not trained, though its parameters change from its first call to the second."""
+    net = COUNT.watch(nn.Sequential(nn.LazyLinear(8), nn.Linear(8, SIZE)))
+    for _ in range(4):
+        net(x)
+        COUNT.step_ended()
+
+
+def interrupted() -> None:
+    class Broken(SGD):
+        broken = True
+
+        def step(self, closure: Any = None) -> Any:
+            if self.broken:
+                self.broken = False
+                raise RuntimeError
+            return super().step(closure)
+
+    net = COUNT.watch(Net())
+    SGD(net.parameters(), lr=0.1)
+    optimizer = Broken(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        try:
+            optimizer.step()
+        except RuntimeError:
+            optimizer.step()
+
+    _trained(net, step)
 
 
 def by_hand_update() -> None:
@@ -116,7 +155,7 @@ def by_hand_update() -> None:
             for weight in net.parameters():
                 weight.sub_(weight.grad, alpha=0.1)
 
-    _trained(net, step, calls=2)
+    _trained(net, step)
 
 
 def scaled() -> None:
@@ -150,11 +189,20 @@ def actor_then_critic() -> None:
         COUNT.step_ended()
 
 
+def validated() -> None:
+    net = COUNT.watch(Net())
+    optimizer = SGD(net.parameters(), lr=0.1)
+    _trained_and_validated(net, optimizer, optimizer.step)
+
+
 def compiled_validated() -> None:
     torch._dynamo.reset()
     net = COUNT.watch(Net())
     optimizer = Adam(net.parameters(), lr=0.01)
-    step = torch.compile(optimizer.step, backend="eager")
+    _trained_and_validated(net, optimizer, torch.compile(optimizer.step, backend="eager"))
+
+
+def _trained_and_validated(net: nn.Module, optimizer: Optimizer, step: Callable[[], object]) -> None:
     data = torch.utils.data.DataLoader(torch.ones(6, SIZE), batch_size=2)
     net.eval()
     with torch.no_grad():
@@ -172,11 +220,12 @@ def compiled_validated() -> None:
                 net(batch)
 
 
-def compiled_gan() -> None:
-    torch._dynamo.reset()
+def gan(*, compiled: bool = False) -> None:
     maker, judge = Net(), COUNT.watch(Net(1), "Net_2")
-    makers, judges = (torch.compile(Adam(net.parameters()).step, backend="eager") for net in (maker, judge))
-    for _ in range(3):
+    makers, judges = (Adam(net.parameters()).step for net in (maker, judge))
+    if compiled:
+        makers, judges = (torch.compile(step, backend="eager") for step in (makers, judges))
+    for _ in range(4):
         fake = maker(x)
         judge(fake.detach()).mean().backward()
         judges()
@@ -184,16 +233,22 @@ def compiled_gan() -> None:
         makers()
         maker.zero_grad()
         judge.zero_grad()
+        COUNT.step_ended()
+
+
+def compiled_gan() -> None:
+    torch._dynamo.reset()
+    gan(compiled=True)
 
 
 WORDS = 11
 
 
-def _language_model(layers: int = 2) -> Any:
+def _language_model() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=WORDS, hidden_size=8, intermediate_size=8, num_hidden_layers=layers, num_attention_heads=2,
+        vocab_size=WORDS, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2,
         bos_token_id=0, eos_token_id=None, pad_token_id=1,
     )  # fmt: skip
     return LlamaForCausalLM(config).eval()
@@ -208,16 +263,6 @@ def generate() -> None:
     model.register_forward_hook(COUNT.step_ended)
     for length in (5, 3, 4):
         model.generate(IDS, max_new_tokens=length, do_sample=False)
-
-
-def assisted_alike() -> None:
-    model, draft = _language_model(4), _language_model(4)
-    draft.generation_config.num_assistant_tokens = 4
-    draft.generation_config.num_assistant_tokens_schedule = "constant"
-    draft.generation_config.assistant_confidence_threshold = 0
-    COUNT.watch(model, "LlamaForCausalLM_2", training=False)
-    model.register_forward_hook(COUNT.step_ended)
-    model.generate(IDS, max_new_tokens=12, do_sample=False, assistant_model=draft)
 
 
 def evaluation() -> None:

@@ -133,8 +133,6 @@ def lora() -> Other:
 OTHERS: dict[str, Callable[[], Other]] = {
     make.__name__: make for make in (llama, llama_generates, t5, mixtral, clip, resnet, unet, lora)
 }
-#: Those of several kinds of layers that can be recomputed.
-RECOMPUTED = ("llama", "t5", "mixtral", "unet")
 
 
 def recompute(model: Any, *, reentrant: bool) -> None:

@@ -1,13 +1,17 @@
 """A folder of targets, and ``tracekit capture`` run in it."""
 
+import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
 
-from tests.command import Outcome, command
+from tests.command import Outcome, arguments, command, environment
+from tests.waiting import PATIENCE_S, wait_until
 
 #: A model and its inputs, as ``make``; more lines may follow.
 MODEL = """
@@ -66,3 +70,22 @@ def last_line(outcome: Outcome, code: int = 1) -> str:
     line = outcome.err.splitlines()[-1]
     assert line.startswith("tracekit: "), outcome.err
     return line
+
+
+def stopped(folder: Path, number: int, *args: object, lines: int = 1, **variables: str) -> Outcome:
+    """``tracekit capture`` in a process of its own, which gets a signal once its program has printed some lines."""
+    # No pipes: where nsys fails, its agent may outlive it and hold them open.
+    with TemporaryDirectory() as beside:
+        out, err = (Path(beside) / name for name in ("out", "err"))
+        with out.open("wb") as printed, err.open("wb") as said:
+            words, env = arguments("capture", *args), environment(**variables)
+            running = subprocess.Popen(words, stdout=printed, stderr=said, env=env, cwd=folder)
+        try:
+            wait_until(lambda: out.read_bytes().count(b"\n") >= lines or running.poll() is not None)
+            time.sleep(0.2)
+            running.send_signal(number)
+            running.wait(PATIENCE_S)
+        finally:
+            running.kill()
+            running.wait()
+        return Outcome(running.returncode, out.read_text(), err.read_text())

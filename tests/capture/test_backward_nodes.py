@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.capture.models import Tagger, tree
 from tests.capture.recordings import parsed, recorded
+from tests.capture.truth import Truth
 from tracekit.capture import MemoryEmitter, layer_markers
-from tracekit.capture.layers import SKIPPED
 from tracekit.capture.recorder import Recorder
 
 SIZE, WORDS = 8, 5
@@ -44,47 +44,27 @@ class Mlp(nn.Module):
         return self.drop(self.down(nn.functional.gelu(self.up(x.sin())) * 2)).tanh()
 
 
-class Attention(nn.Module):
-    """Only the first layer of a model has the bias; all others are passed what it made."""
-
-    def __init__(self, *, bias: bool) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(SIZE, SIZE) for _ in range(4))
-        if bias:
-            self.relative_attention_bias = nn.Embedding(4, 1)
-
-    def forward(self, x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        scores = self.q(x) @ self.k(x).transpose(-1, -2)
-        if bias is None:
-            bias = self.relative_attention_bias(torch.arange(4)).view(1, 1, 4).expand(1, 4, 4) * 1.5
-        return self.o((scores + bias).softmax(-1) @ self.v(x)), bias
-
-
 class Layer(nn.Module):
-    def __init__(self, *, bias: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.norm, self.norm_2 = nn.LayerNorm(SIZE), nn.LayerNorm(SIZE)
-        self.attention = Attention(bias=bias)
-        self.mlp = Mlp()
+        self.norm, self.mlp = nn.LayerNorm(SIZE), Mlp()
 
-    def forward(self, x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        attended, bias = self.attention(self.norm(x), bias)
-        x = x + attended
-        return x + self.mlp(self.norm_2(x)), bias
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mlp(self.norm(x))
 
 
 class Checkpointed(nn.Module):
     def __init__(self, *, reentrant: bool) -> None:
         super().__init__()
         self.embed = nn.Embedding(WORDS, SIZE)
-        self.layers = nn.ModuleList([Layer(bias=True) for _ in range(3)])
+        self.layers = nn.ModuleList([Layer() for _ in range(3)])
         self.head = nn.Linear(SIZE, WORDS)
         self.reentrant = reentrant
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embed(ids)
         for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=self.reentrant)[0]
+            x = checkpoint(layer, x, use_reentrant=self.reentrant)
         return self.head(x.relu())
 
 
@@ -162,27 +142,6 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], Callable[..., list[Tensor]]]] 
 pytestmark = pytest.mark.torch
 
 
-class Truth:
-    """The innermost call in which each sequence number was given, as the hooks of this class see it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.calls: list[tuple[int, int, int, str]] = []
-        self.open: list[tuple[str, int]] = []
-        for name, module in model.named_modules(prefix="top"):
-            if not isinstance(module, SKIPPED):
-                module.register_forward_pre_hook(lambda *_, name=name: self.open.append((name, _get_sequence_nr())))
-                module.register_forward_hook(lambda *_, name=name: self.close(name), always_call=True)
-
-    def close(self, name: str) -> None:
-        path, first = self.open.pop()
-        assert path == name
-        self.calls.append((len(self.open), first, _get_sequence_nr(), path))
-
-    def owner(self, number: int) -> str | None:
-        around = [call for call in self.calls if call[1] <= number < call[2]]
-        return max(around)[3] if around else None
-
-
 def nodes_below(loss: Tensor) -> list[Node]:
     seen: dict[Node, None] = {}
     pending = [loss.grad_fn]
@@ -228,7 +187,7 @@ def differences(losses: list[Tensor], to: MemoryEmitter, owner: Callable[[int], 
 def test_every_node_runs_in_the_range_of_the_module_whose_forward_made_it(name: str) -> None:
     make, run = TRAINED[name]
     model, to = make(), MemoryEmitter()
-    truth = Truth(model)
+    truth = Truth(model).put_on()
     with layer_markers(model, emitter=to, backward=True):
         for _ in range(2):
             assert differences(run(model), to, truth.owner) == []
@@ -259,7 +218,7 @@ def test_nodes_of_another_thread_are_never_those_of_a_module_with_the_same_numbe
 
 def test_what_is_differentiated_twice_is_still_the_module_s() -> None:
     model, to = nn.Sequential(Mlp(), Mlp()), MemoryEmitter()
-    truth = Truth(model)
+    truth = Truth(model).put_on()
     with layer_markers(model, emitter=to, backward=True):
         x = numbers().requires_grad_()
         made: dict[int, str | None] = {}
@@ -291,7 +250,7 @@ def test_ranges_need_not_nest_while_torch_pushes_ranges_of_operators(monkeypatch
 
     monkeypatch.setattr(torch._C._autograd, "_profiler_type", lambda: ActiveProfilerType.NVTX)
     model, to, found = Mlp(), Started(), set()
-    truth = Truth(model)
+    truth = Truth(model).put_on()
     with layer_markers(model, emitter=to, backward=True):
         loss = model(numbers()).sum()
         to.events.clear()

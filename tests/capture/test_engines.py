@@ -65,24 +65,19 @@ def capture(folder: Path, engine: str, *args: object) -> Run:
     return Run(outcome, tracekit.parse(report, force=True))
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("engines")
-    (folder / "program.py").write_text(PROGRAM)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def runs(program: Path) -> dict[str, Run]:
-    args = ("--warmup", 1, "--steps", 2, "program.py:main")
-    return {engine: capture(program, engine, *args) for engine in ENGINES}
-
-
-@pytest.fixture(scope="module")
-def failed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    (folder := tmp_path_factory.mktemp("failed")).joinpath("program.py").write_text(PROGRAM)
-    args = ("--warmup", 1, "--backward", "program.py:fails")
+def recorded(name: str, args: tuple[object, ...], folders: pytest.TempPathFactory) -> dict[str, Run]:
+    (folder := folders.mktemp(name)).joinpath("program.py").write_text(PROGRAM)
     return {engine: capture(folder, engine, *args) for engine in ENGINES}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    return recorded("engines", ("--warmup", 1, "--steps", 2, "program.py:main"), tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    return recorded("failed", ("--warmup", 1, "--backward", "program.py:fails"), tmp_path_factory)
 
 
 def calls(dataset: Dataset) -> list[tuple[object, ...]]:

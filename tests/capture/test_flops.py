@@ -2,25 +2,22 @@
 
 import importlib.util
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import tracekit
 from tests.capture.places import Place
+from tests.capture.truth import below, flops_of
 from tracekit.answers import roofline
 from tracekit.views.formatting import records
 
 pytestmark = pytest.mark.torch
 
 STEPS = 2
-#: Torch counts fused attention on a CPU from 2.14 on.
-_FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_FUSED_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-NOT_COUNTED = dict.fromkeys((_FUSED, _FUSED_BACKWARD), lambda *_, **__: 0)
 HEAD = """
 import torch
 from torch import nn
@@ -38,30 +35,17 @@ def made(path: Path) -> tuple[torch.nn.Module, Any]:
     return module.make()
 
 
-def called(model: torch.nn.Module, inputs: Any) -> Any:
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-
-
-def counted(model: torch.nn.Module, inputs: Any, *, backward: bool) -> dict[str, int]:
-    # Of a model with hooks torch does not take its fast path, which nobody counts.
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    with FlopCounterMode(display=False, custom_mapping=NOT_COUNTED) as counter, torch.set_grad_enabled(backward):
-        out = called(model, inputs)
+def counted(model: torch.nn.Module, inputs: Any, *, backward: bool) -> Counter[str | None]:
+    def run() -> None:
+        with torch.set_grad_enabled(backward):
+            out = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
         if backward:
-            (out[0] if isinstance(out, tuple) else out).sum().backward()
-    torch.backends.mha.set_fastpath_enabled(fast)
-    by_name = {name: sum(its.values()) for name, its in counter.get_flop_counts().items()}
-    root = type(model).__name__
-    return {
-        root + name.removeprefix(root): by_name.get(root + name.removeprefix(root), 0)
-        for name in (root, *(f"{root}.{name}" for name, _ in model.named_modules() if name))
-    }
+            out.sum().backward()
+
+    return flops_of(model, run, type(model).__name__)
 
 
-def recorded(place: Place, text: str, *options: str) -> tuple[dict[str, dict], dict[str, int]]:
+def recorded(place: Place, text: str, *options: str) -> tuple[dict[str, dict], Counter[str | None]]:
     path = place.write(HEAD + textwrap.dedent(text))
     outcome = place.capture(f"{path}:make", "--steps", str(STEPS), "-o", "run", "--force", *options)
     assert outcome.code == 0, outcome
@@ -71,7 +55,7 @@ def recorded(place: Place, text: str, *options: str) -> tuple[dict[str, dict], d
     return {row["path"]: row for row in rows}, counts
 
 
-def check(rows: dict[str, dict], counts: dict[str, int], *, unknown: tuple[str, ...] = ()) -> None:
+def check(rows: dict[str, dict], counts: Counter[str | None], *, unknown: tuple[str, ...] = ()) -> None:
     """Every module's figure is torch's; those that end in one of some names, and all above them, are not known."""
     without = [path for path in rows if path.endswith(unknown)] if unknown else []
     for path, row in rows.items():
@@ -79,7 +63,7 @@ def check(rows: dict[str, dict], counts: dict[str, int], *, unknown: tuple[str, 
             assert row["subtree_flops"] is None, row
             assert row["unknown"], row
         else:
-            assert row["subtree_flops"] == STEPS * counts[path], (path, row, counts[path])
+            assert row["subtree_flops"] == STEPS * below(path, counts), (path, row, counts)
             assert row["unknown"] is None
     assert len(rows) > 1
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.capture import truth
-from tests.capture.others import OTHERS, RECOMPUTED, Other, loss_of, recompute
+from tests.capture.others import OTHERS, Other, loss_of, recompute
 from tests.capture.recordings import parsed, recorded
 from tests.capture.truth import Truth, flops_of, true_calls
 from tracekit.capture import layer_markers
@@ -23,8 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.models]
 #: A model, and what is recorded of it: a forward pass, or a training step without and with recomputation.
 CASES = [
     *((name, mode) for name in OTHERS for mode in ("forward", "training")),
-    *((name, "recomputing") for name in RECOMPUTED),
-    *((name, "recomputing, reentrant") for name in RECOMPUTED if name != "unet"),
+    *(("llama", "recomputing"), ("llama", "recomputing, reentrant"), ("unet", "recomputing")),
 ]
 CASES.remove(("llama_generates", "training"))
 TRAINING = [case for case in CASES if case[1] != "forward"]

@@ -84,7 +84,9 @@ def test_doctor_says_what_the_release_means_for_ranges_of_the_programs_own(numbe
     program = "import nvtx; nvtx.push_range('mine'); nvtx.pop_range()"
     report = record(tmp_path, program, {"PYTHONPATH": path})
     heard = tracekit.parse(report).ranges(["text"]).text.tolist() == ["mine"]
-    found = found_by_doctor(separately("doctor", "--json", PYTHONPATH=path))
+    (empty := tmp_path / "empty").mkdir()
+    found = found_by_doctor(separately("doctor", "--json", cwd=empty, PYTHONPATH=path))
+    assert not list(empty.iterdir())
     assert found["nvtx"]["detail"] == number
     assert found["NVTX under nsys"]["ok"], found
     assert found["engine nsys"]["ok"]

@@ -164,6 +164,14 @@ PROGRAMS = {
     net.first(x), net(x)
     return net
 """,
+    "a part outlives its whole": """
+    global part
+    part = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    part(x)
+    whole = Around(part)
+    for _ in range(2): whole(x)
+    return whole
+""",
     "compiled": """
     net = Net()
     net(x)
@@ -204,22 +212,6 @@ def test_a_part_that_ran_first_is_skipped_by_the_path_in_its_whole(place: Place)
     run(place, PROGRAMS["parts are validated first"], "--skip", "Net.enc*", "--", sys.executable, "model.py")
     recorded, truth = calls(place)
     assert recorded == [name for name in truth if not name.startswith("Net.enc")]
-
-
-OUTLIVES = """
-    global part
-    part = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    part(x)
-    whole = Around(part)
-    for _ in range(2): whole(x)
-    return whole
-"""
-
-
-def test_a_part_keeps_the_name_in_its_whole_when_that_is_gone(place: Place) -> None:
-    run(place, OUTLIVES, "model.py")
-    recorded, truth = calls(place)
-    assert recorded == truth
 
 
 COMPILED_ALONE = """

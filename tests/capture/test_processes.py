@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,7 @@ import pandas as pd
 import pytest
 
 import tracekit
-from tests.capture.places import Place, one_line
+from tests.capture.places import Place, one_line, stopped
 from tests.command import Outcome, arguments, environment, separately
 from tests.waiting import PATIENCE_S
 from tracekit.capture import processes, recorder as profiler
@@ -250,28 +249,27 @@ def test_processes_that_kill_interrupt_or_mark_themselves_are_recorded(tmp_path:
     assert [line.split()[0] for line in outcome.err.splitlines()] == ["recorded", "modules:", "report:", "next:"]
 
 
-def test_a_kill_reaches_a_command_that_ignores_an_interrupt(tmp_path: Path) -> None:
-    running = subprocess.Popen(
-        arguments("capture", "-o", "run", "--engine", "torch", "--", "sh", "-c", "trap '' INT; echo .; exec sleep 60"),
-        stdout=subprocess.PIPE,
-        env=environment(),
-        cwd=tmp_path,
-    )
-    assert running.stdout is not None
-    with running.stdout:
-        assert running.stdout.readline() == b".\n"
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(PATIENCE_S) == 128 + signal.SIGTERM
+def test_a_kill_reaches_a_command_that_ignores_an_interrupt_and_gets_no_advice_on_paths(tmp_path: Path) -> None:
+    program = ("sh", "-c", "trap '' INT; echo .; exec sleep 60")
+    outcome = stopped(tmp_path, signal.SIGTERM, "-o", "run", "--engine", "torch", "--", *program)
+    assert outcome.code == 128 + signal.SIGTERM
+    first, *others = outcome.err.splitlines()
+    assert first.startswith("tracekit: stopped; ")
+    assert others == [
+        "tracekit: nothing was recorded: the command was stopped before a process of it had called a torch module and "
+        "begun to record"
+    ]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_stop_of_a_command_that_ends_just_then_is_no_error() -> None:
     def start() -> subprocess.Popen[bytes]:
         running = subprocess.Popen(["true"], process_group=0)
         running.wait()
-        running.wait = stopped  # type: ignore[method-assign]
+        running.wait = interrupted  # type: ignore[method-assign]
         return running
 
-    def stopped(timeout: float | None = None) -> int:
+    def interrupted(timeout: float | None = None) -> int:
         raise KeyboardInterrupt
 
     assert nsys.run(start) == nsys.Recorded(128 + signal.SIGINT, stopped=True)
@@ -295,45 +293,13 @@ def test_a_command_without_a_model_is_told_what_cannot_be_reached(place: Place) 
     assert place.left() == set()
 
 
-def test_a_command_that_is_stopped_before_it_records_gets_no_advice_on_paths(tmp_path: Path) -> None:
-    running = subprocess.Popen(
-        arguments("capture", "-o", "run", "--engine", "torch", "--", "sh", "-c", "echo .; exec sleep 60"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        cwd=tmp_path,
-    )
-    assert running.stdout is not None
-    assert running.stdout.readline() == ".\n"
-    running.send_signal(signal.SIGINT)
-    lines = running.communicate(timeout=PATIENCE_S)[1].splitlines()
-    assert running.returncode == 128 + signal.SIGINT
-    assert lines[0].startswith("tracekit: stopped; ")
-    assert lines[1:] == [
-        "tracekit: nothing was recorded: the command was stopped before a process of it had called a torch module and "
-        "begun to record"
-    ]
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_stop_ends_all_processes_and_leaves_what_was_recorded(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     endless = "import os, time; from net import work; os.fork(); work(os.getpid(), 3); print('.', flush=True)\n"
     (tmp_path / "endless.py").write_text(f"{endless}time.sleep(60)\n")
-    running = subprocess.Popen(
-        arguments("capture", "-o", "run", "--engine", "torch", "--", sys.executable, "endless.py"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        cwd=tmp_path,
-    )
-    assert running.stdout is not None
-    assert running.stdout.read(4).count(b".") == 2
-    time.sleep(0.2)
-    running.send_signal(signal.SIGINT)
-    running.communicate(timeout=PATIENCE_S)
-    assert running.returncode == 128 + signal.SIGINT
+    program = (sys.executable, "endless.py")
+    outcome = stopped(tmp_path, signal.SIGINT, "-o", "run", "--engine", "torch", "--", *program, lines=2)
+    assert outcome.code == 128 + signal.SIGINT
     pids = {int(path.stem): 3 for path in tmp_path.glob("*.truth")}
     assert len(pids) == 2
     assert calls_by_process(tracekit.parse(tmp_path / "run.sqlite")) == pids

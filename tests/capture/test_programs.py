@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import NamedTuple
 import pytest
 
 import tracekit
+from tests.capture.places import stopped
 from tests.command import arguments, environment
 from tests.nsys import import_heard_nvtx
 from tests.waiting import PATIENCE_S, wait_until
-from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.torch, pytest.mark.nsys, pytest.mark.heard_nvtx]
 
@@ -99,30 +98,6 @@ for at in range(6000):
 """
 
 
-def stopped(way: str, number: int, folder: Path) -> tuple[Said, Dataset]:
-    """Starts a program that runs for a minute, and stops tracekit once it is at work."""
-    sign = uuid.uuid4().hex
-    (folder / "endless.py").write_text(ENDLESS if way == "command" else ENDLESS_MODEL)
-    target = ("--engine", way, "endless.py:main")
-    if way == "command":
-        target = ("--engine", "nsys", "--", sys.executable, "endless.py", sign)
-    printed, told = folder / "printed", folder / "told"
-    with printed.open("wb") as out, told.open("wb") as err:
-        command = arguments("capture", "-o", "report.sqlite", *target)
-        running = subprocess.Popen(command, stdout=out, stderr=err, env=environment(SIGN=sign), cwd=folder)
-    try:
-        wait_until(lambda: printed.read_bytes() or running.poll() is not None)
-        time.sleep(0.2)
-        running.send_signal(number)
-        running.wait(PATIENCE_S)
-    finally:
-        running.kill()
-        running.wait()
-    assert printed.read_bytes().startswith(b"ready\n"), told.read_text()
-    wait_until(lambda: not left_of(sign))
-    return Said(running.returncode, printed.read_bytes(), told.read_text()), tracekit.parse(folder / "report.sqlite")
-
-
 def left_of(sign: str) -> list[str]:
     """Processes with this in their environment; that of zombies is empty."""
     left = []
@@ -136,11 +111,18 @@ def left_of(sign: str) -> list[str]:
     ("way", "number"), [("torch", signal.SIGTERM), ("nsys", signal.SIGINT), ("command", signal.SIGINT)]
 )
 def test_a_stop_leaves_what_was_recorded_and_nothing_running(way: str, number: int, tmp_path: Path) -> None:
-    said, dataset = stopped(way, number, tmp_path)
-    assert said.code == 128 + number, said
-    assert "Traceback" not in (said.err if way != "command" else "")
+    sign = uuid.uuid4().hex
+    (tmp_path / "endless.py").write_text(ENDLESS if way == "command" else ENDLESS_MODEL)
+    target = ("--engine", way, "endless.py:main")
+    if way == "command":
+        target = ("--engine", "nsys", "--", sys.executable, "endless.py", sign)
+    outcome = stopped(tmp_path, number, "-o", "report.sqlite", *target, SIGN=sign)
+    assert (outcome.code, outcome.out[:6]) == (128 + number, "ready\n"), outcome
+    wait_until(lambda: not left_of(sign))
+    dataset = tracekit.parse(tmp_path / "report.sqlite")
     if way == "command":
         assert len(dataset.ranges(["text"])) >= 4
     else:
+        assert "Traceback" not in outcome.err
         assert len(dataset.calls(["module"])) >= 8
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

@@ -1,8 +1,6 @@
 """Markers change no program: what libraries do with hooks, copies and compilers goes as it goes without them."""
 
 import copy
-import io
-import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,20 +48,12 @@ def fused(model: Net) -> nn.Module:
     return quantization.fuse_modules(model, [["block.conv", "block.norm", "block.act"]])
 
 
-def quantized(model: Net, *, inplace: bool = False) -> nn.Module:
+def quantized(model: Net) -> nn.Module:
     model.head.qconfig = None
     model.qconfig = quantization.get_default_qconfig("x86")
-    prepared = quantization.prepare(fused(model), inplace=inplace)
+    prepared = quantization.prepare(fused(model))
     prepared(X)
-    return quantization.convert(prepared, inplace=inplace)
-
-
-def trained_for_quantization(model: Net) -> nn.Module:
-    model.head.qconfig = None
-    model.qconfig = quantization.get_default_qat_qconfig("x86")
-    prepared = quantization.prepare_qat(model.train())
-    prepared(X).sum().backward()
-    return quantization.convert(prepared.eval())
+    return quantization.convert(prepared)
 
 
 def sparse(model: Net) -> nn.Module:
@@ -92,12 +82,6 @@ def hooked(model: Net) -> nn.Module:
     return model
 
 
-def saved(model: Net) -> nn.Module:
-    torch.save(model, file := io.BytesIO())
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
 def exported(model: Net, *, strict: bool) -> nn.Module:
     return torch.export.export(model, (X,), strict=strict).module()
 
@@ -123,8 +107,6 @@ def normed(model: Net) -> nn.Module:
 LIBRARIES: dict[str, Callable[[Any], nn.Module]] = {
     "fuse_modules": fused,
     "prepare and convert": quantized,
-    "in place": partial(quantized, inplace=True),
-    "prepare_qat": trained_for_quantization,
     "quantize_dynamic": lambda model: quantization.quantize_dynamic(model, {nn.Linear}),
     "sparsifier": sparse,
     "prune": pruned,
@@ -137,11 +119,7 @@ LIBRARIES: dict[str, Callable[[Any], nn.Module]] = {
     "export": partial(exported, strict=False),
     "fx": torch.fx.symbolic_trace,
     "compile": partial(torch.compile, backend="eager", fullgraph=True),
-    "deepcopy": copy.deepcopy,
     "copy": copy.copy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-    "save": saved,
-    "averaged": torch.optim.swa_utils.AveragedModel,
 }
 
 

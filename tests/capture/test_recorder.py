@@ -149,7 +149,7 @@ for turn in range(20):
         with decorated:
             for _ in range(500):
                 torch.zeros(1)
-    print(*texts_of(recorder), sep="\\n")
+    print(*texts_of(recorder), recorder.figures["markers_lost"], sep="\\n")
 """
 
 
@@ -201,18 +201,7 @@ def test_a_range_left_open_in_one_recording_ends_none_of_the_next() -> None:
     assert kept["start"] <= kept["end"] <= after["start"]
 
 
-def test_a_window_that_is_opened_anew_drops_what_it_held() -> None:
-    recorder = Recorder()
-    with recorded(recorder):
-        marked(recorder, "dropped")
-    with recorded(recorder):
-        marked(recorder, "kept")
-        marked(recorder, "dropped")
-    assert texts_of(recorder) == ["kept", "dropped"]
-    assert (recorder.figures["markers"], recorder.figures["markers_lost"]) == (2, 0)
-
-
 def test_ranges_that_are_open_from_one_window_to_the_next_do_not_crash_the_program() -> None:
     outcome = subprocess.run([sys.executable, "-c", TWO_WINDOWS], capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.splitlines() == ["kept", "again"] * 20
+    assert outcome.stdout.splitlines() == ["kept", "again", "0"] * 20

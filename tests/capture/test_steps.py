@@ -37,33 +37,20 @@ def test_a_kind_that_readers_do_not_know_is_refused() -> None:
         step(kind="warmup", emitter=MemoryEmitter())
 
 
-def test_several_requesters_announce_the_same_steps_once() -> None:
+@pytest.mark.parametrize(
+    ("announced", "count"),
+    [
+        ("abcCBA" * 4, 4),  # three requesters of the same steps
+        ("aA" * 3 + "ab", 4),  # one that comes late joins the step that runs
+        ("aA" + "bB" * 5 + "aA" * 2, 8),  # steps of one alone count, also after many of another
+    ],
+)
+def test_each_step_is_counted_once_whoever_announces_it(announced: str, count: int) -> None:
+    """A small letter begins a step of this requester, a capital one ends it."""
     counter = StepCounter()
-    for index in range(4):
-        assert counter.begin("trainer") == index
-        assert counter.begin("optimizer") == index
-        assert counter.begin("profiler") == index
-        for name in ("profiler", "optimizer", "trainer"):
-            counter.end(name)
-    assert counter.count == 4
-
-
-def test_a_requester_that_comes_late_joins_the_step_that_runs() -> None:
-    counter = StepCounter()
-    for _ in range(3):
-        counter.begin("trainer")
-        counter.end("trainer")
-    counter.begin("trainer")
-    assert counter.begin("optimizer") == 3
-    assert counter.count == 4
-
-
-def test_steps_of_one_requester_alone_count_also_after_many_of_another() -> None:
-    counter = StepCounter()
-    for name in ("user", *["engine"] * 5, "user", "user"):
-        counter.begin(name)
-        counter.end(name)
-    assert counter.count == 1 + 5 + 2
+    numbers = [counter.begin(letter) if letter.islower() else counter.end(letter.lower()) for letter in announced]
+    assert counter.count == count
+    assert [number for number in dict.fromkeys(numbers) if number is not None] == list(range(count))
 
 
 class Opened:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pandas as pd
 import torch
@@ -61,12 +61,17 @@ class Call:
 class Truth:
     """The calls of a model. Put it on in two parts, so that its ranges are around those of other hooks."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, top: str = "top") -> None:
         self.calls: list[Call] = []
         self.open: list[int] = []
         self._ranges: list[record_function] = []
-        self._modules = {n: m for n, m in model.named_modules(prefix="top") if not isinstance(m, PASSED_OVER)}
+        self._modules = {n: m for n, m in model.named_modules(prefix=top) if not isinstance(m, PASSED_OVER)}
         self._handles: list[Any] = []
+
+    def put_on(self) -> Self:
+        self.put_on_before()
+        self.put_on_after()
+        return self
 
     def put_on_before(self) -> None:
         for name, module in self._modules.items():
@@ -132,14 +137,17 @@ class Flops(TorchDispatchMode):
         return truth.owner(node._sequence_nr()) if node is not None else None
 
 
-def flops_of(model: nn.Module, run: Callable[[], object]) -> Counter[str | None]:
-    truth = Truth(model)
-    truth.put_on_before()
-    truth.put_on_after()
+def flops_of(model: nn.Module, run: Callable[[], object], top: str = "top") -> Counter[str | None]:
+    truth = Truth(model, top).put_on()
     with Flops(truth) as flops:
         run()
     truth.remove()
     return flops.own
+
+
+def below(path: str, own: Counter[str | None]) -> int:
+    """The FLOPs of a module and of those below it."""
+    return sum(number for other, number in own.items() if f"{other}.".startswith(f"{path}."))
 
 
 def shapes_in(value: Any) -> Shapes:
@@ -267,11 +275,6 @@ class FlopsOf(NamedTuple):
 
 def flops(dataset: Dataset, own: Counter[str | None]) -> list[FlopsOf]:
     return [
-        FlopsOf(
-            row["path"],
-            row["subtree_flops"],
-            sum(number for path, number in own.items() if f"{path}.".startswith(f"{row['path']}.")),
-            row["unknown"],
-        )
+        FlopsOf(row["path"], row["subtree_flops"], below(row["path"], own), row["unknown"])
         for row in records(roofline.frame(dataset))
     ]

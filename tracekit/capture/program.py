@@ -5,11 +5,14 @@ A module that is called from outside all other modules is a root. Its first call
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
@@ -26,6 +29,7 @@ from tracekit.capture.marks import in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
 from tracekit.capture.steps import on_step
 from tracekit.errors import TracekitError
+from tracekit.markers import formatting
 
 if TYPE_CHECKING:
     from tracekit.capture.compile import PiecewiseBackend  # Dynamo and Inductor are slow to import
@@ -147,6 +151,44 @@ class Marking:
         """How many modules ran marked and, by cause, unmarked. Known once the markers are taken off."""
         models = self._handles + [handle for handle in self._inherited if handle.called]
         return {FIGURE(name): count for name, count in ({MARKED: 0} | inventory(models)).items()}
+
+
+class _CollectionRange:
+    """The range of a collection, opened and closed by looking up ``start`` and ``stop``: no line of Python runs.
+
+    A signal during a collection is answered at the next line of Python. In a callback, Python would ignore what the
+    signal's handler raises.
+    """
+
+    start = property(methodcaller("open"))
+    stop = property(methodcaller("close"))
+
+    def __init__(self) -> None:
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Looks up the functions, in a forked process anew: nsys does not know the texts of its parent there."""
+        emitter, text = quiet_emitter(), formatting.garbage_collection()
+        native = getattr(emitter, "native_range", None)
+        functions = native(text) if native else (emitter.opener(text), emitter.close)
+        self.open: Callable[[], object] = functions[0]
+        self.close: Callable[[], object] = functions[1]
+
+
+@contextmanager
+def collection_markers(marking: Marking) -> Iterator[None]:
+    """Marks garbage collections, in which all threads that run Python stand still, from the first marked model on."""
+    # Python calls it with "start" or "stop" and a dictionary, which serves as the default that getattr takes.
+    collection = _CollectionRange()
+    callback = partial(getattr, collection)
+    marking.begins = partial(gc.callbacks.append, callback)
+    marking.begins_anew = collection.prepare
+    try:
+        with marking:
+            yield
+    finally:
+        if callback in gc.callbacks:
+            gc.callbacks.remove(callback)
 
 
 @contextmanager

@@ -32,9 +32,8 @@ from torch import nn
 from tracekit.capture.attach import marks_on
 from tracekit.capture.emit import nothing
 from tracekit.capture.frames import failed_call, replaced
-from tracekit.capture.garbage import collection_markers
 from tracekit.capture.marks import Tensors, all_tensors, call_tensors, marker_tensors, unwrapped
-from tracekit.capture.program import Compiling, Marking, Settings, marked_program
+from tracekit.capture.program import Compiling, Marking, Settings, collection_markers, marked_program
 from tracekit.capture.schedule import Schedule, Window
 from tracekit.capture.steps import step
 from tracekit.capture.writing import INTERRUPTED, say

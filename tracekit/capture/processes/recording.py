@@ -23,11 +23,10 @@ from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.attach import watched_calls
 from tracekit.capture.emit import nothing, quiet_emitter, routed_to
 from tracekit.capture.ending import Ending
-from tracekit.capture.garbage import collection_markers
 from tracekit.capture.kineto import base_ns
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.process_files import Piece, ProcessFiles, write_problem
-from tracekit.capture.program import Marking, Settings, marked_program
+from tracekit.capture.program import Marking, Settings, collection_markers, marked_program
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import Span, describe_process, uses_gpu
 from tracekit.capture.schedule import Schedule, attempt, counted_graphs
