@@ -33,9 +33,8 @@ from tracekit.markers.formatting import Tensor as MarkerTensor
 _LOG = logging.getLogger("tracekit.capture")
 #: ``torch.compile(module)`` returns a new module that holds the original under this name.
 WRAPPED = "_orig_mod"
-#: Above this many combinations of shapes, a module forgets the earlier ones; above this many texts, all modules of a
-#: model do. A text takes about 1 kB.
-_MOST_TEXTS, _MOST_TEXTS_OF_ALL = 4_096, 65_536
+#: Above this many texts, all modules of a model forget theirs. A text takes about 1 kB.
+_MOST_TEXTS = 65_536
 #: Structures with more parts than this are not searched for tensors.
 MOST_PARTS = 1_024
 
@@ -77,7 +76,7 @@ class Marks:
 
     __slots__ = (
         *("__weakref__", "call_openers", "called", "close", "emitter", "generation", "lane", "opener", "path"),
-        *("recompute_openers", "result_openers", "switch", "unmarked", "wraps"),
+        *("result_openers", "switch", "unmarked", "wraps"),
     )
 
     def __init__(self, path: str, switch: Switch, emitter: Emitter, *, wraps: int = 0) -> None:
@@ -89,7 +88,6 @@ class Marks:
         self.close = emitter.close
         self.opener = emitter.opener
         self.call_openers: dict[CallKey, Callable[[], object]] = {}
-        self.recompute_openers: dict[CallKey, Callable[[], object]] = {}
         self.result_openers: dict[CallKey, Callable[[], object]] = {}
         self.unmarked = Unmarked()
         #: Whether any call has been marked.
@@ -110,9 +108,10 @@ class Marks:
             if around.switch is not self.switch and around.switch not in self.switch.met:
                 self._meet(around.switch)
         try:
-            openers = self.recompute_openers if _graph_task() >= 0 else self.call_openers
             key = call_key(args, kwargs)
-            opener = openers.get(key) or unobserved(self._new_call_opener, module, args, kwargs, key, openers)
+            if _graph_task() >= 0:
+                key = ("recompute", key)
+            opener = self.call_openers.get(key) or unobserved(self._new_call_opener, module, args, kwargs, key)
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot describe a call of %s", self.path, exc_info=True)
             class_name = type(unwrapped(module)).__name__
@@ -152,7 +151,6 @@ class Marks:
     def forget(self) -> None:
         """Drops the cached texts: parameters may have changed."""
         self.call_openers.clear()
-        self.recompute_openers.clear()
         self.result_openers.clear()
 
     def moved(self, path: str) -> None:
@@ -181,12 +179,7 @@ class Marks:
         return False
 
     def _new_call_opener(
-        self,
-        module: Module,
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object] | None,
-        key: CallKey,
-        openers: dict[CallKey, Callable[[], object]],
+        self, module: Module, args: tuple[object, ...], kwargs: Mapping[str, object] | None, key: CallKey
     ) -> Callable[[], object]:
         self.called = True
         module = unwrapped(module)
@@ -200,7 +193,7 @@ class Marks:
             static_params=settings_of(module),
             phase=_phase(),
         )
-        return self._remembered(openers, key, self.opener(text))
+        return self._remembered(self.call_openers, key, self.opener(text))
 
     def _new_result_opener(self, module: Module, output: object, key: CallKey) -> Callable[[], object]:
         if (tensors := tensors_in(output)) == ():
@@ -213,11 +206,11 @@ class Marks:
         self, texts: dict[CallKey, Callable[[], object]], key: CallKey, opener: Callable[[], object]
     ) -> Callable[[], object]:
         switch = self.switch
-        if len(texts) >= _MOST_TEXTS or self.generation != switch.generation:
+        if self.generation != switch.generation:
             self.forget()
             self.generation = switch.generation
         switch.texts += 1
-        if switch.texts >= _MOST_TEXTS_OF_ALL:
+        if switch.texts >= _MOST_TEXTS:
             switch.texts = 0
             switch.generation += 1
         texts[key] = opener

@@ -288,5 +288,6 @@ def _new_profile(*, record_shapes: bool, gpu: bool) -> profile:
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])],
         record_shapes=record_shapes,
         acc_events=True,
-        experimental_config=_ExperimentalConfig(profile_all_threads=True),
+        # These ids of operators cost a tenth of each event, and only work on a GPU has a use for them.
+        experimental_config=_ExperimentalConfig(profile_all_threads=True, disable_external_correlation=not gpu),
     )
