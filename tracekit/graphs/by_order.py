@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.graphs.api_calls import BEGINS_CAPTURE, GRAPH_LAUNCH, is_batch, kinds_of, launches_named, roles_of
+from tracekit.graphs.api_calls import BEGINS_CAPTURE, GRAPH_LAUNCH, kinds_of, launches_named, roles_of
 from tracekit.graphs.captures import NOWHERE, GraphEvidence, Origins
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS, Recording
@@ -26,8 +26,6 @@ _CODE_OF_KIND[[MEMCPY, MEMSET]] = _COPY, _SET
 #: ROCm copies and sets memory with kernels of these names.
 _BUILT_IN = (("__amd_rocclr_copyBuffer", _COPY), ("__amd_rocclr_fillBuffer", _SET))
 _WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent", "hipStreamWaitEvent")
-#: Calls that add nodes by hand, so that not all nodes are launches.
-_ADDS = ("cudaGraphAdd", "cuGraphAdd", "hipGraphAdd")
 #: Newer ids of nodes carry the graph or its instance above this bit.
 _GRAPH_BIT = 32
 
@@ -74,10 +72,6 @@ class _Replay(NamedTuple):
         return self.graph[0] >= 0
 
 
-#: Positions of graph captures that may have made a graph.
-_Candidates = frozenset[int]
-
-
 def unnumbered_work(recording: Recording, launch: Rows) -> Rows | None:
     """Rows of replayed kernels that name no node; None if no graph capture can show where they come from."""
     if recording.records_graphs:
@@ -113,17 +107,18 @@ def match_by_order(known: GraphEvidence, launch: Rows, label: Ints) -> Origins:
 
 
 def _captures_of(known: GraphEvidence, label: Ints) -> Iterator[_Captured]:
-    """The graph captures all of whose launches are known and become one node each, in order."""
+    """The graph captures and their launches, in order.
+
+    Where one became several nodes, or nodes were added by hand, the replay runs more than these.
+    """
     recording, windows, submissions = known.recording, known.captures.windows, known.captures.submissions
     kind = kinds_of(submissions.role)
     rows = np.flatnonzero(known.captures.captured & (kind >= 0))
     low, high = (np.searchsorted(submissions.start[rows], edge) for edge in (windows.opened, windows.closed))
-    several = (submissions.role == GRAPH_LAUNCH) | is_batch(recording, submissions.row)
-    unclear = launches_named(recording, _ADDS)
-    unclear[submissions.row[several & ~submissions.worked]] = True
-    unclear, forked = (_with_call(known, calls) for calls in (unclear, launches_named(recording, _WAITS)))
+    waits = np.flatnonzero(launches_named(recording, _WAITS))
+    forked = windows.at(known.axis.launch_start[waits], known.axis.launch_end[waits])
     group = _outermost_range(known.axis, windows.begin, windows.end)
-    for window in np.flatnonzero(windows.isolated & (high > low) & ~unclear).tolist():
+    for window in np.flatnonzero(windows.isolated & (high > low)).tolist():
         own = rows[low[window] : high[window]]
         launch, codes = submissions.row[own], _CODE_OF_KIND[kind[own]]
         kernels = codes == _NAMELESS
@@ -135,17 +130,9 @@ def _captures_of(known: GraphEvidence, label: Ints) -> Iterator[_Captured]:
             start=submissions.start[own],
             end=submissions.end[own],
             label=label[launch],
-            forked=bool(forked[window]),
+            forked=window in forked,
             group=int(group[window]),
         )
-
-
-def _with_call(known: GraphEvidence, calls: Flags) -> Flags:
-    """Which windows hold one of some calls."""
-    rows, windows = np.flatnonzero(calls), known.captures.windows
-    held = np.zeros(windows.begin.size + 1, dtype=bool)
-    held[windows.at(known.axis.launch_start[rows], known.axis.launch_end[rows])] = True
-    return held[:-1]
 
 
 def _replays_of(known: GraphEvidence, launch: Rows, pending: Flags) -> Iterator[_Replay]:
@@ -205,8 +192,8 @@ def _outermost_range(axis: ThreadAxis, first: Ints, last: Ints) -> Ints:
     return np.where(inside, row, -1 - np.arange(first.size))
 
 
-def _candidates(captures: Sequence[_Captured], replays: Sequence[_Replay]) -> list[_Candidates]:
-    """For each replay the graph captures that may have made its graph and cannot be distinguished; none if unknown."""
+def _candidates(captures: Sequence[_Captured], replays: Sequence[_Replay]) -> list[frozenset[int]]:
+    """For each replay the graph captures that may have made its graph and are not distinguished; none if unknown."""
     batches: dict[_Key, list[list[int]]] = defaultdict(list)
     for batch in _groups([one.group for one in captures]):
         batches[captures[batch[0]].key].append(batch)
@@ -250,9 +237,7 @@ def _replayed(captures: Sequence[_Captured], batch: Sequence[int], turns: Sequen
     else:
         different = 1 in Counter(captures[row].key for row in batch).values() if len(batch) > 1 else len(captures) == 1
         ordered = different and len(turns) % len(batch) == 0
-    return ordered and all(map(_fits, turns, (captures[row] for row in cycle(batch))))
-
-
-def _fits(replay: _Replay, captured: _Captured) -> bool:
-    unordered = captured.forked and not replay.numbered
-    return captured.key in replay.keys and captured.end_ns <= replay.start_ns and not unordered
+    return ordered and all(
+        capture.key in turn.keys and capture.end_ns <= turn.start_ns and (turn.numbered or not capture.forked)
+        for turn, capture in zip(turns, (captures[row] for row in cycle(batch)), strict=False)
+    )

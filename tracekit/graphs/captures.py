@@ -142,43 +142,27 @@ def graph_captures_of(recording: Recording, axis: ThreadAxis, chains: CloneChain
     if not edges.size and not len(recording.graph_nodes):
         role, works = np.zeros_like(role), np.zeros_like(works)
     submissions = submissions_of(recording, axis, role, works)
-    makings = _makings_of(recording, axis, chains, submissions)
-    by_node = _with_a_node(recording, submissions, makings)
+    timed = np.flatnonzero((recording.graph_nodes.start_ns != NO_TIME) & ~chains.cloned[chains.of_record])
+    node, maker = chains.of_record[timed], submissions.at(axis.node_at[timed])
+    by_node = _with_a_node(recording, submissions, node[maker >= 0], maker[maker >= 0])
     within = windows.at(submissions.start, submissions.end) >= 0
     captured = by_node | (submissions.without_work & within)
-    nodes = _node_places(chains, submissions, makings, by_node)
+    made = np.append(by_node, False)[maker]
+    nodes = _node_places(submissions, node[made], maker[made], chains.root.size)
     return GraphCaptures(windows, edges, submissions, captured, by_node, nodes)
 
 
-class _Makings(NamedTuple):
-    """Recorded makings of nodes that are no clones: which node, and the submission meanwhile, or -1."""
-
-    node: Rows
-    submission: Rows
-
-
-def _makings_of(recording: Recording, axis: ThreadAxis, chains: CloneChains, submissions: Submissions) -> _Makings:
-    timed = recording.graph_nodes.start_ns != NO_TIME
-    rows = np.flatnonzero(timed & ~chains.cloned[chains.of_record])
-    return _Makings(chains.of_record[rows], submissions.at(axis.node_at[rows]))
-
-
-def _with_a_node(recording: Recording, submissions: Submissions, makings: _Makings) -> Flags:
-    rows = np.flatnonzero(makings.submission >= 0)
-    nodes = grouped((makings.submission[rows], makings.node[rows])).first
-    number = counts(makings.submission[rows[nodes]], submissions.row.size)
+def _with_a_node(recording: Recording, submissions: Submissions, node: Rows, maker: Rows) -> Flags:
+    """Which submissions became a node, as the records say: each of ``node`` was made during its ``maker``."""
+    number = counts(maker[grouped((maker, node)).first], submissions.row.size)
     several = (number > 1) & api_calls.is_batch(recording, submissions.row)
     return np.asarray(submissions.without_work & ((number == 1) | several))
 
 
-def _node_places(chains: CloneChains, submissions: Submissions, makings: _Makings, by_node: Flags) -> tuple[Ints, Ints]:
+def _node_places(submissions: Submissions, node: Rows, maker: Rows, nodes: int) -> tuple[Ints, Ints]:
     """The place of every node: the one launch that became it; ``NOWHERE`` if there is none, or several."""
-    nodes = chains.root.size
-    inside = np.append(by_node, False)[makings.submission]
-    launch = makings.submission[inside]
-    node = makings.node[inside]
-    place = agreed(node, submissions.start[launch], nodes, missing=NOWHERE)
-    return place, np.where(place == NOWHERE, NOWHERE, maxima(node, submissions.end[launch], nodes))
+    place = agreed(node, submissions.start[maker], nodes, missing=NOWHERE)
+    return place, np.where(place == NOWHERE, NOWHERE, maxima(node, submissions.end[maker], nodes))
 
 
 @dataclass(frozen=True, slots=True)

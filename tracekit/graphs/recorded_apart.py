@@ -1,9 +1,8 @@
 """Graph captures that were recorded apart from the report: what went on meanwhile becomes part of its recording.
 
 Taken over are the launches that went into a graph, the calls around them that identify the kind of graph, and the
-ranges that were open. They keep their times where both clocks are known and do not contradict each other, else they lie
-before the report. They are on threads of their own, so that nothing of the report's changes. Everything else that was
-recorded there is no part of the report.
+ranges that were open. They are moved to just before the report, unless they came after it, and are on threads of their
+own, so that nothing of the report's changes. Everything else that was recorded there is no part of the report.
 """
 
 from collections.abc import Sequence
@@ -134,17 +133,10 @@ def _threads(report: Threads, other: Threads, process: Rows) -> tuple[Threads, R
 
 
 def _shift(report: Recording, other: Recording) -> int:
-    """What to add to times of the other recording, so that both count from one moment.
-
-    No process is profiled twice at once: where the sessions seem to overlap, their clocks show nothing.
-    """
-    tables = (other.launches, other.ranges)
-    first = min(int(table.start_ns.min(initial=0)) for table in tables)
-    last = max(int(table.end_ns.max(initial=0)) for table in tables)
-    end = max(int(report.launches.end_ns.max(initial=0)), int(report.work.end_ns.max(initial=0)))
+    """What to add to times of the other recording: what was captured after the report made none of its graphs."""
     ours, theirs = report.source.started_utc_ns, other.source.started_utc_ns
-    if ours is not None and theirs is not None:
-        shift = theirs - ours
-        if last + shift <= 0 or first + shift >= end:
-            return shift
-    return -1 - last
+    end, last = (
+        max(int(table.end_ns.max(initial=0)) for table in tables)
+        for tables in ((report.launches, report.work), (other.launches, other.ranges))
+    )
+    return theirs - ours if ours and theirs and theirs - ours >= end else -1 - last

@@ -18,12 +18,11 @@ from tracekit.markers.torch_texts import PREFIX
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.values import Collective
 
-OPERATOR, ANNOTATION, MODULE, FORWARD, LINE, ALLOCATION, FLOW, SYNC, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
+OPERATOR, ANNOTATION, MODULE, FUNCTION, ALLOCATION, FLOW, SYNC, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
     "operator",
     "annotation",
     "module",
-    "forward",
-    "line",
+    "function",
     "allocation",
     "flow",
     "sync",
@@ -33,8 +32,8 @@ OPERATOR, ANNOTATION, MODULE, FORWARD, LINE, ALLOCATION, FLOW, SYNC, CALL, KERNE
     "memset",
 )
 DEVICE_WORK = (KERNEL, MEMCPY, MEMSET)
-#: What functions are, as bits: one may be several.
-_ROLES = {MODULE: 1, FORWARD: 2, LINE: 4}
+#: What a function may be, apart from a module's call: one called forward, one that has a line, or both.
+FORWARD, LINE = "forward", "line"
 #: What the names of functions end with that compute modules.
 CALLED_FORWARD = ": forward"
 #: Kineto's categories since 2020, in lower case.
@@ -43,7 +42,7 @@ _CATEGORIES = {
     "operator": OPERATOR,
     "user_annotation": ANNOTATION,
     "nvtx": ANNOTATION,
-    "python_function": MODULE,
+    "python_function": FUNCTION,
     "kernel": KERNEL,
     "concurrent_kernel": KERNEL,
     "gpu_memcpy": MEMCPY,
@@ -63,7 +62,7 @@ _CODE_OF_CATEGORY = {
     spelled: _CODE[kind] for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())
 }
 #: Kinds that are neither ranges nor launches nor work.
-AUXILIARY = (FORWARD, LINE, ALLOCATION, FLOW, SYNC)
+AUXILIARY = (FUNCTION, FORWARD, LINE, ALLOCATION, FLOW, SYNC)
 #: Categories of events that are not needed: frames, ranges drawn again on the GPU, the profiler's own.
 _NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_event"}
 #: Categories of accelerators whose work is not read, by their beginnings.
@@ -110,10 +109,9 @@ class Gathering:
         self._chunks: defaultdict[str, list[Columns]] = defaultdict(list)
         self._rows_of_texts: dict[tuple[object, ...], int] = {}
         self._rows_of_threads: dict[tuple[object, object], int] = {}
-        #: Functions by their names; of each what it is, and its line.
-        self._numbers: dict[Number, int] = {}
-        self._roles: list[int] = []
-        self._lines: list[int] = []
+        #: Functions by their names; of each its code, and the rows of its name if it is called forward and of its line.
+        self._functions: dict[Number, int] = {}
+        self._read_functions: list[tuple[int, int, int]] = []
         self._counters = counters
 
     def add(self, piece: Piece) -> None:
@@ -121,23 +119,27 @@ class Gathering:
         events, kind_of, other = piece.events, _CODE_OF_CATEGORY.get, _CODE[_OTHER]
         codes = [kind_of(event.cat or "", other) if event.ph == "X" else _code_of_point(event) for event in events]
         code = np.array(codes, dtype=np.int8)
+        function = self._functions_of(events, code)
         rows = {kind: np.flatnonzero(code == number).tolist() for number, kind in enumerate((*KINDS, *_APART))}
         self._counters.add("events", UNKNOWN_EVENT, len(rows[_UNKNOWN]))
         self._add_names([events[row] for row in rows[_NAMES]])
-        functions, name = rows[MODULE], self._functions_of([events[row].name for row in rows[MODULE]])
-        role = np.array(self._roles, dtype=np.int8)[name]
-        for kind, bit in _ROLES.items():
-            rows[kind] = [functions[place] for place in np.flatnonzero(role & bit).tolist()]
-        self._counters.add("events", OTHER_EVENT, len(functions) - len(rows[MODULE]))
+        self._counters.add("events", OTHER_EVENT, len(rows[FUNCTION]))
         self._count_others(Counter(events[row].cat for row in rows[_OTHER]))
         for kind in KINDS:
             if rows[kind]:
-                self._add_events(kind, piece, rows[kind])
+                self._add_events(kind, piece, rows[kind], function)
 
     def table(self, kind: str) -> Columns:
         """All events of a kind."""
-        chunks = self._chunks.pop(kind, None) or [self._columns(kind, [])]
+        chunks = self._chunks.pop(kind, None) or [self._columns(kind, [], _EMPTY)]
         return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+    def tables(self) -> dict[str, Columns]:
+        """All events by kind; in place of functions those called forward and those that have a line, named by these."""
+        events = {kind: self.table(kind) for kind in KINDS}
+        functions = events.pop(FUNCTION)
+        _, forward, line = np.array(self._read_functions, dtype=np.int64).reshape(-1, 3)[functions["name"]].T
+        return events | {FORWARD: _with_names(functions, forward), LINE: _with_names(functions, line)}
 
     def texts_of_names(self, name: Ints) -> Ints:
         """Rows of texts that are names."""
@@ -145,17 +147,27 @@ class Gathering:
         distinct, which = np.unique(name, return_inverse=True)
         return _rows([names[row] for row in distinct], self.texts)[which]
 
-    def _functions_of(self, names: Sequence[Number]) -> Ints:
-        """Numbers of functions by their names, each of which is read once: three of four events may be functions."""
-        known, numbers = self._numbers, [self._numbers.get(name, -1) for name in names]
-        if -1 in numbers:
-            for name in [name for name in dict.fromkeys(names) if name not in known]:
-                text, line = str(name), line_of(name)
-                known[name] = len(known)
-                self._roles.append(text.startswith(PREFIX) + 2 * text.endswith(CALLED_FORWARD) + 4 * (line is not None))
-                self._lines.append(self.lines.setdefault(line, len(self.lines)) if line else -1)
-            numbers = [known[name] for name in names]
-        return np.array(numbers, dtype=np.int64)
+    def _functions_of(self, events: Sequence[Event], code: Ints) -> Ints:
+        """Numbers of functions by their names, -1 for other events; says in ``code`` what each one is."""
+        rows, known = np.flatnonzero(code == _CODE[FUNCTION]), self._functions
+        functions = [events[row] for row in rows.tolist()]
+        try:  # three of four events may be functions, but few names are new
+            numbers = [known[event.name] for event in functions]
+        except KeyError:
+            numbers = [self._function(event.name) for event in functions]
+        function = np.full(code.size, -1, dtype=np.int64)
+        function[rows] = numbers
+        code[rows] = np.array([kind for kind, _, _ in self._read_functions], dtype=np.int8)[function[rows]]
+        return function
+
+    def _function(self, name: Number) -> int:
+        if name not in self._functions:
+            text, line = str(name), line_of(name)
+            of_name = self.names.setdefault(text, len(self.names)) if text.endswith(CALLED_FORWARD) else -1
+            of_line = self.lines.setdefault(line, len(self.lines)) if line else -1
+            kind = MODULE if text.startswith(PREFIX) else FUNCTION if max(of_name, of_line) >= 0 else _OTHER
+            self._read_functions.append((_CODE[kind], of_name, of_line))
+        return self._functions.setdefault(name, len(self._functions))
 
     def _count_others(self, categories: Counter[str | None]) -> None:
         for category, count in categories.items():
@@ -172,19 +184,21 @@ class Gathering:
             elif event.name == "thread_name" and (name := _name_in(args)):
                 self.thread_names[identity(event.pid), identity(event.tid)] = name
 
-    def _add_events(self, kind: str, piece: Piece, rows: Sequence[int]) -> None:
+    def _add_events(self, kind: str, piece: Piece, rows: Sequence[int], function: Ints) -> None:
         events = [piece.events[row] for row in rows]
         start, duration, known = _start_and_duration(events, rows, piece.exact)
         subject = SUBJECTS.get(kind, "ranges")
         self._counters.add(subject, ENDS_BEFORE_START, int((duration < 0).sum()))
         self._counters.add(subject, ABSURD_TIME, int((~known).sum()))
-        columns = self._columns(kind, events) | {"start": start, "end": start + np.maximum(duration, 0)}
+        columns = self._columns(kind, events, function[rows]) | {"start": start, "end": start + np.maximum(duration, 0)}
         self._chunks[kind].append({name: column[known] for name, column in columns.items()})
 
-    def _columns(self, kind: str, events: Sequence[Event]) -> Columns:
+    def _columns(self, kind: str, events: Sequence[Event], function: Ints) -> Columns:
         columns: Columns = {"start": _EMPTY, "end": _EMPTY}
-        columns["name"] = self._names(kind, events)
-        args = [] if kind in _ROLES else self._args(events)
+        if kind == FUNCTION:
+            return columns | {"name": function, "thread": self._threads(events)}
+        columns["name"] = _rows([str(event.name) for event in events], self.names)
+        args = [] if kind == MODULE else self._args(events)
         if kind in DEVICE_WORK:
             return columns | self._device_columns(kind, args)
         if kind == SYNC:
@@ -218,11 +232,6 @@ class Gathering:
         self._counters.add("events", UNKNOWN_EVENT, damaged)
         return args
 
-    def _names(self, kind: str, events: Sequence[Event]) -> Ints:
-        if kind == LINE:
-            return np.array([self._lines[self._numbers[event.name]] for event in events], dtype=np.int64)
-        return _rows([str(event.name) for event in events], self.names)
-
     def _device_columns(self, kind: str, args: Sequence[Args]) -> Columns:
         columns = {name: _integers_of([getattr(one, name) for one in args]) for name in _DEVICE_COLUMNS}
         if kind == KERNEL:
@@ -247,11 +256,10 @@ class Gathering:
 
     def _threads(self, events: Sequence[Event]) -> Ints:
         known = self._rows_of_threads
-        rows = [known.get((event.pid, event.tid), -1) for event in events]
-        if -1 in rows:
-            rows = [
-                self._thread(event.pid, event.tid) if row < 0 else row for row, event in zip(rows, events, strict=True)
-            ]
+        try:
+            rows = [known[event.pid, event.tid] for event in events]
+        except KeyError:
+            rows = [self._thread(event.pid, event.tid) for event in events]
         return np.array(rows, dtype=np.int64)
 
     def _thread(self, pid: Number, tid: Number) -> int:
@@ -273,6 +281,11 @@ class Gathering:
 
 
 _EMPTY = np.empty(0, dtype=np.int64)
+
+
+def _with_names(events: Columns, name: Ints) -> Columns:
+    named = np.flatnonzero(name >= 0)
+    return {**{column: values[named] for column, values in events.items()}, "name": name[named]}
 
 
 def _rows(values: Sequence[str], known: dict[str, int]) -> Ints:

@@ -88,7 +88,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     for piece in trace.pieces():
         gathering.add(piece)
         progress("reading", piece.position / size)
-    events = {kind: gathering.table(kind) for kind in KINDS}
+    events = gathering.tables()
     counters.add(REPORT, CUT_OFF, int(trace.cut_at is not None))
     if not any(events[kind]["start"].size for kind in KINDS if kind not in AUXILIARY):
         where = "" if trace.cut_at is None else " before it is cut off"

@@ -1,5 +1,6 @@
 """Backtraces of Python that nsys takes (``--python-backtrace``, ``--python-sampling``), as the stacks of API calls.
 
+For whoever asks which line launched a kernel (``show lines``) and recorded with one of these options.
 Each is a mark in a domain of its own with a binary payload, as seen in reports of nsys 2023.4: the state of the thread,
 what took it (1 a sample, 2 an API call) and the number of frames; then of each frame the ids of function and file among
 the strings, and the line, the innermost first. Exports hold payloads since schema 3.16; what does not fit is ignored.

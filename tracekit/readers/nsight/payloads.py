@@ -1,5 +1,6 @@
 """Binary payloads of NVTX ranges as JSON, decoded by the schemas that the report stores beside them.
 
+For whoever exports with ``--include-blobs`` and not ``--include-json``: else the sizes of NCCL's collectives are lost.
 The layout, as seen in exports of nsys 2026: 32 bytes with the numbers of domain and schema and the sizes of the payload
 and of the whole, little-endian; then the payload. Only a single payload of plain integers is decoded.
 """
