@@ -56,15 +56,15 @@ _CATEGORIES = {
     **{f"privateuse1_{api}": CALL for api in ("runtime", "driver")},
 }
 #: Other events: of categories that are not read, names of processes and threads, points, and what is no event.
-_OTHER, _NAMES, _POINT, _UNKNOWN = _APART = ("other", "names", "point", "unknown")
+_OTHER, _NAMES, _POINT, _UNKNOWN, _NEEDLESS = _APART = ("other", "names", "point", "unknown", "needless")
 _CODE = {kind: number for number, kind in enumerate((*KINDS, *_APART))}
-_CODE_OF_CATEGORY = {
+_CODE_OF_CATEGORY: dict[str | None, int] = {
     spelled: _CODE[kind] for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())
 }
 #: Kinds that are neither ranges nor launches nor work.
 AUXILIARY = (FUNCTION, FORWARD, LINE, ALLOCATION, FLOW, SYNC)
-#: Categories of events that are not needed: frames, ranges drawn again on the GPU, the profiler's own.
-_NOT_NEEDED = {"python_function", "gpu_user_annotation", "trace", "overhead", "cuda_event"}
+#: Categories of events that are not needed: ranges drawn again on the GPU, the profiler's own.
+_NOT_NEEDED = {"gpu_user_annotation", "trace", "overhead", "cuda_event"}
 #: Categories of accelerators whose work is not read, by their beginnings.
 _OTHER_DEVICES = ("mtia_", "glow_", "hpu_", "xpu_", "privateuse1_")
 #: Events without a duration: names, points, flows, counters.
@@ -117,13 +117,13 @@ class Gathering:
     def add(self, piece: Piece) -> None:
         """Adds the events of one more piece."""
         events, kind_of, other = piece.events, _CODE_OF_CATEGORY.get, _CODE[_OTHER]
-        codes = [kind_of(event.cat or "", other) if event.ph == "X" else _code_of_point(event) for event in events]
+        codes = [kind_of(event.cat, other) if event.ph == "X" else _code_of_point(event) for event in events]
         code = np.array(codes, dtype=np.int8)
         function = self._functions_of(events, code)
         rows = {kind: np.flatnonzero(code == number).tolist() for number, kind in enumerate((*KINDS, *_APART))}
         self._counters.add("events", UNKNOWN_EVENT, len(rows[_UNKNOWN]))
         self._add_names([events[row] for row in rows[_NAMES]])
-        self._counters.add("events", OTHER_EVENT, len(rows[FUNCTION]))
+        self._counters.add("events", OTHER_EVENT, len(rows[FUNCTION]) + len(rows[_NEEDLESS]))
         self._count_others(Counter(events[row].cat for row in rows[_OTHER]))
         for kind in KINDS:
             if rows[kind]:
@@ -165,7 +165,7 @@ class Gathering:
             text, line = str(name), line_of(name)
             of_name = self.names.setdefault(text, len(self.names)) if text.endswith(CALLED_FORWARD) else -1
             of_line = self.lines.setdefault(line, len(self.lines)) if line else -1
-            kind = MODULE if text.startswith(PREFIX) else FUNCTION if max(of_name, of_line) >= 0 else _OTHER
+            kind = MODULE if text.startswith(PREFIX) else FUNCTION if max(of_name, of_line) >= 0 else _NEEDLESS
             self._read_functions.append((_CODE[kind], of_name, of_line))
         return self._functions.setdefault(name, len(self._functions))
 
