@@ -30,6 +30,17 @@ def test_texts_are_in_the_order_of_the_trace_in_every_process(tmp_path: Path) ->
     assert kineto.read(path, no_progress).texts == names
 
 
+@pytest.mark.parametrize(
+    ("devices", "remedy"), [([{"id": 0}], "ProfilerActivity.CUDA"), ([], "record on a machine with a GPU")]
+)
+def test_operators_alone_are_explained_by_whether_the_machine_had_a_gpu(
+    devices: list[dict[str, int]], remedy: str, tmp_path: Path
+) -> None:
+    path = trace(tmp_path / "trace.json", event("cpu_op", "aten::mm", 10, 20), deviceProperties=devices)
+    [missing] = [data for data in kineto.read(path, no_progress).missing if data.what == "GPU work"]
+    assert remedy in missing.remedy
+
+
 def test_names_ids_and_devices(tmp_path: Path) -> None:
     named = [
         {"ph": "M", "name": "process_name", "pid": PID, "tid": 0, "args": {"name": "/opt/python3"}},

@@ -305,6 +305,9 @@ def _integer(value: object, missing: int) -> int:
     return value if is_one and isinstance(value, int) else missing
 
 
+_WITH_GPU_WORK = "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+
+
 def _missing_data(
     recording: Recording, others: set[str], *, numbered: bool, without_modules: bool
 ) -> Iterator[MissingData]:
@@ -320,18 +323,13 @@ def _missing_data(
         )
         yield MissingData("modules", remedy)
     if not len(recording.ranges):
-        yield MissingData(
-            "ranges", "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=True"
-        )
+        yield MissingData("ranges", f"{_WITH_GPU_WORK}, with_stack=True")
     if not len(recording.work):
-        yield MissingData("GPU work", "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]")
+        yield MissingData("GPU work", _WITH_GPU_WORK)
     elif not recording.on_device.any():
-        remedy = (
-            f"its accelerator's ({', '.join(sorted(others))}) is not read"
-            if others
-            else "record on a machine with a GPU"
-        )
-        yield MissingData("GPU work", f"CPU operators are shown instead; {remedy}")
+        remedy = _WITH_GPU_WORK if recording.devices else "record on a machine with a GPU"
+        not_read = f"its accelerator's ({', '.join(sorted(others))}) is not read"
+        yield MissingData("GPU work", f"CPU operators are shown instead; {not_read if others else remedy}")
     elif _replays_unknown_graphs(recording) and not (recording.work.annotation >= 0).any():
         yield MissingData(
             "graph captures",
