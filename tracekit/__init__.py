@@ -27,8 +27,7 @@ if TYPE_CHECKING:
         TracekitError,
         UsageError,
     )
-    from tracekit.loading import load
-    from tracekit.notebook import Dataset
+    from tracekit.loading import Dataset, load
     from tracekit.parsing import parse
 
 __all__ = [
@@ -51,7 +50,7 @@ _PACKAGES = ("answers", "errors")
 _LATE = dict.fromkeys((name for name in __all__ if name.endswith("Error")), "tracekit.errors") | {
     "parse": "tracekit.parsing",
     "load": "tracekit.loading",
-    "Dataset": "tracekit.notebook",
+    "Dataset": "tracekit.loading",
     "questions": "tracekit.answers",
 }
 

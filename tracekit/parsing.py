@@ -8,7 +8,7 @@ from typing import ParamSpec
 
 from tracekit import pipeline
 from tracekit.dataset import opening
-from tracekit.notebook import Dataset
+from tracekit.loading import Dataset
 
 Arguments = ParamSpec("Arguments")
 
