@@ -126,6 +126,40 @@ def test_ends_that_are_shifted_by_one_are_believed_by_no_work_but_corrected_for_
     )
 
 
+def test_a_call_without_an_end_ends_with_the_call_around_it(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0 100 {'Module': 'top'}
+        range  1  10   - {'Module': 'top.a'}
+        launch 1  50  60 #1
+        kernel 1 900 910 #1 whose
+        launch 1 150 160 #2
+        kernel 1 910 920 #2 after
+        range  1 200 300 {'Module': 'top'}
+        launch 1 250 260 #3
+        kernel 1 920 930 #3 in-top
+    """)
+    check(
+        dataset,
+        "calls",
+        """
+        module  start_ns  end_ns
+        top     0         100
+        top     200       300
+        top.a   10        100
+    """,
+    )
+    check(
+        dataset,
+        "kernels",
+        """
+        name    module  cause
+        in-top  top     -
+        whose   -       left_open
+        after   -       outside_modules
+    """,
+    )
+
+
 def test_a_call_that_is_open_in_the_end_is_believed_on_a_thread_that_left_none_open(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top'}
