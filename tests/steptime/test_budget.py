@@ -248,8 +248,6 @@ def test_collectives_count_where_nothing_computes(parsed: Parse) -> None:
 
 
 #: Two processes, of which the second comes later to every all-reduce.
-STARTS = (0, 201_000, 403_000, 606_000, 810_000)
-LATE = (20_000, 30_000, 40_000, 10, 7)
 RANKS = "".join(
     f"""
     launch 7/1 {at} {at + 100} #{number}
