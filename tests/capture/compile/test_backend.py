@@ -94,7 +94,7 @@ def test_a_size_outside_of_every_range_is_served_by_a_compilation_for_all() -> N
 def test_it_is_a_backend_of_torch_compile_for_any_model(mode: str, dynamic: bool | None) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
     run = torch.compile(model, backend=PiecewiseBackend(CompileConfig(mode=mode)), dynamic=dynamic)
-    for size in (2, 5, 1, 2):
+    for size in (2, 5, 2):
         image = torch.randn(size, 3, 8, 8)
         assert torch.allclose(run(image), model(image), atol=1e-5)
 
