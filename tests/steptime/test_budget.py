@@ -332,10 +332,6 @@ def test_a_wait_for_an_event_whose_record_has_no_stream_is_no_dependency(parsed:
     )
 
 
-def test_a_run_without_a_gpu_has_no_budget(parsed: Parse) -> None:
-    assert budget.frame(parsed("op 1 10 20 aten::addmm")).empty
-
-
 def test_a_budget_is_of_whole_devices(parsed: Parse) -> None:
     dataset = parsed("""
         range  1 0 9 {'Module': 'top'}
