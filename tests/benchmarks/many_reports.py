@@ -1,10 +1,9 @@
 """What many small reports in one dataset cost each, beside what SQLite takes merely to add up their columns.
 
-``python -m tests.benchmarks.many_reports [--reports 2000] [--kernels 2000] [--apart 20] [--nsys NSYS]``. The floor is
+``python -m tests.benchmarks.many_reports [--reports 2000] [--kernels 2000] [--apart 20]``. The floor is
 one process that scans report after report; it is measured in the same run, before and after. ``--apart`` says how many
-are also parsed by a command each, as before processes lived on; with ``--nsys``, NVIDIA's ``nsys stats`` sums their
-kernels by range, too, which is one of the questions that the tables answer. Peak memory is of all processes together,
-pages that they share counted once.
+are also parsed by a command each, as before processes lived on. Peak memory is of all processes together, pages that
+they share counted once.
 """
 
 import shutil
@@ -14,15 +13,12 @@ import tempfile
 from pathlib import Path
 
 from tests.benchmarks.measuring import figures_of_all, options, parse_figures, scan_seconds
-from tests.benchmarks.peers import nsys_stats
 from tests.benchmarks.serving_report import write_report
 
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = options(__doc__, reports=2000, kernels=2000, apart=20)
-    parser.add_argument("--nsys", type=Path, help="NVIDIA's nsys, for nsys stats")
-    args = parser.parse_args()
+    args = options(__doc__, reports=2000, kernels=2000, apart=20).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         first = write_report(folder / "rank0.sqlite", kernels=args.kernels)
@@ -32,7 +28,6 @@ def main() -> None:
         together, summary = figures_of_all([*command, "--quiet"]), figures_of_all(command)
         floor = (floor + sum(map(scan_seconds, paths))) / 2
         apart = [parse_figures([path], folder / "one") for path in paths[: args.apart]]
-        summed = [figures_of_all(nsys_stats(args.nsys, path)) for path in paths[: args.apart] if args.nsys]
     each = 1000 / args.reports
     alone = [1000 * statistics.mean(figures) for figures in zip(*apart, strict=True)]
     print(
@@ -42,9 +37,6 @@ def main() -> None:
         f"with its summary {summary.cpu / together.cpu:.2f} of the CPU time, {summary.megabytes:.0f} MB; "
         f"a command for each takes {alone[0]:.0f} ms ({alone[1]:.0f} ms of CPU)"
     )
-    if summed:
-        wall, cpu = (1000 * statistics.mean(figures) for figures in list(zip(*summed, strict=True))[:2])
-        print(f"nsys stats takes {wall:.0f} ms ({cpu:.0f} ms of CPU) for each")
 
 
 if __name__ == "__main__":

@@ -171,24 +171,6 @@ def scaled() -> None:
         COUNT.step_ended()
 
 
-def actor_then_critic() -> None:
-    actor, critic = Net(), COUNT.watch(Net(1), "Net_2")
-    actors, critics = Adam(actor.parameters()), Adam(critic.parameters())
-    for _ in range(3):
-        with torch.no_grad():
-            state = actor(x)
-        for at in range(3):
-            critic(state).mean().backward()
-            critics.step()
-            critics.zero_grad()
-            if at < 2:
-                COUNT.step_ended()
-        critic(actor(x)).mean().backward()
-        actors.step()
-        actors.zero_grad()
-        COUNT.step_ended()
-
-
 def validated() -> None:
     net = COUNT.watch(Net())
     optimizer = SGD(net.parameters(), lr=0.1)

@@ -65,19 +65,10 @@ def capture(folder: Path, engine: str, *args: object) -> Run:
     return Run(outcome, tracekit.parse(report, force=True))
 
 
-def recorded(name: str, args: tuple[object, ...], folders: pytest.TempPathFactory) -> dict[str, Run]:
-    (folder := folders.mktemp(name)).joinpath("program.py").write_text(PROGRAM)
-    return {engine: capture(folder, engine, *args) for engine in ENGINES}
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    return recorded("engines", ("--warmup", 1, "--steps", 2, "program.py:main"), tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    return recorded("failed", ("--warmup", 1, "--backward", "program.py:fails"), tmp_path_factory)
+    (folder := tmp_path_factory.mktemp("engines")).joinpath("program.py").write_text(PROGRAM)
+    return {engine: capture(folder, engine, "--warmup", 1, "--steps", 2, "program.py:main") for engine in ENGINES}
 
 
 def calls(dataset: Dataset) -> list[tuple[object, ...]]:
@@ -118,11 +109,9 @@ def test_every_range_is_closed_and_the_warm_up_is_outside(engine: str, runs: dic
     assert (found.module == "Encoder").sum() == 2
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_model_that_raises_is_told_in_one_line_and_leaves_what_was_recorded(
-    engine: str, failed: dict[str, Run]
-) -> None:
-    outcome, dataset = failed[engine]
+def test_under_nsys_a_model_that_raises_is_told_in_one_line_and_leaves_what_was_recorded(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    outcome, dataset = capture(tmp_path, "nsys", "--warmup", 1, "--backward", "program.py:fails")
     assert outcome.code == 1
     line = outcome.err.splitlines()[-1]
     assert line.startswith("tracekit: program.py:fails: raised RuntimeError: the third call")

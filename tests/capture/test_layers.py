@@ -70,12 +70,11 @@ def test_modules_are_skipped_by_type_by_pattern_and_by_depth() -> None:
     assert set(counted(run(Cnn(), image, depth=0, prefix=""))) == {""}
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("x")])
-def test_a_forward_that_raises_leaves_nothing_open(error: Exception) -> None:
-    model, to = Failing(error), MemoryEmitter()
+def test_a_forward_that_raises_leaves_nothing_open() -> None:
+    model, to = Failing(ValueError("x")), MemoryEmitter()
     with layer_markers(model, emitter=to):
         for _ in range(2):
-            with pytest.raises(type(error)):
+            with pytest.raises(ValueError, match="x"):
                 model(torch.randn(1))
         assert to.lane.open == []
     assert tree(to) == ["top", "  top.inner", "    top.inner.1"] * 2

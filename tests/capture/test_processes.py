@@ -224,11 +224,11 @@ ODD = {
     KILLS_ITSELF + "os.kill(os.getpid(), signal.SIGKILL)": -signal.SIGKILL,
     KILLS_ITSELF + "before = signal.signal(signal.SIGTERM, lambda *_: None); os.kill(os.getpid(), signal.SIGTERM); "
     "signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)": -signal.SIGTERM,
-    "import signal, torch; write = torch.profiler.profile.export_chrome_trace; "
-    "torch.profiler.profile.export_chrome_trace = lambda *given: (signal.raise_signal(signal.SIGINT), write(*given)); "
-    f"{CALL}  # Ctrl-C while it writes at its end": 0,
-    "import torch; from tracekit.capture import layer_markers, unheard; model = torch.nn.Linear(2, 2)\n"
-    "with layer_markers(model): model(torch.ones(2))\nassert unheard() is None, unheard()": 0,
+    # Marks its model itself, and hears Ctrl-C while it writes at its end.
+    "import signal, torch; from tracekit.capture import layer_markers, unheard; model = torch.nn.Linear(2, 2)\n"
+    "with layer_markers(model): model(torch.ones(2))\nassert unheard() is None, unheard()\n"
+    "write = torch.profiler.profile.export_chrome_trace; torch.profiler.profile.export_chrome_trace = "
+    "lambda *given: (signal.raise_signal(signal.SIGINT), write(*given))": 0,
 }
 #: Runs them, once it has made itself a process group, which no leader of a session can.
 LEADER = f"""

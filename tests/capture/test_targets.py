@@ -3,7 +3,7 @@
 import pytest
 
 import tracekit
-from tests.capture.places import MODEL, Place, one_line
+from tests.capture.places import MODEL, Place, last_line, one_line
 
 pytestmark = pytest.mark.torch
 
@@ -68,7 +68,7 @@ class Bad(nn.Module):
 
 def raises(): return [][1]
 def at_once(): return Bad(0), torch.zeros(1, 4)
-def later(): return Bad(3), torch.zeros(1, 4)
+def later(): return Bad(2), torch.zeros(1, 4, requires_grad=True)
 def wrong_shape(): return nn.Linear(3, 3), torch.zeros(2, 2)
 def wrong_arguments(): return nn.Linear(3, 3), {"absent": torch.zeros(2, 2)}
 """
@@ -86,6 +86,15 @@ def test_what_a_function_or_a_forward_raises_is_one_line_with_its_place(place: P
     assert "RuntimeError" in one_line(place.capture("model.py:wrong_shape"))
     assert "TypeError" in one_line(place.capture("model.py:wrong_arguments"))
     assert place.left() == {"model.py"}
+
+
+def test_what_was_recorded_before_a_forward_raised_is_kept(place: Place) -> None:
+    place.write(RAISING)
+    line = last_line(place.capture("--warmup", 1, "--backward", "model.py:later"))
+    assert line.startswith("tracekit: model.py:later: raised RuntimeError: first second (model.py, line")
+    dataset = tracekit.parse(place.folder / "later.sqlite")
+    assert dataset.steps(["kind"]).kind.tolist() == ["train", "train"]
+    assert not dataset.ranges(["open"]).open.any()
 
 
 LEAVING = {

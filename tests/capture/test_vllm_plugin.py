@@ -48,11 +48,9 @@ def listed() -> Iterator[MemoryEmitter]:
         yield listed
 
 
-def worker(release: ModuleType, output: object = None, fails: type[BaseException] | None = None) -> Any:
+def worker(release: ModuleType, output: object = None) -> Any:
     class Worker(release.WorkerBase):  # type: ignore[name-defined, misc]
         def execute_model(self, scheduled: object) -> object:
-            if fails:
-                raise fails
             return output
 
         def sample_tokens(self, grammar: object) -> str:
@@ -116,7 +114,7 @@ def test_the_scheduler_tells_what_an_iteration_computes(
 
 
 def test_code_with_kernel_maps_has_a_cache_key_of_its_own(release: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    caching = _caching(monkeypatch, "0.32.0+cpu")
+    caching = _caching(monkeypatch)
     with routed_to(MemoryEmitter()), on_step(lambda: None):
         vllm_plugin.register()
         worker(release)
@@ -126,7 +124,7 @@ def test_code_with_kernel_maps_has_a_cache_key_of_its_own(release: ModuleType, m
     assert caching.aot_compile_hash_factors("config") == ["config", "maps"]
 
 
-def _caching(monkeypatch: pytest.MonkeyPatch, version: str) -> Any:
+def _caching(monkeypatch: pytest.MonkeyPatch) -> Any:
     def aot_compile_hash_factors(vllm_config: str) -> list[str]:
         return [vllm_config]
 
@@ -134,7 +132,7 @@ def _caching(monkeypatch: pytest.MonkeyPatch, version: str) -> Any:
     caching.aot_compile_hash_factors = aot_compile_hash_factors
     monkeypatch.setitem(sys.modules, "vllm.compilation", ModuleType("vllm.compilation"))
     monkeypatch.setitem(sys.modules, "vllm.compilation.caching", caching)
-    monkeypatch.setattr(sys.modules["vllm"], "__version__", version, raising=False)
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.32.0+cpu", raising=False)
     return caching
 
 
@@ -198,10 +196,10 @@ def operators() -> Iterator[None]:
         own._op = op
 
 
-def loaded(release: ModuleType, layer: nn.Module, operators: list[str], *, one_graph: bool = False) -> Any:
+def loaded(release: ModuleType, layer: nn.Module, operators: list[str]) -> Any:
     """A worker that has loaded a model, whose graph is split at these operators."""
     _LAYERS.update({"layers.0": layer, "other": object()})
-    compilation = SimpleNamespace(splitting_ops=operators, use_inductor_graph_partition=one_graph)
+    compilation = SimpleNamespace(splitting_ops=operators, use_inductor_graph_partition=False)
 
     class Worker(release.WorkerBase):  # type: ignore[name-defined, misc]
         vllm_config = SimpleNamespace(compilation_config=compilation)

@@ -15,7 +15,7 @@ GIVEN = [
     (share, "0", 0.0),
     (share, "1", "1 could be 1 % or 100 %; write 1%"),
     (share, "five", "expected a percentage such as 5% or a fraction such as 0.05, got 'five'"),
-    *[(share, text, "expected a percentage") for text in ("-5%", "inf%", "\u0665%", "")],
+    *[(share, text, "expected a percentage") for text in ("-5%", "nan%", "inf%", "\u0665%", "")],
     (share_of_whole, "100%", 1),
     (share_of_whole, "101%", "expected at most 100%, got '101%'"),
     (count, "0", 0),

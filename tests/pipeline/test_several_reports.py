@@ -266,7 +266,7 @@ def test_the_share_of_a_loss_is_of_what_all_reports_have(tmp_path: Path) -> None
 
 
 @settings(max_examples=12)
-@given(st.lists(plans() | plans(faulty=True), min_size=2, max_size=3))
+@given(st.lists(plans() | plans(faulty=True), min_size=2, max_size=2))
 def test_a_joined_dataset_says_of_every_report_what_its_own_says_in_any_order(these: list[Plan]) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)

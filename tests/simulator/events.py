@@ -72,8 +72,6 @@ class Range:
     call: Call | None = None
     outputs_of: Range | None = None
     """For the second range of a call: the first one."""
-    doubles: Range | None = None
-    """For the range of another set of hooks: that of the first."""
     step: Step | None = None
     empty: bool = False
     end_thread: ThreadId | None = None

@@ -94,14 +94,10 @@ def begin_capture(thread: Thread, recipe: str) -> Graph:
     return graph
 
 
-def end_capture(thread: Thread, *, crossed: bool = False) -> Graph:
+def end_capture(thread: Thread) -> Graph:
     graph = thread.capturing
     assert graph is not None
     assert graph.capture is not None
-    if crossed:
-        ids = thread.rng.sample([node.id for node in graph.nodes], len(graph.nodes))
-        for node, number in zip(graph.nodes, ids, strict=True):
-            node.id = number
     least = len(graph.nodes) + 1
     graph.capture.end = thread.api("cudaStreamEndCapture_v10000", least=least)
     graph.capture.end.kept = True
@@ -153,16 +149,13 @@ def instantiate(thread: Thread, graph: Graph, *, idle_nodes: int = 0, busy_nodes
 
 def _clone_nodes(source: Graph, target: Graph, launch: Launch) -> None:
     time_ns = launch.start_ns + 1
-    made = len(target.nodes)
-    for original in sorted(source.nodes, key=lambda node: node.id & 0xFFFF_FFFF):
+    for original in source.nodes:
         node = target.new_node(original.kind, original.name, original.full_name, original.copy_kind)
         node.original = original
         target.nodes.append(node)
         target.record(node, launch, time_ns)
         target.record(node, launch, time_ns + 1, original=original)
         time_ns += 2
-    order = {original: at for at, original in enumerate(source.nodes)}
-    target.nodes[made:] = sorted(target.nodes[made:], key=lambda node: order[node.original])
 
 
 def update(thread: Thread, executable: Graph, graph: Graph) -> None:
@@ -255,7 +248,7 @@ class Capturing:
         if beside:
             yield from script.launch()
         script.rng, thread.actions = saved[0], saved[1] + ACTIONS_OF_A_CAPTURE
-        end_capture(thread, crossed=self.plan.crossed_nodes)
+        end_capture(thread)
         yield
         return graph
 

@@ -95,8 +95,6 @@ class Plan:
     spans: bool = False
     """Start/end ranges, some of which end on another thread."""
     empty_ranges: bool = False
-    empty_at_end: bool = False
-    """Empty ranges may lie at the very end of the range around them (NVIDIA counts them inside)."""
     outside_work: bool = False
     orphans: bool = False
     """Device work whose launch the profiler did not record, and unified-memory migrations."""
@@ -116,8 +114,6 @@ class Plan:
     """Graphs are captured again, and executables updated with them."""
     graph_extras: bool = False
     """Executables have nodes that were never captured, and some captured API calls add several nodes at once."""
-    crossed_nodes: bool = False
-    """Ids of a captured graph's nodes do not rise as its nodes were captured."""
     first_graph: int = 2
     """The number of the first graph of every process."""
     negative_ids: bool = False

@@ -25,6 +25,8 @@ NAMES = (
     "ncclDevKernel_ReduceScatter_Sum_f32_RING_SIMPLE",
     "ncclDevKernel_AllGather_RING_LL",
 )
+#: How long a rank computes, and the most by which ranks end a collective apart.
+COMPUTE_NS, ENDS_APART_NS = 200_000, 3_000
 _STREAMS = {"tp": 7, "dp": 20, "world": 30}
 _NAME_OF = {"tp": 0, "dp": 1, "world": 2}
 
@@ -39,12 +41,9 @@ class Job:
     steps: int = 6
     layers: int = 6
     meets_all: bool = True
-    compute_ns: int = 200_000
     jitter: float = 0.3
     """How much compute time varies, as a share."""
     transfer_ns: int = 12_000
-    ends_apart_ns: int = 3_000
-    """The most by which ranks end a collective apart."""
     slow: dict[int, int] = field(default_factory=dict)
     """By how much more each piece of compute of some ranks takes."""
     offsets_ns: int = 5_000_000_000
@@ -145,9 +144,9 @@ def _meetings(job: Job, rng: Random) -> list[Meeting]:
 def _meeting(job: Job, rng: Random, now: list[float], what: tuple) -> Meeting:
     start = {}
     for rank in what[0]:
-        start[rank] = now[rank] + job.compute_ns * (1 + rng.uniform(-job.jitter, job.jitter)) + job.slow.get(rank, 0)
+        start[rank] = now[rank] + COMPUTE_NS * (1 + rng.uniform(-job.jitter, job.jitter)) + job.slow.get(rank, 0)
     done = max(start.values()) + job.transfer_ns * rng.uniform(1, 1.5)
-    end = {rank: done + rng.uniform(0, job.ends_apart_ns) for rank in what[0]}
+    end = {rank: done + rng.uniform(0, ENDS_APART_NS) for rank in what[0]}
     for rank in what[0]:
         now[rank] = end[rank]
     return Meeting(*what, start, end)

@@ -103,9 +103,7 @@ def _threads(plan: Plan, processes: list[Process], rng: Random) -> list[tuple[Th
             own = [*own, models.namesake(rng, own[0])]
         for index in range(plan.threads):
             identity = process.main._replace(tid=process.main.tid + index)
-            thread = Thread(
-                identity, process, rng, clock=plan.epoch_ns + rng.randrange(5_000), empty_at_end=plan.empty_at_end
-            )
+            thread = Thread(identity, process, rng, clock=plan.epoch_ns + rng.randrange(5_000))
             threads.append((thread, Script(thread, plan, own, sequence)))
     return threads
 

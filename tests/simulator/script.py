@@ -142,7 +142,7 @@ class Script:
         text = models.marker(call, plan.dialect)
         first = thread.push(text, domain=self.marker_domain(), call=call)
         for _ in range(plan.hooks - 1):
-            thread.push(text, domain=self.marker_domain()).doubles = first
+            thread.push(text, domain=self.marker_domain())
         yield
         try:
             yield from (forward or self.forward)(module)

@@ -60,7 +60,6 @@ class Thread:
     process: Process
     rng: Random
     clock: int
-    empty_at_end: bool = False
     stack: list[Range] = field(default_factory=list)
     recorded: dict[str | None, list[Range]] = field(default_factory=dict)
     """What the profiler takes to be open, by domain: also what was left open."""
@@ -125,7 +124,7 @@ class Thread:
         self.stack.pop()
 
     def _would_end_with_empty_one(self) -> bool:
-        return not self.empty_at_end and self.last_end_was_empty and self.last_end == self.clock
+        return self.last_end_was_empty and self.last_end == self.clock
 
     def open_range(self) -> Range | None:
         return self.stack[-1] if self.stack else None
@@ -212,8 +211,5 @@ class Thread:
             self.pop()
             starts.pop()
         self.clock += 1
-        if not self.empty_at_end or self.rng.random() < 0.5:
-            self.api("cudaStreamSynchronize_v3020").kept = True
-        else:
-            self.push("the last that was seen").kept = True
+        self.api("cudaStreamSynchronize_v3020").kept = True
         self.last_seen_ns = self.clock

@@ -23,8 +23,9 @@ class Op:
     ``kind`` is ``code``, ``kernel``, ``copy`` (which blocks), ``upload`` (which does not), ``collective`` (of all
     ranks, or of ``meets`` of them; kernels of NCCL keep their ``name``), ``send`` (of two ranks), ``record`` and
     ``wait`` of event ``key``, ``sync`` (of the device, of the stream, or of event ``key``), ``graph``, ``enter`` and
-    ``leave`` a module, ``step`` and ``end`` of one, ``range`` of code named ``name``; ``give``
-    and ``take`` hand over to another thread. What copies carry is in ``copies``, as :mod:`tests.trace_lines` has it.
+    ``leave`` a module, ``step`` and ``end`` of one, ``range`` of code named ``name``, ``os`` of a call of the system's,
+    ``allocate``; ``give`` and ``take`` hand over to another thread. What copies carry is in ``copies``, as
+    :mod:`tests.trace_lines` has it.
     """
 
     kind: str
@@ -160,11 +161,15 @@ class Thread:
 
     collective = send = graph = upload = kernel
 
-    def range(self, op: Op) -> None:
-        """Code in a range."""
+    def os(self, op: Op) -> None:
         begun = self.now
         self.code(op)
-        self.rank.lines.append(f"range {self.place} {begun} {self.now} {op.name}")
+        self.rank.lines.append(f"{op.kind} {self.place} {begun} {self.now} {op.name}")
+
+    range = os
+
+    def allocate(self, op: Op) -> None:
+        self.call("cudaMalloc", op.ns)
 
     def copy(self, op: Op) -> Iterator[None]:
         if self.machine.no_sync(self.module) or self.inside:

@@ -82,8 +82,6 @@ class TrueWork:
     as_a_whole: tuple[str, RangeKey] | None
     """The module and call that launched the replay, where the file need not show the capture."""
     node: int | None
-    original_node: int | None
-    """The node at the beginning of its lineage."""
     iteration: str | None
     """The turn of a loop in which it was launched."""
 
@@ -278,7 +276,6 @@ def _work(run: Run, piece: Work) -> TrueWork:
         methods=methods(piece, call),
         as_a_whole=None if by_launch is None else (_path(by_launch) or "", _key(run, by_launch)),
         node=signed(piece.node.id) if piece.node else None,
-        original_node=signed(piece.node.root.id) if piece.node else None,
         iteration=launch.iteration if launch else None,
     )
 

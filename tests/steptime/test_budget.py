@@ -248,8 +248,6 @@ def test_collectives_count_where_nothing_computes(parsed: Parse) -> None:
 
 
 #: Two processes, of which the second comes later to every all-reduce.
-STARTS = (0, 201_000, 403_000, 606_000, 810_000)
-LATE = (20_000, 30_000, 40_000, 10, 7)
 RANKS = "".join(
     f"""
     launch 7/1 {at} {at + 100} #{number}
@@ -332,10 +330,6 @@ def test_a_wait_for_an_event_whose_record_has_no_stream_is_no_dependency(parsed:
         latency  10
     """,
     )
-
-
-def test_a_run_without_a_gpu_has_no_budget(parsed: Parse) -> None:
-    assert budget.frame(parsed("op 1 10 20 aten::addmm")).empty
 
 
 def test_a_budget_is_of_whole_devices(parsed: Parse) -> None:

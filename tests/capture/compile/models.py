@@ -80,7 +80,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, layers: int = 12, width: int = 16) -> None:
+    def __init__(self, layers: int, width: int = 16) -> None:
         super().__init__()
         self.embed = nn.Embedding(32, width)
         self.layers = nn.ModuleList([Layer(width) for _ in range(layers)])
@@ -91,19 +91,6 @@ class Llama(nn.Module):
         for layer in self.layers:
             x = layer(x, positions)
         return self.norm(x)
-
-
-class Cnn(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
-        self.block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8))
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        x = self.stem(image)
-        x = torch.relu(x + self.block(x))
-        return self.head(x.mean((2, 3)))
 
 
 class Encoder(nn.Module):

@@ -14,6 +14,7 @@ from torch import nn
 
 from tests.capture.compile import COMPILING
 from tests.capture.compile.models import ATTENTION, Llama, compiled, ids
+from tests.capture.hollow_compiler import hollow_compiler
 from tests.command import ROOT
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
 from tracekit.capture.compile.compiler import cache_folder
@@ -29,7 +30,7 @@ PROGRAM = """
     class Net(torch.nn.Module):
         def __init__(self, by):
             super().__init__()
-            self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 8, bias=False) for _ in range(4)])
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 8, bias=False) for _ in range(3)])
             self.by = by
 
         def forward(self, x):
@@ -63,22 +64,19 @@ def counted(folder: Path, *by: float) -> dict[str, int]:
 
 def test_later_processes_load_what_earlier_ones_compiled_also_from_a_copy(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
-    assert counted(folder, 1, 2) == {"cache_misses": 2, "artifacts_saved": 2, "artifacts_loaded": 0}
+    assert counted(folder, 1) == {"cache_misses": 1, "artifacts_saved": 1, "artifacts_loaded": 0}
     shutil.move(folder, tmp_path / "elsewhere")
-    assert counted(tmp_path / "elsewhere", 1, 2, 3) == {"cache_misses": 1, "artifacts_saved": 1, "artifacts_loaded": 2}
+    assert counted(tmp_path / "elsewhere", 1, 2) == {"cache_misses": 1, "artifacts_saved": 1, "artifacts_loaded": 1}
 
 
-def test_twelve_layers_have_three_different_pieces_and_a_warm_start_loads_these(tmp_path: Path) -> None:
-    torch.manual_seed(0)
+def test_equal_layers_have_three_different_pieces_and_a_warm_start_loads_these(tmp_path: Path) -> None:
     for expected in (
-        {"cache_misses": 3, "cache_hits": 10, "artifacts_saved": 3, "artifacts_loaded": 0},
-        {"cache_misses": 0, "cache_hits": 13, "artifacts_saved": 0, "artifacts_loaded": 3},
+        {"cache_misses": 3, "cache_hits": 2, "artifacts_saved": 3, "artifacts_loaded": 0},
+        {"cache_misses": 0, "cache_hits": 5, "artifacts_saved": 0, "artifacts_loaded": 3},
     ):
         torch._dynamo.reset()
-        model, first = Llama(), ids(16)
-        with counters.expect(backend_compilations=13, **expected):
-            run = compiled(model, *first, splitting_ops=(ATTENTION,), cache_dir=tmp_path)
-            torch.testing.assert_close(run(*first), model(*first))
+        with hollow_compiler(), counters.expect(backend_compilations=5, **expected):
+            compiled(Llama(4), *ids(16), splitting_ops=(ATTENTION,), cache_dir=tmp_path)(*ids(16))
 
 
 def test_ranges_and_sizes_are_kept_apart(tmp_path: Path) -> None:
