@@ -86,18 +86,6 @@ class ExactTimes(Struct, gc=False):
     dur: Decimal | None = None
 
 
-class LastTimes(Struct):
-    """The times of events that are decoded together with what follows them."""
-
-    last_events: list[ExactTimes]
-
-
-class LastEntries(Struct):
-    """The same entries as they are, where some are no events."""
-
-    last_events: list[Raw]
-
-
 class Metadata(Struct):
     """What a trace holds besides its events."""
 
@@ -107,16 +95,13 @@ class Metadata(Struct):
     distributed: object = field(name="distributedInfo", default=None)
     trace_id: object = None
     with_modules: object = None
-    traceEvents: list[Event] | None = None  # noqa: N815 - as in the file
-    #: The events after the last whole piece, which are decoded together with what follows them.
-    last_events: list[Event] | None = None
 
-    def filled(self, later: "Metadata") -> "Metadata":
-        """Both parts of a trace's metadata: what stands before the events, and after them."""
-        for name in ("schema_version", "base_time", "device_properties", "distributed", "trace_id", "with_modules"):
-            if getattr(self, name) is None:
-                setattr(self, name, getattr(later, name))
-        return self
+
+class Tail(Metadata):
+    """What follows the last whole piece: the last events, as JSON, and metadata."""
+
+    last_events: Raw = Raw(b"[]")
+    traceEvents: Raw | UnsetType = UNSET  # noqa: N815 - as in the file
 
 
 #: The name of an annotation, in which quotes and backslashes may stand as they are. It ends before the next event.
@@ -172,9 +157,7 @@ _DECODE_TIMES = msgspec.json.Decoder(list[ExactTimes]).decode
 _DECODE_TIME = msgspec.json.Decoder(ExactTimes).decode
 _DECODE_ENTRIES = msgspec.json.Decoder(list[Raw]).decode
 _DECODE_ANY = msgspec.json.Decoder().decode
-_DECODE_METADATA = msgspec.json.Decoder(Metadata).decode
-_DECODE_LAST_TIMES = msgspec.json.Decoder(LastTimes).decode
-_DECODE_LAST_ENTRIES = msgspec.json.Decoder(LastEntries).decode
+_DECODE_TAIL = msgspec.json.Decoder(Tail).decode
 
 
 class Piece(NamedTuple):
@@ -186,16 +169,14 @@ class Piece(NamedTuple):
 
     def exact(self) -> list[ExactTimes]:
         """The times of the events in full."""
-        text = self.text
         try:
-            return _DECODE_TIMES(text) if text.startswith(b"[") else _DECODE_LAST_TIMES(text).last_events
+            return _DECODE_TIMES(self.text)
         except msgspec.ValidationError:
-            return [_or_empty(_DECODE_TIME, entry, ExactTimes()) for entry in _entries(text)]
+            return [_or_empty(_DECODE_TIME, entry, ExactTimes()) for entry in _DECODE_ENTRIES(self.text)]
 
     def whole(self) -> list[Any]:
         """The events with all that is written of them."""
-        decoded = _DECODE_ANY(self.text)
-        events: list[Any] = decoded if isinstance(decoded, list) else decoded["last_events"]
+        events: list[Any] = _DECODE_ANY(self.text)
         return events
 
 
@@ -303,24 +284,24 @@ class Trace:
         error: Exception | None = None
         for attempt in (text, repair_json(text)):
             try:
-                return self._end(attempt, opening), attempt
+                return self._end(attempt, opening)
             except (msgspec.MsgspecError, UnicodeDecodeError) as caught:
                 error = error or caught
         if "truncated" in str(error):
             raise _CutOffError
         raise self._error(f"is not valid JSON ({_short(error)})", EXPECTED + "; record or copy it again")
 
-    def _end(self, text: bytes, opening: bytes) -> list[Event]:
+    def _end(self, text: bytes, opening: bytes) -> tuple[list[Event], bytes]:
         if opening == b"[":
-            return _events(text)
-        try:
-            tail = _DECODE_METADATA(text)
-        except msgspec.ValidationError:
-            tail = _lenient(text)
-        if tail.traceEvents is not None:
+            return _events(text), text
+        tail = _DECODE_TAIL(text)
+        if tail.traceEvents is not UNSET:
             raise self._error("has traceEvents twice", EXPECTED)
-        self.metadata = self.metadata.filled(tail)
-        return tail.last_events or []
+        for name in Metadata.__struct_fields__:
+            if getattr(self.metadata, name) is None:
+                setattr(self.metadata, name, getattr(tail, name))
+        listed = bytes(tail.last_events)
+        return _events(listed), listed
 
     def _error(self, problem: str, remedy: str) -> ReportError:
         return ReportError(self._path, problem, remedy)
@@ -342,7 +323,8 @@ def _events(text: bytes) -> list[Event]:
     try:
         return _DECODE_EVENTS(text)
     except msgspec.ValidationError:
-        return _events_among(text)
+        _DECODE_ANY(text)  # what is no JSON is no entry
+        return [_or_empty(_DECODE_EVENT, entry, Event()) for entry in _DECODE_ENTRIES(text)]
 
 
 def _decoded(piece: bytes) -> list[Event] | None:
@@ -350,24 +332,6 @@ def _decoded(piece: bytes) -> list[Event] | None:
         return _events(piece)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def _lenient(text: bytes) -> Metadata:
-    """What follows the last whole piece, if some of its entries are no events."""
-    fields = _DECODE_ANY(text)
-    del fields["last_events"]
-    metadata = msgspec.convert(fields, Metadata)
-    metadata.last_events = _events_among(text)
-    return metadata
-
-
-def _events_among(text: bytes) -> list[Event]:
-    _DECODE_ANY(text)  # what is no JSON is no entry
-    return [_or_empty(_DECODE_EVENT, entry, Event()) for entry in _entries(text)]
-
-
-def _entries(text: bytes) -> list[Raw]:
-    return _DECODE_ENTRIES(text) if text.startswith(b"[") else _DECODE_LAST_ENTRIES(text).last_events
 
 
 def _or_empty(decode: Callable[[Raw | bytes], _T], entry: Raw | bytes, empty: _T) -> _T:
