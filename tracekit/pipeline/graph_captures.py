@@ -96,7 +96,7 @@ def _files(captures: Sequence[Path]) -> Iterator[Path]:
 
 def _read(path: Path) -> CaptureTrace:
     reader = reader_for(path)
-    if reader.NAME != kineto.NAME:
+    if reader is not kineto:
         raise ReportError(path, "is no Chrome trace", _EXPECTED)
     try:
         recording = reader.read(path, no_progress)

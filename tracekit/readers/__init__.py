@@ -1,6 +1,6 @@
 """Stage 2: a report on disk becomes a :class:`~tracekit.recording.tables.Recording`. The only package with SQL.
 
-To add a format: write ``readers/<format>.py`` (or a package) with the three names of
+To add a format: write ``readers/<format>.py`` (or a package) with the two functions of
 :class:`~tracekit.readers.base.Reader`, add the module to ``READERS`` and to the contract of strangers in
 ``pyproject.toml``, and a few lines of such a file with the expected rows to ``tests/readers``.
 """
@@ -12,11 +12,11 @@ from shlex import quote
 from tracekit.errors import ReportError
 from tracekit.files import similar
 from tracekit.kineto import packed
-from tracekit.readers import kineto, nsight_folder, nsight_native, nsight_sqlite, nvprof
+from tracekit.readers import kineto, nsight_exports, nsight_native, nvprof
 from tracekit.readers.base import Reader
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 
-READERS: tuple[Reader, ...] = (nsight_sqlite, nsight_folder, nsight_native, nvprof, kineto)
+READERS: tuple[Reader, ...] = (nsight_exports, nsight_native, nvprof, kineto)
 
 _HEAD_BYTES = 4096
 _EXPECTED = (

@@ -1,15 +1,18 @@
-"""The protocol of a reader, and what is known of every report: its name, size and digest."""
+"""The protocol of a reader, and what is known of every report: its name, size and digest, and where its tables are."""
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from tracekit.nsight import tables as nsight
 from tracekit.progress import Progress, no_progress
-from tracekit.readers.table_folder import table_files
+from tracekit.readers.source import TableSource
+from tracekit.readers.sqlite.file import BulkReader, SqliteFile
+from tracekit.readers.table_folder import FolderTables, table_files
 from tracekit.recording.provenance import MissingData, Source
 from tracekit.recording.tables import Recording
 from tracekit.storage.local_copies import local_copy
@@ -18,9 +21,6 @@ from tracekit.storage.locations import Location
 
 class Reader(Protocol):
     """A module that reads one format."""
-
-    #: Its name in the manifest.
-    NAME: str
 
     def recognises(self, path: Path, head: bytes, /) -> bool:
         """Whether the file or folder has this format, judged by its content, never by its suffix.
@@ -63,30 +63,24 @@ class StoredReader(Reader, Protocol):
         """Where the tables of a report are while the block runs."""
 
 
-def source_of_file(path: Path, format_: str) -> Source:
-    """What is known of a report that is one file."""
+def tables_at(path: Path) -> TableSource:
+    """Nsight's tables in a SQLite file or a folder."""
+    return FolderTables(path, nsight.TABLES) if path.is_dir() else BulkReader(SqliteFile(path))
+
+
+def source_of(path: Path, format_: str) -> Source:
+    """What is known of a report; the digest of a folder is that of the names and digests of its files, sorted."""
+    name = os.fsencode(path.absolute().name).decode("utf-8", "replace")
+    if path.is_dir():
+        files = [source_of(file, format_) for file in sorted(table_files(path).values())]
+        digest = hashlib.sha256("".join(f"{file.sha256}  {file.name}\n" for file in files).encode())
+        return Source(name, sum(file.size_bytes for file in files), digest.hexdigest(), format_)
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Source(_name(path), path.stat().st_size, digest, format_)
-
-
-def source_of_folder(path: Path, files: Iterable[Path], format_: str) -> Source:
-    """What is known of a report that is a folder of files; its digest is that of their names and digests, sorted."""
-    digest, size = hashlib.sha256(), 0
-    for part in sorted(files):
-        source = source_of_file(part, format_)
-        digest.update(f"{source.sha256}  {source.name}\n".encode())
-        size += source.size_bytes
-    return Source(_name(path), size, digest.hexdigest(), format_)
+        digest = hashlib.file_digest(file, "sha256")
+    return Source(name, path.stat().st_size, digest.hexdigest(), format_)
 
 
 def sha256_of(report: Location) -> str:
     """The digest by which a report is known, whatever its format."""
     with local_copy(report, no_progress) as path:
-        if path.is_dir():
-            return source_of_folder(path, table_files(path).values(), "").sha256
-        return source_of_file(path, "").sha256
-
-
-def _name(path: Path) -> str:
-    return os.fsencode(path.absolute().name).decode("utf-8", "replace")
+        return source_of(path, "").sha256

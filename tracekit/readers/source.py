@@ -74,8 +74,24 @@ def as_type(array: _Values, type_: pa.DataType) -> tuple[_Values, int]:
         return pc.if_else(fits, array, None).cast(type_), pc.sum(pc.invert(fits)).as_py()
 
 
+class Piece(NamedTuple):
+    """Some rows of a large table.
+
+    Attributes:
+        place: The first and last place of the rows in their table, by any numbers that grow from row to row.
+        beyond: Number of values that were too large for their column and became null.
+    """
+
+    rows: pa.Table
+    place: tuple[int, int]
+    beyond: int
+
+
 class TableSource(Protocol):
-    """The tables of a report. Integers are those of SQLite: unsigned ids wrap to two's complement."""
+    """The tables of a report. Integers are those of SQLite: unsigned ids wrap to two's complement.
+
+    Large tables are given whole or piece by piece, so that several processes can share the work.
+    """
 
     #: What errors name.
     @property
@@ -96,23 +112,6 @@ class TableSource(Protocol):
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None], /) -> dict[str, pa.Table]:
         """Reads large tables, by names of the caller's; one that the source lacks has no columns."""
 
-
-class Piece(NamedTuple):
-    """Some rows of a large table.
-
-    Attributes:
-        place: The first and last place of the rows in their table, by any numbers that grow from row to row.
-        beyond: Number of values that were too large for their column and became null.
-    """
-
-    rows: pa.Table
-    place: tuple[int, int]
-    beyond: int
-
-
-class PiecewiseSource(TableSource, Protocol):
-    """A source that gives large tables also piece by piece, so that several processes can share the work."""
-
     def pieces(self, request: Request, /) -> list[Any] | None:
         """What to ask :meth:`piece` for, in the order of the rows; None if the table can only be read whole."""
 
@@ -123,6 +122,12 @@ class PiecewiseSource(TableSource, Protocol):
 def has(source: TableSource, table: StoredTable, *columns: str) -> bool:
     """Whether there is a table with these columns."""
     return table.name in source.tables and set(columns) <= source.tables[table.name]
+
+
+def named_rows(source: TableSource, table: StoredTable) -> list[dict[str, Any]]:
+    """The rows of a small table by those of its declared columns that it has."""
+    columns = tuple(name for name in table.columns if has(source, table, name))
+    return [dict(zip(columns, row, strict=True)) for row in source.values(table.name, columns)] if columns else []
 
 
 def typed(source: TableSource, table: StoredTable, *columns: str) -> list[Any]:

@@ -6,6 +6,8 @@ from tracekit.causes import Cause
 
 #: About the year 2116; times of kernels could not be added to a later one without overflow.
 LATEST_UTC_NS = 1 << 62
+#: What drivers answer for a property of a GPU that they do not know.
+_UNKNOWN = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,12 @@ def compute_capability(major: object, minor: object) -> str | None:
     """Such as ``9.0``; None unless both are numbers."""
     known = isinstance(major, int) and isinstance(minor, int) and major > 0
     return f"{major}.{minor}" if known else None
+
+
+def figure(value: object, unit: int = 1) -> int | None:
+    """A property of a GPU as a number of ``unit``; None unless it is known."""
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 < value < LATEST_UTC_NS and value != _UNKNOWN
+    return value * unit if known and isinstance(value, int) else None
 
 
 @dataclass(frozen=True, slots=True)

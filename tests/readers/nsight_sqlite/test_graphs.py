@@ -10,7 +10,7 @@ from tests.readers.files import Rewrite
 from tests.recorded_rows import rows_of
 from tests.trace_lines import report
 from tracekit.progress import no_progress
-from tracekit.readers import nsight_sqlite
+from tracekit.readers import nsight_exports
 from tracekit.recording.tables import GRAPH_CLONED, GRAPH_CREATED, GRAPH_INSTANTIATED
 
 LINES = CAPTURE + NODES + REPLAY
@@ -20,7 +20,7 @@ NEW_NODES = "CREATE TABLE CUDA_GRAPH_NODE_EVENTS AS SELECT * FROM CUDA_GRAPH_EVE
 
 def test_nodes_and_graphs_are_read_into_tables_of_their_own(tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", "node!9 7/3 -4 -4\nnode!8 7/3 5 5 9\n" + GRAPHS)
-    recording = nsight_sqlite.read(path, no_progress)
+    recording = nsight_exports.read(path, no_progress)
     nodes, graphs = rows_of(recording.graph_nodes), rows_of(recording.graphs)
     tids = recording.threads.tid.tolist()
     assert [(tids[row.pop("thread")], *row.values()) for row in nodes] == [(3, -4, 9, None), (3, 5, 8, 9)]

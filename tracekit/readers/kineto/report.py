@@ -36,7 +36,7 @@ from tracekit.markers import DIALECTS
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.collectives import OTHERS_SIZES, collectives_among, is_process_group
 from tracekit.progress import Progress
-from tracekit.readers.base import source_of_file
+from tracekit.readers.base import source_of
 from tracekit.readers.kineto import NAME
 from tracekit.readers.kineto.annotations import annotated_calls, with_annotated_names
 from tracekit.readers.kineto.modules import distinct_names, names_with_phase, names_with_weights, scripted_calls
@@ -60,6 +60,7 @@ from tracekit.recording.provenance import (
     Rank,
     Source,
     compute_capability,
+    figure,
 )
 from tracekit.recording.tables import (
     Launches,
@@ -249,7 +250,7 @@ def _source_of(path: Path, metadata: Metadata, first_ns: int) -> Source:
     version = metadata.schema_version
     started = _integer(metadata.base_time, 0) + first_ns
     return replace(
-        source_of_file(path, NAME),
+        source_of(path, NAME),
         exporter="torch.profiler",
         schema_version=str(version)[:32] if isinstance(version, int | str) else None,
         started_utc_ns=started if _EARLIEST_UTC_NS <= started < LATEST_UTC_NS else None,
@@ -272,8 +273,8 @@ def _gpu(properties: dict[str, object]) -> Gpu:
     return Gpu(
         name=name if isinstance(name, str) and name else _NAMELESS,
         compute_capability=compute_capability(properties.get("computeMajor"), properties.get("computeMinor")),
-        multiprocessors=_integer(properties.get("numSms"), 0) or None,
-        memory_bytes=_integer(properties.get("totalGlobalMem"), 0) or None,
+        multiprocessors=figure(properties.get("numSms")),
+        memory_bytes=figure(properties.get("totalGlobalMem")),
     )
 
 

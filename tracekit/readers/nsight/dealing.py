@@ -15,14 +15,12 @@ import pyarrow as pa
 
 from tracekit.arrays.types import Ints
 from tracekit.nsight import tables as nsight
+from tracekit.readers.base import tables_at
 from tracekit.readers.nsight.losses import Held, lacking, missing_data, reported_losses
 from tracekit.readers.nsight.report import requests_of_report
-from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.nsight.waiting import WAITING_TABLES
 from tracekit.readers.rows import are_plausible, bounds_of
-from tracekit.readers.source import ENCODED, PiecewiseSource, Request
-from tracekit.readers.sqlite.file import BulkReader, SqliteFile
-from tracekit.readers.table_folder import FolderTables
+from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import MissingData
 
 #: Processes with fewer rows are worked on together with others.
@@ -59,14 +57,9 @@ class DealtFile(NamedTuple):
     bounds: tuple[int, ...]
 
 
-def source_at(tables: Path) -> PiecewiseSource:
-    """The tables of a SQLite file or of a folder."""
-    return FolderTables(tables, nsight.TABLES) if tables.is_dir() else BulkReader(SqliteFile(tables))
-
-
 def has_several_processes(tables: Path) -> bool:
     """Whether at least two processes have much of the work, as a sample of it shows."""
-    source = source_at(tables)
+    source = tables_at(tables)
     held = [request for request in _by_work() if request.table.name in source.tables]
     if not held or not _OF_RECORDER.isdisjoint(source.tables):
         return False
@@ -94,7 +87,7 @@ def _key(request: Request) -> str:
 
 def readings(tables: Path) -> list[tuple[str, Any]]:
     """The pieces of all large tables: our name of the table, and which piece; None is the whole table."""
-    source = source_at(tables)
+    source = tables_at(tables)
     return [
         (name, which)
         for name, request in requests_of_report().items()
@@ -106,7 +99,7 @@ def readings(tables: Path) -> list[tuple[str, Any]]:
 def deal(tables: Path, reading: tuple[str, Any], file: Path, share: Callable[[float], None]) -> DealtFile | None:
     """Deals one piece into a file; nothing if its table can only be read whole."""
     name, which = reading
-    request, source = requests_of_report()[name], source_at(tables)
+    request, source = requests_of_report()[name], tables_at(tables)
     if which is None:
         rows, place, beyond = source.read({name: request}, share)[name], (0, -1), source.beyond
     else:
@@ -193,9 +186,8 @@ class Dealt(NamedTuple):
 
     def missing(self, held: Held) -> tuple[MissingData, ...]:
         """What the whole report lacks."""
-        source = source_at(self.tables)
-        losses = reported_losses(source, GlobalIds(np.zeros(0, np.int64), np.array(self.processes, np.int64)))
-        return (*missing_data(source, held), *lacking(losses))
+        source = tables_at(self.tables)
+        return (*missing_data(source, held), *lacking(reported_losses(source, self.processes)))
 
 
 class DealtTables:
@@ -209,7 +201,7 @@ class DealtTables:
             dealt: The report.
             part: Its processes.
         """
-        source = source_at(dealt.tables)
+        source = tables_at(dealt.tables)
         self.path = report
         self.tables = source.tables
         self.values = source.values

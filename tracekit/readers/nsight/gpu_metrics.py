@@ -8,7 +8,7 @@ import pyarrow as pa
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
 from tracekit.nsight import tables as nsight
-from tracekit.readers.source import PiecewiseSource, Request, TableSource, has, typed
+from tracekit.readers.source import Request, TableSource, has, typed
 from tracekit.recording.tables import Samples
 
 #: Names of the metrics, in the order of ``GPU_METRICS``, as NVIDIA's user guide lists them: they differ by GPU and
@@ -29,7 +29,7 @@ _REQUEST = Request(
 _GPU_MASK = 0xFF
 
 
-def samples_of(source: PiecewiseSource) -> Samples:
+def samples_of(source: TableSource) -> Samples:
     """The samples of all GPUs, in any order."""
     wanted = _wanted(source)
     if not wanted or not has(source, nsight.GPU_METRICS, *_REQUEST.columns):
@@ -43,7 +43,7 @@ def samples_of(source: PiecewiseSource) -> Samples:
     return Samples.concat(parts)
 
 
-def gpus_of_devices(source: PiecewiseSource) -> dict[tuple[int, int], int]:
+def gpus_of_devices(source: TableSource) -> dict[tuple[int, int], int]:
     """The number of the GPU by process id and number of the device in it, where the report records it."""
     return {(pid, device): gpu for gpu, device, pid in typed(source, nsight.CUDA_DEVICE, "gpuId", "cudaId", "pid")}
 

@@ -1,8 +1,8 @@
 """What a report does not hold: events that nsys reports as lost, processes recorded from the start, kinds of events."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -15,7 +15,6 @@ from tracekit.markers.base import CAPTURED
 from tracekit.markers.collectives import OTHERS_SIZES, collectives_among
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.gpu_metrics import has_unknown_metrics
-from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.source import TableSource, typed
 from tracekit.recording.provenance import MissingData
 from tracekit.recording.tables import GRAPH, Recording, graph_launch_names
@@ -60,37 +59,30 @@ class Loss(NamedTuple):
 
     Attributes:
         quote: The first message, or nothing if it cannot be shown.
-        anywhere: Whether a message names no process.
-        inside: Whether the report may hold data of these processes.
+        inside: Whether it may concern processes that have data in the report.
     """
 
     cause: Cause
     messages: int
     quote: str
-    processes: frozenset[int]
-    anywhere: bool
     inside: bool
 
 
-def reported_losses(source: TableSource, ids: GlobalIds) -> tuple[Loss, ...]:
-    """All losses that nsys reports, one for each cause."""
-    texts: list[tuple[str]] = typed(source, nsight.DIAGNOSTICS, "text")
-    with_process: list[tuple[str, int]] = typed(source, nsight.DIAGNOSTICS, "text", "globalPid")
+def reported_losses(source: TableSource, processes: Collection[int]) -> list[Loss]:
+    """All losses that nsys reports, one for each cause; ``processes`` have data in the report."""
     messages: defaultdict[Cause, list[str]] = defaultdict(list)
-    for [text] in texts:
+    for [text] in typed(source, nsight.DIAGNOSTICS, "text"):
         for cause in causes_of_message(text):
             messages[cause].append(text)
-    processes: defaultdict[Cause, list[int]] = defaultdict(list)
-    for text, process in with_process:
+    outside: Counter[Cause] = Counter()
+    for text, process in typed(source, nsight.DIAGNOSTICS, "text", "globalPid"):
         # Messages about the machine as a whole name process 0.
-        for cause in causes_of_message(text) if process >> nsight.THREAD_BITS & nsight.ID_MASK else ():
-            processes[cause].append(process & nsight.PROCESS_MASK)
-    losses = []
-    for cause, about in messages.items():
-        anywhere = len(processes[cause]) < len(about)
-        inside = anywhere or not set(ids.pids.tolist()).isdisjoint(processes[cause])
-        losses.append(Loss(cause, len(about), _quote(about[0]), frozenset(processes[cause]), anywhere, inside))
-    return tuple(losses)
+        if process >> nsight.THREAD_BITS & nsight.ID_MASK and process & nsight.PROCESS_MASK not in processes:
+            outside.update(causes_of_message(text))
+    return [
+        Loss(cause, len(texts), _quote(texts[0]), inside=outside[cause] < len(texts))
+        for cause, texts in messages.items()
+    ]
 
 
 def causes_of_message(text: str) -> tuple[Cause, ...]:
@@ -108,7 +100,7 @@ def _of_kind(text: str, cuda: Cause, nvtx: Cause) -> tuple[Cause, ...]:
     return tuple(cause for cause, kind in ((cuda, _CUDA), (nvtx, _NVTX)) if kind.search(text))
 
 
-def lacking(losses: tuple[Loss, ...]) -> list[MissingData]:
+def lacking(losses: Iterable[Loss]) -> list[MissingData]:
     """What the report lacks because of these losses."""
     missing = []
     for loss in losses:
@@ -125,13 +117,12 @@ def _quote(text: str) -> str:
     return plain if len(plain) <= _LONGEST_QUOTE and _QUOTABLE.fullmatch(plain) else ""
 
 
-def recorder_saw_every_graph(source: TableSource, recording: Recording) -> bool:
+def recorder_saw_every_graph(figures: dict[str, int], recording: Recording) -> bool:
     """Whether a report of the embedded recorder holds the graph capture of every graph that is replayed in it.
 
     The recorder counted torch's graph captures before it began, which must be none, and torch's replays, all of which
     must be here.
     """
-    figures: dict[str, int] = dict(typed(source, nsight.RECORDER, "name", "value"))
     names = np.asarray(graph_launch_names(recording.names), dtype=np.int64)
     launched = int(np.isin(recording.launches.name, names).sum())
     return figures.get("graphs_before") == 0 and figures.get("graph_replays") == launched

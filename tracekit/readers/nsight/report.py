@@ -49,18 +49,9 @@ from tracekit.readers.nsight.work import (
 )
 from tracekit.readers.ranks import ranks
 from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, have_start, start_and_end, strings_of
-from tracekit.readers.source import (
-    ENCODED,
-    ENCODED_BLOB,
-    ENCODED_TEXT,
-    PiecewiseSource,
-    Request,
-    TableSource,
-    has,
-    typed,
-)
+from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request, TableSource, named_rows, typed
 from tracekit.recording.operators import Operators, no_operators, operators_as_work
-from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, Source, compute_capability
+from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, Source, compute_capability, figure
 from tracekit.recording.tables import Recording, Threads
 
 #: What to do about a report that is damaged.
@@ -123,7 +114,7 @@ def of_nsight(tables: Iterable[str]) -> bool:
     return _NVPROF_STRINGS not in names and not _NSIGHT_TABLES.isdisjoint(names)
 
 
-def recording_of(tables: PiecewiseSource, report: Callable[[], Source], progress: Progress) -> Recording:
+def recording_of(tables: TableSource, report: Callable[[], Source], progress: Progress) -> Recording:
     """Reads the report; what is known of its file is asked for while tables are read, for a digest takes time."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(report)
@@ -134,9 +125,6 @@ def recording_of(tables: PiecewiseSource, report: Callable[[], Source], progress
         pa.default_memory_pool().release_unused()
         counters = LossCounters()
         counters.add("values", TOO_LARGE, tables.beyond)
-        figures = recorder_figures(tables)
-        counters.add("ranges", LOST_BY_RECORDER, figures.get("markers_lost", 0))
-        counters.add(REPORT, FUSED_PATH_OFF, figures.get("fused_paths_off", 0))
         names = {name: request.table.name for name, request in requests.items()}
         try:
             plausible = drop_implausible_times(rows, names, _SUBJECTS, counters, _timed)
@@ -174,19 +162,18 @@ def _timed(name: str, table: pa.Table) -> Flags:
 
 
 def _recording(
-    source: PiecewiseSource,
-    tables: dict[str, pa.Table],
-    report: Source,
-    counters: LossCounters,
-    pool: ThreadPoolExecutor,
+    source: TableSource, tables: dict[str, pa.Table], report: Source, counters: LossCounters, pool: ThreadPoolExecutor
 ) -> Recording:
     waiting = {name: tables.pop(name) for name in WAITING_TABLES}
     threads, ids = global_threads(tables)
     named = named_threads(tables["nvtx"], tables["strings"], ids)
     thread_name = _thread_names(source, tables["strings"], ids)
-    losses = reported_losses(source, ids)
+    losses = reported_losses(source, set(ids.pids.tolist()))
     for loss in losses:
         counters.add(REPORT, loss.cause, loss.messages)
+    figures = recorder_figures(source)
+    counters.add("ranges", LOST_BY_RECORDER, figures.get("markers_lost", 0))
+    counters.add(REPORT, FUSED_PATH_OFF, figures.get("fused_paths_off", 0))
     # Each table is taken out of the dict, so that it is freed when it is used up.
     strings = tables.pop("strings")
     names = Names(strings)
@@ -226,7 +213,7 @@ def _recording(
         devices=_gpus(source),
         counters=counters,
     )
-    if recorder_saw_every_graph(source, recording):
+    if recorder_saw_every_graph(figures, recording):
         recording = replace(recording, records_graphs=False)
     return replace(
         recording,
@@ -283,33 +270,16 @@ def _thread_names(source: TableSource, strings: pa.Table, ids: GlobalIds) -> dic
     return {at: texts[text] for at, text in zip(row.tolist(), name.tolist(), strict=True) if texts.get(text)}
 
 
-_FIGURES = ("computeMajor", "computeMinor", "smCount", "totalMemory", "memoryBandwidth", "clockRate")
-_UNKNOWN = 2**32 - 1
-
-
 def _gpus(source: TableSource) -> dict[int, Gpu]:
-    table = nsight.GPU
-    if not has(source, table, "id", "name"):
-        return {}
-    columns = [name for name in _FIGURES if has(source, table, name)]
-    rows = source.values(table.name, ("id", "name", *columns))
-    by_number = {}
-    for number, name, *figures in rows:
-        if isinstance(number, int) and isinstance(name, str):
-            by_number[number] = _gpu(name, dict(zip(columns, figures, strict=True)))
-    return by_number
-
-
-def _gpu(name: str, figures: dict[str, object]) -> Gpu:
-    return Gpu(
-        name=name,
-        compute_capability=compute_capability(figures.get("computeMajor"), figures.get("computeMinor")),
-        multiprocessors=_figure(figures.get("smCount")),
-        memory_bytes=_figure(figures.get("totalMemory")),
-        memory_bytes_per_s=_figure(figures.get("memoryBandwidth")),
-        clock_hz=_figure(figures.get("clockRate")),
-    )
-
-
-def _figure(value: object) -> int | None:
-    return value if isinstance(value, int) and value > 0 and value != _UNKNOWN else None
+    return {
+        row["id"]: Gpu(
+            name=row["name"],
+            compute_capability=compute_capability(row.get("computeMajor"), row.get("computeMinor")),
+            multiprocessors=figure(row.get("smCount")),
+            memory_bytes=figure(row.get("totalMemory")),
+            memory_bytes_per_s=figure(row.get("memoryBandwidth")),
+            clock_hz=figure(row.get("clockRate")),
+        )
+        for row in named_rows(source, nsight.GPU)
+        if isinstance(row.get("id"), int) and isinstance(row.get("name"), str)
+    }

@@ -10,16 +10,14 @@ from typing import NamedTuple
 
 from tracekit.errors import CaptureError, ReportError
 from tracekit.files import reason_of
-from tracekit.nsight import nsys, tables as nsight
+from tracekit.nsight import nsys
 from tracekit.nsight.exporting import REPORT_END, ExportFailed, export, exported, is_raw
 from tracekit.nsight.nsys import Nsys
 from tracekit.progress import Progress
-from tracekit.readers.base import Stored, source_of_file
+from tracekit.readers.base import Stored, source_of, tables_at
 from tracekit.readers.nsight.report import recording_of
 from tracekit.readers.nsight_native import NAME
 from tracekit.readers.nsight_native.cache import cache_folder, forget, kept, made
-from tracekit.readers.sqlite.file import BulkReader, SqliteFile
-from tracekit.readers.table_folder import FolderTables
 from tracekit.recording.provenance import MissingData, Source
 from tracekit.recording.tables import Recording
 
@@ -68,7 +66,7 @@ class _Found(NamedTuple):
 def _found(path: Path) -> _Found:
     writer = _written_by(path)
     tool = _tool(path, writer)
-    source = source_of_file(path, NAME)
+    source = source_of(path, NAME)
     return _Found(writer, tool, source, re.sub(r"[^\w.]+", "-", f"{source.sha256[:32]}-{tool.version}"))
 
 
@@ -114,9 +112,7 @@ def _kept_recording(key: str, source: Source, progress: Progress) -> Recording |
 
 def _recording(export: Path, source: Source, progress: Progress, path: Path) -> Recording:
     try:
-        if export.is_dir():
-            return recording_of(FolderTables(export, nsight.TABLES), lambda: source, progress)
-        return recording_of(BulkReader(SqliteFile(export)), lambda: source, progress)
+        return recording_of(tables_at(export), lambda: source, progress)
     except ReportError as error:
         raise ReportError(path, f"its export by nsys cannot be read: {error.problem}", error.remedy) from None
 

@@ -17,7 +17,7 @@ from tracekit.arrays.columns import integers
 from tracekit.causes import PROCESS_UNKNOWN, TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.progress import Progress
-from tracekit.readers.base import source_of_file
+from tracekit.readers.base import source_of
 from tracekit.readers.nvprof import NAME, tables as nvprof
 from tracekit.readers.nvprof.markers import marker_requests, paired, ranges_table
 from tracekit.readers.nvprof.tables import call_keys, object_keys, shifted, threads_of, with_times
@@ -31,9 +31,17 @@ from tracekit.readers.nvprof.work import (
 )
 from tracekit.readers.ranks import ranks
 from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times
-from tracekit.readers.source import ENCODED, ENCODED_BLOB, Request, TableSource, has, typed
+from tracekit.readers.source import ENCODED, ENCODED_BLOB, Request, TableSource, named_rows, typed
 from tracekit.readers.sqlite.file import DAMAGED, BulkReader, SqliteFile
-from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, MissingData, Source, compute_capability
+from tracekit.recording.provenance import (
+    LATEST_UTC_NS,
+    Gpu,
+    LossCounters,
+    MissingData,
+    Source,
+    compute_capability,
+    figure,
+)
 from tracekit.recording.tables import Launches, Recording, Threads, Work
 
 _SUBJECTS = {"ranges": "ranges", "runtime": "launches", "driver": "launches"}
@@ -48,7 +56,7 @@ def read(path: Path, progress: Progress) -> Recording:
     """Reads the file; see the package's ``read``."""
     file = SqliteFile(path)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        source = pool.submit(source_of_file, path, NAME)
+        source = pool.submit(source_of, path, NAME)
         _check_essentials(file)
         bulk = BulkReader(file)
         requests = (
@@ -162,27 +170,18 @@ def _program(command: str) -> str:
 
 
 def _gpus(tables: TableSource, strings: Mapping[int, str]) -> dict[int, Gpu]:
-    table = nvprof.DEVICE
-    if not has(tables, table, "id", "name"):
-        return {}
-    columns = tuple(column for column in table.columns if has(tables, table, column))
-    rows = (dict(zip(columns, row, strict=True)) for row in tables.values(table.name, columns))
     return {
         row["id"]: Gpu(
             name=strings[row["name"]],
             compute_capability=compute_capability(row.get("computeCapabilityMajor"), row.get("computeCapabilityMinor")),
-            multiprocessors=_figure(row.get("numMultiprocessors")),
-            memory_bytes=_figure(row.get("globalMemorySize")),
-            memory_bytes_per_s=_figure(row.get("globalMemoryBandwidth"), 1_000),
-            clock_hz=_figure(row.get("coreClockRate"), 1_000),
+            multiprocessors=figure(row.get("numMultiprocessors")),
+            memory_bytes=figure(row.get("globalMemorySize")),
+            memory_bytes_per_s=figure(row.get("globalMemoryBandwidth"), 1_000),
+            clock_hz=figure(row.get("coreClockRate"), 1_000),
         )
-        for row in rows
-        if isinstance(row["id"], int) and isinstance(row["name"], int) and strings.get(row["name"])
+        for row in named_rows(tables, nvprof.DEVICE)
+        if isinstance(row.get("id"), int) and isinstance(row.get("name"), int) and strings.get(row["name"])
     }
-
-
-def _figure(value: object, unit: int = 1) -> int | None:
-    return value * unit if isinstance(value, int) and value > 0 else None
 
 
 def _missing_data(recording: Recording) -> Iterator[MissingData]:

@@ -1,0 +1,41 @@
+"""Exports of Nsight Systems: SQLite files of 2020.3 to 2026, folders of tables, and reports of tracekit's own recorder.
+
+Folders are those that ``nsys export --type parquetdir`` or ``arrowdir`` writes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tracekit.progress import Progress
+from tracekit.readers.base import Stored, source_of, tables_at
+from tracekit.readers.nsight.report import of_nsight, recording_of
+from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
+from tracekit.readers.table_folder import table_files
+from tracekit.recording.tables import Recording
+
+_SQLITE, _FOLDER = "nsight-sqlite", "nsight-folder"
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether it is SQLite, or a folder of files, with some of Nsight's tables."""
+    if path.is_dir():
+        return of_nsight(table_files(path))
+    return head.startswith(SQLITE_MAGIC) and of_nsight(SqliteFile(path).tables)
+
+
+def read(path: Path, progress: Progress) -> Recording:
+    """Reads the report."""
+    with stored(path, progress) as report:
+        recording = recording_of(tables_at(path), report.source, progress)
+    return replace(recording, missing=(*recording.missing, *report.missing))
+
+
+@contextmanager
+def stored(path: Path, _progress: Progress) -> Iterator[Stored]:
+    """Where the tables of the report are."""
+    if path.is_dir():
+        yield Stored(path, lambda: source_of(path, _FOLDER))
+    else:
+        yield Stored(path, lambda: source_of(path, _SQLITE), SqliteFile(path).missing)
