@@ -1,8 +1,7 @@
 """Rows of a report, whatever wrote it: encoded ids and strings, times, and rows whose times cannot be true.
 
 No session lasts months, so a row that is that far away from all others has lost its time. It is dropped and counted,
-before it stretches the axis that all rows share. Times may count from the start of the session or from 1970; a table
-that is far away as a whole has another clock, which is not an error.
+before it stretches the axis that all rows share. Times may count from the start of the session or from 1970.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -74,19 +73,43 @@ class Names:
         """The texts kept so far; a row never changes."""
         return list(self._row)
 
-    def rows(self, column: pa.ChunkedArray, spelled: Callable[[str], str] = str) -> Ints:
-        """Row in ``used`` for every string id; -1 where it is null or the report has no such string.
+    def rows(self, table: pa.Table, column: str, spelled: Callable[[str], str] | None = None) -> Ints:
+        """Row in ``used`` for every string id; -1 where it is null, or the report has no such string or column.
 
         ``spelled`` changes a text before it is kept.
         """
-        positions = rows_of(column, self._ids)
-        wanted = used_rows(positions, self._ids.size)
-        row = np.full(self._ids.size + 1, -1, dtype=np.int32)
-        row[wanted] = [self.row(spelled(text)) for text in texts_at(self._values, wanted)]
+        if column not in table.column_names:
+            return np.full(table.num_rows, -1, dtype=np.int32)
+        return self._rows(self._values, rows_of(table.column(column), self._ids), spelled)
+
+    def rows_of_texts(self, table: pa.Table, column: str) -> Ints:
+        """Row in ``used`` for every text; -1 where it is null, or the report has no such column."""
+        if column not in table.column_names or table.column(column).null_count == table.num_rows:
+            return np.full(table.num_rows, -1, dtype=np.int32)
+        array = _one(table.column(column))
+        return self._rows(array.dictionary, _indices(array))
+
+    def _rows(self, values: pa.Array, positions: Ints, spelled: Callable[[str], str] | None = None) -> Ints:
+        wanted = used_rows(positions, len(values))
+        texts = texts_at(values, wanted)
+        row = np.full(len(values) + 1, -1, dtype=np.int32)
+        row[wanted] = self._numbered([*map(spelled, texts)] if spelled else texts)
         return row.take(positions)
 
+    def _numbered(self, texts: list[str]) -> Ints:
+        if not self._row:
+            self._row.update(zip(texts, range(len(texts)), strict=True))
+            if len(self._row) == len(texts):  # as in all but damaged reports
+                return np.arange(len(texts))
+            self._row.clear()
+        return np.array([self.row(text) for text in texts], dtype=np.int64)
+
+    def known(self, text: str) -> int:
+        """Row in ``used`` of one text; -1 if it is not kept."""
+        return self._row.get(text, -1)
+
     def row(self, text: str) -> int:
-        """Row in ``used`` of one text."""
+        """Row in ``used`` of one text, which is kept."""
         return self._row.setdefault(text, len(self._row))
 
 
@@ -215,25 +238,22 @@ def drop_implausible_times(
     """
     if are_plausible([bound for table in tables.values() for bound in bounds_of(table)]):
         return tables
-    middle = _middle([_starts(table, timed(name, table)) for name, table in tables.items()])
+    events = {name: timed(name, table) for name, table in tables.items()}
+    middle = _middle([integers(tables[name], "start", null=0)[which] for name, which in events.items() if which.any()])
     kept = {}
     for name, table in tables.items():
-        events = timed(name, table)
-        absurd = _absurd(table, events, middle)
+        absurd = _far(table, middle) & events[name]
         count = int(absurd.sum())
-        if count > 1 and count == np.count_nonzero(events):
+        if count > 1 and count == np.count_nonzero(events[name]):
             raise DamagedRows(f"{names[name]} has times that are months or years apart")
         counters.add(subjects.get(name, "kernels"), ABSURD_TIME, count)
         kept[name] = table.filter(pa.array(~absurd)) if count else table
     return kept
 
 
-def _absurd(table: pa.Table, timed: Flags, middle: int) -> Flags:
-    """Which rows of a table are absurd, by the table's own clock if it has another than most."""
-    absurd = _far(table, middle)
-    if timed.sum() > 1 and bool(absurd[timed].all()):
-        absurd = _far(table, _middle([_starts(table, timed)]))
-    return absurd & timed
+def _middle(starts: list[Ints]) -> int:
+    times = np.concatenate([*starts, np.empty(0, np.int64)])
+    return int(np.partition(times, times.size // 2)[times.size // 2]) if times.size else 0
 
 
 def _far(table: pa.Table, middle: int) -> Flags:
@@ -243,21 +263,6 @@ def _far(table: pa.Table, middle: int) -> Flags:
         times = integers(table, column, null=middle)
         far |= (times < low) | (times > high)
     return far
-
-
-def _middle(starts: list[Ints]) -> int:
-    times = np.concatenate(starts)
-    times = times[(times > -LAST_NS) & (times < LAST_NS)]
-    if not times.size:
-        return 0
-    at = (times.size - 1) // 2, times.size // 2
-    return int(min(np.partition(times, at)[list(at)].tolist(), key=abs))
-
-
-def _starts(table: pa.Table, timed: Flags) -> Ints:
-    if "start" not in table.column_names:
-        return np.empty(0, dtype=np.int64)
-    return integers(table, "start", null=LAST_NS)[timed]
 
 
 def _columns(table: pa.Table) -> list[str]:

@@ -4,7 +4,7 @@ A source is a SQLite file, or a folder with a file for each table. It is asked f
 our own, whatever the file stores.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.errors import ReportError
 from tracekit.nsight.tables import StoredTable
 
 #: Ids with few distinct values, stored once each.
@@ -122,6 +123,13 @@ class TableSource(Protocol):
 def has(source: TableSource, table: StoredTable, *columns: str) -> bool:
     """Whether there is a table with these columns."""
     return table.name in source.tables and set(columns) <= source.tables[table.name]
+
+
+def check_columns(source: TableSource, essential: Mapping[str, Sequence[str]], remedy: str) -> None:
+    """Refuses a report that has a table without the columns that make it useful."""
+    for table, columns in essential.items():
+        if table in source.tables and (missing := [name for name in columns if name not in source.tables[table]]):
+            raise ReportError(source.path, f"its table {table} lacks {' and '.join(missing)}", remedy)
 
 
 def named_rows(source: TableSource, table: StoredTable) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import MARK, OTHER_EVENT, RAW_EVENT
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.threads import GlobalIds
-from tracekit.readers.rows import rows_of, sorted_strings, texts_at, times_of_ranges, used_rows
+from tracekit.readers.rows import Names, times_of_ranges
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import PUSH_POP, START_END, Launches, Ranges
 
@@ -102,44 +102,10 @@ def _texts(events: pa.Table, strings: pa.Table) -> tuple[list[str], Ints]:
 
     A registered text comes before an empty inline one.
     """
-    known: dict[str, int] = {}
-    row = _registered(events, "textId", strings, known)
-    inline = _inline(events, "text", known)
-    use_inline = (inline >= 0) & ((inline != known.get("", -1)) | (row < 0))
-    return list(known), np.where(use_inline, inline, row) if use_inline.any() else row
-
-
-def _registered(events: pa.Table, column: str, strings: pa.Table, known: dict[str, int]) -> Ints:
-    if column not in events.column_names:
-        return np.full(events.num_rows, -1, dtype=np.int32)
-    ids, values = sorted_strings(strings)
-    position = rows_of(events.column(column), ids)
-    used = used_rows(position, ids.size)
-    row = np.full(ids.size + 1, -1, dtype=np.int32)
-    row[used] = _numbered(texts_at(values, used), known)
-    return row.take(position)
-
-
-def _inline(events: pa.Table, column: str, known: dict[str, int]) -> Ints:
-    if column not in events.column_names or events.column(column).null_count == events.num_rows:
-        return np.full(events.num_rows, -1, dtype=np.int32)
-    encoded = events.column(column).combine_chunks()
-    index = np.asarray(encoded.indices.fill_null(-1))
-    used = used_rows(index, len(encoded.dictionary))
-    row = np.full(len(encoded.dictionary) + 1, -1, dtype=np.int32)
-    row[used] = _numbered(texts_at(encoded.dictionary, used), known)
-    rows: Rows = row.take(index)
-    return rows
-
-
-def _numbered(texts: list[str], known: dict[str, int]) -> Ints:
-    """The number of each text; those that are not known are numbered on."""
-    if not known:
-        known.update(zip(texts, range(len(texts)), strict=True))
-        if len(known) == len(texts):  # as in all but damaged reports
-            return np.arange(len(texts))
-        known.clear()
-    return np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int64)
+    names = Names(strings)
+    row, inline = names.rows(events, "textId"), names.rows_of_texts(events, "text")
+    use_inline = (inline >= 0) & ((inline != names.known("")) | (row < 0))
+    return names.used, np.where(use_inline, inline, row) if use_inline.any() else row
 
 
 def _domains(
@@ -180,11 +146,10 @@ def _named_domains(
 
 
 def _payloads(events: pa.Table, strings: pa.Table) -> tuple[pa.Array | None, pa.Array | None, pa.Array | None]:
-    known: dict[str, int] = {}
-    registered = _registered(events, "jsonTextId", strings, known)
-    inline = _inline(events, "jsonText", known)
+    names = Names(strings)
+    registered, inline = names.rows(events, "jsonTextId"), names.rows_of_texts(events, "jsonText")
     row = np.where(inline >= 0, inline, registered)
-    json = pa.array(list(known), pa.string()).take(nullable(row, pa.int32())) if known else None
+    json = pa.array(names.used, pa.string()).take(nullable(row, pa.int32())) if names.used else None
     integer = _first_of(events, ("int64Value", "uint64Value", "int32Value", "uint32Value"))
     return integer, _first_of(events, ("doubleValue", "floatValue")), json
 

@@ -49,7 +49,16 @@ from tracekit.readers.nsight.work import (
 )
 from tracekit.readers.ranks import ranks
 from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, have_start, start_and_end, strings_of
-from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request, TableSource, named_rows, typed
+from tracekit.readers.source import (
+    ENCODED,
+    ENCODED_BLOB,
+    ENCODED_TEXT,
+    Request,
+    TableSource,
+    check_columns,
+    named_rows,
+    typed,
+)
 from tracekit.recording.operators import Operators, no_operators, operators_as_work
 from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, Source, compute_capability, figure
 from tracekit.recording.tables import Recording, Threads
@@ -118,7 +127,7 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
     """Reads the report; what is known of its file is asked for while tables are read, for a digest takes time."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(report)
-        _check_essentials(tables)
+        check_columns(tables, nsight.ESSENTIAL, "expected an unmodified nsys export; export the report again")
         requests = requests_of_report()
         rows = tables.read(requests, lambda share: progress("reading", share))
         progress("decoding", 0.0)
@@ -133,13 +142,6 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
             raise ReportError(tables.path, str(damage), DAMAGED) from None
         progress("decoding", 1.0)
         return recording
-
-
-def _check_essentials(source: TableSource) -> None:
-    for table, columns in nsight.ESSENTIAL.items():
-        if table in source.tables and (missing := [c for c in columns if c not in source.tables[table]]):
-            problem = f"its table {table} lacks {' and '.join(missing)}"
-            raise ReportError(source.path, problem, "expected an unmodified nsys export; export the report again")
 
 
 def requests_of_report() -> dict[str, Request]:
@@ -252,11 +254,8 @@ def _operators_of(rows: pa.Table, ids: GlobalIds, names: Names, counters: LossCo
     if not rows.num_rows:
         return no_operators()
     start, end = start_and_end(rows, nsight.OPERATORS.name, "kernels", counters)
-    name = np.full(start.size, -1)
-    if "nameId" in rows.column_names:
-        name = names.rows(rows.column("nameId"))
     tids = rows.column("globalTid")
-    return operators_as_work(start, end, ids.threads(tids), ids.process_of(tids), name)
+    return operators_as_work(start, end, ids.threads(tids), ids.process_of(tids), names.rows(rows, "nameId"))
 
 
 def _thread_names(source: TableSource, strings: pa.Table, ids: GlobalIds) -> dict[int, str]:

@@ -102,7 +102,7 @@ def os_waits_and_loading(
         if not {*_TIMED_COLUMNS} <= {*rows.column_names}:
             found.append(Launches.empty())
             continue
-        code, thread = spelled.rows(rows.column("nameId")), ids.known_threads(rows.column("globalTid"))
+        code, thread = spelled.rows(rows, "nameId"), ids.known_threads(rows.column("globalTid"))
         row = np.array([*(names.row(text) if which.fullmatch(text) else -1 for text in spelled.used), -1])[code]
         known = (row >= 0) & (thread >= 0)
         start, end = start_and_end(rows.filter(pa.array(known)), table.name, "launches", counters)

@@ -65,7 +65,7 @@ def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, counters: Loss
     if not calls.num_rows:
         return Launches.empty(), Launches.empty()
     start, end = start_and_end(calls, nsight.RUNTIME.name, "launches", counters)
-    thread, name = ids.threads(calls.column("globalTid")), _call_names(calls, names)
+    thread, name = ids.threads(calls.column("globalTid")), names.rows(calls, "nameId", spelled=_without_abi)
     correlation_id = integers(calls, "correlationId")
     launches = Launches.of(start_ns=start, end_ns=end, thread=thread, correlation_id=correlation_id, name=name)
     has_codes = "returnValue" in calls.column_names
@@ -85,12 +85,6 @@ def _linked_calls(calls: pa.Table, counters: LossCounters) -> pa.Table:
         calls = calls.filter(calls.column("correlationId").is_valid())
         counters.add("launches", NO_CORRELATION_ID, unlinked)
     return calls
-
-
-def _call_names(calls: pa.Table, names: Names) -> Ints:
-    if "nameId" not in calls.column_names:
-        return np.full(calls.num_rows, -1)
-    return names.rows(calls.column("nameId"), spelled=_without_abi)
 
 
 def _without_abi(name: str) -> str:
@@ -124,8 +118,8 @@ def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, counters: 
 
 
 def _name_columns(kind: str, rows: pa.Table, names: Names) -> dict[str, Ints]:
-    short = names.rows(rows.column("shortName")) if "shortName" in rows.column_names else None
-    full = names.rows(rows.column("demangledName")) if "demangledName" in rows.column_names else None
+    columns = ("shortName", "demangledName")
+    short, full = (names.rows(rows, column) if column in rows.column_names else None for column in columns)
     if kind == "memcpy":
         short = _copy_names(rows, names)
     elif short is None and full is None:

@@ -90,7 +90,7 @@ def ranges_table(
         kind=kind,
         thread=thread,
         end_thread=np.where(moved, end_thread, -1),
-        domain=domains.rows(ranges.column("domain")) if "domain" in ranges.column_names else -1,
-        text=texts.rows(ranges.column("name"), spelled=full_name),
+        domain=domains.rows(ranges, "domain"),
+        text=texts.rows(ranges, "name", spelled=full_name),
     )
     return table.in_order(nesting_order(*one_axis([thread, thread], [start, end])))

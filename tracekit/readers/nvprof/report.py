@@ -31,7 +31,7 @@ from tracekit.readers.nvprof.work import (
 )
 from tracekit.readers.ranks import ranks
 from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times
-from tracekit.readers.source import ENCODED, ENCODED_BLOB, Request, TableSource, named_rows, typed
+from tracekit.readers.source import ENCODED, ENCODED_BLOB, Request, TableSource, check_columns, named_rows, typed
 from tracekit.readers.sqlite.file import DAMAGED, BulkReader, SqliteFile
 from tracekit.recording.provenance import (
     LATEST_UTC_NS,
@@ -57,8 +57,8 @@ def read(path: Path, progress: Progress) -> Recording:
     file = SqliteFile(path)
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(source_of, path, NAME)
-        _check_essentials(file)
         bulk = BulkReader(file)
+        check_columns(bulk, nvprof.ESSENTIAL, "expected an unmodified file of nvprof; record again with: nvprof -o")
         requests = (
             marker_requests() | call_requests() | work_requests() | {"names": Request(nvprof.NAMES, _NAME_COLUMNS)}
         )
@@ -73,13 +73,6 @@ def read(path: Path, progress: Progress) -> Recording:
             return replace(recording, missing=(*_missing_data(recording), *file.missing))
         except DamagedRows as damage:
             raise ReportError(path, str(damage), DAMAGED) from None
-
-
-def _check_essentials(file: SqliteFile) -> None:
-    for table, columns in nvprof.ESSENTIAL.items():
-        if table in file.tables and (missing := [c for c in columns if c not in file.tables[table]]):
-            problem = f"its table {table} lacks {' and '.join(missing)}"
-            raise ReportError(file.path, problem, "expected an unmodified file of nvprof; record again with: nvprof -o")
 
 
 def _events(tables: dict[str, pa.Table], counters: LossCounters) -> dict[str, pa.Table]:

@@ -137,7 +137,7 @@ def _name_columns(
     source: _Source, rows: pa.Table, columns: Mapping[str, Ints], symbols: Names, names: Names
 ) -> dict[str, Ints]:
     if "name" in rows.column_names:
-        symbol = symbols.rows(rows.column("name"))
+        symbol = symbols.rows(rows, "name")
         used = symbols.used
         short, full = (
             lookup(np.array([names.row(spelled(text)) for text in used], dtype=np.int64), symbol)
