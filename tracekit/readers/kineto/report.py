@@ -38,10 +38,11 @@ from tracekit.markers.collectives import OTHERS_SIZES, collectives_among, is_pro
 from tracekit.progress import Progress
 from tracekit.readers.base import source_of
 from tracekit.readers.kineto import NAME
-from tracekit.readers.kineto.annotations import annotated_calls, with_annotated_names
 from tracekit.readers.kineto.modules import distinct_names, names_with_phase, names_with_weights, scripted_calls
 from tracekit.readers.kineto.tables import (
     allocations_table,
+    annotated_calls,
+    annotated_texts,
     forward_threads,
     launches_table,
     processes_of,
@@ -51,6 +52,7 @@ from tracekit.readers.kineto.tables import (
     with_stacks,
     work_table,
 )
+from tracekit.readers.rows import FARTHEST_NS
 from tracekit.recording.operators import Operators, no_operators, operators_as_work
 from tracekit.recording.provenance import (
     LATEST_UTC_NS,
@@ -78,9 +80,6 @@ SCRIPTED = "scripted"
 ANNOTATED = "annotated"
 _RANGES = (ANNOTATION, OPERATOR, MODULE, SCRIPTED, ANNOTATED)
 
-#: Longer than any session: 104 days.
-_FARTHEST_NS = 1 << 53
-
 
 def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:
     """Reads the trace; see the package's ``read``."""
@@ -107,7 +106,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     operators = _operators(events, list(gathering.names), threads) if with_operators else no_operators()
     work, inside_ns = operators.with_work(device_work)
     events[ANNOTATED] = annotated_calls(device_work, launches, threads.process, [*gathering.annotations])
-    _name_annotated(events[ANNOTATION], gathering)
+    events[ANNOTATION]["text"] = annotated_texts(events[ANNOTATION]["text"], gathering.texts, gathering.annotations)
     launches, stacks = with_stacks(operators.with_launches(launches), events[LINE], list(gathering.lines))
     recording = Recording(
         source=_source_of(path, trace.metadata, first_ns),
@@ -136,10 +135,6 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     if trace.cut_at is not None:
         missing.insert(0, MissingData(f"its events after byte {trace.cut_at:,}, where it is cut off", CUT_OFF.advice))
     return replace(recording, missing=tuple(missing))
-
-
-def _name_annotated(ranges: Columns, gathering: Gathering) -> None:
-    ranges["text"] = with_annotated_names(ranges["text"], gathering.texts, gathering.annotations)
 
 
 def _end_modules_at_the_cut(events: dict[str, Columns]) -> None:
@@ -225,7 +220,7 @@ def _from_the_first(events: dict[str, Columns], counters: LossCounters) -> int:
     starts = np.concatenate([columns["start"] for columns in events.values()])
     middle = int(np.partition(starts, starts.size // 2)[starts.size // 2])
     for kind, columns in events.items():
-        far = (np.abs(columns["start"] - middle) > _FARTHEST_NS) | (np.abs(columns["end"] - middle) > _FARTHEST_NS)
+        far = (np.abs(columns["start"] - middle) > FARTHEST_NS) | (np.abs(columns["end"] - middle) > FARTHEST_NS)
         if far.any():
             counters.add(SUBJECTS.get(kind, "ranges"), ABSURD_TIME, int(far.sum()))
             columns |= {name: column[~far] for name, column in columns.items()}

@@ -14,7 +14,6 @@ from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT, TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
 from tracekit.progress import Progress
-from tracekit.readers.nsight.backtraces import with_backtraces
 from tracekit.readers.nsight.gpu_metrics import gpus_of_devices, samples_of
 from tracekit.readers.nsight.losses import (
     Held,
@@ -24,7 +23,7 @@ from tracekit.readers.nsight.losses import (
     recorder_saw_every_graph,
     reported_losses,
 )
-from tracekit.readers.nsight.payloads import with_json
+from tracekit.readers.nsight.payloads import with_backtraces, with_json
 from tracekit.readers.nsight.ranges import ranges_table
 from tracekit.readers.nsight.threads import GlobalIds, global_threads, named_threads, ranks_by_mpi
 from tracekit.readers.nsight.waiting import (
