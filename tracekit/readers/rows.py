@@ -1,7 +1,8 @@
 """Rows of a report, whatever wrote it: encoded ids and strings, times, and rows whose times cannot be true.
 
 No session lasts months, so a row that is that far away from all others has lost its time. It is dropped and counted,
-before it stretches the axis that all rows share. Times may count from the start of the session or from 1970.
+before it stretches the axis that all rows share. Times may count from the start of the session or from 1970; a table
+that is far away as a whole has another clock, which is not an error.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -238,22 +239,25 @@ def drop_implausible_times(
     """
     if are_plausible([bound for table in tables.values() for bound in bounds_of(table)]):
         return tables
-    events = {name: timed(name, table) for name, table in tables.items()}
-    middle = _middle([integers(tables[name], "start", null=0)[which] for name, which in events.items() if which.any()])
+    middle = _middle([_starts(table, timed(name, table)) for name, table in tables.items()])
     kept = {}
     for name, table in tables.items():
-        absurd = _far(table, middle) & events[name]
+        events = timed(name, table)
+        absurd = _absurd(table, events, middle)
         count = int(absurd.sum())
-        if count > 1 and count == np.count_nonzero(events[name]):
+        if count > 1 and count == np.count_nonzero(events):
             raise DamagedRows(f"{names[name]} has times that are months or years apart")
         counters.add(subjects.get(name, "kernels"), ABSURD_TIME, count)
         kept[name] = table.filter(pa.array(~absurd)) if count else table
     return kept
 
 
-def _middle(starts: list[Ints]) -> int:
-    times = np.concatenate([*starts, np.empty(0, np.int64)])
-    return int(np.partition(times, times.size // 2)[times.size // 2]) if times.size else 0
+def _absurd(table: pa.Table, timed: Flags, middle: int) -> Flags:
+    """Which rows of a table are absurd, by the table's own clock if it has another than most."""
+    absurd = _far(table, middle)
+    if timed.sum() > 1 and bool(absurd[timed].all()):
+        absurd = _far(table, _middle([_starts(table, timed)]))
+    return absurd & timed
 
 
 def _far(table: pa.Table, middle: int) -> Flags:
@@ -263,6 +267,21 @@ def _far(table: pa.Table, middle: int) -> Flags:
         times = integers(table, column, null=middle)
         far |= (times < low) | (times > high)
     return far
+
+
+def _middle(starts: list[Ints]) -> int:
+    times = np.concatenate(starts)
+    times = times[(times > -LAST_NS) & (times < LAST_NS)]
+    if not times.size:
+        return 0
+    at = (times.size - 1) // 2, times.size // 2
+    return int(min(np.partition(times, at)[list(at)].tolist(), key=abs))
+
+
+def _starts(table: pa.Table, timed: Flags) -> Ints:
+    if "start" not in table.column_names:
+        return np.empty(0, dtype=np.int64)
+    return integers(table, "start", null=LAST_NS)[timed]
 
 
 def _columns(table: pa.Table) -> list[str]:
