@@ -11,7 +11,7 @@ import pytest
 
 import tracekit
 from tests.command import environment
-from tracekit import answers, attribution, causes as coverage, cli, errors, readers, tables
+from tracekit import answers, attribution, causes as coverage, cli, errors, tables
 from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.schema import Column, TableSpec
 
@@ -89,7 +89,7 @@ def test_an_error_about_a_file_is_one_line_that_says_what_to_do() -> None:
 
 
 def test_the_names_of_a_package_s_members_differ() -> None:
-    for members in (readers.READERS, attribution.METHODS, answers.ANALYSES, cli.COMMANDS):
+    for members in (attribution.METHODS, answers.ANALYSES, cli.COMMANDS):
         names = [member.NAME for member in members]
         assert len(names) == len(set(names))
     for table, name in zip(tables.TABLES, TABLE_NAMES, strict=True):
