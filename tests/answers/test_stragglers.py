@@ -14,7 +14,7 @@ from tests.trace_lines import report
 from tracekit.answers import clocks, communication, stragglers
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.clocks import FEW_COLLECTIVES, SEVERAL_WAYS, aligned
-from tracekit.ranks.meetings import met
+from tracekit.ranks.meetings import participations
 from tracekit.views.answers import nothing
 
 PATHS = {"tp": "net.layers.{}", "dp": "net.sync", "world": "net.sync"}
@@ -82,7 +82,7 @@ def random_job(seed: int) -> Job:
 
 def named_last(run: Run) -> Iterator[tuple[list[Event], Event, int, int]]:
     """The collectives whose last rank is named: what is said to be of it, the last, the time waited and its error."""
-    rows = met(run.lanes, aligned(run.lanes))
+    rows = participations(run.lanes, aligned(run.lanes))
     last, certain, figures = stragglers._last(rows)
     by_end = {(event.rank, event.end): event for own in run.events for event in own}
     ends = ((rows.lanes[at], event) for at, event in zip(rows.lane.tolist(), rows.event.tolist(), strict=True))

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from tests.simulator.ranks import Job, Run, simulated
 from tracekit.ranks.clocks import FEW_COLLECTIVES, NOT_AS_RECORDED, NOT_CERTAIN, SEVERAL_WAYS, Clock, aligned
 from tracekit.ranks.collectives import Session
-from tracekit.ranks.meetings import met
+from tracekit.ranks.meetings import participations
 
 
 def clocks_of(run: Run, sessions: Sequence[Session] = ()) -> list[Clock]:
@@ -24,7 +24,7 @@ def clocks_of(run: Run, sessions: Sequence[Session] = ()) -> list[Clock]:
 
 
 def certain(run: Run, clocks: list[Clock]) -> int:
-    rows = met(run.lanes, clocks)
+    rows = participations(run.lanes, clocks)
     kinds = {0: "tp", 1: "dp", 2: "world"}
     truth = {}
     for rank, events in enumerate(run.events):

@@ -31,7 +31,7 @@ from tracekit.steptime.whatif import Changes, Prediction, StepModel, predict
 from tracekit.steptime.whatif.changes import matched
 from tracekit.steptime.whatif.model import measured, tasks
 from tracekit.steptime.whatif.recorded import recorded
-from tracekit.steptime.whatif.replay import played
+from tracekit.steptime.whatif.replay import simulated
 from tracekit.views.formatting import duration
 
 SEEDS = st.integers(0, 10_000)
@@ -566,7 +566,7 @@ def test_the_model_of_a_real_report_gives_back_its_times(path: Path, tmp_path: P
     found = recorded(dataset, hierarchy(dataset))
     for assumed in ("none", "late", "all"):
         model = tasks(found, np.full(found.work.start.size, -1), assumed=assumed)
-        assert all(np.array_equal(*pair) for pair in zip(measured(found), played(model), strict=True))
+        assert all(np.array_equal(*pair) for pair in zip(measured(found), simulated(model), strict=True))
 
 
 @pytest.mark.parametrize("pinned", [False, True])

@@ -73,9 +73,9 @@ def test_sequences_with_nothing_in_common_are_given_up_early(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("names", "goes_on"),
+    ("names", "inside_step"),
     [([1, 2, 3, 9], True), ([9, 2, 3, 4], True), ([2, 3, 4], True), ([9, 2, 3, 9], False), ([3, 4, 1, 2], False)],
 )
-def test_a_step_goes_on_where_three_names_follow_each_other_as_within_one(names: list[int], goes_on: bool) -> None:
+def test_a_step_goes_on_where_three_names_follow_each_other_as_within_one(names: list[int], inside_step: bool) -> None:
     cuts = Borders([np.array([1, 2, 3, 4])]).cuts(np.array(names), np.zeros(len(names), np.int64), np.array([2]))
-    assert cuts.goes_on.tolist() == [goes_on]
+    assert cuts.inside_step.tolist() == [inside_step]

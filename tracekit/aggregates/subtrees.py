@@ -98,7 +98,7 @@ def subtree_pairs(parent: Rows, depth: Ints, own: Pairs) -> Pairs:
     carried = Pairs(*(np.empty(0, np.int64) for _ in Pairs._fields))
     for rows in reversed(by_level(depth[own.node])):
         columns = [np.concatenate((up, column[rows])) for up, column in zip(carried, own, strict=True)]
-        level = united(Pairs(*columns))
+        level = summed_by_node(Pairs(*columns))
         levels.append(level)
         above = parent[level.node]
         kept = above >= 0
@@ -106,7 +106,7 @@ def subtree_pairs(parent: Rows, depth: Ints, own: Pairs) -> Pairs:
     return Pairs(*(np.concatenate(parts) for parts in zip(*levels, strict=True))) if levels else carried
 
 
-def united(pairs: Pairs) -> Pairs:
+def summed_by_node(pairs: Pairs) -> Pairs:
     """One row for each node and group, in their order."""
     (node, group), (value,) = sums_by((pairs.node, pairs.group), (pairs.value,))
     return Pairs(node, group, value)

@@ -118,11 +118,11 @@ class _Gathered:
         """The columns after path and class."""
         # Kernel maps record no tensors, and not how often a module ran.
         only_compiled = self._compiled & ~self._called
-        moved = {name: self._sums[name].unless(only_compiled) for name in _FIGURES}
+        moved = {name: self._sums[name].masked(only_compiled) for name in _FIGURES}
         most = {name: pd.arrays.IntegerArray(value, value == UNKNOWN) for name, value in self.most.items()}
         return {
             **most,
-            "runs": self._sums["runs"].unless(only_compiled).column(),
+            "runs": self._sums["runs"].masked(only_compiled).column(),
             "self_ns": self._own_ns,
             "param_bytes": params.column(),
             "subtree_param_bytes": subtree_params.column(),

@@ -1,8 +1,8 @@
 """How close does each module come to the limits of its device: FLOP/s and memory bandwidth?
 
-``frame`` reads like the calculation: what calls cost (``costs``), what modules cost by themselves (``Gathered``),
-what their devices can do (``_RanOn``), how long the calls would take at those limits (``_roof``), and what samplers of
-the devices saw (``_Measured``).
+``frame`` reads like the calculation: what calls cost (``costs``), what modules cost by themselves (``ModuleCosts``),
+what their devices can do (``_ModuleDevices``), how long the calls would take at those limits (``_roof``), and what
+samplers of the devices saw (``_Measured``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracekit.arrays.groups import agreed, grouped, sums
 from tracekit.arrays.slices import greatest_of, least_of
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.costs.calls import Costs, costs
-from tracekit.costs.subtree_costs import Gathered, Own
+from tracekit.costs.subtree_costs import ModuleCosts, Own
 from tracekit.dataset.opening import Dataset
 from tracekit.flops.peaks import Peaks, Stated, dtypes_stated, stated
 
@@ -87,7 +87,7 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     """
     user_peaks, user_dtype = stated(peaks), dtypes_stated(dtype)
     modules = hierarchy(dataset)
-    gathered, ran_on, runs, measured = Gathered(modules), _RanOn(), MergedCounts(4), _Measured(modules)
+    gathered, ran_on, runs, measured = ModuleCosts(modules), _ModuleDevices(), MergedCounts(4), _Measured(modules)
     for calls in costs(dataset, user_dtype, modules):
         gathered.add(calls)
         ran_on.add(calls)
@@ -120,7 +120,7 @@ class _Limits(NamedTuple):
     gb: Floats
 
 
-class _RanOn:
+class _ModuleDevices:
     """On which kinds of devices the own work of each module ran, in all reports so far."""
 
     def __init__(self) -> None:

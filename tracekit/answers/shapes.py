@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tracekit.aggregates.phase_times import COLUMNS as PHASE_COLUMNS, PHASES, phase_rows
 from tracekit.aggregates.spread import Values, ratio
-from tracekit.aggregates.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs, united
+from tracekit.aggregates.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs, summed_by_node
 from tracekit.aggregates.weighted_kernels import from_graph, kernels
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import selected, with_nulls
@@ -113,7 +113,7 @@ class _Gathered:
         several_runs = spent.replayed | calls.phase.among("capture")
         self._calls.add(np.where(several_runs, -1, group), time)
         own, in_step = group[spent.call], np.flatnonzero(spent.step >= 0)
-        pairs = united(Pairs(own[in_step], spent.step[in_step], spent.ns[in_step]))
+        pairs = summed_by_node(Pairs(own[in_step], spent.step[in_step], spent.ns[in_step]))
         phases = sums(own * len(PHASES) + spent.phase, spent.ns, count * len(PHASES)).reshape(count, len(PHASES))
         self._steps.add(pairs.node, pairs.value)
         figures = {

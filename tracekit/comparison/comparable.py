@@ -155,8 +155,8 @@ def _never_called(run: Run, names: list[str], side: StepTimes, other: StepTimes)
     modules = hierarchy(run.dataset)
     calls = (modules.rows(part.table("calls", ["module_id"])) for part in run.dataset.by_report())
     called = {names[row] for rows in calls for row in np.unique(rows).tolist()}
-    known = called | set(side.kernels["path"]) | {path for _, path, _ in other.times.met()}
-    return {path for what, path, _ in side.times.met() if what == "module"} - known
+    known = called | set(side.kernels["path"]) | {path for _, path, _ in other.times.present_keys()}
+    return {path for what, path, _ in side.times.present_keys() if what == "module"} - known
 
 
 def _without(side: StepTimes, paths: set[str]) -> StepTimes:
@@ -169,7 +169,7 @@ def _without(side: StepTimes, paths: set[str]) -> StepTimes:
 def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTimes]:
     sides = (before, after)
     sizes: dict[str, set[str]] = {}
-    for what, path, size in before.times.met() | after.times.met():
+    for what, path, size in before.times.present_keys() | after.times.present_keys():
         if what == "step" and size:
             sizes.setdefault(path, set()).add(size)
     single = {path for path, known in sizes.items() if len(known) == 1}

@@ -39,7 +39,7 @@ class KeyTimes(NamedTuple):
     ns: Ints
     kernels: Ints
 
-    def met(self) -> set[Key]:
+    def present_keys(self) -> set[Key]:
         """The things that have rows."""
         return {self.keys[at] for at in np.unique(self.key).tolist()}
 
@@ -99,7 +99,7 @@ class KeyRows:
 def in_blocks(before: KeyTimes, after: KeyTimes) -> Iterator[tuple[KeyTimes, KeyTimes]]:
     """The times of two runs, those of some things at a time, in the order of their keys; at least one block."""
     sides = _ByKey(before), _ByKey(after)
-    every = sorted(before.met() | after.met())
+    every = sorted(before.present_keys() | after.present_keys())
     block = np.cumsum([sum(side.size(key) for side in sides) for key in every]) // _MOST_ROWS
     for keys in np.split(np.arange(len(every)), np.flatnonzero(np.diff(block)) + 1):
         named = [every[at] for at in keys.tolist()]

@@ -25,7 +25,7 @@ from tracekit.costs.own_work import (
     UNLIKE_LINEAR,
     UNLISTED,
     OwnWork,
-    Together,
+    RecordedTotals,
     calls_together,
     own_work,
 )
@@ -124,7 +124,7 @@ def _evidence(parent: Rows, work: OwnWork, operators: OperatorFlops | None) -> I
     by_operators = np.zeros(parent.size, dtype=np.int64)
     if operators is not None:
         by_operators = np.where(operators.flops >= 0, _OPERATORS, operators.any * _UNCLEAR_OPERATORS)
-    never_ran, unseen = (work.runs == 0).astype(np.int64), work.hidden.unseen.astype(np.int64)
+    never_ran, unseen = (work.runs == 0).astype(np.int64), work.hidden.incomplete.astype(np.int64)
     multiplied = operators.dtype + 1 if operators is not None else np.zeros_like(has_calls)
     return work.bits, has_calls, by_operators, never_ran, unseen, multiplied
 
@@ -230,7 +230,7 @@ class Costs(NamedTuple):
         figures = [getattr(verdict, name) for verdict in self.kinds.judged]
         return np.asarray(np.array([-1 if figure is None else figure for figure in figures], np.int64)[self.kind])
 
-    def words(self, name: str) -> tuple[Rows, list[str | None]]:
+    def coded_texts(self, name: str) -> tuple[Rows, list[str | None]]:
         """A word of :class:`~tracekit.flops.judging.Judged` for each call, as a place in a list of words."""
         words = [getattr(verdict, name) for verdict in self.kinds.judged]
         distinct = list(dict.fromkeys(words))
@@ -249,7 +249,7 @@ def costs(dataset: Dataset, dtype: str | None = None, modules: Hierarchy | None 
         yield _of_report(part, modules, kinds, known)
 
 
-def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: Together | None) -> Costs:
+def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: RecordedTotals | None) -> Costs:
     calls = dataset.rows(Calls, [*_COLUMNS, *_TENSORS, *([REPORT] if dataset.reports else [])])
     work = own_work(dataset, modules, calls, known)
     owner, parent = modules.rows_of(calls.module_id), positions(calls.parent_call_id, calls.call_id)

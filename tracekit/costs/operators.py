@@ -11,7 +11,7 @@ from tracekit.arrays.codes import positions
 from tracekit.arrays.groups import agreed, grouped, sums
 from tracekit.arrays.intervals import depths, nesting_order, one_axis, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.costs.own_work import CPU_ATTENTION, NONE, OwnWork, Together, harmless, returned_any
+from tracekit.costs.own_work import CPU_ATTENTION, NONE, OwnWork, RecordedTotals, harmless, returned_any
 from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.flops.operators import Operator, operator
 from tracekit.flops.tensors import MULTIPLIED
@@ -67,7 +67,7 @@ def stopped_products(
     return Stopped(np.concatenate((never, products[around & ~inside])), products[~around])
 
 
-def _cut_short(calls: Calls, owner: Rows, known: Together) -> tuple[Flags, Flags]:
+def _cut_short(calls: Calls, owner: Rows, known: RecordedTotals) -> tuple[Flags, Flags]:
     """Recomputed calls that returned no tensors though others of the module did; those of which no call records any."""
     again = calls.phase.among("recompute")
     returned = returned_any(calls.outputs)
@@ -187,7 +187,7 @@ def _added_up(dataset: Dataset, marked: Marked, table: Calls, owner: Rows, work:
     in_doubt = _in_doubt(marked, registered | around.registered, outermost)
     unknown[around.call[inside[in_doubt[inside]]]] = True
     unknown |= _launched_outside(marked, work, launches)
-    unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.together.recorded & ~work.hidden.unseen
+    unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.together.recorded & ~work.hidden.incomplete
     unknown |= (total > 0) & unrecorded
     dtype = agreed(of_call[flops > 0], _dtypes(kinds)[marked.operator[counted[flops > 0]]], calls)
     return OperatorFlops(has_operators, np.where(has_operators & ~unknown, total, -1), dtype)

@@ -28,7 +28,7 @@ _WORK = ["call_id", "module_id", "method", "dur_ns", "range_id", "graph_id", "gr
 _UNATTRIBUTED = ["module_id", "method", "range_id", "graph_id", "graph_node_id"]
 
 
-class Together(NamedTuple):
+class RecordedTotals(NamedTuple):
     """What the calls of a dataset, or of a subtree of one, record together.
 
     Attributes:
@@ -50,10 +50,12 @@ class Together(NamedTuple):
     known_outputs: Flags
 
 
-def of_tables(dataset: Dataset, modules: Hierarchy, calls: Calls, unattributed: Kernels, shared: Kernels) -> Together:
+def of_tables(
+    dataset: Dataset, modules: Hierarchy, calls: Calls, unattributed: Kernels, shared: Kernels
+) -> RecordedTotals:
     """What calls record together, with :func:`unattributed_work` and :func:`shared_work` of their dataset."""
     outputs, owner = calls.outputs, modules.rows_of(calls.module_id)
-    return Together(
+    return RecordedTotals(
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
         replays_unplaced=bool(from_graph(unattributed.table).any())
@@ -77,18 +79,18 @@ def returned_any(outputs: pa.ChunkedArray) -> Flags:
     return np.asarray(pc.fill_null(pc.greater(pc.list_value_length(outputs), 0), fill_value=False))
 
 
-def calls_together(parts: Sequence[Dataset], modules: Hierarchy) -> Together:
+def calls_together(parts: Sequence[Dataset], modules: Hierarchy) -> RecordedTotals:
     """What the calls of several reports record together, with one report in memory at a time."""
     return reduce(_both, (_of_report(part, modules) for part in parts))
 
 
-def _of_report(part: Dataset, modules: Hierarchy) -> Together:
+def _of_report(part: Dataset, modules: Hierarchy) -> RecordedTotals:
     work, calls = part.rows(Kernels, _WORK), part.rows(Calls, ["module_id", "outputs"])
     return of_tables(part, modules, calls, unattributed_work(part, work), shared_work(work))
 
 
-def _both(one: Together, other: Together) -> Together:
-    return Together._make(map(or_, one, other))
+def _both(one: RecordedTotals, other: RecordedTotals) -> RecordedTotals:
+    return RecordedTotals._make(map(or_, one, other))
 
 
 def unattributed_work(dataset: Dataset, work: Kernels) -> Kernels:
@@ -136,14 +138,14 @@ class Hidden(NamedTuple):
     holder_module: Ints
 
     @property
-    def unseen(self) -> Flags:
+    def incomplete(self) -> Flags:
         """Calls of which not all own work is recorded."""
         return self.holds | self.inside
 
     def mixed(self, modules: Hierarchy, owner: Rows) -> tuple[Flags, Flags]:
         """For which modules, by themselves and with all below, time and FLOPs are not those of the same work."""
         own = np.zeros(len(modules.path), dtype=bool)
-        own[owner[self.unseen]] = True
+        own[owner[self.incomplete]] = True
         pairs = np.unique(np.stack((owner, modules.rows_of(self.holder_module)))[:, self.below], axis=1).T.tolist()
         subtree = np.zeros(own.size, dtype=bool)
         for module, other in [*pairs, *(pair[::-1] for pair in pairs)]:
@@ -247,10 +249,10 @@ class OwnWork(NamedTuple):
     runs: Ints
     hidden: Hidden
     shared: Kernels
-    together: Together
+    together: RecordedTotals
 
 
-def own_work(dataset: Dataset, modules: Hierarchy, calls: Calls, known: Together | None) -> OwnWork:
+def own_work(dataset: Dataset, modules: Hierarchy, calls: Calls, known: RecordedTotals | None) -> OwnWork:
     """The work of calls of a report; ``known`` is what those of all reports record, None if there are no others."""
     table = kernels(dataset, _COLUMNS)
     call = positions(table.call_id, calls.call_id)
@@ -319,7 +321,7 @@ def _bits(kind: str | None, name: str) -> int:
 
 
 def _runs(
-    dataset: Dataset, calls: Calls, owner: Rows, work: Kernels, call: Rows, hidden: tuple[Hidden, Together]
+    dataset: Dataset, calls: Calls, owner: Rows, work: Kernels, call: Rows, hidden: tuple[Hidden, RecordedTotals]
 ) -> Ints:
     """How often each call ran: once, or in a graph capture as often as the graph was replayed."""
     unseen, known = hidden

@@ -63,7 +63,7 @@ class Sum(NamedTuple):
         """Both together; known if both are."""
         return Sum(self.value + other.value, self.lacking + other.lacking, self.large + other.large)
 
-    def unless(self, unknown: Flags) -> Sum:
+    def masked(self, unknown: Flags) -> Sum:
         """The same numbers, some of which are unknown."""
         return self._replace(lacking=self.lacking + unknown)
 
@@ -105,7 +105,7 @@ class Own(NamedTuple):
     subtree_mixed: Flags
 
 
-class Gathered:
+class ModuleCosts:
     """What modules cost by themselves, added up over reports."""
 
     def __init__(self, modules: Hierarchy) -> None:
@@ -158,7 +158,7 @@ class Gathered:
         self._reached |= compiled.reached(calls.modules)
 
     def _add_dtypes(self, calls: Costs) -> None:
-        code, words = calls.words("dtype")
+        code, words = calls.coded_texts("dtype")
         doubt = calls.column("tf32_possible")
         multiplies = calls.flops != 0
         module, dtype, may_be_tf32 = _dtypes_of_compiled(calls.compiled)
@@ -175,9 +175,9 @@ class Gathered:
         words = [*self._dtypes, None]
         return Own(
             ns=self._ns,
-            runs=self._runs.unless(self._reached & ~self._called),
+            runs=self._runs.masked(self._reached & ~self._called),
             flops=self._flops,
-            bytes=self._bytes.unless(self._compiled),
+            bytes=self._bytes.masked(self._compiled),
             known_flops=self._known_flops,
             known_ns=self._known_ns,
             dtype=[words[word] for word in np.where(self._least == self._most, self._most, -1).tolist()],
@@ -261,7 +261,7 @@ def subtree_flops(calls: Costs) -> tuple[Ints, Floats]:
 
 
 def _sources(calls: Costs) -> set[tuple[int, str]]:
-    code, words = calls.words("source")
+    code, words = calls.coded_texts("source")
     pairs = zip(*np.divmod(np.unique(calls.owner * len(words) + code), len(words)), strict=True)
     found = ((int(module), words[at]) for module, at in pairs)
     return {(module, word) for module, word in found if word is not None}
@@ -270,7 +270,7 @@ def _sources(calls: Costs) -> set[tuple[int, str]]:
 def _reasons(calls: Costs) -> Iterator[tuple[int, str, int]]:
     """The modules of a report, why FLOPs of calls of them are unknown, and the time of these."""
     time = calls.table.gpu_self_time_ns
-    code, words = calls.words("unknown")
+    code, words = calls.coded_texts("unknown")
     lost = np.flatnonzero((calls.flops > 0) & (calls.runs < 0))
     words = [*words, _RUNS]
     code[lost] = len(words) - 1

@@ -28,7 +28,7 @@ from tracekit.pipeline.stages import ParseOptions, described, needed_bytes, sqli
 from tracekit.progress import Progress, no_progress, of_all
 from tracekit.readers.base import Stored, StoredReader
 from tracekit.readers.nsight.dealing import Dealt, DealtFile, DealtTables, deal, has_several_processes, readings
-from tracekit.readers.nsight.losses import Held
+from tracekit.readers.nsight.losses import HeldEvents
 from tracekit.readers.nsight.report import recording_of
 from tracekit.recording.provenance import Source
 from tracekit.storage.local_copies import temp_dir
@@ -89,7 +89,7 @@ class _Parsed(NamedTuple):
     """
 
     about: dict[str, Any]
-    held: Held
+    held: HeldEvents
     rows: dict[str, int]
     coverage: list[dict[str, Any]]
     graphs: frozenset[str]
@@ -120,7 +120,7 @@ class _Part(NamedTuple):
         recording = recording_of(tables, lambda: self.source, lambda _, done: share(0.2 * done))
         trace = traced(recording, options, lambda _, done: share(0.2 + 0.4 * done))
         markers = trace.evidence.decoded.bare
-        about, held = described(self.report, trace, options), Held.of(recording)
+        about, held = described(self.report, trace, options), HeldEvents.of(recording)
         rows = write_part(self.folder, trace, lambda _, done: share(0.6 + 0.4 * done))
         graphs = frozenset(marker.map_id for marker in markers if isinstance(marker, CompiledGraphMarker))
         maps = frozenset(marker.map_id for marker in markers if isinstance(marker, KernelMapMarker))
@@ -236,7 +236,7 @@ class _Report(NamedTuple):
         exporter = {"exporter": self.stored.exporter} if self.stored.exporter else {}
         known = {name: value for name, value in asdict(source).items() if name in own}
         processes = {process["pid"]: process for about in abouts for process in about["processes"]}
-        missing = (*dealt.missing(Held.together(part.held for part in parsed)), *self.stored.missing)
+        missing = (*dealt.missing(HeldEvents.together(part.held for part in parsed)), *self.stored.missing)
         like = {"like": _together([about["like"] for about in abouts])} if "like" in abouts[0] else {}
         return {
             **abouts[0],

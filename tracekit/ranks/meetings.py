@@ -59,7 +59,7 @@ def ranks_of(dataset: Dataset) -> Ranks:
     if key not in known:
         lanes, names = collectives(whole)
         clocks = aligned(lanes, sessions(whole))
-        known[key] = Ranks(lanes, names, clocks, met(lanes, clocks))
+        known[key] = Ranks(lanes, names, clocks, participations(lanes, clocks))
     return known[key]
 
 
@@ -67,7 +67,7 @@ def ranks_of(dataset: Dataset) -> Ranks:
 _LEAST = 4
 
 
-def met(lanes: Sequence[Sequence[Lane]], clocks: Sequence[Clock]) -> Participations:
+def participations(lanes: Sequence[Sequence[Lane]], clocks: Sequence[Clock]) -> Participations:
     """The collectives in which at least two ranks are known to have met, in the order in which all of them ran them."""
     flat = [lane for own in lanes for lane in own]
     times = [(clocks[lane.report].at(lane.start), clocks[lane.report].at(lane.end)) for lane in flat]

@@ -152,7 +152,7 @@ _OF_TORCH = ("aten::", "prims::")
 _OF_VIEWS = "AsStridedBackward", "torch::autograd::CopySlices"
 
 
-class Made(NamedTuple):
+class NodeCreators(NamedTuple):
     """Who made nodes.
 
     Attributes:
@@ -180,17 +180,17 @@ class _Known(NamedTuple):
     """What is known about counters and names before nodes are looked at."""
 
     counters: Counters
-    reach: Reach
+    reach: CandidateCounters
     plain: Plain
 
 
-def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str]) -> Made:
+def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str]) -> NodeCreators:
     """For every node the operator with a number that made it; ``around`` is the evaluation around each operator.
 
     If there are several, it is the one that ran in an evaluation around the node or, without, the only one of its name.
     """
     size = nodes.number.size
-    known = _Known(counters := counters_of(operators), reach_of(nodes, counters), plain_names(names))
+    known = _Known(counters := counters_of(operators), candidate_counters(nodes, counters), plain_names(names))
     pairs = _candidates(nodes, operators, counters.of_operator)
     made_on = nodes.forward_thread[pairs.node]
     pairs = pairs.at((made_on == -1) | (made_on == operators.thread[pairs.operator]))
@@ -208,7 +208,7 @@ def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str])
     rows = np.union1d(doubtful, np.flatnonzero(unnumbered))
     operator, until = _made_between(nodes, operators, known, operator, rows)
     # Who made other nodes than those of views is known at once, or not at all.
-    return Made(np.where(view | (until < 0), operator, -1), np.where(view, until, -1), ambiguous)
+    return NodeCreators(np.where(view | (until < 0), operator, -1), np.where(view, until, -1), ambiguous)
 
 
 def _certain(nodes: Numbered, operators: Numbered, pairs: _Pairs, known: _Known, around: Rows) -> _Pairs:
@@ -322,7 +322,7 @@ class Counters(NamedTuple):
     least: Ints
 
 
-class Reach(NamedTuple):
+class CandidateCounters(NamedTuple):
     """How many counters may have made nodes.
 
     Attributes:
@@ -354,7 +354,7 @@ def counters_of(operators: Numbered) -> Counters:
     return Counters(counter, operators.process[first], operators.thread[first], operators.number[first])
 
 
-def reach_of(nodes: Numbered, counters: Counters) -> Reach:
+def candidate_counters(nodes: Numbered, counters: Counters) -> CandidateCounters:
     """Which counters may have made nodes: they gave the number, or one below, or began above it."""
     has_thread = nodes.forward_thread >= 0
     below, counter, all_of_place = (np.zeros(nodes.number.size, dtype=np.int64) for _ in range(3))
@@ -371,7 +371,7 @@ def reach_of(nodes: Numbered, counters: Counters) -> Reach:
         until = np.searchsorted(key, place[asked] * span + number[asked], side="right")
         below[asked], all_of_place[asked] = np.maximum(until - first, 0), end - first
         counter[asked] = np.append(order, -1)[np.where(until > first, first, -1)]
-    return Reach(below, np.where(below > 0, counter, -1), all_of_place > below)
+    return CandidateCounters(below, np.where(below > 0, counter, -1), all_of_place > below)
 
 
 _NODE_NAME = re.compile(r"(?:torch::autograd::)?(\w*?)Backwards?\d*")

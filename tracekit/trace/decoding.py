@@ -122,7 +122,7 @@ class Decoded:
 
     def with_more(self, markers: list[Marker]) -> Decoded:
         """The same, and behind them further markers, which no text is."""
-        found = _Found(self.of_text, [*self.bare], [*self.tensors])
+        found = _DecodedMarkers(self.of_text, [*self.bare], [*self.tensors])
         found.canonical += self.canonical_marker[:-1].tolist()
         found.tensors_of += self.tensors_of[:-1].tolist()
         for marker in markers:
@@ -136,7 +136,7 @@ class Decoded:
 
 def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Decoded:
     """Parses distinct texts; the first dialect that understands a text wins."""
-    found = _Found(np.full(len(texts), -1, dtype=np.int32), [], [])
+    found = _DecodedMarkers(np.full(len(texts), -1, dtype=np.int32), [], [])
     column = pa.array(texts, pa.large_string())
     # Most texts match none, which one expression for all finds faster than one for each.
     left = _matching(column, "|".join(f"({dialect.candidates})" for dialect in dialects))
@@ -157,7 +157,7 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
     return found.decoded()
 
 
-class _Found:
+class _DecodedMarkers:
     """The markers found so far."""
 
     def __init__(self, of_text: Ints, bare: list[Marker], tensors: list[Tensors]) -> None:

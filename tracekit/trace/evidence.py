@@ -140,7 +140,7 @@ def evidence_of(
         reading = pool.submit(operators_of, recording.texts, decoded)
         graphs = _graphs_of(recording, axis, launches)
         ends = range_ends(recording, decoded, axis)
-        found = _Found(recording, axis, launches, graphs, ends, reading.result())
+        found = _BeforeHierarchy(recording, axis, launches, graphs, ends, reading.result())
         progress(0.15)
         hierarchy = _hierarchy_of(found, decoded, by)
         progress(0.2)
@@ -189,7 +189,7 @@ def evidence_of(
         )
 
 
-class _Found(NamedTuple):
+class _BeforeHierarchy(NamedTuple):
     """What is known of a recording before its hierarchy is chosen."""
 
     recording: Recording
@@ -209,7 +209,7 @@ class _Hierarchy(NamedTuple):
     nodes: AutogradNodes | None
 
 
-def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
+def _hierarchy_of(found: _BeforeHierarchy, decoded: Decoded, by: str) -> _Hierarchy:
     recording, axis, ends = found.recording, found.axis, found.ends
     runs = runs_of(recording, decoded, axis, ends.end)
     by = MODULES if by == AUTO and runs.mapped.any() else by
@@ -227,7 +227,7 @@ def _hierarchy_of(found: _Found, decoded: Decoded, by: str) -> _Hierarchy:
     return _Hierarchy(keyed._replace(runs=runs.mapped_runs), marks, runs, nodes)
 
 
-def _calls_of(found: _Found, keyed: HierarchyKey) -> tuple[Calls, Calls]:
+def _calls_of(found: _BeforeHierarchy, keyed: HierarchyKey) -> tuple[Calls, Calls]:
     recording, graphs = found.recording, found.graphs
     calls = calls_of(recording, keyed, found.axis, found.ends, graphs.works, graphs.captures)
     if keyed.by == MODULES:
@@ -247,7 +247,7 @@ class _LaunchContext(NamedTuple):
     phase_of_calls: Ints
 
 
-def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls) -> _LaunchContext:
+def _launch_context(found: _BeforeHierarchy, hierarchy: _Hierarchy, calls: Calls) -> _LaunchContext:
     recording, keyed, nodes = found.recording, hierarchy.keyed, hierarchy.nodes
     call, of_calls = _call_at_launch(calls, found.axis), phase_of_calls(calls, keyed.decoded)
     phase = phase_of_launches(hierarchy.marks, found.axis, calls, of_calls, call)
@@ -268,7 +268,7 @@ def _launch_context(found: _Found, hierarchy: _Hierarchy, calls: Calls) -> _Laun
     return _LaunchContext(call, waiting, phase, made, of_calls)
 
 
-def _complete_phases(found: _Found, nodes: AutogradNodes | None, waited_for: Flags, phase: Ints) -> None:
+def _complete_phases(found: _BeforeHierarchy, nodes: AutogradNodes | None, waited_for: Flags, phase: Ints) -> None:
     """For work without a known phase: autograd threads run backward passes, and what made their nodes is forward."""
     recording, axis = found.recording, found.axis
     named = np.isin(recording.launches.thread, named_autograd_threads(recording))

@@ -21,8 +21,8 @@ from tracekit.tables.modules import table_of
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.hierarchy.modules import Module
 from tracekit.trace.steps.steps import Steps, step_at
-from tracekit.unmarked.pattern_matches import Answer, Matcher, without_copied
-from tracekit.unmarked.reference import Reference, Way
+from tracekit.unmarked.pattern_matches import Matcher, StretchMatch, without_copied
+from tracekit.unmarked.reference import Ordering, Reference
 from tracekit.unmarked.signatures import PRODUCT, SIZES, SPLIT, Described, Signatures, signatures_of
 from tracekit.unmarked.step_borders import Cuts, beginnings
 
@@ -83,7 +83,7 @@ class _Lines(NamedTuple):
         return _Lines(self.order[kept], self.line[kept], self.step[kept], self.signatures.at(kept))
 
 
-class _Found(NamedTuple):
+class _Attributed(NamedTuple):
     """What a reference shows: for each piece of work the row of its module there, or a cause; steps.
 
     ``unsearched`` is work for which the search ended before all was compared with it.
@@ -114,7 +114,7 @@ def aligned(trace: Trace, references: Sequence[Reference]) -> Trace:
     return _completed(trace, (module, cause), pending, union.table, union.module_id[0], found, references)
 
 
-def _modules_of(references: Sequence[Reference], found: Sequence[_Found]) -> list[pa.Table]:
+def _modules_of(references: Sequence[Reference], found: Sequence[_Attributed]) -> list[pa.Table]:
     """The modules of each reference; empty for one that shows none."""
     return [
         one.modules if (shown.module >= 0).any() else one.modules.slice(0, 0)
@@ -128,7 +128,7 @@ def _completed(  # noqa: PLR0913 - all that a trace is put together from
     pending: Flags,
     modules: pa.Table,
     own_id: Ints,
-    found: Sequence[_Found],
+    found: Sequence[_Attributed],
     references: Sequence[Reference],
 ) -> Trace:
     evidence = trace.evidence
@@ -188,10 +188,10 @@ def _work_of(evidence: Evidence) -> _Work:
     return _Work(work, launch, thread, step, signatures_of(described))
 
 
-def _found(work: _Work, reference: Reference) -> _Found:
+def _found(work: _Work, reference: Reference) -> _Attributed:
     size = len(work.rows)
     module, cause = np.full(size, -1, dtype=np.int64), np.full(size, _NO_STEP, dtype=np.int64)
-    found = _Found(module, cause, np.zeros(size, dtype=bool), [], set())
+    found = _Attributed(module, cause, np.zeros(size, dtype=bool), [], set())
     for way in reference.ways if size else ():
         if (found.cause == _NO_STEP).any():
             lines = work.in_lines(by_stream=way.by_stream).without_splits()
@@ -203,7 +203,7 @@ def _found(work: _Work, reference: Reference) -> _Found:
     return found
 
 
-def _follow_products(lines: _Lines, found: _Found) -> None:
+def _follow_products(lines: _Lines, found: _Attributed) -> None:
     """The second part of a product belongs to the same module, unless it may belong to the product before that."""
     group = lines.signatures.group
     rows = np.flatnonzero(group[1:] == SPLIT) + 1
@@ -213,7 +213,7 @@ def _follow_products(lines: _Lines, found: _Found) -> None:
     found.module[part], found.cause[part] = found.module[product], found.cause[product]
 
 
-def _match_lines(lines: _Lines, matcher: Matcher, way: Way, found: _Found) -> None:
+def _match_lines(lines: _Lines, matcher: Matcher, way: Ordering, found: _Attributed) -> None:
     edges = np.flatnonzero(np.diff(lines.line, prepend=-1, append=-1))
     for first, end in pairwise(edges.tolist()):
         steps = lines.step[first:end]
@@ -227,7 +227,7 @@ def _match_lines(lines: _Lines, matcher: Matcher, way: Way, found: _Found) -> No
             _match(lines, matcher, np.unique(np.concatenate([[begin], cuts, [stop]])), found)
 
 
-def _match(lines: _Lines, matcher: Matcher, cuts: Rows, found: _Found) -> None:
+def _match(lines: _Lines, matcher: Matcher, cuts: Rows, found: _Attributed) -> None:
     """Compares the work between neighbouring cuts with the reference."""
     stretches = _Stretches(lines, matcher, matcher.borders.cuts(lines.signatures.name, lines.line, cuts))
     at = 0
@@ -248,7 +248,7 @@ class _Stretches(NamedTuple):
     matcher: Matcher
     cuts: Cuts
 
-    def best(self, at: int) -> tuple[Answer | None, int]:
+    def best(self, at: int) -> tuple[StretchMatch | None, int]:
         """What the stretch from a cut on shows, and how many that lie between cuts are part of it."""
         best, joined = self._answer(at, 1), 1
         for number in range(2, _MOST_JOINED + 1):
@@ -262,13 +262,13 @@ class _Stretches(NamedTuple):
                 best, joined = answer, number
         return best, joined
 
-    def _as_good(self, at: int, number: int, answer: Answer) -> bool:
+    def _as_good(self, at: int, number: int, answer: StretchMatch) -> bool:
         other = self._answer(at, number)
         return other is not None and other.share >= _AS_GOOD * answer.share
 
-    def _answer(self, at: int, number: int) -> Answer | None:
+    def _answer(self, at: int, number: int) -> StretchMatch | None:
         cuts, end_at = self.cuts, at + number
-        if at < 0 or end_at >= cuts.place.size or cuts.goes_on[at] or cuts.goes_on[end_at]:
+        if at < 0 or end_at >= cuts.place.size or cuts.inside_step[at] or cuts.inside_step[end_at]:
             return None
         first, end = int(cuts.place[at]), int(cuts.place[end_at])
         names, line = self.lines.signatures.name, self.lines.line
@@ -276,9 +276,10 @@ class _Stretches(NamedTuple):
         ends = end == line.size or line[end] != line[first]
         work = self.lines.signatures.at(slice(first, end))
         answer = self.matcher.answer(work, 0 if begins else int(names[first - 1]), whole=not (begins or ends))
-        if answer is None or not (cuts.twice[at] or cuts.twice[end_at]):
+        both = cuts.same_kernel_on_both_sides
+        if answer is None or not (both[at] or both[end_at]):
             return answer
-        return without_copied(answer, work.name, first=bool(cuts.twice[at]), last=bool(cuts.twice[end_at]))
+        return without_copied(answer, work.name, first=bool(both[at]), last=bool(both[end_at]))
 
 
 def _overlapping(at: int, number: int) -> Iterator[tuple[int, int]]:
@@ -290,7 +291,7 @@ def _overlapping(at: int, number: int) -> Iterator[tuple[int, int]]:
                 yield other, length
 
 
-def _keep(answer: Answer, rows: Rows, found: _Found) -> None:
+def _keep(answer: StretchMatch, rows: Rows, found: _Attributed) -> None:
     found.module[rows], found.cause[rows] = answer.module, answer.cause
     begin, stop = answer.core
     if answer.pattern.step is not None and stop > begin:
@@ -299,7 +300,7 @@ def _keep(answer: Answer, rows: Rows, found: _Found) -> None:
         found.used.add(answer.pattern.step_id)
 
 
-def _agree_on_nodes(work: _Work, found: _Found) -> None:
+def _agree_on_nodes(work: _Work, found: _Attributed) -> None:
     """A node of a CUDA graph has one module in all its replays, and always runs the same kernel."""
     rows = np.flatnonzero(work.rows.graph_node_id >= 0)
     if not rows.size:

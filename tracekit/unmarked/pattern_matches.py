@@ -32,7 +32,7 @@ _MOST_AMBIGUOUS = 0.2
 _LEAST_COMMON = 0.3
 _MOST_COMPARED = 6
 #: A size or kernel that similar kernels have more than so many times as often belongs to another.
-_FEW_OF = 3
+_RARE_RATIO = 3
 #: How many places a kernel may run earlier or later than in the marked run.
 _FARTHEST_MOVE = 16
 #: The share, relative to the most similar pattern, from which another one may be the right one.
@@ -46,7 +46,7 @@ _SAME_SIZES = 0.9
 _MOST_CELLS, _CELLS_OF_ROW = 1_000_000_000, 200
 
 
-class Answer(NamedTuple):
+class StretchMatch(NamedTuple):
     """What a pattern shows about a stretch of work.
 
     Attributes:
@@ -96,14 +96,14 @@ class Matcher:
         self._counts = np.stack([self._counted(pattern.work.name) for pattern in patterns])
         names = [pattern.work.name for pattern in patterns if pattern.whole]
         self.borders = Borders(names or [pattern.work.name for pattern in patterns])
-        self._known: dict[bytes, Answer | None] = {}
+        self._known: dict[bytes, StretchMatch | None] = {}
         #: What was not compared with every pattern, since the search had ended.
         self._unsearched: set[bytes] = set()
         self._cells, self._ended = 0, False
         #: Whether that holds for any work that was asked about.
         self.limited = False
 
-    def answer(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
+    def answer(self, work: Signatures, before: int, *, whole: bool) -> StretchMatch | None:
         """What the most similar pattern shows; None if none is like it.
 
         ``before`` is the name of what ran before; ``whole`` is whether something ran before and after it. If not, and
@@ -124,17 +124,17 @@ class Matcher:
         at = np.minimum(np.searchsorted(self._names, names), self._names.size - 1)
         return counts(np.where(self._names[at] == names, at, -1), self._names.size)
 
-    def _identical(self, same: Sequence[int]) -> Answer:
+    def _identical(self, same: Sequence[int]) -> StretchMatch:
         pattern, *others = (self._patterns[at] for at in same)
-        answer = Answer(pattern, pattern.module, pattern.cause, (0, pattern.core), 1.0, same_sizes=True)
+        answer = StretchMatch(pattern, pattern.module, pattern.cause, (0, pattern.core), 1.0, same_sizes=True)
         found = _common([answer, *(answer._replace(module=one.module, cause=one.cause) for one in others)])
         return _without(found, self._twins[same[0]] & (found.module >= 0))
 
-    def _most_similar(self, work: Signatures, before: int, *, whole: bool) -> Answer | None:
+    def _most_similar(self, work: Signatures, before: int, *, whole: bool) -> StretchMatch | None:
         common = np.minimum(self._counts, self._counted(work.name)).sum(axis=1)
         sizes = np.array([pattern.work.name.size for pattern in self._patterns])
         share = common / np.maximum(1, np.minimum(sizes, work.name.size))
-        found: list[Answer] = []
+        found: list[StretchMatch] = []
         compared, like, least = 0, set[int](), 0.0
         if self.borders.holds_a_border(work.name):
             return None
@@ -152,7 +152,7 @@ class Matcher:
                 least = max(least, answer.share)
         return _most_alike(found) if found else None
 
-    def _compared(self, work: Signatures, at: int, before: int) -> Answer | None:
+    def _compared(self, work: Signatures, at: int, before: int) -> StretchMatch | None:
         pattern = self._patterns[at]
         if not comparable(work.name.size, pattern.work.name.size):
             return None
@@ -195,7 +195,7 @@ def _disagree(module: Rows, other: Rows) -> Flags:
     return np.asarray((module != other) & (module >= 0) & (other >= 0))
 
 
-def _rank(answer: Answer) -> tuple[bool, float]:
+def _rank(answer: StretchMatch) -> tuple[bool, float]:
     """Steps with the same sizes are more alike than others with more kernels in common."""
     return answer.same_sizes, answer.share
 
@@ -206,7 +206,7 @@ def _repeats(sequence: Ints) -> bool:
     return any(np.array_equal(sequence[length:], sequence[:-length]) for length in lengths)
 
 
-def _most_alike(answers: list[Answer]) -> Answer:
+def _most_alike(answers: list[StretchMatch]) -> StretchMatch:
     """What the most similar patterns agree on, where others that may as well be the right ones say nothing else."""
     best = max(map(_rank, answers))
     answer = _common([one for one in answers if _rank(one) == best])
@@ -216,7 +216,7 @@ def _most_alike(answers: list[Answer]) -> Answer:
     return answer
 
 
-def _common(answers: list[Answer]) -> Answer:
+def _common(answers: list[StretchMatch]) -> StretchMatch:
     """What several equally similar patterns agree on."""
     first = answers[0]
     differs = np.zeros(first.module.size, dtype=bool)
@@ -225,14 +225,14 @@ def _common(answers: list[Answer]) -> Answer:
     return _without(first, differs)
 
 
-def without_copied(answer: Answer, names: Ints, *, first: bool, last: bool) -> Answer:
+def without_copied(answer: StretchMatch, names: Ints, *, first: bool, last: bool) -> StretchMatch:
     """The answer without modules at the ends, where what ran before or after may as well be that of the step."""
     run = np.cumsum(np.diff(names, prepend=names[0]) != 0)
     ends = (first & (run == 0)) | (last & (run == run[-1]))
     return _without(answer, ends & (answer.module >= 0))
 
 
-def _without(answer: Answer, unclear: Flags) -> Answer:
+def _without(answer: StretchMatch, unclear: Flags) -> StretchMatch:
     """The answer without the modules of some work."""
     return answer._replace(
         module=np.where(unclear, -1, answer.module), cause=np.where(unclear, _AMBIGUOUS, answer.cause)
@@ -258,7 +258,7 @@ class _Comparison:
         self.common = np.setdiff1d(work.name[certain], work.name[work.group == PRODUCT])
         self.fused_away = 0
 
-    def answer(self, *, follows: bool) -> Answer | None:
+    def answer(self, *, follows: bool) -> StretchMatch | None:
         """The modules, if the greater part of both is alike, and one batch explains all sizes.
 
         ``follows`` is whether the work before it is what ends the pattern, so that it begins where the pattern does.
@@ -281,7 +281,7 @@ class _Comparison:
         in_core = rows[place < self.pattern.core]
         core = (int(in_core[0]), int(in_core[-1]) + 1) if in_core.size else (0, 0)
         share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
-        return Answer(
+        return StretchMatch(
             self.pattern,
             self.module.astype(np.int32),
             self.cause.astype(np.int32),
@@ -394,7 +394,7 @@ class _Comparison:
         alike, group = grouped([before, size]).group, grouped([before]).group
         number, of = counts(alike, rows.size)[alike], counts(group, rows.size)[group]
         most = maxima(group, number, rows.size)[group]
-        odd = rows[((number == 1) & (of > 1)) | (_FEW_OF * number < most)]
+        odd = rows[((number == 1) & (of > 1)) | (_RARE_RATIO * number < most)]
         run = np.cumsum(np.diff(self.work.name, prepend=self.work.name[0]) != 0)
         beside = np.flatnonzero(np.isin(run, run[odd]) & (self.module >= 0))
         self._drop(beside, _AMBIGUOUS)

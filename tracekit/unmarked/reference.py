@@ -60,7 +60,7 @@ class Pattern:
     whole: bool
 
 
-class Way(NamedTuple):
+class Ordering(NamedTuple):
     """A way to put work in sequences, and what ran in the marked run by it, the most frequent sequences first.
 
     Attributes:
@@ -93,7 +93,7 @@ class Reference:
     called: Flags
     like: Rows
     place: Ints
-    ways: list[Way]
+    ways: list[Ordering]
 
 
 def reference(given: Given) -> Reference:
@@ -233,16 +233,16 @@ def _place(path: str) -> int:
     return next((int(part[:9]) for part in path.split(".") if part.isdecimal()), -1)
 
 
-def _ways(parts: Sequence[_Part], place: Ints, root: Rows) -> list[Way]:
-    ways = [Way(by_stream=False, patterns=_frequent(part.patterns() for part in parts))]
+def _ways(parts: Sequence[_Part], place: Ints, root: Rows) -> list[Ordering]:
+    ways = [Ordering(by_stream=False, patterns=_frequent(part.patterns() for part in parts))]
     if any(part.calls_share_steps for part in parts):
-        ways.append(Way(by_stream=False, patterns=_frequent(part.patterns(by_call=True) for part in parts)))
+        ways.append(Ordering(by_stream=False, patterns=_frequent(part.patterns(by_call=True) for part in parts)))
     if any(part.streams > 1 for part in parts):
-        ways.append(Way(by_stream=True, patterns=_frequent(part.patterns(by_stream=True) for part in parts)))
+        ways.append(Ordering(by_stream=True, patterns=_frequent(part.patterns(by_stream=True) for part in parts)))
     return [way for way in (_telling(way, place, root) for way in ways) if way.patterns]
 
 
-def _telling(way: Way, place: Ints, root: Rows) -> Way:
+def _telling(way: Ordering, place: Ints, root: Rows) -> Ordering:
     """The way without patterns that are too short to be known by, or that may be any layers.
 
     Short ones are known if there are no others: not beside longer ones, nor where several roots run little apart.

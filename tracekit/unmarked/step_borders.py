@@ -22,13 +22,13 @@ class Cuts(NamedTuple):
 
     Attributes:
         place: The first work after each.
-        goes_on: Whether what is around it follows each other within steps only.
-        twice: Whether the same kernel runs before and after it, which it does at no end of a step.
+        inside_step: Whether what is around it follows each other within steps only.
+        same_kernel_on_both_sides: Whether the same kernel runs before and after it, which it does at no end of a step.
     """
 
     place: Rows
-    goes_on: Flags
-    twice: Flags
+    inside_step: Flags
+    same_kernel_on_both_sides: Flags
 
 
 class Borders:
@@ -45,16 +45,16 @@ class Borders:
         inside = inside[line[place[inside] - 1] == line[place[inside]]]
         at = place[inside]
         last, first = names[at - 1], names[at]
-        within = ~np.isin(_joined(last, first), self._between)
-        goes_on, twice = np.zeros(place.size, dtype=bool), np.zeros(place.size, dtype=bool)
-        twice[inside] = within & (last == first)
+        no_border = ~np.isin(_joined(last, first), self._between)
+        inside_step, same_kernel_on_both_sides = np.zeros(place.size, dtype=bool), np.zeros(place.size, dtype=bool)
+        same_kernel_on_both_sides[inside] = no_border & (last == first)
         for begin in (at - 2, at - 1):
-            known = np.flatnonzero(within & (begin >= 0) & (begin + 2 < names.size))
+            known = np.flatnonzero(no_border & (begin >= 0) & (begin + 2 < names.size))
             begins = begin[known]
             known = known[line[begins] == line[begins + 2]]
             triple = _joined(_joined(names[begin[known]], names[begin[known] + 1]), names[begin[known] + 2])
-            goes_on[inside[known[np.isin(triple, self._inner)]]] = True
-        return Cuts(place, goes_on, twice)
+            inside_step[inside[known[np.isin(triple, self._inner)]]] = True
+        return Cuts(place, inside_step, same_kernel_on_both_sides)
 
     def holds_a_border(self, names: Ints) -> bool:
         """Whether names follow each other as they do only where a step ends, so that they are of two steps."""

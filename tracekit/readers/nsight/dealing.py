@@ -16,7 +16,7 @@ import pyarrow as pa
 from tracekit.arrays.types import Ints
 from tracekit.nsight import tables as nsight
 from tracekit.readers.base import tables_at
-from tracekit.readers.nsight.losses import Held, lacking, missing_data, reported_losses
+from tracekit.readers.nsight.losses import HeldEvents, lacking, missing_data, reported_losses
 from tracekit.readers.nsight.report import requests_of_report
 from tracekit.readers.nsight.waiting import WAITING_TABLES
 from tracekit.readers.rows import are_plausible, bounds_of
@@ -184,7 +184,7 @@ class Dealt(NamedTuple):
     def _dealt(self) -> Iterable[tuple[str, DealtFile]]:
         return ((name, file) for name, files in self.files.items() if name not in _ASIDE for file in files)
 
-    def missing(self, held: Held) -> tuple[MissingData, ...]:
+    def missing(self, held: HeldEvents) -> tuple[MissingData, ...]:
         """What the whole report lacks."""
         source = tables_at(self.tables)
         return (*missing_data(source, held), *lacking(reported_losses(source, self.processes)))

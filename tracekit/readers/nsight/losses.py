@@ -137,7 +137,7 @@ _WANTED_COLUMNS = {
 }
 
 
-class Held(NamedTuple):
+class HeldEvents(NamedTuple):
     """What some processes of a report have, as far as it shows what the report lacks."""
 
     ranges: int
@@ -172,7 +172,7 @@ class Held(NamedTuple):
         return cls(*(type(column[0])(sum(column)) for column in zip(*parts, strict=True)))
 
 
-def missing_data(source: TableSource, held: Held) -> tuple[MissingData, ...]:
+def missing_data(source: TableSource, held: HeldEvents) -> tuple[MissingData, ...]:
     """Everything that the report could hold and does not."""
     figures = recorder_figures(source)
     events = _missing_events(held, captured="calls" in figures)
@@ -186,7 +186,7 @@ def recorder_figures(source: TableSource) -> dict[str, int]:
     return {name: max(0, value) for name, value in figures.items()}
 
 
-def _missing_calls(figures: dict[str, int], held: Held) -> Iterator[MissingData]:
+def _missing_calls(figures: dict[str, int], held: HeldEvents) -> Iterator[MissingData]:
     calls = figures.get("calls")
     if lost := figures.get("calls_lost"):
         yield MissingData(f"{lost:,} of {calls:,} {CAPTURED}", "nsys lost them; record again, or with --engine torch")
@@ -194,7 +194,7 @@ def _missing_calls(figures: dict[str, int], held: Held) -> Iterator[MissingData]
         yield MissingData(CAPTURED, "tracekit capture reached no process of the command that called a torch module")
 
 
-def _missing_events(held: Held, *, captured: bool) -> Iterator[MissingData]:
+def _missing_events(held: HeldEvents, *, captured: bool) -> Iterator[MissingData]:
     if not held.ranges and not captured:
         yield MissingData("NVTX ranges", "record with: nsys profile --trace=cuda,nvtx")
     if not held.work:
@@ -207,7 +207,7 @@ def _missing_events(held: Held, *, captured: bool) -> Iterator[MissingData]:
         yield MissingData("CUDA API calls", remedy)
 
 
-def _missing_graphs(held: Held) -> Iterator[MissingData]:
+def _missing_graphs(held: HeldEvents) -> Iterator[MissingData]:
     if held.whole_graphs:
         yield MissingData("the kernels inside CUDA graphs", "record with: nsys profile --cuda-graph-trace=node")
     elif held.replays_without_work:
@@ -215,7 +215,7 @@ def _missing_graphs(held: Held) -> Iterator[MissingData]:
         yield MissingData("the GPU time of CUDA graphs", remedy)
 
 
-def _missing_sizes(held: Held) -> Iterator[MissingData]:
+def _missing_sizes(held: HeldEvents) -> Iterator[MissingData]:
     if held.collectives and not held.sizes_of_collectives:
         remedy = (
             "record with NVTX and NCCL 2.19 or newer, and export with nsys 2026 or newer: "

@@ -16,7 +16,7 @@ from tracekit.nsight import tables as nsight
 from tracekit.progress import Progress
 from tracekit.readers.nsight.gpu_metrics import gpus_of_devices, samples_of
 from tracekit.readers.nsight.losses import (
-    Held,
+    HeldEvents,
     lacking,
     missing_data,
     recorder_figures,
@@ -219,7 +219,7 @@ def _recording(
     return replace(
         recording,
         ranks=ranks(recording, report.name, ranks_by_mpi(source, named, ids)),
-        missing=(*missing_data(source, Held.of(recording)), *lacking(losses)),
+        missing=(*missing_data(source, HeldEvents.of(recording)), *lacking(losses)),
     )
 
 

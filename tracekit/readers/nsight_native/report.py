@@ -46,7 +46,7 @@ def stored(path: Path, progress: Progress) -> Iterator[Stored]:
         yield Stored(export, lambda: found.source, found.missing, found.writer)
 
 
-class _Found(NamedTuple):
+class _Export(NamedTuple):
     """A report, which nsys wrote it and which can export it, and the name of its export."""
 
     writer: str | None
@@ -63,15 +63,15 @@ class _Found(NamedTuple):
         return (MissingData(f"possibly events that only nsys {self.writer} knows", remedy),)
 
 
-def _found(path: Path) -> _Found:
+def _found(path: Path) -> _Export:
     writer = _written_by(path)
     tool = _tool(path, writer)
     source = source_of(path, NAME)
-    return _Found(writer, tool, source, re.sub(r"[^\w.]+", "-", f"{source.sha256[:32]}-{tool.version}"))
+    return _Export(writer, tool, source, re.sub(r"[^\w.]+", "-", f"{source.sha256[:32]}-{tool.version}"))
 
 
 @contextmanager
-def _exported(path: Path, found: _Found, progress: Progress) -> Iterator[Path]:
+def _exported(path: Path, found: _Export, progress: Progress) -> Iterator[Path]:
     with made(found.key, lambda place: _export(found.tool, path, found.writer, place, progress)) as place:
         yield exported(place)
 

@@ -42,12 +42,12 @@ _InRows: TypeAlias = int | Ints | Bytes
 
 
 #: Positions of columns in a table, and what they hold: integers, floats, or texts and bytes with distinct ones once.
-Asked: TypeAlias = Mapping[int, pa.DataType]
+ColumnTypes: TypeAlias = Mapping[int, pa.DataType]
 #: Columns by their positions: integers are as narrow as their values allow, and those that are all null are None.
 Columns: TypeAlias = dict[int, pa.ChunkedArray | None]
 
 
-def columns(pages: Pages, leaf: Ints, asked: Asked) -> tuple[Ints, Columns]:
+def columns(pages: Pages, leaf: Ints, asked: ColumnTypes) -> tuple[Ints, Columns]:
     """The numbers of the rows on some leaf pages, and the columns that are asked for."""
     at_once = max(1, _CHUNK_BYTES // pages.size)
     parts = [_chunk(pages, leaf[at : at + at_once], asked) for at in range(0, leaf.size, at_once)]
@@ -70,7 +70,7 @@ def _joined(position: int, parts: list[tuple[Ints, Columns]]) -> pa.ChunkedArray
     return pa.chunked_array(chunks, type=widest)
 
 
-def _chunk(pages: Pages, leaf: Ints, asked: Asked) -> tuple[Ints, Columns]:
+def _chunk(pages: Pages, leaf: Ints, asked: ColumnTypes) -> tuple[Ints, Columns]:
     data = pages.load(leaf)
     has_texts = ENCODED_TEXT in asked.values()
     if not bool((data[: -SLACK : pages.size] == LEAF).all()) or (has_texts and not pages.utf8):
@@ -100,7 +100,7 @@ def _cells(data: Bytes, count: int, pages: Pages) -> tuple[Ints, Ints]:
     return pointer[is_cell], np.repeat(page + pages.usable, number)
 
 
-def _decoded(data: Bytes, cell: Ints, edge: Ints, longest: int, asked: Asked) -> tuple[Ints, Columns]:
+def _decoded(data: Bytes, cell: Ints, edge: Ints, longest: int, asked: ColumnTypes) -> tuple[Ints, Columns]:
     """The rows in some cells: payload size, rowid, then the record (2.1): sizes of header and columns, then these."""
     number = max(asked, default=-1) + 1
     header = _Header(data, cell, number + _LONGEST_NUMBER)
@@ -251,7 +251,7 @@ def _stretches(body: Ints, kinds: list[_InRows]) -> Iterator[_Stretch]:
             first, body, offset, offsets = column + 1, stretch.following, 0, []
 
 
-def _stretch(data: Bytes, stretch: _Stretch, kinds: list[_InRows], asked: Asked) -> Columns:
+def _stretch(data: Bytes, stretch: _Stretch, kinds: list[_InRows], asked: ColumnTypes) -> Columns:
     """What was asked for of the columns of a stretch, by their positions."""
     decoded: Columns = {}
     offsets = {at: offset for at, offset in enumerate(stretch.offsets, stretch.first) if at in asked}

@@ -21,13 +21,13 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.ranks.clocks import Clock
-from tracekit.ranks.meetings import Ranks, met, ranks_of
+from tracekit.ranks.meetings import Ranks, participations, ranks_of
 from tracekit.steptime import budget
 from tracekit.steptime.whatif.changes import Changes, Changing, Spans
 from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, tasks
 from tracekit.steptime.whatif.recorded import joined, recorded
-from tracekit.steptime.whatif.replay import played
-from tracekit.steptime.whatif.shifted import Moved, Report, Shifted
+from tracekit.steptime.whatif.replay import simulated
+from tracekit.steptime.whatif.shifted import Report, Shifted, TimeShifts
 from tracekit.steptime.windows import steady, thread_keys, windows_of
 
 __all__ = ["Changes", "Prediction", "StepModel", "predict"]
@@ -81,7 +81,7 @@ class StepModel:
         #: Every report with its clock.
         self.parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
         several = len(self.parts) > 1 or budget.has_ranks(dataset) or self.parts[0].found.work.line.max(initial=0) > 0
-        ranks = ranks_of(dataset) if several else Ranks([[]], [], [Clock(0)], met([[]], [Clock(0)]))
+        ranks = ranks_of(dataset) if several else Ranks([[]], [], [Clock(0)], participations([[]], [Clock(0)]))
         self.clocks = clocks = ranks.clocks
         self._found = joined([part.found for part in self.parts], [clock.at for clock in clocks])
         self._spans = _spans(self.parts, clocks, self._modules)
@@ -179,7 +179,7 @@ class StepModel:
 
     def _means(self, model: Tasks, rows: Rows | slice = slice(None)) -> Ints:
         """How long a step of some work takes, of each process and device and, the last one, of all."""
-        times, work, events = played(model), self._found.work, self._found.events
+        times, work, events = simulated(model), self._found.work, self._found.events
         # Windows are told on the clocks of their reports.
         start, end = (
             np.concatenate([getattr(part.found.work, name) for part in self.parts]) - getattr(work, name) + moved
@@ -191,7 +191,7 @@ class StepModel:
         return means
 
     def _budget(self, model: Tasks, changes: Changes) -> list[dict[str, Any]]:
-        times = played(model)
+        times = simulated(model)
         moved = [after - before for after, before in zip(times, measured(self._found), strict=True)]
         parts, events, rows = [], 0, 0
         for part in self.parts:
@@ -199,7 +199,7 @@ class StepModel:
             own = [column[events : events + calls] for column in moved[:2]]
             event = model.event[rows : rows + work]
             by = Times(*own, *(column[rows : rows + work] for column in moved[2:]))
-            parts.append((part, Moved(by, np.where(event >= 0, event - events, -1))))
+            parts.append((part, TimeShifts(by, np.where(event >= 0, event - events, -1))))
             events, rows = events + calls, rows + work
         waited = {budget.WAITED: self._waited(times, changes)}
         windows = budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited)))

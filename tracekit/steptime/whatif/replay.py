@@ -16,7 +16,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.steptime.whatif.model import NEVER, Tasks, Times
 
 
-def played(model: Tasks) -> Times:
+def simulated(model: Tasks) -> Times:
     """All times under a model."""
     order, known_from = model.order_of, model.order_of.end(model.meeting)
     met = np.flatnonzero(model.meeting >= 0)

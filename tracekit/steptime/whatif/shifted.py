@@ -36,7 +36,7 @@ class Report(NamedTuple):
     found: Recorded
 
 
-class Moved(NamedTuple):
+class TimeShifts(NamedTuple):
     """By how much the times of a report move, and of all work the row of the call that then launches it, or -1."""
 
     by: Times
@@ -48,7 +48,9 @@ class Shifted:
 
     root = None
 
-    def __init__(self, dataset: Dataset, parts: Sequence[tuple[Report, Moved]], known_of_all: dict[str, Any]) -> None:
+    def __init__(
+        self, dataset: Dataset, parts: Sequence[tuple[Report, TimeShifts]], known_of_all: dict[str, Any]
+    ) -> None:
         self._dataset, self._parts, self._known = dataset, parts, known_of_all
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
@@ -63,7 +65,7 @@ class Shifted:
 class _ShiftedReport:
     root = None
 
-    def __init__(self, report: Report, moved: Moved, known_of_all: dict[str, Any]) -> None:
+    def __init__(self, report: Report, moved: TimeShifts, known_of_all: dict[str, Any]) -> None:
         self._dataset, self._found = report.dataset, report.found
         self._moved_by, self._event = moved
         self.known_of_all = known_of_all

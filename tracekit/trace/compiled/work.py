@@ -193,11 +193,11 @@ class _Sequences:
 
     def divide(self) -> None:
         """Divides stretches of several kernels by what these launched elsewhere."""
-        habits = Habits()
+        patterns = LibraryLaunchPatterns()
         for found in self.known.values():
-            habits.learn(found.pattern, found.match, found.names)
+            patterns.learn(found.pattern, found.match, found.names)
         for found in self.known.values():
-            habits.resolve(found.pattern, found.match, found.names)
+            patterns.resolve(found.pattern, found.match, found.names)
 
     def _matched(self, map_id: str, names: list[int], *, complete: bool) -> _Sequence:
         kernel_map = self.runs.maps[map_id]
@@ -364,7 +364,7 @@ def _fill(pattern: Pattern, match: Match, gap: Gap, *, complete: bool) -> None:
         match.gaps.append(gap)
 
 
-class Habits:
+class LibraryLaunchPatterns:
     """What kernels of a library launch, learned from where each is the only one, over all runs of a recording."""
 
     def __init__(self) -> None:

@@ -127,7 +127,7 @@ def _most(uses: _Uses, rows: Iterable[int]) -> int:
     return max(sum((uses[row] for row in rows), Counter[int]()).values(), default=0)
 
 
-_Found = dict[int, Counted]
+_CountedNames = dict[int, Counted]
 
 
 def _decided(texts: dict[int, str], uses: _Uses) -> dict[int, Name]:
@@ -137,7 +137,7 @@ def _decided(texts: dict[int, str], uses: _Uses) -> dict[int, Name]:
     return {row: Name(item.name, iteration=item.iteration) for row, item in found.items()}
 
 
-def _alike(found: _Found, kind: str, hidden: str = COUNTER + ITERATION) -> dict[str, dict[str, list[int]]]:
+def _alike(found: _CountedNames, kind: str, hidden: str = COUNTER + ITERATION) -> dict[str, dict[str, list[int]]]:
     answer: dict[str, dict[str, list[int]]] = {}
     for row, item in found.items():
         if any(number.kind == kind for number in item.numbers):
@@ -150,7 +150,7 @@ def _once_each(texts: dict[str, list[int]], uses: _Uses) -> bool:
     return len(texts) > 1 and 2 * sum(_most(uses, rows) > 1 for rows in texts.values()) < len(texts)
 
 
-def _counters(found: _Found, uses: _Uses) -> _Found:
+def _counters(found: _CountedNames, uses: _Uses) -> _CountedNames:
     """Undecided numbers count where texts that differ only by them come once each."""
     groups = (texts for texts in _alike(found, UNDECIDED).values() if _once_each(texts, uses))
     return {row: found[row].as_(UNDECIDED, COUNTER) for texts in groups for rows in texts.values() for row in rows}
@@ -160,8 +160,8 @@ def _counters(found: _Found, uses: _Uses) -> _Found:
 _MANY_VALUES, _GAPS = 8, 2
 
 
-def _values(found: _Found, uses: _Uses) -> _Found:
-    answer: _Found = {}
+def _values(found: _CountedNames, uses: _Uses) -> _CountedNames:
+    answer: _CountedNames = {}
     for texts in _alike(found, ATTACHED, COUNTER + ITERATION + UNDECIDED).values():
         rows = [row for same in texts.values() for row in same]
         columns = zip(*(found[row].numbers for row in rows), strict=False)
@@ -180,7 +180,7 @@ def _is_sparse(numbers: Sequence[Number]) -> bool:
 _MOST_PLACES = 6
 
 
-def _places(found: _Found, uses: _Uses) -> _Found:
+def _places(found: _CountedNames, uses: _Uses) -> _CountedNames:
     """Numbers that count no iterations: of a list (``Step 1: load``, ``Step 2: run``), or of a few steps of each turn.
 
     In a list the text behind each number is another. Steps of a turn are few, and come again more often than that.
@@ -190,7 +190,7 @@ def _places(found: _Found, uses: _Uses) -> _Found:
     lists: dict[str, list[dict[str, list[int]]]] = {}
     for template, texts in _alike(found, ITERATION).items():
         lists.setdefault(template.partition(ITERATION)[0], []).append(texts)
-    answer: _Found = {}
+    answer: _CountedNames = {}
     for group in lists.values():
         numbers = {found[row].iteration for texts in group for rows in texts.values() for row in rows}
         is_list = len(group) > 1 and len(numbers) == len(group) == sum(map(len, group))

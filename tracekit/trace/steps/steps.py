@@ -123,7 +123,7 @@ def _forward(outermost: _OutermostCalls) -> Outermost:
     return Outermost(outermost.thread[rows], outermost.start_ns[rows], outermost.end_ns[rows], np.zeros_like(rows))
 
 
-class _Led(NamedTuple):
+class _InferredSteps(NamedTuple):
     """Steps of processes that neither mark them nor train, by rows of the recording's ranges."""
 
     first: Rows
@@ -166,7 +166,7 @@ def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, ends:
 
 def _led(
     recording: Recording, decoded: Decoded, calls: Calls, candidates: _OutermostCalls, others: tuple[Ints, Ints]
-) -> _Led:
+) -> _InferredSteps:
     """The steps of all processes but those that mark their own, and those of which the steps of training are known.
 
     Of processes that train, only the threads that never work for a step of another thread.
@@ -181,7 +181,7 @@ def _led(
     nothing = np.empty(0, np.int64)
     pending = np.setdiff1d(process[candidates.forward], np.union1d(marking, doubtful)).tolist()
     if not pending:
-        return _Led(nothing, nothing, [], nothing)
+        return _InferredSteps(nothing, nothing, [], nothing)
     first, last, apart = ([nothing] for _ in range(3))
     names: list[str] = []
     paths = _marked_paths(recording, decoded, calls)
@@ -195,7 +195,7 @@ def _led(
         last.append(calls.range_row[candidates.row[rows[led.last]]])
         names += led.name
         apart.append(np.setdiff1d(np.flatnonzero(recording.threads.process == number), led.helping))
-    return _Led(np.concatenate(first), np.concatenate(last), names, np.concatenate(apart))
+    return _InferredSteps(np.concatenate(first), np.concatenate(last), names, np.concatenate(apart))
 
 
 def _led_in_process(

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tracekit.aggregates.each_report import Words
-from tracekit.aggregates.subtrees import Hierarchy, Pairs, united
+from tracekit.aggregates.subtrees import Hierarchy, Pairs, summed_by_node
 from tracekit.aggregates.weighted_kernels import kernels as device_work
 from tracekit.answers import phases
 from tracekit.arrays.codes import labels, lookup, positions
@@ -256,7 +256,7 @@ def _merged(work: _Work, most: int) -> tuple[_Work, Ints]:
 
 
 def _main(group: Rows, value: Rows, ns: Ints) -> Rows:
-    pairs = united(Pairs(group, value, ns))
+    pairs = summed_by_node(Pairs(group, value, ns))
     order = np.lexsort((-pairs.value, pairs.node))
     first = np.searchsorted(pairs.node[order], np.arange(int(group.max()) + 1))
     main: Rows = pairs.group[order][first]
