@@ -69,3 +69,9 @@ def test_times_may_count_from_anywhere(rewritten: Rewrite, from_ns: int) -> None
     assert lost(dataset) == {}
     calls = dataset.table("calls", ["start_ns"]).column("start_ns").to_pylist()
     assert calls == [from_ns, from_ns + 10]
+
+
+def test_times_of_one_table_may_count_from_elsewhere(rewritten: Rewrite) -> None:
+    dataset = rewritten("UPDATE CUDA_GRAPH_EVENTS SET start = start + 1700000000000000000", LINES)
+    assert lost(dataset) == {}
+    check(dataset, "kernels", "name    module\nrelu    top\ngemm    top.a\nstruck  -")
