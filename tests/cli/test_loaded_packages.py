@@ -14,7 +14,7 @@ from tests.test_data import DATA
 HEAVY = {"cxxfilt", "msgspec", "numpy", "openpyxl", "pandas.core", "pyarrow", "rich", "sqlalchemy", "torch"}
 #: Packages of formats and questions, of which a command needs one at most.
 PACKAGES = {
-    f"tracekit.{name}" for name in ("answers.roofline", "capture", "exports", "pipeline", "trace", "views.page")
+    f"tracekit.{name}" for name in ("answers.roofline", "capture", "exports.base", "pipeline", "trace", "views.page")
 } | {f"tracekit.readers.{name}.report" for name in ("exported", "kineto", "nsight", "nsight_native", "nvprof")}
 REPORT = DATA / "small_llama.sqlite"
 RUN = """

@@ -4,19 +4,10 @@ import argparse
 
 from tracekit.cli.base import add_dataset, add_force, add_quiet, next_to, opened, option, progress_bar
 from tracekit.errors import plain
+from tracekit.exports import FORMATS
 
 NAME = "export"
 HELP = "write a dataset in a format of other programs"
-
-#: How the default place of each format ends.
-_FORMATS = {
-    "perfetto": ".perfetto.json.gz",
-    "chrome": ".chrome.json",
-    "stacks": ".stacks.txt",
-    "csv": ".csv",
-    "xlsx": ".xlsx",
-    "sql": ".db",
-}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "perfetto: timeline for ui.perfetto.dev; chrome: the same as plain JSON; stacks: for flame graphs, by lines of "
         "Python if recorded, else by module; csv: a folder of files; xlsx: a workbook; sql: tables in a database"
     )
-    option(parser, "--format FORMAT", meaning, choices=_FORMATS, required=True)
+    option(parser, "--format FORMAT", meaning, choices=FORMATS, required=True)
     meaning = (
         "file to write; for csv a folder, for sql a URL such as sqlite:///run.db (default: named after the dataset and "
         "the format, next to the dataset)"
@@ -44,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
     without_pandas()
     dataset = opened(args.dataset, quiet=args.quiet)
-    place = next_to(dataset, _FORMATS[args.format])
+    place = next_to(dataset, FORMATS[args.format][1])
     out = args.out or (f"sqlite:///{place}" if args.format == "sql" else str(place))
     with progress_bar(quiet=args.quiet) as progress:
         writer(args.format)(dataset, Target(out, args.force), progress)

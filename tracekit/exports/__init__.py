@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tracekit.exports.base import Write
 
+#: What writes each format, and how the name of its default place ends.
 FORMATS = {
-    "perfetto": "timeline.write_perfetto",
-    "chrome": "timeline.write_chrome",
-    "stacks": "stacks.write",
-    "csv": "sheets.write_csv",
-    "xlsx": "sheets.write_xlsx",
-    "sql": "sql.write",
+    "perfetto": ("timeline.write_perfetto", ".perfetto.json.gz"),
+    "chrome": ("timeline.write_chrome", ".chrome.json"),
+    "stacks": ("stacks.write", ".stacks.txt"),
+    "csv": ("sheets.write_csv", ".csv"),
+    "xlsx": ("sheets.write_xlsx", ".xlsx"),
+    "sql": ("sql.write", ".db"),
 }
 
 
 def writer(name: str) -> Write:
     """What writes a format; only what this one needs is loaded, since SQLAlchemy takes a quarter of a second."""
-    module, function = FORMATS[name].split(".")
+    module, function = FORMATS[name][0].split(".")
     write: Write = getattr(import_module(f"{__name__}.{module}"), function)
     return write
