@@ -1,4 +1,4 @@
-"""The protocol of a reader, and what is known of every report: its name, size and digest, and where its tables are."""
+"""The protocol of a reader, and what is known of every report: its name, size and digest."""
 
 import hashlib
 import os
@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tracekit.nsight import tables as nsight
 from tracekit.progress import Progress, no_progress
-from tracekit.readers.source import TableSource
-from tracekit.readers.sqlite.file import BulkReader, SqliteFile
-from tracekit.readers.table_folder import FolderTables, table_files
+from tracekit.readers.table_folder import table_files
 from tracekit.recording.provenance import MissingData, Source
 from tracekit.recording.tables import Recording
 from tracekit.storage.local_copies import local_copy
@@ -61,11 +58,6 @@ class StoredReader(Reader, Protocol):
 
     def stored(self, path: Path, progress: Progress, /) -> AbstractContextManager[Stored]:
         """Where the tables of a report are while the block runs."""
-
-
-def tables_at(path: Path) -> TableSource:
-    """Nsight's tables in a SQLite file or a folder."""
-    return FolderTables(path, nsight.TABLES) if path.is_dir() else BulkReader(SqliteFile(path))
 
 
 def source_of(path: Path, format_: str) -> Source:

@@ -323,7 +323,8 @@ def _missing_data(
     if not len(recording.work):
         yield MissingData("GPU work", _WITH_GPU_WORK)
     elif not recording.on_device.any():
-        remedy = _WITH_GPU_WORK if recording.devices else "record on a machine with a GPU"
+        has_gpu = bool(recording.devices)
+        remedy = f"{_WITH_GPU_WORK}, unless it ran on the CPU" if has_gpu else "record on a machine with a GPU"
         not_read = f"its accelerator's ({', '.join(sorted(others))}) is not read"
         yield MissingData("GPU work", f"CPU operators are shown instead; {not_read if others else remedy}")
     elif _replays_unknown_graphs(recording) and not (recording.work.annotation >= 0).any():

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from tracekit.arrays.types import Ints
 from tracekit.nsight import tables as nsight
-from tracekit.readers.base import tables_at
 from tracekit.readers.nsight.losses import HeldEvents, lacking, missing_data, reported_losses
-from tracekit.readers.nsight.report import requests_of_report
+from tracekit.readers.nsight.report import requests_of_report, tables_at
 from tracekit.readers.nsight.waiting import WAITING_TABLES
 from tracekit.readers.rows import are_plausible, bounds_of
 from tracekit.readers.source import ENCODED, Request

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +59,8 @@ from tracekit.readers.source import (
     named_rows,
     typed,
 )
+from tracekit.readers.sqlite.file import BulkReader, SqliteFile
+from tracekit.readers.table_folder import FolderTables
 from tracekit.recording.operators import Operators, no_operators, operators_as_work
 from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, LossCounters, Source, compute_capability, figure
 from tracekit.recording.tables import Recording, Threads
@@ -120,6 +123,11 @@ def of_nsight(tables: Iterable[str]) -> bool:
     """Whether some of the tables are Nsight's."""
     names = set(tables)
     return _NVPROF_STRINGS not in names and not _NSIGHT_TABLES.isdisjoint(names)
+
+
+def tables_at(path: Path) -> TableSource:
+    """Nsight's tables in a SQLite file or a folder."""
+    return FolderTables(path, nsight.TABLES) if path.is_dir() else BulkReader(SqliteFile(path))
 
 
 def recording_of(tables: TableSource, report: Callable[[], Source], progress: Progress) -> Recording:

@@ -14,8 +14,8 @@ from tracekit.nsight import nsys
 from tracekit.nsight.exporting import REPORT_END, ExportFailed, export, exported, is_raw
 from tracekit.nsight.nsys import Nsys
 from tracekit.progress import Progress
-from tracekit.readers.base import Stored, source_of, tables_at
-from tracekit.readers.nsight.report import recording_of
+from tracekit.readers.base import Stored, source_of
+from tracekit.readers.nsight.report import recording_of, tables_at
 from tracekit.readers.nsight_native import NAME
 from tracekit.readers.nsight_native.cache import cache_folder, forget, kept, made
 from tracekit.recording.provenance import MissingData, Source
