@@ -25,9 +25,8 @@ from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.markers import formatting
 from tracekit.steptime import budget, findings
-from tracekit.steptime.findings import Finding
+from tracekit.steptime.findings import Finding, sampled
 from tracekit.steptime.findings.advice import engine_of
-from tracekit.steptime.findings.sample import sampled
 from tracekit.steptime.whatif import Changes, predict
 
 LOADS = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -472,7 +471,7 @@ def test_a_report_whose_work_takes_no_time_has_no_findings(tmp_path: Path) -> No
 def test_some_steps_of_a_large_dataset_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     done = run([host_wait(Random(3))[0]] * 40)
     (whole,) = found_in(done)
-    monkeypatch.setattr("tracekit.steptime.findings.sample._MOST_KERNELS", 160)
+    monkeypatch.setattr("tracekit.steptime.findings._MOST_KERNELS", 160)
     (part,) = found_in(done)
     assert part[:3] == whole[:3]
     assert part.saving_ns == pytest.approx(whole.saving_ns, rel=0.05)
@@ -485,7 +484,7 @@ def test_a_sample_has_the_work_of_its_steps_and_reads_a_column_once(
 ) -> None:
     path = report(tmp_path / "report.sqlite", run([host_wait(Random(3))[0]] * 40).lines(0))
     dataset = tracekit.parse(path, tmp_path / "out", scheduler="here")
-    monkeypatch.setattr("tracekit.steptime.findings.sample._MOST_KERNELS", 160)
+    monkeypatch.setattr("tracekit.steptime.findings._MOST_KERNELS", 160)
     (part,) = sampled(dataset).by_report()
     read: list[str] = []
     pieces = tracekit.Dataset.pieces

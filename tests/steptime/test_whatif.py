@@ -29,9 +29,8 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.steptime.whatif import Changes, Prediction, StepModel, predict
 from tracekit.steptime.whatif.changes import matched
-from tracekit.steptime.whatif.model import measured, tasks
+from tracekit.steptime.whatif.model import measured, simulated, tasks
 from tracekit.steptime.whatif.recorded import recorded
-from tracekit.steptime.whatif.replay import simulated
 from tracekit.views.formatting import duration
 
 SEEDS = st.integers(0, 10_000)

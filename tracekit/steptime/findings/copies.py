@@ -12,8 +12,7 @@ from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.steptime.findings.advice import CAST, COPIED
 from tracekit.steptime.findings.rows import Candidate, StepRows
-from tracekit.steptime.whatif.changes import Changing
-from tracekit.steptime.whatif.edits import Removal, asynchronous, without
+from tracekit.steptime.whatif.changes import Changing, Removal, asynchronous, without
 
 #: So many steps must have the same copy.
 _LEAST_STEPS = 3

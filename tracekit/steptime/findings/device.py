@@ -18,8 +18,7 @@ from tracekit.arrays.groups import counts, grouped, maxima, minima, sums
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.flops.peaks import gpu_named
 from tracekit.steptime.findings.rows import Candidate, StepRows
-from tracekit.steptime.whatif.changes import HELD_NS, Changing
-from tracekit.steptime.whatif.edits import shortened, without
+from tracekit.steptime.whatif.changes import HELD_NS, Changing, shortened, without
 from tracekit.steptime.whatif.model import Tasks
 
 _LEAST_CHAIN = 3

@@ -16,8 +16,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers.base import MODULE, OPERATOR
 from tracekit.steptime.findings.advice import READ, SYNCHRONISED, time_text
 from tracekit.steptime.findings.rows import Candidate, StepRows
-from tracekit.steptime.whatif.changes import Changing
-from tracekit.steptime.whatif.edits import Stretches, asynchronous, code_in, without, without_code
+from tracekit.steptime.whatif.changes import Changing, Stretches, asynchronous, code_in, without, without_code
 
 #: How long a device takes between nodes of a graph, where the recording has no work that follows other work at once.
 _BETWEEN_NODES_NS = 500

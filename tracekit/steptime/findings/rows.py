@@ -24,7 +24,7 @@ from tracekit.steptime import budget
 from tracekit.steptime.findings.advice import advice, engine_of
 from tracekit.steptime.own_times import RANK_TIMES, RankTimes, times_of
 from tracekit.steptime.whatif import StepModel
-from tracekit.steptime.whatif.edits import Edit, Removal, Stretches
+from tracekit.steptime.whatif.changes import Edit, Removal, Stretches
 from tracekit.steptime.whatif.recorded import Recorded
 from tracekit.steptime.windows import thread_keys
 

@@ -24,9 +24,8 @@ from tracekit.ranks.clocks import Clock
 from tracekit.ranks.meetings import Ranks, participations, ranks_of
 from tracekit.steptime import budget
 from tracekit.steptime.whatif.changes import Changes, Changing, Spans
-from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, tasks
+from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, simulated, tasks
 from tracekit.steptime.whatif.recorded import joined, recorded
-from tracekit.steptime.whatif.replay import simulated
 from tracekit.steptime.whatif.shifted import Report, Shifted, TimeShifts
 from tracekit.steptime.windows import steady, thread_keys, windows_of
 
