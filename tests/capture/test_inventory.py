@@ -80,6 +80,28 @@ def test_the_modules_of_a_model_that_is_gone_in_the_end_are_counted(place: Place
     assert "warning" not in summary
 
 
+SHARED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, trunk):
+        super().__init__()
+        self.trunk, self.head = trunk, nn.Linear(4, 1)
+    def forward(self, x):
+        return self.head(self.trunk[0](x))
+
+trunk = nn.ModuleList([nn.Linear(4, 4)])
+actor, critic = Net(trunk), Net(trunk)
+actor(torch.zeros(2, 4)), critic(torch.zeros(2, 4))
+"""
+
+
+def test_what_two_models_of_a_program_share_was_called(place: Place) -> None:
+    place.write(SHARED)
+    assert "modules: 5 called, 1 container\n" in place.capture("-o", "run.sqlite", "model.py").err
+
+
 def test_layers_run_their_fused_operator_in_one_marked_call() -> None:
     model, to = nn.TransformerEncoder(layer(), 2).eval(), MemoryEmitter()
     with layer_markers(model, emitter=to) as handle:

@@ -12,6 +12,7 @@ from torch import nn
 from tests.capture.models import Cnn, Encoder, Failing, Tagger, by_path, counted, markers, tree
 from tests.test_readmes import ROOT, block
 from tracekit.capture import MemoryEmitter, layer_marker, layer_markers, step
+from tracekit.capture.marks import unwrapped
 
 pytestmark = pytest.mark.torch
 
@@ -180,6 +181,7 @@ def test_modules_in_torchscript_are_left_alone_and_named() -> None:
         assert {"top.0", "top.0.0", "top.1.0"} <= set(handle.silent)
     assert [line for line in tree(to) if "top.1" not in line] == ["top", "  top.2"]
     assert {marker.cause for marker in markers(to)} == {None}
+    assert unwrapped(scripted) is scripted
 
 
 def test_a_call_marked_by_hand_tells_what_it_was_given_and_what_it_returned() -> None:

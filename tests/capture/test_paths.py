@@ -172,6 +172,18 @@ PROGRAMS = {
     for _ in range(2): whole(x)
     return whole
 """,
+    "a model in a plain list": """
+    class Student(Around):
+        def __init__(self, teacher):
+            super().__init__(nn.Linear(4, 4))
+            self.teacher = [teacher]
+        def forward(self, x):
+            return self.base(x) - self.teacher[0](x)
+    teacher = Net()
+    student = Student(teacher)
+    for _ in range(2): student(x)
+    return student, teacher
+""",
     "compiled": """
     net = Net()
     net(x)
@@ -203,6 +215,8 @@ def test_calls_have_the_paths_that_their_modules_have_in_the_end(program: str, p
     if program == "a part of two wholes":
         # What the second whole calls stands there, and is an alias of the first's.
         recorded = [name.replace("Other.base", "Around.base") for name in recorded]
+    if program == "a model in a plain list":
+        truth = [name.replace("Net", "Student.Net") for name in truth]
     if program == "a moved part":
         truth = [name for name in truth if name != "Net.enc"]
     assert recorded == truth

@@ -159,8 +159,8 @@ class LayerMarkers:
         """Marks all modules that have no marks; yields others with their path, which is empty if they are skipped."""
         for path, level, wrapper in modules_of(model, self._prefix):
             reason = self._selection.reason_to_skip(path, level, wrapper)
-            inside = wrapper._modules[WRAPPED] if WRAPPED in wrapper._modules else None  # noqa: SIM401 - TorchScript has no get
-            for module in (wrapper,) if inside is None else (wrapper, inside):
+            inside = unwrapped(wrapper)
+            for module in (wrapper,) if inside is wrapper else (wrapper, inside):
                 marks = next((marks for marks in marks_on(module) if marks.lane is self.emitter.lane), None)
                 if marks is not None and owners.gives(marks, module):
                     yield marks, module, "" if reason else path
@@ -173,7 +173,10 @@ class LayerMarkers:
         """Looks for a module that runs in this model for the first time; of those that no model has, only for a few."""
         if self._vain[type(module)] < _MOST_VAIN:
             self.look_again()
-            self._vain[type(module)] += not (module in _passed_over or any(marks_on(module)))
+        if not (module in _passed_over or any(marks_on(module))):
+            self._vain[type(module)] += 1
+            for listener in unlisted:
+                listener(module)
         _passed_over.add(module)
 
     @property
@@ -381,6 +384,8 @@ _renamings = count()
 _lanes: Counter[Lane] = Counter()
 #: Called with the markers of every model that gets some.
 listeners: list[Callable[[LayerMarkers], object]] = []
+#: Called with every module that runs inside a model that does not list it.
+unlisted: list[Callable[[nn.Module], object]] = []
 #: Modules without marks that are known to need none.
 _passed_over: WeakSet[nn.Module] = WeakSet()
 #: How often a model is looked through for modules of a class that it does not have.

@@ -236,7 +236,8 @@ def _params(module: Module) -> list[Param]:
 
 def unwrapped(module: Module) -> Module:
     """The original module, if this is a wrapper made by torch.compile; otherwise the module itself."""
-    inside = vars(module).get("_modules", {}).get(WRAPPED)
+    parts = vars(module).get("_modules", ())
+    inside = parts[WRAPPED] if WRAPPED in parts else None  # noqa: SIM401 - TorchScript has no get
     return inside if isinstance(inside, Module) else module
 
 

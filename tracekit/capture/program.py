@@ -24,7 +24,7 @@ from torch import nn
 from tracekit.capture.attach import marks_on, watched_calls
 from tracekit.capture.emit import default_emitter, nothing, quiet_emitter
 from tracekit.capture.frames import models_around, never_compiled
-from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers, listeners
+from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers, listeners, unlisted
 from tracekit.capture.marks import in_backward_pass, unwrapped
 from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
 from tracekit.capture.steps import on_step
@@ -233,11 +233,13 @@ class RootMarkers:
     def __enter__(self) -> Self:
         self._watching.enter_context(self._training)
         self._watching.enter_context(watched_calls(default_emitter().lane, self._before))
+        unlisted.append(self._runs_inside)
+        self._watching.callback(unlisted.remove, self._runs_inside)
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self._watching.close()
-        for handle in sorted(self._handles, key=lambda handle: handle.part_of is not None):
+        for handle in reversed(self._handles):  # a part of two models has the marks of the first
             handle.remove()
 
     def enable(self, on: bool) -> None:  # noqa: FBT001 - as it is called
@@ -258,6 +260,11 @@ class RootMarkers:
                 _LOG.warning("cannot mark a %s: %r", type(module).__name__, error)
             self._refused.add(type(module))
         return self._on
+
+    def _runs_inside(self, module: nn.Module) -> None:
+        """Marks a module that runs inside a model that does not list it, such as a teacher in a plain list."""
+        if self._on and _holds_anything(module):
+            self._mark(module)
 
     def _begins(self, module: nn.Module) -> bool:
         if not in_backward_pass():
@@ -295,7 +302,11 @@ class RootMarkers:
         if inside is not module and (marks := next(marks_on(inside), None)) is not None:
             return marks.path
         name = type(inside).__name__
-        if not module._modules and not module._parameters and not module._buffers:
+        if not _holds_anything(module):
             return name
         self._names[name] = self._names.get(name, 0) + 1
         return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
+
+
+def _holds_anything(module: nn.Module) -> bool:
+    return bool(module._modules or module._parameters or module._buffers)
