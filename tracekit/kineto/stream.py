@@ -218,7 +218,7 @@ class Trace:
         text, opening = self._events_begin(file)
         rest = yield from self._all_but_last(file, text)
         try:
-            events, text = self._last(rest, opening)
+            events, text = self._last(rest, opening, file.bytes - len(rest) - len(opening))
         except _CutOffError:
             self.cut_at = file.bytes
             # Where the last event is whole, another could follow.
@@ -279,7 +279,7 @@ class Trace:
                 return events, better, behind
         return None
 
-    def _last(self, rest: bytes, opening: bytes) -> tuple[list[Event], bytes]:
+    def _last(self, rest: bytes, opening: bytes, start: int) -> tuple[list[Event], bytes]:
         text = opening + rest
         error: Exception | None = None
         for attempt in (text, repair_json(text)):
@@ -289,7 +289,7 @@ class Trace:
                 error = error or caught
         if "truncated" in str(error):
             raise _CutOffError
-        raise self._error(f"is not valid JSON ({_short(error)})", EXPECTED + "; record or copy it again")
+        raise self._error(f"is not valid JSON ({_short(error, start)})", EXPECTED + "; record or copy it again")
 
     def _end(self, text: bytes, opening: bytes) -> tuple[list[Event], bytes]:
         if opening == b"[":
@@ -349,5 +349,7 @@ def _boundaries(text: bytes) -> Iterator[tuple[int, int]]:
             return
 
 
-def _short(error: Exception | None) -> str:
-    return str(error).removeprefix("JSON is malformed: ").splitlines()[0][:100] if error else ""
+def _short(error: Exception | None, start: int = 0) -> str:
+    """What is wrong in text that begins at this byte of the JSON."""
+    text = str(error).removeprefix("JSON is malformed: ").splitlines()[0][:100] if error else ""
+    return re.sub(r"byte (\d+)", lambda match: f"byte {start + int(match[1]):,}", text)

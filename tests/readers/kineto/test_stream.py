@@ -155,6 +155,17 @@ def test_what_is_no_whole_trace_is_refused_in_one_line(tmp_path: Path, what: str
     assert len(str(raised.value)) < 300
 
 
+@pytest.mark.parametrize("piece_bytes", [100, 1 << 20])
+def test_what_is_no_json_is_named_by_its_byte_in_the_file(
+    tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_PIECE_BYTES", piece_bytes)
+    path = tmp_path / "trace.json"
+    path.write_bytes(WHOLE + b"?")
+    with pytest.raises(ReportError, match=rf"\(byte {len(WHOLE) + 1:,}\)"):
+        read(path)
+
+
 @pytest.mark.parametrize("form", ["dict", "list", "gzip"])
 def test_a_trace_that_a_kill_cut_off_is_read_up_to_the_cut_which_is_counted(tmp_path: Path, form: str) -> None:
     whole = gzip.compress(WHOLE) if form == "gzip" else json.dumps(EVENTS).encode() if form == "list" else WHOLE
