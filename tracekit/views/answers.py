@@ -42,7 +42,7 @@ _EMPTY = {
     "findings": "nothing that would save 1 % or more",
     "copies": "no copies or memory sets were recorded",
     "communication": "no collectives were recorded; name kernels of your own with tracekit parse --collective",
-    "ranks": "only one process and device worked in steps, and ranks are compared with each other",
+    "ranks": "fewer than two GPUs worked in steps, and ranks are compared with each other",
     "stragglers": (
         "no two ranks are known to have run the same collective; tracekit show clocks shows why, and tracekit show "
         "ranks which rank works longest"
