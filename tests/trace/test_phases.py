@@ -84,6 +84,22 @@ def test_optimizers_without_a_call_in_between_end_the_same_step(parsed: Parse) -
     assert parsed(loop(second, 3)).steps().end_ns.tolist() == [800, 1800, 2800]
 
 
+#: Two optimizers that take turns.
+TUNING = """
+    range  1 2100 2200 {'Module': 'Net', 'Inputs': [[2]]}
+    range  1 2300 2400 Optimizer.step#SGD.step
+    range  1 2450 2500 {'Module': 'Net', 'Inputs': [[2]]}
+    range  1 2600 2700 Optimizer.step#Adam.step
+"""
+
+
+@pytest.mark.parametrize(("before", "times", "ends"), [(2, 3, [600, 1600, 2700, 3700, 4700]), (0, 1, [2700])])
+def test_optimizers_that_take_turns_share_steps_and_later_ones_have_their_own(
+    parsed: Parse, before: int, times: int, ends: list[int]
+) -> None:
+    assert parsed(loop(TRAINING, before) + "\n" + loop(TUNING, times)).steps().end_ns.tolist() == ends
+
+
 def updated(lines: str = "") -> str:
     text = """
         range  1   20   40 enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__

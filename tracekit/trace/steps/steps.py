@@ -2,13 +2,15 @@
 
 A step of training lasts from the end of one optimizer step to the end of the next. Several forward passes (gradient
 accumulation) are one step, and so are several optimizers that take turns (a GAN's): a step ends with the last of them
-before the one that leads, the one that steps most often, steps again. Evaluation in between is in no step.
+before the one that leads, the one that steps most often, steps again. Where one loop follows another, each has its own
+leader. Evaluation in between is in no step.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -389,6 +391,8 @@ def _threads_overlap(steps: Steps, rows: Ints) -> bool:
 #: Name and kind of these steps.
 TRAIN = "train"
 _NEVER = np.iinfo(np.int64).min
+#: The number of an optimizer and its class.
+_Key = tuple[int, str | None]
 
 
 class Training(NamedTuple):
@@ -483,15 +487,35 @@ def _first_of_each_step(phased: Phased, optimizers: Rows, calls: _Spans) -> Rows
     if not phases:
         return np.empty(0, np.int64)
     keys = [(phase.number if phase.number is not None else -1, phase.optimizer) for phase in phases]
-    times = Counter(keys)
-    first_seen = {key: -row for row, key in reversed([*enumerate(keys)])}
-    leader = max(times, key=lambda key: (times[key], -key[0], first_seen[key]))
-    leading = np.array([row for row, key in enumerate(keys) if key == leader])
+    leading = np.concatenate([_leading(keys, begin, end) for begin, end in pairwise(_loops(keys))])
     if not calls.start_ns.size:
         return leading
     # If nothing is called in between, both end the same step: optimizers of one class, or a step that was repeated.
     calls_before = np.searchsorted(calls.start_ns, phased.start_ns[optimizers[leading]])
     return np.asarray(leading[np.append(True, np.diff(calls_before) > 0)])
+
+
+def _loops(keys: list[_Key]) -> list[int]:
+    """Where loops begin that run one after the other, as pretraining and tuning do, and the end of the last.
+
+    Optimizers that take turns are of one loop. One that steps only once is of the loop before.
+    """
+    last = {key: row for row, key in enumerate(keys)}
+    begins, end = [0], 0
+    for row, key in enumerate(keys):
+        if row > end and row - begins[-1] > 1 and last[key] > row:
+            begins.append(row)
+        end = max(end, last[key])
+    return [*begins, len(keys)]
+
+
+def _leading(keys: list[_Key], begin: int, end: int) -> Rows:
+    """The steps of the optimizer that leads a loop; for the first of them in a later loop, what steps before."""
+    times = Counter(keys[begin:end])
+    first_seen = {key: -row for row, key in reversed([*enumerate(keys)])}
+    leader = max(times, key=lambda key: (times[key], -key[0], first_seen[key]))
+    rows = [row for row in range(begin, end) if keys[row] == leader]
+    return np.array([begin, *rows[1:]] if begin else rows)
 
 
 def _begins(phased: Phased, calls: _Spans, before: Ints, optimizer: Rows) -> Ints:
