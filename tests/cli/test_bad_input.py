@@ -87,7 +87,7 @@ NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a folder of reports": (
         folder_of_reports,
         "holds 2 reports: a.sqlite, b.sqlite",
-        "input file.sqlite/*.sqlite' -o ",
+        "input file.sqlite/*.sqlite' -o 'input file.sqlite.tracekit'",
     ),
     "Arrow": (holding(b"\xff\xff\xff\xff" + bytes(60)), "is a stream of Arrow tables", "--type arrowdir"),
     "nothing": (lambda path: None, "does not exist", "check the path"),
@@ -159,6 +159,12 @@ def test_a_path_misspelt_gets_the_name_of_its_neighbour(tmp_path: Path) -> None:
         assert outcome.code == 1
         assert outcome.err.endswith(f"; did you mean {meant}?\n")
     assert "did you mean" not in command("show", tmp_path / "training.tracekit").err
+
+
+def test_the_folder_that_one_is_in_gets_a_dataset_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report(tmp_path / "a.sqlite", LINES)
+    monkeypatch.chdir(tmp_path)
+    assert f"tracekit parse './*.sqlite' -o {tmp_path.name}.tracekit\n" in command("parse", ".").err
 
 
 def test_what_is_no_report_or_has_another_name_is_not_suggested(tmp_path: Path) -> None:

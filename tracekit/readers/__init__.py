@@ -116,7 +116,8 @@ def holding_reports(path: Path) -> ReportError | None:
         names = ", ".join(str(file.relative_to(path)) for file in found[:_MOST_NAMED])
         more = ", …" if len(found) > _MOST_NAMED else ""
         problem = f"holds {len(found):,} report{'s' if len(found) > 1 else ''}: {names}{more}"
-        return ReportError(path, problem, f"tracekit parse {quote(f'{path}/{pattern}')} -o {quote(f'{path}.tracekit')}")
+        dataset = f"{path.resolve().name}.tracekit"  # "." has no name
+        return ReportError(path, problem, f"tracekit parse {quote(f'{path}/{pattern}')} -o {quote(dataset)}")
     return None
 
 
