@@ -18,6 +18,7 @@ from tests.capture.recordings import parsed, recorded, spans, texts_of, written
 from tracekit.capture import layer_markers, step
 from tracekit.capture.recorder import Recorder
 from tracekit.dataset.opening import Dataset
+from tracekit.errors import CaptureError
 
 pytestmark = pytest.mark.torch
 
@@ -205,3 +206,10 @@ def test_ranges_that_are_open_from_one_window_to_the_next_do_not_crash_the_progr
     outcome = subprocess.run([sys.executable, "-c", TWO_WINDOWS], capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.splitlines() == ["kept", "again", "0"] * 20
+
+
+def test_a_trace_that_torch_could_not_write_is_an_error_with_its_folder(tmp_path: Path) -> None:
+    with recorded(recorder := Recorder()):
+        torch.zeros(1).cos()
+    with pytest.raises(CaptureError, match="gone: torch.profiler could not write its trace here"):
+        recorder.write_trace(tmp_path / "gone" / "trace.json")

@@ -198,6 +198,9 @@ class Recorder:
         self.close()
         if self._profile is not None:
             self._profile.export_chrome_trace(str(path))
+            if not path.exists():  # torch raises nothing
+                message = f"{path.parent}: torch.profiler could not write its trace here; free some space, or choose"
+                raise CaptureError(f"{message} another folder with -o and the variable TMPDIR")
 
     def rows(self, chrome_trace: Path | None = None, writing: Writing | None = None) -> Rows:
         """The recording, as rows of Nsight's tables."""
