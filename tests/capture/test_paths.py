@@ -184,6 +184,13 @@ PROGRAMS = {
     for _ in range(2): student(x)
     return student, teacher
 """,
+    "an export": """
+    net = Net()
+    torch.export.export(net, (x,))
+    ran.clear()  # a trace is no run
+    for _ in range(2): net(x)
+    return net
+""",
     "compiled": """
     net = Net()
     net(x)

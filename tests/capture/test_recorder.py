@@ -211,5 +211,5 @@ def test_ranges_that_are_open_from_one_window_to_the_next_do_not_crash_the_progr
 def test_a_trace_that_torch_could_not_write_is_an_error_with_its_folder(tmp_path: Path) -> None:
     with recorded(recorder := Recorder()):
         torch.zeros(1).cos()
-    with pytest.raises(CaptureError, match="gone: torch.profiler could not write its trace here"):
+    with pytest.raises(CaptureError, match=r"gone: torch\.profiler could not write its trace here"):
         recorder.write_trace(tmp_path / "gone" / "trace.json")

@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.compiler import is_exporting
 
 from tracekit.capture.attach import marks_on, watched_calls
 from tracekit.capture.emit import default_emitter, nothing, quiet_emitter
@@ -250,6 +251,8 @@ class RootMarkers:
 
     @never_compiled
     def _before(self, module: nn.Module) -> bool:
+        if is_exporting():  # a trace is no run
+            return False
         try:
             if self._begins(module) and self._on:
                 self._mark(module)
