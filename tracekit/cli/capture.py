@@ -287,7 +287,7 @@ def _step_times(figures: dict[str, int]) -> str:
     """The median step; one or two steps before the recording would be no measure to compare it with."""
     during = f"a step took {figures['step_recorded_ns'] / 1e6:.3g} ms while recorded (median)"
     before = figures.get("step_before_ns")
-    return f"{during}, {before / 1e6:.3g} ms before" if before else f"{during}; with --warmup 4 or more, also before"
+    return f"{during}, {before / 1e6:.3g} ms before" if before else f"{during}; --warmup 4 also times steps before it"
 
 
 def _modules(figures: dict[str, int]) -> str:
