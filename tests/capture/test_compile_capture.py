@@ -116,12 +116,12 @@ def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
     place: Place, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tracekit.capture.compile import backend, counters, cudagraph
-    from tracekit.capture.program import Compiling, Settings
+    from tracekit.capture.compile_config import CompileConfig
+    from tracekit.capture.program import Settings
     from tracekit.capture.run import load, run
 
     # CUDA's part is stood in for by what remembers captures.
     monkeypatch.setattr(backend, "graphs_for", lambda _wanted: cudagraph.StandInGraphs())
-    monkeypatch.setattr(Compiling, "captures_graphs", True)
     counters.reset()
     at_opening: list[dict[str, int]] = []
 
@@ -132,8 +132,8 @@ def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
         def drop(self) -> None: ...
         def close(self) -> None: ...
 
-    compiling = Compiling(
-        splitting_ops=("tracekit_test::attend",), cudagraph_sizes=(3,), use_cache=False, backend="eager"
+    compiling = CompileConfig(
+        splitting_ops=("tracekit_test::attend",), cudagraph_sizes=(3,), use_cache=False, mode="eager"
     )
     figures: dict[str, int] = {}
     run(load(f"{target}:make"), Settings(compiling=compiling), Window(), nullcontext(), figures)

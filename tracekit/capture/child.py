@@ -14,10 +14,9 @@ import torch
 from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.emit import epoch, nvtx_emitter
 from tracekit.capture.ending import Ending
-from tracekit.capture.layers import FIGURE, MARKED
-from tracekit.capture.processes.recording import Request, others_refused, start_if_asked
+from tracekit.capture.processes.recording import others_refused
 from tracekit.capture.program import Settings
-from tracekit.capture.run import Target, ended, errors_in_one_line, load, run, threads_ended
+from tracekit.capture.run import Target, ended, load, run
 from tracekit.capture.schedule import attempt, on_graph_capture, wait_for_gpu
 from tracekit.capture.steps import operator_markers
 from tracekit.errors import UsageError
@@ -61,7 +60,7 @@ class NvtxWindow:
 
 def main(argument: str) -> int:
     """Runs the target that the parent asks for. Returns the target's exit code."""
-    spec, arguments, values, windowed, outcome_file = json.loads(argument)
+    spec, arguments, values, outcome_file = json.loads(argument)
     path, settings, process = Path(outcome_file), Settings.of_json(values), os.getpid()
     outcome: dict[str, Any] = {"warnings": [], "figures": {}}
     code = 1  # Python's own exit code for exceptions that are not caught below
@@ -70,10 +69,9 @@ def main(argument: str) -> int:
         if os.getpid() == process:  # processes that the target forked do not report
             path.write_text(json.dumps(outcome))
 
-    loaded = partial(load, spec, tuple(arguments))
     try:
-        runs = partial(_run_in_window, leave=finish) if windowed else _run_as_a_whole
-        code, problem = ended(lambda: runs(loaded, settings, path.parent, outcome))
+        loaded = partial(load, spec, tuple(arguments))
+        code, problem = ended(lambda: _run_in_window(loaded, settings, path.parent, outcome, leave=finish))
         if problem is not None:
             outcome |= {"problem": str(problem), "usage": isinstance(problem, UsageError)}
     finally:
@@ -97,15 +95,6 @@ def _run_in_window(
     # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
     with others_refused(folder, forks=False), on_graph_capture(window.open), window.sent.marks():
         run(loaded(), settings, window, operators, outcome["figures"])
-
-
-def _run_as_a_whole(loaded: Callable[[], Target], settings: Settings, folder: Path, outcome: dict[str, Any]) -> None:
-    outcome["figures"] = {FIGURE(MARKED): 0}  # unless processes report more
-    os.environ |= Request(folder, "nsys", settings).environment(os.environ)
-    start_if_asked()
-    target = loaded()
-    with errors_in_one_line(target.spec, target.file), threads_ended(lambda: True):
-        target.call()
 
 
 if __name__ == "__main__":

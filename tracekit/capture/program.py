@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
-from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from weakref import WeakSet
 
-import torch
 from torch import nn
 from torch.compiler import is_exporting
 
 from tracekit.capture.attach import marks_on, watched_calls
+from tracekit.capture.compile_config import CompileConfig
 from tracekit.capture.emit import default_emitter, nothing, quiet_emitter
 from tracekit.capture.frames import models_around, never_compiled
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers, listeners, unlisted
@@ -32,46 +30,7 @@ from tracekit.capture.steps import on_step
 from tracekit.errors import TracekitError
 from tracekit.markers import formatting
 
-if TYPE_CHECKING:
-    from tracekit.capture.compile import PiecewiseBackend  # Dynamo and Inductor are slow to import
-
 _LOG = logging.getLogger("tracekit.capture")
-
-
-@dataclass(frozen=True, slots=True)
-class Compiling:
-    """How a model is compiled before it is recorded; see ``CompileConfig``. The default cache is the user's."""
-
-    splitting_ops: tuple[str, ...] = ()
-    compile_sizes: tuple[int, ...] = ()
-    cudagraph_sizes: tuple[int, ...] = ()
-    dynamic_dims: Mapping[str, tuple[int, ...]] | None = field(default=None, hash=False)
-    cache_dir: str | None = None
-    use_cache: bool = True
-    backend: str = "inductor"
-
-    @property
-    def captures_graphs(self) -> bool:
-        """Whether CUDA graphs will be captured."""
-        return bool(self.cudagraph_sizes) and torch.cuda.is_available()
-
-    def piecewise(self) -> PiecewiseBackend:
-        """The backend that compiles the model. Ask it for its missing operators; it does not warn of them."""
-        from tracekit.capture.compile import CompileConfig, PiecewiseBackend  # noqa: PLC0415 - Dynamo and Inductor are slow to import
-
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        config = CompileConfig(
-            mode=self.backend,
-            splitting_ops=tuple(self.splitting_ops),
-            compile_sizes=tuple(self.compile_sizes),
-            cudagraph_sizes=tuple(self.cudagraph_sizes),
-            dynamic_dims=self.dynamic_dims,
-            cache_dir=Path(self.cache_dir) if self.cache_dir else Path(home) / "tracekit" / "compile",
-            use_cache=self.use_cache,
-        )
-        backend = PiecewiseBackend(config)
-        backend.warns = False
-        return backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +53,13 @@ class Settings:
     backward: bool | None = None
     skip: tuple[str, ...] = ()
     depth: int | None = None
-    compiling: Compiling | None = None
+    compiling: CompileConfig | None = None
 
     @classmethod
     def of_json(cls, values: dict[str, Any]) -> Self:
         """Settings that became JSON on their way to another process."""
         compiling = values["compiling"]
-        return cls(**(values | {"skip": tuple(values["skip"]), "compiling": compiling and Compiling(**compiling)}))
+        return cls(**(values | {"skip": tuple(values["skip"]), "compiling": compiling and CompileConfig(**compiling)}))
 
 
 class Marking:

@@ -30,10 +30,11 @@ import torch
 from torch import nn
 
 from tracekit.capture.attach import marks_on
+from tracekit.capture.compile_config import CompileConfig
 from tracekit.capture.emit import nothing
 from tracekit.capture.frames import failed_call, replaced
 from tracekit.capture.marks import Tensors, all_tensors, call_tensors, marker_tensors, unwrapped
-from tracekit.capture.program import Compiling, Marking, Settings, collection_markers, marked_program
+from tracekit.capture.program import Marking, Settings, collection_markers, marked_program
 from tracekit.capture.schedule import Schedule, Window
 from tracekit.capture.steps import step
 from tracekit.capture.writing import INTERRUPTED, say
@@ -230,26 +231,27 @@ def _backward(output: object) -> None:
     sum(tensor.float().sum() for tensor in differentiable).backward()  # type: ignore[union-attr]
 
 
-def _run_compiled_steps(job: _Run, compiling: Compiling) -> dict[str, int]:
+def _run_compiled_steps(job: _Run, config: CompileConfig) -> dict[str, int]:
     """As :func:`_run_steps`, with the model compiled. Graph captures happen inside the window, compiling outside."""
     # Dynamo and Inductor are slow to import.
-    from tracekit.capture.compile import compile_model, counters  # noqa: PLC0415
+    from tracekit.capture.compile import PiecewiseBackend, compile_model, counters  # noqa: PLC0415
     from tracekit.capture.compile.cudagraph import graph_captures_on_hold  # noqa: PLC0415
 
     target, settings, window, _ = job
     program = _program_to_compile(target)
     before = counters.snapshot()
-    backend = compiling.piecewise()
-    program = program._replace(model=compile_model(program.model, backend.config, backend=backend))
+    backend = PiecewiseBackend(config)
+    backend.warns = False  # the error below has the same line
+    program = program._replace(model=compile_model(program.model, config, backend=backend))
     with errors_in_one_line(target.spec, target.file), graph_captures_on_hold():
         _timed(program, settings)
     if backend.missing_operators:
         raise CaptureError(f"{target.spec}: {backend.missing_operators}")
-    if compiling.captures_graphs:
+    if backend.graphs is not None:
         window.open()
     figures = _run_steps(job, program)
     after = counters.snapshot()
-    no_gpu = bool(compiling.cudagraph_sizes) and not compiling.captures_graphs
+    no_gpu = bool(config.cudagraph_sizes) and backend.graphs is None
     return figures | {name: after[name] - before[name] for name in after} | {"no_gpu": int(no_gpu)}
 
 

@@ -26,7 +26,8 @@ from tracekit.errors import CaptureError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracekit.capture.program import Compiling, Settings
+    from tracekit.capture.compile_config import CompileConfig
+    from tracekit.capture.program import Settings
     from tracekit.capture.run import Outcome
     from tracekit.progress import Progress
 
@@ -202,21 +203,22 @@ def _settings(args: argparse.Namespace) -> Settings:
     )
 
 
-def _compiling(args: argparse.Namespace) -> Compiling | None:
+def _compiling(args: argparse.Namespace) -> CompileConfig | None:
     if not args.compile:
         if given := _given(args, _COMPILE_OPTIONS):
             raise UsageError(f"{given} needs --compile")
         return None
     if args.target.endswith(".py"):
         raise UsageError("--compile needs a function that returns (model, inputs), not a script")
-    from tracekit.capture.program import Compiling
+    from tracekit.capture.compile_config import CompileConfig
 
-    return Compiling(
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return CompileConfig(
         splitting_ops=tuple(args.split),
         compile_sizes=tuple(args.compile_size),
         cudagraph_sizes=tuple(args.cudagraph_size),
         dynamic_dims=dict(args.dynamic_dims) or None,
-        cache_dir=args.cache_dir,
+        cache_dir=args.cache_dir or caches / "tracekit" / "compile",
         use_cache=not args.no_cache,
     )
 

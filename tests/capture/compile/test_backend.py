@@ -25,8 +25,8 @@ from tests.capture.compile.models import (
 )
 from tests.test_package import loaded_by
 from tracekit.capture.compile import CompileConfig, Counters, CountersDiffer, PiecewiseBackend, counters
-from tracekit.capture.compile.config import SizeRange
 from tracekit.capture.compile.sizes import CodeSize, facts_of, inputs_of
+from tracekit.capture.compile_config import SizeRange
 from tracekit.errors import CaptureError, UsageError
 
 pytestmark = COMPILING

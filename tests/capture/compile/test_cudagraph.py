@@ -12,9 +12,9 @@ from tests.capture.compile import COMPILING
 from tests.capture.compile.models import ATTENTION, compiled
 from tracekit.capture.compile import cudagraph, piece
 from tracekit.capture.compile.backend import PiecewiseBackend
-from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.cudagraph import CudaGraphs, StandInGraphs, weak_tensor
+from tracekit.capture.compile_config import CompileConfig
 
 pytestmark = COMPILING
 

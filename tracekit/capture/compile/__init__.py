@@ -9,8 +9,8 @@ imported by :mod:`tracekit.capture` itself, because Dynamo and Inductor are slow
 """
 
 from tracekit.capture.compile.backend import PiecewiseBackend
-from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import Counters, CountersDiffer, counters
 from tracekit.capture.compile.model import compile_model
+from tracekit.capture.compile_config import CompileConfig
 
 __all__ = ["CompileConfig", "Counters", "CountersDiffer", "PiecewiseBackend", "compile_model", "counters"]

@@ -10,13 +10,13 @@ import torch
 from torch import fx
 
 from tracekit.capture.compile.compiler import Compiler, laid_out, real_forward
-from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters, progress_bar
 from tracekit.capture.compile.cudagraph import Call, Graphs, graphs_for
 from tracekit.capture.compile.memory import BoundGraph, StaticInputs, written_inputs
 from tracekit.capture.compile.piece import Codes, GraphCapturePlan, Piece
 from tracekit.capture.compile.sizes import CodeSize, GraphFacts, equate_sizes, facts_of, inputs_of
 from tracekit.capture.compile.split import Part, Split, split, write_split
+from tracekit.capture.compile_config import CompileConfig
 from tracekit.capture.frames import dynamo_began_ns
 from tracekit.capture.maps.inductor import is_on
 from tracekit.capture.maps.runs import running_uncompiled

@@ -21,10 +21,10 @@ from torch._dynamo.utils import counters as torch_counters
 from torch._functorch._aot_autograd import autograd_cache
 from torch._inductor.utils import clear_caches
 
-from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.cudagraph import Call
 from tracekit.capture.compile.sizes import CodeSize, GraphFacts, hint, inputs_of, value_of
+from tracekit.capture.compile_config import CompileConfig
 from tracekit.capture.frames import replaced
 from tracekit.capture.maps.inductor import active_graph
 from tracekit.capture.maps.runs import running_as

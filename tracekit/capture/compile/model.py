@@ -23,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from torch.utils import _pytree as pytree
 
 from tracekit.capture.compile.backend import PiecewiseBackend
-from tracekit.capture.compile.config import CompileConfig
+from tracekit.capture.compile_config import CompileConfig
 from tracekit.errors import CaptureError, TracekitError, UsageError
 
 Backend = Callable[..., Callable[..., object]]

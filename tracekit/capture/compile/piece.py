@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
-from tracekit.capture.compile.config import CompileConfig
 from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.cudagraph import Call, Graphs, random_numbers_kept
 from tracekit.capture.compile.sizes import CodeSize, Size, needs_grad
+from tracekit.capture.compile_config import CompileConfig
 from tracekit.capture.emit import Emitter, quiet_emitter
 from tracekit.errors import CaptureError
 from tracekit.markers import formatting

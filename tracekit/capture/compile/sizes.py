@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from tracekit.capture.compile.config import SizeRange
+from tracekit.capture.compile_config import SizeRange
 
 
 def value_of(node: fx.Node) -> object:

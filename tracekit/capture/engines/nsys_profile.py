@@ -1,4 +1,4 @@
-"""The engine ``nsys``: runs the target in a new process under NVIDIA's nsys."""
+"""The engine ``nsys``: runs the target in a new process under NVIDIA's nsys; a whole script as the command it is."""
 
 import json
 import sys
@@ -9,7 +9,8 @@ from typing import Any
 
 from tracekit.capture.arrivals import add_arrivals
 from tracekit.capture.emit import nvtx_emitter
-from tracekit.capture.run import Job, Outcome
+from tracekit.capture.processes.command import record_with_nsys
+from tracekit.capture.run import Job, Outcome, load
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight import nsys
 from tracekit.storage.local_copies import temp_dir
@@ -32,13 +33,15 @@ def record(job: Job) -> Outcome:
         raise CaptureError(f"{unavailable()}, or record with --engine torch")
     nvtx_emitter()  # raises where nvtx cannot be used; so nsys need not be started
     settings = job.settings
-    windowed = not job.target.endswith(".py") or bool(settings.steps or settings.warmup or settings.ops)
+    if job.target.endswith(".py") and not (settings.steps or settings.warmup or settings.ops):
+        script = load(job.target, job.arguments).file
+        return record_with_nsys([sys.executable, script, *job.arguments], settings, job.report)
     with temp_dir() as folder:
         outcome_file = folder / "outcome.json"
-        argument = json.dumps([job.target, job.arguments, asdict(settings), windowed, str(outcome_file)])
+        argument = json.dumps([job.target, job.arguments, asdict(settings), outcome_file], default=str)
         command = [sys.executable, "-m", "tracekit.capture.child", argument]
         try:
-            recorded = tool.record(command, job.report, windowed=windowed)
+            recorded = tool.record(command, job.report, windowed=True)
         except CaptureError as error:
             raise _problem(_child_outcome(outcome_file)) or error from None
         outcome = _child_outcome(outcome_file)

@@ -10,6 +10,6 @@ modules of a traced graph, ``owners.py`` finds which of them each kernel serves,
 Nothing here imports Dynamo or Inductor before the program does, because both are slow to import.
 """
 
-from tracekit.capture.maps.inductor import cache_tag, compiled_maps, maps_of_recording, unsupported
+from tracekit.capture.maps.inductor import cache_tag, compiled_maps, maps_of_recording
 
-__all__ = ["cache_tag", "compiled_maps", "maps_of_recording", "unsupported"]
+__all__ = ["cache_tag", "compiled_maps", "maps_of_recording"]

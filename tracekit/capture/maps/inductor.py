@@ -1,21 +1,20 @@
 """Kernel maps of Inductor's graphs: switched on, its functions are patched; switched off, they are as before.
 
 While a graph is compiled, it is noted which nodes each kernel is made of; when compiled code is ready, ranges are put
-around its runs. This is the only module that changes anything of PyTorch. It knows PyTorch 2.11 to 2.15: where a
-function is missing or takes other arguments, nothing is changed and a message reports it. Kernels of a graph are kept
-with its code, so they are in Inductor's caches, too; those caches have another key while maps are on, so that code
-without kernels is not taken for code with some.
+around its runs. This is the only module that changes anything of PyTorch. It knows PyTorch 2.11 to 2.15; of other
+releases nothing is changed, and a message reports it. Kernels of a graph are kept with its code, so they are in
+Inductor's caches, too; those caches have another key while maps are on, so that code without kernels is not taken for
+code with some.
 """
 
 import importlib
 import importlib.util
-import inspect
 import logging
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -38,16 +37,6 @@ KNOWN = ((2, 11), (2, 15))
 #: Part of the key of Inductor's caches while maps are on.
 CACHE_TAG = "tracekit kernel maps 11"
 _PROVENANCE = "set_kernel_post_grad_provenance_tracing"
-#: The parameters that the functions of known releases begin with.
-_PARAMETERS = {
-    "compile_fx": ("model_", "example_inputs_", "inner_compile"),
-    "codegen_and_compile": ("self", "gm", "example_inputs", "inputs_to_check", "graph_kwargs"),
-    "standalone_compile": ("gm", "example_inputs"),
-    "deserialize": ("result_bytes",),
-    "_load_impl": ("cache_dir_ctx", "key"),
-    "post_compile": ("self", "example_inputs", "constants", "graph_kwargs"),
-    _PROVENANCE: ("node_schedule", "kernel_name", "is_extern"),
-}
 _KEPT = "_tracekit_kernels"
 #: How generated C++ calls a kernel of a library: with the device, and without the ``_out`` that Python leaves out, too.
 _IN_CPP = re.compile(r"aoti_torch_[a-z]+_(addmm|mm|bmm|baddbmm)_out")
@@ -65,10 +54,11 @@ def compiled_maps(*, cpu_kernels: bool = False) -> Iterator[None]:
         cpu_kernels: Whether torch.profiler shall see Inductor's kernels on the CPU, which costs a fraction of a
             microsecond for each (``torch._inductor.config.cpp.enable_kernel_profile``).
     """
-    with _switched(cpu_kernels=cpu_kernels):
+    with _switched():
         if (reason := watch()) is not None:
             raise CaptureError(reason)
-        yield
+        with _profiled() if cpu_kernels else nullcontext():
+            yield
 
 
 @contextmanager
@@ -77,8 +67,16 @@ def maps_of_recording(*, cpu_kernels: bool = False) -> Iterator[None]:
 
     If the release is not known, a warning reports it and the program runs as it is.
     """
-    with _switched(cpu_kernels=cpu_kernels), _when_imported(COMPILER, _watch_or_warn):
-        yield
+    with ExitStack() as settings, _switched():
+
+        def imported() -> None:
+            if (reason := watch()) is not None:
+                _LOG.warning(reason)
+            if cpu_kernels:
+                settings.enter_context(_profiled())
+
+        with _when_imported(COMPILER, imported):
+            yield
 
 
 def cache_tag() -> str:
@@ -90,17 +88,12 @@ def cache_tag() -> str:
 
 
 @contextmanager
-def _switched(*, cpu_kernels: bool) -> Iterator[None]:
+def _switched() -> Iterator[None]:
     global _users  # noqa: PLW0603 - the process has one compiler
-    with ExitStack() as settings:
-        from torch.compiler import config  # noqa: PLC0415 - only needed here
+    from torch.compiler import config  # noqa: PLC0415 - only needed here
 
-        tag = config.cache_key_tag
-        settings.enter_context(replaced(config, "cache_key_tag", tag if CACHE_TAG in tag else f"{tag}{CACHE_TAG}"))
-        if cpu_kernels:
-            settings.enter_context(
-                _when_imported("torch._inductor.config", lambda: settings.enter_context(_profiled()))
-            )
+    tag = config.cache_key_tag
+    with replaced(config, "cache_key_tag", tag if CACHE_TAG in tag else f"{tag}{CACHE_TAG}"):
         _users += 1
         switch.on = True
         try:
@@ -116,11 +109,6 @@ def _profiled() -> AbstractContextManager[None]:
     cpp: Any = sys.modules["torch._inductor.config"].cpp
     on = cpp.enable_kernel_profile or sys.platform in ("linux", "win32")
     return replaced(cpp, "enable_kernel_profile", on)
-
-
-def _watch_or_warn() -> None:
-    if (reason := watch()) is not None:
-        _LOG.warning(reason)
 
 
 @contextmanager
@@ -171,28 +159,14 @@ class _Finder:
 _patched: list[tuple[Any, str, Any]] = []
 
 
-def unsupported() -> str | None:
-    """Why kernel maps cannot be had from this PyTorch, in one line; None if they can. May import Inductor."""
+def watch() -> str | None:
+    """Starts to watch Inductor. Returns why it cannot, in one line."""
     release = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
     if not KNOWN[0] <= release <= KNOWN[1]:
         known = " to ".join(f"{major}.{minor}" for major, minor in KNOWN)
         return f"kernel maps know torch {known}, not {torch.__version__}; compiled regions are recorded as a whole"
-    for place, name, _ in _watched():
-        function = getattr(place, name, None)
-        expected = _PARAMETERS[name]
-        if function is None or tuple(inspect.signature(function).parameters)[: len(expected)] != expected:
-            return (
-                f"kernel maps do not know {name} of torch {torch.__version__}; compiled regions are recorded as a whole"
-            )
-    return None
-
-
-def watch() -> str | None:
-    """Starts to watch Inductor. Returns why it cannot, in one line."""
     if _patched:
         return None
-    if (reason := unsupported()) is not None:
-        return reason
     for place, name, patch in _watched():
         original = getattr(place, name)
         watched = wraps(original)(patch(original))
@@ -212,13 +186,13 @@ def unwatch() -> None:
 def _watched() -> Iterator[tuple[Any, str, Callable[[Any], Callable[..., Any]]]]:
     compiler: Any = importlib.import_module(COMPILER)
     yield compiler, "compile_fx", patch_compile
-    yield getattr(compiler, "_InProcessFxCompile", None), "codegen_and_compile", patch_code_generation
-    standalone = importlib.import_module("torch._inductor.standalone_compile")
+    yield compiler._InProcessFxCompile, "codegen_and_compile", patch_code_generation
+    standalone: Any = importlib.import_module("torch._inductor.standalone_compile")
     yield standalone, "standalone_compile", patch_piece
-    yield getattr(standalone, "AOTCompiledArtifact", None), "deserialize", patch_piece
-    yield getattr(standalone, "CacheCompiledArtifact", None), "_load_impl", patch_piece
-    output = importlib.import_module("torch._inductor.output_code")
-    yield getattr(output, "CompiledFxGraph", None), "post_compile", patch_loading
+    yield standalone.AOTCompiledArtifact, "deserialize", patch_piece
+    yield standalone.CacheCompiledArtifact, "_load_impl", patch_piece
+    output: Any = importlib.import_module("torch._inductor.output_code")
+    yield output.CompiledFxGraph, "post_compile", patch_loading
     for name in ("debug", "codegen.cpp", "codegen.triton"):
         yield importlib.import_module(f"torch._inductor.{name}"), _PROVENANCE, patch_kernel
 

@@ -262,6 +262,6 @@ class Request:
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """An environment with the request, and with the folder of the start-up hook before all other paths."""
-        values = {"folder": str(self.folder.absolute()), "engine": self.engine, "settings": asdict(self.settings)}
+        values = {"folder": self.folder.absolute(), "engine": self.engine, "settings": asdict(self.settings)}
         paths = os.pathsep.join(path for path in (str(_STARTUP), given.get(_PATHS)) if path)
-        return {**given, VARIABLE: json.dumps(values), _PATHS: paths}
+        return {**given, VARIABLE: json.dumps(values, default=str), _PATHS: paths}
