@@ -19,7 +19,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -51,8 +51,6 @@ _OUT_OF_ORDER = 2**63
 _MOST_CHANGES = 2**17
 #: Position of ``inputs`` among the engine's arguments.
 _INPUTS = 4
-#: Names of torch.utils.checkpoint: the context around a recomputed function, and the reentrant variant.
-_HOOK, _REENTRANT = "_recomputation_hook", "CheckpointFunction"
 
 
 class _Call:
@@ -375,7 +373,8 @@ def plan(
 
 #: The tracks whose marked modules run.
 _watching: list[BackwardTrack] = []
-_originals: dict[str, Any] = {}
+#: Restores what was wrapped.
+_wrapped = ExitStack()
 
 
 def _watch(track: BackwardTrack) -> None:
@@ -399,10 +398,7 @@ def _unwatch(track: BackwardTrack) -> None:
         return
     if type(Variable._execution_engine) is _WatchedEngine:
         Variable._execution_engine = _ImperativeEngine()
-    if _HOOK in _originals:
-        setattr(checkpoint, _HOOK, _originals.pop(_HOOK))
-    if _REENTRANT in _originals:
-        checkpoint.CheckpointFunction.backward = _originals.pop(_REENTRANT)  # type: ignore[method-assign]
+    _wrapped.close()
 
 
 class _WatchedEngine(_ImperativeEngine):
@@ -435,13 +431,14 @@ def _pass_begins(*args: Any, **kwargs: Any) -> list[Callable[[], object]]:  # no
 
 
 def _wrap_checkpoints() -> None:
-    hook, reentrant = getattr(checkpoint, _HOOK, None), getattr(checkpoint, _REENTRANT, None)
-    if isinstance(hook, type):
-        _originals[_HOOK] = hook
-        setattr(checkpoint, _HOOK, _watched(hook))
-    if reentrant is not None and "backward" in vars(reentrant):
-        _originals[_REENTRANT] = vars(reentrant)["backward"]
-        reentrant.backward = staticmethod(_watched_reentrant(reentrant.backward))
+    reentrant = checkpoint.CheckpointFunction
+    _wrap(checkpoint, "_recomputation_hook", _watched(checkpoint._recomputation_hook))
+    _wrap(reentrant, "backward", staticmethod(_watched_reentrant(reentrant.backward)))
+
+
+def _wrap(owner: object, name: str, wrapper: object) -> None:
+    _wrapped.callback(setattr, owner, name, vars(owner)[name])
+    setattr(owner, name, wrapper)
 
 
 def _watched(hook: type) -> type:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-from weakref import ref
 
 from tracekit.errors import UsageError
 
@@ -22,23 +21,11 @@ _INJECTION = "NVTX_INJECTION64_PATH"
 KNOWN_NVTX = "pip install 'nvtx>=0.2.11,<=0.2.17'"
 
 
-class OpenRanges(list[object]):
-    """The marked calls and steps that are open on one thread, outermost first."""
-
-    __slots__ = ("__weakref__",)
-
-
 class Lane(threading.local):
-    """The open calls and steps of this thread, with access to those of other threads."""
+    """What is open on this thread: marked calls, steps and others that have a range, outermost first."""
 
-    def __init__(self, all_threads: list[ref[OpenRanges]]) -> None:
-        self.open = OpenRanges()
-        self._all_threads = all_threads
-        all_threads.append(ref(self.open, all_threads.remove))
-
-    def holds(self, entry: object) -> bool:
-        """Whether the entry is open on any thread."""
-        return any(entry in (opened() or ()) for opened in list(self._all_threads))
+    def __init__(self) -> None:
+        self.open: list[object] = []
 
 
 class Emitter(Protocol):
@@ -93,7 +80,7 @@ class Nvtx:
     """
 
     def __init__(self) -> None:
-        self.lane = Lane([])
+        self.lane = Lane()
         #: Whether the package emits nothing because the tool did not answer its question.
         self.refused = False
         #: Whether we have checked that a tool listens, and warned if none does.
@@ -171,7 +158,7 @@ class Itt:
 
         if not itt.is_available():  # type: ignore[no-untyped-call]
             raise UsageError("this build of torch has no ITT support; use NVTX instead")
-        self.lane = Lane([])
+        self.lane = Lane()
         self.close: Callable[[], object] = itt.range_pop
         self._push = itt.range_push
 
@@ -184,7 +171,7 @@ class NullEmitter:
     """Drops all ranges."""
 
     def __init__(self) -> None:
-        self.lane = Lane([])
+        self.lane = Lane()
         self.close: Callable[[], object] = nothing
 
     def opener(self, _text: str, /) -> Callable[[], object]:
@@ -204,7 +191,7 @@ class MemoryEmitter:
     """Keeps ranges in memory: for tests, and to inspect markers without a profiler."""
 
     def __init__(self) -> None:
-        self.lane = Lane([])
+        self.lane = Lane()
         self.events: list[Event] = []
         self.close: Callable[[], object] = partial(self._note, None)
 

@@ -24,7 +24,7 @@ from torch._C import (
 from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
 
-from tracekit.capture.emit import Emitter, OpenRanges, Unmarked, close_down_to, close_entry, nothing
+from tracekit.capture.emit import Emitter, Unmarked, close_down_to, close_entry, nothing
 from tracekit.capture.frames import never_compiled
 from tracekit.markers import formatting
 from tracekit.markers.base import Param
@@ -167,7 +167,7 @@ class Marks:
         except Exception:  # noqa: BLE001 - the user's run goes on
             _LOG.debug("cannot look for the modules of a model", exc_info=True)
 
-    def _on_top(self, opened: OpenRanges) -> bool:
+    def _on_top(self, opened: list[object]) -> bool:
         """Closes ranges that interrupted inner calls left open. Returns whether this call itself is marked."""
         innermost = (entry for entry in reversed(opened) if entry is self or entry is self.unmarked)
         if (entry := next(innermost, None)) is None:

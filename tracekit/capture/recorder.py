@@ -43,7 +43,7 @@ class ProfilerEmitter:
     """Emits markers to torch.profiler, as the index of their text among the distinct texts."""
 
     def __init__(self) -> None:
-        self.lane = Lane([])
+        self.lane = Lane()
         self.texts: list[str] = []
         self.opened = count()
         self._numbers: dict[str, int] = {}

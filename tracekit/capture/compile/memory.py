@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Collection, Hashable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,6 +16,8 @@ from tracekit.capture.compile.sizes import GraphFacts, hint, inputs_of, needs_gr
 
 _LOG = logging.getLogger("tracekit.capture")
 _MOST_VIEWS = 4_096
+#: What torch answers where elements of a tensor share memory for certain.
+_OVERLAPS = 1
 
 
 class StaticInputs:
@@ -111,7 +112,7 @@ class BoundGraph:
 
 
 def _copy(tensor: torch.Tensor, to: torch.Tensor) -> None:
-    if _overlaps(to.shape, to.stride()):
+    if torch._debug_has_internal_overlap(to) == _OVERLAPS:  # as what is expanded, which torch does not copy to
         tensor, to = (item.as_strided((_span(item),), (1,)) for item in (tensor, to))
     to.copy_(tensor)
 
@@ -119,17 +120,6 @@ def _copy(tensor: torch.Tensor, to: torch.Tensor) -> None:
 def _span(tensor: torch.Tensor) -> int:
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
-
-
-@lru_cache(maxsize=_MOST_VIEWS)
-def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements of a tensor may share memory: a stride is smaller than what the smaller strides reach."""
-    reach = 0
-    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
-        if stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
 
 
 def _sharing(args: Sequence[Any]) -> set[int]:

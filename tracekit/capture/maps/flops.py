@@ -5,7 +5,6 @@ costs what it was before. What may multiply and has no formula is unknown and na
 If sizes are symbols, FLOPs are a polynomial of the numbers that a run is given.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -191,11 +190,9 @@ def _formula(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _registry() -> Mapping[Any, Callable[..., Any]]:
-    counter: Any = sys.modules.get("torch.utils.flop_counter")
-    if counter is None:
-        import torch.utils.flop_counter as counter  # noqa: PLC0415 - takes Triton along where there is one
-    registry: Mapping[Any, Callable[..., Any]] = counter.flop_registry
-    return registry
+    from torch.utils.flop_counter import flop_registry  # noqa: PLC0415 - takes Triton along where there is one
+
+    return flop_registry
 
 
 def _packet(target: Any) -> Any:  # noqa: ANN401 - anything that a node calls
