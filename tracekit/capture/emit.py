@@ -9,14 +9,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tracekit.errors import UsageError
 
 _LOG = logging.getLogger("tracekit.capture")
+_Item = TypeVar("_Item")
 _INJECTION = "NVTX_INJECTION64_PATH"
 KNOWN_NVTX = "pip install 'nvtx>=0.2.11,<=0.2.17'"
 
@@ -244,13 +245,18 @@ _routed: list[Emitter] = []
 
 
 @contextmanager
-def routed_to(emitter: Emitter) -> Iterator[None]:
-    """While the block runs, markers without an emitter of their own go to this one."""
-    _routed.append(emitter)
+def among(items: list[_Item], item: _Item) -> Iterator[None]:
+    """While the block runs, the item is one of those."""
+    items.append(item)
     try:
         yield
     finally:
-        _routed.remove(emitter)
+        items.remove(item)
+
+
+def routed_to(emitter: Emitter) -> AbstractContextManager[None]:
+    """While the block runs, markers without an emitter of their own go to this one."""
+    return among(_routed, emitter)
 
 
 def quiet_emitter() -> Emitter:

@@ -10,7 +10,6 @@ moved apart. Which module an operator belongs to is decided where reports are re
 """
 
 import gzip
-import json
 import os
 import re
 from collections import defaultdict
@@ -322,10 +321,9 @@ def keep_chrome_trace(
     """Writes the traces of the processes of one machine as one. A failure is a warning: the report is worth more."""
     try:
         _write(processes, rows, place, progress)
-    except OSError as error:
-        warnings.append(f"{place}: the Chrome trace could not be written ({reason_of(error)})")
-    except CaptureError as error:
-        warnings.append(f"{place}: the Chrome trace could not be written: {error}")
+    except (OSError, CaptureError, UnicodeEncodeError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else error
+        warnings.append(f"{place}: the Chrome trace could not be written: {reason}")
 
 
 def _write(processes: Sequence[ProcessTrace], rows: Rows, place: Path, progress: _Progress) -> None:
@@ -345,11 +343,7 @@ def _write(processes: Sequence[ProcessTrace], rows: Rows, place: Path, progress:
 
 
 def _lines(values: Sequence[Row]) -> bytes:
-    try:
-        return _ENCODER.encode_lines(values)[:-1].replace(b"\n", b",\n")
-    except UnicodeEncodeError:
-        texts = (json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in values)
-        return ",\n".join(texts).encode("utf-8", "replace")
+    return _ENCODER.encode_lines(values)[:-1].replace(b"\n", b",\n")
 
 
 def _events_of_all(processes: Iterable[ProcessTrace], rows: Rows, progress: _Progress) -> Iterator[Row]:

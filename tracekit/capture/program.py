@@ -21,7 +21,7 @@ from torch.compiler import is_exporting
 
 from tracekit.capture.attach import marks_on, watched_calls
 from tracekit.capture.compile_config import CompileConfig
-from tracekit.capture.emit import default_emitter, nothing, quiet_emitter
+from tracekit.capture.emit import among, default_emitter, nothing, quiet_emitter
 from tracekit.capture.frames import models_around, never_compiled
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers, listeners, unlisted
 from tracekit.capture.marks import in_backward_pass, unwrapped
@@ -65,7 +65,7 @@ class Settings:
 class Marking:
     """Puts the markers on a program's models, so that their modules can be counted at its end.
 
-    Markers that the program itself puts on while the block runs count, too.
+    Markers that the program itself puts on count, too.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -86,14 +86,8 @@ class Marking:
         handle.warns = False  # the command does, for all models together
         return handle
 
-    def __enter__(self) -> Self:
-        listeners.append(self._put_on)
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        listeners.remove(self._put_on)
-
-    def _put_on(self, handle: LayerMarkers) -> None:
+    def note(self, handle: LayerMarkers) -> None:
+        """Counts the modules of a model that was marked."""
         if handle.emitter is quiet_emitter():
             if not self._handles and not self._inherited:
                 self.begins()
@@ -144,7 +138,7 @@ def collection_markers(marking: Marking) -> Iterator[None]:
     marking.begins = partial(gc.callbacks.append, callback)
     marking.begins_anew = collection.prepare
     try:
-        with marking:
+        with among(listeners, marking.note):
             yield
     finally:
         if callback in gc.callbacks:

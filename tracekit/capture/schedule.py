@@ -187,7 +187,7 @@ class StepStarts:
         else:
             self._root_called(root)
 
-    def _optimizer_begins(self, *, first_turn: bool) -> None:
+    def _optimizer_begins(self, first_turn: bool) -> None:  # noqa: FBT001 - as it is called
         """An optimizer begins a step; ``first_turn`` if it is its first, after others that have stepped once."""
         if self._schedule.by is step:
             return
@@ -271,10 +271,6 @@ def _before_each_call(method: str, listener: Callable[[], object]) -> Iterator[N
 on_graph_capture = partial(_before_each_call, "capture_begin")
 
 
-class _Begins(Protocol):
-    def __call__(self, *, first_turn: bool) -> None: ...
-
-
 class _OptimizerStep:
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -287,7 +283,7 @@ class _ScaledStep:
 class OptimizerMarkers:
     """Marks the steps of all optimizers while the block runs."""
 
-    def __init__(self, begins: _Begins) -> None:
+    def __init__(self, begins: Callable[[bool], object]) -> None:
         #: Called before each step, with whether it is an optimizer's first after others have stepped once.
         self._begins = begins
         self._watching = ExitStack()
@@ -333,7 +329,7 @@ class OptimizerMarkers:
         if is_dynamo_compiling():
             return
         close_interrupted(optimizer)
-        self._begins(first_turn=self._is_first_turn(optimizer))
+        self._begins(self._is_first_turn(optimizer))
         self._open(optimizer, _OptimizerStep(optimizer))
 
     def _is_first_turn(self, optimizer: Optimizer) -> bool:

@@ -1,7 +1,7 @@
 """Steps and operators: a numbered range around one iteration of training or serving, and one around every operator."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
@@ -15,7 +15,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
-from tracekit.capture.emit import Emitter, Nvtx, close_entry, default_emitter
+from tracekit.capture.emit import Emitter, Nvtx, among, close_entry, default_emitter
 from tracekit.errors import UsageError
 from tracekit.markers import formatting
 from tracekit.markers.formatting import STEP_KINDS
@@ -69,14 +69,9 @@ STEPS = StepCounter()
 _listeners: list[Callable[[], object]] = []
 
 
-@contextmanager
-def on_step(listener: Callable[[], object]) -> Iterator[None]:
+def on_step(listener: Callable[[], object]) -> AbstractContextManager[None]:
     """While the block runs, calls the listener at every new step, before the step's range is opened."""
-    _listeners.append(listener)
-    try:
-        yield
-    finally:
-        _listeners.remove(listener)
+    return among(_listeners, listener)
 
 
 def steps_awaited() -> bool:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -81,18 +80,18 @@ def _keep_apart_code_with_maps() -> None:
     """Gives vLLM's cache of compiled models another key, so that code with kernel maps and without are not mixed."""
     import vllm  # noqa: PLC0415 - only where vLLM runs
 
-    caching: Any = importlib.import_module("vllm.compilation.caching")
-    factors = getattr(caching, _FACTORS, None)
-    if getattr(factors, "tracekit", False):
-        return
     release = ".".join(str(vllm.__version__).split(".")[:2])
-    if release not in _KNOWN or factors is None or tuple(signature(factors).parameters) != ("vllm_config",):
+    if release not in _KNOWN:
         _LOG.warning(
             "the compile cache of vLLM %s is not known, only that of %s; models that it compiled before have no kernel"
             " maps: start it with VLLM_DISABLE_COMPILE_CACHE=1",
             vllm.__version__,
             " and ".join(_KNOWN),
         )
+        return
+    caching: Any = importlib.import_module("vllm.compilation.caching")
+    factors = getattr(caching, _FACTORS)
+    if hasattr(factors, "tracekit"):
         return
 
     @wraps(factors)
@@ -122,15 +121,13 @@ def _mark_layers_when_loaded(worker: Any) -> None:  # noqa: ANN401 - any class o
 
 
 def _mark_iterations(worker: Any) -> None:  # noqa: ANN401 - any class of workers
-    marks = _IterationMarks(worker.execute_model, getattr(worker, "sample_tokens", None))
+    marks = _IterationMarks(worker.execute_model, worker.sample_tokens)
     # On the instance, because subclasses override the methods of their base class.
-    worker.execute_model = marks.execute_model
-    if marks.samples is not None:
-        worker.sample_tokens = marks.sample_tokens
+    worker.execute_model, worker.sample_tokens = marks.execute_model, marks.sample_tokens
 
 
 class _IterationMarks:
-    def __init__(self, executes: Callable[..., Any], samples: Callable[..., Any] | None) -> None:
+    def __init__(self, executes: Callable[..., Any], samples: Callable[..., Any]) -> None:
         self.executes = executes
         self.samples = samples
         self._open: Step | None = None
@@ -144,12 +141,11 @@ class _IterationMarks:
         except BaseException:
             self._end()
             raise
-        if output is not None or self.samples is None:
+        if output is not None:
             self._end()
         return output
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - vLLM's own
-        assert self.samples is not None
         try:
             return self.samples(*args, **kwargs)
         finally:

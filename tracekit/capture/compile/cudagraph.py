@@ -4,28 +4,22 @@ import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
 
+from tracekit.capture.emit import among
 from tracekit.errors import CaptureError
 
 _LOG = logging.getLogger("tracekit.capture")
 Call = Callable[..., Any]
+_holds: list[None] = []
 
 
-_holds: list[object] = []
-
-
-@contextmanager
-def graph_captures_on_hold() -> Iterator[None]:
+def graph_captures_on_hold() -> AbstractContextManager[None]:
     """While the block runs, no graph is captured or replayed: pieces run as compiled."""
-    _holds.append(None)
-    try:
-        yield
-    finally:
-        _holds.pop()
+    return among(_holds, None)
 
 
 class StandInGraphs:
