@@ -35,7 +35,7 @@ _LOG = logging.getLogger("tracekit.capture")
 COMPILER = "torch._inductor.compile_fx"
 KNOWN = ((2, 11), (2, 15))
 #: Part of the key of Inductor's caches while maps are on.
-CACHE_TAG = "tracekit kernel maps 11"
+CACHE_TAG = "tracekit kernel maps 12"
 _PROVENANCE = "set_kernel_post_grad_provenance_tracing"
 _KEPT = "_tracekit_kernels"
 #: How generated C++ calls a kernel of a library: with the device, and without the ``_out`` that Python leaves out, too.

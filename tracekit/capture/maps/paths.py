@@ -30,19 +30,13 @@ Paths = tuple[list[str | None] | None, tuple[int, ...]]
 
 def paths_of_forward(traced: Traced, inputs: Sequence[Any], lane: Lane) -> Paths:
     """The paths of a forward run, or of one without gradients."""
-    given = roots_by_inputs(traced, inputs)
-    paths, witnesses = list(given.paths), given.witnesses
-    real = [number for number, root in enumerate(traced.roots) if root is not CALLER]
-    if len(real) == 1 and paths[real[0]] is None:
-        witness, paths[real[0]] = path_by_tensors(traced.roots[real[0]], inputs)
-        witnesses = witnesses or witness
-    by_inputs = [path for path in paths if path]
-    paths = [path or _called(root, lane) for path, root in zip(paths, traced.roots, strict=True)]
-    unknown = [number for number in real if paths[number] is None]
-    if unknown and not traced.chosen_by_inputs and not (by_inputs and _unmoved(traced, paths)):
+    by_inputs, witnesses, agree = roots_by_inputs(traced, inputs)
+    paths = [path or _called(root, lane) for path, root in zip(by_inputs, traced.roots, strict=True)]
+    unknown = any(path is None for path, root in zip(paths, traced.roots, strict=True) if root is not CALLER)
+    if unknown and not traced.chosen_by_inputs and not (any(by_inputs) and _unmoved(traced, paths)):
         return None, witnesses
     paths = [path or _marked(root) for path, root in zip(paths, traced.roots, strict=True)]
-    known = traced.chosen_by_inputs or given.agree
+    known = traced.chosen_by_inputs or agree
     return (paths if known and any(paths) else None), witnesses
 
 
@@ -173,31 +167,6 @@ def _renumbered(place: Place, numbers: dict[Place, str]) -> Place | None:
             return None
         parts[number] = numbers[root, above]
     return root, ".".join(parts)
-
-
-def path_by_tensors(root: Root, inputs: Sequence[Any]) -> tuple[tuple[int, ...], str | None]:
-    """The marked path of the only root, by the parameters and buffers that a run is given, and the first such.
-
-    None if they do not agree: the program may hand over another module's parameters, too.
-    """
-    witness: tuple[int, ...] = ()
-    paths: set[str] | None = None
-    for index in range(len(inputs)):
-        if not (address := _address(inputs, index)) or marked_models.is_shared(address):
-            continue
-        candidates = set(_roots_of(marked_models.names_at(address), root.tensors))
-        if candidates:
-            witness = witness or (index,)
-            paths = candidates if paths is None else paths & candidates
-    return witness, paths.pop() if paths is not None and len(paths) == 1 else None
-
-
-def _roots_of(names: Sequence[str], tensors: frozenset[str]) -> Iterator[str]:
-    for name in names:
-        parts = name.split(".")
-        for cut in range(1, len(parts)):
-            if ".".join(parts[cut:]) in tensors:
-                yield ".".join(parts[:cut])
 
 
 class MarkedModels:

@@ -105,20 +105,19 @@ def _names_itself(module: nn.Module, text: str) -> bool:
 
 
 class Root(NamedTuple):
-    """A module outside which no other module of the graph lies; ``tensors`` are those below it that the graph reads."""
+    """A module outside which no other module of the graph lies."""
 
     text: str
     module: ref[nn.Module] | None
     class_name: str
-    tensors: frozenset[str]
 
 
 #: A parameter or buffer that a graph is given: the input's index, the number of its root, and its name below it.
 Given = tuple[int, int, str]
-#: A traced graph's digest, its roots (text, class and tensors), places and given, in Python's own types.
-Kept = tuple[str, tuple[tuple[str, str, tuple[str, ...]], ...], tuple[tuple[int, str] | None, ...], tuple[Given, ...]]
+#: A traced graph's digest, its roots (text and class), places and given, in Python's own types.
+Kept = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[int, str] | None, ...], tuple[Given, ...]]
 #: Marks work of a function rather than a module: it belongs to the call around it.
-CALLER = Root("", None, "", frozenset())
+CALLER = Root("", None, "")
 
 
 class Traced:
@@ -147,7 +146,7 @@ class Traced:
     @property
     def kept(self) -> Kept:
         """What is kept of it with code that is loaded where no graph is at hand."""
-        roots = tuple((root.text, root.class_name, tuple(sorted(root.tensors))) for root in self.roots)
+        roots = tuple((root.text, root.class_name) for root in self.roots)
         return self.digest, roots, tuple(self.places), tuple(self.given)
 
     @classmethod
@@ -156,9 +155,7 @@ class Traced:
         traced = cls.__new__(cls)
         traced.digest, roots, places, given = kept
         traced.texts, traced.numbers = [], {}
-        traced.roots = [
-            Root(text, None, name, frozenset(below)) if text or name else CALLER for text, name, below in roots
-        ]
+        traced.roots = [Root(text, None, name) if text or name else CALLER for text, name in roots]
         traced.places, traced.given = list(places), list(given)
         traced.chosen_by_inputs = chosen_by_inputs
         return traced
@@ -223,8 +220,7 @@ def _renamed(tensor: str, names: Mapping[str, str]) -> str:
 def _root(text: str, around: Scope, classes: Mapping[str, str]) -> Root:
     module = around.modules.get(text)
     name = classes.get(text, "") if module is None else type(unwrapped(module)).__name__
-    below = frozenset(tensor[len(text) + 1 :] for tensor in around.tensors.values() if tensor.startswith(f"{text}."))
-    return Root(text, None if module is None else ref(unwrapped(module)), name, below)
+    return Root(text, None if module is None else ref(unwrapped(module)), name)
 
 
 def _tensor_text(node: fx.Node) -> str | None:
