@@ -110,14 +110,13 @@ def failed_call(error: BaseException) -> FailedCall | None:
     return innermost
 
 
-def dynamo_began_ns() -> int | None:
-    """When Dynamo began the trace that it is passing to a backend, by ``time.time_ns``. Backends do not get it."""
-    for frame in _callers():
-        if frame.f_code.co_name == "_compile":
-            start_ns = frame.f_locals.get("start_time_ns")
-            if isinstance(start_ns, int):
-                return start_ns
-    return None
+def variable_of(function: str, name: str) -> Any:  # noqa: ANN401 - whatever the function has
+    """A variable of the innermost running function of this name that has it; None if none has.
+
+    Dynamo tells backends neither when it began to trace, nor what it compiles ahead of time.
+    """
+    variables = (frame.f_locals for frame in _callers() if frame.f_code.co_name == function)
+    return next((names[name] for names in variables if name in names), None)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from tracekit.capture.attach import marks_on
 from tracekit.capture.maps import cache_tag
 from tracekit.capture.processes import start_if_asked
 from tracekit.capture.steps import Step, step, steps_awaited
+from tracekit.markers.frameworks import serving_kind
 
 _LOG = logging.getLogger("tracekit.capture")
 _NAME = "iteration"
@@ -178,7 +179,7 @@ def _work_of(scheduled: Any) -> _Work | None:  # noqa: ANN401 - vLLM's own
     try:
         tokens: dict[str, int] = scheduled.num_scheduled_tokens
         prefills = len(_in_prefill(scheduled, tokens) & tokens.keys())
-        return _Work(_kind(prefills, len(tokens) - prefills), len(tokens), sum(tokens.values()))
+        return _Work(serving_kind(prefills, len(tokens) - prefills), len(tokens), sum(tokens.values()))
     except (AttributeError, TypeError, ValueError):
         return None
 
@@ -189,12 +190,6 @@ def _in_prefill(scheduled: Any, tokens: dict[str, int]) -> set[str]:  # noqa: AN
     # A request in decode computes one token, and those that a draft model proposes.
     several = {name for name, count in tokens.items() if count > 1 + len(drafts.get(name, ()))}
     return waiting | several | {request.req_id for request in scheduled.scheduled_new_reqs}
-
-
-def _kind(prefills: int, decodes: int) -> str | None:
-    if prefills and decodes:
-        return "mixed"
-    return "prefill" if prefills else "decode" if decodes else None
 
 
 def mark_layers_between_pieces(compilation: Any) -> None:  # noqa: ANN401 - vLLM's own

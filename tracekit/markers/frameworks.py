@@ -127,7 +127,8 @@ _TOKENS = re.compile(r"(?:sq)?(\d{1,18})")
 _SGLANG_KINDS = {"EXTEND": "prefill", "PREFILL": "prefill", "DECODE": "decode", "MIXED": "mixed"}
 
 
-def _serving_kind(prefills: int, decodes: int) -> str | None:
+def serving_kind(prefills: int, decodes: int) -> str | None:
+    """The kind of a step of a serving engine, by its numbers of requests."""
     return "mixed" if prefills and decodes else "prefill" if prefills else "decode" if decodes else None
 
 
@@ -137,7 +138,7 @@ def _vllm(text: str) -> StepMarker | None:
     prefills, decodes = int(match[1]), int(match[3])
     tokens = [_TOKENS.match(number) for number in match.group(2, 4)]
     total = sum(int(number[1]) for number in tokens if number) if all(tokens) else None
-    return StepMarker(text, _serving_kind(prefills, decodes), batch_size=prefills + decodes, tokens=total)
+    return StepMarker(text, serving_kind(prefills, decodes), batch_size=prefills + decodes, tokens=total)
 
 
 def _sglang(text: str) -> StepMarker | None:
@@ -167,7 +168,7 @@ def _tensorrt_llm(text: str) -> StepMarker | None:
     prefills, decodes = int(match[2]), int(match[4])
     # With speculative decoding a request that generates computes more than one token.
     tokens = None if decodes else tokens
-    return StepMarker(text, _serving_kind(prefills, decodes), index, prefills + decodes, tokens)
+    return StepMarker(text, serving_kind(prefills, decodes), index, prefills + decodes, tokens)
 
 
 #: Steps of vLLM, ``execute_context_<requests>(<tokens>)_generation_<requests>(<tokens>)`` (newer: ``sq<tokens>sk…``).

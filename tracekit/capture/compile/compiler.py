@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -80,8 +81,7 @@ class Compiler:
         on_cpu = all(value.device.type == "cpu" for value in inputs if isinstance(value, torch.Tensor))
         mode = size.mode if size and size.single else None
         tuned = (mode or facts.size.fixed in self.config.compile_sizes) and not on_cpu
-        code = torch._inductor.standalone_compile.__code__
-        takes_mode = "fake_mode" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]  # from torch 2.12 on
+        takes_mode = "fake_mode" in signature(torch._inductor.standalone_compile).parameters  # from torch 2.12 on
         more: dict[str, Any] = {"fake_mode": mode} if mode and takes_mode else {}
         return torch._inductor.standalone_compile(
             graph,

@@ -1,6 +1,7 @@
 """What CUDA graphs are bound to: the addresses of their inputs and the memory of their results."""
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
@@ -123,19 +124,10 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def _sharing(args: Sequence[Any]) -> set[int]:
-    spans = sorted(
-        (value.data_ptr(), value.data_ptr() + _span(value) * value.element_size(), index)
-        for index, value in enumerate(args)
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel()
-    )
-    sharing: set[int] = set()
-    reach, last = 0, -1
-    for start, end, index in spans:
-        if start < reach:
-            sharing |= {last, index}
-        if end > reach:
-            reach, last = end, index
-    return sharing
+    """Indices of the arguments that are views of the same memory as others."""
+    memory = {index: _memory(value) for index, value in enumerate(args) if isinstance(value, torch.Tensor)}
+    uses = Counter(memory.values())
+    return {index for index, used in memory.items() if uses[used] > 1}
 
 
 def written_inputs(graph: fx.GraphModule) -> set[int]:

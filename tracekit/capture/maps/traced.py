@@ -13,18 +13,16 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from types import FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
 from torch import fx, nn
 
+from tracekit.capture.frames import variable_of
 from tracekit.capture.marks import WRAPPED, unwrapped
 from tracekit.markers.literal import is_path
 
 _WORD = re.compile(r"[a-z0-9]+")
-#: PyTorch's function that compiles another before its first call; the other one is its variable ``model``.
-_AHEAD_OF_TIME = "aot_compile_fullgraph"
 #: What nearly all decorators call the arguments that they hand on; the first one is the module, if they take no other.
 _ARGS = "args"
 _FIRST_ARG = f"L['{_ARGS}'][0]"
@@ -63,10 +61,7 @@ def _variables() -> tuple[Mapping[str, object], Mapping[str, object]]:
 
 def _variables_ahead_of_time() -> tuple[Mapping[str, object], Mapping[str, object]]:
     """Those of a method that is compiled ahead of time: its graph reaches Inductor when Dynamo is done with it."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_name != _AHEAD_OF_TIME:
-        frame = frame.f_back
-    method: Any = frame and frame.f_locals.get("model")
+    method = variable_of("aot_compile_fullgraph", "model")  # PyTorch's, with the method that it compiles
     function: Any = getattr(method, "__func__", None)
     if function is None:
         return {}, {}
