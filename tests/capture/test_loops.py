@@ -17,7 +17,7 @@ from tests.capture.loops import COUNT, calls_by_step, recorded, times_of
 from tests.capture.places import Place
 from tests.waiting import PATIENCE_S
 from tracekit.capture.emit import MemoryEmitter, routed_to
-from tracekit.capture.program import Marking, Settings, collection_markers
+from tracekit.capture.program import Marking, Settings
 from tracekit.capture.schedule import data_markers
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -104,7 +104,7 @@ def test_garbage_collections_are_marked_from_the_first_model_on() -> None:
     gc.disable()
     try:
         marking = Marking(Settings())
-        with routed_to(emitter), collection_markers(marking):
+        with routed_to(emitter), marking.models_noted():
             gc.collect()
             with marking.put_on(nn.Linear(1, 1), "model"):
                 gc.collect(1)
@@ -122,7 +122,7 @@ import gc, random, signal, sys
 from time import monotonic
 from torch import nn
 from tracekit.capture.emit import nvtx_emitter, routed_to
-from tracekit.capture.program import Marking, Settings, collection_markers
+from tracekit.capture.program import Marking, Settings
 from tracekit.capture.recorder import Recorder
 
 class Expected(Exception):
@@ -134,7 +134,7 @@ def raises(*_):
 signal.signal(signal.SIGALRM, raises)
 marking, heard = Marking(Settings()), 0
 emitter = Recorder().emitter if sys.argv[1] == "torch" else nvtx_emitter()
-with routed_to(emitter), collection_markers(marking), marking.put_on(nn.Linear(1, 1), "model"):
+with routed_to(emitter), marking.models_noted(), marking.put_on(nn.Linear(1, 1), "model"):
     for _ in range(20):
         until = monotonic() + 60
         try:

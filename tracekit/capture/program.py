@@ -21,7 +21,7 @@ from torch.compiler import is_exporting
 
 from tracekit.capture.attach import marks_on, watched_calls
 from tracekit.capture.compile_config import CompileConfig
-from tracekit.capture.emit import among, default_emitter, nothing, quiet_emitter
+from tracekit.capture.emit import among, default_emitter, quiet_emitter
 from tracekit.capture.frames import models_around, never_compiled
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers, listeners, unlisted
 from tracekit.capture.marks import in_backward_pass, unwrapped
@@ -65,17 +65,27 @@ class Settings:
 class Marking:
     """Puts the markers on a program's models, so that their modules can be counted at its end.
 
-    Markers that the program itself puts on count, too.
+    Markers that the program itself puts on count, too. From the first marked model on, garbage collections are marked,
+    in which all threads that run Python stand still.
     """
 
     def __init__(self, settings: Settings) -> None:
-        #: Called when the first model is marked.
-        self.begins: Callable[[], object] = nothing
-        #: Called in a forked process.
-        self.begins_anew: Callable[[], object] = nothing
         self._settings = settings
         self._handles: list[LayerMarkers] = []
         self._inherited: list[LayerMarkers] = []
+        self._collection = _CollectionRange()
+        # Python calls it with "start" or "stop" and a dictionary, which serves as the default that getattr takes.
+        self._callback = partial(getattr, self._collection)
+
+    @contextmanager
+    def models_noted(self) -> Iterator[None]:
+        """While the block runs, notes every model that is marked."""
+        try:
+            with among(listeners, self._note):
+                yield
+        finally:
+            if self._callback in gc.callbacks:
+                gc.callbacks.remove(self._callback)
 
     def put_on(self, model: nn.Module, prefix: str, *, may_train: bool = True) -> LayerMarkers:
         """Marks a model according to the settings."""
@@ -86,16 +96,16 @@ class Marking:
         handle.warns = False  # the command does, for all models together
         return handle
 
-    def note(self, handle: LayerMarkers) -> None:
-        """Counts the modules of a model that was marked."""
+    def _note(self, handle: LayerMarkers) -> None:
         if handle.emitter is quiet_emitter():
             if not self._handles and not self._inherited:
-                self.begins()
+                self._collection.prepare()
+                gc.callbacks.append(self._callback)
             self._handles.append(handle)
 
     def forked(self) -> None:
         """In a forked process, models of its parent count only if they are called here, too."""
-        self.begins_anew()
+        self._collection.prepare()
         self._inherited = [*self._inherited, *self._handles]
         self._handles = []
         for handle in self._inherited:
@@ -117,32 +127,14 @@ class _CollectionRange:
     start = property(methodcaller("open"))
     stop = property(methodcaller("close"))
 
-    def __init__(self) -> None:
-        self.prepare()
+    open: Callable[[], object]
+    close: Callable[[], object]
 
     def prepare(self) -> None:
         """Looks up the functions, in a forked process anew: nsys does not know the texts of its parent there."""
         emitter, text = quiet_emitter(), formatting.garbage_collection()
         native = getattr(emitter, "native_range", None)
-        functions = native(text) if native else (emitter.opener(text), emitter.close)
-        self.open: Callable[[], object] = functions[0]
-        self.close: Callable[[], object] = functions[1]
-
-
-@contextmanager
-def collection_markers(marking: Marking) -> Iterator[None]:
-    """Marks garbage collections, in which all threads that run Python stand still, from the first marked model on."""
-    # Python calls it with "start" or "stop" and a dictionary, which serves as the default that getattr takes.
-    collection = _CollectionRange()
-    callback = partial(getattr, collection)
-    marking.begins = partial(gc.callbacks.append, callback)
-    marking.begins_anew = collection.prepare
-    try:
-        with among(listeners, marking.note):
-            yield
-    finally:
-        if callback in gc.callbacks:
-            gc.callbacks.remove(callback)
+        self.open, self.close = native(text) if native else (emitter.opener(text), emitter.close)
 
 
 @contextmanager

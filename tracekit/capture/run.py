@@ -34,7 +34,7 @@ from tracekit.capture.compile_config import CompileConfig
 from tracekit.capture.emit import nothing
 from tracekit.capture.frames import failed_call, replaced
 from tracekit.capture.marks import Tensors, all_tensors, call_tensors, marker_tensors, unwrapped
-from tracekit.capture.program import Marking, Settings, collection_markers, marked_program
+from tracekit.capture.program import Marking, Settings, marked_program
 from tracekit.capture.schedule import Schedule, Window
 from tracekit.capture.steps import step
 from tracekit.capture.writing import INTERRUPTED, say
@@ -112,7 +112,7 @@ def run(
     """
     job = _Run(target, settings, window, Marking(settings))
     try:
-        with operators, collection_markers(job.marking):
+        with operators, job.marking.models_noted():
             if settings.compiling is not None:
                 figures |= _run_compiled_steps(job, settings.compiling)
             elif (result := _called_with_root_markers(job)) is not None:

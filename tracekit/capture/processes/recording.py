@@ -26,7 +26,7 @@ from tracekit.capture.ending import Ending
 from tracekit.capture.kineto import base_ns
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.process_files import Piece, ProcessFiles, write_problem
-from tracekit.capture.program import Marking, Settings, collection_markers, marked_program
+from tracekit.capture.program import Marking, Settings, marked_program
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import Span, describe_process, uses_gpu
 from tracekit.capture.schedule import Schedule, attempt, counted_graphs
@@ -113,7 +113,7 @@ class MarkedProcess:
         self._marking = Marking(settings)
         self._entered = ExitStack()
         self._entered.enter_context(self._window.marks())
-        self._entered.enter_context(collection_markers(self._marking))
+        self._entered.enter_context(self._marking.models_noted())
         schedule = Schedule(self._window, settings.warmup or 0, settings.steps)
         self._restart_steps = self._entered.enter_context(marked_program(schedule, self._marking.put_on))
         ending = Ending(request.folder, lambda: self._window.leave(self._figures), self._forked)
