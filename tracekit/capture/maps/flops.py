@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tracekit.capture.maps.owners import Kernel, Owners
 from tracekit.flops.kernels import CPU_ATTENTIONS, may_multiply
@@ -179,10 +179,7 @@ def _shape(value: Any) -> Any:  # noqa: ANN401 - a tensor, or any other argument
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return [tensor for item in items for tensor in _tensors(item)]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _formula(node: fx.Node) -> Callable[..., Any] | None:
