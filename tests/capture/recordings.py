@@ -13,6 +13,7 @@ from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import Rows, describe_process, machine_tables
 from tracekit.dataset.opening import Dataset
 from tracekit.nsight import file as nsight_file
+from tracekit.storage.local_copies import temp_dir
 
 
 class Span(NamedTuple):
@@ -34,16 +35,21 @@ def recorded(recorder: Recorder) -> Iterator[Recorder]:
             recorder.close()
 
 
+def rows_of(recorder: Recorder) -> Rows:
+    with temp_dir() as folder:
+        return rows_of_processes([recorder.process_trace(folder / "trace.json")], ops=recorder.ops)
+
+
 def written(recorder: Recorder, path: Path) -> Path:
-    return _file(recorder.rows(), path)
+    return file_of(rows_of(recorder), path)
 
 
 def report_of(trace: Path, pid: int, path: Path, *, ops: bool = False) -> Path:
     """The report that the engine makes of a trace of torch.profiler."""
-    return _file(rows_of_processes([ProcessTrace(trace, (), pid)], ops=ops), path)
+    return file_of(rows_of_processes([ProcessTrace(trace, (), pid)], ops=ops), path)
 
 
-def _file(rows: Rows, path: Path) -> Path:
+def file_of(rows: Rows, path: Path) -> Path:
     nsight_file.write(path, rows.tables() | machine_tables(rows, [describe_process([], on_device=rows.on_device)]))
     return path
 
@@ -61,6 +67,6 @@ def spans(path: Path) -> tuple[list[Span], list[Span]]:
 
 
 def texts_of(recorder: Recorder) -> list[str]:
-    rows = recorder.rows()
+    rows = rows_of(recorder)
     in_order = sorted(rows.ranges, key=lambda row: row["start"])
     return [rows.strings[row["textId"]] for row in in_order]

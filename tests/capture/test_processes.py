@@ -19,8 +19,9 @@ from tests.waiting import PATIENCE_S
 from tracekit.capture import processes, recorder as profiler
 from tracekit.capture.process_files import pieces, unfinished
 from tracekit.capture.processes import command as recorder
-from tracekit.capture.processes.recording import OPENED, ProcessWindow, Request
+from tracekit.capture.processes.recording import ProcessWindow, Request
 from tracekit.capture.program import Settings
+from tracekit.capture.writing import OPENED
 from tracekit.dataset.opening import Dataset
 from tracekit.nsight import nsys
 

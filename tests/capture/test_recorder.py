@@ -14,7 +14,7 @@ from torch.profiler import record_function
 
 import tracekit
 from tests.capture.models import Cnn, Encoder, Failing, Tagger
-from tests.capture.recordings import parsed, recorded, spans, texts_of, written
+from tests.capture.recordings import file_of, recorded, rows_of, spans, texts_of, written
 from tracekit.capture import layer_markers, step
 from tracekit.capture.recorder import Recorder
 from tracekit.dataset.opening import Dataset
@@ -114,7 +114,7 @@ import threading
 import torch
 from torch.profiler import record_function
 from tracekit.capture.recorder import Recorder
-from tests.capture.recordings import recorded, texts_of
+from tests.capture.recordings import recorded, rows_of
 
 decorated = record_function("again")
 
@@ -150,7 +150,9 @@ for turn in range(20):
         with decorated:
             for _ in range(500):
                 torch.zeros(1)
-    print(*texts_of(recorder), recorder.figures["markers_lost"], sep="\\n")
+    rows = rows_of(recorder)
+    texts = [rows.strings[row["textId"]] for row in sorted(rows.ranges, key=lambda row: row["start"])]
+    print(*texts, recorder.opened - rows.numbered, sep="\\n")
 """
 
 
@@ -183,11 +185,12 @@ def test_a_marker_left_open_is_open_or_counted_as_lost(tmp_path: Path) -> None:
     with recorded(recorder):
         recorder.emitter.opener("left open")()
         marked(recorder, "closed")
-    ranges = parsed(recorder, tmp_path).ranges()
+    rows = rows_of(recorder)
+    ranges = tracekit.parse(file_of(rows, tmp_path / "report.sqlite")).ranges()
     assert ranges[ranges.text == "closed"].open.tolist() == [False]
     left = ranges[ranges.text == "left open"]
     assert left.open.all()
-    assert len(left) + recorder.figures["markers_lost"] == 1
+    assert len(left) + recorder.opened - rows.numbered == 1
 
 
 def test_a_range_left_open_in_one_recording_ends_none_of_the_next() -> None:
@@ -198,7 +201,7 @@ def test_a_range_left_open_in_one_recording_ends_none_of_the_next() -> None:
         marked(second, "kept")
         first.emitter.close()
         marked(second, "after")
-    kept, after = second.rows().ranges
+    kept, after = rows_of(second).ranges
     assert kept["start"] <= kept["end"] <= after["start"]
 
 

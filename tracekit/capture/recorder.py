@@ -20,13 +20,10 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.emit import Lane, epoch
-from tracekit.capture.kineto import NUMBERED, ProcessTrace, base_ns, keep_chrome_trace, rows_of_processes
-from tracekit.capture.rows import Rows, Span
+from tracekit.capture.kineto import NUMBERED, ProcessTrace, base_ns
+from tracekit.capture.rows import Span
 from tracekit.capture.schedule import wait_for_gpu
-from tracekit.capture.writing import Writing
 from tracekit.errors import CaptureError
-from tracekit.progress import no_progress
-from tracekit.storage.local_copies import temp_dir
 
 _PROFILER_IN_USE = (
     "nothing was recorded, because the program uses torch.profiler itself and only one profiler can run at a time; "
@@ -102,7 +99,8 @@ class Recorder:
         self._with_gpu = False
         self.figures: dict[str, int] = {}
         self.warnings: list[str] = []
-        self._ops = ops
+        #: Whether to record the shapes of operators, so that they can be ranges, too.
+        self.ops = ops
         self._profile: profile | None = None
         self._open = False
         #: How many markers were opened in the window.
@@ -134,7 +132,7 @@ class Recorder:
                 _end_ranges()
             self._earlier = True
             self._with_gpu = torch.cuda.is_available() if self._gpu is None else self._gpu()
-            self._profile, starting = None, _new_profile(record_shapes=self._ops, gpu=self._with_gpu)
+            self._profile, starting = None, _new_profile(record_shapes=self.ops, gpu=self._with_gpu)
             self.emitter.end_ranges()
             # Kineto logs every start and stop to stderr, which belongs to the program.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -202,26 +200,11 @@ class Recorder:
                 message = f"{path.parent}: torch.profiler could not write its trace here; free some space, or choose"
                 raise CaptureError(f"{message} another folder with -o and the variable TMPDIR")
 
-    def rows(self, chrome_trace: Path | None = None, writing: Writing | None = None) -> Rows:
-        """The recording, as rows of Nsight's tables."""
-        writing = writing or Writing(no_progress, chrome_trace=False)
-        self.close()
-        with self._timed("convert_ns"), temp_dir() as folder:
-            path = folder / "trace.json"
-            writing.exporting()
-            self.write_trace(path)
-            writing.begin([path])
-            names = cache(lambda: self.annotation_names(base_ns(path)))
-            process = [ProcessTrace(path, self.emitter.texts, os.getpid(), names)]
-            rows = rows_of_processes(process, ops=self._ops, progress=writing.converted)
-            if chrome_trace is not None:
-                keep_chrome_trace(process, rows, chrome_trace, self.warnings, writing.rewritten)
-        self.figures |= {
-            "markers": rows.numbered,
-            "markers_lost": max(0, self.opened - rows.numbered),
-            "operators": len(rows.operators),
-        }
-        return rows
+    def process_trace(self, path: Path) -> ProcessTrace:
+        """Closes the window and writes torch.profiler's own trace of it; returns it with what it lacks."""
+        self.write_trace(path)
+        names = cache(lambda: self.annotation_names(base_ns(path)))
+        return ProcessTrace(path, self.emitter.texts, os.getpid(), names)
 
     def annotation_names(self, base: int) -> dict[Span, str]:
         """Names of annotations by their times: in its trace, Kineto garbles names that are not plain ASCII."""

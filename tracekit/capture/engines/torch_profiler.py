@@ -16,11 +16,12 @@ from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.process_files import refusals
 from tracekit.capture.processes.recording import others_refused
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.rows import describe_process
+from tracekit.capture.rows import describe_process, uses_gpu
 from tracekit.capture.run import Job, Outcome, ended, load, run
 from tracekit.capture.schedule import GraphCounts, counted_graphs
-from tracekit.capture.writing import STOPPED, say, say_stopped, writing
+from tracekit.capture.writing import OPENED, STOPPED, say, say_stopped, writing
 from tracekit.errors import CaptureError, TracekitError
+from tracekit.storage.local_copies import temp_dir
 
 NAME = "torch"
 #: Waits for a line, or until this process ends without one: then it has no command line any more.
@@ -114,14 +115,14 @@ def _written(
     if not recorder.recorded:
         never = f"{job.target}: exited with code {code} before anything was recorded"
         raise problem or CaptureError(STOPPED if recorder.windows else never, code or 1)
-    counts = {name: value for name, value in figures.items() if name.startswith("modules_")}
-    counts = graphs.figures(recorder.windows) | counts
-    with writing(job.progress, chrome_trace=job.chrome_trace is not None) as steps:
-        rows = recorder.rows(job.chrome_trace, steps)
-        process = describe_process(recorder.warnings, on_device=rows.on_device)
-        steps.report(job.report, rows, [process], {**recorder.figures, **counts})
-    warnings = (*recorder.warnings, *refusals(job.report.parent))
-    return Outcome(code, problem, {**recorder.figures, **figures}, warnings)
+    modules = {name: value for name, value in figures.items() if name.startswith("modules_")}
+    with writing(job.progress, ops=job.settings.ops, chrome_trace=job.chrome_trace) as writer, temp_dir() as folder:
+        writer.exporting()
+        traces = [recorder.process_trace(folder / "trace.json")]
+        about = [describe_process(recorder.warnings, on_device=uses_gpu())]
+        counts = {**recorder.figures, **graphs.figures(recorder.windows), **modules, OPENED: recorder.opened}
+        known = writer.report(job.report, traces, about, counts, recorder.warnings)
+    return Outcome(code, problem, {**known, **figures}, (*recorder.warnings, *refusals(job.report.parent)))
 
 
 def _end_of_fork(code: int, problem: TracekitError | None) -> NoReturn:

@@ -5,18 +5,18 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
 from tracekit.capture.arrivals import Arrivals, add_arrivals
-from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes
+from tracekit.capture.kineto import ProcessTrace
 from tracekit.capture.process_files import Piece, lives, pieces, refusals, unfinished
-from tracekit.capture.processes.recording import OPENED, Request
+from tracekit.capture.processes.recording import Request
 from tracekit.capture.program import Settings
-from tracekit.capture.rows import Description, Rows
+from tracekit.capture.rows import Description
 from tracekit.capture.run import Outcome
 from tracekit.capture.writing import say_stopped, writing
 from tracekit.errors import CaptureError
@@ -57,14 +57,14 @@ def record(
             reasons = "; ".join(warnings) or (_STOPPED_EARLY if ended.stopped else _UNREACHED)
             raise CaptureError(f"{nsys.NOTHING}: {reasons}", ended.exit_code or 1)
         warnings += [f"process {piece.pid}: {warning}" for piece in recorded for warning in piece.warnings]
-        with writing(progress, chrome_trace=chrome_trace is not None) as steps:
-            steps.begin([folder / piece.trace for piece in recorded])
+        sums: Counter[str] = Counter()
+        for piece in recorded:
+            sums.update(piece.figures)
+        with writing(progress, ops=settings.ops, chrome_trace=chrome_trace) as writer:
             gpus = _Gpus()
             traces = _traces(folder, recorded, gpus)
-            rows, figures = _rows(traces, recorded, ops=settings.ops, progress=steps.converted)
-            if chrome_trace is not None:
-                keep_chrome_trace(traces, rows, chrome_trace, warnings, steps.rewritten)
-            steps.report(report, rows, [gpus.numbered(piece.about) for piece in recorded], figures)
+            about = [gpus.numbered(piece.about) for piece in recorded]
+            figures = writer.report(report, traces, about, sums, warnings)
     figures["processes"] = len({piece.pid for piece in recorded})
     return Outcome(ended.exit_code, None, figures, tuple(warnings))
 
@@ -119,20 +119,6 @@ def _losses(folder: Path) -> Iterator[str]:
         end = _OUTLIVES if lives(pid) else "was killed or crashed before it wrote its recording;"
         yield f"process {pid} {end} set --steps, because a process writes its steps when it has run them"
     yield from refusals(folder)
-
-
-def _rows(
-    traces: Sequence[ProcessTrace], recorded: Sequence[Piece], *, ops: bool, progress: Callable[[int], object]
-) -> tuple[Rows, dict[str, int]]:
-    before = time.perf_counter_ns()
-    rows = rows_of_processes(traces, ops=ops, progress=progress)
-    sums: Counter[str] = Counter()
-    for piece in recorded:
-        sums.update(piece.figures)
-    figures = dict(sums) | {"markers": rows.numbered, "operators": len(rows.operators)}
-    figures["markers_lost"] = max(0, figures.pop(OPENED) - rows.numbered)
-    figures["convert_ns"] = time.perf_counter_ns() - before
-    return rows, figures
 
 
 def _traces(folder: Path, recorded: Iterable[Piece], gpus: "_Gpus") -> list[ProcessTrace]:

@@ -30,6 +30,7 @@ from tracekit.capture.program import Marking, Settings, marked_program
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.rows import Span, describe_process, uses_gpu
 from tracekit.capture.schedule import Schedule, attempt, counted_graphs
+from tracekit.capture.writing import OPENED
 from tracekit.errors import CaptureError
 
 #: Annotations of a trace, and those among them whose names Kineto passes on as they are (see ``capture/kineto.py``).
@@ -44,8 +45,6 @@ _FORKED_WITH_GPU = "it was forked while its parent recorded the GPU; start it wi
 VARIABLE = "TRACEKIT_RECORDING"
 _STARTUP = Path(__file__).parent / "startup"
 _PATHS = "PYTHONPATH"
-#: The figure that counts the markers opened in the window.
-OPENED = "markers_opened"
 #: What marks this process; at most one. None if something else does, or nothing.
 _started: list[MarkedProcess | None] = []
 
