@@ -119,21 +119,19 @@ class Traced:
     """The modules of one traced graph.
 
     Attributes:
-        texts: How the graph names each module. The module without a text is the function's own work.
+        numbers: How the graph names each module, with its number. The module without a text is the function's own work.
         digest: Equal for graphs of equal nodes whose modules have equal numbers.
         places: For each module, the number of its root and its path below it; None if it is in none.
         chosen_by_inputs: Whether an engine may run its code as any of several equal graphs, identified by its inputs.
     """
 
     def __init__(self, graph: fx.GraphModule, around: Scope, *, chosen_by_inputs: bool = False) -> None:
-        numbers: dict[str | None, int] = {}
+        self.numbers: dict[str | None, int] = {}
         content = hashlib.sha256()
         for node in _nodes(graph):
             # Inputs are not compared: in a cache's key they have no names, and they do no work.
-            number = numbers.setdefault(module_text(node), len(numbers)) if node.op != "placeholder" else -1
+            number = self.numbers.setdefault(module_text(node), len(self.numbers)) if node.op != "placeholder" else -1
             content.update(f"{node.op} {number} {_target(node)}\n".encode())
-        self.texts = list(numbers)
-        self.numbers = numbers
         self.digest = content.hexdigest()[:32]
         self.chosen_by_inputs = chosen_by_inputs
         self._read_roots(graph, around)
@@ -149,7 +147,7 @@ class Traced:
         """The graph of code that is loaded where no graph is at hand; its modules themselves are not known."""
         traced = cls.__new__(cls)
         traced.digest, roots, places, given = kept
-        traced.texts, traced.numbers = [], {}
+        traced.numbers = {}
         traced.roots = [Root(text, None, name) if text or name else CALLER for text, name in roots]
         traced.places, traced.given = list(places), list(given)
         traced.chosen_by_inputs = chosen_by_inputs
@@ -159,7 +157,7 @@ class Traced:
         places, held = canonical_names(_nodes(graph), around.modules, around.owner)
         around = around._replace(tensors={node: _renamed(text, held) for node, text in around.tensors.items()})
         owners = [text.rpartition(".")[0] for text in around.tensors.values()]
-        texts = [around.owner if text is None else places.get(text, text) for text in self.texts]
+        texts = [around.owner if text is None else places.get(text, text) for text in self.numbers]
         known = [text for text in [*texts, *owners] if text]
         stacks = (node.meta.get("nn_module_stack") for node in _nodes(graph))
         entries = (entry for stack in stacks if isinstance(stack, dict) for entry in stack.values())
