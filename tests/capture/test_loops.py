@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import torch
 from torch import nn
+from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader
 
 from tests.capture import loops
@@ -18,7 +20,8 @@ from tests.capture.places import Place
 from tests.waiting import PATIENCE_S
 from tracekit.capture.emit import MemoryEmitter, routed_to
 from tracekit.capture.program import Marking, Settings
-from tracekit.capture.schedule import data_markers
+from tracekit.capture.schedule import OptimizerMarkers, data_markers
+from tracekit.markers import formatting
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -87,6 +90,20 @@ def test_compilation_is_neither_the_models_time_nor_a_steps(place: Place) -> Non
     assert spent[0] > 10 * max(1, *spent[1:])
     told = dataset.coverage().query("what == 'processes' and cause == 'compilation'")
     assert told.time_ns.tolist() == [sum(spent)]
+
+
+def test_an_optimizer_gets_no_number_of_one_that_is_gone() -> None:
+    emitter, weight = MemoryEmitter(), nn.Parameter(torch.zeros(1))
+    optimizers: list[Optimizer] = [SGD([weight]), SGD([weight])]
+    with routed_to(emitter), OptimizerMarkers(bool):
+        for _ in range(2):
+            for optimizer in optimizers:
+                optimizer.step()
+            del optimizers[0], optimizer
+            gc.collect()
+            optimizers.append(SGD([weight]))
+    stepped = [event.text for event in emitter.events if event.text]
+    assert stepped == [formatting.optimizer("SGD", number) for number in (0, 1, 1, 2)]
 
 
 def test_fetches_of_a_data_loader_are_marked_also_where_torch_marks_none() -> None:

@@ -288,6 +288,8 @@ class OptimizerMarkers:
         self._begins = begins
         self._watching = ExitStack()
         self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        #: Numbers of those that are gone are not used again.
+        self._free = count()
         self._times: Counter[int] = Counter()
         self._ended = False
 
@@ -338,11 +340,12 @@ class OptimizerMarkers:
 
     def _open(self, optimizer: Optimizer, entry: _OptimizerStep | _ScaledStep) -> bool:
         try:
-            number = self._numbers.setdefault(optimizer, len(self._numbers))
+            if optimizer not in self._numbers:
+                self._numbers[optimizer] = next(self._free)
         except TypeError:  # a class of the user's whose optimizers cannot be keys
             return False
         emitter = default_emitter()
-        opener = emitter.opener(formatting.optimizer(type(optimizer).__name__, number))
+        opener = emitter.opener(formatting.optimizer(type(optimizer).__name__, self._numbers[optimizer]))
         emitter.lane.open.append(entry)
         opener()
         return True
@@ -405,6 +408,7 @@ class TrainingMarkers:
         self._before: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
         self._versions: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
         self._numbers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._free = count()
         self._optimizers_known = False
 
     def __enter__(self) -> Self:
@@ -442,8 +446,9 @@ class TrainingMarkers:
             self._before.clear()
             _mark(formatting.training(before))
         if updated:
-            number = self._numbers.setdefault(root, len(self._numbers))
-            _mark(formatting.training(AFTER_UPDATE, number))
+            if root not in self._numbers:
+                self._numbers[root] = next(self._free)
+            _mark(formatting.training(AFTER_UPDATE, self._numbers[root]))
 
 
 def _mark(text: str) -> None:
