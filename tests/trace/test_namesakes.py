@@ -223,15 +223,21 @@ def test_what_a_later_marker_says_of_a_module_is_known_of_it(parsed: Parse) -> N
         ("'StaticParams': {'stride': 1}", "'StaticParams': {'stride': 2}"),
         ("'TrainableParams': {'w': [8]}", "'TrainableParams': {'w': [8], 'b': [8]}"),
         ("'TrainableParams': {'w': [8]}", "'TrainableParams': {'w': [8, 1]}"),
-        (
-            "'TrainableParams': {'w': {'shape': [8], 'dtype': 'int8'}}",
-            "'TrainableParams': {'w': {'shape': [8], 'dtype': 'float16'}}",
-        ),
     ],
 )
 def test_class_settings_and_parameters_tell_modules_apart(parsed: Parse, one: str, other: str) -> None:
     dataset = parsed(f"range 1 0 10 {{'Module': 'm', {one}}}\nrange 1 20 30 {{'Module': 'm', {other}}}")
     assert dataset.table("modules").column("path").to_pylist() == ["m", "m~2"]
+
+
+def test_a_model_that_is_cast_is_one_model_of_no_single_dtype(parsed: Parse) -> None:
+    calls = (
+        f"range 1 {at} {at + 5} {{'Module': 'm', 'TrainableParams': {{'w': {{'shape': [8], 'dtype': '{dtype}'}}}}}}"
+        for at, dtype in ((0, "float32"), (10, "bfloat16"))
+    )
+    dataset = parsed("\n".join(calls))
+    check(dataset, "modules", "path  params\nm  [{'name': 'w', 'shape': [8], 'dtype': None}]")
+    assert losses(dataset) == {"modules_differ": 1}
 
 
 def test_a_parameter_that_grows_with_every_call_is_one_module_s(parsed: Parse) -> None:

@@ -201,7 +201,7 @@ def facts_of(marker: ModuleMarker) -> Facts:
 
 
 def same(left: Facts, right: Facts) -> bool:
-    """Whether both can be about one module of one process."""
+    """Whether both can be about one module of one process, which may be cast to another dtype."""
     if left.class_name != right.class_name and left.class_name and right.class_name:
         return False
     if left.static_params != right.static_params and left.static_params and right.static_params:
@@ -217,8 +217,6 @@ def same(left: Facts, right: Facts) -> bool:
 
 
 def _params_fit(left: Param, right: Param) -> bool:
-    if left.dtype is not None and right.dtype is not None and left.dtype != right.dtype:
-        return False
     if left.shape is None or right.shape is None or _is_elsewhere(left) or _is_elsewhere(right):
         return True
     return len(left.shape) == len(right.shape) and all(
