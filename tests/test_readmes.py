@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tracekit
-from tests.command import ROOT, command
+from tests.command import ROOT, Outcome, separately
 from tracekit.answers import ANALYSES, classes
 from tracekit.cli import COMMANDS, _parser, _split_at_dashes
 from tracekit.tables import TABLES
@@ -99,13 +99,34 @@ class TestCode:
     """All Python in all READMEs, from top to bottom of each, beside the dataset of the first command."""
 
     @pytest.fixture(scope="class")
-    def demo(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def recorded(self, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
         folder = tmp_path_factory.mktemp("demo")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
-            run = block("demo").strip().rpartition("tracekit ")[2]
-            assert command(*run.split()).code == 0
-        return folder
+        run = block("demo").strip().rpartition("tracekit ")[2]
+        return folder, separately(*run.split(), cwd=folder, COLUMNS="100")
+
+    @pytest.fixture
+    def demo(self, recorded: tuple[Path, Outcome]) -> Path:
+        return recorded[0]
+
+    def test_the_demo_leaves_a_report_and_a_dataset_and_prints_what_the_front_page_shows(
+        self, recorded: tuple[Path, Outcome]
+    ) -> None:
+        folder, outcome = recorded
+        assert (outcome.code, outcome.err) == (0, "")
+        assert {path.name for path in folder.iterdir()} == {"demo.sqlite", "demo.tracekit"}
+        assert [line.split("#")[0].strip() for line in outcome.out.splitlines()[-4:]] == [
+            "report: demo.sqlite, dataset: demo.tracekit",
+            "",
+            "Next: tracekit html demo.tracekit",
+            "tracekit show kernels demo.tracekit",
+        ]
+        shown = re.search(r"```\n( module .*?)```", README, re.DOTALL)
+        assert shown
+        head, _, *lines = shown[1].splitlines()
+        names = {line.strip().split("  ")[0] for line in (head, *lines)} - {"…", ""}
+        assert [name for name in names if name not in outcome.out] == []
+        calls = dict(re.findall(r"^ *(\w+) Llama\w+ +(\d+) ", outcome.out, re.MULTILINE))
+        assert (calls["LlamaForCausalLM"], calls["self_attn"]) == ("8", "48")
 
     @pytest.fixture
     def names(self) -> dict[str, Any]:
@@ -132,14 +153,6 @@ class TestCode:
         exec(compile(block("pandas", ROOT / "tracekit/answers/README.md"), "README.md", "exec"), {})
         expected = classes.frame(tracekit.load("demo.tracekit")).nlargest(3, "self_ns")
         assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]] == [*expected.class_name]
-
-    def test_of_the_compiled_backend_computes(self, names: dict[str, Any]) -> None:
-        import torch
-
-        names["model"] = torch.nn.ReLU()
-        exec(compile(block("compile", ROOT / "tracekit/capture/compile/README.md"), "README.md", "exec"), names)
-        with torch.no_grad():
-            assert names["model"](torch.tensor([-1.0, 2.0])).tolist() == [0, 2]
 
 
 def test_the_front_page_is_short() -> None:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from tracekit.capture.emit import MemoryEmitter
+from tracekit.capture import layer_markers
+from tracekit.capture.emit import MemoryEmitter, routed_to
 from tracekit.markers.base import CompiledGraphMarker, KernelMapMarker, MappedKernel
 from tracekit.trace.decoding import decode
 
@@ -64,7 +65,7 @@ def memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def owners(model: nn.Module, top: str, *, gradients: bool = False) -> dict[int, set[str]]:
+def owners(model: nn.Module, top: str = "top", *, gradients: bool = False) -> dict[int, set[str]]:
     found: defaultdict[int, set[str]] = defaultdict(set)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         tensor = parameter.grad if gradients else parameter
@@ -99,6 +100,37 @@ def runs(listed: MemoryEmitter) -> list[Run]:
     return found
 
 
+class Watched(NamedTuple):
+    """A model whose compiled code ran: what was told meanwhile, and the products that it really ran."""
+
+    model: nn.Module
+    listed: MemoryEmitter
+    products: list[Product]
+
+    @property
+    def runs(self) -> list[Run]:
+        return runs(self.listed)
+
+    @property
+    def kernels(self) -> list[MappedKernel]:
+        return [kernel for run in self.runs for kernel in run.kernels]
+
+    @property
+    def unmapped(self) -> list[str]:
+        return [event.text for event in self.listed.events if event.text and "Unmapped" in event.text]
+
+    @property
+    def wrong(self) -> list[object]:
+        return wrong_owners(self, owners(self.model), owners(self.model, gradients=True))
+
+
+@contextmanager
+def watched(model: nn.Module, **options: Any) -> Iterator[Watched]:
+    listed = MemoryEmitter()
+    with routed_to(listed), layer_markers(model, **options), true_products(listed) as products:
+        yield Watched(model, listed, products)
+
+
 def _absolute(kernel: MappedKernel, root: str) -> MappedKernel:
     modules = tuple((".".join(filter(None, (root, path))), weight) for path, weight in kernel.modules)
     return MappedKernel(kernel.name, kernel.generated, modules, kernel.flops, kernel.recomputes)
@@ -118,14 +150,12 @@ def heaviest(kernel: MappedKernel) -> str | None:
     return max(kernel.modules, key=lambda item: item[1])[0] if kernel.modules else None
 
 
-def wrong_owners(
-    listed: MemoryEmitter, products: Sequence[Product], weights: dict[int, set[str]], gradients: dict[int, set[str]]
-) -> list[object]:
+def wrong_owners(seen: Watched, weights: dict[int, set[str]], gradients: dict[int, set[str]]) -> list[object]:
     """Products whose module in the map owns neither their weight nor, in a backward pass, the gradient they make."""
-    told = runs(listed)
+    told = seen.runs
     wrong: list[object] = []
     for run, following in zip(told, [*told[1:], None], strict=True):
-        for kernel, product in products_of(run, following, products):
+        for kernel, product in products_of(run, following, seen.products):
             true = {owner for item in product.inputs for owner in weights.get(item, ())}
             if run.phase == "backward" and not true:
                 true = gradients.get(product.output, set())

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.capture.kernel_truth import runs
+from tests.capture.kernel_truth import watched
 from tests.capture.truth import NOT_COUNTED
-from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
-from tracekit.capture.emit import routed_to
+from tracekit.capture import compiled_maps
 from tracekit.markers.base import Flops
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
@@ -63,14 +62,13 @@ def counted(model: nn.Module, x: Tensor, *, backward: bool) -> Counter[str]:
 
 
 def told(model: nn.Module, x: Tensor, *, backward: bool) -> list[tuple[str, Flops]]:
-    listed = MemoryEmitter()
-    with routed_to(listed), layer_markers(model):
+    with watched(model) as seen:
         out = model(x)
         if backward:
             out.sum().backward()
-    kernels = [kernel for run in runs(listed) for kernel in run.kernels]
-    assert all(len(kernel.flops) == len(kernel.modules) for kernel in kernels)
-    return [(path, flops) for kernel in kernels for (path, _), flops in zip(kernel.modules, kernel.flops, strict=True)]
+    return [
+        (path, flops) for kernel in seen.kernels for (path, _), flops in zip(kernel.modules, kernel.flops, strict=True)
+    ]
 
 
 def subtree_sums(rows: list[tuple[str, Flops]]) -> Counter[str]:

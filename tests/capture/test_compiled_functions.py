@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from itertools import cycle
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.capture.kernel_truth import Product, heaviest, memory, owners, runs, true_products, wrong_owners
-from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
-from tracekit.capture.emit import routed_to
+from tests.capture.kernel_truth import Watched, heaviest, memory, owners, watched, wrong_owners
+from tracekit.capture import compiled_maps
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 
@@ -79,60 +78,45 @@ def a_parameter_of_another_module(model: Model) -> Step:
     return lambda x: step(x, model.b.weight)
 
 
-class Recorded(NamedTuple):
-    """Two steps of a model: its markers and those of compiled graphs, and what it multiplied."""
-
-    model: Model
-    listed: MemoryEmitter
-    products: list[Product]
-
-
-def two_steps(make: Callable[[Model], Step], *, trains: bool) -> Recorded:
+def two_steps(make: Callable[[Model], Step], *, trains: bool) -> Watched:
     model = Model().train(trains).requires_grad_(trains)
-    listed = MemoryEmitter()
-    with compiled_maps(), routed_to(listed), torch.set_grad_enabled(trains):
+    with compiled_maps(), torch.set_grad_enabled(trains):
         model.step = make(model)
-        with layer_markers(model), true_products(listed) as products:
-            _step(model)
-            _step(model)
-    return Recorded(model, listed, products)
+        return twice(model, model, trains=trains)
 
 
-def _step(model: Model) -> None:
-    model.zero_grad(set_to_none=True)
-    result = model(torch.ones(4, _WIDTH))
-    if result.requires_grad:
-        result.sum().backward()
-
-
-def unmapped(recorded: Recorded) -> list[str]:
-    return [event.text for event in recorded.listed.events if event.text and "Unmapped" in event.text]
+def twice(model: nn.Module, run: Callable[[Tensor], Tensor], *, trains: bool, **options: Any) -> Watched:
+    with watched(model, **options) as seen:
+        for _ in range(2):
+            model.zero_grad(set_to_none=True)
+            result = run(torch.ones(4, _WIDTH))
+            if trains:
+                result.sum().backward()
+    return seen
 
 
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("make", [variables, arguments, a_parameter_of_another_module])
 def test_products_are_of_the_modules_that_a_function_is_given(make: Callable[[Model], Step], *, trains: bool) -> None:
-    recorded = two_steps(make, trains=trains)
-    weights = owners(recorded.model, "top")
-    gradients = owners(recorded.model, "top", gradients=True)
+    seen = two_steps(make, trains=trains)
+    weights, gradients = owners(seen.model), owners(seen.model, gradients=True)
     if make is a_parameter_of_another_module:
         # As eager calls show it: what the function itself computes is its caller's work, with whatever weight.
-        for known, parameter in ((weights, recorded.model.b.weight), (gradients, recorded.model.b.weight.grad)):
+        for known, parameter in ((weights, seen.model.b.weight), (gradients, seen.model.b.weight.grad)):
             if parameter is not None:
                 known[memory(parameter)] = {"top"}
-    assert wrong_owners(recorded.listed, recorded.products, weights, gradients) == []
-    assert unmapped(recorded) == []
-    kernels = [kernel for run in runs(recorded.listed) for kernel in run.kernels]
-    assert len(recorded.products) >= 4
-    assert [kernel.name for kernel in kernels if not kernel.modules] == []
+    assert wrong_owners(seen, weights, gradients) == []
+    assert seen.unmapped == []
+    assert len(seen.products) >= 4
+    assert [kernel.name for kernel in seen.kernels if not kernel.modules] == []
 
 
 def test_a_backward_run_is_of_the_modules_of_its_forward_run() -> None:
-    recorded = two_steps(exchanged_arguments, trains=True)
-    told = [[kernel.modules[0][0] for kernel in run.kernels] for run in runs(recorded.listed)]
+    seen = two_steps(exchanged_arguments, trains=True)
+    told = [[kernel.modules[0][0] for kernel in run.kernels] for run in seen.runs]
     assert [paths for paths in told if paths[-1] == "top"] == [["top.a", "top.b", "top"], ["top.b", "top.a", "top"]]
     assert [paths[-1] for paths in told if paths[0] == "top"] == ["top.a", "top.b"]
-    assert unmapped(recorded) == []
+    assert seen.unmapped == []
 
 
 class Act(nn.Module):
@@ -188,32 +172,28 @@ def broken(x: Tensor) -> Tensor:
 
 
 def test_graphs_from_one_graph_break_to_the_next_serve_the_modules_on_both_sides() -> None:
-    model, listed = Unrolled(), MemoryEmitter()
-    with compiled_maps(), routed_to(listed), torch.no_grad(), layer_markers(model):
+    model = Unrolled()
+    with compiled_maps(), torch.no_grad(), watched(model) as seen:
         torch.compile(model)(torch.ones(4, _WIDTH))
-    products = [kernel for run in runs(listed) for kernel in run.kernels if not kernel.generated]
+    products = [kernel for kernel in seen.kernels if not kernel.generated]
     assert [heaviest(kernel) for kernel in products] == [
         f"top.layers.{layer}.{part}" for layer in range(4) for part in ("up", "down")
     ]
-    acts = [kernel for run in runs(listed) for kernel in run.kernels if "sin" in kernel.name]
+    acts = [kernel for kernel in seen.kernels if "sin" in kernel.name]
     assert [heaviest(kernel) for kernel in acts] == [f"top.layers.{layer}.act" for layer in range(4)]
 
 
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("skip", [[], ["*.act"]])
 def test_equal_layers_behind_a_graph_break_keep_their_work(skip: list[str], *, trains: bool) -> None:
-    model, listed = Stack().requires_grad_(trains), MemoryEmitter()
-    with compiled_maps(), routed_to(listed), torch.set_grad_enabled(trains), layer_markers(model, skip=skip):
-        run = torch.compile(model)
-        for _ in range(2):
-            result = run(torch.ones(4, _WIDTH))
-            if trains:
-                result.sum().backward()
+    model = Stack().requires_grad_(trains)
+    with compiled_maps(), torch.set_grad_enabled(trains):
+        seen = twice(model, torch.compile(model), trains=trains, skip=skip)
     of_layers = [f"top.layers.{layer}.{part}" for layer in range(4) for part in ("up", "down")]
     once = [*of_layers, *(reversed(of_layers) if trains else ())]
-    products = [[kernel for kernel in run.kernels if not kernel.generated] for run in runs(listed)]
+    products = [[kernel for kernel in run.kernels if not kernel.generated] for run in seen.runs]
     assert [heaviest(kernels[0]) for kernels in products] == once * 2
-    assert not [event.text for event in listed.events if event.text and "Unmapped" in event.text]
+    assert seen.unmapped == []
 
 
 @pytest.mark.parametrize("trains", [False, True])
@@ -222,16 +202,12 @@ def test_modules_without_parameters_in_code_of_their_own_are_those_that_are_call
     skip: list[type[nn.Module] | str], *, trains: bool
 ) -> None:
     """Where no call tells which layer runs, its work is of none."""
-    model, listed = nn.Sequential(*(Gated(Angles()) for _ in range(4))), MemoryEmitter()
+    model = nn.Sequential(*(Gated(Angles()) for _ in range(4)))
     for layer in model:
         layer.act.compile()
-    with compiled_maps(), routed_to(listed), torch.set_grad_enabled(trains), layer_markers(model, skip=skip):
-        for _ in range(2):
-            result = model(torch.ones(4, _WIDTH))
-            if trains:
-                result.sum().backward()
+    with compiled_maps(), torch.set_grad_enabled(trains):
+        seen = twice(model, model, trains=trains, skip=skip)
     of_layers = [] if Act in skip else [f"top.{layer}.act" for layer in range(4)]
     once = [*of_layers, *(reversed(of_layers) if trains else ())]
-    assert [heaviest(kernel) for run in runs(listed) for kernel in run.kernels] == once * 2
-    texts = [event.text for event in listed.events if event.text and "Unmapped" in event.text]
-    assert len(texts) == (0 if of_layers else 8 + 8 * trains)
+    assert [heaviest(kernel) for kernel in seen.kernels] == once * 2
+    assert len(seen.unmapped) == (0 if of_layers else 8 + 8 * trains)

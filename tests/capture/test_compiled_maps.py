@@ -15,11 +15,12 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from tests.capture.hollow_compiler import hollow_compiler
-from tests.capture.kernel_truth import Run, heaviest, owners, runs, true_products, wrong_owners
+from tests.capture.kernel_truth import Watched, heaviest, runs, watched
 from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
 from tracekit.capture.maps.owners import Kernel, Owners
 from tracekit.capture.maps.traced import Traced, scope
+from tracekit.markers.base import MappedKernel
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 
@@ -62,15 +63,11 @@ def by_layer(model: Model) -> None:
         layer.compile()
 
 
-def steps(model: Model, *, times: int = 1) -> tuple[list[Run], list[object], int]:
-    """Runs of compiled graphs in training steps, the products with a wrong owner, and how many products there were."""
-    listed = MemoryEmitter()
-    with routed_to(listed), layer_markers(model), true_products(listed) as products:
-        for _ in range(times):
-            model.zero_grad()
-            model(torch.ones(4, _WIDTH)).sum().backward()
-    known = owners(model, "top"), owners(model, "top", gradients=True)
-    return runs(listed), wrong_owners(listed, products, *known), len(products)
+def trained(model: Model) -> Watched:
+    with watched(model) as seen:
+        model.zero_grad()
+        model(torch.ones(4, _WIDTH)).sum().backward()
+    return seen
 
 
 @pytest.mark.releases
@@ -82,22 +79,21 @@ def test_every_product_is_of_the_module_that_owns_its_weight_also_in_equal_layer
     with compiled_maps():
         compile_it(model := Model(layers))
         model(torch.ones(4, _WIDTH)).sum().backward()
-        told, wrong, products = steps(model)
-    assert wrong == []
-    assert products >= 6 * layers - 1
-    kernels = [kernel for run in told for kernel in run.kernels]
-    assert [kernel for kernel in kernels if not kernel.modules] == []
-    assert all(weight > 0 for kernel in kernels for _, weight in kernel.modules)
-    assert {run.phase for run in told} == {"forward", "backward"}
-    served = {path for kernel in kernels for path, _ in kernel.modules}
+        seen = trained(model)
+    assert seen.wrong == []
+    assert len(seen.products) >= 6 * layers - 1
+    assert [kernel for kernel in seen.kernels if not kernel.modules] == []
+    assert all(weight > 0 for kernel in seen.kernels for _, weight in kernel.modules)
+    assert {run.phase for run in seen.runs} == {"forward", "backward"}
+    served = {path for kernel in seen.kernels for path, _ in kernel.modules}
     assert {f"top.layers.{number}.up" for number in range(layers)} <= served
 
 
 def test_work_of_the_compiled_module_itself_is_its_own() -> None:
     with compiled_maps():
         whole(model := Model(1))
-        told, _, _ = steps(model)
-    assert [kernel.modules for kernel in told[0].kernels if "sin" in kernel.name] == [(("top", 1),)]
+        forward, _ = trained(model).runs
+    assert [kernel.modules for kernel in forward.kernels if "sin" in kernel.name] == [(("top", 1),)]
 
 
 def test_the_module_of_a_decorated_forward_is_the_root_of_those_that_it_calls() -> None:
@@ -214,9 +210,10 @@ def told_of_compiled_models() -> dict[str, Any]:
     with hollow_compiler(), compiled_maps():
         for compile_it in (whole, by_layer):
             compile_it(model := Model(2))
-            found, wrong, _ = steps(model)
-            told["wrong"].append(wrong)
-            told["runs"].append([(run.phase, [(k.name, k.generated, k.modules) for k in run.kernels]) for run in found])
+            seen = trained(model)
+            told["wrong"].append(seen.wrong)
+            kernels = [(kernel.name, kernel.generated, kernel.modules) for kernel in seen.kernels]
+            told["runs"].append([[run.phase for run in seen.runs], kernels])
     told["hits"] = counters["aot_autograd"]["autograd_cache_hit"]
     # As the other process tells it: without tuples.
     result: dict[str, Any] = json.loads(json.dumps(told))
@@ -235,21 +232,21 @@ class Sum(nn.Module):
         return self.down(torch.relu(self.left(x) + self.right(y)))
 
 
-def one_run(**options: object) -> Run:
+def kernels_of_one_run(**options: object) -> list[MappedKernel]:
     from torch._inductor import config
 
-    model, listed = Sum(), MemoryEmitter()
-    with compiled_maps(), routed_to(listed), torch.no_grad(), config.patch(options):
+    model = Sum()
+    with compiled_maps(), torch.no_grad(), config.patch(options):
         model.compile()
-        with layer_markers(model):
+        with watched(model) as seen:
             model(torch.ones(4, 8), torch.ones(4, 8))
-    [run] = runs(listed)
-    return run
+    [run] = seen.runs
+    return run.kernels
 
 
 @pytest.mark.releases
 def test_call_that_adds_two_products_is_of_both_modules() -> None:
-    kernels = one_run(max_autotune=True).kernels
+    kernels = kernels_of_one_run(max_autotune=True)
     [both] = [kernel for kernel in kernels if kernel.name.endswith("_mm_plus_mm")]
     assert dict(both.modules) == {"top.left": 1, "top.right": 1}
     assert not any(flops.number == 0 for flops in both.flops)
@@ -257,7 +254,7 @@ def test_call_that_adds_two_products_is_of_both_modules() -> None:
 
 @pytest.mark.releases
 def test_packed_products_are_of_their_modules_and_not_of_what_their_inputs_are_from() -> None:
-    kernels = one_run(freezing=True).kernels
+    kernels = kernels_of_one_run(freezing=True)
     products = [kernel for kernel in kernels if not kernel.generated]
     assert [heaviest(kernel) for kernel in products] == ["top.left", "top.right", "top.down"]
     assert {len(kernel.modules) for kernel in products} == {1}
@@ -267,7 +264,7 @@ def test_packed_products_are_of_their_modules_and_not_of_what_their_inputs_are_f
 @pytest.mark.releases
 def test_libraries_that_generated_cpp_calls_have_the_names_that_they_have_in_python() -> None:
     """Else no profiler's operators are found to be theirs."""
-    products = [kernel for kernel in one_run(cpp_wrapper=True).kernels if not kernel.generated]
+    products = [kernel for kernel in kernels_of_one_run(cpp_wrapper=True) if not kernel.generated]
     assert {kernel.name for kernel in products} <= {"extern_kernels.mm", "extern_kernels.addmm"}
     assert [heaviest(kernel) for kernel in products] == ["top.left", "top.right", "top.down"]
 
@@ -316,9 +313,9 @@ class Checkpointed(Model):
 def test_products_that_run_again_for_a_backward_pass_are_recomputation() -> None:
     with compiled_maps():
         whole(model := Checkpointed(2))
-        told, wrong, _ = steps(model)
-    assert wrong == []
-    again = {run.phase: [kernel for kernel in run.kernels if kernel.recomputes] for run in told}
+        seen = trained(model)
+    assert seen.wrong == []
+    again = {run.phase: [kernel for kernel in run.kernels if kernel.recomputes] for run in seen.runs}
     products = {heaviest(kernel) for kernel in again["backward"] if not kernel.generated}
     assert again["forward"] == []
     assert {"top.layers.0.up", "top.layers.1.up"} <= products
@@ -335,9 +332,9 @@ class Masked(Model):
 def test_a_forward_pass_computes_nothing_anew_whatever_it_keeps_for_the_backward_pass() -> None:
     with compiled_maps():
         whole(model := Masked(1))
-        told, _, _ = steps(model)
-    assert [run.phase for run in told] == ["forward", "backward"]
-    assert [kernel.name for kernel in told[0].kernels if kernel.recomputes] == []
+        forward, _ = trained(model).runs
+    assert forward.phase == "forward"
+    assert [kernel.name for kernel in forward.kernels if kernel.recomputes] == []
 
 
 def test_modules_in_functions_that_an_engine_compiles_are_counted_as_inside_compiled_code() -> None:

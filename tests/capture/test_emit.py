@@ -16,9 +16,9 @@ pytestmark = pytest.mark.torch
 
 
 def test_importing_it_loads_nothing_that_only_readers_or_compiled_models_need() -> None:
-    loaded = loaded_by("import tracekit.capture")
+    compiled = "assert 'tracekit.capture.compile' not in sys.modules; import tracekit.capture.compile"
+    loaded = loaded_by(f"import sys, tracekit.capture; {compiled}")
     assert not {"pandas", "pyarrow", "sqlalchemy", "nvtx", "rich"} & {name.partition(".")[0] for name in loaded}
-    assert "tracekit.capture.compile" not in loaded
 
 
 def test_without_the_nvtx_package_the_message_says_what_to_install(monkeypatch) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.passes.split_module import split_module
 
-from tests.capture.kernel_truth import Run, owners, runs, true_products, wrong_owners
+from tests.capture.kernel_truth import runs, watched
 from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
 from tracekit.capture.emit import routed_to
 
@@ -107,14 +107,6 @@ class _Module(nn.Module):
         return results[0] if self.alone and not isinstance(results, torch.Tensor) else results
 
 
-def told(model: Model, run: Callable[[Tensor], Tensor]) -> tuple[list[Run], list[object], int]:
-    listed = MemoryEmitter()
-    with routed_to(listed), layer_markers(model), true_products(listed) as products:
-        run(torch.ones(4, _WIDTH))
-        run(torch.ones(4, _WIDTH))
-    return runs(listed), wrong_owners(listed, products, owners(model, "top"), {}), len(products)
-
-
 _KEPT = {"gate": nn.Linear(_WIDTH, 3)}
 
 
@@ -146,16 +138,15 @@ class Detours(nn.Module):
 
 def test_a_module_is_called_what_its_model_calls_it_on_whatever_way_the_program_comes_to_it() -> None:
     model = nn.Sequential(Detours("first"), Detours("second")).eval().requires_grad_(requires_grad=False)
-    listed = MemoryEmitter()
     with compiled_maps(), torch.no_grad():
         model.compile()
         model(torch.ones(4, _WIDTH))
-        with routed_to(listed), layer_markers(model), true_products(listed) as products:
+        with watched(model) as seen:
             model(torch.ones(4, _WIDTH))
-    served = [path for run in runs(listed) for kernel in run.kernels for path, _ in kernel.modules]
+    served = [path for kernel in seen.kernels for path, _ in kernel.modules]
     assert served == [f"top.{number}.{name}" for number in range(2) for name in ("method", "closed", "named")]
-    assert len(products) == len(served)
-    assert wrong_owners(listed, products, owners(model, "top"), {}) == []
+    assert len(seen.products) == len(served)
+    assert seen.wrong == []
 
 
 @pytest.mark.parametrize("from_files", [False, True])
@@ -164,12 +155,14 @@ def test_shared_code_serves_the_layers_whose_parameters_it_is_given(*, from_file
     with compiled_maps():
         compiled = torch.compile(model, backend=Engine(from_files=from_files), fullgraph=True, dynamic=False)
         compiled(torch.ones(4, _WIDTH))
-        found, wrong, products = told(model, compiled)
-    assert wrong == []
-    assert products == 2 * 2 * _LAYERS
-    assert len(found) == 2 * (_LAYERS + 1)
+        with watched(model) as seen:
+            for _ in range(2):
+                compiled(torch.ones(4, _WIDTH))
+    assert seen.wrong == []
+    assert len(seen.products) == 2 * 2 * _LAYERS
+    assert len(seen.runs) == 2 * (_LAYERS + 1)
     served = [
-        {path.partition("top.layers.")[2] for kernel in run.kernels for path, _ in kernel.modules} for run in found
+        {path.partition("top.layers.")[2] for kernel in run.kernels for path, _ in kernel.modules} for run in seen.runs
     ]
     for number, paths in enumerate(served[1:_LAYERS], 1):
         before, after = number - 1, number

@@ -1,7 +1,6 @@
 """Measures: programs whose figures matter more than their verdicts.
 
-To add a measure: a function in ``programs.py``, a row in ``PROGRAMS`` and its rule here, a row in ``README.md``, and a
-test that breaks it.
+To add a measure: a function in ``programs.py``, a row in ``PROGRAMS`` and its rule here, and a row in ``README.md``.
 """
 
 import json

@@ -55,19 +55,6 @@ def test_graphs_are_captured_after_a_call_on_a_side_stream_that_has_ended(cuda: 
     assert cuda.CUDAGraph.return_value.replay.call_count == 2
 
 
-def test_events_give_milliseconds_of_all_runs_and_seconds_are_of_one(cuda: Mock, monkeypatch) -> None:
-    from tests.gpu import programs
-
-    on_cuda(monkeypatch)
-    cuda.Event.return_value.elapsed_time.return_value = 40.0
-    runs: list[int] = []
-    assert programs.seconds(lambda: runs.append(0)) == pytest.approx(40.0 / 1e3 / programs.RUNS)
-    assert len(runs) == programs.WARMUP + programs.RUNS
-    assert all(call.kwargs == {"enable_timing": True} for call in cuda.Event.call_args_list)
-    assert names(cuda)[-2:] == ["synchronize", "Event().elapsed_time"]
-    assert programs.chosen(2, 1) == 2
-
-
 def test_the_examination_multiplies_on_the_gpu_and_names_it(cuda: Mock, monkeypatch, tmp_path) -> None:
     import torch
 

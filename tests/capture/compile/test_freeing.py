@@ -42,6 +42,7 @@ def called(model: nn.Module, args: tuple[torch.Tensor, ...], *, guards: bool, **
     ],
     ids=["training", "debug", "pieces"],
 )
+@pytest.mark.usefixtures("hollow")
 def test_a_model_that_nobody_holds_is_freed(make: Any, settings: dict[str, Any], *, guards: bool, grad: bool) -> None:
     model = make()
     args = ids(4) if isinstance(model, Llama) else (torch.randn(4, 4),)

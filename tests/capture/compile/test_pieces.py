@@ -38,7 +38,7 @@ def running(model: nn.Module, *first: torch.Tensor, **settings: Any) -> Callable
     return run
 
 
-def test_a_mark_tells_piece_size_code_and_way() -> None:
+def test_a_mark_tells_piece_size_code_and_way(hollow: None) -> None:
     run = running(Silly(), torch.randn(9), mode="inductor", splitting_ops=(ATTENTION,), compile_ranges=(8,))
     assert marked(lambda: run(torch.randn(3))) == [
         "submod_0 3 1-8 compiled",

@@ -1,47 +1,14 @@
-"""The README's first command, and what it says of a machine."""
+"""What ``tracekit doctor`` says of a machine."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.command import Outcome, command, separately
+from tests.command import ROOT, Outcome, command, separately
 
 pytestmark = pytest.mark.torch
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
-    folder = tmp_path_factory.mktemp("demo")
-    return folder, separately("demo", cwd=folder, COLUMNS="100")
-
-
-def test_the_demo_leaves_a_report_and_a_dataset_and_says_nothing_on_stderr(demo: tuple[Path, Outcome]) -> None:
-    folder, outcome = demo
-    assert (outcome.code, outcome.err) == (0, "")
-    assert {path.name for path in folder.iterdir()} == {"demo.sqlite", "demo.tracekit"}
-    assert [line.split("#")[0].strip() for line in outcome.out.splitlines()[-4:]] == [
-        "report: demo.sqlite, dataset: demo.tracekit",
-        "",
-        "Next: tracekit html demo.tracekit",
-        "tracekit show kernels demo.tracekit",
-    ]
-
-
-def test_the_tree_of_the_demo_has_the_lines_that_the_readme_shows(demo: tuple[Path, Outcome]) -> None:
-    shown = re.search(r"```\n( module .*?)```", README, re.DOTALL)
-    assert shown
-    (head, _, *lines) = shown[1].splitlines()
-    said = demo[1].out
-    for line in (head, *lines):
-        words = re.split(r"\s{2,}", line.strip())[:2]
-        if words[0] not in {"…", ""}:
-            assert words[0] in said, said
-    calls = dict(re.findall(r"^ *(\w+) Llama\w+ +(\d+) ", said, re.MULTILINE))
-    assert (calls["LlamaForCausalLM"], calls["self_attn"]) == ("8", "48")
 
 
 @pytest.fixture
@@ -80,7 +47,6 @@ def test_the_doctor_says_that_another_program_is_not_nsys(nowhere: Path, monkeyp
 
 
 def test_the_doctor_speaks_without_torch_and_with_a_broken_one(tmp_path: Path) -> None:
-    root = str(Path(__file__).parents[2])
     for line, said in (
         ("import sys; sys.modules['torch'] = None", "pip install torch nvtx"),
         ("import sys; sys.path.insert(0, 'fake')", "libcudart.so.99"),
@@ -90,7 +56,7 @@ def test_the_doctor_speaks_without_torch_and_with_a_broken_one(tmp_path: Path) -
         (tmp_path / "fake" / "torch").mkdir(parents=True, exist_ok=True)
         (tmp_path / "fake" / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.99 is not there')")
         outcome = separately(
-            "doctor", "--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'blocked'}:{root}", TRACEKIT_NSYS="/absent"
+            "doctor", "--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'blocked'}:{ROOT}", TRACEKIT_NSYS="/absent"
         )
         assert outcome.code == 1, outcome
         assert said in outcome.out
