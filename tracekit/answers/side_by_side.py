@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,16 @@ def frame(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) 
         return analysis.frame(dataset, **options)
     if getattr(analysis, "COMPARES_REPORTS", False):
         raise UsageError(f"{analysis.NAME} compares reports itself; ask it without --by")
-    answers = [_keyed(analysis.frame(part, **options), keys) for part, keys in _parts(dataset, by)]
+    return frame_of_parts(dataset, by, partial(analysis.frame, **options))
+
+
+def frame_of_parts(dataset: Dataset, by: str, of_part: Callable[[Dataset], pd.DataFrame]) -> pd.DataFrame:
+    """The same of any figures about a part: the rows of each report, rank or host, those about the same thing together.
+
+    Raises:
+        UsageError: If processes of several ranks have one id.
+    """
+    answers = [_keyed(of_part(part), keys) for part, keys in _parts(dataset, by)]
     whole = pd.concat([answer for answer in answers if len(answer)] or answers[:1], ignore_index=True)
     return whole.iloc[_together(whole)].reset_index(drop=True)
 

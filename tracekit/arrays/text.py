@@ -1,7 +1,8 @@
-"""Arrow values as JSON; texts that no spreadsheet runs as a formula; times as people read them."""
+"""Arrow values as JSON; texts that no spreadsheet runs as a formula; numbers with units as people read them."""
 
 import json
 import re
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,14 +72,28 @@ def safe_in_a_sheet(text: str) -> str:
     return f"'{text}" if _CALCULATED.match(text) else text
 
 
-_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "\N{MICRO SIGN}s"), (1, "ns"))
-#: The least share of a unit that three digits write as the whole; three digits would be written 1e+03 from the second.
-_ROUNDED_UP, _FOUR_DIGITS = 0.9995, 999.5
+_TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "\N{MICRO SIGN}s"), (1, "ns"))
+#: The least share of a unit that three digits write as the whole.
+_ROUNDED_UP = 0.9995
+#: From the first on, three digits would be written 1e+03; below the second, with a negative power of ten.
+_FOUR_DIGITS, _LEAST = 999.5, 0.001
 
 
 def duration(ns: float) -> str:
     """Nanoseconds in the largest unit that fits, three digits: ``1.23 ms``."""
-    if ns < 0:
-        return f"-{duration(-ns)}"
-    size, unit = next((unit for unit in _UNITS if ns >= _ROUNDED_UP * unit[0]), _UNITS[-1])
-    return f"{ns / size:.3g} {unit}" if ns < _FOUR_DIGITS * size else f"{ns / size:,.0f} {unit}"
+    return in_units(ns, _TIMES)
+
+
+def in_units(number: float, units: Sequence[tuple[int, str]]) -> str:
+    """A number in the largest of some units that fits, three digits; units come from the largest to the smallest."""
+    if number < 0:
+        return f"-{in_units(-number, units)}"
+    size, unit = next((one for one in units if number >= _ROUNDED_UP * one[0]), units[-1])
+    return f"{rounded(number / size)} {unit}"
+
+
+def rounded(number: float) -> str:
+    """Three digits, never as a power of ten: ``1,470``, ``0.123``, ``0.000``."""
+    if number == 0 or abs(number) >= _FOUR_DIGITS:
+        return f"{number:,.0f}"
+    return f"{number:.3g}" if abs(number) >= _LEAST else f"{number:.3f}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from tracekit import answers as all_answers
 from tracekit.comparison.difference import Options, compare_with_several, part_of
@@ -95,11 +94,8 @@ class Tools:
             dtype: For roofline and memory: the dtype where markers record none.
             peaks: For roofline: peak throughput of the device, such as bfloat16=989 or memory=3350.
         """
-        analysis, options = asking.question(question), _given(dtype=dtype, peaks=peaks)
-        if unknown := [name for name in options if name not in asking.options_of(analysis)]:
-            raise UsageError(f"{question} has no option {unknown[0]}")
-        if by is not None and by not in asking.BY:
-            raise UsageError(f"there is no by={by}; {did_you_mean(by, asking.BY)}")
+        options = {name: value for name, value in (("dtype", dtype), ("peaks", peaks)) if value is not None}
+        analysis = asking.question(question, by, options)
         opened, place = self._load(dataset)
         part = opened if path is None else opened.subtree(path)
         choice = answers.Choice(depth, min_share, sort, max(0, top), columns)
@@ -218,10 +214,6 @@ class Tools:
         if state not in self._parsed:
             self._parsed[state] = parse_reports(path, self._folders.new_dataset(path)).folder
         return load(self._parsed[state]), path
-
-
-def _given(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - of any kind
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _factors(factors: Mapping[str, float] | None) -> list[str]:

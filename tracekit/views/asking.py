@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -14,25 +14,28 @@ from tracekit.answers.side_by_side import BY
 from tracekit.arrays.columns import selected
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, did_you_mean
 from tracekit.steptime import budget as step_budget
 from tracekit.views import answers, budget as budget_view, tree as tree_view
 from tracekit.views.answers import Choice
 from tracekit.views.formatting import columns_of
 from tracekit.views.other_tools import meant_question
 
-__all__ = ["BY", "answered", "by_report", "columns_to_show", "options_of", "overview", "question"]
 
-
-def question(name: str) -> Analysis:
-    """The analysis of this name.
+def question(name: str, by: str | None = None, options: Iterable[str] = ()) -> Analysis:
+    """The analysis of this name, which can be asked with these options.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is none, or if it cannot.
     """
     if name not in all_answers.QUESTIONS:
         raise UsageError(f"there is no question {name}; {meant_question(name)}")
     analysis: Analysis = getattr(all_answers, name)
+    if by is not None and by not in BY:
+        raise UsageError(f"by={by!r}: {did_you_mean(by, BY)}")
+    accepted = ("path", "by", *options_of(analysis))
+    if unknown := next((option for option in options if option not in accepted), None):
+        raise UsageError(f"{name} has no option {unknown}; {did_you_mean(unknown, accepted)}")
     return analysis
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 from rich.cells import cell_len
@@ -13,22 +12,21 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.aggregates.subtrees import hierarchy, patterns
-from tracekit.answers import budget
-from tracekit.answers.base import Analysis
-from tracekit.answers.side_by_side import frame
+from tracekit.answers.side_by_side import frame_of_parts
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern, literals
 from tracekit.errors import plain
 from tracekit.steptime import budget as step_budget
 from tracekit.views.formatting import (
+    Cells,
     columns_of,
     duration,
     fitting,
     percent,
-    plain_table,
     records,
     room_beside,
+    table_of,
     truncate,
 )
 
@@ -62,14 +60,14 @@ def budgets_of(dataset: Dataset) -> step_budget.Budgets | None:
     return step_budget.summed(dataset) if "waits" in dataset.tables and dataset.root is None else None
 
 
-def overview(dataset: Dataset, by: str | None = None) -> Columns:
-    """The budget by kind, also report by report, with ``leading`` as text."""
+def overview(dataset: Dataset, by: str) -> Columns:
+    """The budgets by kind of every report, rank or host, with ``leading`` as text."""
 
-    def of_one(part: Dataset) -> pd.DataFrame:
+    def of_part(part: Dataset) -> pd.DataFrame:
         answer, lines = pd.DataFrame(step_budget.overview(part)), _lines(part)
         return answer.assign(leading=answer.leading.map(lambda names: _names(names, 2 * _SHORT * len(names), lines)))
 
-    return columns_of(frame(dataset, cast("Analysis", SimpleNamespace(NAME=budget.NAME, frame=of_one)), by))
+    return columns_of(frame_of_parts(dataset, by, of_part))
 
 
 def window(dataset: Dataset) -> str:
@@ -112,32 +110,29 @@ def _bar(rows: list[dict[str, Any]], width: int) -> Text:
     bar, reached, whole = Text(no_wrap=True), 0.0, sum(row["share"] for row in rows)
     for row in rows if whole else ():
         reached += row["share"]
-        colour, letter = _STYLES[row["kind"]]
-        bar.append(letter * (round(reached / whole * width) - len(bar)), style=colour)
+        bar.append(_letter(row["kind"], round(reached / whole * width) - len(bar)))
     return bar
 
 
+def _letter(kind: str, times: int = 1) -> Text:
+    colour, letter = _STYLES[kind]
+    return Text(letter * times, style=colour)
+
+
 def _table(rows: list[dict[str, Any]], what: str, width: int, lines: list[str]) -> Table:
-    columns = {
-        _LETTER: [_STYLES[row["kind"]][1] for row in rows],
+    columns: Cells = {
+        _LETTER: [_letter(row["kind"]) for row in rows],
         "kind": [row["kind"].replace("_", " ") for row in rows],
         what: [duration(row["step_ns"]) for row in rows],
         "share": [percent(row["share"]) for row in rows],
         "of all": [percent(row["total_share"]) for row in rows],
         _LED_BY: [" " * _SHORTEST],
     }
-    columns = fitting(columns, ("of all", _LED_BY), width)
-    if columns.pop(_LED_BY, None):
-        cells = room_beside(columns | {_LED_BY: []}, width) + len(_LED_BY)
-        columns[_LED_BY] = [_names(row["leading"], cells, lines) for row in rows]
-    table = plain_table()
-    for heading in columns:
-        is_text = heading in (_LETTER, "kind", _LED_BY)
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
-    for row, (_, *texts) in zip(rows, zip(*columns.values(), strict=True), strict=True):
-        colour, letter = _STYLES[row["kind"]]
-        table.add_row(Text(letter, style=colour), *map(Text, texts))
-    return table
+    shown = fitting(columns, ("of all", _LED_BY), width)
+    if shown.pop(_LED_BY, None):
+        cells = room_beside(shown | {_LED_BY: []}, width) + len(_LED_BY)
+        shown[_LED_BY] = [_names(row["leading"], cells, lines) for row in rows]
+    return table_of(shown, (_LETTER, "kind", _LED_BY))
 
 
 def _names(leading: list[tuple[str, float]], width: int, lines: list[str]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -19,19 +20,15 @@ from rich.text import Text
 
 from tracekit.aggregates import nodes
 from tracekit.aggregates.phase_times import COLUMNS
-from tracekit.arrays.text import duration as duration
+from tracekit.arrays.text import duration as duration, in_units, rounded as rounded
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
 
 _SHOWN_AS_ZERO = 0.0005
-#: From the first on, three digits would be written 1e+03; below the second, with a negative power of ten.
-_FOUR_DIGITS, _LEAST = 999.5, 0.001
-#: The least share of a unit that three digits write as the whole.
-_ROUNDED_UP = 0.9995
 #: Replaces the middle of a long text; the least room in which that is done.
 _CUT, _LEAST_CELLS = "\N{HORIZONTAL ELLIPSIS}", 12
-_PREFIXES = ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
+_PREFIXES = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"), (1, ""))
 #: Names of columns of numbers that identify something: no thousands separators.
 _IDENTIFIERS = ("_id", "pid", "rank", "device", "index", "line")
 _SHARES = ("share", "spread")
@@ -90,35 +87,26 @@ def columns_of(frame: pd.DataFrame) -> Columns:
     }
 
 
+def lists_of(answer: pd.DataFrame | Columns) -> dict[str, list[Any]]:
+    """The columns of a DataFrame, or of columns by their names, as plain lists; missing values are None."""
+    columns = answer if isinstance(answer, dict) else columns_of(answer)
+    return {name: [None if value != value else value for value in column.tolist()] for name, column in columns.items()}
+
+
 def records(answer: pd.DataFrame | Columns) -> list[dict[str, Any]]:
     """The rows of a DataFrame, or of columns by their names; missing values are None."""
-    columns = answer if isinstance(answer, dict) else columns_of(answer)
-    values = [[None if value != value else value for value in column.tolist()] for column in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+    columns = lists_of(answer)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def size(number_of_bytes: float) -> str:
     """Bytes in the largest decimal unit that fits, three digits: ``1.23 MB``."""
-    return _scaled(number_of_bytes, "B")
+    return in_units(number_of_bytes, [(size, f"{prefix}B") for size, prefix in _PREFIXES])
 
 
 def flops(number: float) -> str:
     """Operations in the largest unit that fits, three digits: ``1.23 GFLOP``."""
-    return _scaled(number, "FLOP")
-
-
-def _scaled(number: float, unit: str) -> str:
-    for power, prefix in _PREFIXES:
-        if number >= _ROUNDED_UP * 10**power:
-            return f"{rounded(number / 10**power)} {prefix}{unit}"
-    return f"{rounded(number)} {unit}"
-
-
-def rounded(number: float) -> str:
-    """Three digits, never as a power of ten: ``1,470``, ``0.123``, ``0.000``."""
-    if number == 0 or abs(number) >= _FOUR_DIGITS:
-        return f"{number:,.0f}"
-    return f"{number:.3g}" if abs(number) >= _LEAST else f"{number:.3f}"
+    return in_units(number, [(size, f"{prefix}FLOP") for size, prefix in _PREFIXES])
 
 
 def percent(share: float) -> str:
@@ -158,7 +146,11 @@ def count(number: int, singular: str, plural: str | None = None) -> str:
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
-def fitting(columns: dict[str, list[str]], spared: Sequence[str], width: int) -> dict[str, list[str]]:
+#: The cells of a table by the headings of their columns.
+Cells: TypeAlias = Mapping[str, Sequence[str | Text]]
+
+
+def fitting(columns: Cells, spared: Sequence[str], width: int) -> dict[str, Sequence[str | Text]]:
     """The columns of a table, texts by heading, that fit a width: without as many of ``spared`` as it takes."""
     kept = dict(columns)
     for heading in spared:
@@ -167,7 +159,7 @@ def fitting(columns: dict[str, list[str]], spared: Sequence[str], width: int) ->
     return kept
 
 
-def room_beside(columns: dict[str, list[str]], width: int) -> int:
+def room_beside(columns: Cells, width: int) -> int:
     """How many characters of a width columns leave."""
     return width - _GAP - sum(_GAP + max(map(len, (heading, *texts))) for heading, texts in columns.items())
 
@@ -180,6 +172,16 @@ def plain_table(first: str | None = None, figures: Iterable[str] = (), **options
     for heading in figures:
         made.add_column(heading, justify="right", no_wrap=True)
     return made
+
+
+def table_of(columns: Cells, texts: Collection[str]) -> Table:
+    """A table of columns by their headings: texts on the left, figures on the right; no cell takes a second line."""
+    table = plain_table()
+    for heading in columns:
+        table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
 
 
 def cell(name: str, value: object) -> str:
@@ -242,10 +244,5 @@ def _breaks(text: str, width: int) -> Iterator[int]:
 
 
 def _end(text: str, begin: int, width: int) -> int:
-    end, cells = begin, 0
-    while end < len(text):
-        cells += get_character_cell_size(text[end])
-        if cells > width and end > begin:
-            break
-        end += 1
-    return end
+    cells = accumulate(map(get_character_cell_size, text[begin:]))
+    return begin + max(sum(used <= width for used in cells), 1)

@@ -10,9 +10,9 @@ import pandas as pd
 from rich.console import Console, RenderableType
 
 from tracekit.answers import tree
-from tracekit.answers.side_by_side import BY, frame
+from tracekit.answers.side_by_side import frame
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import UsageError, did_you_mean, plain
+from tracekit.errors import plain
 from tracekit.views import asking, summary, tree as tree_view
 from tracekit.views.page.document import page
 
@@ -34,14 +34,7 @@ class Page(NamedTuple):
 
 def ask(dataset: Dataset, question: str, path: str | None, by: str | None, options: dict[str, Any]) -> pd.DataFrame:
     """The answer of a question, as :meth:`tracekit.Dataset.ask` describes it."""
-    analysis = asking.question(question)
-    if by is not None and by not in BY:
-        raise UsageError(f"by={by!r}: {did_you_mean(by, BY)}")
-    accepted = asking.options_of(analysis)
-    if unknown := [name for name in options if name not in accepted]:
-        raise UsageError(
-            f"{question} has no option {unknown[0]}; {did_you_mean(unknown[0], ('path', 'by', *accepted))}"
-        )
+    analysis = asking.question(question, by, options)
     return frame(dataset if path is None else dataset.subtree(path), analysis, by, **options)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
@@ -17,7 +17,7 @@ from tracekit.arrays.columns import selected
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
-from tracekit.views.formatting import Nouns, duration, nouns, percent, plain_table, records, truncate
+from tracekit.views.formatting import Nouns, cell, duration, nouns, percent, plain_table, records, room_beside, truncate
 
 _BAR_CELLS = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -30,8 +30,6 @@ _BAR = ""
 _PHASES = {name.removesuffix("_ns"): name for name in COLUMNS}
 #: Columns that are left out, in this order, while names have less room than this.
 _DISPENSABLE = (((_BAR,), 20), (("calls",), 20), (("self",), 20), (tuple(_PHASES), 12), (("subtree",), 8))
-#: Between columns: one space of padding and one of the box.
-_GAP = 2
 #: What a row of work outside modules lacks of a line of the tree.
 _NO_MODULE = {"path": None, "calls": None, "depth": 0, "copies": 1, "modules": 1, "class_name": None, "median_ns": None}
 _HEADINGS = {
@@ -46,16 +44,6 @@ _HEADINGS = {
     "min": "min_ns",
     "max": "max_ns",
 }
-
-
-class _Column(NamedTuple):
-    heading: str
-    cells: list[str]
-
-    @property
-    def width(self) -> int:
-        least = _BAR_CELLS if self.heading == _BAR else 0
-        return max(least, *map(cell_len, (self.heading, *self.cells)))
 
 
 def column_of(heading: str) -> str:
@@ -115,15 +103,14 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: Colu
     phases = _phases(rows)
     rows = rows + _outside(outside, always=bool(phases) or words.node != "module")
     columns = _fitting(_figures(rows, phases, words, wide=width >= _WIDE), width)
-    names = _names(rows, _room(columns, width))
+    room = room_beside(columns, width)
+    names = _names(rows, room)
     table = plain_table()
     longest = max([len(words.node), *(name.cell_len for name in names)])
-    width_left = max(_room(columns, width), 1)
-    table.add_column(words.node, overflow="ellipsis", no_wrap=True, width=min(longest, width_left))
-    for column in columns:
-        bar: dict[str, Any] = {"style": "cyan", "min_width": _BAR_CELLS}
-        table.add_column(column.heading, no_wrap=True, **(bar if column.heading == _BAR else {"justify": "right"}))
-    for cells in zip(names, *(column.cells for column in columns), strict=True):
+    table.add_column(words.node, overflow="ellipsis", no_wrap=True, width=min(longest, max(room, 1)))
+    for heading in columns:
+        table.add_column(heading, no_wrap=True, justify="right", style="cyan" if heading == _BAR else "")
+    for cells in zip(names, *columns.values(), strict=True):
         table.add_row(*cells)
     return table
 
@@ -151,36 +138,28 @@ def _outside(outside: Columns | None, *, always: bool) -> list[dict[str, Any]]:
     return [_NO_MODULE | row | {"label": f"({row['cause']})", "subtree_ns": row["self_ns"]} for row in rows]
 
 
-def _figures(rows: list[dict[str, Any]], phases: list[str], words: Nouns, *, wide: bool) -> list[_Column]:
-    columns = [
-        _Column("calls", ["" if row["calls"] is None else f"{row['calls']:,}" for row in rows]),
-        _Column("self", [duration(row["self_ns"]) for row in rows]),
-        _Column("subtree", [duration(row["subtree_ns"]) for row in rows]),
-        *(
-            _Column(phase, [duration(row[f"{phase}_ns"]) if row[f"{phase}_ns"] else "" for row in rows])
-            for phase in phases
-        ),
-        _Column(f"{words.device} share", [percent(row["share"]) for row in rows]),
-        _Column(_BAR, [_bar(row["share"]) for row in rows]),
-    ]
+def _figures(rows: list[dict[str, Any]], phases: list[str], words: Nouns, *, wide: bool) -> dict[str, list[str]]:
+    times = {heading: _HEADINGS[heading] for heading in ("self", "subtree", *phases)}
+    columns = {
+        "calls": ["" if row["calls"] is None else f"{row['calls']:,}" for row in rows],
+        **{heading: [cell(name, row[name]) for row in rows] for heading, name in times.items()},
+        f"{words.device} share": [percent(row["share"]) for row in rows],
+        _BAR: [_bar(row["share"]) for row in rows],
+    }
     if wide and any(row["modules"] > 1 for row in rows):
         folded = [row if row["modules"] > 1 and row["median_ns"] else None for row in rows]
         spreads = [None if row is None else (row["max_ns"] - row["min_ns"]) / row["median_ns"] for row in folded]
-        columns.append(_Column("median", ["" if row is None else duration(row["median_ns"]) for row in folded]))
-        columns.append(_Column("spread", ["" if spread is None else percent(spread) for spread in spreads]))
+        columns["median"] = ["" if row is None else duration(row["median_ns"]) for row in folded]
+        columns["spread"] = ["" if spread is None else percent(spread) for spread in spreads]
     return columns
 
 
-def _fitting(columns: list[_Column], width: int) -> list[_Column]:
+def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
     for headings, least in _DISPENSABLE:
-        if _room(columns, width) >= least:
+        if room_beside(columns, width) >= least:
             return columns
-        columns = [column for column in columns if column.heading not in headings]
+        columns = {heading: cells for heading, cells in columns.items() if heading not in headings}
     return columns
-
-
-def _room(columns: list[_Column], width: int) -> int:
-    return width - _GAP - sum(column.width + _GAP for column in columns)
 
 
 def _names(rows: list[dict[str, Any]], width_left: int) -> list[Text]:
@@ -202,4 +181,4 @@ def _name(row: dict[str, Any], indent: str, width_left: int) -> Text:
 
 def _bar(share: float) -> str:
     eighths = round(min(max(share, 0.0), 1.0) * _BAR_CELLS * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+    return f"{'█' * (eighths // 8)}{_EIGHTHS[eighths % 8].strip()}".ljust(_BAR_CELLS)

@@ -14,7 +14,7 @@ from rich.text import Text
 from tracekit.arrays.types import Columns, Floats
 from tracekit.comparison.trend import Change, Module, Trend
 from tracekit.errors import plain
-from tracekit.views.formatting import WrappedText, duration, percent, plain_table, shortened
+from tracekit.views.formatting import WrappedText, change, count, duration, percent, plain_table, shortened
 
 _BARS = "▁▂▃▄▅▆▇█"
 _LEAST_BARS, _MOST_FAILED = 8, 10
@@ -91,7 +91,7 @@ def as_text(trend: Trend, most: int, width: int) -> RenderableType:
         parts.append(_changes(trend, lines[:most]))
     rest = {"change": len(lines) - most, trend.node: len(trend.modules) - most}
     parts.append(_modules(trend, trend.modules[:most], max(width - _OTHERS, _LEAST_BARS)))
-    more = [f"{number:,} more {name}{'s' * (number > 1)}" for name, number in rest.items() if number > 0]
+    more = [count(number, f"more {name}") for name, number in rest.items() if number > 0]
     return Group(*parts, *([Text(f"{' and '.join(more)}: --top N", style="dim")] if more else []))
 
 
@@ -99,7 +99,7 @@ def summary(trend: Trend) -> str:
     """How many runs of which time there are, how much they vary, and how many modules changed."""
     starts = [run.started_utc_ns for run in trend.runs]
     when = "" if None in starts else f" from {_day(starts[0])} to {_day(starts[-1])}"
-    runs = f"{len(trend.runs)} run{'s' * (len(trend.runs) > 1)}{when}"
+    runs = f"{count(len(trend.runs), 'run')}{when}"
     if not trend.noise:
         return f"{runs}."
     spread = float(np.std(np.log(trend.factors), ddof=1))
@@ -135,14 +135,10 @@ def _changes(trend: Trend, lines: list[list[Change]]) -> Table:
         path = line[0].module.path
         name = Text(plain(shortened(path if len(line) == 1 else trend.patterns.get(path, path), 240)))
         name.append(f"  {len(line)} x" if len(line) > 1 else "").append(_of_step(line[0].module, several), style="dim")
-        change = Text(_signed(after / before - 1), style="red" if after > before else "green")
+        by = Text(change(after / before - 1), style="red" if after > before else "green")
         run, sure = plain(trend.runs[line[0].run].name), percent(min(one.confidence for one in line))
-        table.add_row(WrappedText(name), run, duration(before), duration(after), change, sure)
+        table.add_row(WrappedText(name), run, duration(before), duration(after), by, sure)
     return table
-
-
-def _signed(share: float) -> str:
-    return f"{share:+.1%}".replace("%", " %")
 
 
 def _modules(trend: Trend, modules: list[Module], bars: int) -> Table:

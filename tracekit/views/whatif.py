@@ -11,7 +11,7 @@ from rich.text import Text
 from tracekit.steptime.budget import KINDS
 from tracekit.steptime.whatif import Prediction
 from tracekit.views.budget import length
-from tracekit.views.formatting import change, duration, fitting, percent, plain_table
+from tracekit.views.formatting import change, count, duration, fitting, percent, table_of
 
 _HEADINGS = ("kind", "before", "share before", "after", "share after", "change")
 #: What a narrow terminal does without, first to last.
@@ -49,9 +49,8 @@ def as_text(prediction: Prediction, what: str, width: int) -> RenderableType:
         note = f"no pinned copy shows how fast {prediction.copies:,} copies would be: between PCIe 5.0 and as before"
         parts.append(Text(note, style="dim"))
     if prediction.unproven:
-        number = "1 collective" if prediction.unproven == 1 else f"{prediction.unproven:,} collectives"
         waits = "may stay as they are, or change with the rest of the step" if after is None else "stay as they are"
-        note = f"not all ranks of {number} are known: waits in them {waits}"
+        note = f"not all ranks of {count(prediction.unproven, 'collective')} are known: waits in them {waits}"
         parts.append(Text(note, style="dim"))
     return Group(*parts)
 
@@ -66,13 +65,7 @@ def _budgets(prediction: Prediction, width: int) -> Table:
             texts = (kind.replace("_", " "), *figures, _signed(other["ns"] - one["ns"]))
             for column, text in zip(columns.values(), texts, strict=True):
                 column.append(text)
-    columns = fitting(columns, _SPARED, width)
-    table = plain_table()
-    for heading in columns:
-        table.add_column(heading, justify="left" if heading == _HEADINGS[0] else "right", no_wrap=True)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    return table
+    return table_of(fitting(columns, _SPARED, width), _HEADINGS[:1])
 
 
 def _signed(ns: int) -> str:

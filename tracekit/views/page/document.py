@@ -36,8 +36,8 @@ SCRIPTS = (
 )
 STYLES = ("page", "parts")
 _ESCAPED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
-#: How many times :func:`_parts` yields for one dataset, and for two.
-_ALONE, _COMPARED = 13, 14
+#: How many times :func:`_parts` yields for one dataset; for two it does once more.
+_PARTS = 13
 #: Significant digits of decimals.
 _DIGITS = 9
 
@@ -110,11 +110,10 @@ def contents(
 ) -> dict[str, Any]:
     """The data of the page, part by part, as :func:`page` describes it."""
     data: dict[str, Any] = {}
-    count = _COMPARED if before else _ALONE
     progress("gathering", 0.0)
     for done, part in enumerate(_parts(dataset, before, options, step), 1):
         data |= part
-        progress("gathering", done / count)
+        progress("gathering", done / (_PARTS + bool(before)))
     return data
 
 

@@ -15,7 +15,7 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.types import Rows
 from tracekit.dataset.opening import REPORT, Dataset
-from tracekit.views.formatting import count, percent, records
+from tracekit.views.formatting import count, lists_of, percent, records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.nodes import Nodes
@@ -48,13 +48,10 @@ def shapes(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]
     on_page = {modules.path[row]: place for place, row in enumerate(nodes.rows.tolist())}
     listed = first[first["path"].isin(on_page.keys())].head(limits.SHAPES)
     shown = listed.assign(module=[on_page[path] for path in listed["path"]])
-    figures = shown[["module", *_FIGURES]].astype(object)
-    columns = figures.where(figures.notna(), None)
     words = [*shown["phase"], *map(_text, shown["inputs"], shown["kwargs"])]
     code, texts = pd.factorize(np.array(words, object))
     phase, inputs = code[: len(shown)].tolist(), code[len(shown) :].tolist()
-    texts_of = {"texts": list(texts), "phase": phase, "inputs": inputs}
-    return {str(name): columns[name].tolist() for name in columns} | texts_of
+    return lists_of(shown[["module", *_FIGURES]]) | {"texts": list(texts), "phase": phase, "inputs": inputs}
 
 
 def _text(inputs: object, kwargs: object) -> str:
@@ -169,11 +166,6 @@ def _held(table: pa.Table, module: Rows) -> dict[str, list[int]]:
     levels = {int(one): np.cumsum(size[place == one]) for one in np.unique(place)}
     on_device = place == max(levels, key=lambda one: levels[one].max(), default=-1)
     held, at, module = np.cumsum(size[on_device]), integers(table, "start_ns")[on_device], module[on_device]
-    if held.size > limits.BARS:
-        # The one with the most among its neighbours.
-        group = np.arange(held.size) * limits.BARS // held.size
-        largest = np.lexsort((-held, group))
-        kept = largest[np.searchsorted(group[largest], np.arange(limits.BARS))]
-        held, at, module = held[kept], at[kept], module[kept]
-    columns = {"at_ns": at - at.min() if at.size else at, "bytes": held, "module": module}
-    return {name: column.tolist() for name, column in columns.items()}
+    kept = limits.highest(held, limits.BARS)
+    at = at[kept]
+    return lists_of({"at_ns": at - at.min() if at.size else at, "bytes": held[kept], "module": module[kept]})

@@ -15,6 +15,7 @@ from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.schema.tables import Calls, Kernels
+from tracekit.views.formatting import lists_of
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.nodes import Nodes
@@ -54,17 +55,17 @@ def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str
         by_node[f"of_{name}"] = _pairs(pairs.assign(node=_placed(owner, place), kernel=kernel), repeats)
     count = min(len(by_time), limits.KERNELS, *map(_fitting, by_node.values()))
     shown, rest = by_time.head(count), by_time.iloc[count:]
-    values = shown[list(_FIGURES)].astype(object)
+    columns = ["node", "kernel", "kernels", "gpu_time_ns", *(["phase"] if phases else [])]
     keys = [(name if isinstance(name, str) else None, kind) for name, kind in shown[["name", "kind"]].to_numpy()]
     return {
         "durations": _durations(dataset, modules, nodes, keys),
         "name": _texts(shown["name"], limits.NAME),
         "kind": shown["kind"].tolist(),
-        **{name: values[name].tolist() for name in _FIGURES},
+        **lists_of(shown[[*_FIGURES]]),
         "serves": _texts(shown["serves"], limits.TEXT),
         "left_out": len(rest),
         "left_out_ns": int(rest["gpu_time_ns"].sum()),
-        **{name: _columns(sums[sums["kernel"] < count], phases) for name, sums in by_node.items()},
+        **{name: lists_of(sums.loc[sums["kernel"] < count, columns]) for name, sums in by_node.items()},
     }
 
 
@@ -87,7 +88,7 @@ def lines(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
     for name, place in (("modules", nodes.module), ("lines", nodes.line)):
         listed = pairs.assign(node=_placed(pairs["owner"].to_numpy(), place))[pairs["source"] < limits.LINES]
         sums = listed.groupby(["source", "node"])[["kernels", "gpu_ns"]].sum().reset_index().head(limits.PAIRS)
-        data[f"of_{name}"] = {column: sums[column].tolist() for column in _OF_LINES}
+        data[f"of_{name}"] = lists_of(sums[[*_OF_LINES]])
     return data
 
 
@@ -137,11 +138,6 @@ def _fitting(pairs: pd.DataFrame) -> int:
     """How many kernels, from the first on, have no more pairs than the page has room for."""
     running = np.cumsum(np.bincount(pairs["kernel"])) if len(pairs) else np.empty(0)
     return int(np.searchsorted(running, limits.PAIRS, side="right"))
-
-
-def _columns(pairs: pd.DataFrame, phases: list[str]) -> dict[str, list[int]]:
-    names = ["node", "kernel", "kernels", "gpu_time_ns", *(["phase"] if phases else [])]
-    return {name: pairs[name].tolist() for name in names}
 
 
 def _durations(

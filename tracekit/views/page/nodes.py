@@ -17,7 +17,7 @@ from tracekit.arrays.codes import positions
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
-from tracekit.views.formatting import records
+from tracekit.views.formatting import lists_of, records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
 
@@ -162,13 +162,11 @@ def _line_figures(lines: pd.DataFrame, first: Rows, line_of: Rows, figures: pd.D
 def _columns(figures: pd.DataFrame, on_page: Kept, names: list[str], types: Ints) -> dict[str, list[Any]]:
     phases = [name for times in _BY_PHASE.items() if times[0] in figures for name in times]
     columns = [*_SUMS, *_LAUNCHES, *_SINGLE, *phases, *(name for name in _OF_LINES if name in figures)]
-    shown = figures[columns].iloc[on_page.rows]
-    values = shown.astype(object).where(shown.notna(), None)
     return {
         "name": [clipped(names[row]) for row in on_page.rows.tolist()],
         "parent": on_page.parent.tolist(),
         "type": types[on_page.rows].tolist(),
-        **{str(name): values[name].tolist() for name in values},
+        **lists_of(figures[columns].iloc[on_page.rows]),
         **_left_out(on_page, _ints(figures, "subtree_ns"), _ints(figures, "self_ns")),
     }
 

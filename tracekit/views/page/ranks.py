@@ -41,15 +41,13 @@ def ranks(dataset: Dataset, processes: int, budgets: Budgets | None) -> dict[str
     for row in rows:
         for name in ("report", "host", "gpu", "path"):
             row[name] = row[name] and clipped(row[name])
-    own = [_longest(times.own_ns[row]) for row in shown]
+    own = [_longest(times.own_ns[row]).tolist() for row in shown]
     return {"rows": rows, "own": own, "left_out": order.size - shown.size}
 
 
-def _longest(own_ns: Floats) -> list[int]:
+def _longest(own_ns: Floats) -> Ints:
     time = own_ns[~np.isnan(own_ns)].astype(np.int64)
-    first = np.unique(np.arange(limits.RANK_STEPS) * time.size // limits.RANK_STEPS)
-    longest: list[int] = (time if time.size <= limits.RANK_STEPS else np.maximum.reduceat(time, first)).tolist()
-    return longest
+    return time[limits.highest(time, limits.RANK_STEPS)]
 
 
 class Together(NamedTuple):

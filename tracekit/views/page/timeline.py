@@ -311,7 +311,7 @@ def _slow_steps(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _bars(frame: pd.DataFrame, kinds: list[str]) -> dict[str, list[int]]:
-    shown = _slowest(frame["time_ns"].to_numpy("int64"), limits.BARS)
+    shown = limits.highest(frame["time_ns"].to_numpy("int64"), limits.BARS)
     index = {kind: at for at, kind in enumerate(kinds)}
     steps = frame.iloc[shown]
     return {
@@ -368,12 +368,3 @@ def _of_group(group: pd.DataFrame, why: str) -> int:
 
 def _kind(kind: str | None) -> str:
     return kind or "step"
-
-
-def _slowest(time: np.ndarray[Any, np.dtype[np.int64]], most: int) -> np.ndarray[Any, Any]:
-    if time.size <= most:
-        return np.arange(time.size)
-    group = np.arange(time.size) * most // time.size
-    order = np.lexsort((-time, group))
-    first = np.searchsorted(group[order], np.arange(most))
-    return order[first]
