@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shlex
@@ -147,6 +148,11 @@ def option(parser: argparse._ActionsContainer, usage: str, meaning: str, **more:
     return parser.add_argument(*short, name, metavar=metavar, help=meaning, **more)
 
 
+def flag(parser: argparse._ActionsContainer, names: str, meaning: str) -> None:
+    """Declares an option that takes no value: ``-q, --quiet``."""
+    parser.add_argument(*names.split(", "), action="store_true", help=meaning)
+
+
 def repeatable(parser: argparse._ActionsContainer, usage: str, meaning: str, **more: Any) -> None:  # noqa: ANN401 - as argparse
     """Declares an option whose values become a list."""
     option(parser, usage, f"{meaning}; repeatable", action="append", default=[], **more)
@@ -154,12 +160,12 @@ def repeatable(parser: argparse._ActionsContainer, usage: str, meaning: str, **m
 
 def add_force(parser: argparse.ArgumentParser, existing: str) -> None:
     """Declares ``-f``/``--force``, which allows to replace something, such as ``an existing report``."""
-    parser.add_argument("-f", "--force", action="store_true", help=f"replace {existing}")
+    flag(parser, "-f, --force", f"replace {existing}")
 
 
 def add_quiet(parser: argparse.ArgumentParser, still_printed: str = "errors") -> None:
     """Declares ``-q``/``--quiet``."""
-    parser.add_argument("-q", "--quiet", action="store_true", help=f"print only {still_printed}")
+    flag(parser, "-q, --quiet", f"print only {still_printed}")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -171,6 +177,11 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     option(parser, "--peak PEAK", meaning, dest="peaks", action="append")
     meaning = "roofline, memory: dtype assumed where markers record none, such as bfloat16"
     option(parser, "--dtype DTYPE", meaning)
+
+
+def device_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Those of :data:`DEVICE_OPTIONS` that are given."""
+    return {name: value for name in DEVICE_OPTIONS if (value := getattr(args, name)) is not None}
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> argparse.Action:
@@ -189,7 +200,7 @@ def add_top(parser: argparse.ArgumentParser, meaning: str, most: int | None = No
 def add_limits(parser: argparse.ArgumentParser, slower: str) -> None:
     """Declares from when on a module counts, and the slowdown from which on a command fails."""
     meaning = f"exit with code {SLOWER} if {slower}, such as 5%% or 0.05"
-    option(parser, "--fail-over SHARE", meaning, type=share)
+    option(parser, "--fail-over SHARE", meaning, type=share, default=math.inf)
     meaning = "leave out modules with less of the time in steps (default: none, and 1%% for --fail-over)"
     option(parser, "--min-share SHARE", meaning, type=share)
 
@@ -243,11 +254,3 @@ def share(text: str) -> float:
     if float(number) >= 1:
         raise argparse.ArgumentTypeError(f"{number} could be {number} % or {number}00 %; write {number}%")
     return float(number)
-
-
-def share_of_whole(text: str) -> float:
-    """A share of at most 100 %."""
-    value = share(text)
-    if value > 1:
-        raise argparse.ArgumentTypeError(f"expected at most 100%, got {text!r}")
-    return value

@@ -14,6 +14,7 @@ from tracekit.cli.base import (
     add_force,
     add_quiet,
     count,
+    flag,
     line_if_long,
     option,
     print_to_stderr,
@@ -66,12 +67,11 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
         "records all processes of a COMMAND, but only one of a TARGET"
     )
     option(parser, "--engine auto|nsys|torch", meaning, default="auto")
-    parser.add_argument(
-        "--hierarchy",
-        action="store_true",
-        help="also write torch's own Chrome trace, REPORT with the suffix .json.gz, in which every operator and kernel "
-        'has its modules as "Module Hierarchy", as PyTorch writes it for TorchScript; needs --engine torch',
+    meaning = (
+        "also write torch's own Chrome trace, REPORT with the suffix .json.gz, in which every operator and kernel has "
+        'its modules as "Module Hierarchy", as PyTorch writes it for TorchScript; needs --engine torch'
     )
+    flag(parser, "--hierarchy", meaning)
     add_quiet(parser, "errors, warnings and what the target prints")
 
 
@@ -85,7 +85,7 @@ def _step_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _marker_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("markers", "Modules are always marked.")
-    group.add_argument("--ops", action="store_true", help="mark operators too")
+    flag(group, "--ops", "mark operators too")
     group.add_argument(
         "--backward",
         action=argparse.BooleanOptionalAction,
@@ -93,12 +93,12 @@ def _marker_arguments(parser: argparse.ArgumentParser) -> None:
     )
     repeatable(group, "--skip PATTERN", "do not mark modules whose path matches, such as '*.rotary_emb'")
     option(group, "--depth N", "do not mark modules below this depth", type=count)
-    group.add_argument("--keep-fused", action="store_true", help=argparse.SUPPRESS)  # always so, since #28
+    flag(group, "--keep-fused", argparse.SUPPRESS)  # always so, since #28
 
 
 def _compile_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("compilation", "Compile the model in pieces, as serving engines do.")
-    group.add_argument("--compile", action="store_true", help="compile the model before recording")
+    flag(group, "--compile", "compile the model before recording")
     repeatable(group, "--split NS::OP", "split the model at this operator")
     repeatable(group, "--compile-size N", "compile code for only this size", type=count)
     repeatable(group, "--cudagraph-size N", "use CUDA graphs at this size (needs a GPU)", type=count)
@@ -108,7 +108,7 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
     )
     repeatable(group, "--dynamic-dims ARGUMENT:DIM[,DIM]", meaning, type=_dynamic_dims)
     option(group, "--cache-dir DIR", "folder for compiled pieces (default: the user's cache)")
-    group.add_argument("--no-cache", action="store_true", help="do not cache compiled pieces")
+    flag(group, "--no-cache", "do not cache compiled pieces")
 
 
 def _dynamic_dims(text: str) -> tuple[str, tuple[int, ...]]:

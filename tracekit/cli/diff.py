@@ -1,9 +1,8 @@
 """``tracekit diff``: what changed between one or more datasets and a new one."""
 
 import argparse
-import math
 
-from tracekit.cli.base import SLOWER, add_limits, add_top, console, opened, option, progress_bar
+from tracekit.cli.base import SLOWER, add_limits, add_top, console, flag, opened, option, progress_bar
 
 NAME = "diff"
 HELP = "compare datasets by module (or plain range) and shape"
@@ -25,17 +24,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "only one dataset has a kind of steps, if no steps are alike in both, or if steps, a module or the work "
         "between steps became slower by more than chance and by more than this",
     )
-    parser.add_argument(
-        "--strip-root",
-        action="store_true",
-        help="ignore the first part of all paths (automatic if each dataset has one root)",
-    )
-    parser.add_argument(
-        "--ignore-shapes", action="store_true", help="compare calls whatever the shapes of their inputs"
-    )
+    flag(parser, "--strip-root", "ignore the first part of all paths (automatic if each dataset has one root)")
+    flag(parser, "--ignore-shapes", "compare calls whatever the shapes of their inputs")
     option(parser, "--path PATTERN", "only whole steps, and these modules and those below them")
     add_top(parser, f"at most N changes (default: {_MOST_ROWS}); --json prints all", _MOST_ROWS)
-    parser.add_argument("--json", action="store_true", help="print the whole comparison as JSON")
+    flag(parser, "--json", "print the whole comparison as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,13 +42,12 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar(quiet=False) as progress:
         progress("comparing", 0.0)
         difference = part_of(compare_with_several(before, after, options), args.path, args.min_share or 0.0)
-    limit = math.inf if args.fail_over is None else args.fail_over
     least = MIN_SHARE if args.min_share is None else args.min_share
-    failed = records(slower_than(difference.rows, limit, least))
+    failed = records(slower_than(difference.rows, args.fail_over, least))
     if args.json:
         print(printed_json(view.as_json(difference, failed), indent=2))
     else:
         terminal = console()
         terminal.print(view.as_text(difference, args.top, terminal.width))
-        print("".join(f"{line}\n" for line in view.judged(failed, limit)), end="")
+        print("".join(f"{line}\n" for line in view.judged(failed, args.fail_over)), end="")
     return SLOWER if failed else 0

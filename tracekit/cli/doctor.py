@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.cli.base import add_force, console, option, print_to_stderr, progress_bar, repeatable
+from tracekit.cli.base import add_force, console, flag, option, print_to_stderr, progress_bar, repeatable
 from tracekit.cli.recording import require_torch, unusable
 from tracekit.errors import CaptureError, TracekitError, UsageError, did_you_mean
 from tracekit.version import __version__
@@ -45,7 +45,7 @@ class Check(NamedTuple):
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    flag(parser, "--json", "print the checks as JSON")
     meaning = "record small models with every engine, check the results, write a report to OUT; takes a few minutes"
     option(parser, "--prove OUT", meaning, type=Path)
     add_only(parser)

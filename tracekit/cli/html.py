@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli.base import (
-    DEVICE_OPTIONS,
     add_device,
     add_force,
     add_quiet,
     count,
+    device_options,
     next_to,
     opened,
     option,
@@ -20,8 +20,6 @@ from tracekit.errors import plain
 
 if TYPE_CHECKING:
     import argparse
-
-    from tracekit.dataset.opening import Dataset
 
 NAME = "html"
 HELP = "write a page to open in a browser"
@@ -47,25 +45,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the page and prints its name."""
-    from tracekit.exports.base import Target, exported_file
+    from tracekit.exports.base import Target, exported_file, refuse_inside
     from tracekit.views.page.document import page
 
     *before, dataset = (opened(given, quiet=args.quiet) for given in args.datasets)
     dataset = dataset if args.path is None else dataset.subtree(args.path)
     out = args.out or next_to(dataset, ".html")
-    _refuse_inside(before, out)
-    options = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}
+    for earlier in before:
+        refuse_inside(earlier, out)
     with progress_bar(quiet=args.quiet) as progress, exported_file(dataset, Target(str(out), args.force)) as partial:
-        partial.write_bytes(page(dataset, *before, progress=progress, options=options, step=args.step))
+        partial.write_bytes(page(dataset, *before, progress=progress, options=device_options(args), step=args.step))
     if not args.quiet:
         print(plain(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser"))
     return 0
-
-
-def _refuse_inside(before: list[Dataset], out: Path) -> None:
-    """Refuses to write into the dataset to compare with; the exporter refuses the other one."""
-    from tracekit.errors import ExportError
-
-    for dataset in before:
-        if isinstance(dataset.folder, Path) and out.resolve().is_relative_to(dataset.folder.resolve()):
-            raise ExportError(f"{out}: is inside the dataset itself; choose another place with -o")

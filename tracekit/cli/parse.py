@@ -6,7 +6,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import add_force, add_quiet, console, option, place_of, print_next, progress_bar, repeatable
+from tracekit.cli.base import (
+    add_force,
+    add_quiet,
+    console,
+    flag,
+    option,
+    place_of,
+    print_next,
+    progress_bar,
+    repeatable,
+)
 from tracekit.markers.base import AUTO, HIERARCHIES
 
 if TYPE_CHECKING:
@@ -57,7 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(parser, "--scheduler ADDRESS", meaning)
     add_force(parser, "an existing dataset")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    flag(parser, "--json", "print the summary as JSON")
     add_quiet(parser)
 
 

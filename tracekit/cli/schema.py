@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from tracekit.cli.base import flag
 from tracekit.cli.parsing import completed_by
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     table = parser.add_argument("table", nargs="?", metavar="TABLE", help="print only this table")
     completed_by(table, lambda **_: _names())
-    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+    flag(parser, "--json", "print the tables as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

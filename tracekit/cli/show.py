@@ -17,10 +17,12 @@ from tracekit.cli.base import (
     add_top,
     console,
     count,
+    device_options,
+    flag,
     opened,
     option,
     repeatable,
-    share_of_whole,
+    share,
 )
 from tracekit.cli.parsing import completed_by
 
@@ -44,8 +46,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser).required = False  # the only argument is the dataset: see _asked
     parser.add_argument("--list", action=_List, nargs=0, help="list the questions and exit")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the rows as JSON")
-    form.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    flag(form, "--json", "print the rows as JSON")
+    flag(form, "--csv", "print the rows as CSV")
     meaning = (
         "only these modules, ranges or operators, and those below them; shares are of their time. PATTERN is a path "
         "from the root, such as 'top.layers.*': * matches one part, or characters of one, and as the first part any "
@@ -53,7 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     completed_by(option(parser, "--path PATTERN", meaning), _paths)
     option(parser, "--depth N", "at most N levels below the top", type=count)
-    option(parser, "--min-share SHARE", "only rows with at least this share, such as 1%% or 0.01", type=share_of_whole)
+    option(parser, "--min-share SHARE", "only rows with at least this share, such as 1%% or 0.01", type=share)
     meaning = (
         "group results by rank, report or host; if there are more than two, a terminal shows the least, the median and "
         "the most in a row, and which one is furthest from the median; --json and --csv print all rows"
@@ -126,7 +128,7 @@ def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
     from tracekit.errors import UsageError
     from tracekit.views.asking import options_of
 
-    given = {name: getattr(args, name) for name in DEVICE_OPTIONS if getattr(args, name) is not None}
+    given = device_options(args)
     for name in given:
         if name not in options_of(analysis):
             raise UsageError(f"{analysis.NAME} has no option {DEVICE_OPTIONS[name]}")

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import SLOWER, add_force, add_limits, add_top, console, opened, option, place_of, progress_bar
+from tracekit.cli.base import (
+    SLOWER,
+    add_force,
+    add_limits,
+    add_top,
+    console,
+    flag,
+    opened,
+    option,
+    place_of,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -28,12 +38,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="dataset, folder of datasets, URL of either, report, or a quoted pattern; runs are ordered by their start",
     )
     add_limits(parser, "a module became slower by more than noise and by more than this")
-    parser.add_argument("--strip-root", action="store_true", help="ignore the first part of all paths")
+    flag(parser, "--strip-root", "ignore the first part of all paths")
     option(parser, "--path PATTERN", "only these modules and those below them")
     add_top(parser, f"at most N changes and N modules (default: {_MOST_ROWS}); --json and --csv print all", _MOST_ROWS)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print runs, modules and changes as JSON")
-    form.add_argument("--csv", action="store_true", help="print a row per module and run as CSV")
+    flag(form, "--json", "print runs, modules and changes as JSON")
+    flag(form, "--csv", "print a row per module and run as CSV")
     option(parser, "-o, --out FILE", "also write a page to open in a browser", type=Path)
     add_force(parser, "an existing page")
 
@@ -50,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
     runs = [place_of(run) for run in datasets_in(args.runs)]
     with progress_bar(quiet=False) as progress:
         found = part_of(trend(runs, strip_root=args.strip_root, progress=progress), args.path, args.min_share or 0)
-    limit = math.inf if args.fail_over is None else args.fail_over
-    failed = slower_than(found, limit, MIN_SHARE if args.min_share is None else args.min_share)
+    failed = slower_than(found, args.fail_over, MIN_SHARE if args.min_share is None else args.min_share)
     if args.out is not None:
         _write_page(found, args.out, force=args.force)
     if args.json:
@@ -61,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         terminal = console()
         terminal.print(view.as_text(found, args.top, terminal.width))
-        print("".join(f"{line}\n" for line in view.judged(found, failed, limit)), end="")
+        print("".join(f"{line}\n" for line in view.judged(found, failed, args.fail_over)), end="")
     return SLOWER if failed else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tracekit.cli.base import add_dataset, console, opened, option, repeatable
+from tracekit.cli.base import add_dataset, console, flag, opened, option, repeatable
 
 NAME = "whatif"
 HELP = "predict the time of a step after changes"
@@ -26,14 +26,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     repeatable(parser, "--no-launch-cost PATTERN", meaning)
     meaning = "each call of these modules launches its work as one CUDA graph, if nothing waits inside (see --no-sync)"
     repeatable(parser, "--as-graph PATTERN", meaning)
-    parser.add_argument(
-        "--overlap-communication", action="store_true", help="only the next step waits for collectives, nothing else"
-    )
+    flag(parser, "--overlap-communication", "only the next step waits for collectives, nothing else")
     option(parser, "--interconnect F", "collectives move their data F times as fast", type=_factor)
-    parser.add_argument(
-        "--like-fastest-rank", action="store_true", help="all ranks take as long as the fastest one, and none waits"
-    )
-    parser.add_argument("--json", action="store_true", help="print the prediction as JSON")
+    flag(parser, "--like-fastest-rank", "all ranks take as long as the fastest one, and none waits")
+    flag(parser, "--json", "print the prediction as JSON")
 
 
 def _factor(text: str) -> float:

@@ -99,11 +99,16 @@ def _free(dataset: Dataset, target: Target) -> Path:
     place = Path(target.place)
     if place.name in {"", ".."}:
         raise ExportError(f"{place}: is not the name of a file or folder; {_ELSEWHERE}")
-    if isinstance(dataset.folder, Path) and place.resolve().is_relative_to(dataset.folder.resolve()):
-        raise ExportError(f"{place}: is inside the dataset itself; {_ELSEWHERE}")
+    refuse_inside(dataset, place)
     if (place.exists() or place.is_symlink()) and not target.force:
         raise ExportError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
     return place
+
+
+def refuse_inside(dataset: Dataset, place: Path) -> None:
+    """Refuses to write among the files of a dataset."""
+    if isinstance(dataset.folder, Path) and place.resolve().is_relative_to(dataset.folder.resolve()):
+        raise ExportError(f"{place}: is inside the dataset itself; {_ELSEWHERE}")
 
 
 @contextmanager
