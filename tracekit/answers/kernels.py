@@ -10,7 +10,7 @@ from tracekit.aggregates.spread import Spread, Values, ratio, share
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import kernels, weighted_kernels, weighted_work
 from tracekit.answers.fusions import whom_they_serve
-from tracekit.arrays.groups import distinct
+from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.schema.tables import Kernels
@@ -41,7 +41,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         {
             "name": name,
             "kind": kind,
-            **_times(totals, work.spread()),
+            **_times(totals, work.spread(totals)),
             **_users(work.by_module.frame(), totals.set_index(_KEYS), modules),
             "serves": [serves.get(key) for key in zip(name, kind, strict=True)],
         }
@@ -65,34 +65,25 @@ class _Work:
         ones = np.ones(time.size, np.int64)
         self.totals.add({**keys, "kernels": ones, "gpu_time_ns": time, "max_ns": time})
         self._durations.add(self._group(keys), time)
-        is_whole = dataset.root is None
-        work = (
-            weighted_work(dataset, table)
-            if is_whole
-            else weighted_kernels(dataset, ["name", "kind", "module_id", "dur_ns"])
-        )
+        columns = ["name", "kind", "module_id", "dur_ns"]
+        work = weighted_work(dataset, table) if dataset.root is None else weighted_kernels(dataset, columns)
         owner = modules.rows_of(work.module_id)
         attributed = np.flatnonzero(owner >= 0)
         rows = {**(keys if work is table else self._keys(work)), "module": owner, "ns": work.dur_ns}
         self.by_module.add({name: values[attributed] for name, values in rows.items()})
 
-    def spread(self) -> Spread:
+    def spread(self, totals: pd.DataFrame) -> Spread:
         """The durations of each name and kind, in the order of the totals."""
-        return self._durations.spread(len(self._groups))
+        place = {key: at for at, key in enumerate(zip(*(totals[name].tolist() for name in _KEYS), strict=True))}
+        return self._durations.spread(len(place), np.array([place[key] for key in self._groups], np.int64))
 
     def _keys(self, work: Kernels) -> dict[str, Rows]:
         return {"name": self.names.codes(work.name), "kind": self.kinds.codes(work.kind)}
 
     def _group(self, keys: dict[str, Rows]) -> Rows:
-        name, kind = keys["name"], keys["kind"]
-        pairs, pair = distinct((name + 1) * (len(self.kinds) + 1) + kind + 1)
-        first = np.empty(pairs.size, np.int64)
-        first[pair[::-1]] = np.arange(pair.size)[::-1]
-        number = np.empty(pairs.size, np.int64)
-        for at in np.argsort(first).tolist():
-            key = int(name[first[at]]), int(kind[first[at]])
-            number[at] = self._groups.setdefault(key, len(self._groups))
-        return number[pair]
+        group, first = grouped([*keys.values()])
+        pairs = zip(*(codes[first].tolist() for codes in keys.values()), strict=True)
+        return np.array([self._groups.setdefault(pair, len(self._groups)) for pair in pairs], np.int64)[group]
 
 
 def _times(totals: pd.DataFrame, times: Spread) -> dict[str, object]:
