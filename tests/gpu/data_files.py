@@ -71,15 +71,13 @@ def _kept(folder: Path, summary: Summary, outcome: Outcome) -> str | None:
 
 
 def _gpu(summary: Summary) -> str:
-    gpus = summary.machine.gpus if summary.machine else ()
+    gpus = summary.machine.gpus
     words = re.findall(r"[a-z]+\d+\w*", gpus[0].lower()) if gpus else ["cpu"]
     return words[0] if words else "gpu"
 
 
 def _where(summary: Summary) -> str:
     machine = summary.machine
-    if machine is None:
-        return "an unknown machine"
     nsys = f", nsys {machine.nsys}" if machine.engine == "nsys" else ""
     return f"{machine.gpus[0] if machine.gpus else 'a CPU'}, torch {machine.torch}{nsys}"
 

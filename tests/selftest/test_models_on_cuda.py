@@ -55,7 +55,7 @@ def test_graphs_are_captured_after_a_call_on_a_side_stream_that_has_ended(cuda: 
     assert cuda.CUDAGraph.return_value.replay.call_count == 2
 
 
-def test_the_examination_multiplies_on_the_gpu_and_names_it(cuda: Mock, monkeypatch, tmp_path) -> None:
+def test_the_examination_names_the_gpu(cuda: Mock, monkeypatch, tmp_path) -> None:
     import torch
 
     from tracekit.selftest import models
@@ -68,7 +68,3 @@ def test_the_examination_multiplies_on_the_gpu_and_names_it(cuda: Mock, monkeypa
     models.about(str(tmp_path / "about.json"))
     found = json.loads((tmp_path / "about.json").read_text())
     assert (found["gpus"], found["nccl"]) == (["NVIDIA H100 0"], "2.28.9")
-    assert "synchronize" in names(cuda)
-    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda one, _other: one)
-    with pytest.raises(RuntimeError, match="NVIDIA H100 0 multiplies wrongly"):
-        models.about(str(tmp_path / "about.json"))

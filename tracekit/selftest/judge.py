@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,13 +135,8 @@ def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int]
         problems.append(f"{len(trees)} calls of the model are in the report, expected {expected}")
     for number, (tree, true) in enumerate(zip(trees, truth["calls"][-expected:], strict=False)):
         recorded = [[row["module"], row["inputs"][0] if row["inputs"] else None] for row in tree]
-        if len(recorded) != len(true):
-            problems.append(f"call {number} of the model holds {len(recorded)} calls, expected {len(true)}")
-        problems += [
-            f"call {number} of the model has {pair[0]}, expected {pair[1]}"
-            for pair in zip(recorded, true, strict=False)
-            if pair[0] != pair[1]
-        ][:1]
+        differ = (pair for pair in zip_longest(recorded, true) if pair[0] != pair[1])
+        problems += [f"call {number} of the model has {pair[0]}, expected {pair[1]}" for pair in islice(differ, 1)]
     return shortened(problems)
 
 

@@ -1,10 +1,8 @@
 """Runs programs one after another, each in a process of its own with a time limit, and writes what came of them."""
 
 import json
-import os
 import shutil
 import signal
-import site
 import subprocess
 import sys
 import time
@@ -42,7 +40,8 @@ def prove(place: Path, programs: Sequence[Program], report: Callable[[str], obje
         force: Whether the folder of an earlier self-test is replaced.
 
     Raises:
-        CaptureError: If something is there that must not be replaced, or the place cannot be written.
+        CaptureError: If something is there that must not be replaced, if the place cannot be written, or if torch
+            cannot be used at all.
     """
     place = place.resolve()
     try:
@@ -65,8 +64,13 @@ def _make(place: Path, *, force: bool) -> None:
 
 def _prove(place: Path, programs: Sequence[Program], report: Callable[[str], object]) -> Summary:
     began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+    report("examining the machine")
+    try:
+        machine = examined(place / "machine")
+    except BaseException:
+        shutil.rmtree(place)  # nothing has been proved yet
+        raise
     outcomes: list[Outcome] = []
-    machine, problem = None, ""
 
     def summary() -> Summary:
         stopped = Evidence([], unproved="stopped before it had ended")
@@ -77,24 +81,14 @@ def _prove(place: Path, programs: Sequence[Program], report: Callable[[str], obj
         return found
 
     found = summary()
-    report("examining the machine")
     try:
-        try:
-            machine = examined(place / "machine")
-        except CaptureError as error:
-            problem = str(error)
         for program in programs:
-            failed = Evidence([problem])
-            last = _outcome(program, machine, place) if machine else outcome(program, failed)
-            outcomes.append(last)
+            outcomes.append(last := _outcome(program, machine, place))
             found = summary()
             took = "" if last.seconds is None else f" ({last.seconds:.1f} s)"
             report(f"{last.verdict:8} {last.name}{took}{': ' if last.why else ''}{last.why}")
     except (KeyboardInterrupt, SystemExit):
-        if outcomes:
-            report(f"stopped; {place} holds what had ended")
-        else:
-            shutil.rmtree(place)
+        report(f"stopped; {place} holds what had ended")
         raise
     return found
 
@@ -175,13 +169,6 @@ def _nsys_problem(folder: Path) -> str | None:
     return None if report.exists() else last_line(folder / _LOG)
 
 
-def _environment() -> dict[str, str]:
-    above = str(Path(__file__).parents[2])
-    if above in {*site.getsitepackages(), site.getusersitepackages()}:
-        return {**os.environ}
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [above, os.environ.get("PYTHONPATH")]))}
-
-
 def last_line(log: Path) -> str:
     """The last line that a program printed, which names the error; or that there is none."""
     lines = log.read_text("utf-8", "replace").split("\n") if log.exists() else []
@@ -198,7 +185,6 @@ def _run(line: Sequence[str], log: Path, limit_s: float) -> str | None:
             stdout=output,
             stderr=output,
             cwd=log.parent,
-            env=_environment(),
             start_new_session=True,
         )
         try:

@@ -83,7 +83,7 @@ class Summary(NamedTuple):
     complete: bool
     started_utc: str
     seconds: float
-    machine: Machine | None
+    machine: Machine
     outcomes: Sequence[Outcome]
 
     @property
@@ -99,6 +99,6 @@ class Summary(NamedTuple):
 
     def as_json(self) -> str:
         """As one JSON object."""
-        values = self._asdict() | {"machine": self.machine and asdict(self.machine)}
+        values = self._asdict() | {"machine": asdict(self.machine)}
         checks = [outcome._asdict() for outcome in values.pop("outcomes")]
         return json.dumps({"format": FORMAT, **values, "counts": self.counts, "checks": checks}, indent=2)

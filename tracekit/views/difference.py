@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -18,6 +17,7 @@ from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
 from tracekit.views.formatting import (
     WrappedText,
+    by_key,
     change,
     count,
     duration,
@@ -65,7 +65,7 @@ def as_text(difference: Difference, most: int, width: int) -> RenderableType:
         most: The most lines of modules to show.
         width: Characters of a line of the terminal.
     """
-    rows, phases = records(difference.rows), _by_key(difference.phases)
+    rows, phases = records(difference.rows), by_key(records(difference.phases), _key)
     changed = changed_parts(rows)
     only_in_phases = [row for row in rows if row["what"] != "step" and _only_in_phases(row, phases)]
     steps = [row | {"copies": [row]} for row in whole_steps(rows)]
@@ -163,14 +163,7 @@ def by_own_change(changed: list[dict[str, Any]], patterns: dict[str, str]) -> li
 
 def by_module(difference: Difference) -> _Rows:
     """The kernels that changed, by the key of the row they belong to."""
-    return _by_key(difference.kernels)
-
-
-def _by_key(frame: pd.DataFrame) -> _Rows:
-    by_key: _Rows = {}
-    for row in records(frame):
-        by_key.setdefault(_key(row), []).append(row)
-    return by_key
+    return by_key(records(difference.kernels), _key)
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -179,15 +172,12 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def folded(rows: list[dict[str, Any]], patterns: dict[str, str]) -> list[dict[str, Any]]:
     """Modules whose paths differ only in a number, with equal shapes and status, as one line with their sums."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        pattern = patterns.get(row["path"], row["path"])
-        groups.setdefault((pattern, row["shapes"], row["status"]), []).append(row)
+    groups = by_key(rows, lambda row: (patterns.get(row["path"], row["path"]), row["shapes"], row["status"]))
     series = Counter(patterns.values())
     return [
         {
             **copies[0],
-            **{name: _sum(copies, name) for name in _SUMMED},
+            **_sums(copies),
             "path": _numbered(pattern, [row["path"] for row in copies], series[pattern]),
             "copies": copies,
         }
@@ -217,9 +207,9 @@ def grown_by(line: dict[str, Any], lines: list[dict[str, Any]]) -> str | None:
     return name
 
 
-def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
-    values = [row[name] for row in rows if row[name] is not None]
-    return sum(values) if values else None
+def _sums(rows: list[dict[str, Any]]) -> dict[str, float | None]:
+    known = {name: [row[name] for row in rows if row[name] is not None] for name in _SUMMED if name in rows[0]}
+    return {name: sum(values) if values else None for name, values in known.items()}
 
 
 def _table(heading: str, lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows, width: int) -> Table:
@@ -261,32 +251,29 @@ def _status(line: dict[str, Any]) -> Text:
     return Text(line["status"], style=_STYLE.get(line["status"], "dim"))
 
 
+def _parts(line: dict[str, Any], rows: _Rows) -> list[dict[str, Any]]:
+    """The phases, or kernels, of the modules of a line."""
+    return [part for copy in line["copies"] for part in rows.get(_key(copy), [])]
+
+
 def _single_phase(line: dict[str, Any], phases: _Rows) -> str:
-    names = {part["phase"] for row in line["copies"] for part in phases.get(_key(row), [])}
+    names = {part["phase"] for part in _parts(line, phases)}
     return f" {names.pop()}" if len(names) == 1 and not names & {"forward", "other"} else ""
 
 
 def _changed_phases(line: dict[str, Any], phases: _Rows) -> list[dict[str, Any]]:
-    parts = [part for row in line["copies"] for part in phases.get(_key(row), [])]
+    parts = _parts(line, phases)
     if len({part["phase"] for part in parts}) == 1:
         return []
-    groups: _Rows = {}
-    for part in parts:
-        if part["status"] in _STYLE:
-            groups.setdefault((part["phase"], part["status"]), []).append(part)
-    return [{**rows[0], **{name: _sum(rows, name) for name in _SUMMED}} for rows in groups.values()]
+    changed = (part for part in parts if part["status"] in _STYLE)
+    groups = by_key(changed, lambda part: (part["phase"], part["status"]))
+    return [rows[0] | _sums(rows) for rows in groups.values()]
 
 
 def kernels_of(line: dict[str, Any], kernels: _Rows) -> list[dict[str, Any]]:
     """The kernels of :func:`by_module` that changed in the modules of a line, summed by name."""
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for copy in line["copies"]:
-        for kernel in kernels.get(_key(copy), []):
-            by_name.setdefault(kernel["name"], []).append(kernel)
-    summed = [
-        {"name": name, **{column: _sum(rows, column) for column in _SUMMED if column in rows[0]}}
-        for name, rows in by_name.items()
-    ]
+    by_name = by_key(_parts(line, kernels), lambda kernel: kernel["name"])
+    summed: list[dict[str, Any]] = [{"name": name, **_sums(rows)} for name, rows in by_name.items()]
     return sorted(summed, key=lambda kernel: -abs(kernel["change_ns"]))
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from tracekit.arrays.types import Columns, Floats
 from tracekit.comparison.trend import Change, Module, Trend
 from tracekit.errors import plain
-from tracekit.views.formatting import WrappedText, change, count, duration, percent, plain_table, shortened
+from tracekit.views.formatting import WrappedText, by_key, change, count, duration, percent, plain_table, shortened
 
 _BARS = "▁▂▃▄▅▆▇█"
 _LEAST_BARS, _MOST_FAILED = 8, 10
@@ -120,11 +120,12 @@ def _percent(share: float) -> str:
 
 def folded(trend: Trend) -> list[list[Change]]:
     """Changes at the same run of modules whose paths differ only in a number, those of most time first."""
-    groups: dict[tuple[str, str, int, bool], list[Change]] = {}
-    for one in trend.changes:
-        pattern = trend.patterns.get(one.module.path, one.module.path)
-        groups.setdefault((one.module.step, pattern, one.run, one.change > 0), []).append(one)
-    return sorted(groups.values(), key=lambda line: -abs(sum(one.after_ns - one.before_ns for one in line)))
+
+    def alike(one: Change) -> tuple[str, str, int, bool]:
+        return one.module.step, trend.patterns.get(one.module.path, one.module.path), one.run, one.change > 0
+
+    lines = by_key(trend.changes, alike).values()
+    return sorted(lines, key=lambda line: -abs(sum(one.after_ns - one.before_ns for one in line)))
 
 
 def _changes(trend: Trend, lines: list[list[Change]]) -> Table:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections import defaultdict
 from itertools import groupby
 
 import numpy as np
 
 from tracekit.comparison.trend import Change, Module, Trend
-from tracekit.views.formatting import duration, percent
+from tracekit.views.formatting import by_key, duration, percent
 from tracekit.views.page.document import digest
 from tracekit.views.page.limits import MODULES, TEXT, clipped
 from tracekit.views.trend import drawn, last, several_steps, summary
@@ -42,13 +41,11 @@ _PAGE = """<!DOCTYPE html>
 
 def page(trend: Trend) -> bytes:
     """The page: modules that changed first, then those with the most time."""
-    changes: defaultdict[tuple[str, str], list[Change]] = defaultdict(list)
-    for one in trend.changes:
-        changes[one.module.step, one.module.path].append(one)
+    changes = by_key(trend.changes, lambda one: (one.module.step, one.module.path))
     order = sorted(trend.modules, key=lambda module: (module.step, module.path) not in changes)
     left_out = [f"{len(order) - MODULES:,} {trend.node}s of less time are left out."] if len(order) > MODULES else []
     several = several_steps(trend)
-    lines = [_row(trend, one, changes[one.step, one.path], with_step=several) for one in order[:MODULES]]
+    lines = [_row(trend, one, changes.get((one.step, one.path), []), with_step=several) for one in order[:MODULES]]
     text = _PAGE.format(
         title=_escaped(f"{trend.runs[0].name} to {trend.runs[-1].name}"),
         digest=digest(_STYLE),

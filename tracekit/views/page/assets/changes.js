@@ -13,7 +13,7 @@ function timeText(ns) {
 }
 
 function numberText(row) {
-  const [before, after] = [row.before_kernels ?? 0, row.after_kernels ?? 0].map((number) => grouped(Number(number.toPrecision(10))));
+  const [before, after] = [row.before_kernels ?? 0, row.after_kernels ?? 0].map(grouped);
   return before === after ? before : `${before} \u2192 ${after}`;
 }
 
