@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.codes import positions
+from tracekit.arrays.codes import Labels, labels, positions
 from tracekit.arrays.intervals import measured_axis
 from tracekit.arrays.slices import union_within
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
@@ -73,6 +73,13 @@ def report_codes(dataset: Dataset, table: pa.Table) -> Rows:
     order = np.array([place[name] for name in column.dictionary.to_pylist()], dtype=np.int64)
     codes: Rows = order[np.asarray(column.indices)]
     return codes
+
+
+def names_of(work: pa.Table) -> Labels:
+    """For each kernel its name, or its kind if it has none."""
+    names, kinds = labels(work, "name"), labels(work, "kind")
+    code = np.where(names.code >= 0, names.code, len(names.words) + kinds.code)
+    return Labels(code, [*names.words, *kinds.words])
 
 
 def from_graph(table: pa.Table) -> Flags:

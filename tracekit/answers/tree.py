@@ -12,7 +12,7 @@ from tracekit.aggregates.spread import spread
 from tracekit.aggregates.subtrees import Folding, Hierarchy, Line, folded as folded, hierarchy
 from tracekit.answers import modules as modules_by_time
 from tracekit.arrays.columns import selected
-from tracekit.arrays.types import Columns, Floats, Rows
+from tracekit.arrays.types import Columns, Floats, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
@@ -129,14 +129,22 @@ def _lines(dataset: Dataset, modules: Hierarchy) -> list[Line]:
     return [line._replace(rows=[rows[row] for row in line.rows]) for line in Folding(whole).lines(tops)]
 
 
-def _siblings_by(lines: Columns, sort: str) -> Columns:
-    key, depth = _sort_key(lines, sort), lines["depth"].tolist()
+def parents_of(depth: Ints) -> list[int]:
+    """The row above each line, -1 for none, by their depths in pre-order."""
     parents: list[int] = []
-    children: list[list[int]] = [[] for _ in range(len(depth) + 1)]
-    for row, level in enumerate(depth):
-        del parents[level:]
-        children[parents[-1] if parents else -1].append(row)
-        parents.append(row)
+    above: list[int] = []
+    for row, level in enumerate(depth.tolist()):
+        del above[level:]
+        parents.append(above[-1] if above else -1)
+        above.append(row)
+    return parents
+
+
+def _siblings_by(lines: Columns, sort: str) -> Columns:
+    key, parents = _sort_key(lines, sort), parents_of(lines["depth"])
+    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+    for row, parent in enumerate(parents):
+        children[parent].append(row)
     order: list[int] = []
     ahead = [-1]
     while ahead:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tracekit.arrays.types import Columns
     from tracekit.dataset.opening import Dataset
     from tracekit.views.answers import Choice
+    from tracekit.views.asking import Overview
 
 NAME = "show"
 HELP = "answer a question about a dataset"
@@ -144,30 +145,30 @@ def _print(
     if args.json and (parts := asking.by_report(analysis, dataset, choice, args.by)):
         sys.stdout.writelines(answers.as_json(parts))
         return {}
-    as_text = not (args.json or args.csv)
-    answered = asking.overview if as_text else asking.answered
-    answer, rows = answered(dataset, analysis, choice, args.by, options)
-    if args.json:
-        sys.stdout.writelines(answers.as_json([answers.picked(analysis.NAME, rows, choice)]))
-    elif args.csv:
-        print(answers.as_csv(answers.picked(analysis.NAME, rows, choice)), end="")
-    elif answers.is_empty(analysis.NAME, answer):
-        console().print(answers.nothing(analysis.NAME, answer, dataset))
-    elif not answers.rows_of(rows):
-        print(f"no matching rows: the options leave out all {answers.rows_of(answer):,}")
+    if args.json or args.csv:
+        answer, rows = asking.answered(dataset, analysis, choice, args.by, options)
+        picked = answers.picked(analysis.NAME, rows, choice)
+        sys.stdout.writelines(answers.as_json([picked]) if args.json else [answers.as_csv(picked)])
+        return answer
+    found = asking.overview(dataset, analysis, choice, args.by, options)
+    if answers.is_empty(analysis.NAME, found.answer):
+        console().print(answers.nothing(analysis.NAME, found.answer, dataset))
+    elif not answers.rows_of(found.rows):
+        print(f"no matching rows: the options leave out all {answers.rows_of(found.answer):,}")
     else:
         terminal = console()
-        terminal.print(_text(dataset, analysis, rows, choice, args.by, terminal.width))
-    return answer
+        terminal.print(_text(dataset, analysis, found, choice, args.by, terminal.width))
+    return found.answer
 
 
 def _text(
-    dataset: Dataset, analysis: Analysis, rows: Columns, choice: Choice, by: str | None, width: int
+    dataset: Dataset, analysis: Analysis, found: Overview, choice: Choice, by: str | None, width: int
 ) -> RenderableType:
     """The rows in the form of their question, or as a table."""
-    from tracekit.views import answers, asking, budget, findings, tree
+    from tracekit.views import answers, budget, findings, tree
     from tracekit.views.formatting import nouns
 
+    rows = found.rows
     if by is None and choice.columns is None:
         if analysis.NAME == "tree":
             return tree.of_dataset(dataset, rows, width, top=choice.top, min_share=choice.min_share)
@@ -177,7 +178,7 @@ def _text(
             return text
     if analysis.NAME == "tree" and by is None:
         rows = tree.indented(rows)
-    return answers.as_text(rows, nouns(dataset), width, choice, asking.columns_to_show(analysis, rows, by))
+    return answers.as_text(rows, nouns(dataset), width, choice, found.asked)
 
 
 def _names_of_questions() -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tracekit.aggregates.each_report import Totals, Words
 from tracekit.aggregates.phase_times import PHASES, phase_rows
 from tracekit.aggregates.subtrees import hierarchy
-from tracekit.aggregates.weighted_kernels import first_of_kernel, weighted_kernels
+from tracekit.aggregates.weighted_kernels import first_of_kernel, names_of, weighted_kernels
 from tracekit.arrays.codes import Labels, labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, sums_by
@@ -98,8 +98,6 @@ def _work(dataset: Dataset, kernels: pa.Table, call: Rows, *, steps: bool) -> Wo
     before, outside = np.full(step.size, NO_STEP, np.int64), step == NO_STEP
     if outside.any():
         before[outside] = step_before(dataset, _launched(kernels.filter(pa.array(outside))))
-    names, kinds = labels(kernels, "name"), labels(kernels, "kind")
-    name = np.where(names.code >= 0, names.code, np.where(kinds.code >= 0, len(names.words) + kinds.code, -1))
     return Work(
         call,
         step,
@@ -107,7 +105,7 @@ def _work(dataset: Dataset, kernels: pa.Table, call: Rows, *, steps: bool) -> Wo
         phase_rows(labels(kernels, "phase")),
         integers(kernels, "dur_ns"),
         first_of_kernel(integers(kernels, "kernel_id")).astype(np.int64),
-        Labels(name, [*names.words, *kinds.words]),
+        names_of(kernels),
     )
 
 

@@ -99,9 +99,8 @@ class Tools:
         opened, place = self._load(dataset)
         part = opened if path is None else opened.subtree(path)
         choice = answers.Choice(depth, min_share, sort, max(0, top), columns)
-        answer, rows = asking.overview(part, analysis, choice, by, options)
-        present = [name for name in asking.columns_to_show(analysis, rows, by) if name in rows]
-        shown = choice._replace(columns=columns or present)
+        answer, rows, asked = asking.overview(part, analysis, choice, by, options)
+        shown = choice._replace(columns=columns or [name for name in asked if name in rows])
         picked = answers.picked(question, rows, shown)
         content: Answer = {"rows": records(picked), "rows_in_all": answers.rows_of(answer)}
         content["other_columns"] = [name for name in rows if name not in picked]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -68,37 +68,34 @@ def by_report(analysis: Analysis, dataset: Dataset, choice: Choice, by: str | No
     return step_budget.parts(dataset) if analysis is budget and by is None and choice == Choice() else None
 
 
-def overview(
-    dataset: Dataset, analysis: Analysis, choice: Choice, by: str | None, options: dict[str, Any]
-) -> tuple[Columns, Columns]:
+class Overview(NamedTuple):
+    """The whole answer for people, its chosen rows, and the columns that answer the question, the foremost first."""
+
+    answer: Columns
+    rows: Columns
+    asked: list[str]
+
+
+def overview(dataset: Dataset, analysis: Analysis, choice: Choice, by: str | None, options: dict[str, Any]) -> Overview:
     """The same for people: of the budget a row for each kind of time, in place of every window.
 
     Of stragglers a row for each rank, and of many parts side by side one for each thing.
     """
     all_rows = choice if by is None else choice._replace(top=None)
+    asked = [*analysis.ANSWER]
     if analysis is budget:
         answer = step_budget.overview(dataset) if by is None else budget_view.overview(dataset, by)
-        rows = answers.chosen(budget.NAME, answer, all_rows, dataset)
+        rows, asked = answers.chosen(budget.NAME, answer, all_rows, dataset), ["kind", "step_ns", "share"]
     elif analysis is stragglers and choice == Choice():
         answer = rows = columns_of(stragglers.by_rank(stragglers.frame(dataset)))
+        asked = [*rows]
     else:
         answer, rows = answered(dataset, analysis, all_rows, by, options)
     if by is None:
-        return answer, rows
+        return Overview(answer, rows, asked)
+    shown = answers.side_by_side(rows, by, asked)
     if choice.columns is None:
-        asked = [*([] if choice.sort is None else [choice.sort]), *_asked(analysis, answer)]
-        rows = columns_of(side_by_side.summary(pd.DataFrame(rows), by, asked))
-    return answer, selected(rows, slice(choice.top))
-
-
-def _asked(analysis: Analysis, answer: Columns) -> tuple[str, ...]:
-    is_overview = "step_ns" in answer and analysis is budget
-    return ("kind", "step_ns", "share") if is_overview else analysis.ANSWER
-
-
-def columns_to_show(analysis: Analysis, answer: Columns, by: str | None) -> list[str]:
-    """The columns that answer the question, the most important first; in front what distinguishes reports."""
-    if "first_step" in answer or any(name.startswith("furthest_") for name in answer):
-        return [*answer]
-    names = _asked(analysis, answer)
-    return [*names] if by is None else answers.side_by_side(answer, by, names)
+        wanted = asked if choice.sort is None else [choice.sort, *asked]
+        summed = columns_of(side_by_side.summary(pd.DataFrame(rows), by, wanted))
+        rows, shown = summed, shown if summed.keys() == rows.keys() else [*summed]
+    return Overview(answer, selected(rows, slice(choice.top)), shown)

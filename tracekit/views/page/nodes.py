@@ -106,7 +106,8 @@ def _lines(
     dataset: Dataset, modules: Hierarchy, figures: pd.DataFrame, type_of: Rows
 ) -> tuple[dict[str, list[Any]], Rows]:
     lines, members = module_tree.frame(dataset), module_tree.members(dataset, modules)
-    on_page = kept(_parents(lines["depth"].tolist()), _ints(lines, "subtree_ns"), limits.MODULES)
+    parents = np.array(module_tree.parents_of(_ints(lines, "depth")), np.int64)
+    on_page = kept(parents, _ints(lines, "subtree_ns"), limits.MODULES)
     line_of = np.empty(len(modules.path), dtype=np.int64)
     for line, rows in enumerate(members):
         line_of[rows] = line
@@ -138,16 +139,6 @@ def _in_order(frame: pd.DataFrame, modules: Hierarchy) -> pd.DataFrame:
     # A dict, since pandas looks up strings in an array as wide as the longest of them.
     row = {path: at for at, path in enumerate(frame["path"])}
     return frame.iloc[[row[path] for path in modules.path]].reset_index(drop=True)
-
-
-def _parents(depth: list[int]) -> Rows:
-    parents: list[int] = []
-    ancestors: list[int] = []
-    for row, level in enumerate(depth):
-        del ancestors[level:]
-        parents.append(ancestors[-1] if ancestors else -1)
-        ancestors.append(row)
-    return np.array(parents, dtype=np.int64)
 
 
 def _line_figures(lines: pd.DataFrame, first: Rows, line_of: Rows, figures: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tracekit.aggregates.each_report import Words
 from tracekit.aggregates.subtrees import Hierarchy, Pairs, summed_by_node
-from tracekit.aggregates.weighted_kernels import kernels as device_work
+from tracekit.aggregates.weighted_kernels import kernels as device_work, names_of
 from tracekit.answers import phases
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
@@ -48,34 +48,6 @@ class _Work(NamedTuple):
         return _Work(*(column[rows] for column in self))
 
 
-class _Texts:
-    """Names and kinds of work in all reports so far; both are numbered, kinds from -2 downwards."""
-
-    def __init__(self) -> None:
-        self.names, self._kinds = Words(), Words()
-
-    def codes(self, table: pa.Table) -> Rows:
-        """For each kernel its name, or its kind if it has none."""
-        name, kind = self.names.codes(labels(table, "name")), self._kinds.codes(labels(table, "kind"))
-        return np.where(name >= 0, name, -2 - kind)
-
-    def listed(self, drawn: list[dict[str, list[int]]]) -> list[str]:
-        """The most frequent texts of pieces; ``name`` becomes the index among these, or -1; without a text it is -2."""
-        used = np.array([code for pieces in drawn for code in pieces["name"] if code != -1], np.int64)
-        texts = [*self.names.all(), *self._kinds.all()]
-        codes, times = np.unique(self._places(used), return_counts=True)
-        listed = codes[np.argsort(-times, kind="stable")][: limits.NAMES]
-        index = np.full(len(texts) + 1, -1, dtype=np.int64)
-        index[listed], index[-1] = np.arange(listed.size), -2
-        for pieces in drawn:
-            pieces["name"] = index[self._places(np.array(pieces["name"], np.int64))].tolist()
-        return [clipped(texts[code]) for code in listed.tolist()]
-
-    def _places(self, codes: Rows) -> Rows:
-        """The places of codes among all texts; that of none, -1, stays."""
-        return np.where(codes >= -1, codes, len(self.names) - 2 - codes)
-
-
 def timelines(
     dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame, choices: Choices, telling: Reports
 ) -> dict[str, Any]:
@@ -95,7 +67,7 @@ def timelines(
         ``pieces`` have ``launch``, the call that launched each, or -1. If several ranks ran the first step on a known
         clock, the first drawing is of all of them, and its ``pieces`` have ``meeting``: the collective of each.
     """
-    texts = _Texts()
+    names = Words()
     common = together(dataset, steps, choices[0][0] if choices else None, telling)
     of_steps: list[dict[str, Any]] = [{}] * len(choices)
     of_common: dict[int, dict[str, Any]] = {}
@@ -108,7 +80,7 @@ def timelines(
         name = part.reports[0] if part.reports else None
         if name not in (*reports, *recorded) and at not in common.rows:
             continue
-        report = _read(part, modules, texts)
+        report = _read(part, modules, names)
         most = limits.PIECES if name in telling else min(limits.PIECES, limits.PIECES_OF_OTHERS // others)
         for number in [number for number, one in enumerate(reports) if one == name]:
             of_steps[number] = report.of_step(described(steps, *choices[number]), nodes, most)
@@ -122,7 +94,19 @@ def timelines(
         step = described(steps, choices[0][0], "all ranks")
         drawn.insert(0, {"step": step, "report": None, **joined(of_common, common)})
     columns = [drawing[name] for drawing in drawn for name in ("pieces", "host") if name in drawing]
-    return {"names": texts.listed(columns), "drawn": drawn}
+    return {"names": _listed(names, columns), "drawn": drawn}
+
+
+def _listed(names: Words, drawn: list[dict[str, list[int]]]) -> list[str]:
+    """The most frequent names of pieces; ``name`` becomes the index among these, or -1; without one it is -2."""
+    used = np.array([code for pieces in drawn for code in pieces["name"] if code >= 0], np.int64)
+    codes, times = np.unique(used, return_counts=True)
+    listed = codes[np.argsort(-times, kind="stable")][: limits.NAMES]
+    index = np.full(len(names) + 1, -1, dtype=np.int64)
+    index[listed], index[-1] = np.arange(listed.size), -2
+    for pieces in drawn:
+        pieces["name"] = index[np.array(pieces["name"], np.int64)].tolist()
+    return [clipped(name or "") for name in names.named(listed)]
 
 
 class _Report(NamedTuple):
@@ -147,12 +131,12 @@ class _Report(NamedTuple):
         return tied(drawing, common, self.kernel[rows])
 
 
-def _read(dataset: Dataset, modules: Hierarchy, texts: _Texts) -> _Report:
+def _read(dataset: Dataset, modules: Hierarchy, names: Words) -> _Report:
     table = device_work(dataset, _COLUMNS).table
     stream, streams = _streams(dataset, table)
     start, end, time, step, kernel = (integers(table, name) for name in _NUMBERS)
-    work = _Work(start, end, time, stream, modules.rows(table), texts.codes(table))
-    host = HostCalls(dataset, modules, texts.names) if "waits" in dataset.tables else None
+    work = _Work(start, end, time, stream, modules.rows(table), names.codes(names_of(table)))
+    host = HostCalls(dataset, modules, names) if "waits" in dataset.tables else None
     return _Report(work, streams, step, kernel, host)
 
 
