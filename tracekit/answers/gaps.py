@@ -55,6 +55,7 @@ def _of_one(dataset: Dataset) -> pd.DataFrame:
     work = axis(dataset, table)
     pairs = _by_pair(idle_times(work), modules.rows_of(table.module_id))
     line, idle_ns = pairs["line"].to_numpy(), pairs["idle_ns"].to_numpy()
+    first, last = minima(work.line, work.start, len(work.lines)), maxima(work.line, work.end, len(work.lines))
     return pd.DataFrame(
         {
             "report": pd.array([work.lines[row][0] for row in line.tolist()], dtype=object),
@@ -63,7 +64,7 @@ def _of_one(dataset: Dataset) -> pd.DataFrame:
             "after": modules.paths(pairs["after"].to_numpy()),
             "gaps": pairs["gaps"],
             "idle_ns": idle_ns,
-            "share": ratio(idle_ns, _spans(work)[line]),
+            "share": ratio(idle_ns, last[line] - first[line]),
             "median_ns": pairs["median_ns"],
             "longest_ns": pairs["longest_ns"],
         }
@@ -86,10 +87,3 @@ def idle_times(work: Axis) -> Idle:
     before = np.flatnonzero((start[1:] > ended[:-1]) & (line[1:] == line[:-1]))
     after = order[before + 1]
     return Idle(work.line[after], order[latest[before]], after, work.start[after] - ended[before])
-
-
-def _spans(work: Axis) -> Ints:
-    first = minima(work.line, work.start, len(work.lines))
-    last = maxima(work.line, work.end, len(work.lines))
-    used = first <= last
-    return np.where(used, last - np.where(used, first, last), 0)

@@ -17,7 +17,7 @@ import pandas as pd
 from tracekit.aggregates.spread import Spread, Values, ratio
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, Axis, axis, from_graph, kernels, report_codes
-from tracekit.arrays.groups import sums
+from tracekit.arrays.groups import grouped, sums
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.schema.tables import UNKNOWN, Kernels
@@ -160,13 +160,8 @@ def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple
 
 
 def _first_of_launch(dataset: Dataset, table: Kernels, launched: Flags) -> Flags:
-    rows = np.flatnonzero(launched)
-    launches = pd.DataFrame(
-        {
-            "report": report_codes(dataset, table.table)[rows],
-            **{name: getattr(table, name)[rows] for name in ("pid", "tid", "launch_start_ns", "launch_end_ns")},
-        }
-    )
+    rows, report = np.flatnonzero(launched), report_codes(dataset, table.table)
+    launch = grouped([key[rows] for key in (report, table.pid, table.tid, table.launch_start_ns, table.launch_end_ns)])
     first = np.zeros(launched.size, bool)
-    first[rows[~launches.duplicated().to_numpy()]] = True
+    first[rows[launch.first]] = True
     return first

@@ -17,7 +17,7 @@ from tracekit.aggregates.spread import MergedCounts, ratio
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import kernels, report_codes, weighted_kernels
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import agreed, grouped, sums
+from tracekit.arrays.groups import grouped, sums
 from tracekit.arrays.slices import greatest_of, least_of
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.costs.calls import Costs, costs
@@ -140,14 +140,17 @@ class _ModuleDevices:
 
     def limits(self, own: Own, user_peaks: Stated) -> _Limits:
         """The limits of the devices on which each module's own work ran."""
-        modules: list[int] = []
-        limits: list[tuple[float, float]] = []
+        limits: dict[int, set[tuple[float, float]]] = {}
         for module, device in self._pairs:
             peaks = user_peaks.of(*device)
             doubtful = bool(own.doubtful[module]) and "float32" not in user_peaks.tflops
-            modules.append(module)
-            limits.append((_tflops(peaks, own.dtype[module], doubtful=doubtful), peaks.gb_per_s or _UNKNOWN))
-        return _common_limits(modules, limits, own.ns.size)
+            tflops = _tflops(peaks, own.dtype[module], doubtful=doubtful)
+            limits.setdefault(module, set()).add((tflops, peaks.gb_per_s or _UNKNOWN))
+        common = np.full((2, own.ns.size), _UNKNOWN)
+        for module, of_devices in limits.items():
+            if len(of_devices) == 1:
+                common[:, module] = of_devices.pop()
+        return _Limits(*np.where(common > 0, common, np.nan))
 
 
 class _Device(NamedTuple):
@@ -190,15 +193,6 @@ class _Measured:
             **averages,
             "highest_metric": np.where(throughput.max(axis=0) > 0, names, None),
         }
-
-
-def _common_limits(modules: list[int], limits: list[tuple[float, float]], count: int) -> _Limits:
-    distinct = list(dict.fromkeys(limits))
-    codes = {pair: code for code, pair in enumerate(distinct)}
-    code = agreed(np.array(modules, np.int64), np.array([codes[pair] for pair in limits], np.int64), count)
-    common = np.array([*distinct, (_UNKNOWN, _UNKNOWN)], dtype=np.float64)[code]
-    tflops, gb = np.where(common > 0, common, np.nan).T
-    return _Limits(tflops, gb)
 
 
 def _tflops(peaks: Peaks, dtype: str | None, *, doubtful: bool) -> float:
