@@ -82,12 +82,13 @@ class Series:
         compared: Compared | None = None
         runs = []
         for place in datasets_in(given):
-            run = Compared(load(place), work_summary(load(place)))
+            dataset = load(place)
+            run = Compared(dataset, work_summary(dataset))
             compared = compared or run
             check_devices(compared, run)
-            check_hierarchies(compared.dataset, run.dataset)
+            check_hierarchies(compared.dataset, dataset)
             if run.work.steps:
-                self._properties &= common_properties(run.dataset)
+                self._properties &= common_properties(dataset)
             runs.append(_run(run, place))
         assert compared is not None, "patterns that match nothing are refused"
         self.first = compared.dataset

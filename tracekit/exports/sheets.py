@@ -1,6 +1,6 @@
 """The tables for spreadsheets: as CSV, one file each, and as a workbook, one sheet each (needs openpyxl).
 
-Lists and maps are JSON, nulls are empty. Text never becomes a formula, see :mod:`tracekit.arrays.csv_text`. What a
+Lists and maps are JSON, nulls are empty. Text never becomes a formula, see :mod:`tracekit.arrays.text`. What a
 sheet of a workbook cannot hold is refused or changed: more than 1,048,575 rows are refused, whole numbers beyond 2^53
 become text, fractions keep 16 digits, characters that XML does not have become U+FFFD, and longer texts than a cell
 holds end in an ellipsis.

@@ -171,12 +171,17 @@ def last(values: Floats) -> str:
     return "" if np.isnan(values[-1]) else duration(float(values[-1]))
 
 
+def scale(values: Floats) -> tuple[float, float]:
+    """The least time of a chart, and how far it reaches above: at least a tenth of the most, so that noise is small."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return low, max(high - low, high / 10, 1.0)
+
+
 def _sparkline(values: Floats) -> str:
-    """A bar for each run from the least time to the most, which is at least a tenth more."""
-    known = values[~np.isnan(values)]
-    if not known.size:
+    """A bar for each run."""
+    if np.isnan(values).all():
         return ""
-    low, span = float(known.min()), max(float(known.max() - known.min()), float(known.max()) / 10, 1.0)
+    low, span = scale(values)
     return "".join(" " if value != value else _BARS[int((value - low) / span * 7.99)] for value in values.tolist())
 
 

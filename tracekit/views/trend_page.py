@@ -11,7 +11,7 @@ from tracekit.comparison.trend import Change, Module, Trend
 from tracekit.views.formatting import by_key, duration, percent
 from tracekit.views.page.document import digest
 from tracekit.views.page.limits import MODULES, TEXT, clipped
-from tracekit.views.trend import drawn, last, several_steps, summary
+from tracekit.views.trend import drawn, last, scale, several_steps, summary
 
 _WIDTH, _HEIGHT, _MARGIN = 240, 32, 4
 _STYLE = """
@@ -79,15 +79,13 @@ def _class(change: Change) -> str:
 def _chart(trend: Trend, module: Module, changes: list[Change]) -> str:
     """A line through the times of all runs, from the least to the most; it breaks where a run has none."""
     times = drawn(module)
-    known = times[~np.isnan(times)]
+    low, span = scale(times)
     x = _MARGIN + np.arange(len(trend.runs)) * ((_WIDTH - 2 * _MARGIN) / max(len(trend.runs) - 1, 1))
-    # A tenth of the time is at least the height of the chart, so that noise looks small.
-    low, span = known.min(), max(known.max() - known.min(), known.max() / 10, 1.0)
     y = _HEIGHT - _MARGIN - (times - low) / span * (_HEIGHT - 2 * _MARGIN)
     dots = "".join(
         f'<circle class="{_class(one)}" cx="{x[one.run]:.0f}" cy="{y[one.run]:.1f}" r="3"/>' for one in changes
     )
-    label, kind = f"{duration(known.min())} to {duration(known.max())}", "own" if times is module.own_ns else "sum"
+    label, kind = f"{duration(low)} to {duration(float(np.nanmax(times)))}", "own" if times is module.own_ns else "sum"
     size = f'width="{_WIDTH}" height="{_HEIGHT}"'
     lines = _lines(x.tolist(), y.tolist())
     return f'<svg class="{kind}" {size} role="img" aria-label="{label}"><title>{label}</title>{lines}{dots}</svg>'

@@ -131,35 +131,16 @@ def idle(dataset: Dataset) -> dict[str, Any]:
         ``longest_ns``; ``pairs``: the same for each pair of modules, ``before`` and ``after`` the gap; ``left_out``:
         how many pairs are not listed.
     """
-    devices, largest, count = [], [], 0
     if dataset.root is not None:  # a device is idle for whatever comes next
         return {"devices": [], "pairs": [], "left_out": 0}
-    for part in dataset.by_report():
-        pairs = gaps.frame(part)
-        devices.append(_by_device(pairs))
-        largest.append(pairs.head(_PAIRS))
-        count += len(pairs)
+    pairs = gaps.frame(dataset)
+    how = {"gaps": "sum", "idle_ns": "sum", "share": "sum", "longest_ns": "max"}
+    devices = pairs.groupby(["report", "device"], sort=False, dropna=False).agg(how).reset_index()
     return {
-        "devices": _shown(_largest(devices, "largest_ns").drop(columns="largest_ns"), limits.ROWS),
-        "pairs": _shown(_largest(largest, "idle_ns"), _PAIRS),
-        "left_out": max(count - _PAIRS, 0),
+        "devices": _shown(devices, limits.ROWS),
+        "pairs": _shown(pairs, _PAIRS),
+        "left_out": max(len(pairs) - _PAIRS, 0),
     }
-
-
-def _by_device(pairs: pd.DataFrame) -> pd.DataFrame:
-    groups = pairs.groupby(["report", "device"], sort=False, dropna=False)
-    return groups.agg(
-        gaps=("gaps", "sum"),
-        idle_ns=("idle_ns", "sum"),
-        share=("share", "sum"),
-        longest_ns=("longest_ns", "max"),
-        largest_ns=("idle_ns", "first"),
-    ).reset_index()
-
-
-def _largest(parts: list[pd.DataFrame], column: str) -> pd.DataFrame:
-    rows = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    return rows.sort_values(column, ascending=False, kind="stable")
 
 
 def _shown(frame: pd.DataFrame, most: int) -> list[dict[str, Any]]:
