@@ -197,10 +197,9 @@ def test_a_dataset_made_before_these_tables_says_so(parsed: Parse, tmp_path: Pat
     dataset = without(parsed("range 1 0 9 step 3"), "waits")
     with pytest.raises(DatasetError, match="has no table waits: it was made by an earlier tracekit; parse the report"):
         dataset.table("waits")
-    assert "are in" in dataset._repr_html_()
 
 
-def test_a_dataset_made_before_a_column_says_so_and_has_its_page(parsed: Parse) -> None:
+def test_a_dataset_made_before_a_column_says_so(parsed: Parse) -> None:
     folder = Path(parsed("range 1 0 9 {'Module': 'top'}").folder)
     place = folder / "kernels.parquet"
     pq.write_table(pq.read_table(place).drop_columns(["source", "stack"]), place)
@@ -213,7 +212,6 @@ def test_a_dataset_made_before_a_column_says_so_and_has_its_page(parsed: Parse) 
         next(dataset.pieces("kernels", ["stack"]))
     with pytest.raises(UsageError, match="kernels has no column sourc; expected one of"):
         dataset.kernels(["sourc"])
-    assert '"texts":[]' in dataset.html()._repr_html_().replace("&quot;", '"')
 
 
 def without(dataset: Dataset, table: str) -> Dataset:

@@ -166,8 +166,6 @@ class _Moment(NamedTuple):
 
 def _moments(report: Dataset, modules: Hierarchy) -> list[_Moment]:
     """The highest moment of every process and device in its steps, or in the recording if no step has memory."""
-    if "allocations" not in report.tables:
-        return []
     columns = ["pid", "device", "start_ns", "end_ns", "bytes", "total_bytes", "module_id", "step_id"]
     table = report.rows(Allocations, columns)
     place = joint((table.pid, table.device))

@@ -169,9 +169,7 @@ class _Measured:
         self._sums, self._counts = np.zeros((2, len(_METRICS), count))
 
     def add(self, report: Dataset) -> None:
-        """Adds those of a report; one that an earlier tracekit parsed has none."""
-        if _SAMPLES not in report.schema("kernels").names:
-            return
+        """Adds those of a report."""
         work = weighted_kernels(report, ["module_id", "dur_ns", _SAMPLES, *_METRICS])
         owner, samples = self._modules.rows_of(work.module_id), work.metric_samples
         if not samples.any():

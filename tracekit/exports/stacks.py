@@ -37,11 +37,10 @@ def _totals(dataset: Dataset, progress: Progress) -> Counter[_Stack]:
     totals: Counter[_Stack] = Counter()
     rows, done = max(dataset.manifest["rows"]["kernels"], 1), 0
     shared = shared_kernels(dataset)
-    keys = _KEYS if "stack" in dataset.schema("kernels").names else _KEYS[1:]  # earlier datasets have no stacks
-    for piece in dataset.pieces("kernels", ["kernel_id", *keys, "dur_ns"]):
+    for piece in dataset.pieces("kernels", ["kernel_id", *_KEYS, "dur_ns"]):
         whole = (divided(Kernels(piece), shared).table if len(shared) else piece).unify_dictionaries()
-        sums = whole.group_by(keys).aggregate([("dur_ns", "sum")]).select([*keys, "dur_ns_sum"])
-        columns = [[None] * sums.num_rows] * (len(_KEYS) - len(keys)) + [column.to_pylist() for column in sums.columns]
+        sums = whole.group_by(_KEYS).aggregate([("dur_ns", "sum")]).select([*_KEYS, "dur_ns_sum"])
+        columns = (column.to_pylist() for column in sums.columns)
         for lines, module, cause, name, kind, time_ns in zip(*columns, strict=True):
             owner = (module, cause) if lines is None else (None, None)
             totals[lines, *owner, name or kind] += time_ns

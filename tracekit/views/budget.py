@@ -56,8 +56,8 @@ _LETTER, _LED_BY = "", "led by"
 
 
 def budgets_of(dataset: Dataset) -> step_budget.Budgets | None:
-    """Where the wall clock of steps went; None of subtrees, and of a dataset that an earlier tracekit made."""
-    return step_budget.summed(dataset) if "waits" in dataset.tables and dataset.root is None else None
+    """Where the wall clock of steps went; None of subtrees."""
+    return step_budget.summed(dataset) if dataset.root is None else None
 
 
 def overview(dataset: Dataset, by: str) -> Columns:

@@ -214,16 +214,16 @@ def _sums(rows: list[dict[str, Any]]) -> dict[str, float | None]:
 
 def _table(heading: str, lines: list[dict[str, Any]], phases: _Rows, kernels: _Rows, width: int) -> Table:
     rows = [row for line in lines for row in _printed(line, phases, kernels)]
-    columns = {name: [row[1][at].plain for row in rows] for at, name in enumerate(_FIGURES)}
-    fit = fitting({"": [" " * _LEAST_NAME]} | columns, _SPARED, width)
+    columns = {name: [figures[name] for _, figures in rows] for name in _FIGURES}
+    fit = fitting({"": [Text(" " * _LEAST_NAME)]} | columns, _SPARED, width)
     shown = [name for name in _FIGURES if name in fit]
     table = plain_table(heading, map(str.strip, shown))
     for text, figures in rows:
-        table.add_row(text, *(figures[_FIGURES.index(one)] for one in shown))
+        table.add_row(text, *(figures[name] for name in shown))
     return table
 
 
-def _printed(line: dict[str, Any], phases: _Rows, kernels: _Rows) -> Iterator[tuple[RenderableType, list[Text]]]:
+def _printed(line: dict[str, Any], phases: _Rows, kernels: _Rows) -> Iterator[tuple[RenderableType, dict[str, Text]]]:
     """A line, its phases and its kernels: each a name and :data:`_FIGURES`."""
     by = f"  by {plain(line['by'])}" if line.get("by") else ""
     name = _name(line).append(_single_phase(line, phases) + by, style="dim")
@@ -277,14 +277,15 @@ def kernels_of(line: dict[str, Any], kernels: _Rows) -> list[dict[str, Any]]:
     return sorted(summed, key=lambda kernel: -abs(kernel["change_ns"]))
 
 
-def _figures(row: dict[str, Any], status: Text) -> list[Text]:
+def _figures(row: dict[str, Any], status: Text) -> dict[str, Text]:
     times = (row[f"{side}_ns"] for side in ("before", "after"))
     before, after = ("" if time is None else duration(round(time)) for time in times)
     changed = round(row["change_ns"])
     text = f"{'' if changed < 0 else '+'}{duration(changed)}"
     if row["before_ns"]:
         text += f" ({change(row['change_ns'] / row['before_ns'])})"
-    return [Text(before), Text(after), Text(text), status, Text(_counts(row))]
+    figures = (Text(before), Text(after), Text(text), status, Text(_counts(row)))
+    return dict(zip(_FIGURES, figures, strict=True))
 
 
 def _count(number: float | None) -> str:

@@ -19,11 +19,10 @@ _INDENT = 3
 
 
 def first(dataset: Dataset) -> list[dict[str, Any]]:
-    """The first findings; none where a dataset of an earlier tracekit lacks what they need."""
+    """The first findings, and the notes."""
     from tracekit.steptime import findings  # noqa: PLC0415 - pandas waits until it is needed
 
-    rows = records(findings.columns(dataset)) if "waits" in dataset.tables else []
-    return [row for row in rows if row["rank"] <= FIRST or _is_note(row)]
+    return [row for row in records(findings.columns(dataset)) if row["rank"] <= FIRST or _is_note(row)]
 
 
 def as_text(answer: Columns, what: str) -> RenderableType:

@@ -73,7 +73,7 @@ def as_json(dataset: Dataset) -> dict[str, Any]:
         "gpu_time_ns": total(dataset)[1],
         "by_process": by_process,
         "steps": steps_by_kind(dataset),
-        "budget": records(budget.of_kinds(budgets)) if budgets else [],
+        "budget": records(budget.of_kinds(budgets)),
         "findings_of": rank,
         "findings": first,
         "modules": records(modules),
@@ -86,7 +86,7 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
     parts: list[RenderableType] = [_source(dataset, by_process, words)]
     if dataset.reports or len(by_process) > 1:
         parts.append(_processes(by_process, words, with_reports=bool(dataset.reports)))
-    if budgets and (budget_of_steps := _budget(dataset, budgets, width)):
+    if budget_of_steps := _budget(dataset, budgets, width):
         parts.append(budget_of_steps)
     parts += _hierarchy(dataset, words, width)
     parts.append(_coverage(dataset, words))
@@ -103,14 +103,14 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
     return Group(*parts)
 
 
-def _budgets(dataset: Dataset) -> Budgets | None:
-    """Where the wall clock of steps went; None of a dataset that an earlier tracekit made."""
-    return budget.summed(dataset, waits=len(dataset.reports) <= _MOST_ALIGNED) if "waits" in dataset.tables else None
+def _budgets(dataset: Dataset) -> Budgets:
+    """Where the wall clock of steps went."""
+    return budget.summed(dataset, waits=len(dataset.reports) <= _MOST_ALIGNED)
 
 
-def _findings(dataset: Dataset, budgets: Budgets | None) -> tuple[str | None, list[dict[str, Any]]]:
+def _findings(dataset: Dataset, budgets: Budgets) -> tuple[str | None, list[dict[str, Any]]]:
     """The first findings, and whose they are: of many reports, those of the rank that works longest in a step."""
-    times = times_of(budgets) if budgets and len(dataset.reports) > _MOST_ALIGNED else None
+    times = times_of(budgets) if len(dataset.reports) > _MOST_ALIGNED else None
     name, part = longest(dataset, times) if times and times.who else (None, dataset)
     return name, findings.first(part)
 

@@ -135,8 +135,6 @@ def memory(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFra
     step = described(steps, *choices[0]) if choices else None
     name = steps[REPORT].iloc[choices[0][0]] if choices and REPORT in steps else None
     part = next(part for part in dataset.by_report() if name in (None, *part.reports))
-    if "allocations" not in part.tables:
-        return {"step": step, "rows": [], "held": {}}
     calls, allocations = part.table("calls", list(_OF_CALLS)), part.table("allocations", list(_OF_ALLOCATIONS))
     calls = calls.filter(calls.column("allocated_bytes").is_valid())
     if step is not None:

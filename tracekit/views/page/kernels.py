@@ -76,8 +76,6 @@ def lines(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
         ``texts``; and two lists of pairs, ``of_modules`` and ``of_lines``, with the columns ``node``, ``source`` (a row
         of the texts), ``kernels`` and ``gpu_ns``, as of kernels.
     """
-    if "source" not in dataset.schema("kernels").names:  # an earlier tracekit made it
-        return {"texts": [], **{key: {column: [] for column in _OF_LINES} for key in ("of_modules", "of_lines")}}
     texts, pairs = lines_by_module(dataset, modules)
     pairs = pairs[pairs["source"] >= 0].rename(columns={"module": "owner"})
     by_time = pairs.groupby("source")["gpu_ns"].sum().sort_values(ascending=False, kind="stable").index

@@ -110,18 +110,18 @@ def _listed(names: Words, drawn: list[dict[str, list[int]]]) -> list[str]:
 
 
 class _Report(NamedTuple):
-    """The work of a report, the step and the id of each piece, and what the host called if that is known."""
+    """The work of a report, the step and the id of each piece, and what the host called."""
 
     work: _Work
     streams: list[dict[str, Any]]
     step: Ints
     kernel: Ints
-    host: HostCalls | None
+    host: HostCalls
 
     def of_step(self, step: dict[str, Any], nodes: Nodes, most: int) -> dict[str, Any]:
         rows = np.flatnonzero(self.step == step["step_id"])
         drawing = _drawn(self.work.of(rows), self.streams, nodes, most)
-        if self.host is not None and drawing["streams"][0]["tid"] is None:
+        if drawing["streams"][0]["tid"] is None:
             _add_host(drawing, self.host.of_step(step["step_id"], rows, self.work.module[rows]), nodes)
         return {"step": step, "report": step["report"], **drawing}
 
@@ -136,8 +136,7 @@ def _read(dataset: Dataset, modules: Hierarchy, names: Words) -> _Report:
     stream, streams = _streams(dataset, table)
     start, end, time, step, kernel = (integers(table, name) for name in _NUMBERS)
     work = _Work(start, end, time, stream, modules.rows(table), names.codes(names_of(table)))
-    host = HostCalls(dataset, modules, names) if "waits" in dataset.tables else None
-    return _Report(work, streams, step, kernel, host)
+    return _Report(work, streams, step, kernel, HostCalls(dataset, modules, names))
 
 
 def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, Any]]]:
