@@ -109,7 +109,8 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: Colu
     longest = max([len(words.node), *(name.cell_len for name in names)])
     table.add_column(words.node, overflow="ellipsis", no_wrap=True, width=min(longest, max(room, 1)))
     for heading in columns:
-        table.add_column(heading, no_wrap=True, justify="right", style="cyan" if heading == _BAR else "")
+        is_bar = heading == _BAR
+        table.add_column(heading, no_wrap=True, justify="left" if is_bar else "right", style="cyan" if is_bar else "")
     for cells in zip(names, *columns.values(), strict=True):
         table.add_row(*cells)
     return table
