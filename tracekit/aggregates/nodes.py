@@ -46,7 +46,7 @@ _OF_FORMAT = {"kineto": {"annotations": "annotations", "ranges": "annotations (r
 def hierarchy_keys(dataset: Dataset) -> dict[str, list[str]]:
     """What the hierarchies of the reports with calls are keyed by, each with the names of these reports."""
     by: dict[str, list[str]] = {}
-    for entry in dataset.manifest.get("reports", [dataset.manifest]):
+    for entry in dataset.entries:
         if entry["rows"]["calls"]:
             by.setdefault(_keys(entry)[0], []).append(entry.get("name", ""))
     return by
@@ -54,7 +54,7 @@ def hierarchy_keys(dataset: Dataset) -> dict[str, list[str]]:
 
 def most_telling(dataset: Dataset) -> str:
     """What the hierarchies of the reports are keyed by; of several, what ``auto`` would take first."""
-    entries = dataset.manifest.get("reports", [dataset.manifest])
+    entries = dataset.entries
     return min((_keys(entry)[0] for entry in entries), key=HIERARCHIES.index)
 
 
@@ -72,7 +72,7 @@ def noun(dataset: Dataset) -> str:
 
 def why(dataset: Dataset) -> list[str]:
     """Where rows of the hierarchy are not modules, sentences that explain what they are and why."""
-    entries = [entry for entry in dataset.manifest.get("reports", [dataset.manifest]) if entry["rows"]["calls"]]
+    entries = [entry for entry in dataset.entries if entry["rows"]["calls"]]
     if {_keys(entry)[0] for entry in entries} <= {MODULES}:
         return []
     reports: dict[str, list[str]] = {}
@@ -83,7 +83,7 @@ def why(dataset: Dataset) -> list[str]:
 
 def none(dataset: Dataset) -> str:
     """Why a dataset without calls has none, and what to do about it."""
-    entries = dataset.manifest.get("reports", [dataset.manifest])
+    entries = dataset.entries
     asked = {_keys(entry)[1] for entry in entries}
     ranges, kernels = (dataset.manifest["rows"][name] for name in ("ranges", "kernels"))
     if kernels and not ranges:

@@ -44,9 +44,8 @@ def axis(dataset: Dataset, work: Kernels) -> Axis:
     """All of some work, which has the columns :data:`DEVICE_TIMES`, on one axis."""
     devices = np.unique(work.device)
     line = report_codes(dataset, work.table) * devices.size + np.searchsorted(devices, work.device)
-    reports: list[str | None] = [*dataset.reports] or [None]
     lines: list[tuple[str | None, int | None]] = [
-        (report, None if device < 0 else device) for report in reports for device in devices.tolist()
+        (report, None if device < 0 else device) for report in dataset.names for device in devices.tolist()
     ]
     return Axis(line, lines, *axis_of(dataset, [line, line], [work.start_ns, work.end_ns]))
 

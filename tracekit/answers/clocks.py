@@ -33,7 +33,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         and ``why`` (why it stays apart).
     """
     ranks = ranks_of(dataset)
-    names: list[str | None] = [*dataset.reports] or [None]
+    names = dataset.names
     rows = [_row(names, own, clock) for own, clock in zip(ranks.lanes, ranks.clocks, strict=True)]
     answer = pd.DataFrame(rows)
     answer.insert(0, "report", names)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from tracekit.aggregates.spread import Spread, Values, ratio
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
-from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, Axis, axis, from_graph, kernels, report_codes
+from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, Axis, axis, from_graph, kernels
 from tracekit.arrays.groups import grouped, sums
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
@@ -100,7 +100,7 @@ def _figures(dataset: Dataset, table: Kernels, launched: Flags, replayed: Flags)
     blocked, queued = _blocked(before, start, begun, returned)
     until = np.minimum(returned, start)
     bound = launched & (before.none | ((before.reach < until) & ~queued))
-    first = _first_of_launch(dataset, table, launched)
+    first = _first_of_launch(table, launched)
     return {
         "launches": first.astype(np.int64),
         "launch_ns": np.where(first, returned - begun - blocked, 0),
@@ -159,9 +159,9 @@ def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple
     return blocked + np.where(queued, lasted, 0), queued
 
 
-def _first_of_launch(dataset: Dataset, table: Kernels, launched: Flags) -> Flags:
-    rows, report = np.flatnonzero(launched), report_codes(dataset, table.table)
-    launch = grouped([key[rows] for key in (report, table.pid, table.tid, table.launch_start_ns, table.launch_end_ns)])
+def _first_of_launch(table: Kernels, launched: Flags) -> Flags:
+    rows = np.flatnonzero(launched)
+    launch = grouped([key[rows] for key in (table.pid, table.tid, table.launch_start_ns, table.launch_end_ns)])
     first = np.zeros(launched.size, bool)
     first[rows[launch.first]] = True
     return first

@@ -15,7 +15,7 @@ import pandas as pd
 
 from tracekit.aggregates.spread import MergedCounts, ratio
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
-from tracekit.aggregates.weighted_kernels import kernels, report_codes, weighted_kernels
+from tracekit.aggregates.weighted_kernels import kernels, weighted_kernels
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped, sums
 from tracekit.arrays.slices import greatest_of, least_of
@@ -130,13 +130,12 @@ class _ModuleDevices:
         """Adds the work of a report."""
         devices = _devices(calls.report)
         work, compiled = kernels(calls.report, ["device"]), calls.compiled
-        owners = (lookup(calls.owner, calls.work.call), work), (compiled.module, compiled.work)
-        columns = [(owner, report_codes(calls.report, some.table), some.device) for owner, some in owners]
-        keys = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
-        first = grouped(keys).first
-        for module, report, device in zip(*(key[first].tolist() for key in keys), strict=True):
+        owner = np.append(lookup(calls.owner, calls.work.call), compiled.module)
+        number = np.append(work.device, compiled.work.device)
+        first = grouped((owner, number)).first
+        for module, device in zip(owner[first].tolist(), number[first].tolist(), strict=True):
             if module >= 0:
-                self._pairs.add((module, devices.get((report, device), _Device(None, None))))
+                self._pairs.add((module, devices.get(device, _Device(None, None))))
 
     def limits(self, own: Own, user_peaks: Stated) -> _Limits:
         """The limits of the devices on which each module's own work ran."""
@@ -197,13 +196,9 @@ def _tflops(peaks: Peaks, dtype: str | None, *, doubtful: bool) -> float:
     return _UNKNOWN if dtype is None or (doubtful and "tfloat32" in peaks.tflops) else peaks.tflops.get(dtype, _UNKNOWN)
 
 
-def _devices(dataset: Dataset) -> dict[tuple[int, int], _Device]:
-    reports = dataset.manifest.get("reports") or [dataset.manifest]
-    return {
-        (at, device["device"]): _Device(device["name"], device.get("memory_bytes_per_s"))
-        for at, report in enumerate(reports)
-        for device in report["devices"]
-    }
+def _devices(report: Dataset) -> dict[int, _Device]:
+    devices = report.entries[0]["devices"]
+    return {device["device"]: _Device(device["name"], device.get("memory_bytes_per_s")) for device in devices}
 
 
 def _rates(own: Own, limits: _Limits) -> dict[str, object]:

@@ -116,12 +116,12 @@ def _parts(dataset: Dataset, by: str) -> Iterator[tuple[Dataset, _Keys]]:
         return
     if by == REPORT:
         for part in dataset.by_report():
-            yield part, {REPORT: part.reports[0] if part.reports else None}
+            yield part, {REPORT: part.names[0]}
         return
     parts: dict[tuple[int | None, int], dict[str | None, list[int] | None]] = {}
-    first = of_same_processes(dataset.manifest.get("reports", [dataset.manifest]))
+    first = of_same_processes(dataset.entries)
     for part, process in zip(dataset.by_report(), first, strict=True):
-        name = part.reports[0] if part.reports else None
+        name = part.names[0]
         for rank, pids in _ranks(part).items():
             parts.setdefault((rank, process if rank is None else 0), {})[name] = pids
     for (rank, _), reports in sorted(parts.items(), key=lambda item: (item[0][0] is None, item[0][0] or 0)):
@@ -143,13 +143,14 @@ def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
 
 def _ranks(part: Dataset) -> dict[int | None, list[int] | None]:
     """The ranks of a report, None of processes of which it is unknown, and their ids; None as ids if it is of one."""
-    entry = part.manifest["reports"][0] if part.reports else part.manifest
+    entry = part.entries[0]
     rank_of = {claim["pid"]: claim["rank"] for claim in entry.get("ranks", ())}
     if len({*rank_of.values()}) < 2:  # noqa: PLR2004
         return {next(iter(rank_of.values()), None): None}
     if entry.get("processes_share_ids"):
-        name = part.reports[0] if part.reports else part.folder
-        raise UsageError(f"--by rank cannot tell the processes of {name} apart: some have the same id")
+        raise UsageError(
+            f"--by rank cannot tell the processes of {part.names[0] or part.folder} apart: some have the same id"
+        )
     working = part.table("kernels", ["pid"]).column("pid").unique().to_pylist()
     ranks: dict[int | None, list[int] | None] = {}
     for pid in dict.fromkeys([*rank_of, *working]):

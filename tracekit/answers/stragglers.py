@@ -115,9 +115,8 @@ _ORDER = [
 
 
 def _ranks(dataset: Dataset, rows: Participations, lanes: list[int]) -> list[tuple[object, ...]]:
-    names: list[str | None] = [*dataset.reports] or [None]
-    entries = dataset.manifest.get("reports", [dataset.manifest])
-    gpus = [{gpu["device"]: gpu.get("name") for gpu in entry.get("devices") or ()} for entry in entries]
+    names = dataset.names
+    gpus = [{gpu["device"]: gpu.get("name") for gpu in entry.get("devices") or ()} for entry in dataset.entries]
     who: list[tuple[object, ...]] = []
     for lane in (rows.lanes[at] if at >= 0 else None for at in lanes):
         ids = [] if lane is None else [None if one < 0 else one for one in (lane.rank, lane.pid, lane.device)]

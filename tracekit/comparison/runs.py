@@ -182,7 +182,7 @@ def datasets_in(given: Sequence[Given]) -> list[Location]:
 
 
 def _run(run: Compared, place: Location) -> Run:
-    entries = run.dataset.manifest.get("reports", [run.dataset.manifest])
+    entries = run.dataset.entries
     starts = [start for entry in entries if (start := entry["source"].get("started_utc_ns")) is not None]
     models = {device.get("name") or "" for entry in entries for device in entry.get("devices", [])}
     hosts = {entry["source"].get("host") or "" for entry in entries}

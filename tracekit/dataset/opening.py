@@ -257,6 +257,17 @@ class Dataset:
         """Names of the reports in their order, if there are several; empty for one."""
         return [report["name"] for report in self.manifest.get("reports", ())]
 
+    @property
+    def names(self) -> list[str | None]:
+        """The name of each report, None for that of a dataset of one."""
+        return [*self.reports] or [None]
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """The manifest's entry of each report; of a dataset of one, the manifest."""
+        entries: list[dict[str, Any]] = self.manifest.get("reports", [self.manifest])
+        return entries
+
     def _files(self, name: str) -> Iterator[_TableFile]:
         """The files of a table, one per report, opened as they are asked for; at a URL some ahead."""
         if name not in self.tables:

@@ -297,8 +297,7 @@ def _short(name: str, parent: int, names: list[str]) -> str:
 
 
 def _started(dataset: Dataset) -> list[int]:
-    entries = dataset.manifest.get("reports") or [dataset.manifest]
-    started = [entry["source"].get("started_utc_ns") for entry in entries]
+    started = [entry["source"].get("started_utc_ns") for entry in dataset.entries]
     return [] if None in started else started
 
 

@@ -79,7 +79,7 @@ def collectives(dataset: Dataset) -> tuple[list[list[Lane]], list[str]]:
 
 def sessions(dataset: Dataset) -> list[Session]:
     """The sessions of the reports."""
-    entries = [(entry["source"], entry["processes"]) for entry in dataset.manifest.get("reports", [dataset.manifest])]
+    entries = [(entry["source"], entry["processes"]) for entry in dataset.entries]
     return [Session(of["host"], of["started_utc_ns"], frozenset(one["pid"] for one in own)) for of, own in entries]
 
 

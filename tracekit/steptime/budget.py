@@ -273,7 +273,7 @@ def _waited(dataset: Dataset, lines: Rows, kernel_id: Ints) -> Ints:
 
 def has_ranks(dataset: Dataset) -> bool:
     """Whether there are several processes, which may wait for each other."""
-    return sum(len(report["processes"]) for report in dataset.manifest.get("reports", [dataset.manifest])) > 1
+    return sum(len(report["processes"]) for report in dataset.entries) > 1
 
 
 def _busy(work: Work, rows: Rows) -> Iterator[tuple[Ints, Ints, Ints, Rows]]:

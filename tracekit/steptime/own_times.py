@@ -159,9 +159,9 @@ def _steps(one: Summed) -> tuple[Flags, Ints]:
 
 def _known(part: Dataset, pid: int, device: int) -> tuple[tuple[object, ...], dict[str, Any]]:
     """Which row a process and device has, and the columns of :data:`WHO`."""
-    entry = part.manifest["reports"][0] if part.reports else part.manifest
+    entry = part.entries[0]
     rank = next((claim["rank"] for claim in entry.get("ranks", ()) if claim["pid"] == pid), None)
-    report = entry["name"] if part.reports else None
+    report = part.names[0]
     gpu = next((one["name"] for one in entry["devices"] if one["device"] == device), None)
     known = (rank, report, pid, None if device < 0 else device, entry["source"].get("host"), gpu)
     return (report, pid, device) if rank is None else (rank, device), dict(zip(WHO, known, strict=True))

@@ -104,7 +104,7 @@ def reference(given: Given) -> Reference:
         UsageError: If its rows are no modules.
     """
     dataset = load(given)
-    entries = dataset.manifest.get("reports", [dataset.manifest])
+    entries = dataset.entries
     if any(entry["hierarchy"]["by"] != MODULES for entry in entries):
         raise UsageError(f"{given} is no dataset of a marked run: its rows are not modules")
     modules, calls = dataset.table("modules"), _Calls(dataset)

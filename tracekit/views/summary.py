@@ -131,7 +131,7 @@ def total(dataset: Dataset) -> tuple[int, int]:
 
 
 def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) -> Text:
-    reports, rows, (number, spent) = _reports(dataset), dataset.manifest["rows"], total(dataset)
+    reports, rows, (number, spent) = dataset.entries, dataset.manifest["rows"], total(dataset)
     name = plain(reports[0]["source"]["name"]) if not dataset.reports else count(len(reports), "report")
     processes = count(sum(len(report["processes"]) for report in _different(reports)), "process", "processes")
     named = ", ".join(_numbered(map(plain, devices(dataset, by_process))))
@@ -146,11 +146,6 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) ->
     )
 
 
-def _reports(dataset: Dataset) -> list[dict[str, Any]]:
-    reports: list[dict[str, Any]] = dataset.manifest.get("reports", [dataset.manifest])
-    return reports
-
-
 def _different(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One report of each process: profilers write one for each cycle of a schedule."""
     return [reports[at] for at in dict.fromkeys(of_same_processes(reports))]
@@ -158,7 +153,7 @@ def _different(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def devices(dataset: Dataset, by_process: list[dict[str, Any]]) -> list[str]:
     """The names of the devices that worked; of reports that do not record which, those of all that they list."""
-    reports = _different(_reports(dataset))
+    reports = _different(dataset.entries)
     worked = {(row["report"], row["device"]) for row in by_process}
     known = [
         (report.get("name"), device["device"], device["name"]) for report in reports for device in report["devices"]
@@ -215,7 +210,7 @@ def steps_by_kind(dataset: Dataset) -> list[dict[str, Any]]:
 def steps_on_each(dataset: Dataset) -> dict[str, tuple[int, int | None]]:
     """By kind of steps, how many processes have some, and how many steps each has; None if not all have as many."""
     steps: dict[str, Counter[tuple[int, int]]] = {}
-    for at, part in zip(of_same_processes(_reports(dataset)), dataset.by_report(), strict=True):
+    for at, part in zip(of_same_processes(dataset.entries), dataset.by_report(), strict=True):
         columns = part.table("steps", ["kind", "pid"]).to_pydict()
         for kind, pid in zip(*columns.values(), strict=True):
             steps.setdefault(kind or "step", Counter())[at, pid] += 1
@@ -314,7 +309,7 @@ def _bullets(sentences: list[str]) -> Table:
 def advice(dataset: Dataset) -> list[str]:
     """Why some time has no module and what to do, a sentence each."""
     sentences, covered = _missing_data(dataset.manifest), set(_GRAPHS_TRACED_AS_A_WHOLE)
-    sentences += _unlike(dataset.manifest)
+    sentences += _unlike(dataset)
     if not dataset.manifest["rows"]["modules"]:
         covered |= _OUTSIDE
         sentences.append(nodes.none(dataset))
@@ -356,12 +351,12 @@ def _missing_data(manifest: dict[str, Any]) -> list[str]:
     ]
 
 
-def _unlike(manifest: dict[str, Any]) -> list[str]:
+def _unlike(dataset: Dataset) -> list[str]:
     """Marked runs with which nothing could be aligned."""
-    served: dict[str, int] = {}
-    for report in manifest.get("reports", [manifest]):
+    served: Counter[str] = Counter()
+    for report in dataset.entries:
         for one in report.get("like", ()):
-            served[one["name"]] = served.get(one["name"], 0) + one["kernels"]
+            served[one["name"]] += one["kernels"]
     return [
         f"nothing could be aligned with {name} (--like): it has no step like these"
         for name in served

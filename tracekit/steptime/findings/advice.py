@@ -126,6 +126,5 @@ def engine_of(dataset: Dataset) -> str | None:
 
 def recorded_stacks(dataset: Dataset) -> bool:
     """Whether a profiler recorded stacks of Python, from which the names of modules are then known."""
-    manifest = dataset.manifest
-    entries = [entry for part in manifest.get("reports", [manifest]) for entry in part.get("missing", [])]
-    return any(entry["what"] == "names of modules" for entry in entries)
+    missing = (data for entry in dataset.entries for data in entry.get("missing", []))
+    return any(data["what"] == "names of modules" for data in missing)

@@ -89,8 +89,7 @@ def below_roof(steps: StepRows) -> Iterator[Candidate]:
 
 def _share(steps: StepRows) -> float | None:
     """How long products take on tensor cores, as a share of the time without; of several devices the least."""
-    manifest = steps.dataset.manifest
-    names = [str(device["name"]) for entry in manifest.get("reports", [manifest]) for device in entry["devices"]]
+    names = [str(device["name"]) for entry in steps.dataset.entries for device in entry["devices"]]
     gpus = [gpu for gpu in map(gpu_named, names) if gpu is not None]
     known = [gpu.tflops["float32"] / gpu.tflops["tfloat32"] for gpu in gpus if "tfloat32" in gpu.tflops]
     return min((share for share in known if share < 1), default=None)

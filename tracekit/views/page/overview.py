@@ -29,7 +29,7 @@ def title(dataset: Dataset) -> str:
 
 def about(dataset: Dataset, in_processes: pd.DataFrame) -> dict[str, Any]:
     """What was recorded, with what, and how much of it there is; ``in_processes`` answers ``processes``."""
-    reports = dataset.manifest.get("reports", [dataset.manifest])
+    reports = dataset.entries
     devices = Counter(map(clipped, summary.devices(dataset, records(in_processes))))
     whole, (number, spent) = dataset.whole, summary.total(dataset)
     exporters = Counter(clipped(summary.exporter(report)) for report in reports)

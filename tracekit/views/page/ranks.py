@@ -79,7 +79,7 @@ def _rows(dataset: Dataset, steps: pd.DataFrame, at: int, clocks: list[Clock], f
     same = (steps["index"] == steps["index"].iloc[at]) & (steps["kernels"] > 0)
     same &= steps["kind"].isna() if pd.isna(steps["kind"].iloc[at]) else steps["kind"] == steps["kind"].iloc[at]
     names = steps[REPORT].tolist() if dataset.reports else [None] * len(steps)
-    number = {name: number for number, name in enumerate(dataset.reports or [None])}
+    number = {name: number for number, name in enumerate(dataset.names)}
     found = sorted(np.flatnonzero(same).tolist(), key=lambda row: first.get(names[row], len(first)))
     report = [number[names[row]] for row in found]
     known = Counter(clocks[one].reference for one in report if dataset.reports and clocks[one].why is None)

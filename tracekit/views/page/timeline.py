@@ -73,11 +73,10 @@ def timelines(
     of_common: dict[int, dict[str, Any]] = {}
     recordings: dict[str | None, dict[str, Any]] = {}
     reports = [None if REPORT not in steps else steps[REPORT].iloc[row] for row, _ in choices]
-    everyone: list[str | None] = [*dataset.reports] or [None]
-    recorded = sorted(everyone, key=lambda name: telling.get(name, len(telling)))[: limits.STEPS]
+    recorded = sorted(dataset.names, key=lambda name: telling.get(name, len(telling)))[: limits.STEPS]
     others = sum(name not in telling for name in [*reports, *recorded])
     for at, part in enumerate(dataset.by_report()):
-        name = part.reports[0] if part.reports else None
+        name = part.names[0]
         if name not in (*reports, *recorded) and at not in common.rows:
             continue
         report = _read(part, modules, names)
