@@ -19,8 +19,8 @@ from tracekit.schema.tables import Kernels
 NAME = "processes"
 ANSWER = ("report", "rank", "pid", "device", "gpu_time_ns", "communication_ns")
 
-_KEYS = ["report", "rank", "pid", "device"]
-_READ = [*_KEYS[1:], "module_id", "dur_ns"]
+_KEYS = ["rank", "pid", "device"]
+_READ = [*_KEYS, "module_id", "dur_ns"]
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -53,8 +53,7 @@ def _columns(dataset: Dataset, work: Callable[[Dataset], tuple[Kernels, dict[str
 def _of_one(dataset: Dataset, own: Kernels, more: dict[str, Ints]) -> Columns:
     table = own.table
     times = {"gpu_time_ns": own.dur_ns, "known": np.where(own.module_id >= 0, own.dur_ns, 0), **more}
-    reports = table.column("report").cast(pa.string()) if dataset.reports else pa.nulls(len(own), pa.string())
-    work = table.select(_KEYS[1:]).append_column("report", reports)
+    work = table.select(_KEYS)
     for name, values in times.items():
         work = work.append_column(name, pa.array(values, pa.int64()))
     if dataset.root is not None:
@@ -62,7 +61,8 @@ def _of_one(dataset: Dataset, own: Kernels, more: dict[str, Ints]) -> Columns:
     groups = work.group_by(_KEYS, use_threads=False)
     sums = groups.aggregate([("gpu_time_ns", "count"), *((name, "sum") for name in times)])
     sums = sums.sort_by([(name, "ascending") for name in _KEYS])  # nulls come last
-    answer = {name: np.array(sums.column(name).to_pylist(), dtype=object) for name in _KEYS}
+    answer: Columns = {"report": np.array(dataset.names * sums.num_rows, dtype=object)}
+    answer |= {name: np.array(sums.column(name).to_pylist(), dtype=object) for name in _KEYS}
     answer["kernels"] = np.asarray(sums.column("gpu_time_ns_count"))
     answer |= {name: np.asarray(sums.column(f"{name}_sum")) for name in times}
     answer["known"] = answer["known"] / np.maximum(answer["gpu_time_ns"], 1)
