@@ -150,33 +150,33 @@ def medians(times: pd.DataFrame) -> pd.DataFrame:
         sizes=("sizes", "first"),
         partly=("partly", "first"),
     )
-    steps, sizes = rows["steps"].to_numpy(np.float64), rows.pop("sizes").to_numpy(np.float64)
+    steps, sizes = rows["steps"].to_numpy(np.int64), rows.pop("sizes").to_numpy(np.float64)
+    ordered, first = times.sort_values(["key", "ns"], kind="stable")["ns"].to_numpy(), np.cumsum(steps) - steps
     # Levelling reduces the spread: two values of a size always lie on both sides of their middle.
     free = steps - sizes / 2
-    lowest, highest = _between_ranks(times, rows["steps"].to_numpy())
+    lowest, highest = _between_ranks(ordered, first, steps)
     reach = _reach(times, free)
     rows.insert(1, "low_ns", np.floor(np.maximum(lowest, np.floor(rows["ns"] - reach))))
     rows.insert(2, "high_ns", np.ceil(np.minimum(highest, np.ceil(rows["ns"] + reach))))
     bounds = ["low_ns", "high_ns"]
     unknown = ((sizes > 0) & (free < _ERRORS_FROM)) | (rows.pop("partly") & (steps == 1))
     rows[bounds] = rows[bounds].mask(unknown)
-    rows[[*OF_MEANS]] = np.stack(_trimmed(times, rows["steps"].to_numpy()), axis=1)
+    rows[[*OF_MEANS]] = np.stack(_trimmed(ordered, first, steps), axis=1)
     rows["free"] = np.where(unknown, np.nan, rows["free"] - sizes / 2)
     return rows if unknown.any() else rows.astype(dict.fromkeys(bounds, np.int64))
 
 
-def _trimmed(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats, Floats]:
+def _trimmed(value: Floats, first: Ints, steps: Ints) -> tuple[Floats, Floats, Floats]:
     """For every key: the mean without the lowest and highest fifth, its variance (Yuen), and how many remain.
 
     Steps that are outliers, such as those in which clocks change, move neither.
     """
-    value, low = times.sort_values(["key", "ns"], kind="stable")["ns"].to_numpy(), np.cumsum(steps) - steps
     cut = steps // _TRIMMED
     left, last = steps - 2 * cut, max(value.size - 1, 0)
-    bounds = [np.minimum(at, last) for at in (low + cut, low + steps - cut - 1)]
+    bounds = [np.minimum(at, last) for at in (first + cut, first + steps - cut - 1)]
     key = np.repeat(np.arange(steps.size), steps)
     winsorized = np.clip(value, value[bounds[0]][key], value[bounds[1]][key]) if value.size else value
-    inside = np.arange(value.size) - low[key]
+    inside = np.arange(value.size) - first[key]
     mean = np.bincount(key, value * ((inside >= cut[key]) & (inside < (steps - cut)[key])), steps.size) / left
     middle = np.bincount(key, winsorized, steps.size) / steps
     squares = np.bincount(key, (winsorized - middle[key]) ** 2, steps.size)
@@ -214,10 +214,8 @@ def discoveries(chance: Floats, weight: Floats, rate: float) -> Flags:
     return np.asarray(weighed <= (known[below[-1]] if below.size else -1.0))
 
 
-def _between_ranks(times: pd.DataFrame, steps: Ints) -> tuple[Floats, Floats]:
+def _between_ranks(ordered: Floats, first: Ints, steps: Ints) -> tuple[Floats, Floats]:
     low, high = _ranks(steps)
-    first = np.cumsum(steps) - steps
-    ordered = times.sort_values(["key", "ns"], kind="stable")["ns"].to_numpy()
     return (ordered[first + low], ordered[first + high]) if len(ordered) else (low.astype(float), high.astype(float))
 
 
