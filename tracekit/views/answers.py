@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,6 +61,7 @@ _COUNTED = {"launches": ("launches", "replayed_ns")}
 _LEAST = 8
 #: So many rows become text at once.
 _AT_ONCE = 1 << 13
+_LINE_END = "\r\n"
 _TEXTS = (str, list, dict, bool)
 _GAP = 2
 #: Columns of times of modules that are empty where no device did any work, which then does not hide those of the host.
@@ -188,11 +188,19 @@ def as_csv(answer: Columns) -> str:
 
     Texts that a spreadsheet would take for a formula get an apostrophe in front: see :func:`safe_in_a_sheet`.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    lines = _Lines()
+    # The writer quotes cells that hold a character of its line end. Carriage returns must be quoted, so it gets CRLF.
+    writer = csv.writer(lines, lineterminator=_LINE_END)
     writer.writerow(answer)
     writer.writerows([_csv_cell(value) for value in row.values()] for row in records(answer))
-    return plain(text.getvalue(), keep="\t\n")
+    return plain("".join(lines), keep="\t\r\n")
+
+
+class _Lines(list[str]):
+    """What a ``csv.writer`` writes, in lines that end in only a line feed."""
+
+    def write(self, line: str) -> None:
+        self.append(line.removesuffix(_LINE_END) + "\n")
 
 
 def _csv_cell(value: object) -> str:
