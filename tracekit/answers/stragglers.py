@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
@@ -11,6 +13,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import TIMES_EXACT_TO_NS
 from tracekit.ranks.meetings import Participations, ranks_of
+from tracekit.schema.tables import Steps
 
 NAME = "stragglers"
 ANSWER = ("rank", "waited_ns", "share", "path")
@@ -93,13 +96,13 @@ def _answer(dataset: Dataset, table: pd.DataFrame, rows: Participations, names: 
     how |= {name: (name, "max") for name in ("longest_ns", "error_ns")}
     totals = table.groupby(_KEYS, sort=False).agg(**how).reset_index()
     totals = totals.sort_values("waited_ns", ascending=False, kind="stable", ignore_index=True)
-    steps = dataset.whole.table("steps", ["step_id", "name", "index"]).to_pandas().set_index("step_id")
-    steps = steps.reindex(totals["step_id"])
+    steps = _steps(dataset.whole, totals["step_id"].to_numpy())
     modules = hierarchy(dataset)
     answer = pd.DataFrame(_ranks(dataset.whole, rows, totals["lane"].tolist()), columns=_WHO, dtype=object)
     answer["path"] = modules.paths(totals["module"].to_numpy())
-    answer["step"] = steps["name"].astype(object).where(steps["name"].notna(), None).to_numpy()
-    answer["step_index"] = pd.array(steps["index"], "Int64")
+    found = [steps.get(step, (None, None)) for step in totals["step_id"].tolist()]
+    answer["step"] = [name for name, _ in found]
+    answer["step_index"] = pd.array([index for _, index in found], "Int64")
     answer["collective"] = [names[name] for name in totals["name"].tolist()]
     answer["share"] = share(totals["waited_ns"].to_numpy(), int(totals["waited_ns"].sum()))
     return answer.assign(**{name: totals[name] for name in _FIGURES})[_ORDER]
@@ -123,3 +126,13 @@ def _ranks(dataset: Dataset, rows: Participations, lanes: list[int]) -> list[tup
         known = lane and (ids[0], names[lane.report], *ids[1:], gpus[lane.report].get(lane.device))
         who.append(known or (None,) * len(_WHO))
     return who
+
+
+def _steps(dataset: Dataset, wanted: Iterable[int]) -> dict[int, tuple[str, int]]:
+    ids = np.unique(np.fromiter(wanted, np.int64))
+    known: dict[int, tuple[str, int]] = {}
+    for piece in map(Steps, dataset.pieces("steps", ["step_id", "name", "index"]) if ids.size else ()):
+        chosen = piece.filter(np.isin(piece.step_id, ids)).table
+        for step_id, name, index in zip(*(column.to_pylist() for column in chosen.columns), strict=True):
+            known[step_id] = (name, index)
+    return known

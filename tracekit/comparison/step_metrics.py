@@ -12,7 +12,7 @@ import pandas as pd
 
 from tracekit.arrays.groups import distinct, sums_by
 from tracekit.arrays.types import Ints, Rows
-from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import REPORT, Dataset
 
 #: The columns that name a thing to compare.
 KEYS = ["what", "path", "shapes"]
@@ -195,11 +195,19 @@ def _blocks(alike: Sequence[str], pid: Sequence[int], start_ns: Sequence[int]) -
 
 
 def step_before(dataset: Dataset, work: pd.DataFrame) -> pd.Series[int]:
-    """For each launch of a report (``pid``, ``time``) the last step of its process that started before it, or -1."""
-    steps = dataset.table("steps", ["step_id", "start_ns", "pid"]).to_pandas()
-    right = steps.rename(columns={"start_ns": "time"}).astype({"pid": "int64"}).sort_values("time", kind="stable")
-    left = work.sort_values("time", kind="stable").reset_index()
-    nearest = pd.merge_asof(left, right, on="time", by="pid")
+    """For each launch (``pid``, ``time``, maybe ``report``) the last step of its process that started before, or -1."""
+    by = [*([REPORT] if dataset.reports else []), "pid"]
+    steps = dataset.table("steps", ["step_id", "start_ns", *by]).to_pandas()
+    right, left = (
+        side.astype({"pid": "int64", **({REPORT: str} if REPORT in by else {})})
+        for side in (steps.rename(columns={"start_ns": "time"}), work)
+    )
+    nearest = pd.merge_asof(
+        left.sort_values("time", kind="stable").reset_index(),
+        right.sort_values("time", kind="stable"),
+        on="time",
+        by=by,
+    )
     step = nearest.set_index("index")["step_id"].reindex(work.index)
     return step.fillna(_BEFORE_FIRST).astype("int64")
 

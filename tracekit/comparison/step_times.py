@@ -21,7 +21,7 @@ from tracekit.arrays.groups import grouped, sums_by
 from tracekit.arrays.text import json_text
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.comparison.step_metrics import KEYS, PROPERTIES, STEP, KeyRows, Keys, KeyTimes, step_before, step_kinds
-from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import REPORT, Dataset
 
 #: The step of work outside steps.
 NO_STEP = -1
@@ -111,7 +111,10 @@ def _work(dataset: Dataset, kernels: pa.Table, call: Rows, *, steps: bool) -> Wo
 
 def _launched(kernels: pa.Table) -> pd.DataFrame:
     time = pc.coalesce(kernels.column("launch_start_ns"), kernels.column("start_ns"))
-    return pd.DataFrame({"pid": integers(kernels, "pid").astype(np.int64), "time": np.asarray(time)})
+    launches = {"pid": integers(kernels, "pid").astype(np.int64), "time": np.asarray(time)}
+    if REPORT in kernels.column_names:
+        launches[REPORT] = kernels.column(REPORT).cast(pa.string()).to_pylist()
+    return pd.DataFrame(launches)
 
 
 def _shapes(calls: pa.Table) -> pa.Array:
