@@ -66,6 +66,18 @@ def cell(shown: Page, name: str) -> Any:
     return shown.locator("#icicle [role=treeitem]", has_text=name).first
 
 
+def test_a_device_that_waits_for_the_first_launch_of_a_step_is_idle(look, parsed) -> None:
+    dataset = parsed("""
+        range  1   0 400 {'Step': 0, 'Name': 'ProfilerStep', 'Kind': 'train'}
+        launch 1 300 310 #1
+        kernel 1 310 360 #1 gemm
+        launch 1 320 330 #2
+        kernel 1 370 400 #2 gemm
+    """)
+    said = " ".join(look(page(dataset)).page.locator("#tiles").inner_text().split())
+    assert "Device idle 80.0 % 320 ns of a step; between work 10 ns in 1 gap, longest 10 ns" in said
+
+
 def test_a_click_looks_into_a_module_everywhere_and_a_crumb_goes_back(look, llama) -> None:
     shown = look(page(llama)).page
     assert shown.locator("h1").inner_text() == "small_llama"

@@ -98,6 +98,8 @@ def check_histogram(row: dict[str, Any], times: pd.Series) -> None:
 
 def check_budget(data: dict[str, Any]) -> None:
     assert data["whole_ns"] == sum(row["step_ns"] for row in data["rows"])
+    work = ("compute", "communication", "communication_wait", "copy")
+    assert data["idle_ns"] == data["whole_ns"] - sum(row["step_ns"] for row in data["rows"] if row["kind"] in work)
     for name in ("share", "total_share"):
         assert sum(row[name] for row in data["rows"]) == pytest.approx(1 if data["rows"] else 0)
 

@@ -11,6 +11,7 @@ from tracekit.aggregates.weighted_kernels import kernels
 from tracekit.answers import coverage as coverage_by_cause, gaps
 from tracekit.dataset.opening import SUFFIX, Dataset
 from tracekit.steptime.budget import KINDS, Budgets, of_kinds
+from tracekit.steptime.idle_time import COPY
 from tracekit.version import __version__
 from tracekit.views import budget as budget_view, findings, summary
 from tracekit.views.formatting import nouns, records
@@ -98,12 +99,18 @@ def _unknown(dataset: Dataset) -> dict[str, Any]:
 
 
 def budget(dataset: Dataset, budgets: Budgets | None) -> dict[str, Any]:
-    """The budget of a step by kind, without rows where it is not known, as of subtrees."""
+    """The budget of a step by kind, and how long devices idle; without rows where it is not known, as of subtrees."""
     rows = [] if budgets is None else records(of_kinds(budgets))
     for row in rows:
         row |= {"place": KINDS.index(row["kind"]), "leading": [[clipped(name), of] for name, of in row["leading"]]}
-    data = {"rows": rows, "whole_ns": sum(row["step_ns"] for row in rows), "of": budget_view.window(dataset)}
-    return data | {"length": budget_view.length(data["of"])}
+    of = budget_view.window(dataset)
+    return {
+        "rows": rows,
+        "whole_ns": sum(row["step_ns"] for row in rows),
+        "idle_ns": sum(row["step_ns"] for row in rows if row["place"] > COPY),
+        "of": of,
+        "length": budget_view.length(of),
+    }
 
 
 def first_findings(dataset: Dataset) -> list[dict[str, Any]]:

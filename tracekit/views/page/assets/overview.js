@@ -43,7 +43,11 @@ function idleTile() {
   const most = devices.reduce((worst, device) => (device.share > worst.share ? device : worst));
   const which = devices.length > 1 ? `highest of ${counted(devices.length, "device")}: ` : "";
   const text = `${which}${duration(most.idle_ns)} in ${counted(most.gaps, "gap")}, longest ${duration(most.longest_ns)}`;
-  return tile(WORDS.device === "CPU" ? "Between operators" : "Device idle", percent(most.share), text, most.share);
+  if (WORDS.device === "CPU") return tile("Between operators", percent(most.share), text, most.share);
+  const { idle_ns: idle, whole_ns: whole, of } = DATA.budget;
+  // Also before the first work and after the last, as the wall clock below has it.
+  const known = `${duration(idle)} of ${of === "step" ? "a step" : `the ${of}`}; between work${which ? ", " : " "}${text}`;
+  return tile("Device idle", percent(whole ? idle / whole : most.share), whole ? known : text, whole ? idle / whole : most.share);
 }
 
 function launchTile() {
