@@ -1,10 +1,13 @@
 """What was not marked is counted by cause; layers that torch fuses stay fused."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
 from torch.profiler import profile
 
+import tracekit
 from tests.capture.models import tree
 from tests.capture.places import Place
 from tracekit.capture import MemoryEmitter, layer_markers
@@ -100,6 +103,31 @@ actor(torch.zeros(2, 4)), critic(torch.zeros(2, 4))
 def test_what_two_models_of_a_program_share_was_called(place: Place) -> None:
     place.write(SHARED)
     assert "modules: 5 called, 1 container\n" in place.capture("-o", "run.sqlite", "model.py").err
+
+
+MADE_ANEW = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+    def forward(self, x, y):
+        return nn.CrossEntropyLoss()(self.head(nn.LayerNorm(4)(x)), y)
+
+net = Net()
+for _ in range(3):
+    net(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))
+    nn.CrossEntropyLoss()(torch.zeros(2, 2), torch.zeros(2, dtype=torch.long))
+"""
+
+
+def test_layers_that_a_program_makes_anew_in_every_call_are_no_new_modules(place: Place) -> None:
+    place.write(MADE_ANEW)
+    assert place.capture("-o", "run.sqlite", "model.py").code == 0
+    calls = Counter(tracekit.parse("run.sqlite").calls(["module"]).module.tolist())
+    assert calls == {"Net": 3, "Net.head": 3, "CrossEntropyLoss": 3}
 
 
 def test_layers_run_their_fused_operator_in_one_marked_call() -> None:

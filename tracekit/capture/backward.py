@@ -432,7 +432,8 @@ def _pass_begins(*args: Any, **kwargs: Any) -> list[Callable[[], object]]:  # no
 
 def _wrap_checkpoints() -> None:
     reentrant = checkpoint.CheckpointFunction
-    _wrap(checkpoint, "_recomputation_hook", _watched(checkpoint._recomputation_hook))
+    if isinstance(hook := getattr(checkpoint, "_recomputation_hook", None), type):  # torch's own, which it may rename
+        _wrap(checkpoint, "_recomputation_hook", _watched(hook))
     _wrap(reentrant, "backward", staticmethod(_watched_reentrant(reentrant.backward)))
 
 

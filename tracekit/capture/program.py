@@ -31,6 +31,8 @@ from tracekit.errors import TracekitError
 from tracekit.markers import formatting
 
 _LOG = logging.getLogger("tracekit.capture")
+#: So many models of a class that others do not list are marked: some code makes one anew in every call.
+_MOST_UNLISTED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +212,12 @@ class RootMarkers:
         return self._on
 
     def _runs_inside(self, module: nn.Module) -> None:
-        """Marks a module that runs inside a model that does not list it, such as a teacher in a plain list."""
-        if self._on and _holds_anything(module):
+        """Marks a model that runs inside one that does not list it, such as a teacher in a plain list.
+
+        Single layers stay parts of the call around them: code that makes a loss or a norm in ``forward`` makes one anew
+        in every call.
+        """
+        if self._on and module._modules and self._names.get(type(module).__name__, 0) < _MOST_UNLISTED:
             self._mark(module)
 
     def _begins(self, module: nn.Module) -> bool:
@@ -257,4 +263,6 @@ class RootMarkers:
 
 
 def _holds_anything(module: nn.Module) -> bool:
-    return bool(module._modules or module._parameters or module._buffers)
+    """Whether it has parts or values; a loss without weights has only names for them."""
+    held = (*module._modules.values(), *module._parameters.values(), *module._buffers.values())
+    return any(one is not None for one in held)

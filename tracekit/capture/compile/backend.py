@@ -62,7 +62,7 @@ class PiecewiseBackend:
         if self.config.mode == "stock":
             return _stock(graph, example_inputs, self.config)
         counters.graphs_seen += 1
-        if (start_ns := variable_of("_compile", "start_time_ns")) is not None:  # Dynamo's own
+        if isinstance(start_ns := variable_of("_compile", "start_time_ns"), int):  # Dynamo's own
             counters.trace_ns += max(0, time.time_ns() - start_ns)
         before = counters.snapshot()
         if self.config.dynamic_dims is None:
