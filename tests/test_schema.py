@@ -36,9 +36,9 @@ def test_a_column_that_is_never_null_needs_values() -> None:
 class Things(TypedTable, name="things", sorted_by=("at_ns",)):
     """One row per thing."""
 
-    at_ns = Integers(pa.int64(), "When.", null=-5)
+    at_ns = Integers("When.", null=-5)
     word = Categories("Its word.", nullable=True)
-    shapes = ArrowValues(SHAPES, "Its shapes.")
+    shapes = ArrowValues("Its shapes.", SHAPES)
 
 
 def test_typed_columns_are_those_that_the_class_declares_made_once() -> None:

@@ -24,6 +24,7 @@ CATEGORY = pa.dictionary(pa.int32(), pa.string())
 SHAPES = pa.list_(pa.list_(pa.int64()))
 #: The dtype and device of one or more tensors: ``["bfloat16 cuda:0", "int64 cuda:0"]``.
 TYPES = pa.list_(pa.string())
+_INT64 = pa.int64()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +141,11 @@ T = TypeVar("T")
 class TypedColumn(Generic[T]):
     """A column in the class of its table; of rows of that table, the values."""
 
-    def __init__(self, type_: pa.DataType, doc: str, *, nullable: bool = False) -> None:
+    def __init__(self, doc: str, type_: pa.DataType, *, nullable: bool = False) -> None:
         self._declared = type_, doc, nullable
 
     def __set_name__(self, table: type, name: str) -> None:
-        type_, doc, nullable = self._declared
-        self.column = Column(name, type_, doc, nullable)
+        self.column = Column(name, *self._declared)
 
     def __get__(self, rows: "TypedTable", table: type) -> T:
         # From now on the attribute of the same name is found first.
@@ -160,8 +160,8 @@ class TypedColumn(Generic[T]):
 class Integers(TypedColumn[Ints]):
     """Integers as NumPy, as wide as they are stored; nulls, where the column has any, are the number ``null``."""
 
-    def __init__(self, type_: pa.DataType, doc: str, *, null: int | None = None) -> None:
-        super().__init__(type_, doc, nullable=null is not None)
+    def __init__(self, doc: str, type_: pa.DataType = _INT64, *, null: int | None = None) -> None:
+        super().__init__(doc, type_, nullable=null is not None)
         self._null = -1 if null is None else null
 
     @override
@@ -173,7 +173,7 @@ class Categories(TypedColumn[Labels]):
     """Few distinct strings, as codes."""
 
     def __init__(self, doc: str, *, nullable: bool = False) -> None:
-        super().__init__(CATEGORY, doc, nullable=nullable)
+        super().__init__(doc, CATEGORY, nullable=nullable)
 
     @override
     def values(self, table: pa.Table) -> Labels:

@@ -26,20 +26,17 @@ class Ranges(TypedTable, name="ranges", sorted_by=("pid", "tid", "start_ns")):
     outer ranges first; in a report of several machines, one machine after the other.
     """
 
-    range_id = Integers(pa.int64(), "Unique id: the row number, plus the report's first_id.")
-    parent_range_id = Integers(
-        pa.int64(), "Innermost push/pop range around it on its thread; null if there is none.", null=-1
-    )
-    depth = Integers(pa.int16(), "Number of push/pop ranges around it.")
+    range_id = Integers("Unique id: the row number, plus the report's first_id.")
+    parent_range_id = Integers("Innermost push/pop range around it on its thread; null if there is none.", null=-1)
+    depth = Integers("Number of push/pop ranges around it.", pa.int16())
     module_id = Integers(
-        pa.int32(), "Module of the innermost call that this range is, or is inside; null outside calls.", null=-1
+        "Module of the innermost call that this range is, or is inside; null outside calls.", pa.int32(), null=-1
     )
     domain = Categories("NVTX domain; null for the default domain.", nullable=True)
     text = Categories("Text of the range; null if it has none.", nullable=True)
     marker = Categories(
-        "What the text marks: module, operator (of torch or PyProf), step, piece (of a compiled model), "
-        "compiled_graph (a run of one), kernel_map (which modules its kernels serve) or unreadable; null for plain "
-        "text.",
+        "What the text marks: module, operator (of torch or PyProf), step, piece (of a compiled model), compiled_graph "
+        "(a run of one), kernel_map (which modules its kernels serve) or unreadable; null for plain text.",
         nullable=True,
     )
     phase = Categories(
@@ -48,29 +45,23 @@ class Ranges(TypedTable, name="ranges", sorted_by=("pid", "tid", "start_ns")):
         nullable=True,
     )
     kind = Categories("push_pop or start_end.")
-    pid = Integers(pa.int32(), "Process id.")
-    rank = Integers(pa.int32(), "Rank of the process in its job; null if unknown.", null=-1)
-    tid = Integers(pa.int32(), "Id of the thread on which it began.")
-    end_tid = Integers(pa.int32(), "Id of the thread on which it ended; null if that is the same thread.", null=-1)
-    start_ns = Integers(pa.int64(), "Start, in ns since the start of the session.")
-    end_ns = Integers(pa.int64(), "End, on the same clock.")
+    pid = Integers("Process id.", pa.int32())
+    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    tid = Integers("Id of the thread on which it began.", pa.int32())
+    end_tid = Integers("Id of the thread on which it ended; null if that is the same thread.", pa.int32(), null=-1)
+    start_ns = Integers("Start, in ns since the start of the session.")
+    end_ns = Integers("End, on the same clock.")
     open = ArrowValues(
-        pa.bool_(), "Whether the report has no end for it; end_ns is then the last time seen on its thread."
+        "Whether the report has no end for it; end_ns is then the last time seen on its thread.", pa.bool_()
     )
-    gpu_start_ns = Integers(
-        pa.int64(), "Start of the first device work launched inside it; null if there is none.", null=UNKNOWN
-    )
-    gpu_end_ns = Integers(
-        pa.int64(), "Latest end of device work launched inside it; null if there is none.", null=UNKNOWN
-    )
-    gpu_op_count = Integers(
-        pa.int64(), "Number of launches inside it that put work on the device; a graph launch counts once."
-    )
+    gpu_start_ns = Integers("Start of the first device work launched inside it; null if there is none.", null=UNKNOWN)
+    gpu_end_ns = Integers("Latest end of device work launched inside it; null if there is none.", null=UNKNOWN)
+    gpu_op_count = Integers("Number of launches inside it that put work on the device; a graph launch counts once.")
     payload_int = Integers(
-        pa.int64(), "Integer payload; unsigned 64-bit values wrap to two's complement. Null if there is none.", null=-1
+        "Integer payload; unsigned 64-bit values wrap to two's complement. Null if there is none.", null=-1
     )
-    payload_float = ArrowValues(pa.float64(), "Floating-point payload; null if there is none.", nullable=True)
-    payload_json = ArrowValues(pa.string(), "Structured payload as JSON; null if there is none.", nullable=True)
+    payload_float = ArrowValues("Floating-point payload; null if there is none.", pa.float64(), nullable=True)
+    payload_json = ArrowValues("Structured payload as JSON; null if there is none.", pa.string(), nullable=True)
 
 
 class Calls(TypedTable, name="calls", sorted_by=("module_id", "start_ns")):
@@ -81,92 +72,79 @@ class Calls(TypedTable, name="calls", sorted_by=("module_id", "start_ns")):
     kernels by step_id.
     """
 
-    call_id = Integers(pa.int64(), "Unique id: the row number, plus the report's first_id.")
+    call_id = Integers("Unique id: the row number, plus the report's first_id.")
     parent_call_id = Integers(
-        pa.int64(),
-        "Call that contains it, on autograd threads one of the thread that waits; null for an outermost call. "
-        "A recompute is no part of the backward call around "
-        "it, nor a backward pass of the forward call that begins it.",
+        "Call that contains it, on autograd threads one of the thread that waits; null for an outermost call. A "
+        "recompute is no part of the backward call around it, nor a backward pass of the forward call that begins it.",
         null=-1,
     )
-    module_id = Integers(pa.int32(), "Module that was called.")
+    module_id = Integers("Module that was called.", pa.int32())
     module = Categories("Path of that module.")
-    step_id = Integers(pa.int64(), "Step it ran in; null outside steps.", null=-1)
+    step_id = Integers("Step it ran in; null outside steps.", null=-1)
     occurrence = Integers(
-        pa.int32(), "1 for the first call of this module in its process and phase, 2 for the second, and so on."
+        "1 for the first call of this module in its process and phase, 2 for the second, and so on.", pa.int32()
     )
     phase = Categories(
         "forward; backward; recompute: a backward pass ran the module forward again, as its results were not kept "
-        "(activation checkpointing); or capture: the call ran during a graph capture on its thread. Null for "
-        "another plain range.",
+        "(activation checkpointing); or capture: the call ran during a graph capture on its thread. Null for another "
+        "plain range.",
         nullable=True,
     )
     range_id = Integers(
-        pa.int64(),
         "Its range in ranges; the one that began the call if it has two. For a backward call without a marker, the "
-        "autograd node with which it began.",
+        "autograd node with which it began."
     )
-    pid = Integers(pa.int32(), "Process id.")
-    rank = Integers(pa.int32(), "Rank of the process in its job; null if unknown.", null=-1)
-    tid = Integers(pa.int32(), "Thread id.")
-    start_ns = Integers(pa.int64(), "Start on the host, in ns since the start of the session.")
-    end_ns = Integers(pa.int64(), "Return on the host; device work of the call may still be running.")
+    pid = Integers("Process id.", pa.int32())
+    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    tid = Integers("Thread id.", pa.int32())
+    start_ns = Integers("Start on the host, in ns since the start of the session.")
+    end_ns = Integers("Return on the host; device work of the call may still be running.")
     inputs = ArrowValues(
-        SHAPES, "Shapes of positional tensors; null if the marker does not record them.", nullable=True
+        "Shapes of positional tensors; null if the marker does not record them.", SHAPES, nullable=True
     )
-    outputs = ArrowValues(SHAPES, "Shapes of results; null if no marker records them.", nullable=True)
+    outputs = ArrowValues("Shapes of results; null if no marker records them.", SHAPES, nullable=True)
     kwargs = ArrowValues(
-        _KWARGS, "Shapes of keyword tensors by argument name; null if the marker does not record them.", nullable=True
+        "Shapes of keyword tensors by argument name; null if the marker does not record them.", _KWARGS, nullable=True
     )
     input_types = ArrowValues(
-        TYPES, "Dtype and device of each positional tensor; null if the marker does not record them.", nullable=True
+        "Dtype and device of each positional tensor; null if the marker does not record them.", TYPES, nullable=True
     )
-    output_types = ArrowValues(TYPES, "Dtype and device of each result; null if no marker records them.", nullable=True)
+    output_types = ArrowValues("Dtype and device of each result; null if no marker records them.", TYPES, nullable=True)
     kwarg_types = ArrowValues(
-        _KWARG_TYPES,
         "Dtype and device of each keyword tensor by argument name; null if the marker does not record them.",
+        _KWARG_TYPES,
         nullable=True,
     )
-    gpu_start_ns = Integers(
-        pa.int64(), "Start of the first kernel in its subtree; null if there is none.", null=UNKNOWN
-    )
-    gpu_end_ns = Integers(pa.int64(), "Latest end of the kernels in its subtree; null if there is none.", null=UNKNOWN)
-    gpu_time_ns = Integers(pa.int64(), "Sum of the durations of the kernels in its subtree.")
+    gpu_start_ns = Integers("Start of the first kernel in its subtree; null if there is none.", null=UNKNOWN)
+    gpu_end_ns = Integers("Latest end of the kernels in its subtree; null if there is none.", null=UNKNOWN)
+    gpu_time_ns = Integers("Sum of the durations of the kernels in its subtree.")
     gpu_self_time_ns = Integers(
-        pa.int64(),
         "Sum of the durations of its own kernels, without those of calls inside it. A CUDA graph traced as a whole "
-        "counts here for the call that holds its graph capture, though it is work of the calls inside, too.",
+        "counts here for the call that holds its graph capture, though it is work of the calls inside, too."
     )
-    gpu_busy_ns = Integers(
-        pa.int64(), "Time in which at least one kernel of its subtree ran; overlapping kernels count once."
-    )
-    kernel_count = Integers(pa.int32(), "Number of kernels in its subtree.")
-    kernel_self_count = Integers(pa.int32(), "Number of its own kernels, without those of calls inside it.")
+    gpu_busy_ns = Integers("Time in which at least one kernel of its subtree ran; overlapping kernels count once.")
+    kernel_count = Integers("Number of kernels in its subtree.", pa.int32())
+    kernel_self_count = Integers("Number of its own kernels, without those of calls inside it.", pa.int32())
     launch_time_ns = Integers(
-        pa.int64(),
-        "Host time in API calls that launched kernels of its subtree, from begin to return, so time spent blocked "
-        "is included (the launches analysis separates it). Launches during graph capture and graph replays do not "
-        "count.",
+        "Host time in API calls that launched kernels of its subtree, from begin to return, so time spent blocked is "
+        "included (the launches analysis separates it). Launches during graph capture and graph replays do not count."
     )
     allocated_bytes = Integers(
-        pa.int64(),
         "Memory that allocators handed out on its thread, in its subtree: torch's, of GPUs, or of the CPU in a run "
-        "without one (profile_memory of torch.profiler); or CUDA's, of GPUs (nsys --cuda-memory-usage). Null if "
-        "the report does not record it.",
+        "without one (profile_memory of torch.profiler); or CUDA's, of GPUs (nsys --cuda-memory-usage). Null if the "
+        "report does not record it.",
         null=UNKNOWN,
     )
     retained_bytes = Integers(
-        pa.int64(),
-        "How much of that the call left more than it found: without the memory that was taken back meanwhile; "
-        "negative if more was taken back. Null as allocated_bytes.",
+        "How much of that the call left more than it found: without the memory that was taken back meanwhile; negative "
+        "if more was taken back. Null as allocated_bytes.",
         null=UNKNOWN,
     )
     peak_bytes = Integers(
-        pa.int64(),
-        "How far the memory that its process held on one device rose, while it ran, above what was held as it "
-        "began: the most of all devices, 0 if it never rose. What other threads do meanwhile counts, as they share "
-        "the device: those of autograd, on which a call waits, and of calls that run at the same time, each of "
-        "which has the rise of both. Null as allocated_bytes.",
+        "How far the memory that its process held on one device rose, while it ran, above what was held as it began: "
+        "the most of all devices, 0 if it never rose. What other threads do meanwhile counts, as they share the "
+        "device: those of autograd, on which a call waits, and of calls that run at the same time, each of which has "
+        "the rise of both. Null as allocated_bytes.",
         null=UNKNOWN,
     )
 
@@ -178,39 +156,35 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
     and below it what opened inside the graph capture.
     """
 
-    kernel_id = Integers(pa.int64(), "Unique id: the position by start time in the report, plus the report's first_id.")
+    kernel_id = Integers("Unique id: the position by start time in the report, plus the report's first_id.")
     kind = Categories(
         "kernel, memcpy, memset, graph (a CUDA graph traced as a whole) or cpu_op (an operator, in a run without a "
         "GPU)."
     )
     name = Categories("Short name; null if unknown.", nullable=True)
     full_name = Categories("Name with template arguments and parameters; null if unknown.", nullable=True)
-    start_ns = Integers(
-        pa.int64(), "Start on the device (of a cpu_op on its thread), in ns since the start of the session."
-    )
-    end_ns = Integers(pa.int64(), "End, on the same clock.")
+    start_ns = Integers("Start on the device (of a cpu_op on its thread), in ns since the start of the session.")
+    end_ns = Integers("End, on the same clock.")
     dur_ns = Integers(
-        pa.int64(),
-        "Duration: end_ns - start_ns, for a cpu_op without the operators it called. Durations add up; no time "
-        "counts twice.",
+        "Duration: end_ns - start_ns, for a cpu_op without the operators it called. Durations add up; no time counts "
+        "twice."
     )
-    device = Integers(pa.int32(), "Number of the GPU, as in the report; null if unknown.", null=-1)
-    context = Integers(pa.int32(), "Id of the CUDA context, unique within its process; null if unknown.", null=-1)
-    stream = Integers(pa.int64(), "Id of the CUDA stream, unique within its context; null if unknown.", null=-1)
-    pid = Integers(pa.int32(), "Process id; null if the report does not record it.", null=-1)
-    rank = Integers(pa.int32(), "Rank of the process in its job; null if unknown.", null=-1)
-    tid = Integers(pa.int32(), "Id of the thread that launched it; null if its launch is unknown.", null=-1)
+    device = Integers("Number of the GPU, as in the report; null if unknown.", pa.int32(), null=-1)
+    context = Integers("Id of the CUDA context, unique within its process; null if unknown.", pa.int32(), null=-1)
+    stream = Integers("Id of the CUDA stream, unique within its context; null if unknown.", null=-1)
+    pid = Integers("Process id; null if the report does not record it.", pa.int32(), null=-1)
+    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    tid = Integers("Id of the thread that launched it; null if its launch is unknown.", pa.int32(), null=-1)
     correlation_id = Integers(
-        pa.int64(), "Id that links it to its launch, unique within its process; null if the report has none.", null=-1
+        "Id that links it to its launch, unique within its process; null if the report has none.", null=-1
     )
     launch_name = Categories("Name of the API call that launched it; null if unknown.", nullable=True)
-    launch_start_ns = Integers(pa.int64(), "Start of that API call on the host; null if unknown.", null=UNKNOWN)
-    launch_end_ns = Integers(pa.int64(), "Return of that API call on the host; null if unknown.", null=UNKNOWN)
+    launch_start_ns = Integers("Start of that API call on the host; null if unknown.", null=UNKNOWN)
+    launch_end_ns = Integers("Return of that API call on the host; null if unknown.", null=UNKNOWN)
     source = Categories(
-        "Innermost function of Python around that call that is no part of torch: file:line function, where the "
-        "line is that of its def in Chrome traces (with_stack), the one that ran in reports of nsys "
-        "(--python-backtrace, --python-sampling). Null if none was recorded, as for what an autograd thread "
-        "launches.",
+        "Innermost function of Python around that call that is no part of torch: file:line function, where the line is "
+        "that of its def in Chrome traces (with_stack), the one that ran in reports of nsys (--python-backtrace, "
+        "--python-sampling). Null if none was recorded, as for what an autograd thread launches.",
         nullable=True,
     )
     stack = Categories(
@@ -219,33 +193,30 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         nullable=True,
     )
     module_id = Integers(
-        pa.int32(), "Module it belongs to, of several the one that it serves most; null if unknown, see cause.", null=-1
+        "Module it belongs to, of several the one that it serves most; null if unknown, see cause.", pa.int32(), null=-1
     )
     module = Categories("Path of that module.", nullable=True)
     call_id = Integers(
-        pa.int64(),
-        "Innermost call it belongs to; for graph work, the call that ran during graph capture (by method "
-        "graph_launch, and where plain ranges are the modules, that around the replay; by annotated, that in the "
-        "replay). Null if "
+        "Innermost call it belongs to; for graph work, the call that ran during graph capture (by method graph_launch, "
+        "and where plain ranges are the modules, that around the replay; by annotated, that in the replay). Null if "
         "unknown, and if only the module is known.",
         null=-1,
     )
     method = Categories(
-        "How its module was found: annotated (torch wrote it on the work of a CUDA graph), compiled (by the kernel "
-        "map of the compiled graph that launched it; kernel_modules lists all modules that it serves), range "
-        "(around the launch), backward (by the sequence number of the autograd node that launched it), "
-        "graph_node (by the graph capture of its node), graph_order "
-        "(by the order of launches in the graph capture), graph_capture (a CUDA graph traced as a whole: the call "
-        "that holds its graph capture, for everything in it), graph_launch (a CUDA graph with an unknown graph "
-        "capture: the call that launched it, for everything in it), autograd_thread (launched by an autograd "
-        "thread: the range of another thread that waited for it, or what ran inside of that) or aligned (by its "
-        "certain counterpart in a marked run, parse --like); null if it was not found.",
+        "How its module was found: annotated (torch wrote it on the work of a CUDA graph), compiled (by the kernel map "
+        "of the compiled graph that launched it; kernel_modules lists all modules that it serves), range (around the "
+        "launch), backward (by the sequence number of the autograd node that launched it), graph_node (by the graph "
+        "capture of its node), graph_order (by the order of launches in the graph capture), graph_capture (a CUDA "
+        "graph traced as a whole: the call that holds its graph capture, for everything in it), graph_launch (a CUDA "
+        "graph with an unknown graph capture: the call that launched it, for everything in it), autograd_thread "
+        "(launched by an autograd thread: the range of another thread that waited for it, or what ran inside of that) "
+        "or aligned (by its certain counterpart in a marked run, parse --like); null if it was not found.",
         nullable=True,
     )
     cause = Categories("Why its module was not found; null exactly where method is set.", nullable=True)
     phase = Categories(
-        "What the program did when it launched it: forward, backward, recompute, optimizer, data (loading) or "
-        "compile (torch.compile at work); of replayed work, the phase of its graph capture. Null if unknown.",
+        "What the program did when it launched it: forward, backward, recompute, optimizer, data (loading) or compile "
+        "(torch.compile at work); of replayed work, the phase of its graph capture. Null if unknown.",
         nullable=True,
     )
     op = Categories(
@@ -265,35 +236,31 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         nullable=True,
     )
     op_seq = Integers(
-        pa.int64(),
         "Sequence number of autograd in that operator's marker; null if it has none. An operator and the backward node "
         "that it makes have the same.",
         null=-1,
     )
     range_id = Integers(
-        pa.int64(),
         "Innermost NVTX range of any kind around its launch; for graph work, the range around the replay. Null if "
         "there is none.",
         null=-1,
     )
     step_id = Integers(
-        pa.int64(),
         "Step it was launched in: the innermost on its thread, otherwise the only one open in its process; null "
         "outside steps and for compilation. If steps are not marked, only threads of replicas and, in training, "
         "threads that run no forward pass of their own take the step of another thread.",
         null=-1,
     )
-    grid_x = Integers(pa.int32(), f"Grid size in x, in blocks{_OF_KERNELS}", null=-1)
-    grid_y = Integers(pa.int32(), f"Grid size in y, in blocks{_OF_KERNELS}", null=-1)
-    grid_z = Integers(pa.int32(), f"Grid size in z, in blocks{_OF_KERNELS}", null=-1)
-    block_x = Integers(pa.int32(), f"Block size in x, in threads{_OF_KERNELS}", null=-1)
-    block_y = Integers(pa.int32(), f"Block size in y, in threads{_OF_KERNELS}", null=-1)
-    block_z = Integers(pa.int32(), f"Block size in z, in threads{_OF_KERNELS}", null=-1)
-    registers = Integers(pa.int32(), f"Registers per thread{_OF_KERNELS}", null=-1)
-    static_smem_bytes = Integers(pa.int32(), f"Static shared memory per block{_OF_KERNELS}", null=-1)
-    dynamic_smem_bytes = Integers(pa.int32(), f"Dynamic shared memory per block{_OF_KERNELS}", null=-1)
+    grid_x = Integers(f"Grid size in x, in blocks{_OF_KERNELS}", pa.int32(), null=-1)
+    grid_y = Integers(f"Grid size in y, in blocks{_OF_KERNELS}", pa.int32(), null=-1)
+    grid_z = Integers(f"Grid size in z, in blocks{_OF_KERNELS}", pa.int32(), null=-1)
+    block_x = Integers(f"Block size in x, in threads{_OF_KERNELS}", pa.int32(), null=-1)
+    block_y = Integers(f"Block size in y, in threads{_OF_KERNELS}", pa.int32(), null=-1)
+    block_z = Integers(f"Block size in z, in threads{_OF_KERNELS}", pa.int32(), null=-1)
+    registers = Integers(f"Registers per thread{_OF_KERNELS}", pa.int32(), null=-1)
+    static_smem_bytes = Integers(f"Static shared memory per block{_OF_KERNELS}", pa.int32(), null=-1)
+    dynamic_smem_bytes = Integers(f"Dynamic shared memory per block{_OF_KERNELS}", pa.int32(), null=-1)
     bytes = Integers(
-        pa.int64(),
         "Bytes copied or set; of a collective the whole result of an all_gather, the whole input of a reduce_scatter "
         "or all_to_all, what a send_recv sends or receives (the larger), or its message. Null for other kernels, and "
         "if the report does not record it.",
@@ -306,31 +273,28 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         nullable=True,
     )
     dtype = Categories("Dtype of that collective's elements; null if the report does not record it.", nullable=True)
-    group_size = Integers(pa.int32(), "How many ranks take part in that collective; null if unknown.", null=-1)
+    group_size = Integers("How many ranks take part in that collective; null if unknown.", pa.int32(), null=-1)
     communicator = Categories("Its process group, or NCCL's id of its communicator; null if unknown.", nullable=True)
     copy_kind = Categories("Direction of a copy, such as Host-to-Device; null for other work.", nullable=True)
-    graph_id = Integers(pa.int64(), "CUDA graph it ran from; null outside graphs or if unknown.", null=-1)
-    graph_exec_id = Integers(pa.int64(), "Instance of that CUDA graph; null outside graphs or if unknown.", null=-1)
-    graph_node_id = Integers(pa.int64(), "Node of that CUDA graph; null outside graphs or if unknown.", null=-1)
+    graph_id = Integers("CUDA graph it ran from; null outside graphs or if unknown.", null=-1)
+    graph_exec_id = Integers("Instance of that CUDA graph; null outside graphs or if unknown.", null=-1)
+    graph_node_id = Integers("Node of that CUDA graph; null outside graphs or if unknown.", null=-1)
     original_graph_node_id = Integers(
-        pa.int64(),
         "Node created by the graph capture, of which its node is a copy, directly or through other copies; null if "
         "unknown.",
         null=-1,
     )
     capture_range_id = Integers(
-        pa.int64(),
-        "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown.",
-        null=-1,
+        "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown.", null=-1
     )
-    metric_samples = Integers(pa.int32(), "How many samples of GPU metrics fall inside a kernel; null if none.", null=0)
-    sm_active_pct = ArrowValues(pa.float64(), f"Average of the samples of SMs Active {_SAMPLES}", nullable=True)
-    tensor_active_pct = ArrowValues(pa.float64(), f"Average of the samples of Tensor Active {_SAMPLES}", nullable=True)
+    metric_samples = Integers("How many samples of GPU metrics fall inside a kernel; null if none.", pa.int32(), null=0)
+    sm_active_pct = ArrowValues(f"Average of the samples of SMs Active {_SAMPLES}", pa.float64(), nullable=True)
+    tensor_active_pct = ArrowValues(f"Average of the samples of Tensor Active {_SAMPLES}", pa.float64(), nullable=True)
     dram_read_pct = ArrowValues(
-        pa.float64(), f"Average of the samples of DRAM Read Bandwidth {_SAMPLES}", nullable=True
+        f"Average of the samples of DRAM Read Bandwidth {_SAMPLES}", pa.float64(), nullable=True
     )
     dram_write_pct = ArrowValues(
-        pa.float64(), f"Average of the samples of DRAM Write Bandwidth {_SAMPLES}", nullable=True
+        f"Average of the samples of DRAM Write Bandwidth {_SAMPLES}", pa.float64(), nullable=True
     )
 
 
@@ -340,16 +304,15 @@ class KernelModules(TypedTable, name="kernel_modules", sorted_by=("kernel_id", "
     attributed work, each module with its share.
     """
 
-    kernel_id = Integers(pa.int64(), "The kernel.")
-    module_id = Integers(pa.int32(), "A module that it serves.")
+    kernel_id = Integers("The kernel.")
+    module_id = Integers("A module that it serves.", pa.int32())
     weight = ArrowValues(
-        pa.float64(), "Share of the kernel's time for this module, from 0 to 1; the weights of a kernel sum to 1."
+        "Share of the kernel's time for this module, from 0 to 1; the weights of a kernel sum to 1.", pa.float64()
     )
     flops = Integers(
-        pa.int64(),
-        "FLOPs of matrix products, convolutions and attention that the kernel computed for the module, as the "
-        "kernel map of its compiled graph gives them; of several kernels that a library launched for one operation "
-        "the first has them. Null if unknown, and for other work: tracekit show roofline counts that by calls.",
+        "FLOPs of matrix products, convolutions and attention that the kernel computed for the module, as the kernel "
+        "map of its compiled graph gives them; of several kernels that a library launched for one operation the first "
+        "has them. Null if unknown, and for other work: tracekit show roofline counts that by calls.",
         null=-1,
     )
     flops_dtype = Categories("The dtype in which it multiplied; null if unknown, or without FLOPs.", nullable=True)
@@ -362,17 +325,16 @@ class ApiCalls(TypedTable, name="api_calls", sorted_by=("start_ns",)):
     """
 
     name = Categories("Name of the call; null if unknown.", nullable=True)
-    pid = Integers(pa.int32(), "Process id.")
-    tid = Integers(pa.int32(), "Thread id.")
-    start_ns = Integers(pa.int64(), "Start on the host, in ns since the start of the session.")
-    dur_ns = Integers(pa.int64(), "How long it took.")
-    device = Integers(pa.int32(), f"Number of the GPU, {_OF_EVENTS}", null=-1)
-    context = Integers(pa.int32(), f"Id of the CUDA context, {_OF_EVENTS}", null=-1)
-    stream = Integers(pa.int64(), f"Stream that records or waits, {_OF_EVENTS}", null=-1)
+    pid = Integers("Process id.", pa.int32())
+    tid = Integers("Thread id.", pa.int32())
+    start_ns = Integers("Start on the host, in ns since the start of the session.")
+    dur_ns = Integers("How long it took.")
+    device = Integers(f"Number of the GPU, {_OF_EVENTS}", pa.int32(), null=-1)
+    context = Integers(f"Id of the CUDA context, {_OF_EVENTS}", pa.int32(), null=-1)
+    stream = Integers(f"Stream that records or waits, {_OF_EVENTS}", null=-1)
     kernel_id = Integers(
-        pa.int64(),
-        "What a stream waits for: the last to end of the work that had been launched on the event's stream before "
-        "the event record. Null if there is none, or if the report does not record it.",
+        "What a stream waits for: the last to end of the work that had been launched on the event's stream before the "
+        "event record. Null if there is none, or if the report does not record it.",
         null=-1,
     )
 
@@ -383,25 +345,24 @@ class Waits(TypedTable, name="waits", sorted_by=("start_ns",)):
     """
 
     kind = Categories(
-        "synchronize (*Synchronize), copy (a copy that is not Async), pageable_copy (any copy with an end in "
-        "pageable host memory), allocation (cudaMalloc*, cudaHostAlloc), free (cudaFree*; those that end in "
-        "Async do not block), module_loading (cuModuleLoad*, cuLibraryLoad*, and what the driver loads inside the "
-        "call that first needs it, where recorded), or os_wait (a wait of the runtime of the operating system)."
+        "synchronize (*Synchronize), copy (a copy that is not Async), pageable_copy (any copy with an end in pageable "
+        "host memory), allocation (cudaMalloc*, cudaHostAlloc), free (cudaFree*; those that end in Async do not "
+        "block), module_loading (cuModuleLoad*, cuLibraryLoad*, and what the driver loads inside the call that first "
+        "needs it, where recorded), or os_wait (a wait of the runtime of the operating system)."
     )
     name = Categories("Name of the call; null if unknown.", nullable=True)
-    pid = Integers(pa.int32(), "Process id.")
-    rank = Integers(pa.int32(), "Rank of the process in its job; null if unknown.", null=-1)
-    tid = Integers(pa.int32(), "Thread id.")
-    start_ns = Integers(pa.int64(), "Start on the host, in ns since the start of the session.")
-    dur_ns = Integers(pa.int64(), "How long it took.")
-    module_id = Integers(pa.int32(), "Module of the innermost call around it; null outside calls.", null=-1)
+    pid = Integers("Process id.", pa.int32())
+    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    tid = Integers("Thread id.", pa.int32())
+    start_ns = Integers("Start on the host, in ns since the start of the session.")
+    dur_ns = Integers("How long it took.")
+    module_id = Integers("Module of the innermost call around it; null outside calls.", pa.int32(), null=-1)
     module = Categories("Path of that module.", nullable=True)
-    call_id = Integers(pa.int64(), "That call of the module.", null=-1)
-    step_id = Integers(pa.int64(), "Step it ran in; null outside steps.", null=-1)
+    call_id = Integers("That call of the module.", null=-1)
+    step_id = Integers("Step it ran in; null outside steps.", null=-1)
     kernel_id = Integers(
-        pa.int64(),
-        "Work that it waited for: that of a copy; for other calls, the last to end of the work launched before on "
-        "the stream or context, or before the event record. Null if the report does not record it.",
+        "Work that it waited for: that of a copy; for other calls, the last to end of the work launched before on the "
+        "stream or context, or before the event record. Null if the report does not record it.",
         null=-1,
     )
 
@@ -414,28 +375,26 @@ class Allocations(TypedTable, name="allocations", sorted_by=("start_ns",)):
     record memory.
     """
 
-    start_ns = Integers(pa.int64(), "When, in ns since the start of the session.")
+    start_ns = Integers("When, in ns since the start of the session.")
     end_ns = Integers(
-        pa.int64(),
-        "When the piece that is handed out here was taken back; null if it was not in the recording, and for a "
-        "piece that is taken back here.",
+        "When the piece that is handed out here was taken back; null if it was not in the recording, and for a piece "
+        "that is taken back here.",
         null=NEVER,
     )
-    bytes = Integers(pa.int64(), "How much; negative if it was taken back.")
+    bytes = Integers("How much; negative if it was taken back.")
     total_bytes = Integers(
-        pa.int64(),
-        "What the allocator then has handed out in all on the device, also before the recording; null if the "
-        "report does not say it.",
+        "What the allocator then has handed out in all on the device, also before the recording; null if the report "
+        "does not say it.",
         null=-1,
     )
-    device = Integers(pa.int32(), "Number of the GPU, as in the report; null for host memory.", null=-1)
-    pid = Integers(pa.int32(), "Process id.")
-    rank = Integers(pa.int32(), "Rank of the process in its job; null if unknown.", null=-1)
-    tid = Integers(pa.int32(), "Thread id; null for a thread with neither ranges nor API calls.", null=-1)
-    module_id = Integers(pa.int32(), "Module of the innermost call around it; null outside calls.", null=-1)
+    device = Integers("Number of the GPU, as in the report; null for host memory.", pa.int32(), null=-1)
+    pid = Integers("Process id.", pa.int32())
+    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    tid = Integers("Thread id; null for a thread with neither ranges nor API calls.", pa.int32(), null=-1)
+    module_id = Integers("Module of the innermost call around it; null outside calls.", pa.int32(), null=-1)
     module = Categories("Path of that module.", nullable=True)
-    call_id = Integers(pa.int64(), "That call of the module.", null=-1)
-    step_id = Integers(pa.int64(), "Step it happened in; null outside steps.", null=-1)
+    call_id = Integers("That call of the module.", null=-1)
+    step_id = Integers("Step it happened in; null outside steps.", null=-1)
 
 
 class Modules(TypedTable, name="modules", sorted_by=("module_id",)):
@@ -443,34 +402,34 @@ class Modules(TypedTable, name="modules", sorted_by=("module_id",)):
     has no modules, its rows are plain ranges or operators.
     """
 
-    module_id = Integers(pa.int32(), "Unique id: the row number in pre-order.")
-    subtree_end_id = Integers(pa.int32(), "End of its subtree, which has the ids module_id <= id < subtree_end_id.")
-    parent_id = Integers(pa.int32(), "Id of the parent module; null for a root.", null=-1)
-    depth = Integers(pa.int16(), "Number of modules above it.")
+    module_id = Integers("Unique id: the row number in pre-order.", pa.int32())
+    subtree_end_id = Integers("End of its subtree, which has the ids module_id <= id < subtree_end_id.", pa.int32())
+    parent_id = Integers("Id of the parent module; null for a root.", pa.int32(), null=-1)
+    depth = Integers("Number of modules above it.", pa.int16())
     path = ArrowValues(
+        "Dotted path of the place where it runs, such as top.model.layers.3.mlp; a second module at the same place is "
+        "numbered, as in top~2.",
         pa.string(),
-        "Dotted path of the place where it runs, such as top.model.layers.3.mlp; a second module at the same place "
-        "is numbered, as in top~2.",
     )
-    name = ArrowValues(pa.string(), "Last part of the path. That of a range may hold dots.")
+    name = ArrowValues("Last part of the path. That of a range may hold dots.", pa.string())
     kind = Categories(
-        "module; or range (a plain NVTX range), operator or region (a compiled graph of which nothing more is "
-        "known) if the dataset is keyed by these."
+        "module; or range (a plain NVTX range), operator or region (a compiled graph of which nothing more is known) "
+        "if the dataset is keyed by these."
     )
-    class_name = ArrowValues(pa.string(), "Class of the module; null if no marker records it.", nullable=True)
+    class_name = ArrowValues("Class of the module; null if no marker records it.", pa.string(), nullable=True)
     alias_of = ArrowValues(
+        "Path that its markers record, if different: the module is shared, or several modules have that path. Where "
+        "they record no path (with_stack), that of its first call. Null if the same.",
         pa.string(),
-        "Path that its markers record, if different: the module is shared, or several modules have that path. "
-        "Where they record no path (with_stack), that of its first call. Null if the same.",
         nullable=True,
     )
     params = ArrowValues(
-        pa.list_(_PARAM),
         "Its own trainable parameters, without those of submodules; a shape or dimension is null where markers "
         "disagree, as for shards of different sizes.",
+        pa.list_(_PARAM),
     )
     static_params = ArrowValues(
-        pa.string(), "Other settings of the module, as JSON; null if no marker records them.", nullable=True
+        "Other settings of the module, as JSON; null if no marker records them.", pa.string(), nullable=True
     )
 
 
@@ -482,23 +441,21 @@ class Steps(TypedTable, name="steps", sorted_by=("start_ns",)):
     a marked run (parse --like). Work outside these belongs to no step.
     """
 
-    step_id = Integers(pa.int64(), "Unique id: the row number, plus the report's first_id.")
+    step_id = Integers("Unique id: the row number, plus the report's first_id.")
     name = ArrowValues(
-        pa.string(),
         "Text of the range, train for a step of an optimizer, or path of the root module or of the layers' container.",
+        pa.string(),
     )
     kind = Categories("train, prefill, decode or mixed; null if the text and optimizers do not show it.", nullable=True)
-    index = Integers(
-        pa.int64(), "Number of the step in its text, otherwise the number of earlier steps in its process."
-    )
-    pid = Integers(pa.int32(), "Process id.")
-    rank = Integers(pa.int32(), "Rank of the process in its job; null if unknown.", null=-1)
-    tid = Integers(pa.int32(), "Thread id.")
-    start_ns = Integers(pa.int64(), "Start on the host, in ns since the start of the session.")
-    end_ns = Integers(pa.int64(), "End on the host; its device work may still be running.")
-    batch_size = Integers(pa.int64(), "Requests or samples in the step; null if the text does not give it.", null=-1)
-    tokens = Integers(pa.int64(), "Tokens computed in the step; null if the text does not give it.", null=-1)
-    compile_ns = Integers(pa.int64(), "Time on the host in which its process compiled models (torch.compile).")
+    index = Integers("Number of the step in its text, otherwise the number of earlier steps in its process.")
+    pid = Integers("Process id.", pa.int32())
+    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    tid = Integers("Thread id.", pa.int32())
+    start_ns = Integers("Start on the host, in ns since the start of the session.")
+    end_ns = Integers("End on the host; its device work may still be running.")
+    batch_size = Integers("Requests or samples in the step; null if the text does not give it.", null=-1)
+    tokens = Integers("Tokens computed in the step; null if the text does not give it.", null=-1)
+    compile_ns = Integers("Time on the host in which its process compiled models (torch.compile).")
 
 
 class Coverage(TypedTable, name="coverage"):
@@ -511,14 +468,14 @@ class Coverage(TypedTable, name="coverage"):
 
     what = Categories("Subject: kernels, ranges, processes, a compiled graph, or something else that was counted.")
     cause = Categories("Method by which it is known, or cause why it is not.")
-    detail = ArrowValues(pa.string(), "What happened in particular, if a cause has several forms; otherwise empty.")
-    known = ArrowValues(pa.bool_(), "Whether the row counts what is known.")
-    count = Integers(pa.int64(), "How many there are.")
-    time_ns = Integers(pa.int64(), "Sum of their durations; 0 where durations do not apply.")
+    detail = ArrowValues("What happened in particular, if a cause has several forms; otherwise empty.", pa.string())
+    known = ArrowValues("Whether the row counts what is known.", pa.bool_())
+    count = Integers("How many there are.")
+    time_ns = Integers("Sum of their durations; 0 where durations do not apply.")
     share = ArrowValues(
-        pa.float64(), "Share of the subject's time (kernels, compiled graphs) or count (other subjects), from 0 to 1."
+        "Share of the subject's time (kernels, compiled graphs) or count (other subjects), from 0 to 1.", pa.float64()
     )
-    advice = ArrowValues(pa.string(), "What to do about it; empty if there is nothing to do.")
+    advice = ArrowValues("What to do about it; empty if there is nothing to do.", pa.string())
 
 
 #: In the order in which they are made.
