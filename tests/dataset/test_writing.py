@@ -87,10 +87,10 @@ def test_a_run_that_is_killed_leaves_the_old_dataset_and_nothing_that_looks_fini
 def test_an_error_that_nobody_foresaw_leaves_nothing_either(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(trace: object) -> None:
+    def fails(rows: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(kernels, "build", fails)
+    monkeypatch.setattr(kernels, "pieces", fails)
     with pytest.raises(ZeroDivisionError):
         tracekit.parse(small, tmp_path / "out")
     assert list(tmp_path.iterdir()) == [small]

@@ -29,7 +29,7 @@ from tracekit.dataset.opening import id_of
 from tracekit.dataset.per_report_modules import Union
 from tracekit.dataset.writing import ROW_GROUP, table_writer
 from tracekit.progress import Progress
-from tracekit.tables import TABLES, calls, coverage, kernel_modules, kernels, modules, ranges, steps
+from tracekit.tables import TABLES, coverage
 from tracekit.tables.base import Table
 
 #: The tables whose rows are merged, in the order in which that is best begun.
@@ -37,8 +37,7 @@ MERGED = ("kernels", "ranges", "calls", "kernel_modules", "api_calls", "waits", 
 _SPECS = {table.SPEC.name: table.SPEC for table in TABLES}
 _PIECE_ROWS = 2 * ROW_GROUP
 #: By the end of a column's name, the table to whose rows it refers.
-_REFERRED = {"kernel_id": kernels.SPEC.name, "call_id": calls.SPEC.name, "range_id": ranges.SPEC.name}
-_REFERRED["step_id"] = steps.SPEC.name
+_REFERRED = {"kernel_id": "kernels", "call_id": "calls", "range_id": "ranges", "step_id": "steps"}
 
 
 def write_part(folder: Path, trace: Trace, progress: Progress) -> dict[str, int]:
@@ -80,7 +79,7 @@ class _Mapped:
 
 def coverage_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of ``coverage`` of some processes."""
-    rows: list[dict[str, Any]] = _Mapped(folder, coverage.SPEC.name).rows.to_pylist()
+    rows: list[dict[str, Any]] = _Mapped(folder, "coverage").rows.to_pylist()
     return rows
 
 
@@ -118,12 +117,12 @@ class Merge(NamedTuple):
 
     def _order(self, name: str, tables: list[pa.Table]) -> Rows:
         """The rows of all parts, one behind the other, in the order of the merged table."""
-        if name == ranges.SPEC.name:
+        if name == "ranges":
             return np.arange(self._offsets(name)[-1])
         if _SPECS[name].sorted_by == ("start_ns",):
             return _in_order(_numbers(tables, "start_ns"))
-        if name == kernel_modules.SPEC.name:
-            ids = zip(tables, self._ids(kernels.SPEC.name), strict=True)
+        if name == "kernel_modules":
+            ids = zip(tables, self._ids("kernels"), strict=True)
             return _in_order(np.concatenate([own[integers(table, "kernel_id")] for table, own in ids]))
         last = 1 + max(int(new.ids.max(initial=-1)) for new in self.modules)
         module = [
@@ -135,7 +134,7 @@ class Merge(NamedTuple):
     def _ids(self, name: str) -> list[Ints]:
         """The new ids of the rows of each part, by the old ones."""
         tables = [_Mapped(part, name).rows for part in self.parts]
-        if name == kernels.SPEC.name:  # numbered in the order of their starts, which is not that of the table
+        if name == "kernels":  # numbered in the order of their starts, which is not that of the table
             order = _in_order(np.concatenate([np.sort(integers(table, "start_ns")) for table in tables]))
         else:
             order = self._order(name, tables)
@@ -191,13 +190,13 @@ def merged_modules(
         first_id: The id of the first row of every table.
     """
     odd = frozenset(at for at, number in enumerate(differing) if number)
-    hierarchies = [_Mapped(part, modules.SPEC.name).rows for part in parts]
+    hierarchies = [_Mapped(part, "modules").rows for part in parts]
     union, new = joined_modules(folder, hierarchies, odd, [_first_calls(part) for part in parts])
     return Merge(parts, rows, new, first_id), union
 
 
 def _first_calls(part: Path) -> dict[int, int]:
-    rows = _Mapped(part, calls.SPEC.name).rows
+    rows = _Mapped(part, "calls").rows
     module, first = np.unique(integers(rows, "module_id"), return_index=True)
     return dict(zip(module.tolist(), integers(rows, "start_ns")[first].tolist(), strict=True))
 
@@ -218,16 +217,16 @@ def finish(
         covered: The coverage of each part.
         union: How many modules there are, and how many are described in different ways.
     """
-    rows = {name: sum(part[name] for part in parts) for name in parts[0]} | {modules.SPEC.name: union[0]}
+    rows = {name: sum(part[name] for part in parts) for name in parts[0]} | {"modules": union[0]}
     wholes = {**rows, "launches": about["launches"], "processes": len(about["processes"]), REPORT: 1}
     everywhere = f"{REPORT}{LOSSES}"
     total = manifest.total_coverage([row for part in covered for row in part], wholes, counted_once=everywhere)
     lost = sorted((row for row in total if _is_lost(row)), key=itemgetter("what", "cause", "detail"))
     in_order = [*(row for row in total if not _is_lost(row)), *lost]
     merged = coverage.with_differing(in_order, union[1], union[0])
-    with table_writer(folder / f"{coverage.SPEC.name}.parquet", coverage.SPEC) as writer:
+    with table_writer(folder / "coverage.parquet", coverage.SPEC) as writer:
         writer.write_table(merged)
-    rows[coverage.SPEC.name] = merged.num_rows
+    rows["coverage"] = merged.num_rows
     ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
     fields = {**about, "rows": rows, manifest.TABLE_IDS: ids, "coverage": merged.to_pylist()}
     manifest.write(folder, fields)

@@ -1,27 +1,26 @@
-"""The protocol of a promised table, and how columns are made."""
+"""What a promised table is, and how columns are made."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Rows
 from tracekit.attribution.base import Trace
 from tracekit.schema import CATEGORY, TableSpec
 
 _PIECE_ROWS = 65_536
+#: Gives columns for some rows.
+Columns = Callable[[Rows], dict[str, object]]
 
 
-class Table(Protocol):
-    """A module that promises one table and builds it."""
+class Table(NamedTuple):
+    """A promised table, and what builds it in pieces: a large table is never in memory as a whole."""
 
     SPEC: TableSpec
-
-    def build(self, trace: Trace, /) -> Iterator[pa.Table]:
-        """The table in pieces, each checked against its spec; a large table is never in memory as a whole."""
+    build: Callable[[Trace], Iterator[pa.Table]]
 
 
 def runs_of(rows: int) -> Iterator[slice]:
@@ -69,18 +68,3 @@ def or_null(values: NDArray[Any], null: int = -1) -> pa.Array:
     """Integers of which one value stands for null."""
     missing = values == null
     return pa.array(values, mask=missing if missing.any() else None)
-
-
-def call_around(trace: Trace, thread: Ints, start_ns: Ints, end_ns: Ints) -> Rows:
-    """The innermost call of a known module around each of some pieces of host work, or -1."""
-    evidence = trace.evidence
-    ranges, calls = evidence.recording.ranges, evidence.calls
-    known = np.flatnonzero(trace.ids.call_id >= 0)
-    if not thread.size or not known.size:
-        return np.full(thread.size, -1)
-    at = calls.range_row[known]
-    own, last_ns = ranges.thread[at], evidence.ends.end_ns[calls.last_range[known]]
-    start, end, first, last = one_axis([own, own, thread, thread], [ranges.start_ns[at], last_ns, start_ns, end_ns])
-    order = nesting_order(start, end)
-    start, end = start[order], end[order]
-    return np.append(known[order], -1)[innermost(start, end, parents(start, end)[0], first, last)]

@@ -1,7 +1,7 @@
 """``calls``: every call of a module, with its tensors, its memory and its work on the device."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,8 @@ from tracekit.arrays.slices import union_within
 from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.markers.base import CALL_PHASES, ModuleMarker
-from tracekit.schema import SHAPES, TYPES, tables
-from tracekit.tables.base import category, module_paths, or_null, pieces
+from tracekit.schema import tables
+from tracekit.tables.base import Columns, category, module_paths, or_null, pieces
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.steps.steps import step_at
 
@@ -27,7 +27,7 @@ SPEC = tables.Calls.SPEC
 def build(trace: Trace) -> Iterator[pa.Table]:
     """The calls of known modules."""
     whole, device, node = _whole_columns(trace), _device(trace), trace.evidence.calls.trees.node
-    shaped, allocated = Shaped(trace.evidence), Allocated(trace.evidence)
+    shapes, memory = _shapes(trace.evidence), _memory(trace.evidence)
     module, paths = trace.evidence.calls.module, module_paths(trace)
     for at in pieces(np.arange(trace.ids.call_order.size)):
         rows = trace.ids.call_order[at].astype(np.intp)
@@ -40,8 +40,8 @@ def build(trace: Trace) -> Iterator[pa.Table]:
                 **_host(trace, rows),
                 "module_id": module[rows],
                 "module": category(module[rows], paths),
-                **shaped.columns(rows),
-                **allocated.columns(rows),
+                **shapes(rows),
+                **memory(rows),
                 **columns,
                 "phase": category(columns["phase"], CALL_PHASES),
                 "call_id": at,
@@ -87,8 +87,7 @@ def _whole_columns(trace: Trace) -> dict[str, NDArray[Any]]:
 
 
 def _phase(trace: Trace) -> NDArray[np.int8]:
-    calls = trace.evidence.calls
-    decoded = trace.evidence.decoded
+    calls, decoded = trace.evidence.calls, trace.evidence.decoded
     phases = [marker.phase if isinstance(marker, ModuleMarker) else CALL_PHASES[0] for marker in decoded.bare]
     code = [CALL_PHASES.index(phase) if phase else -1 for phase in phases]
     # The last one is of calls without a marker.
@@ -137,94 +136,73 @@ def _device(trace: Trace) -> dict[str, Ints]:
 
 
 def _launch_time(trace: Trace, owned: Ints) -> Ints:
-    evidence = trace.evidence
-    useful = np.zeros(len(evidence.recording.launches) + 1, dtype=bool)
-    on_device = owned[evidence.recording.on_device[owned]]
-    useful[evidence.launched.launch[on_device]] = True
-    call = evidence.call_at_launch
+    evidence, launches, call = trace.evidence, trace.evidence.recording.launches, trace.evidence.call_at_launch
+    useful = np.zeros(len(launches) + 1, dtype=bool)
+    useful[evidence.launched.launch[owned[evidence.recording.on_device[owned]]]] = True
     rows = np.flatnonzero(useful[:-1] & (call >= 0))
-    launches = evidence.recording.launches
     spent = launches.end_ns[rows] - launches.start_ns[rows]
     return groups.sums(call[rows], spent, evidence.calls.parent.size)
 
 
-class Shaped:
+def _shapes(evidence: Evidence) -> Columns:
     """Shapes and types of calls, taken from the markers."""
+    calls, tensors, tensors_of = evidence.calls, evidence.decoded.tensors, evidence.decoded.tensors_of
+    types = [one.types or None for one in tensors]
+    fields = {
+        "inputs": [one.inputs for one in tensors],
+        "outputs": [one.outputs for one in tensors],
+        "kwargs": [one.kwargs for one in tensors],
+        "input_types": types,
+        "output_types": types,
+        "kwarg_types": [one.kwarg_types or None for one in tensors],
+    }
+    arrays = {name: pa.array(values, SPEC.schema().field(name).type) for name, values in fields.items()}
 
-    def __init__(self, evidence: Evidence) -> None:
-        self._calls, self._row = evidence.calls, evidence.decoded.tensors_of
-        tensors = evidence.decoded.tensors
-        self._inputs = _array([one.inputs for one in tensors], SHAPES)
-        self._outputs = _array([one.outputs for one in tensors], SHAPES)
-        self._kwargs = _array([one.kwargs for one in tensors], SPEC.schema().field("kwargs").type)
-        self._types = _array([one.types or None for one in tensors], TYPES)
-        self._kwarg_types = _array(
-            [one.kwarg_types or None for one in tensors], SPEC.schema().field("kwarg_types").type
-        )
-
-    def columns(self, rows: Rows) -> dict[str, object]:
-        """The shapes and types of some calls."""
-        marker, outputs = self._calls.marker.take(rows), self._calls.outputs.take(rows)
+    def columns(rows: Rows) -> dict[str, object]:
+        marker, outputs = calls.marker.take(rows), calls.outputs.take(rows)
         marked, closed, either = (
-            or_null(self._row.take(at)) for at in (marker, outputs, np.where(outputs >= 0, outputs, marker))
+            or_null(tensors_of.take(at)) for at in (marker, outputs, np.where(outputs >= 0, outputs, marker))
         )
-        columns = {
-            "inputs": (self._inputs, marked),
-            "outputs": (self._outputs, either),
-            "kwargs": (self._kwargs, marked),
-            "input_types": (self._types, marked),
-            "output_types": (self._types, closed),
-            "kwarg_types": (self._kwarg_types, marked),
+        at = dict.fromkeys(arrays, marked) | {"outputs": either, "output_types": closed}
+        return {
+            name: None if array.null_count == len(array) else array.take(at[name]) for name, array in arrays.items()
         }
-        return {name: None if values is None else values.take(at) for name, (values, at) in columns.items()}
+
+    return columns
 
 
-def _array(values: Sequence[object], type_: pa.DataType) -> pa.Array | None:
-    """A field of all tensors; None if it is null for all."""
-    array = pa.array(values, type_)
-    return array if array.null_count < len(array) else None
+def _memory(evidence: Evidence) -> Columns:
+    """What allocators did on all threads, and how far what processes held on their devices rose within calls."""
+    allocations = evidence.recording.allocations
+    if not allocations.time_ns.size:
+        return lambda _: {"allocated_bytes": None, "retained_bytes": None, "peak_bytes": None}
+    ranges, calls, ends = evidence.recording.ranges, evidence.calls, evidence.ends.end_ns
+    own = allocations.in_order(np.lexsort((allocations.time_ns, allocations.thread)))
+    sums = [np.concatenate(([0], np.cumsum(part))) for part in (np.maximum(own.bytes, 0), own.bytes)]
+    device = (allocations.process.astype(np.int64) << 32) + allocations.device + 1
+    rises: list[tuple[int, Callable[[Ints, Ints], Ints]]] = []
+    for one in np.unique(device).tolist():
+        rows_of_device = np.flatnonzero(device == one)
+        times, sizes = allocations.time_ns[rows_of_device], allocations.bytes[rows_of_device]
+        rises.append((one >> 32, _rises(times, sizes)))
 
-
-class Allocated:
-    """What allocators did on all threads, and what processes held on each device."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        self._evidence = evidence
-        allocations = evidence.recording.allocations
-        own = allocations.in_order(np.lexsort((allocations.time_ns, allocations.thread)))
-        self._time, self._thread = own.time_ns, own.thread
-        self._sums = [np.concatenate(([0], np.cumsum(part))) for part in (np.maximum(own.bytes, 0), own.bytes)]
-        device = (allocations.process.astype(np.int64) << 32) + allocations.device + 1
-        # By the row of the process: how far what it holds on each of its devices rises within intervals.
-        self._rises = [
-            (one >> 32, _rises(allocations.time_ns[rows], allocations.bytes[rows]))
-            for one in np.unique(device).tolist()
-            for rows in (np.flatnonzero(device == one),)
-        ]
-
-    def columns(self, rows: Rows) -> dict[str, object]:
-        """The memory of some calls."""
-        if not self._time.size:
-            return {"allocated_bytes": None, "retained_bytes": None, "peak_bytes": None}
-        ranges, calls = self._evidence.recording.ranges, self._evidence.calls
+    def columns(rows: Rows) -> dict[str, object]:
         at = calls.range_row[rows]
-        thread, start, end = ranges.thread[at], ranges.start_ns[at], self._evidence.ends.end_ns[calls.last_range[rows]]
+        thread, start, end = ranges.thread[at], ranges.start_ns[at], ends[calls.last_range[rows]]
         first, last, peak = np.zeros((3, rows.size), dtype=np.int64)
-        for one in np.unique(self._thread[self._thread >= 0]).tolist():
+        for one in np.unique(own.thread[own.thread >= 0]).tolist():
             of_thread = thread == one
-            first[of_thread] = self._places(one, start[of_thread], "left")
-            last[of_thread] = self._places(one, end[of_thread], "right")
-        process = self._evidence.recording.threads.process[thread]
-        for one, rises in self._rises:
-            inside = process == one
-            peak[inside] = np.maximum(peak[inside], rises(start[inside], end[inside]))
-        allocated, retained = (total[last] - total[first] for total in self._sums)
+            begin, stop = np.searchsorted(own.thread, [one, one + 1])
+            first[of_thread] = begin + np.searchsorted(own.time_ns[begin:stop], start[of_thread], "left")
+            last[of_thread] = begin + np.searchsorted(own.time_ns[begin:stop], end[of_thread], "right")
+        process = evidence.recording.threads.process[thread]
+        for of_process, rise in rises:
+            inside = process == of_process
+            peak[inside] = np.maximum(peak[inside], rise(start[inside], end[inside]))
+        allocated, retained = (total[last] - total[first] for total in sums)
         return {"allocated_bytes": allocated, "retained_bytes": retained, "peak_bytes": peak}
 
-    def _places(self, thread: int, times: Ints, side: Literal["left", "right"]) -> Ints:
-        begin, end = np.searchsorted(self._thread, [thread, thread + 1])
-        place: Ints = begin + np.searchsorted(self._time[begin:end], times, side)
-        return place
+    return columns
 
 
 def _rises(time: Ints, size: Ints) -> Callable[[Ints, Ints], Ints]:

@@ -1,7 +1,9 @@
 """``coverage``: counts of what is known and what is not, with causes and advice."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,13 +42,14 @@ _OF_WHOLE_GRAPHS = {"graph_capture": causes.GRAPH_NOT_EXPANDED.advice, "graph_la
 _BY_OPERATORS = {causes.OUTSIDE_RANGES: "read the report with tracekit parse --rows ranges, if it has ranges"}
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Row:
     """One count."""
 
     what: str
     cause: str
     known: bool
-    number: int
+    count: int
     time_ns: int
     share: float
     advice: str = ""
@@ -60,73 +63,60 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 def table_of(rows: list[Row]) -> pa.Table:
     """The rows as a table."""
-    names = ["count" if name == "number" else name for name in Row._fields]
-    return SPEC.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
+    return SPEC.table({name: [getattr(row, name) for row in rows] for name in SPEC.schema().names})
 
 
 def with_differing(rows: Iterable[Mapping[str, Any]], differing: int, modules: int) -> pa.Table:
     """The rows as a table, in which so many of the modules are described in different ways."""
-    cause = causes.MODULES_DIFFER
-    others = [
-        Row(**{("number" if key == "count" else key): value for key, value in row.items()})
-        for row in rows
-        if row["cause"] != cause.name
-    ]
-    number = min(differing, modules)
-    row = _unknown(f"modules{causes.LOSSES}", cause, number, 0, number / max(1, modules))
-    return table_of([*others, row] if number else others)
+    cause, count = causes.MODULES_DIFFER, min(differing, modules)
+    others = [Row(**row) for row in rows if row["cause"] != cause.name]
+    row = _unknown(f"modules{causes.LOSSES}", cause, count, 0, count / max(1, modules))
+    return table_of([*others, row] if count else others)
 
 
-def _unknown(what: str, cause: causes.Cause, number: int, time_ns: int, share: float) -> Row:
-    return Row(what, cause.name, False, number, time_ns, share, cause.advice, cause.detail)  # noqa: FBT003
-
-
-def _advice_on(trace: Trace) -> dict[causes.Cause, str]:
-    evidence = trace.evidence
-    marked = (evidence.phase_of_calls == phases.BACKWARD) & ~evidence.calls.unmarked
-    of_backward = _WITH_BACKWARD if marked.any() else {}
-    return of_backward | (_BY_OPERATORS if evidence.keyed.by == OPERATORS else {})
+def _unknown(what: str, cause: causes.Cause, count: int, time_ns: int, share: float) -> Row:
+    return Row(what, cause.name, False, count, time_ns, share, cause.advice, cause.detail)  # noqa: FBT003
 
 
 def _kernels(trace: Trace) -> list[Row]:
-    owners, time, advice = trace.owners, trace.own_ns, _advice_on(trace)
-    work = trace.evidence.recording.work
+    owners, time, evidence = trace.owners, trace.own_ns, trace.evidence
+    marked_backward = (evidence.phase_of_calls == phases.BACKWARD) & ~evidence.calls.unmarked
+    advice = _WITH_BACKWARD if marked_backward.any() else {}
+    advice = advice | (_BY_OPERATORS if evidence.keyed.by == OPERATORS else {})
     # On a CPU that is no work of the model.
-    left_out = trace.evidence.compiling_alone & (work.kind == CPU_OP)
+    left_out = evidence.compiling_alone & (evidence.recording.work.kind == CPU_OP)
     whole = max(1, int(time[~left_out].sum()))
     rows = []
-    for at, (count, spent) in _totals(np.where(left_out, -1, owners.method), time).items():
+    for at, count, spent in _totals(np.where(left_out, -1, owners.method), time):
         remedy = _OF_WHOLE_GRAPHS.get(METHOD_NAMES[at], "")
         rows.append(Row("kernels", METHOD_NAMES[at], True, count, spent, spent / whole, remedy))  # noqa: FBT003
-    for at, (count, spent) in _totals(np.where(left_out, -1, owners.cause), time).items():
+    for at, count, spent in _totals(np.where(left_out, -1, owners.cause), time):
         row = _unknown("kernels", causes.CAUSES[at], count, spent, spent / whole)
-        rows.append(row._replace(advice=advice.get(causes.CAUSES[at], row.advice)))
-    if number := int(left_out.sum()):
-        row = _unknown(causes.OF_COMPILERS, causes.COMPILATION, number, 0, number / len(work))
-        rows.append(row)
+        rows.append(replace(row, advice=advice.get(causes.CAUSES[at], row.advice)))
+    if count := int(left_out.sum()):
+        rows.append(_unknown(causes.OF_COMPILERS, causes.COMPILATION, count, 0, count / left_out.size))
     return rows
 
 
 def _ranges(trace: Trace) -> list[Row]:
     ranges, decoded = trace.evidence.recording.ranges, trace.evidence.decoded
-    reasons: list[causes.Cause | None] = [
-        marker.cause
-        if isinstance(marker, ModuleMarker | Unreadable) and marker.cause is not causes.RECOMPUTED
-        else None
-        for marker in decoded.bare
-    ]
-    codes = [0 if cause is None else 2 + causes.CAUSES.index(cause) for cause in reasons]
+    # 0 is a marker, 1 plain, and all else a cause.
+    codes = []
+    for known in decoded.bare:
+        cause = known.cause if isinstance(known, ModuleMarker | Unreadable) else None
+        codes.append(0 if cause in (None, causes.RECOMPUTED) else 2 + causes.CAUSES.index(cause))
     marker = np.append(decoded.of_text, -1)[ranges.text]
     marked = np.where(decoded.rows(RangeMarker)[marker], -1, decoded.canonical_marker[marker])
     code = np.array([*codes, 1], dtype=np.int64)[marked]
     placing = decoded.rows(ModuleMarker, StepMarker, Unreadable)[marker] | (trace.evidence.keyed.by == RANGES)
     code[placing & ~trace.evidence.axis.ends_here] = 2 + causes.CAUSES.index(causes.ENDED_ELSEWHERE)
-    time = ranges.end_ns - ranges.start_ns
     rows = []
-    for at, (count, spent) in _totals(code, time).items():
+    for at, count, spent in _totals(code, ranges.end_ns - ranges.start_ns):
         share = count / code.size
-        known = Row("ranges", PLAIN if at else "marker", True, count, spent, share)  # noqa: FBT003
-        rows.append(known if at <= 1 else _unknown("ranges", causes.CAUSES[at - 2], count, spent, share))
+        if at <= 1:
+            rows.append(Row("ranges", PLAIN if at else "marker", True, count, spent, share))  # noqa: FBT003
+        else:
+            rows.append(_unknown("ranges", causes.CAUSES[at - 2], count, spent, share))
     return rows
 
 
@@ -135,13 +125,6 @@ def _compiling(trace: Trace) -> list[Row]:
     number, spent = int(np.unique(compiling.process).size), int((compiling.end_ns - compiling.start_ns).sum())
     row = _unknown("processes", causes.COMPILATION, number, spent, number / max(1, processes))
     return [row] if number else []
-
-
-def _compiled_graphs(trace: Trace) -> list[Row]:
-    whole = max(1, int(trace.own_ns.sum()))
-    return [
-        _unknown(loss.what, loss.cause, loss.number, loss.time_ns, loss.time_ns / whole) for loss in losses_of(trace)
-    ]
 
 
 def _losses(trace: Trace) -> list[Row]:
@@ -162,10 +145,12 @@ def _losses(trace: Trace) -> list[Row]:
     return sorted(rows, key=lambda row: (row.what, row.cause, row.detail))
 
 
-def _totals(code: Ints, time: Ints) -> dict[int, tuple[int, int]]:
+def _totals(code: Ints, time: Ints) -> Iterator[tuple[int, int, int]]:
+    """Each code from 0 on that occurs, how often, and the time of its rows."""
     codes = int(code.max(initial=-1)) + 1
     count, spent = groups.counts(code, codes), groups.sums(code, time, codes)
-    return {at: (int(count[at]), int(spent[at])) for at in np.flatnonzero(count).tolist()}
+    used = np.flatnonzero(count)
+    yield from zip(used.tolist(), count[used].tolist(), spent[used].tolist(), strict=True)
 
 
 _REASONS = {
@@ -176,48 +161,38 @@ _REASONS = {
 }
 #: If there are more graphs, those with the least time are counted together.
 _MOST_GRAPHS = 64
+#: Work whose modules are not known: of what, why, how many pieces, and their time.
+_Loss = tuple[str, causes.Cause, int, int]
 
 
-class Loss(NamedTuple):
-    """Some work whose modules are not known: of what, why, how many pieces, and their time."""
-
-    what: str
-    cause: causes.Cause
-    number: int
-    time_ns: int
-
-
-def losses_of(trace: Trace) -> list[Loss]:
+def _compiled_graphs(trace: Trace) -> list[Row]:
     """Work of compiled graphs by graph and reason, the most time first, and that of compiled code without a map."""
-    losses = sorted(_by_graph(trace), key=lambda loss: -loss.time_ns)
-    others: dict[causes.Cause, Loss] = {}
-    for loss in losses[_MOST_GRAPHS:]:
-        known = others.get(loss.cause, Loss("other compiled graphs", loss.cause, 0, 0))
-        total = known.number + loss.number, known.time_ns + loss.time_ns
-        others[loss.cause] = Loss(known.what, known.cause, *total)
-    return [*losses[:_MOST_GRAPHS], *others.values(), *_without_a_map(trace)]
+    losses = sorted(_by_graph(trace), key=itemgetter(3), reverse=True)
+    others: dict[causes.Cause, _Loss] = {}
+    for _, cause, count, time_ns in losses[_MOST_GRAPHS:]:
+        *_, counted, spent = others.get(cause, ("", cause, 0, 0))
+        others[cause] = ("other compiled graphs", cause, counted + count, spent + time_ns)
+    whole = max(1, int(trace.own_ns.sum()))
+    every = [*losses[:_MOST_GRAPHS], *others.values(), *_without_a_map(trace)]
+    return [_unknown(what, cause, count, time_ns, time_ns / whole) for what, cause, count, time_ns in every]
 
 
-def _by_graph(trace: Trace) -> list[Loss]:
-    work, time = trace.evidence.compiled_work, trace.own_ns
+def _by_graph(trace: Trace) -> list[_Loss]:
+    work = trace.evidence.compiled_work
     if not work.runs.graphs:
         return []
     numbers: dict[str, int] = {}
     graph = [numbers.setdefault(marker.map_id, len(numbers)) for marker in work.runs.graphs]
+    names = list(numbers)
     of_work = np.array([*graph, -1], dtype=np.int64)[np.append(work.runs.graph, -1)[work.run]]
-    losses = []
-    for code, cause in _REASONS.items():
-        lost = np.where(work.of_work == code, of_work, -1)
-        count, spent = groups.counts(lost, len(numbers)), groups.sums(lost, time, len(numbers))
-        losses += [
-            Loss(f"compiled graph {map_id}", cause, int(count[at]), int(spent[at]))
-            for map_id, at in numbers.items()
-            if count[at]
-        ]
-    return losses
+    return [
+        (f"compiled graph {names[at]}", cause, count, spent)
+        for code, cause in _REASONS.items()
+        for at, count, spent in _totals(np.where(work.of_work == code, of_work, -1), trace.own_ns)
+    ]
 
 
-def _without_a_map(trace: Trace) -> list[Loss]:
+def _without_a_map(trace: Trace) -> list[_Loss]:
     """Work launched inside ranges of torch.compile that record no map: at most the module around it is known."""
     evidence = trace.evidence
     reasons = _causes_of_markers(evidence)
@@ -229,8 +204,8 @@ def _without_a_map(trace: Trace) -> list[Loss]:
         chosen = [known is not None and cause in (known, causes.NO_KERNEL_MAP) for known in reasons]
         inside = left & _launched_in(evidence, chosen)
         left &= ~inside
-        if number := int(inside.sum()):
-            losses.append(Loss("compiled code", cause, number, int(trace.own_ns[inside].sum())))
+        if count := int(inside.sum()):
+            losses.append(("compiled code", cause, count, int(trace.own_ns[inside].sum())))
     return losses
 
 

@@ -1,4 +1,4 @@
-"""``kernels``: every GPU activity, with its module or the cause why it has none."""
+"""``kernels``: every GPU activity, with its module or the cause why it has none; ``kernel_modules``: all it serves."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,18 +9,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.codes import lookup
+from tracekit.arrays.slices import members
 from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution import METHOD_NAMES
 from tracekit.attribution.base import Trace
 from tracekit.causes import NAME_OF_CAUSE, NAMES
+from tracekit.flops.kernels import why
+from tracekit.flops.tensors import MULTIPLIED
 from tracekit.markers.base import Shapes
 from tracekit.markers.phases import COMPILE, PHASES, RECOMPUTE
 from tracekit.recording.axis import range_around
 from tracekit.recording.tables import CPU_OP, GPU_METRICS, WORK_KINDS
 from tracekit.recording.values import COPY_KINDS, innermost_line
 from tracekit.schema import tables
-from tracekit.tables.base import category, module_paths, or_null, pieces
+from tracekit.tables.base import Columns, category, module_paths, or_null, pieces
 from tracekit.trace.collectives import collectives_of
+from tracekit.trace.compiled.work import Shares
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.gpu_metrics import Sampled, sampled
 from tracekit.trace.operators import operator_ranges
@@ -39,21 +43,15 @@ _UNCHANGED = (
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """All device work, sorted."""
-    launches, captured = _launches(trace.evidence), _Captured(trace.evidence)
-    named, phase, paths = _Operators(trace.evidence), _phase(trace), module_paths(trace)
-    collectives, stacks = _Collectives(trace.evidence, launches, captured), _Stacks(trace.evidence)
-    metrics = sampled(trace.evidence.recording)
+    evidence = trace.evidence
+    launches, captured, phase, paths = _launches(evidence), _Captured(evidence), _phase(trace), module_paths(trace)
+    others = (_stacks(evidence), _operators(evidence), captured.columns, _collectives(evidence, launches, captured))
+    metrics = sampled(evidence.recording)
     for rows in pieces(trace.ids.kernel_order):
-        yield SPEC.table(
-            _device(trace, rows)
-            | _owner(trace, phase, paths, rows)
-            | _launch(trace.evidence, launches, rows)
-            | stacks.columns(rows)
-            | named.columns(rows)
-            | captured.columns(rows)
-            | collectives.columns(rows)
-            | _metrics(metrics, rows)
-        )
+        columns = _device(trace, rows) | _owner(trace, phase, paths, rows) | _launch(evidence, launches, rows)
+        for more in others:
+            columns |= more(rows)
+        yield SPEC.table(columns | _metrics(metrics, rows))
 
 
 def _device(trace: Trace, rows: Rows) -> dict[str, object]:
@@ -120,12 +118,10 @@ class _Launches(NamedTuple):
 
 
 def _launches(evidence: Evidence) -> _Launches:
-    launches, threads = evidence.recording.launches, evidence.recording.threads
-    thread = launches.thread
-    start, end, name = launches.start_ns, launches.end_ns, launches.name
+    launches, threads, axis = evidence.recording.launches, evidence.recording.threads, evidence.axis
+    thread, start, end, name = launches.thread, launches.start_ns, launches.end_ns, launches.name
     step = step_at(evidence.steps, thread, lookup(threads.process, thread), start, end).astype(np.int32)
     step[evidence.phase == COMPILE] = -1
-    axis = evidence.axis
     around = range_around(axis, evidence.nesting, axis.launch_start, axis.launch_end)
     tid = lookup(threads.tid, thread).astype(np.int32)
     unknown, never = np.int32(-1), np.int64(_NO_LAUNCH)
@@ -138,8 +134,7 @@ def _launches(evidence: Evidence) -> _Launches:
 def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, object]:
     launch = evidence.launched.launch[rows].astype(np.intp)
     # No API call starts an operator.
-    kind = evidence.recording.work.kind[rows]
-    api_call = np.where(kind == CPU_OP, -1, launch)
+    api_call = np.where(evidence.recording.work.kind[rows] == CPU_OP, -1, launch)
     return {
         "tid": or_null(launches.tid.take(launch)),
         "launch_name": category(launches.name.take(launch), evidence.recording.names),
@@ -150,22 +145,20 @@ def _launch(evidence: Evidence, launches: _Launches, rows: Rows) -> dict[str, ob
     }
 
 
-class _Stacks:
+def _stacks(evidence: Evidence) -> Columns:
     """The lines of Python around the launch of each kernel."""
+    stacks, launch = evidence.recording.stacks, evidence.launched.launch
+    if not stacks:
+        return lambda _: {"source": None, "stack": None}
+    stack_of_launch = np.append(evidence.recording.launches.stack, -1)
+    sources: dict[str, int] = {}
+    source = np.array([*(sources.setdefault(innermost_line(stack), len(sources)) for stack in stacks), -1])
 
-    def __init__(self, evidence: Evidence) -> None:
-        recording = evidence.recording
-        self._stack, self._launch = np.append(recording.launches.stack, -1), evidence.launched.launch
-        self._stacks, sources = recording.stacks, dict[str, int]()
-        rows = [sources.setdefault(innermost_line(stack), len(sources)) for stack in self._stacks]
-        self._source, self._sources = np.array([*rows, -1]), list(sources)
+    def columns(rows: Rows) -> dict[str, object]:
+        stack = stack_of_launch.take(launch[rows])
+        return {"source": category(source.take(stack), list(sources)), "stack": category(stack, stacks)}
 
-    def columns(self, rows: Rows) -> dict[str, object]:
-        """The lines of some work."""
-        if not self._stacks:
-            return {"source": None, "stack": None}
-        stack = self._stack.take(self._launch[rows])
-        return {"source": category(self._source.take(stack), self._sources), "stack": category(stack, self._stacks)}
+    return columns
 
 
 class _Captured:
@@ -174,8 +167,7 @@ class _Captured:
     def __init__(self, evidence: Evidence) -> None:
         chains, origins = evidence.chains, evidence.origins
         self._of_work = chains.of_work
-        self._original = np.append(chains.original, np.int32(-1))
-        self._node_id = chains.node_id
+        self._original, self._node_id = np.append(chains.original, np.int32(-1)), chains.node_id
         self._range = np.full(self._original.size, -1, dtype=np.int64)
         known = np.flatnonzero(origins.certain)
         if known.size:
@@ -199,65 +191,60 @@ class _Captured:
         return np.where(self._of_work < 0, launch_range, self._range[self._of_work])
 
 
-class _Collectives:
-    """The collectives in the work of a recording."""
+def _collectives(evidence: Evidence, launches: _Launches, captured: _Captured) -> Columns:
+    """The collectives of work, and the bytes of collectives and copies."""
+    launch, moved_by_copies = evidence.launched.launch, evidence.recording.work.bytes
+    collective, distinct = collectives_of(
+        evidence.recording,
+        evidence.collectives,
+        lambda: captured.ranges_around(launches.range_id.take(launch.astype(np.intp))),
+    )
 
-    def __init__(self, evidence: Evidence, launches: _Launches, captured: _Captured) -> None:
-        launch = evidence.launched.launch
-        self._moved = evidence.recording.work.bytes
-        self._of_work, self._distinct = collectives_of(
-            evidence.recording,
-            evidence.collectives,
-            lambda: captured.ranges_around(launches.range_id.take(launch.astype(np.intp))),
-        )
-
-    def columns(self, rows: Rows) -> dict[str, object]:
-        """The collectives of some work, and the bytes of collectives and copies."""
-        of_work = self._of_work[rows]
+    def columns(rows: Rows) -> dict[str, object]:
+        of_work = collective[rows]
         if not (of_work >= 0).any():
             return dict.fromkeys(("collective", "dtype", "group_size", "communicator"))
         at = pa.array(of_work, mask=of_work < 0)
-        kind, moved, dtype, group_size, communicator = zip(*self._distinct, strict=True)
+        kind, moved, dtype, group_size, communicator = zip(*distinct, strict=True)
         texts = {"collective": kind, "dtype": dtype, "communicator": communicator}
         return {
-            "bytes": pc.coalesce(or_null(self._moved[rows]), pa.array(moved, pa.int64()).take(at)),
+            "bytes": pc.coalesce(or_null(moved_by_copies[rows]), pa.array(moved, pa.int64()).take(at)),
             "group_size": pa.array(group_size, pa.int32()).take(at),
             **{name: pa.array(text, pa.string()).dictionary_encode().take(at) for name, text in texts.items()},
         }
 
+    return columns
 
-class _Operators:
-    """The operators that launched the work of a recording."""
 
-    def __init__(self, evidence: Evidence) -> None:
-        recording, operators = evidence.recording, evidence.operators
-        self._text = _text_of_work(evidence)
-        self._kind, self._work_name = recording.work.kind, recording.work.name
-        own = recording.names if (self._kind == CPU_OP).any() else []
-        of_operator, self._names = _numbered([*(operator.name for operator in operators.distinct), *own])
-        self._of_name = np.append(of_operator[len(operators.distinct) :], -1)
-        self._of_text = np.append(of_operator[: len(operators.distinct)], -1)[operators.of_text]
-        shapes, self._shapes = _numbered([_json(operator.inputs) for operator in operators.distinct])
-        types, self._types = _numbered([_json(operator.types) for operator in operators.distinct])
-        self._shapes_of_text, self._types_of_text = (np.append(row, -1)[operators.of_text] for row in (shapes, types))
-        self._number = operators.number
+def _operators(evidence: Evidence) -> Columns:
+    """The operators that launched work."""
+    operators, kind, work_name = evidence.operators, evidence.recording.work.kind, evidence.recording.work.name
+    text_of_work = _text_of_work(evidence)
+    known = len(operators.distinct)
+    own_names = evidence.recording.names if (kind == CPU_OP).any() else []
+    row, names = _numbered([*(operator.name for operator in operators.distinct), *own_names])
+    of_name, of_text = np.append(row[known:], -1), np.append(row[:known], -1)[operators.of_text]
+    shapes_row, shapes = _numbered([_json(operator.inputs) for operator in operators.distinct])
+    types_row, types = _numbered([_json(operator.types) for operator in operators.distinct])
+    shapes_of_text, types_of_text = (np.append(row, -1)[operators.of_text] for row in (shapes_row, types_row))
 
-    def columns(self, rows: Rows) -> dict[str, object]:
-        """The operators of some work."""
-        text = self._text[rows]
-        name = self._of_text[text]
-        on_cpu = np.flatnonzero(self._kind[rows] == CPU_OP)
+    def columns(rows: Rows) -> dict[str, object]:
+        text = text_of_work[rows]
+        name = of_text[text]
+        on_cpu = np.flatnonzero(kind[rows] == CPU_OP)
         if on_cpu.size:
-            own = self._of_name[self._work_name[rows[on_cpu]]]
+            own = of_name[work_name[rows[on_cpu]]]
             unmarked = own != name[on_cpu]
             name[on_cpu] = own
             text[on_cpu[unmarked]] = -1
         return {
-            "op": category(name, self._names),
-            "op_shapes": category(self._shapes_of_text[text], self._shapes),
-            "op_types": category(self._types_of_text[text], self._types),
-            "op_seq": or_null(self._number[text]),
+            "op": category(name, names),
+            "op_shapes": category(shapes_of_text[text], shapes),
+            "op_types": category(types_of_text[text], types),
+            "op_seq": or_null(operators.number[text]),
         }
+
+    return columns
 
 
 def _numbered(texts: Sequence[str | None]) -> tuple[Rows, list[str]]:
@@ -281,3 +268,39 @@ def _text_of_work(evidence: Evidence) -> Rows:
     known = np.flatnonzero(origins.certain)
     captured[known] = ranges.texts_around(origins.start[known], origins.end[known])
     return np.where(launched.replayed, lookup(captured, chains.of_work), text)
+
+
+def build_modules(trace: Trace) -> Iterator[pa.Table]:
+    """One row of weight 1 for every kernel that has a module, and several for one that serves several."""
+    module, shares = (np.full(trace.module.size, -1, dtype=np.int32) for _ in range(2))
+    module[trace.ids.kernel_id] = trace.module
+    shares[trace.ids.kernel_id] = np.where(trace.module >= 0, trace.shares_of_work, -1)
+    for rows in pieces(np.flatnonzero(module >= 0)):
+        yield tables.KernelModules.SPEC.table(_shared(trace.shares, rows, module[rows], shares[rows]))
+
+
+def _shared(shares: Shares, kernel: Rows, module: Rows, of_kernel: Rows) -> dict[str, object]:
+    """Rows of some kernels; those without shares (negative row) serve one module."""
+    shared = of_kernel >= 0
+    if not shared.any():
+        nothing = np.full(kernel.size, -1)
+        columns = {"kernel_id": kernel, "module_id": module, "weight": np.ones(kernel.size)}
+        return columns | _flops(shares, nothing, nothing)
+    number = np.ones(kernel.size, dtype=np.int64)
+    number[shared] = np.diff(shares.first)[of_kernel[shared]]
+    at, place = members(np.zeros(kernel.size, dtype=np.int64), number)
+    rows = np.flatnonzero(shared[at])
+    source = shares.first[of_kernel[at[rows]]] + place[rows]
+    of_row, weight, flops, note = module[at], np.ones(at.size), np.full(at.size, -1), np.full(at.size, -1)
+    of_row[rows], weight[rows] = shares.module[source], shares.weight[source]
+    flops[rows], note[rows] = shares.flops[source], shares.note[source]
+    return {"kernel_id": kernel[at], "module_id": of_row, "weight": weight} | _flops(shares, flops, note)
+
+
+def _flops(shares: Shares, flops: Ints, note: Ints) -> dict[str, object]:
+    is_dtype = np.array([*(text in MULTIPLIED for text in shares.notes), False])[note]
+    return {
+        "flops": or_null(flops),
+        "flops_dtype": category(np.where((flops > 0) & is_dtype, note, -1), shares.notes),
+        "flops_unknown": category(np.where(flops < 0, note, -1), [why(text) for text in shares.notes]),
+    }

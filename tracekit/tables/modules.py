@@ -1,6 +1,7 @@
 """``modules``: the hierarchy."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,6 @@ from tracekit.markers.base import KINDS
 from tracekit.schema import tables
 from tracekit.tables.base import category
 from tracekit.trace.hierarchy.modules import Module
-from tracekit.trace.hierarchy.path_collisions import Facts
 
 SPEC = tables.Modules.SPEC
 
@@ -22,28 +22,20 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 
 def table_of(modules: list[Module]) -> pa.Table:
     """The table of some modules in pre-order."""
+    depths: list[int] = []
+    for module in modules:
+        depths.append(depths[module.parent] + 1 if module.parent >= 0 else 0)
     columns = {
         "module_id": range(len(modules)),
         "subtree_end_id": [module.subtree_end for module in modules],
         "parent_id": [None if module.parent < 0 else module.parent for module in modules],
-        "depth": _depths(modules),
+        "depth": depths,
         "path": [module.path for module in modules],
         "name": [module.name for module in modules],
         "kind": category(np.array([KINDS.index(module.kind) for module in modules], dtype=np.int64), KINDS),
         "class_name": [module.facts.class_name or None for module in modules],
         "alias_of": [module.alias_of for module in modules],
-        "params": [_params(module.facts) for module in modules],
+        "params": [[asdict(param) for param in module.facts.params] for module in modules],
         "static_params": [module.facts.static_params or None for module in modules],
     }
     return SPEC.table(columns)
-
-
-def _depths(modules: list[Module]) -> list[int]:
-    depths: list[int] = []
-    for module in modules:
-        depths.append(depths[module.parent] + 1 if module.parent >= 0 else 0)
-    return depths
-
-
-def _params(facts: Facts) -> list[dict[str, object]]:
-    return [{"name": param.name, "shape": param.shape, "dtype": param.dtype} for param in facts.params]

@@ -6,7 +6,6 @@ NVIDIA's, rows that merely carry a CUDA backtrace are not counted twice.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 from tracekit.arrays import groups, slices
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.intervals import innermost, parents
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.causes import API_OVERLAP
 from tracekit.markers.phases import PHASES
@@ -32,16 +31,16 @@ SPEC = tables.Ranges.SPEC
 _UNCHANGED = ("start_ns", "end_ns", "open", "payload_int", "payload_float", "payload_json")
 _DEEPEST = np.iinfo(np.int16).max
 _MARKERS = sorted(set(MARKER_KINDS.values()))
+_NEVER, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 def build(trace: Trace) -> Iterator[pa.Table]:
     """All ranges, in the order of the recording."""
-    evidence = trace.evidence
-    recording = evidence.recording
+    evidence, recording = trace.evidence, trace.evidence.recording
     parent, depth = _nesting(evidence)
     module = _module_around(trace)
-    projection = range_projection(evidence)
-    recording.counters.add("launches", API_OVERLAP, projection.left_out)
+    projection, left_out = _projection(evidence)
+    recording.counters.add("launches", API_OVERLAP, left_out)
     marker, texts = _marker_of_text(evidence), pa.array(recording.texts, pa.large_string())
     for rows in runs_of(parent.size):
         yield SPEC.table(
@@ -51,8 +50,8 @@ def build(trace: Trace) -> Iterator[pa.Table]:
                 "parent_range_id": or_null(parent[rows]),
                 "depth": np.minimum(depth[rows], _DEEPEST).astype(np.int16),
                 "module_id": or_null(module[rows]),
-                "gpu_start_ns": or_null(projection.start_ns[rows], NEVER),
-                "gpu_end_ns": or_null(projection.end_ns[rows], NEVER),
+                "gpu_start_ns": or_null(projection.start_ns[rows], _NEVER),
+                "gpu_end_ns": or_null(projection.end_ns[rows], _NEVER),
                 "gpu_op_count": projection.launches[rows],
             }
         )
@@ -113,60 +112,41 @@ def _nesting(evidence: Evidence) -> tuple[Ints, Ints]:
     return parent, depth
 
 
-NEVER = np.iinfo(np.int64).min
-_LATEST = np.iinfo(np.int64).max
 #: API calls that launch work nest one or two deep in real programs.
 _MOST_LAYERS = 64
 _PIECE = 131_072
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """Device times of ranges.
-
-    Attributes:
-        start_ns: First start of the work; ``NEVER`` where nothing ran.
-        end_ns: Last end of the work; ``NEVER`` where nothing ran.
-        launches: How many launches put work on the device.
-        left_out: How many launches nest too deeply and are ignored.
-    """
+class _Projection(NamedTuple):
+    """First start and last end of the work of each range (``_LATEST`` and ``_NEVER``: none), and how many launches."""
 
     start_ns: Ints
     end_ns: Ints
     launches: Ints
-    left_out: int = 0
 
 
-def launch_extents(evidence: Evidence) -> tuple[Ints, Ints, Ints]:
-    """The launches that put work on the device, and the first start and last end of their work."""
-    launch, work = evidence.launched.launch, evidence.recording.work
-    known = (launch >= 0) & evidence.recording.on_device
-    chosen = slice(None) if known.all() else known
-    launches = len(evidence.recording.launches)
-    first = groups.minima(launch[chosen], work.start_ns[chosen], launches)
-    last = groups.maxima(launch[chosen], work.end_ns[chosen], launches)
-    rows = np.flatnonzero(last != NEVER)
-    return (rows, first, last) if rows.size == first.size else (rows, first[rows], last[rows])
-
-
-def range_projection(evidence: Evidence) -> Projection:
-    """The projection of every range of the recording."""
-    rows, first, last = launch_extents(evidence)
-    axis = evidence.axis
-    every = rows.size == axis.launch_start.size
-    start = axis.launch_start if every else axis.launch_start[rows]
-    end = axis.launch_end if every else axis.launch_end[rows]
+def _projection(evidence: Evidence) -> tuple[_Projection, int]:
+    """The projection of every range; and how many launches nest too deeply and are ignored."""
+    launch, work, axis = evidence.launched.launch, evidence.recording.work, evidence.axis
+    on_device = (launch >= 0) & evidence.recording.on_device
+    chosen = slice(None) if on_device.all() else on_device
+    first = groups.minima(launch[chosen], work.start_ns[chosen], axis.launch_start.size)
+    last = groups.maxima(launch[chosen], work.end_ns[chosen], axis.launch_start.size)
+    useful = last != _NEVER
+    launches = _Launches(axis.launch_start, axis.launch_end, first, last)
+    if not useful.all():
+        launches = launches.take(useful)
     ranges = axis.range_start.size
-    result = Projection(np.full(ranges, _LATEST), np.full(ranges, NEVER), np.zeros(ranges, np.int32))
-    counted = 0
-    for layer in _layers(end):
-        _add_layer(result, axis, _Launches(start[layer], end[layer], first[layer], last[layer]))
-        counted += start[layer].size
+    result = _Projection(np.full(ranges, _LATEST), np.full(ranges, _NEVER), np.zeros(ranges, np.int32))
+    left_out = launches.end.size
+    for layer in _layers(launches.end):
+        own = launches.take(layer)
+        _add_layer(result, axis, own)
+        left_out -= own.end.size
     result.launches[~axis.ends_here] = 0
     nothing = result.launches == 0
-    result.start_ns[nothing] = NEVER
-    result.end_ns[nothing] = NEVER
-    return Projection(result.start_ns, result.end_ns, result.launches, int(rows.size) - counted)
+    result.start_ns[nothing] = result.end_ns[nothing] = _NEVER
+    return result, left_out
 
 
 def _layers(end: Ints) -> Iterator[Rows | slice]:
@@ -195,8 +175,11 @@ class _Launches(NamedTuple):
     first_ns: Ints
     last_ns: Ints
 
+    def take(self, rows: Rows | Flags | slice) -> "_Launches":
+        return _Launches(*(column[rows] for column in self))
 
-def _add_layer(result: Projection, axis: ThreadAxis, layer: _Launches) -> None:
+
+def _add_layer(result: _Projection, axis: ThreadAxis, layer: _Launches) -> None:
     first_of, last_of = slices.least_of(layer.first_ns), slices.greatest_of(layer.last_ns)
     for begin in range(0, axis.range_start.size, _PIECE):
         piece = slice(begin, begin + _PIECE)
@@ -204,5 +187,5 @@ def _add_layer(result: Projection, axis: ThreadAxis, layer: _Launches) -> None:
         high = np.searchsorted(layer.end, axis.range_end[piece], side="right")
         began, ended = result.start_ns[piece], result.end_ns[piece]
         np.minimum(began, first_of(low, high, _LATEST), out=began)
-        np.maximum(ended, last_of(low, high, NEVER), out=ended)
+        np.maximum(ended, last_of(low, high, _NEVER), out=ended)
         result.launches[piece] += np.maximum(high - low, 0).astype(np.int32)
