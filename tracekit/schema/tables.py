@@ -4,12 +4,16 @@ What is written here of a table and a column is what ``tracekit schema`` and the
 builds them. Adding a column is free; renaming or retyping one bumps ``manifest.FORMAT_VERSION``.
 """
 
+from functools import partial
+
 import pyarrow as pa
 
 from tracekit.schema import SHAPES, TYPES, ArrowValues, Categories, Integers, TypedTable
 
 #: What stands for null where -1 may be a value, and for a time that never came.
 UNKNOWN, NEVER = -(1 << 63), (1 << 63) - 1
+#: Columns with nulls, which in arrays of integers are -1 where nothing else is said.
+IntegersOrNull, CategoriesOrNull = partial(Integers, null=-1), partial(Categories, nullable=True)
 
 _KWARGS = pa.map_(pa.string(), SHAPES)
 _KWARG_TYPES = pa.map_(pa.string(), TYPES)
@@ -27,38 +31,38 @@ class Ranges(TypedTable, name="ranges", sorted_by=("pid", "tid", "start_ns")):
     """
 
     range_id = Integers("Unique id: the row number, plus the report's first_id.")
-    parent_range_id = Integers("Innermost push/pop range around it on its thread; null if there is none.", null=-1)
+    parent_range_id = IntegersOrNull("Innermost push/pop range around it on its thread; null if there is none.")
     depth = Integers("Number of push/pop ranges around it.", pa.int16())
-    module_id = Integers(
-        "Module of the innermost call that this range is, or is inside; null outside calls.", pa.int32(), null=-1
+    module_id = IntegersOrNull(
+        "Module of the innermost call that this range is, or is inside; null outside calls.", pa.int32()
     )
-    domain = Categories("NVTX domain; null for the default domain.", nullable=True)
-    text = Categories("Text of the range; null if it has none.", nullable=True)
-    marker = Categories(
+    domain = CategoriesOrNull("NVTX domain; null for the default domain.")
+    text = CategoriesOrNull("Text of the range; null if it has none.")
+    marker = CategoriesOrNull(
         "What the text marks: module, operator (of torch or PyProf), step, piece (of a compiled model), compiled_graph "
-        "(a run of one), kernel_map (which modules its kernels serve) or unreadable; null for plain text.",
-        nullable=True,
+        "(a run of one), kernel_map (which modules its kernels serve) or unreadable; null for plain text."
     )
-    phase = Categories(
+    phase = CategoriesOrNull(
         "Phase of the program that the text names: forward, backward, optimizer, data (loading), compile or "
-        "garbage_collection; null if it names none.",
-        nullable=True,
+        "garbage_collection; null if it names none."
     )
     kind = Categories("push_pop or start_end.")
     pid = Integers("Process id.", pa.int32())
-    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    rank = IntegersOrNull("Rank of the process in its job; null if unknown.", pa.int32())
     tid = Integers("Id of the thread on which it began.", pa.int32())
-    end_tid = Integers("Id of the thread on which it ended; null if that is the same thread.", pa.int32(), null=-1)
+    end_tid = IntegersOrNull("Id of the thread on which it ended; null if that is the same thread.", pa.int32())
     start_ns = Integers("Start, in ns since the start of the session.")
     end_ns = Integers("End, on the same clock.")
     open = ArrowValues(
         "Whether the report has no end for it; end_ns is then the last time seen on its thread.", pa.bool_()
     )
-    gpu_start_ns = Integers("Start of the first device work launched inside it; null if there is none.", null=UNKNOWN)
-    gpu_end_ns = Integers("Latest end of device work launched inside it; null if there is none.", null=UNKNOWN)
+    gpu_start_ns = IntegersOrNull(
+        "Start of the first device work launched inside it; null if there is none.", null=UNKNOWN
+    )
+    gpu_end_ns = IntegersOrNull("Latest end of device work launched inside it; null if there is none.", null=UNKNOWN)
     gpu_op_count = Integers("Number of launches inside it that put work on the device; a graph launch counts once.")
-    payload_int = Integers(
-        "Integer payload; unsigned 64-bit values wrap to two's complement. Null if there is none.", null=-1
+    payload_int = IntegersOrNull(
+        "Integer payload; unsigned 64-bit values wrap to two's complement. Null if there is none."
     )
     payload_float = ArrowValues("Floating-point payload; null if there is none.", pa.float64(), nullable=True)
     payload_json = ArrowValues("Structured payload as JSON; null if there is none.", pa.string(), nullable=True)
@@ -73,29 +77,27 @@ class Calls(TypedTable, name="calls", sorted_by=("module_id", "start_ns")):
     """
 
     call_id = Integers("Unique id: the row number, plus the report's first_id.")
-    parent_call_id = Integers(
+    parent_call_id = IntegersOrNull(
         "Call that contains it, on autograd threads one of the thread that waits; null for an outermost call. A "
-        "recompute is no part of the backward call around it, nor a backward pass of the forward call that begins it.",
-        null=-1,
+        "recompute is no part of the backward call around it, nor a backward pass of the forward call that begins it."
     )
     module_id = Integers("Module that was called.", pa.int32())
     module = Categories("Path of that module.")
-    step_id = Integers("Step it ran in; null outside steps.", null=-1)
+    step_id = IntegersOrNull("Step it ran in; null outside steps.")
     occurrence = Integers(
         "1 for the first call of this module in its process and phase, 2 for the second, and so on.", pa.int32()
     )
-    phase = Categories(
+    phase = CategoriesOrNull(
         "forward; backward; recompute: a backward pass ran the module forward again, as its results were not kept "
         "(activation checkpointing); or capture: the call ran during a graph capture on its thread. Null for another "
-        "plain range.",
-        nullable=True,
+        "plain range."
     )
     range_id = Integers(
         "Its range in ranges; the one that began the call if it has two. For a backward call without a marker, the "
         "autograd node with which it began."
     )
     pid = Integers("Process id.", pa.int32())
-    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    rank = IntegersOrNull("Rank of the process in its job; null if unknown.", pa.int32())
     tid = Integers("Thread id.", pa.int32())
     start_ns = Integers("Start on the host, in ns since the start of the session.")
     end_ns = Integers("Return on the host; device work of the call may still be running.")
@@ -115,8 +117,8 @@ class Calls(TypedTable, name="calls", sorted_by=("module_id", "start_ns")):
         _KWARG_TYPES,
         nullable=True,
     )
-    gpu_start_ns = Integers("Start of the first kernel in its subtree; null if there is none.", null=UNKNOWN)
-    gpu_end_ns = Integers("Latest end of the kernels in its subtree; null if there is none.", null=UNKNOWN)
+    gpu_start_ns = IntegersOrNull("Start of the first kernel in its subtree; null if there is none.", null=UNKNOWN)
+    gpu_end_ns = IntegersOrNull("Latest end of the kernels in its subtree; null if there is none.", null=UNKNOWN)
     gpu_time_ns = Integers("Sum of the durations of the kernels in its subtree.")
     gpu_self_time_ns = Integers(
         "Sum of the durations of its own kernels, without those of calls inside it. A CUDA graph traced as a whole "
@@ -129,18 +131,18 @@ class Calls(TypedTable, name="calls", sorted_by=("module_id", "start_ns")):
         "Host time in API calls that launched kernels of its subtree, from begin to return, so time spent blocked is "
         "included (the launches analysis separates it). Launches during graph capture and graph replays do not count."
     )
-    allocated_bytes = Integers(
+    allocated_bytes = IntegersOrNull(
         "Memory that allocators handed out on its thread, in its subtree: torch's, of GPUs, or of the CPU in a run "
         "without one (profile_memory of torch.profiler); or CUDA's, of GPUs (nsys --cuda-memory-usage). Null if the "
         "report does not record it.",
         null=UNKNOWN,
     )
-    retained_bytes = Integers(
+    retained_bytes = IntegersOrNull(
         "How much of that the call left more than it found: without the memory that was taken back meanwhile; negative "
         "if more was taken back. Null as allocated_bytes.",
         null=UNKNOWN,
     )
-    peak_bytes = Integers(
+    peak_bytes = IntegersOrNull(
         "How far the memory that its process held on one device rose, while it ran, above what was held as it began: "
         "the most of all devices, 0 if it never rose. What other threads do meanwhile counts, as they share the "
         "device: those of autograd, on which a call waits, and of calls that run at the same time, each of which has "
@@ -161,48 +163,45 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         "kernel, memcpy, memset, graph (a CUDA graph traced as a whole) or cpu_op (an operator, in a run without a "
         "GPU)."
     )
-    name = Categories("Short name; null if unknown.", nullable=True)
-    full_name = Categories("Name with template arguments and parameters; null if unknown.", nullable=True)
+    name = CategoriesOrNull("Short name; null if unknown.")
+    full_name = CategoriesOrNull("Name with template arguments and parameters; null if unknown.")
     start_ns = Integers("Start on the device (of a cpu_op on its thread), in ns since the start of the session.")
     end_ns = Integers("End, on the same clock.")
     dur_ns = Integers(
         "Duration: end_ns - start_ns, for a cpu_op without the operators it called. Durations add up; no time counts "
         "twice."
     )
-    device = Integers("Number of the GPU, as in the report; null if unknown.", pa.int32(), null=-1)
-    context = Integers("Id of the CUDA context, unique within its process; null if unknown.", pa.int32(), null=-1)
-    stream = Integers("Id of the CUDA stream, unique within its context; null if unknown.", null=-1)
-    pid = Integers("Process id; null if the report does not record it.", pa.int32(), null=-1)
-    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
-    tid = Integers("Id of the thread that launched it; null if its launch is unknown.", pa.int32(), null=-1)
-    correlation_id = Integers(
-        "Id that links it to its launch, unique within its process; null if the report has none.", null=-1
+    device = IntegersOrNull("Number of the GPU, as in the report; null if unknown.", pa.int32())
+    context = IntegersOrNull("Id of the CUDA context, unique within its process; null if unknown.", pa.int32())
+    stream = IntegersOrNull("Id of the CUDA stream, unique within its context; null if unknown.")
+    pid = IntegersOrNull("Process id; null if the report does not record it.", pa.int32())
+    rank = IntegersOrNull("Rank of the process in its job; null if unknown.", pa.int32())
+    tid = IntegersOrNull("Id of the thread that launched it; null if its launch is unknown.", pa.int32())
+    correlation_id = IntegersOrNull(
+        "Id that links it to its launch, unique within its process; null if the report has none."
     )
-    launch_name = Categories("Name of the API call that launched it; null if unknown.", nullable=True)
-    launch_start_ns = Integers("Start of that API call on the host; null if unknown.", null=UNKNOWN)
-    launch_end_ns = Integers("Return of that API call on the host; null if unknown.", null=UNKNOWN)
-    source = Categories(
+    launch_name = CategoriesOrNull("Name of the API call that launched it; null if unknown.")
+    launch_start_ns = IntegersOrNull("Start of that API call on the host; null if unknown.", null=UNKNOWN)
+    launch_end_ns = IntegersOrNull("Return of that API call on the host; null if unknown.", null=UNKNOWN)
+    source = CategoriesOrNull(
         "Innermost function of Python around that call that is no part of torch: file:line function, where the line is "
         "that of its def in Chrome traces (with_stack), the one that ran in reports of nsys (--python-backtrace, "
-        "--python-sampling). Null if none was recorded, as for what an autograd thread launches.",
-        nullable=True,
+        "--python-sampling). Null if none was recorded, as for what an autograd thread launches."
     )
-    stack = Categories(
+    stack = CategoriesOrNull(
         "All such functions around that call, the outermost first, between semicolons; of very deep or very many "
-        "distinct stacks only the innermost. Null where source is.",
-        nullable=True,
+        "distinct stacks only the innermost. Null where source is."
     )
-    module_id = Integers(
-        "Module it belongs to, of several the one that it serves most; null if unknown, see cause.", pa.int32(), null=-1
+    module_id = IntegersOrNull(
+        "Module it belongs to, of several the one that it serves most; null if unknown, see cause.", pa.int32()
     )
-    module = Categories("Path of that module.", nullable=True)
-    call_id = Integers(
+    module = CategoriesOrNull("Path of that module.")
+    call_id = IntegersOrNull(
         "Innermost call it belongs to; for graph work, the call that ran during graph capture (by method graph_launch, "
         "and where plain ranges are the modules, that around the replay; by annotated, that in the replay). Null if "
-        "unknown, and if only the module is known.",
-        null=-1,
+        "unknown, and if only the module is known."
     )
-    method = Categories(
+    method = CategoriesOrNull(
         "How its module was found: annotated (torch wrote it on the work of a CUDA graph), compiled (by the kernel map "
         "of the compiled graph that launched it; kernel_modules lists all modules that it serves), range (around the "
         "launch), backward (by the sequence number of the autograd node that launched it), graph_node (by the graph "
@@ -210,84 +209,75 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         "graph traced as a whole: the call that holds its graph capture, for everything in it), graph_launch (a CUDA "
         "graph with an unknown graph capture: the call that launched it, for everything in it), autograd_thread "
         "(launched by an autograd thread: the range of another thread that waited for it, or what ran inside of that) "
-        "or aligned (by its certain counterpart in a marked run, parse --like); null if it was not found.",
-        nullable=True,
+        "or aligned (by its certain counterpart in a marked run, parse --like); null if it was not found."
     )
-    cause = Categories("Why its module was not found; null exactly where method is set.", nullable=True)
-    phase = Categories(
+    cause = CategoriesOrNull("Why its module was not found; null exactly where method is set.")
+    phase = CategoriesOrNull(
         "What the program did when it launched it: forward, backward, recompute, optimizer, data (loading) or compile "
-        "(torch.compile at work); of replayed work, the phase of its graph capture. Null if unknown.",
-        nullable=True,
+        "(torch.compile at work); of replayed work, the phase of its graph capture. Null if unknown."
     )
-    op = Categories(
+    op = CategoriesOrNull(
         "Innermost operator around its launch (of torch.profiler; of emit_nvtx, nsys --pytorch or PyProf), such as "
         "aten::addmm; for graph work, around the graph capture of its node; of a cpu_op, its own name. Null if "
-        "unknown.",
-        nullable=True,
+        "unknown."
     )
-    op_shapes = Categories(
+    op_shapes = CategoriesOrNull(
         "Shapes of that operator's inputs, as JSON: [[8, 16], [16, 4], []]; inputs that are no tensors are empty. Null "
-        "if its marker does not record them.",
-        nullable=True,
+        "if its marker does not record them."
     )
-    op_types = Categories(
+    op_types = CategoriesOrNull(
         'Dtypes of that operator\'s inputs, as JSON: ["float16", "float16", ""]; inputs that are no tensors are empty. '
-        "Null if its marker does not record them; Chrome traces with record_shapes do.",
-        nullable=True,
+        "Null if its marker does not record them; Chrome traces with record_shapes do."
     )
-    op_seq = Integers(
+    op_seq = IntegersOrNull(
         "Sequence number of autograd in that operator's marker; null if it has none. An operator and the backward node "
-        "that it makes have the same.",
-        null=-1,
+        "that it makes have the same."
     )
-    range_id = Integers(
+    range_id = IntegersOrNull(
         "Innermost NVTX range of any kind around its launch; for graph work, the range around the replay. Null if "
-        "there is none.",
-        null=-1,
+        "there is none."
     )
-    step_id = Integers(
+    step_id = IntegersOrNull(
         "Step it was launched in: the innermost on its thread, otherwise the only one open in its process; null "
         "outside steps and for compilation. If steps are not marked, only threads of replicas and, in training, "
-        "threads that run no forward pass of their own take the step of another thread.",
-        null=-1,
+        "threads that run no forward pass of their own take the step of another thread."
     )
-    grid_x = Integers(f"Grid size in x, in blocks{_OF_KERNELS}", pa.int32(), null=-1)
-    grid_y = Integers(f"Grid size in y, in blocks{_OF_KERNELS}", pa.int32(), null=-1)
-    grid_z = Integers(f"Grid size in z, in blocks{_OF_KERNELS}", pa.int32(), null=-1)
-    block_x = Integers(f"Block size in x, in threads{_OF_KERNELS}", pa.int32(), null=-1)
-    block_y = Integers(f"Block size in y, in threads{_OF_KERNELS}", pa.int32(), null=-1)
-    block_z = Integers(f"Block size in z, in threads{_OF_KERNELS}", pa.int32(), null=-1)
-    registers = Integers(f"Registers per thread{_OF_KERNELS}", pa.int32(), null=-1)
-    static_smem_bytes = Integers(f"Static shared memory per block{_OF_KERNELS}", pa.int32(), null=-1)
-    dynamic_smem_bytes = Integers(f"Dynamic shared memory per block{_OF_KERNELS}", pa.int32(), null=-1)
-    bytes = Integers(
+    grid_x = IntegersOrNull(f"Grid size in x, in blocks{_OF_KERNELS}", pa.int32())
+    grid_y = IntegersOrNull(f"Grid size in y, in blocks{_OF_KERNELS}", pa.int32())
+    grid_z = IntegersOrNull(f"Grid size in z, in blocks{_OF_KERNELS}", pa.int32())
+    block_x = IntegersOrNull(f"Block size in x, in threads{_OF_KERNELS}", pa.int32())
+    block_y = IntegersOrNull(f"Block size in y, in threads{_OF_KERNELS}", pa.int32())
+    block_z = IntegersOrNull(f"Block size in z, in threads{_OF_KERNELS}", pa.int32())
+    registers = IntegersOrNull(f"Registers per thread{_OF_KERNELS}", pa.int32())
+    static_smem_bytes = IntegersOrNull(f"Static shared memory per block{_OF_KERNELS}", pa.int32())
+    dynamic_smem_bytes = IntegersOrNull(f"Dynamic shared memory per block{_OF_KERNELS}", pa.int32())
+    bytes = IntegersOrNull(
         "Bytes copied or set; of a collective the whole result of an all_gather, the whole input of a reduce_scatter "
         "or all_to_all, what a send_recv sends or receives (the larger), or its message. Null for other kernels, and "
-        "if the report does not record it.",
-        null=-1,
+        "if the report does not record it."
     )
-    collective = Categories(
+    collective = CategoriesOrNull(
         "Collective that it runs: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send, recv, "
         "send_recv (several in a group), dispatch and combine (of tokens, to experts and back), barrier; unknown if "
-        "its name does not record which. Null for all work that is no communication.",
-        nullable=True,
+        "its name does not record which. Null for all work that is no communication."
     )
-    dtype = Categories("Dtype of that collective's elements; null if the report does not record it.", nullable=True)
-    group_size = Integers("How many ranks take part in that collective; null if unknown.", pa.int32(), null=-1)
-    communicator = Categories("Its process group, or NCCL's id of its communicator; null if unknown.", nullable=True)
-    copy_kind = Categories("Direction of a copy, such as Host-to-Device; null for other work.", nullable=True)
-    graph_id = Integers("CUDA graph it ran from; null outside graphs or if unknown.", null=-1)
-    graph_exec_id = Integers("Instance of that CUDA graph; null outside graphs or if unknown.", null=-1)
-    graph_node_id = Integers("Node of that CUDA graph; null outside graphs or if unknown.", null=-1)
-    original_graph_node_id = Integers(
+    dtype = CategoriesOrNull("Dtype of that collective's elements; null if the report does not record it.")
+    group_size = IntegersOrNull("How many ranks take part in that collective; null if unknown.", pa.int32())
+    communicator = CategoriesOrNull("Its process group, or NCCL's id of its communicator; null if unknown.")
+    copy_kind = CategoriesOrNull("Direction of a copy, such as Host-to-Device; null for other work.")
+    graph_id = IntegersOrNull("CUDA graph it ran from; null outside graphs or if unknown.")
+    graph_exec_id = IntegersOrNull("Instance of that CUDA graph; null outside graphs or if unknown.")
+    graph_node_id = IntegersOrNull("Node of that CUDA graph; null outside graphs or if unknown.")
+    original_graph_node_id = IntegersOrNull(
         "Node created by the graph capture, of which its node is a copy, directly or through other copies; null if "
-        "unknown.",
-        null=-1,
+        "unknown."
     )
-    capture_range_id = Integers(
-        "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown.", null=-1
+    capture_range_id = IntegersOrNull(
+        "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown."
     )
-    metric_samples = Integers("How many samples of GPU metrics fall inside a kernel; null if none.", pa.int32(), null=0)
+    metric_samples = IntegersOrNull(
+        "How many samples of GPU metrics fall inside a kernel; null if none.", pa.int32(), null=0
+    )
     sm_active_pct = ArrowValues(f"Average of the samples of SMs Active {_SAMPLES}", pa.float64(), nullable=True)
     tensor_active_pct = ArrowValues(f"Average of the samples of Tensor Active {_SAMPLES}", pa.float64(), nullable=True)
     dram_read_pct = ArrowValues(
@@ -309,14 +299,13 @@ class KernelModules(TypedTable, name="kernel_modules", sorted_by=("kernel_id", "
     weight = ArrowValues(
         "Share of the kernel's time for this module, from 0 to 1; the weights of a kernel sum to 1.", pa.float64()
     )
-    flops = Integers(
+    flops = IntegersOrNull(
         "FLOPs of matrix products, convolutions and attention that the kernel computed for the module, as the kernel "
         "map of its compiled graph gives them; of several kernels that a library launched for one operation the first "
-        "has them. Null if unknown, and for other work: tracekit show roofline counts that by calls.",
-        null=-1,
+        "has them. Null if unknown, and for other work: tracekit show roofline counts that by calls."
     )
-    flops_dtype = Categories("The dtype in which it multiplied; null if unknown, or without FLOPs.", nullable=True)
-    flops_unknown = Categories("Why the FLOPs are not known, though a kernel map gives the modules.", nullable=True)
+    flops_dtype = CategoriesOrNull("The dtype in which it multiplied; null if unknown, or without FLOPs.")
+    flops_unknown = CategoriesOrNull("Why the FLOPs are not known, though a kernel map gives the modules.")
 
 
 class ApiCalls(TypedTable, name="api_calls", sorted_by=("start_ns",)):
@@ -324,18 +313,17 @@ class ApiCalls(TypedTable, name="api_calls", sorted_by=("start_ns",)):
     start_ns: event records, waits of streams for them, queries, launches into a graph capture.
     """
 
-    name = Categories("Name of the call; null if unknown.", nullable=True)
+    name = CategoriesOrNull("Name of the call; null if unknown.")
     pid = Integers("Process id.", pa.int32())
     tid = Integers("Thread id.", pa.int32())
     start_ns = Integers("Start on the host, in ns since the start of the session.")
     dur_ns = Integers("How long it took.")
-    device = Integers(f"Number of the GPU, {_OF_EVENTS}", pa.int32(), null=-1)
-    context = Integers(f"Id of the CUDA context, {_OF_EVENTS}", pa.int32(), null=-1)
-    stream = Integers(f"Stream that records or waits, {_OF_EVENTS}", null=-1)
-    kernel_id = Integers(
+    device = IntegersOrNull(f"Number of the GPU, {_OF_EVENTS}", pa.int32())
+    context = IntegersOrNull(f"Id of the CUDA context, {_OF_EVENTS}", pa.int32())
+    stream = IntegersOrNull(f"Stream that records or waits, {_OF_EVENTS}")
+    kernel_id = IntegersOrNull(
         "What a stream waits for: the last to end of the work that had been launched on the event's stream before the "
-        "event record. Null if there is none, or if the report does not record it.",
-        null=-1,
+        "event record. Null if there is none, or if the report does not record it."
     )
 
 
@@ -350,20 +338,19 @@ class Waits(TypedTable, name="waits", sorted_by=("start_ns",)):
         "block), module_loading (cuModuleLoad*, cuLibraryLoad*, and what the driver loads inside the call that first "
         "needs it, where recorded), or os_wait (a wait of the runtime of the operating system)."
     )
-    name = Categories("Name of the call; null if unknown.", nullable=True)
+    name = CategoriesOrNull("Name of the call; null if unknown.")
     pid = Integers("Process id.", pa.int32())
-    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    rank = IntegersOrNull("Rank of the process in its job; null if unknown.", pa.int32())
     tid = Integers("Thread id.", pa.int32())
     start_ns = Integers("Start on the host, in ns since the start of the session.")
     dur_ns = Integers("How long it took.")
-    module_id = Integers("Module of the innermost call around it; null outside calls.", pa.int32(), null=-1)
-    module = Categories("Path of that module.", nullable=True)
-    call_id = Integers("That call of the module.", null=-1)
-    step_id = Integers("Step it ran in; null outside steps.", null=-1)
-    kernel_id = Integers(
+    module_id = IntegersOrNull("Module of the innermost call around it; null outside calls.", pa.int32())
+    module = CategoriesOrNull("Path of that module.")
+    call_id = IntegersOrNull("That call of the module.")
+    step_id = IntegersOrNull("Step it ran in; null outside steps.")
+    kernel_id = IntegersOrNull(
         "Work that it waited for: that of a copy; for other calls, the last to end of the work launched before on the "
-        "stream or context, or before the event record. Null if the report does not record it.",
-        null=-1,
+        "stream or context, or before the event record. Null if the report does not record it."
     )
 
 
@@ -376,25 +363,24 @@ class Allocations(TypedTable, name="allocations", sorted_by=("start_ns",)):
     """
 
     start_ns = Integers("When, in ns since the start of the session.")
-    end_ns = Integers(
+    end_ns = IntegersOrNull(
         "When the piece that is handed out here was taken back; null if it was not in the recording, and for a piece "
         "that is taken back here.",
         null=NEVER,
     )
     bytes = Integers("How much; negative if it was taken back.")
-    total_bytes = Integers(
+    total_bytes = IntegersOrNull(
         "What the allocator then has handed out in all on the device, also before the recording; null if the report "
-        "does not say it.",
-        null=-1,
+        "does not say it."
     )
-    device = Integers("Number of the GPU, as in the report; null for host memory.", pa.int32(), null=-1)
+    device = IntegersOrNull("Number of the GPU, as in the report; null for host memory.", pa.int32())
     pid = Integers("Process id.", pa.int32())
-    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
-    tid = Integers("Thread id; null for a thread with neither ranges nor API calls.", pa.int32(), null=-1)
-    module_id = Integers("Module of the innermost call around it; null outside calls.", pa.int32(), null=-1)
-    module = Categories("Path of that module.", nullable=True)
-    call_id = Integers("That call of the module.", null=-1)
-    step_id = Integers("Step it happened in; null outside steps.", null=-1)
+    rank = IntegersOrNull("Rank of the process in its job; null if unknown.", pa.int32())
+    tid = IntegersOrNull("Thread id; null for a thread with neither ranges nor API calls.", pa.int32())
+    module_id = IntegersOrNull("Module of the innermost call around it; null outside calls.", pa.int32())
+    module = CategoriesOrNull("Path of that module.")
+    call_id = IntegersOrNull("That call of the module.")
+    step_id = IntegersOrNull("Step it happened in; null outside steps.")
 
 
 class Modules(TypedTable, name="modules", sorted_by=("module_id",)):
@@ -404,7 +390,7 @@ class Modules(TypedTable, name="modules", sorted_by=("module_id",)):
 
     module_id = Integers("Unique id: the row number in pre-order.", pa.int32())
     subtree_end_id = Integers("End of its subtree, which has the ids module_id <= id < subtree_end_id.", pa.int32())
-    parent_id = Integers("Id of the parent module; null for a root.", pa.int32(), null=-1)
+    parent_id = IntegersOrNull("Id of the parent module; null for a root.", pa.int32())
     depth = Integers("Number of modules above it.", pa.int16())
     path = ArrowValues(
         "Dotted path of the place where it runs, such as top.model.layers.3.mlp; a second module at the same place is "
@@ -446,15 +432,15 @@ class Steps(TypedTable, name="steps", sorted_by=("start_ns",)):
         "Text of the range, train for a step of an optimizer, or path of the root module or of the layers' container.",
         pa.string(),
     )
-    kind = Categories("train, prefill, decode or mixed; null if the text and optimizers do not show it.", nullable=True)
+    kind = CategoriesOrNull("train, prefill, decode or mixed; null if the text and optimizers do not show it.")
     index = Integers("Number of the step in its text, otherwise the number of earlier steps in its process.")
     pid = Integers("Process id.", pa.int32())
-    rank = Integers("Rank of the process in its job; null if unknown.", pa.int32(), null=-1)
+    rank = IntegersOrNull("Rank of the process in its job; null if unknown.", pa.int32())
     tid = Integers("Thread id.", pa.int32())
     start_ns = Integers("Start on the host, in ns since the start of the session.")
     end_ns = Integers("End on the host; its device work may still be running.")
-    batch_size = Integers("Requests or samples in the step; null if the text does not give it.", null=-1)
-    tokens = Integers("Tokens computed in the step; null if the text does not give it.", null=-1)
+    batch_size = IntegersOrNull("Requests or samples in the step; null if the text does not give it.")
+    tokens = IntegersOrNull("Tokens computed in the step; null if the text does not give it.")
     compile_ns = Integers("Time on the host in which its process compiled models (torch.compile).")
 
 

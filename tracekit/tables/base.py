@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tracekit.arrays.types import Rows
 from tracekit.attribution.base import Trace
+from tracekit.recording.tables import Recording
 from tracekit.schema import CATEGORY, TableSpec
 
 _PIECE_ROWS = 65_536
@@ -68,3 +69,13 @@ def or_null(values: NDArray[Any], null: int = -1) -> pa.Array:
     """Integers of which one value stands for null."""
     missing = values == null
     return pa.array(values, mask=missing if missing.any() else None)
+
+
+def of_thread(recording: Recording, thread: Rows) -> dict[str, object]:
+    """The process, rank and id of some threads."""
+    threads = recording.threads
+    return {
+        "pid": threads.pid[thread].astype(np.int32),
+        "rank": or_null(recording.process_rank[threads.process[thread]]),
+        "tid": threads.tid[thread].astype(np.int32),
+    }

@@ -15,7 +15,7 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.markers.base import CALL_PHASES, ModuleMarker
 from tracekit.schema import tables
-from tracekit.tables.base import Columns, category, module_paths, or_null, pieces
+from tracekit.tables.base import Columns, category, module_paths, of_thread, or_null, pieces
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.steps.steps import step_at
 
@@ -56,12 +56,9 @@ def build(trace: Trace) -> Iterator[pa.Table]:
 def _host(trace: Trace, rows: Rows) -> dict[str, object]:
     calls, recording = trace.evidence.calls, trace.evidence.recording
     at = calls.range_row[rows].astype(np.intp)
-    thread = recording.ranges.thread[at].astype(np.intp)
     return {
         "range_id": at,
-        "pid": recording.threads.pid[thread].astype(np.int32),
-        "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
-        "tid": recording.threads.tid[thread].astype(np.int32),
+        **of_thread(recording, recording.ranges.thread[at].astype(np.intp)),
         "start_ns": recording.ranges.start_ns[at],
         "end_ns": trace.evidence.ends.end_ns.take(calls.last_range.take(rows)),
     }

@@ -13,7 +13,7 @@ from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.recording.tables import Allocations
 from tracekit.schema import tables
-from tracekit.tables.base import Columns, category, module_paths, or_null, pieces
+from tracekit.tables.base import Columns, category, module_paths, of_thread, or_null, pieces
 from tracekit.trace import host_calls
 from tracekit.trace.steps.steps import step_at
 
@@ -46,17 +46,14 @@ def waits(trace: Trace) -> Iterator[pa.Table]:
     """Calls that block their thread, and what they waited for."""
     recording, found = trace.evidence.recording, host_calls.waits(trace.evidence)
     thread = found.calls.thread.astype(np.intp)
-    process = recording.threads.process[thread]
-    around = _around(trace, thread, process, found.calls.start_ns, found.calls.end_ns)
+    around = _around(trace, thread, recording.threads.process[thread], found.calls.start_ns, found.calls.end_ns)
     for rows in pieces(np.arange(thread.size)):
         calls = found.calls.take(rows)
         yield tables.Waits.SPEC.table(
             {
                 "kind": category(found.kind[rows], host_calls.WAIT_KINDS),
                 "name": category(calls.name, recording.names),
-                "pid": recording.threads.pid[thread[rows]].astype(np.int32),
-                "rank": or_null(recording.process_rank[process[rows]]),
-                "tid": recording.threads.tid[thread[rows]].astype(np.int32),
+                **of_thread(recording, thread[rows]),
                 "start_ns": calls.start_ns,
                 "dur_ns": calls.end_ns - calls.start_ns,
                 **around(rows),
@@ -132,7 +129,7 @@ def _call_around(trace: Trace, thread: Ints, start_ns: Ints, end_ns: Ints) -> Ro
 
 def steps(trace: Trace) -> Iterator[pa.Table]:
     """Iterations of training or serving."""
-    found, threads = trace.evidence.steps, trace.evidence.recording.threads
+    found = trace.evidence.steps
     counters: dict[int, Iterator[int]] = defaultdict(count)
     ordinals = [next(counters[process]) for process in found.process.tolist()]
     numbered = zip(found.markers, ordinals, strict=True)
@@ -142,9 +139,7 @@ def steps(trace: Trace) -> Iterator[pa.Table]:
             "name": [marker.name for marker in found.markers],
             "kind": [marker.kind for marker in found.markers],
             "index": [ordinal if marker.index is None else marker.index for marker, ordinal in numbered],
-            "pid": threads.pid[found.thread].astype(np.int32),
-            "rank": or_null(trace.evidence.recording.process_rank[found.process]),
-            "tid": threads.tid[found.thread].astype(np.int32),
+            **of_thread(trace.evidence.recording, found.thread),
             "start_ns": found.start_ns,
             "end_ns": found.end_ns,
             "batch_size": [marker.batch_size for marker in found.markers],

@@ -22,7 +22,7 @@ from tracekit.markers.phases import PHASES
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import RANGE_KINDS, Ranges
 from tracekit.schema import tables
-from tracekit.tables.base import category, or_null, runs_of
+from tracekit.tables.base import category, of_thread, or_null, runs_of
 from tracekit.trace.decoding import MARKER_KINDS
 from tracekit.trace.evidence import Evidence
 
@@ -67,7 +67,7 @@ def _marker_of_text(evidence: Evidence) -> Ints:
 
 def _own_columns(trace: Trace, ranges: Ranges, marker: Ints, texts: pa.Array) -> dict[str, object]:
     recording = trace.evidence.recording
-    thread, text = ranges.thread.astype(np.intp), ranges.text.astype(np.intp)
+    text = ranges.text.astype(np.intp)
     unchanged: dict[str, object] = {name: getattr(ranges, name) for name in _UNCHANGED}
     return unchanged | {
         "domain": category(ranges.domain, recording.domains),
@@ -75,9 +75,7 @@ def _own_columns(trace: Trace, ranges: Ranges, marker: Ints, texts: pa.Array) ->
         "marker": category(marker.take(text), _MARKERS),
         "phase": category(trace.evidence.phased.of_text.take(text), PHASES),
         "kind": category(ranges.kind, RANGE_KINDS),
-        "pid": recording.threads.pid[thread].astype(np.int32),
-        "rank": or_null(recording.process_rank[recording.threads.process[thread]]),
-        "tid": recording.threads.tid[thread].astype(np.int32),
+        **of_thread(recording, ranges.thread.astype(np.intp)),
         "end_tid": or_null(lookup(recording.threads.tid, ranges.end_thread)).cast(pa.int32()),
     }
 
