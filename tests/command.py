@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from tests.waiting import PATIENCE_S
 from tracekit.cli import main
@@ -53,6 +53,17 @@ def arguments(*args: object) -> list[str]:
     return [sys.executable, "-m", "tracekit", *map(str, args)]
 
 
+def begun(*args: object, **more: Any) -> subprocess.Popen[str]:
+    """Starts a program that hears signals: a shell that starts the tests in the background makes them ignore Ctrl-C."""
+
+    def hearing() -> None:
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
+    return subprocess.Popen([str(arg) for arg in args], preexec_fn=hearing, **pipes, **more)  # noqa: PLW1509
+
+
 def environment(**more: str) -> dict[str, str]:
     deciding = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM", "TTY_COMPATIBLE", "PYTHONIOENCODING")
     kept = {name: value for name, value in os.environ.items() if name not in deciding}
@@ -63,15 +74,8 @@ def separately(*args: object, before: Callable[[], None] | None = None, cwd: Pat
     # Into files: an agent of nsys that outlives its run holds pipes. With ``before``, which may limit files, pipes.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         into = {"capture_output": True} if before else {"stdout": out, "stderr": err}
-        done = subprocess.run(
-            arguments(*args),
-            timeout=PATIENCE_S,
-            env=environment(**env),
-            preexec_fn=before,
-            cwd=cwd,
-            check=False,
-            **into,
-        )
+        into |= {"env": environment(**env), "cwd": cwd, "preexec_fn": before, "timeout": PATIENCE_S}
+        done = subprocess.run(arguments(*args), check=False, **into)
         printed = (done.stdout, done.stderr) if before else map(_content, (out, err))
         return Outcome(done.returncode, *(text.decode("utf-8", "replace") for text in printed))
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis.internal.conjecture import providers
 import tracekit
 from tests import nsys
 from tests.needs import NEEDS, require
+from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
 
@@ -36,6 +38,8 @@ providers._get_local_constants = lambda: providers._local_constants
 settings.register_profile("thorough", settings.get_profile("tracekit"))
 settings.load_profile("tracekit")
 FEWEST = 5
+#: Changes a report before it is parsed.
+Change = Callable[[sqlite3.Connection], object]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,8 +73,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def parsed(tmp_path: Path) -> Callable[..., Dataset]:
-    def parse(lines: str, *, registered: bool = False, rows: str = "auto") -> Dataset:
+    def parse(lines: str, *, registered: bool = False, rows: str = "auto", change: Change | None = None) -> Dataset:
+        (tmp_path / "report.sqlite").unlink(missing_ok=True)
         path = report(tmp_path / "report.sqlite", lines, registered=registered)
+        if change is not None:
+            with writing(path) as db:
+                change(db)
         return tracekit.parse(path, rows=rows, force=True)
 
     return parse

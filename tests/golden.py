@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import pandas as pd
 
@@ -12,15 +13,17 @@ from tracekit.views.formatting import records
 Parse = Callable[..., Dataset]
 
 
-def check(dataset: Dataset, table: str, expected: str) -> None:
-    """Compares a table's rows, in their order, with lines of text.
+def expect(dataset: Dataset, table: str) -> Callable[[str], None]:
+    """What compares a table's rows, in their order, with lines of text: ``expect(dataset, "calls")("...")``.
 
-    Args:
-        dataset: The dataset.
-        table: Name of the table.
-        expected: A line that names the columns, then a line for every row. Cells are two spaces or more apart; null
-            is ``-``.
+    The first line names the columns, then there is a line for every row. Cells are two spaces or more apart; null is
+    ``-``.
     """
+    return partial(check, dataset, table)
+
+
+def check(dataset: Dataset, table: str, expected: str) -> None:
+    """As :func:`expect`."""
     names, rows = _lines(expected)
     found = dataset.table(table, names).to_pylist()
     assert [[_cell(row[name]) for name in names] for row in found] == rows
@@ -29,6 +32,10 @@ def check(dataset: Dataset, table: str, expected: str) -> None:
 def losses(dataset: Dataset) -> dict[str, int]:
     rows = dataset.table("coverage").to_pylist()
     return {row["cause"]: row["count"] for row in rows if "losses" in row["what"]}
+
+
+def expect_frame(frame: pd.DataFrame) -> Callable[[str], None]:
+    return partial(check_frame, frame)
 
 
 def check_frame(frame: pd.DataFrame, expected: str) -> None:

@@ -45,8 +45,8 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGE
   contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, graphId INTEGER,
   graphExecId INTEGER);
 """
-#: What is recorded of calls that wait for streams and events, or record events; calls of the system's runtime, and the
-#: driver's own work.
+#: What is recorded of calls that wait for streams and events, or record events; calls of the system's runtime, the
+#: driver's own work, and operators on a CPU, by their kinds of lines.
 STREAM_CALLS = """
 CREATE TABLE IF NOT EXISTS {name} (deviceId INTEGER, contextId INTEGER, streamId INTEGER, correlationId INTEGER,
   globalPid INTEGER, eventId INTEGER, eventSyncId INTEGER)
@@ -54,6 +54,9 @@ CREATE TABLE IF NOT EXISTS {name} (deviceId INTEGER, contextId INTEGER, streamId
 TIMED_CALLS = """
 CREATE TABLE IF NOT EXISTS {name} (start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER)
 """
+TIMED = {"os": "OSRT_API", "overhead": "CUPTI_ACTIVITY_KIND_OVERHEAD", "op": "TRACEKIT_CPU_OPS"}
+#: Types of NVTX events by their kinds of lines.
+EVENTS = {"range": 59, "async": 60, "mark": 34}
 #: The table of nodes has the older name unless graphs are recorded too.
 NODES = """
 CREATE TABLE {name} (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER,
@@ -63,10 +66,6 @@ GRAPHS = """
 CREATE TABLE CUDA_GRAPH_EVENTS (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
   globalTid INTEGER, nameId INTEGER, graphId INTEGER NOT NULL, originalGraphId INTEGER, graphExecId INTEGER);
 """
-#: Our own table, in reports of runs without a GPU alone.
-OPERATORS = (
-    'CREATE TABLE IF NOT EXISTS TRACEKIT_CPU_OPS (start INTEGER, "end" INTEGER, globalTid INTEGER, nameId INTEGER)'
-)
 #: In reports of 2024.5 and newer.
 DIAGNOSTICS = """
 CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (timestamp INTEGER NOT NULL, timestampType INTEGER NOT NULL,
@@ -118,10 +117,16 @@ class _Writer:
         line["start"] = int(line["start"])
         line["end"] = None if line["end"] == "-" else int(line["end"])
         line["id"] = None if line["id"] in (None, "-") else int(line["id"])
+        line["node"] = int(line["node"]) if line["node"] else None
         line["tid"] = global_tid(line["thread"])
         line["pid"] = line["tid"] & ~0xFFFFFF
         line["rest"] = (line["rest"] or "").strip()
-        getattr(self, f"_{line['kind']}")(line)
+        if line["kind"] in EVENTS:
+            self._nvtx(line)
+        elif line["kind"] in TIMED:
+            self._timed(line)
+        else:
+            getattr(self, f"_{line['kind']}")(line)
 
     def finish(self) -> None:
         for text, number in self.strings.items():
@@ -141,61 +146,23 @@ class _Writer:
     def string(self, text: str) -> int:
         return self.strings.setdefault(text, len(self.strings) + 1)
 
-    def _nvtx(self, line: dict[str, Any], event: int) -> None:
-        text = line["rest"] or None
-        self.insert(
-            "NVTX_EVENTS",
-            start=line["start"],
-            end=line["end"],
-            eventType=event,
-            globalTid=line["tid"],
-            endGlobalTid=global_tid(line["end_thread"]) if line["end_thread"] else None,
-            domainId=int(line["domain"] or 0),
-            text=None if self.registered else text,
-            textId=self.string(text) if self.registered and text else None,
-        )
+    def on_thread(self, table: str, line: dict[str, Any], **columns: object) -> None:
+        self.insert(table, start=line["start"], end=line["end"], globalTid=line["tid"], **columns)
 
-    def _range(self, line: dict[str, Any]) -> None:
-        self._nvtx(line, 59)
-
-    def _async(self, line: dict[str, Any]) -> None:
-        self._nvtx(line, 60)
-
-    def _mark(self, line: dict[str, Any]) -> None:
-        self._nvtx(line, 34)
+    def _nvtx(self, line: dict[str, Any]) -> None:
+        text, end = line["rest"] or None, line["end_thread"]
+        texts = {"textId": self.string(text)} if self.registered and text else {"text": text}
+        columns = {"eventType": EVENTS[line["kind"]], "domainId": int(line["domain"] or 0), **texts}
+        self.on_thread("NVTX_EVENTS", line, endGlobalTid=global_tid(end) if end else None, **columns)
 
     def _domain(self, line: dict[str, Any]) -> None:
-        line["domain"], line["rest"] = line["rest"].split()
-        self.insert(
-            "NVTX_EVENTS",
-            start=line["start"],
-            eventType=75,
-            globalTid=line["tid"],
-            domainId=int(line["domain"]),
-            text=line["rest"],
-        )
-
-    def _op(self, line: dict[str, Any]) -> None:
-        self.db.execute(OPERATORS)
-        self.insert(
-            "TRACEKIT_CPU_OPS",
-            start=line["start"],
-            end=line["end"],
-            globalTid=line["tid"],
-            nameId=self.string(line["rest"]),
-        )
+        number, name = line["rest"].split()
+        self.on_thread("NVTX_EVENTS", line, eventType=75, domainId=int(number), text=name)
 
     def _said(self, line: dict[str, Any]) -> None:
         self.db.execute(DIAGNOSTICS)
-        self.insert(
-            "DIAGNOSTIC_EVENT",
-            timestamp=line["start"],
-            timestampType=1,
-            source=1,
-            severity=1,
-            text=line["rest"],
-            globalPid=line["pid"],
-        )
+        columns = {"timestampType": 1, "source": 1, "severity": 1, "text": line["rest"], "globalPid": line["pid"]}
+        self.insert("DIAGNOSTIC_EVENT", timestamp=line["start"], **columns)
 
     def _named(self, line: dict[str, Any]) -> None:
         self.db.execute("CREATE TABLE IF NOT EXISTS ThreadNames (nameId INTEGER, priority INTEGER, globalTid INTEGER)")
@@ -203,122 +170,58 @@ class _Writer:
 
     def _launch(self, line: dict[str, Any]) -> None:
         name, options = _options(line["rest"])
-        self.insert(
-            "CUPTI_ACTIVITY_KIND_RUNTIME",
-            start=line["start"],
-            end=line["end"],
-            eventClass=options.get("class", 0),
-            globalTid=line["tid"],
-            correlationId=line["id"],
-            nameId=self.string(name or "cudaLaunchKernel_v7000"),
-            returnValue=options.get("returns", 0),
-        )
+        columns = {"eventClass": options.get("class", 0), "returnValue": options.get("returns", 0)}
+        columns |= {"correlationId": line["id"], "nameId": self.string(name or "cudaLaunchKernel_v7000")}
+        self.on_thread("CUPTI_ACTIVITY_KIND_RUNTIME", line, **columns)
         if not {"stream", "event", "handle"}.isdisjoint(options):
-            table = "CUDA_EVENT" if "EventRecord" in name else "SYNCHRONIZATION"
-            self.db.execute(STREAM_CALLS.format(name=f"CUPTI_ACTIVITY_KIND_{table}"))
-            self.insert(
-                f"CUPTI_ACTIVITY_KIND_{table}",
-                deviceId=0,
-                contextId=1,
-                streamId=options.get("stream", 2**32 - 1),
-                correlationId=line["id"],
-                globalPid=line["pid"],
-                eventId=options.get("handle", options.get("event")),
-                eventSyncId=options.get("event"),
-            )
+            table = f"CUPTI_ACTIVITY_KIND_{'CUDA_EVENT' if 'EventRecord' in name else 'SYNCHRONIZATION'}"
+            self.db.execute(STREAM_CALLS.format(name=table))
+            columns = {"deviceId": 0, "contextId": 1, "streamId": options.get("stream", 2**32 - 1)}
+            columns |= {"correlationId": line["id"], "globalPid": line["pid"], "eventSyncId": options.get("event")}
+            self.insert(table, eventId=options.get("handle", options.get("event")), **columns)
 
-    def _os(self, line: dict[str, Any]) -> None:
-        self._timed("OSRT_API", line)
-
-    def _overhead(self, line: dict[str, Any]) -> None:
-        self._timed("CUPTI_ACTIVITY_KIND_OVERHEAD", line)
-
-    def _timed(self, table: str, line: dict[str, Any]) -> None:
+    def _timed(self, line: dict[str, Any]) -> None:
+        table = TIMED[line["kind"]]
         self.db.execute(TIMED_CALLS.format(name=table))
-        name = self.string(line["rest"])
-        self.insert(table, start=line["start"], end=line["end"], globalTid=line["tid"], nameId=name)
+        self.on_thread(table, line, nameId=self.string(line["rest"]))
 
     def _work(self, line: dict[str, Any], table: str, **columns: object) -> None:
-        self.insert(
-            table,
-            start=line["start"],
-            end=line["end"],
-            deviceId=int(line["device"] or 0),
-            contextId=1,
-            streamId=int(line["stream"] or 7),
-            correlationId=line["id"],
-            globalPid=line["pid"],
-            **columns,
-        )
+        columns |= {"start": line["start"], "end": line["end"], "correlationId": line["id"], "globalPid": line["pid"]}
+        columns |= {"deviceId": int(line["device"] or 0), "contextId": 1, "streamId": int(line["stream"] or 7)}
+        self.insert(f"CUPTI_ACTIVITY_KIND_{table}", **columns)
 
     def _kernel(self, line: dict[str, Any]) -> None:
         name = self.string(line["rest"] or "kernel")
-        shape = dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), 1)
-        rest = dict.fromkeys(
-            (
-                "registersPerThread",
-                "staticSharedMemory",
-                "dynamicSharedMemory",
-                "localMemoryPerThread",
-                "localMemoryTotal",
-                "gridId",
-            ),
-            0,
-        )
-        self._work(
-            line,
-            "CUPTI_ACTIVITY_KIND_KERNEL",
-            shortName=name,
-            demangledName=name,
-            graphNodeId=_node(line),
-            **shape,
-            **rest,
-        )
+        columns = dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), 1)
+        columns |= dict.fromkeys(("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"), 0)
+        columns |= dict.fromkeys(("localMemoryPerThread", "localMemoryTotal", "gridId"), 0)
+        self._work(line, "KERNEL", shortName=name, demangledName=name, graphNodeId=line["node"], **columns)
 
     def _memcpy(self, line: dict[str, Any]) -> None:
         size, options = _options(line["rest"])
-        self._work(
-            line,
-            "CUPTI_ACTIVITY_KIND_MEMCPY",
-            bytes=int(size or 0),
-            copyKind=options.get("kind", 1),
-            srcKind=options.get("from", 1),
-            dstKind=options.get("to", 2),
-            graphNodeId=_node(line),
-        )
+        ends = {"srcKind": options.get("from", 1), "dstKind": options.get("to", 2)}
+        columns = {"bytes": int(size or 0), "copyKind": options.get("kind", 1), **ends}
+        self._work(line, "MEMCPY", graphNodeId=line["node"], **columns)
 
     def _memset(self, line: dict[str, Any]) -> None:
-        size = int(line["rest"] or 0)
-        self._work(line, "CUPTI_ACTIVITY_KIND_MEMSET", bytes=size, graphNodeId=_node(line))
+        self._work(line, "MEMSET", bytes=int(line["rest"] or 0), graphNodeId=line["node"])
 
     def _graph(self, line: dict[str, Any]) -> None:
-        graph, instance = _graph_ids(line)
-        self._work(line, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", graphId=graph, graphExecId=instance)
+        _, instance, _, graph = line["rest"].split() or (None, "4", None, "3")
+        self._work(line, "GRAPH_TRACE", graphId=int(graph), graphExecId=int(instance))
 
     def _node(self, line: dict[str, Any]) -> None:
         original = int(line["rest"]) if line["rest"] else None
-        self.nodes.append((line["start"], line["end"], line["tid"], _node(line), original))
+        self.nodes.append((line["start"], line["end"], line["tid"], line["node"], original))
 
     def _made(self, line: dict[str, Any]) -> None:
         kind, made, *of = (int(word) if word.isdigit() else word for word in line["rest"].split())
         source = of[-1] if of else None
-        event, *ids = {
-            "graph": (95, made, None, None),
-            "clone": (96, made, source, None),
-            "exec": (94, source, None, made),
-        }[kind]
-        self.graphs.append((line["start"], line["end"], event, line["tid"], *ids))
+        ids = {"graph": (95, made, None, None), "clone": (96, made, source, None), "exec": (94, source, None, made)}
+        event, *ids_of_graph = ids[kind]
+        self.graphs.append((line["start"], line["end"], event, line["tid"], *ids_of_graph))
 
 
 def _options(text: str) -> tuple[str, dict[str, int]]:
     plain, *words = re.split(r"(?:^|\s)(\w+)=(\d+)", text)
     return plain, dict(zip(words[::3], map(int, words[1::3]), strict=True))
-
-
-def _graph_ids(line: dict[str, Any]) -> tuple[int, int]:
-    _, instance, _, graph = line["rest"].split() or (None, "4", None, "3")
-    return int(graph), int(instance)
-
-
-def _node(line: dict[str, Any]) -> int | None:
-    return int(line["node"]) if line["node"] else None
