@@ -1,19 +1,17 @@
 """Figures come from times, never from places on an axis: threads, devices and reports may be decades apart."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import tracekit
-from tests.golden import check
+from tests.golden import expect
 from tests.joined import joined_here
 from tests.simulator import Plan, capturing, eventful, simulate, write_report
 from tests.trace_lines import report
 from tracekit.answers import ANALYSES, gaps, launches
 from tracekit.arrays import intervals as axis
-from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
 from tracekit.tables import TABLES
 
@@ -22,9 +20,7 @@ EPOCH = 1_700_000_000_123_456_789
 
 
 @pytest.mark.parametrize("far", [range(2, 3), range(2, 40)])
-def test_launches_take_as_long_as_they_do_however_far_threads_are_apart(
-    parsed: Callable[..., Dataset], far: range
-) -> None:
+def test_launches_take_as_long_as_they_do_however_far_threads_are_apart(parsed, far) -> None:
     """One of eight threads has a range from long ago, or so many that the axis has no room for lengths."""
     beside = "\n".join(f"range 1/{thread} 0 9 beside" for thread in range(2, max(far[-1], 8) + 1))
     ago = "\n".join(f"range 1/{thread} {-(2**60)} {-(2**60) + 5} long ago" for thread in far)
@@ -35,14 +31,10 @@ def test_launches_take_as_long_as_they_do_however_far_threads_are_apart(
         {ago}
         {beside}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    expect(dataset, "calls")("""
         module  launch_time_ns  gpu_time_ns
         top     30              10
-    """,
-    )
+    """)
 
 
 def written(plan: Plan, path: Path) -> Path:
@@ -64,9 +56,7 @@ def test_no_analysis_asks_how_far_reports_are_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plan", [eventful(3), capturing(4, actions=25)])
-def test_tables_are_the_same_where_every_axis_is_of_ranks(
-    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_are_the_same_where_every_axis_is_of_ranks(tmp_path, plan, monkeypatch) -> None:
     path = written(plan, tmp_path / "program.sqlite")
     as_times = tracekit.parse(path, tmp_path / "times")
     monkeypatch.setattr(axis, "_ROOM", 0.0)

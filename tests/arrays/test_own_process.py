@@ -11,7 +11,7 @@ import pytest
 TOUCHED = """
 import resource, sys
 import numpy as np
-from tracekit.arrays.kept_memory import keep_memory
+from tracekit.arrays.own_process import keep_memory
 if sys.argv[1] == "kept":
     keep_memory()
 def faults():

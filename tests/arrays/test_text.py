@@ -11,6 +11,7 @@ from tracekit.arrays.text import json_text
 STRINGS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=5)
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 SHAPES = st.lists(st.lists(NUMBERS, max_size=3), max_size=3)
+FIELDS = {'na"me': st.none() | STRINGS, "shape": st.none() | st.lists(NUMBERS, max_size=2)}
 TYPES = {
     "numbers": (pa.int64(), NUMBERS),
     "flags": (pa.bool_(), st.booleans()),
@@ -23,18 +24,7 @@ TYPES = {
     ),
     "structs": (
         pa.list_(pa.struct({'na"me': pa.string(), "shape": pa.list_(pa.int64())})),
-        st.lists(
-            st.one_of(
-                st.none(),
-                st.fixed_dictionaries(
-                    {
-                        'na"me': st.one_of(st.none(), STRINGS),
-                        "shape": st.one_of(st.none(), st.lists(NUMBERS, max_size=2)),
-                    }
-                ),
-            ),
-            max_size=3,
-        ),
+        st.lists(st.none() | st.fixed_dictionaries(FIELDS), max_size=3),
     ),
 }
 

@@ -3,5 +3,5 @@
 ``types`` names arrays by what they hold; ``columns`` turns Arrow columns into NumPy; ``codes`` numbers words and
 nested lists, and finds ids; ``groups`` numbers groups of rows and adds them up; ``intervals`` nests intervals, stacks
 them and lays them end to end; ``slices`` sums and compares slices of one array; ``text`` writes Arrow values as JSON;
-``without_pandas`` keeps pyarrow from importing pandas, ``kept_memory`` freed memory for the next array.
+``own_process`` keeps freed memory for the next array, and pyarrow from importing pandas.
 """

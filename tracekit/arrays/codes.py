@@ -48,10 +48,7 @@ _MOST_LEFT_OUT = 2
 
 
 def positions(wanted: Ints, ids: Ints) -> Rows:
-    """The position of each wanted id among distinct ``ids`` in any order, -1 for those that are not there.
-
-    Ids that ascend, or that leave few numbers out, are looked up faster.
-    """
+    """The position of each wanted id among distinct ``ids`` in any order, -1 for those that are not there."""
     if not ids.size:
         return np.full(wanted.size, -1, dtype=np.int64)
     wanted, ids = wanted.astype(np.int64, copy=False), ids.astype(np.int64, copy=False)
@@ -61,12 +58,10 @@ def positions(wanted: Ints, ids: Ints) -> Rows:
         place_of[ids - low] = np.arange(ids.size)
         inside = (wanted >= low) & (wanted <= high)
         return np.where(inside, place_of[np.where(inside, wanted - low, 0)], -1)
-    ascending = bool((ids[1:] > ids[:-1]).all())
-    order = None if ascending else np.argsort(ids, kind="stable")
-    by_id = ids if order is None else ids[order]
+    order = np.argsort(ids, kind="stable")
+    by_id = ids[order]
     place = np.minimum(np.searchsorted(by_id, wanted), ids.size - 1)
-    position = place if order is None else order[place]
-    return np.where(by_id[place] == wanted, position, -1)
+    return np.where(by_id[place] == wanted, order[place], -1)
 
 
 def lookup(values: NDArray[Any], rows: Rows, missing: int = -1) -> NDArray[Any]:
@@ -83,7 +78,7 @@ def codes(values: pa.Array) -> Rows:
     if values.null_count == len(values):
         return np.zeros(len(values), np.int64)
     if pa.types.is_struct(values.type):
-        return joint(codes(part) for part in values.flatten())
+        return joint((np.asarray(values.is_null(), np.int64), *map(codes, values.flatten())))
     if pa.types.is_map(values.type):
         values = _as_bytes(values, joint((codes(values.keys), codes(values.items))))
     elif pa.types.is_list(values.type):

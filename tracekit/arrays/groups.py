@@ -3,7 +3,6 @@
 A row names its group by a number from 0 on. Rows of group -1 are in no group and are ignored.
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,12 +13,10 @@ from tracekit.arrays.types import Flags, Ints, Rows
 
 #: Up to this many codes beyond the number of rows, an array of flags is faster than sorting.
 _SPARE_CODES = 1 << 16
-#: Keys whose combinations are fewer than this fit into one 64-bit number.
-_ONE_NUMBER = 2**62
 
 
 class Grouping(NamedTuple):
-    """The groups that rows form."""
+    """The group of each row, and the first row of each group."""
 
     group: Rows
     first: Rows
@@ -55,7 +52,7 @@ def grouped(columns: Sequence[Ints]) -> Grouping:
 def _ranks(column: Ints) -> Rows:
     """For each value its place among the distinct ones."""
     least, most = int(column.min()), int(column.max())
-    if most - least >= _ONE_NUMBER:
+    if most - least >= 2**62:
         return np.unique(column, return_inverse=True)[1]
     return distinct(column.astype(np.int64) - least)[1]
 
@@ -101,33 +98,5 @@ def mixed(group: Rows, values: Ints, groups: int) -> Flags:
 
 def sums_by(keys: Sequence[Ints], values: Sequence[Ints]) -> tuple[list[Ints], list[Ints]]:
     """The distinct combinations of keys in ascending order, and the sums of each value over their rows."""
-    if not keys[0].size:
-        return [np.empty(0, np.int64)] * len(keys), [np.empty(0, np.int64)] * len(values)
-    order, fresh = _ordered(as_one(keys))
-    first = np.flatnonzero(fresh)
-    starts = order[first]
-    return [key[starts] for key in keys], [np.add.reduceat(column[order], first) for column in values]
-
-
-def _ordered(keys: Sequence[Ints]) -> tuple[Rows, Flags]:
-    """The stable order of rows by several keys, the first key first; and where in it another combination begins."""
-    order = np.argsort(keys[0], kind="stable") if len(keys) == 1 else np.lexsort(tuple(reversed(keys)))
-    fresh = np.zeros(order.size, dtype=bool)
-    fresh[0] = True
-    for key in (key[order] for key in keys):
-        fresh[1:] |= key[1:] != key[:-1]
-    return order, fresh
-
-
-def as_one(keys: Sequence[Ints]) -> Sequence[Ints]:
-    """The keys as a single one of the same order, if it fits 64 bits: that sorts several times faster."""
-    if not keys[0].size:
-        return keys
-    lows = [int(key.min()) for key in keys]
-    spans = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
-    if math.prod(spans) >= _ONE_NUMBER:
-        return keys
-    code = np.zeros(keys[0].size, dtype=np.int64)
-    for key, low, span in zip(keys, lows, spans, strict=True):
-        code = code * span + (key.astype(np.int64) - low)
-    return [code]
+    group, first = grouped(keys)
+    return [key[first] for key in keys], [sums(group, column, first.size) for column in values]

@@ -30,15 +30,17 @@ def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
     ``groups`` holds the group (0, 1, …) of every entry of each array. The arrays come back in the order given.
     """
     placed = measured_axis(groups, times)
-    return ranked_axis(groups, times) if placed is None else placed
+    if placed is not None:
+        return placed
+    distinct = np.unique(np.concatenate(times))  # their ranks always fit
+    return [
+        np.asarray(g, np.int64) * (distinct.size + 1) + np.searchsorted(distinct, t)
+        for g, t in zip(groups, times, strict=True)
+    ]
 
 
 def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] | None:
-    """Lays groups end to end, so that they never touch, and keeps the distances within each.
-
-    ``groups`` holds the group (0, 1, …) of every entry of each array. Returns the arrays on the common axis, in the
-    order given; None if all groups together span more than 64 bits.
-    """
+    """As :func:`one_axis`, and keeps the distances within each group; None if all together span more than 64 bits."""
     filled = [(g, t) for g, t in zip(groups, times, strict=True) if t.size]
     if not filled:
         return list(times)
@@ -57,15 +59,6 @@ def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] |
         np.maximum.at(highest, g - first, t)
     shift = _shifts(lowest, highest)
     return None if shift is None else [t + shift[g - first] for g, t in zip(groups, times, strict=True)]
-
-
-def ranked_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
-    """The same with ranks in place of times: they always fit, but only their order has a meaning."""
-    distinct = np.unique(np.concatenate(times))
-    return [
-        np.asarray(g, np.int64) * (distinct.size + 1) + np.searchsorted(distinct, t)
-        for g, t in zip(groups, times, strict=True)
-    ]
 
 
 def _shifts(low: Ints, high: Ints) -> Ints | None:
@@ -116,7 +109,11 @@ def parents(start: Ints, end: Ints) -> tuple[Rows, Ints]:
 
 
 def _parents_of_lasting(start: Ints, end: Ints) -> tuple[Rows, Ints]:
-    level = _open_count(start, end)
+    # Most end before the next one starts. The ends of the others must be searched for.
+    open_at_next = np.flatnonzero(end[:-1] > start[1:])
+    change = np.bincount(np.searchsorted(start, end[open_at_next]), minlength=start.size + 1)[:-1]
+    change[open_at_next + 1] -= 1
+    level = -np.cumsum(change, dtype=np.int32)
     parent = _parents_if_nested(end, level)
     if parent is None:
         parent = _parents_of_any(start, end)
@@ -160,14 +157,6 @@ def siblings_before(depth: Ints) -> Rows:
     last = np.append(runs.begin[1:], depth.size) - 1
     before[runs.begin[runs.order]] = np.where(runs.down, -1, np.roll(last[runs.order], 1))
     return before
-
-
-def _open_count(start: Ints, end: Ints) -> Ints:
-    # Most end before the next one starts. The ends of the others must be searched for.
-    open_at_next = np.flatnonzero(end[:-1] > start[1:])
-    change = np.bincount(np.searchsorted(start, end[open_at_next]), minlength=start.size + 1)[:-1]
-    change[open_at_next + 1] -= 1
-    return -np.cumsum(change, dtype=np.int32)
 
 
 def _parents_of_any(start: Ints, end: Ints) -> Rows:
@@ -234,10 +223,6 @@ def innermost(start: Ints, end: Ints, parent: Rows, first: Ints, last: Ints) -> 
     if not start.size:
         return np.full(first.size, -1, dtype=np.int64)
     at = np.searchsorted(start, first, side="right") - 1
-    return _climb(end, parent, at, last)
-
-
-def _climb(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
     active = np.flatnonzero((end.take(at) < last) & (at >= 0))
     for _ in range(_PLAIN_CLIMBS):
         if not active.size:
@@ -249,13 +234,11 @@ def _climb(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
 
 
 def _leap(end: Ints, parent: Rows, at: Rows, last: Ints) -> Rows:
-    leaps = ancestors(parent)
-    for leap in reversed(leaps):
+    for leap in reversed(ancestors(parent)):
         target = leap[at]
         short = (target >= 0) & (end[target] < last)
         at = np.where(short, target, at)
-    fits = end[at] >= last
-    return np.where(fits, at, parent[at])
+    return np.where(end[at] >= last, at, parent[at])
 
 
 def ancestors(parent: Rows) -> list[Rows]:
@@ -356,12 +339,11 @@ def lanes(stream: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     overlapping = same & (start_ns[order][1:] < end_ns[order][:-1])
     crowded = np.unique(stream[order][1:][overlapping])
     rows = order[np.isin(stream[order], crowded)]
+    columns = (column.tolist() for column in (rows, stream[rows], start_ns[rows], end_ns[rows]))
     open_: list[tuple[int, int]] = []
     free: list[int] = []
     last = None
-    for row, stream_of_row, start, end in zip(
-        rows.tolist(), stream[rows].tolist(), start_ns[rows].tolist(), end_ns[rows].tolist(), strict=True
-    ):
+    for row, stream_of_row, start, end in zip(*columns, strict=True):
         if stream_of_row != last:
             open_, free, last = [], [], stream_of_row
         while open_ and open_[0][0] <= start:
@@ -391,8 +373,7 @@ def nested_lanes(track: Ints, start: Ints, end: Ints, parent: Rows) -> Ints:
 
 def _crossed(track: Ints, start: Ints, end: Ints) -> Ints:
     open_ = np.arange(start.size) - np.searchsorted(np.sort(end), start, side="right")
-    _, around = parents(start, end)
-    return np.unique(track[open_ != around])
+    return np.unique(track[open_ != parents(start, end)[1]])
 
 
 def _lanes(rows: Rows, start: Ints, end: Ints, parent: Rows) -> list[int]:

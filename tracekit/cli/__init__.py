@@ -16,7 +16,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from tracekit.arrays.kept_memory import keep_memory
+from tracekit.arrays.own_process import keep_memory
 from tracekit.cli import capture, demo, diff, doctor, export, html, mcp, parse, schema, show, trend, whatif
 from tracekit.cli.parsing import SHELLS, Parser, PrintCompletion, complete
 from tracekit.errors import TracekitError, UsageError

@@ -207,7 +207,7 @@ def add_limits(parser: argparse.ArgumentParser, slower: str) -> None:
 
 def place_of(given: Given, *, quiet: bool = False) -> Location:
     """Where the dataset is that an argument names. A report is parsed first, into the place that ``parse`` takes."""
-    from tracekit.arrays.kept_memory import keep_memory
+    from tracekit.arrays.own_process import keep_memory
     from tracekit.loading import dataset_of
 
     if not Path(str(given)).is_dir():

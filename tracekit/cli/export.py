@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the export."""
-    from tracekit.arrays.without_pandas import without_pandas
+    from tracekit.arrays.own_process import without_pandas
     from tracekit.exports import writer
     from tracekit.exports.base import Target
 

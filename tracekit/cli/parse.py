@@ -73,7 +73,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Parses the reports and prints the summary, also if only some of them can be read."""
-    from tracekit.arrays.without_pandas import without_pandas
+    from tracekit.arrays.own_process import without_pandas
     from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
     from tracekit.pipeline import parse_as

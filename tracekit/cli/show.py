@@ -73,7 +73,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the answer."""
-    from tracekit.arrays.without_pandas import without_pandas
+    from tracekit.arrays.own_process import without_pandas
 
     without_pandas()
     from tracekit.views import asking

@@ -48,7 +48,7 @@ def _scaled(text: str) -> tuple[str, float]:
 
 def run(args: argparse.Namespace) -> int:
     """Predicts and prints; several changes are made at once."""
-    from tracekit.arrays.without_pandas import without_pandas
+    from tracekit.arrays.own_process import without_pandas
 
     without_pandas()
     from tracekit.steptime.whatif import Changes, predict

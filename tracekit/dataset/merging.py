@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tracekit.arrays.columns import integers, taken
 from tracekit.arrays.intervals import one_axis
-from tracekit.arrays.kept_memory import give_back
+from tracekit.arrays.own_process import give_back
 from tracekit.arrays.types import Ints, Rows
 from tracekit.attribution.base import Trace
 from tracekit.causes import LEFT_OUT, LOSSES, REPORT

@@ -25,8 +25,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self
 
-from tracekit.arrays.kept_memory import keep_memory
-from tracekit.arrays.without_pandas import without_pandas
+from tracekit.arrays.own_process import keep_memory, without_pandas
 from tracekit.engines.base import Outcome, Result, Share, Task, ThrottledShare
 from tracekit.progress import Progress
 

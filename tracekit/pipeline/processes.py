@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from tracekit.arrays.kept_memory import give_back
+from tracekit.arrays.own_process import give_back
 from tracekit.dataset import manifest
 from tracekit.dataset.merging import MERGED, coverage_of, finish, merged_modules, write_part
 from tracekit.engines import Engine, Task, opened
