@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ def check_joined(whole: Dataset, singles: dict[str, Dataset]) -> None:
     """
     assert whole.reports == list(singles)
     modules = whole.table("modules").to_pylist()
-    check_hierarchy(modules, [one.table("modules").to_pylist() for one in singles.values()])
     path_of = {None: None} | {row["module_id"]: row["path"] for row in modules}
     entries = {entry["name"]: entry for entry in whole.manifest["reports"]}
     for name in BY_REPORT:
@@ -56,7 +54,6 @@ def check_joined(whole: Dataset, singles: dict[str, Dataset]) -> None:
             ours = [row for row in found if "modules_differ" not in row]
             assert Counter(ours) == Counter(expected), (name, report)
             check_order(name, by_report[report])
-    check_references(whole)
 
 
 def said_of_reports(dataset: Dataset) -> dict[str, Any]:
@@ -92,76 +89,3 @@ def check_order(table: str, rows: list[dict]) -> None:
     if table != "ranges":
         keys = [tuple((row[key] is None, row[key] or 0) for key in spec.sorted_by) for row in rows]
         assert keys == sorted(keys), table
-
-
-def alike(one: object, other: object) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return sorted(map(str, one)) == sorted(map(str, other))
-    return one == other
-
-
-def check_hierarchy(modules: list[dict], singles: list[list[dict]]) -> None:
-    """Every path once, in pre-order, below its parent in the reports; siblings that all order alike stand so."""
-    paths = [row["path"] for row in modules]
-    theirs = [[row["path"] for row in rows] for rows in singles]
-    # By ids, as names of ranges may hold dots.
-    above = {
-        row["path"]: "" if (at := row["parent_id"]) is None else rows[at]["path"] for rows in singles for row in rows
-    }
-    assert sorted(paths) == sorted(above)
-    assert paths == preordered(paths, above)
-    for parent in {*above.values()}:
-        siblings = [[one for one in its if above[one] == parent] for its in theirs]
-        check_order_of_siblings([one for one in paths if above[one] == parent], siblings)
-    for at, row in enumerate(modules):
-        parent = above[row["path"]]
-        assert row["parent_id"] == (paths.index(parent) if parent else None)
-        assert (row["module_id"], row["path"]) == (at, f"{parent}.{row['name']}" if parent else row["name"])
-        assert row["depth"] == (1 + modules[row["parent_id"]]["depth"] if parent else 0)
-        assert row["subtree_end_id"] == at + 1 + len(preordered(paths, above, row["path"]))
-        for said in ("class_name", "alias_of", "params", "static_params"):
-            told = [one[said] for rows in singles for one in rows if one["path"] == row["path"]]
-            words = [one for one in told if one]
-            if said == "alias_of" or all(alike(one, words[0]) for one in words):
-                assert row[said] in (words or told) or row[said] is None, "or told in two ways"
-            else:
-                assert not row[said] or row[said] not in words or None in sizes(row[said])
-
-
-def sizes(params: list[dict]) -> list:
-    return [size for param in params for size in param["shape"] or [None]]
-
-
-def check_order_of_siblings(found: list[str], theirs: list[list[str]]) -> None:
-    after = {one: set() for one in found}
-    for its in theirs:
-        for earlier, later in pairwise(its):
-            after[earlier].add(later)
-    reached = {one: set() for one in found}
-    for one in found:
-        pending = [one]
-        while pending:
-            new = after[pending.pop()] - reached[one]
-            reached[one] |= new
-            pending += new
-    if any(one in reached[one] for one in found):
-        return
-    for at, one in enumerate(found):
-        assert not reached[one] & set(found[:at])
-
-
-def preordered(seen: list[str], above: dict[str, str], parent: str = "") -> list[str]:
-    children = [path for path in seen if above[path] == parent]
-    return [one for child in children for one in (child, *preordered(seen, above, child))]
-
-
-def check_references(whole: Dataset) -> None:
-    tables = {name: whole.table(name).to_pylist() for name in BY_REPORT}
-    keys = {"kernels": "kernel_id", "calls": "call_id", "ranges": "range_id", "steps": "step_id"}
-    for table, key in keys.items():
-        report_of = {row[key]: row["report"] for row in tables[table]}
-        assert len(report_of) == len(tables[table])
-        referring = [row for rows in tables.values() for row in rows]
-        for name in (key, f"parent_{key}"):
-            used = [(row[name], row["report"]) for row in referring if row.get(name) is not None]
-            assert all(report_of[number] == report for number, report in used)

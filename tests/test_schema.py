@@ -5,15 +5,8 @@ import pytest
 
 from tracekit.schema import CATEGORY, SHAPES, ArrowValues, Categories, Column, Integers, TableSpec, TypedTable
 
-TYPES = {
-    "flag": pa.bool_(),
-    "small": pa.int8(),
-    "number": pa.int64(),
-    "ratio": pa.float64(),
-    "text": pa.string(),
-    "word": CATEGORY,
-    "shapes": SHAPES,
-}
+TYPES = {"flag": pa.bool_(), "small": pa.int8(), "number": pa.int64(), "ratio": pa.float64(), "text": pa.string()}
+TYPES |= {"word": CATEGORY, "shapes": SHAPES}
 NULLABLE = [Column(name, type_, "", nullable=True) for name, type_ in TYPES.items()]
 SPEC = TableSpec("things", "", (Column("id", pa.int32(), ""), *NULLABLE))
 

@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,6 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def manifest(folder: Path) -> Json:
     return json.loads((folder / "manifest.json").read_text("utf-8"))
-
-
-def write(folder: Path, fields: Json) -> None:
-    (folder / "manifest.json").write_text(json.dumps(fields), "utf-8")
 
 
 def answers(folder: Path) -> list[str] | None:
@@ -114,43 +109,24 @@ def test_a_manifest_by_another_hand_is_answered_or_refused_in_one_line(whole: Pa
         refusal(outcome, folder)
 
 
-def started_at_no_time(fields: Json) -> Json:
-    fields.get("reports", [fields])[0]["source"]["started_utc_ns"] = -1
-    return fields
-
-
-EDITS: dict[str, tuple[Callable[[Json], Json], str]] = {
-    "rows of kernels": (
-        lambda fields: {**fields, "rows": {**fields["rows"], "kernels": 1}},
-        "its manifest.json was changed after it was written; undo that, or parse the report again",
-    ),
-    "a start at no time": (
-        started_at_no_time,
-        "its manifest.json is damaged (started_utc_ns is -1); parse the report again",
-    ),
-    "no number": (
-        lambda fields: {**fields, "launches": float("nan")},
-        "its manifest cannot be read (not JSON: NaN is not a number); parse the report again",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", EDITS)
-def test_what_is_wrong_with_a_manifest_is_said(whole: Path, what: str) -> None:
-    edit, problem = EDITS[what]
-    folder = copied(whole)
-    write(folder, edit(manifest(whole)))
+@pytest.mark.parametrize(
+    ("inside", "name", "value", "problem"),
+    [
+        ("rows", "kernels", 1, "its manifest.json was changed after it was written; undo that, or parse"),
+        ("source", "started_utc_ns", -1, "its manifest.json is damaged (started_utc_ns is -1); parse"),
+        ("rows", "calls", float("nan"), "its manifest cannot be read (not JSON: NaN is not a number); parse"),
+    ],
+)
+def test_what_is_wrong_with_a_manifest_is_said(whole, inside, name, value, problem) -> None:
+    folder, fields = copied(whole), manifest(whole)
+    (fields if inside in fields else fields["reports"][0])[inside][name] = value
+    (folder / "manifest.json").write_text(json.dumps(fields), "utf-8")
     line = refusal(command("show", "modules", folder), folder)
-    assert line == f"tracekit: {folder}: {problem}\n"
+    assert line == f"tracekit: {folder}: {problem} the report again\n"
 
 
-@pytest.fixture
-def ranks(tmp_path: Path) -> Path:
-    paths = [report(tmp_path / f"rank{at}.sqlite", LINES) for at in range(3)]
-    return tracekit.parse(paths, tmp_path / "ranks").folder
-
-
-def test_reports_that_lie_in_the_folder_and_are_not_listed_are_noticed(ranks: Path) -> None:
+def test_reports_that_lie_in_the_folder_and_are_not_listed_are_noticed(three: Path, tmp_path: Path) -> None:
+    ranks = Path(shutil.copytree(three, tmp_path / "ranks"))
     parts = ranks / "kernels.parquet"
     shutil.copytree(parts / "report=rank1", parts / "report=rank7")
     line = refusal(command("show", "modules", ranks), ranks)
@@ -169,7 +145,6 @@ def test_a_report_that_was_recorded_at_no_time_can_be_parsed_and_opened(started:
     assert tracekit.parse(path).manifest["source"]["started_utc_ns"] is None
 
 
-PARTS = ("rank0", "rank1", "rank2")
 #: What happens to a file in the middle, and what is said of it.
 BAD = {
     "removed": "is missing",
@@ -198,14 +173,12 @@ def damage(path: Path, how: str) -> None:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("three")
-    files = [report(folder / f"{name}.sqlite", LINES.replace("gemm", f"gemm_{name}")) for name in PARTS]
+    files = [report(folder / f"rank{at}.sqlite", LINES.replace("gemm", f"gemm_{at}")) for at in range(3)]
     return joined_here(files, folder / "run.tracekit").folder
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_a_bad_file_in_the_middle_is_named_with_what_is_wrong_and_what_to_do(
-    three: Path, how: str, tmp_path: Path
-) -> None:
+def test_a_bad_file_in_the_middle_is_named_with_what_is_wrong_and_what_to_do(three, how, tmp_path) -> None:
     folder = tmp_path / "run.tracekit"
     shutil.copytree(three, folder)
     damage(folder / "kernels.parquet" / "report=rank1" / "part-0.parquet", how)
@@ -226,29 +199,10 @@ def test_rows_before_a_bad_file_are_whole_lines_of_a_list_that_does_not_end(thre
 
 
 def test_the_coverage_of_two_parts_has_shares_of_time_or_of_counts_and_counts_once_what_each_says() -> None:
-    rows = [
-        *(_counted(what, 3, 60) for what in ("kernels", "compiled graph 1")),
-        _counted("ranges", 3, 60),
-        *(_counted(f"{what}{LOSSES}", 3, 0) for what in ("launches", REPORT)),
-    ]
+    row = {"cause": "any", "detail": "", "known": False, "share": 0.0, "count": 3}
+    whats = ("kernels", "compiled graph 1", "ranges", f"launches{LOSSES}", f"{REPORT}{LOSSES}")
+    rows = [row | {"what": what, "time_ns": 0 if what.endswith(LOSSES) else 60} for what in whats]
     wholes = {"kernels": 6, "ranges": 12, "launches": 24, REPORT: 6}
     found = total_coverage([*rows, *rows], wholes, counted_once=f"{REPORT}{LOSSES}")
-    assert [(row["what"], row["count"], row["time_ns"], row["share"]) for row in found] == [
-        ("kernels", 6, 120, 1.0),
-        ("compiled graph 1", 6, 120, 1.0),
-        ("ranges", 6, 120, 0.5),
-        (f"launches{LOSSES}", 6, 0, 0.25),
-        (f"{REPORT}{LOSSES}", 3, 0, 0.5),
-    ]
-
-
-def _counted(what: str, count: int, time_ns: int) -> dict[str, object]:
-    return {
-        "what": what,
-        "cause": "any",
-        "detail": "",
-        "known": False,
-        "count": count,
-        "time_ns": time_ns,
-        "share": 0.0,
-    }
+    values = [(row["count"], row["time_ns"], row["share"]) for row in found]
+    assert values == [(6, 120, 1.0), (6, 120, 1.0), (6, 120, 0.5), (6, 0, 0.25), (3, 0, 0.5)]

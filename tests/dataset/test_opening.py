@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -13,8 +15,8 @@ import pytest
 
 import tracekit
 from tests.benchmarks.serving_report import with_waits, write_report
-from tests.command import LINES, command, refusal
-from tests.golden import check
+from tests.command import LINES, ROOT, command, refusal
+from tests.golden import expect
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
 from tracekit.tables import TABLES
@@ -122,16 +124,12 @@ def test_a_loaded_dataset_holds_what_its_files_hold(kind: Callable[[Path], objec
     assert loaded.manifest == json.loads((small.folder / "manifest.json").read_text("utf-8"))
     for name in SPECS:
         assert loaded.table(name).equals(pq.read_table(small.folder / f"{name}.parquet")), name
-    check(
-        loaded,
-        "kernels",
-        """
+    expect(loaded, "kernels")("""
         name                          kind    module  start_ns  end_ns  method
         relu                          kernel  top     700       800     range
         gemm                          kernel  top.a   40        140     range
         [CUDA memcpy Host-to-Device]  memcpy  -       900       910     -
-    """,
-    )
+    """)
 
 
 FOREIGN = {
@@ -211,3 +209,31 @@ def test_ids_are_those_of_the_own_report_and_columns_to_come_are_let_be(tmp_path
     with pytest.raises(tracekit.DatasetError, match=rf"kernel_id is 0, not in \[{first}, {first + 3}\)"):
         dataset.table("kernels", ["kernel_id"])
     assert dataset.table("kernels", ["dur_ns"]).num_rows == 2 * rows.num_rows
+
+
+README = (ROOT / "tracekit" / "dataset" / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```py(?:thon)?\n(.*?)```", README, re.DOTALL)
+REPORTS = {
+    "one report": ROOT / "data" / "llama_eager.sqlite",
+    "several reports": sorted((ROOT / "data" / "llama_ranks").glob("*.sqlite")),
+}
+
+
+@pytest.mark.parametrize("which", REPORTS)
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_code_runs(number: int, which: str, tmp_path, monkeypatch) -> None:
+    if "polars" in BLOCKS[number]:
+        pytest.importorskip("polars")
+        pytest.importorskip("duckdb")
+    tracekit.parse(REPORTS[which], tmp_path / "demo.tracekit")
+    code = BLOCKS[number]
+    if which == "several reports":
+        code = code.replace("kernels.parquet'", "kernels.parquet/*/*.parquet'")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names
+
+
+def test_there_is_code() -> None:
+    assert len(BLOCKS) == 2

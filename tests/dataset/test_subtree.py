@@ -91,9 +91,7 @@ def test_a_subtree_does_not_take_its_namesakes(path: str, kernels: list[int], st
 
 
 @pytest.mark.parametrize("name", ["kernels", "calls"])
-def test_a_subtree_reads_only_the_row_groups_that_can_hold_it(
-    name: str, served: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_subtree_reads_only_the_row_groups_that_can_hold_it(name, served, monkeypatch) -> None:
     read: list[int] = []
     original = pq.ParquetFile.read_row_groups
 

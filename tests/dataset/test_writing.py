@@ -1,15 +1,15 @@
-"""A dataset is written whole or not at all, and takes no place that is not its own."""
+"""A dataset is written whole or not at all; it replaces its like and an empty folder, when told, and nothing else."""
 
 import shutil
 import signal
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.benchmarks.serving_report import write_report
-from tests.command import LINES, arguments, command, contents, environment, refusal
+from tests.command import LINES, arguments, begun, command, contents, refusal
 from tests.readers.files import changed
 from tests.trace_lines import report
 from tests.waiting import PATIENCE_S, wait_until
@@ -38,15 +38,7 @@ def stopped(
     """Parses in a process of its own and sends it a signal while it reads or writes, if asked over a dataset."""
     before = None if old is None else tracekit.parse(old, out, force=True).manifest
     pattern = f".{out.name}.partial-*" + ("/kernels.parquet" if when == "writing" else "")
-    process = subprocess.Popen(
-        arguments("parse", large, "-o", out, "--force"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        # A shell that starts the tests in the background makes them ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    )
+    process = begun(*arguments("parse", large, "-o", out, "--force"))
     wait_until(lambda: any(out.parent.glob(pattern)), process)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=PATIENCE_S)
@@ -58,9 +50,7 @@ def stopped(
 
 
 @pytest.mark.parametrize(("number", "when"), [(signal.SIGINT, "reading"), (signal.SIGTERM, "writing")])
-def test_a_run_that_is_asked_to_stop_leaves_nothing(
-    number: signal.Signals, when: str, large: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_is_asked_to_stop_leaves_nothing(number, when, large, tmp_path) -> None:
     code, stdout, stderr = stopped(large, tmp_path / "out", number, when)
     assert code == 128 + number
     assert stdout == ""
@@ -69,9 +59,7 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing(
     assert contents(tmp_path) == {}
 
 
-def test_a_run_that_is_killed_leaves_the_old_dataset_and_nothing_that_looks_finished(
-    small: Path, large: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_is_killed_leaves_the_old_dataset_and_nothing_that_looks_finished(small, large, tmp_path) -> None:
     out = tmp_path / "out"
     code, _, _ = stopped(large, out, signal.SIGKILL, "writing", small)
     assert code == -signal.SIGKILL
@@ -84,9 +72,7 @@ def test_a_run_that_is_killed_leaves_the_old_dataset_and_nothing_that_looks_fini
     assert tracekit.parse(large, out, force=True).manifest["rows"]["kernels"] > 140_000
 
 
-def test_an_error_that_nobody_foresaw_leaves_nothing_either(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_that_nobody_foresaw_leaves_nothing_either(small, tmp_path, monkeypatch) -> None:
     def fails(rows: object) -> None:
         raise ZeroDivisionError
 
@@ -102,9 +88,7 @@ def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_exchange")
-def test_the_old_dataset_comes_back_if_the_new_one_cannot_take_its_place(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_dataset_comes_back_if_the_new_one_cannot_take_its_place(small, tmp_path, monkeypatch) -> None:
     out = tmp_path / "out"
     tracekit.parse(small, out)
     before = contents(tmp_path)
@@ -151,3 +135,90 @@ def test_a_failed_parse_leaves_no_folders_above_the_dataset(small: Path, tmp_pat
     spoil(small)
     refusal(command("parse", small, "-o", tmp_path / "a" / "b" / "out"), small)
     assert list(tmp_path.iterdir()) == [small]
+
+
+def full(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("mine")
+
+
+def extension(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"manifest_version": 3}')
+
+
+def link(path: Path, make: Callable[[Path], object]) -> None:
+    make(path.with_name("theirs"))
+    path.symlink_to("theirs")
+
+
+THEIRS: dict[str, Callable[[Path], object]] = {
+    "a file": lambda path: path.write_text("mine"),
+    "a folder with a file": full,
+    "a browser extension": extension,
+    "a dangling link": lambda path: path.symlink_to("gone"),
+    "a link to a full folder": lambda path: link(path, full),
+}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("what", THEIRS)
+def test_what_is_no_dataset_is_never_replaced(what: str, force: bool, small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    THEIRS[what](out)
+    before = contents(tmp_path)
+    line = refusal(command("parse", small, "-o", out, *(["--force"] if force else [])), out)
+    assert "already exists and is not a dataset; choose another folder with -o" in line
+    assert contents(tmp_path) == before
+    assert out.is_symlink() == ("link" in what)
+
+
+def test_the_report_itself_is_never_replaced(small: Path) -> None:
+    before = small.read_bytes()
+    refusal(command("parse", small, "-o", small, "--force"), small)
+    refusal(command("parse", small, "-o", small / "below", "--force"), small / "below")
+    assert small.read_bytes() == before
+
+
+def test_an_empty_folder_is_taken_when_told(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    refusal(command("parse", small, "-o", out), out)
+    assert command("parse", small, "-o", out, "--force", "--quiet").code == 0
+    assert {path.name for path in out.iterdir()} == FILES
+
+
+@pytest.mark.parametrize("first", ["empty", "dataset"])
+def test_a_link_to_a_dataset_can_be_written_through_again_and_again(first: str, small: Path, tmp_path: Path) -> None:
+    place, link = tmp_path / "place", tmp_path / "link"
+    place.mkdir()
+    if first == "dataset":
+        tracekit.parse(small, place, force=True)
+    link.symlink_to(place)
+    for _ in range(2):
+        assert command("parse", small, "-o", link, "--force", "--quiet") == (0, "", "")
+        assert {path.name for path in link.iterdir()} == FILES
+    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "place", "link"}
+
+
+@pytest.mark.parametrize("first", ["empty", "dataset"])
+@pytest.mark.parametrize("out", [".", "../here/."])
+def test_the_folder_that_one_is_in_is_written_like_any_other(out, first, small, tmp_path, monkeypatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    if first == "dataset":
+        tracekit.parse(small, here, force=True)
+    monkeypatch.chdir(here)
+    assert command("parse", small, "-o", out, "--force", "--quiet") == (0, "", "")
+    assert {path.name for path in here.iterdir()} == FILES
+    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "here"}
+
+
+@pytest.mark.parametrize("length", [230, 300])
+def test_a_name_too_long_for_the_disk_is_refused(length: int, small: Path, tmp_path: Path) -> None:
+    out = tmp_path / ("x" * length)
+    outcome = command("parse", small, "-o", out, "--quiet")
+    if outcome.code:
+        refusal(outcome, out)
+    left = {path.name for path in tmp_path.iterdir()} - {"report.sqlite"}
+    assert left == (set() if outcome.code else {out.name})

@@ -7,13 +7,14 @@ import sqlite3
 import struct
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.command import command
-from tests.golden import check, check_frame
+from tests.golden import expect, expect_frame
 from tests.needs import TRACES
 from tests.readers.files import lacks
 from tests.readers.folders import SUFFIXES, as_folder
@@ -92,8 +93,7 @@ ROWS = """
 
 def binary(payload: Payload) -> bytes:
     number, fields = payload
-    size = 24
-    body = bytearray(size)
+    size, body = 24, bytearray(24)
     for name, value in fields.items():
         offset, kind = SCHEMAS[number][name]
         struct.pack_into(f"<{FORMATS[kind]}", body, offset, value)
@@ -114,28 +114,18 @@ def as_blobs(db: sqlite3.Connection, encoded: Callable[[Payload], bytes] = binar
     db.executemany(update, [(encoded(payload), start) for start, payload in PAYLOADS.items()])
 
 
-def as_json(db: sqlite3.Connection) -> None:
+def as_json(db: sqlite3.Connection, payloads: dict[int, Payload] = PAYLOADS, value: type = int) -> None:
     update = "UPDATE NVTX_EVENTS SET jsonText = ? WHERE start = ? AND domainId = 2"
-    db.executemany(update, [(json.dumps(fields), start) for start, (_, fields) in PAYLOADS.items()])
+    for start, (_, fields) in payloads.items():
+        db.execute(update, (json.dumps({name: value(number) for name, number in fields.items()}), start))
 
 
-def as_texts_in_json(db: sqlite3.Connection) -> None:
-    update = "UPDATE NVTX_EVENTS SET jsonText = ? WHERE start = ? AND domainId = 2"
-    texts = {start: {name: str(value) for name, value in fields.items()} for start, (_, fields) in PAYLOADS.items()}
-    db.executemany(update, [(json.dumps(fields), start) for start, fields in texts.items()])
+as_texts_in_json = partial(as_json, value=str)
 
 
 @pytest.fixture
-def with_payloads(tmp_path: Path) -> Callable[..., Dataset]:
-    def parse(change: Callable[[sqlite3.Connection], None], lines: str = LINES) -> Dataset:
-        path = tmp_path / "report.sqlite"
-        path.unlink(missing_ok=True)
-        report(path, lines)
-        with writing(path) as db:
-            change(db)
-        return tracekit.parse(path, force=True)
-
-    return parse
+def with_payloads(parsed: Callable[..., Dataset]) -> Callable[..., Dataset]:
+    return lambda change, lines=LINES: parsed(lines, change=change)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -143,15 +133,13 @@ def test_folders_of_tables_have_payloads_too(tmp_path: Path, suffix: str) -> Non
     path = report(tmp_path / "report.sqlite", LINES)
     with writing(path) as db:
         as_blobs(db)
-    check(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels", ROWS)
+    expect(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels")(ROWS)
 
 
 @pytest.mark.parametrize("form", [as_blobs, as_json, as_texts_in_json])
-def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(
-    with_payloads: Callable[..., Dataset], form: Callable[[sqlite3.Connection], None]
-) -> None:
+def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(with_payloads, form) -> None:
     dataset = with_payloads(form)
-    check(dataset, "kernels", ROWS)
+    expect(dataset, "kernels")(ROWS)
     assert "sizes of collectives" not in lacks(dataset)
 
 
@@ -166,9 +154,7 @@ def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(
         lambda payload: binary(payload).replace(b"\x02\0\0\0", b"\x09\0\0\0"),
     ],
 )
-def test_damaged_payloads_tell_nothing(
-    with_payloads: Callable[..., Dataset], damage: Callable[[Payload], bytes]
-) -> None:
+def test_damaged_payloads_tell_nothing(with_payloads, damage) -> None:
     dataset = with_payloads(lambda db: as_blobs(db, damage))
     assert dataset.table("kernels", ["bytes"]).column(0).null_count == 8
     assert "sizes of collectives" in lacks(dataset)
@@ -216,30 +202,13 @@ def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_pay
         (", ".join(["send 1"] * 3), ("send_recv", 30)),
     ],
 )
-def test_a_group_is_what_its_calls_are_together(
-    with_payloads: Callable[..., Dataset], calls: str, expected: tuple[str | None, int | None]
-) -> None:
+def test_a_group_is_what_its_calls_are_together(with_payloads, calls, expected) -> None:
     names = [one.split() for one in calls.split(", ")]
     lines = [f"range@2 1 {10 + at} {11 + at} nccl{name.capitalize()}" for at, (name, _) in enumerate(names)]
-    peers = {10 + at: {"Bytes": 10, "Peer rank": int(peer)} for at, (_, peer) in enumerate(names)}
-
-    def payloads(db: sqlite3.Connection) -> None:
-        update = "UPDATE NVTX_EVENTS SET jsonText = ? WHERE start = ? AND domainId = 2"
-        db.executemany(update, [(json.dumps(fields), start) for start, fields in peers.items()])
-
-    dataset = with_payloads(
-        payloads,
-        "\n".join(
-            [
-                "domain 1 0 - 2 NCCL",
-                "range@2 1 5 6 ncclGroupStart",
-                *lines,
-                "range@2 1 30 40 ncclGroupEnd",
-                "launch 1 31 32 #1",
-                "kernel 1 50 60 #1 ncclDevKernel_SendRecv",
-            ]
-        ),
-    )
+    peers = {10 + at: (3, {"Bytes": 10, "Peer rank": int(peer)}) for at, (_, peer) in enumerate(names)}
+    before = ["domain 1 0 - 2 NCCL", "range@2 1 5 6 ncclGroupStart"]
+    after = ["range@2 1 30 40 ncclGroupEnd", "launch 1 31 32 #1", "kernel 1 50 60 #1 ncclDevKernel_SendRecv"]
+    dataset = with_payloads(partial(as_json, payloads=peers), "\n".join([*before, *lines, *after]))
     assert (*dataset.table("kernels", ["collective", "bytes"]).to_pylist()[0].values(),) == expected
 
 
@@ -273,10 +242,7 @@ def test_chrome_traces_record_collectives_with_their_kernels(tmp_path: Path) -> 
     events = [launch(at, at) for at in range(1, len(kernels) + 1)]
     events += [kernel(100 * at, at, "ncclDevKernel", **args) for at, args in enumerate(kernels, 1)]
     path = trace(tmp_path / "trace.json", event("cpu_op", "aten::x", 0, 50), *events)
-    check(
-        tracekit.parse(path),
-        "kernels",
-        """
+    expect(tracekit.parse(path), "kernels")("""
         bytes  collective      dtype          group_size  communicator
         200    all_reduce      bfloat16       4           tp
         400    all_gather      float8_e4m3fn  4           tp
@@ -289,15 +255,12 @@ def test_chrome_traces_record_collectives_with_their_kernels(tmp_path: Path) -> 
         -      unknown         -              -           -
         -      recv            -              -           -
         -      unknown         -              -           -
-    """,
-    )
+    """)
 
 
 def test_bandwidths_are_those_of_nccl_tests(with_payloads: Callable[..., Dataset]) -> None:
     answer = communication.frame(with_payloads(as_blobs)).sort_values("name", kind="stable")
-    check_frame(
-        answer,
-        """
+    expect_frame(answer)("""
         collective      communicator        group_size  path  kernels  bytes  algorithm_gb_per_s  bus_gb_per_s
         all_gather      0xffffffffffffffff  4           top   1        4000   40                  30
         all_reduce      -                   -           top   2        -      -                   -
@@ -305,8 +268,7 @@ def test_bandwidths_are_those_of_nccl_tests(with_payloads: Callable[..., Dataset
         broadcast       -                   -           top   1        5000   50                  50
         reduce_scatter  0x7                 -           top   1        -      -                   -
         send_recv       -                   -           top   1        10     0.1                 0.1
-    """,
-    )
+    """)
 
 
 @pytest.mark.traces
@@ -373,16 +335,12 @@ def test_kernels_of_the_users_own_communicate_in_the_whole_dataset(tmp_path: Pat
     )
     out = tmp_path / "d"
     assert command("parse", path, "-o", out, "--quiet", "--collective", "my_ring*").code == 0
-    check(
-        tracekit.load(out),
-        "kernels",
-        """
+    expect(tracekit.load(out), "kernels")("""
         name                collective
         my_ring             unknown
         my_ring_all_gather  all_gather
         my_other            -
-    """,
-    )
+    """)
     assert tracekit.load(out).manifest["collectives"] == ["my_ring*"]
     assert communication.frame(tracekit.load(out))["gpu_time_ns"].sum() == 20
 
@@ -396,10 +354,7 @@ def test_process_groups_on_cpus_communicate(tmp_path: Path) -> None:
         event("cpu_op", "aten::linear", 45, 30),
     ]
     dataset = tracekit.parse(trace(tmp_path / "trace.json", *events))
-    check_frame(
-        communication.frame(dataset),
-        """
+    expect_frame(communication.frame(dataset))("""
         name             collective  kernels  gpu_time_ns  exposed_ns
         gloo:all_reduce  all_reduce  1        60000        40000
-    """,
-    )
+    """)

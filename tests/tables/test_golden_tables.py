@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.golden import check
+from tests.golden import expect
 from tracekit.dataset.opening import Dataset
 
 pytestmark = pytest.mark.releases
@@ -28,17 +28,13 @@ def test_times_of_a_call_are_its_own_and_those_of_the_calls_inside(parsed: Parse
         launch   1   70  80 #4 cudaDeviceSynchronize
         range    1   92  94 {'Module': 'top.c'}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    expect(dataset, "calls")("""
         module  gpu_start_ns  gpu_end_ns  gpu_time_ns  gpu_self_time_ns  gpu_busy_ns  kernel_count  kernel_self_count  launch_time_ns
         top     900           960         43           10                35           4             1                  14
         top.a   905           960         30           30                30           2             2                  4
         top.b   955           958         3            3                 3            1             1                  7
         top.c   -             -           0            0                 0            0             0                  0
-    """,  # noqa: E501
-    )
+    """)  # noqa: E501
 
 
 def test_processes_share_the_hierarchy_but_count_their_calls_themselves(parsed: Parse) -> None:
@@ -48,17 +44,13 @@ def test_processes_share_the_hierarchy_but_count_their_calls_themselves(parsed: 
         range 7/2 20 30 {'Module': 'top'}
         range 8/1 25 28 {'Module': 'top'}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    expect(dataset, "calls")("""
         call_id  pid  tid  start_ns  occurrence
         0        7    1    0         1
         1        8    1    5         1
         2        7    2    20        2
         3        8    1    25        2
-    """,
-    )
+    """)
     assert len(dataset.table("modules")) == 1
 
 
@@ -77,34 +69,22 @@ def test_steps_say_what_they_are_and_own_the_work_launched_in_them(parsed: Parse
         launch 1 190 195 #4
         kernel 1 930 940 #4 in-second
     """)
-    check(
-        dataset,
-        "steps",
-        """
+    expect(dataset, "steps")("""
         step_id  name                                  kind     index  tid  start_ns  end_ns  batch_size  tokens
         0        step[EXTEND bs=2 toks=64]             prefill  0      1    0         100     2           64
         1        execute_context_0(0)_generation_4(4)  decode   1      1    110       200     4           4
-    """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+    """)
+    expect(dataset, "kernels")("""
         name       module  step_id
         in-first   top     0
         between    -       -
         in-third   -       1
         in-second  -       1
-    """,
-    )
-    check(
-        dataset,
-        "calls",
-        """
+    """)
+    expect(dataset, "calls")("""
         module  step_id
         top     0
-    """,
-    )
+    """)
 
 
 def test_in_a_process_without_steps_each_outermost_call_is_one(parsed: Parse) -> None:
@@ -115,27 +95,19 @@ def test_in_a_process_without_steps_each_outermost_call_is_one(parsed: Parse) ->
         range 8/1  5 90 ProfilerStep#3
         range 8/1 10 20 {'Module': 'net'}
     """)
-    check(
-        dataset,
-        "steps",
-        """
+    expect(dataset, "steps")("""
         step_id  name            kind   index  pid
         0        net             -      0      7
         1        ProfilerStep#3  -      3      8
         2        net             -      1      7
-    """,
-    )
-    check(
-        dataset,
-        "calls",
-        """
+    """)
+    expect(dataset, "calls")("""
         module  pid  step_id
         net     7    0
         net     8    1
         net     7    2
         net.a   7    0
-    """,
-    )
+    """)
 
 
 def test_work_of_autograds_thread_is_of_the_only_step_open_in_its_process(parsed: Parse) -> None:
@@ -151,17 +123,13 @@ def test_work_of_autograds_thread_is_of_the_only_step_open_in_its_process(parsed
         launch 5/9 20 25 #1
         kernel 5/1 930 940 #1 elsewhere
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expect(dataset, "kernels")("""
         name            cause            step_id
         in-step-one     outside_ranges   0
         across-its-end  outside_ranges   -
         in-step-two     outside_ranges   1
         elsewhere       outside_ranges   -
-    """,
-    )
+    """)
 
 
 def test_work_beside_several_steps_is_of_none_and_so_is_work_between_the_steps_of_a_thread(parsed: Parse) -> None:
@@ -179,16 +147,12 @@ def test_work_beside_several_steps_is_of_none_and_so_is_work_between_the_steps_o
     """,
         rows="modules",
     )
-    check(
-        dataset,
-        "kernels",
-        """
+    expect(dataset, "kernels")("""
         name     step_id
         whose    -
         between  -
         inside   2
-    """,
-    )
+    """)
 
 
 @pytest.mark.parametrize("registered", [False, True])
@@ -210,10 +174,7 @@ def test_ranges_are_all_there_with_domains_threads_and_nesting(parsed: Parse, re
         """,
         registered=registered,
     )
-    check(
-        dataset,
-        "ranges",
-        """
+    expect(dataset, "ranges")("""
         range_id  parent_range_id  depth  domain    text        kind       pid  tid  end_tid  start_ns  end_ns  open
         0         -                0      -         outer       push_pop   7    1    -        -5        100     False
         1         0                1      NCCL      inner       push_pop   7    1    -        10        50      False
@@ -223,8 +184,7 @@ def test_ranges_are_all_there_with_domains_threads_and_nesting(parsed: Parse, re
         5         -                0      -         crossing    start_end  7    1    2        28        70      False
         6         -                0      cuBLAS    other       push_pop   8    1    -        10        50      False
         7         -                0      -         never ends  push_pop   8    1    -        20        95      True
-    """,
-    )
+    """)
 
 
 def test_a_piece_is_a_range_that_takes_no_work_from_the_call_around_it(parsed: Parse) -> None:
@@ -235,24 +195,16 @@ def test_a_piece_is_a_range_that_takes_no_work_from_the_call_around_it(parsed: P
         kernel 1 900 910 #1 fused
         range  1  60  90 {"Module": "top.head", "Class": "Linear"}
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expect(dataset, "kernels")("""
         name   module  method
         fused  top     range
-    """,
-    )
-    check(
-        dataset,
-        "ranges",
-        """
+    """)
+    expect(dataset, "ranges")("""
         range_id  module_id  marker  gpu_op_count
         0         0          module  1
         1         0          piece   1
         2         1          module  0
-    """,
-    )
+    """)
     assert dataset.table("calls").num_rows == 2
 
 
@@ -273,10 +225,7 @@ def test_ranges_are_projected_onto_what_their_launches_did(parsed: Parse) -> Non
         launch 1 130 140 #3
         kernel 1 990 999 #3 last
     """)
-    check(
-        dataset,
-        "ranges",
-        """
+    expect(dataset, "ranges")("""
         text           gpu_start_ns  gpu_end_ns  gpu_op_count
         crossing       -             -           0
         outer          800           970         2
@@ -284,19 +233,14 @@ def test_ranges_are_projected_onto_what_their_launches_did(parsed: Parse) -> Non
         loose          800           970         2
         launches only  -             -           0
         open           990           999         1
-    """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+    """)
+    expect(dataset, "kernels")("""
         name           range_id
         [CUDA memset]  3
         one            3
         two            3
         last           5
-    """,
-    )
+    """)
 
 
 def test_rows_that_end_before_they_start_have_no_duration_and_are_counted(parsed: Parse) -> None:
@@ -305,22 +249,14 @@ def test_rows_that_end_before_they_start_have_no_duration_and_are_counted(parsed
         launch 1  20  10 #1
         kernel 1 900 890 #1 gemm
     """)
-    check(
-        dataset,
-        "ranges",
-        """
+    expect(dataset, "ranges")("""
         start_ns  end_ns
         50        50
-    """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+    """)
+    expect(dataset, "kernels")("""
         start_ns  end_ns  dur_ns  launch_start_ns  launch_end_ns
         900       900     0       20               20
-    """,
-    )
+    """)
     losses = [row for row in dataset.table("coverage").to_pylist() if "losses" in row["what"]]
     assert {row["cause"] for row in losses} == {"row_damaged"}
     assert sum(row["count"] for row in losses) == 3
@@ -339,10 +275,7 @@ def test_coverage_adds_up_to_all_work_and_all_ranges(parsed: Parse) -> None:
         launch 2  62  64 #3
         kernel 1 995 1000 #3 outside
     """)
-    check(
-        dataset,
-        "coverage",
-        """
+    expect(dataset, "coverage")("""
         what     cause            known  count  time_ns  share
         kernels  range            True   2      40       0.4
         kernels  no_launch        False  1      55       0.55
@@ -350,8 +283,7 @@ def test_coverage_adds_up_to_all_work_and_all_ranges(parsed: Parse) -> None:
         ranges   marker           True   1      100      0.3333333333333333
         ranges   plain            True   1      10       0.3333333333333333
         ranges   marker_unreadable    False  1      40       0.3333333333333333
-    """,
-    )
+    """)
     shares = dataset.table("coverage", ["share"]).column("share").to_pylist()
     assert math.isclose(sum(shares), 2)
     advice = {row["cause"]: row["advice"] for row in dataset.table("coverage").to_pylist()}

@@ -1,18 +1,17 @@
 """Samples of GPU metrics: which fall inside which kernel and module, and how samplers and kernels are aligned."""
 
+import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 import tracekit
 from tests.command import ROOT, command
-from tests.golden import check, check_frame
+from tests.golden import expect, expect_frame
 from tests.readers.files import lacks
 from tests.readers.folders import SUFFIXES, as_folder
 from tests.sqlite import writing
@@ -40,16 +39,20 @@ class Sample(NamedTuple):
 
 
 def add_samples(path: Path, samples: Iterable[Sample], names: Iterable[str] = (*OTHERS, *NAMES)) -> None:
-    number = {name: at for at, name in enumerate(names)}
     with writing(path) as db:
-        db.execute("""CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INTEGER NOT NULL, sourceId INTEGER NOT NULL,
-                      typeName TEXT NOT NULL, metricId INTEGER NOT NULL, metricName TEXT NOT NULL)""")
-        db.execute("CREATE TABLE GPU_METRICS (timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER)")
-        for gpu in range(2):
-            rows = [(TYPE + gpu, TYPE, "", at, name) for name, at in number.items()]
-            db.executemany("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (?, ?, ?, ?, ?)", rows)
-        rows = [(one.time, TYPE + one.gpu, number[one.name], one.value) for one in samples]
-        db.executemany("INSERT INTO GPU_METRICS VALUES (?, ?, ?, ?)", rows)
+        write_samples(db, samples, names)
+
+
+def write_samples(db: sqlite3.Connection, samples: Iterable[Sample], names: Iterable[str]) -> None:
+    number = {name: at for at, name in enumerate(names)}
+    db.execute("""CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INTEGER NOT NULL, sourceId INTEGER NOT NULL,
+                  typeName TEXT NOT NULL, metricId INTEGER NOT NULL, metricName TEXT NOT NULL)""")
+    db.execute("CREATE TABLE GPU_METRICS (timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER)")
+    for gpu in range(2):
+        rows = [(TYPE + gpu, TYPE, "", at, name) for name, at in number.items()]
+        db.executemany("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (?, ?, ?, ?, ?)", rows)
+    rows = [(one.time, TYPE + one.gpu, number[one.name], one.value) for one in samples]
+    db.executemany("INSERT INTO GPU_METRICS VALUES (?, ?, ?, ?)", rows)
 
 
 def together(time: int, *values: float, gpu: int = 0) -> list[Sample]:
@@ -60,16 +63,11 @@ def together(time: int, *values: float, gpu: int = 0) -> list[Sample]:
 
 
 @pytest.fixture
-def sampled(tmp_path: Path) -> Callable[..., Dataset]:
-    def parse(lines: str, samples: Iterable[Sample], *sql: str, names: Iterable[str] = (*OTHERS, *NAMES)) -> Dataset:
-        path = tmp_path / "report.sqlite"
-        path.unlink(missing_ok=True)
-        report(path, lines)
-        add_samples(path, samples, names)
-        with writing(path) as db:
-            for statement in sql:
-                db.executescript(statement)
-        return tracekit.parse(path, force=True)
+def sampled(parsed: Callable[..., Dataset]) -> Callable[..., Dataset]:
+    def parse(
+        lines: str, samples: Iterable[Sample], sql: str = "", names: Iterable[str] = (*OTHERS, *NAMES)
+    ) -> Dataset:
+        return parsed(lines, change=lambda db: (write_samples(db, samples, names), db.executescript(sql)))
 
     return parse
 
@@ -108,30 +106,25 @@ COUNTED = """
 
 
 def test_a_kernel_has_the_averages_of_the_samples_inside_it(sampled: Callable[..., Dataset]) -> None:
-    check(sampled(LINES, SAMPLES), "kernels", COUNTED)
+    expect(sampled(LINES, SAMPLES), "kernels")(COUNTED)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_folders_of_tables_have_samples_too(tmp_path: Path, suffix: str) -> None:
     path = report(tmp_path / "report.sqlite", LINES)
     add_samples(path, SAMPLES)
-    check(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels", COUNTED)
+    expect(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels")(COUNTED)
 
 
-def test_modules_have_the_samples_of_their_own_kernels_and_name_what_is_used_most(
-    sampled: Callable[..., Dataset],
-) -> None:
+def test_modules_have_the_samples_of_their_own_kernels_and_name_what_is_used_most(sampled) -> None:
     answer = roofline.frame(sampled(LINES, SAMPLES)).sort_values("path")
-    check_frame(
-        answer,
-        """
+    expect_frame(answer)("""
         path      metric_samples  sm_active_pct  tensor_active_pct  dram_read_pct  dram_write_pct  highest_metric
         top       -               -              -                  -              -               -
         top.down  4               67.5           4                  62.75          53.75           dram_read
         top.norm  -               -              -                  -              -               -
         top.up    2               95             90                 25             15              tensor_active
-    """,
-    )
+    """)
 
 
 def test_the_command_prints_them(sampled: Callable[..., Dataset]) -> None:
@@ -176,17 +169,13 @@ DAMAGED = "INSERT INTO GPU_METRICS SELECT NULL, typeId, metricId, 9 FROM GPU_MET
 def test_values_with_decimals_count_and_damaged_ones_do_not(sampled: Callable[..., Dataset]) -> None:
     samples = [Sample(110, SM, 45.5), Sample(120, SM, 50), Sample(130, SM, None), Sample(140, SM, -1)]
     dataset = sampled(LINES, samples, DAMAGED)
-    check(
-        dataset,
-        "kernels",
-        """
+    expect(dataset, "kernels")("""
         metric_samples  sm_active_pct  tensor_active_pct
         2               47.75          -
         -               -              -
         -               -              -
         -               -              -
-    """,
-    )
+    """)
 
 
 TWO_PROCESSES = """
@@ -200,7 +189,7 @@ OF_TWO_GPUS = [*together(150, 10, 10, 10, 10), *together(150, 20, 20, 20, 20, gp
 
 def test_samples_are_of_the_gpu_on_which_a_kernel_ran(sampled: Callable[..., Dataset]) -> None:
     dataset = sampled(TWO_PROCESSES, OF_TWO_GPUS)
-    check(dataset, "kernels", "pid  device  sm_active_pct\n5  0  10.0\n6  1  20.0")
+    expect(dataset, "kernels")("pid  device  sm_active_pct\n5  0  10.0\n6  1  20.0")
 
 
 def test_each_process_may_have_its_own_numbers_of_gpus(sampled: Callable[..., Dataset]) -> None:
@@ -208,30 +197,7 @@ def test_each_process_may_have_its_own_numbers_of_gpus(sampled: Callable[..., Da
         CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER, pid INTEGER);
         INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (1, 0, 5), (0, 1, 5), (0, 0, 6), (1, 1, 6);
     """
-    check(sampled(TWO_PROCESSES, OF_TWO_GPUS, devices), "kernels", "pid  sm_active_pct\n5  20.0\n6  20.0")
-
-
-#: Kernels by their starts and durations, and samples.
-KERNELS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 40), st.integers(0, 1)), min_size=1, max_size=8)
-SOME = st.lists(st.builds(Sample, st.integers(0, 140), st.sampled_from(NAMES), st.integers(0, 100), st.integers(0, 1)))
-
-
-@settings(max_examples=25)
-@given(KERNELS, SOME)
-def test_averages_equal_a_loop_over_all_samples(kernels: list[tuple[int, int, int]], samples: list[Sample]) -> None:
-    lines = [f"launch 1 {-90 + at} {-90 + at} #{at}" for at in range(len(kernels))]
-    lines += [f"kernel:{gpu} 1 {start} {start + size} #{at} k{at}" for at, (start, size, gpu) in enumerate(kernels)]
-    with TemporaryDirectory() as name:
-        path = report(Path(name, "report.sqlite"), "\n".join(lines))
-        add_samples(path, samples)
-        found = tracekit.parse(path).table("kernels").to_pylist()
-    assert len(found) == len(kernels)
-    for row in found:
-        inside = [one for one in samples if one.gpu == row["device"] and row["start_ns"] <= one.time < row["end_ns"]]
-        assert (row["metric_samples"] or 0) == len({one.time for one in inside})
-        for name, column in zip(NAMES, ("sm_active", "tensor_active", "dram_read", "dram_write"), strict=True):
-            values = [one.value for one in inside if one.name == name]
-            assert row[f"{column}_pct"] == (pytest.approx(np.mean(values)) if values else None)
+    expect(sampled(TWO_PROCESSES, OF_TWO_GPUS, devices), "kernels")("pid  sm_active_pct\n5  20.0\n6  20.0")
 
 
 PERIOD = 100

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tracekit
-from tests.golden import Parse, check
+from tests.golden import Parse, expect
 from tests.joined import joined_here
 from tests.trace_lines import report
 from tracekit.dataset import manifest
@@ -39,10 +39,7 @@ def test_a_call_blocks_by_its_name_or_by_the_memory_that_it_copies(parsed: Parse
         os       1  171 172 write
         os     9/9  160 170 poll
     """)
-    check(
-        dataset,
-        "waits",
-        """
+    expect(dataset, "waits")("""
         kind            name                   tid  start_ns  dur_ns  module  call_id  step_id  kernel_id
         synchronize     cudaStreamSynchronize  1    25        30      top     0        0        0
         pageable_copy   cudaMemcpyAsync        1    60        10      top     0        0        1
@@ -53,17 +50,12 @@ def test_a_call_blocks_by_its_name_or_by_the_memory_that_it_copies(parsed: Parse
         module_loading  cuModuleLoadData       1    97        1       top     0        0        -
         synchronize     cudaEventSynchronize   1    101       1       top     0        0        -
         os_wait         pthread_cond_wait      1    160       10      -       -        0        -
-    """,
-    )
-    check(
-        dataset,
-        "api_calls",
-        """
+    """)
+    expect(dataset, "api_calls")("""
         name             tid  start_ns  dur_ns  stream
         cudaMallocAsync  1    93        1       -
         cudaEventQuery   1    99        1       -
-    """,
-    )
+    """)
     assert [process["pid"] for process in dataset.manifest["processes"]] == [1]
 
 
@@ -77,15 +69,11 @@ def test_what_the_driver_loads_inside_a_call_that_first_needs_it_blocks_the_thre
         overhead 9   12  50 Lazy Function Loading
         kernel   1   70  90 #1
     """)
-    check(
-        dataset,
-        "waits",
-        """
+    expect(dataset, "waits")("""
         kind            name                              tid  start_ns  dur_ns  module  kernel_id
         module_loading  Runtime Triggered Module Loading  1    12        38      top     -
         module_loading  Lazy Function Loading             1    51        7       top     -
-    """,
-    )
+    """)
 
 
 def test_what_a_call_waits_for_is_the_last_work_launched_before_on_its_stream_or_context(parsed: Parse) -> None:
@@ -103,23 +91,17 @@ def test_what_a_call_waits_for_is_the_last_work_launched_before_on_its_stream_or
         launch    1   70  71 #8
         kernel+8  1   99 100 #8 later
     """)
-    check(
-        dataset,
-        "waits",
-        """
+    expect(dataset, "waits")("""
         name                   start_ns  kernel_id
         cudaStreamSynchronize  6         0
         cudaDeviceSynchronize  61        2
         cudaStreamSynchronize  63        -
         cudaStreamSynchronize  64        -
-    """,
-    )
+    """)
 
 
 @pytest.mark.parametrize(("stream", "end", "known"), [(7, 91, "1"), (8, 91, "-"), (7, 89, "-")])
-def test_a_process_with_one_stream_waits_for_that_if_none_is_recorded(
-    parsed: Parse, stream: int, end: int, known: str
-) -> None:
+def test_a_process_with_one_stream_waits_for_that_if_none_is_recorded(parsed, stream, end, known) -> None:
     dataset = parsed(f"""
         launch           1   0   1 #1
         kernel+{stream}  1  50  60 #1 first
@@ -127,14 +109,10 @@ def test_a_process_with_one_stream_waits_for_that_if_none_is_recorded(
         kernel+7         1  60  90 #2 second
         launch           1   4  {end} #3 cudaStreamSynchronize
     """)
-    check(
-        dataset,
-        "waits",
-        f"""
+    expect(dataset, "waits")(f"""
         name                   start_ns  kernel_id
         cudaStreamSynchronize  4         {known}
-    """,
-    )
+    """)
 
 
 @pytest.mark.parametrize("numbered", [True, False])
@@ -152,25 +130,17 @@ def test_waits_for_events_are_for_the_work_before_the_record(parsed: Parse, numb
     """
     lines = lines if numbered else lines.replace("event=2", "handle=5").replace("event=1", "handle=5")
     dataset = parsed(lines if numbered else lines.replace("event=3", "handle=6"))
-    check(
-        dataset,
-        "api_calls",
-        """
+    expect(dataset, "api_calls")("""
         name                      stream  kernel_id
         cudaEventRecord           7       -
         cudaStreamWaitEvent       8       0
         cudaEventRecordWithFlags  7       -
         cudaStreamWaitEvent       8       -
-    """,
-    )
-    check(
-        dataset,
-        "waits",
-        """
+    """)
+    expect(dataset, "waits")("""
         name                  kernel_id
         cudaEventSynchronize  1
-    """,
-    )
+    """)
 
 
 def test_what_runs_in_a_garbage_collection_is_of_the_phase_around_it(parsed: Parse) -> None:

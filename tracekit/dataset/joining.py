@@ -7,8 +7,7 @@ them. The files of a report whose modules keep their ids are moved as they are.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from tracekit.arrays.types import Ints
 from tracekit.dataset import manifest
 from tracekit.dataset.opening import id_of, name_of
 from tracekit.dataset.per_report_modules import FirstCalls, Union, alike, united
-from tracekit.dataset.writing import ROW_GROUP, table_writer
+from tracekit.dataset.writing import ROW_GROUP, do_all, table_writer
 from tracekit.progress import Progress
 from tracekit.schema import TableSpec
 from tracekit.tables import TABLES, coverage, modules
@@ -39,13 +38,10 @@ class Part(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """What one report brings into the dataset.
+    """What one report brings into the dataset: its files, and its entry in the manifest.
 
-    Attributes:
-        part: Its files.
-        entry: Its entry in the manifest.
-        key: What makes the modules of two reports one hierarchy: the id of their files, and whether one contradicts
-            itself. In the order of these, so that the order of the reports does not matter, hierarchies are joined.
+    Reports of one ``key`` have one hierarchy: the id of the file of modules, and whether they contradict themselves.
+    Hierarchies are joined in the order of these, so that the order of the reports does not matter.
     """
 
     part: Part
@@ -56,50 +52,31 @@ class _Share(NamedTuple):
 def join(folder: Path, parts: Sequence[Part], left_out: list[dict[str, str]], progress: Progress) -> None:
     """Puts the tables of several reports into one dataset, each table of each as a partition; last the manifest.
 
-    A table whose modules get other ids is read and written again, two tables at a time.
-
-    Args:
-        folder: Where the dataset shall be, on the file system where the reports' datasets are.
-        parts: The reports in the order of their ids.
-        left_out: Name and problem of each report that could not be read.
-        progress: Called with the share that is done.
+    A table whose modules get other ids is read and written again, two tables at a time. ``parts`` are the reports in
+    the order of their ids, on the file system of ``folder``; ``left_out`` names those that could not be read, and why.
     """
-    shares = [_share(part) for part in parts]
+    shares = []
+    for part in parts:
+        own = manifest.read(part.folder)
+        key = own[manifest.TABLE_IDS]["modules"], manifest.differing_in(own["coverage"]) > 0
+        shares.append(_Share(part, manifest.entry_of(part.name, part.first_id, own), key))
     keys = sorted({share.key for share in shares})
     folders = {share.key: share.part.folder for share in shares}
     hierarchies = [pq.read_table(folders[key] / "modules.parquet") for key in keys]
     odd = frozenset(at for at, (_, contradicts_itself) in enumerate(keys) if contradicts_itself)
     union, new = joined_modules(folder, hierarchies, odd)
-    moves: list[Callable[[], None]] = []
+    moves: list[partial[None]] = []
     for share in shares:
         at = keys.index(share.key)
         counted = _count_differing(share.entry, union.differing[at])
         moves += [partial(_move, folder, share, spec, new[at], counted) for spec in _PARTED]
-    _move_all(moves, progress)
+    do_all(moves, 2, "joining", progress)
     for part in parts:
         shutil.rmtree(part.folder)
     ids = {"modules": id_of(pq.read_metadata(folder / "modules.parquet"))}
     entries = [share.entry for share in shares]
     manifest.write(folder, manifest.of_several(entries, left_out, union.table.num_rows, ids))
     progress("joining", 1.0)
-
-
-def _share(part: Part) -> _Share:
-    own = manifest.read(part.folder)
-    key = own[manifest.TABLE_IDS]["modules"], manifest.differing_in(own["coverage"]) > 0
-    return _Share(part, manifest.entry_of(part.name, part.first_id, own), key)
-
-
-def _move_all(moves: list[Callable[[], None]], progress: Progress) -> None:
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = [pool.submit(move) for move in moves]
-        try:
-            for done, future in enumerate(futures, 1):
-                future.result()
-                progress("joining", done / (len(futures) + 1))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def _count_differing(entry: dict[str, Any], others: int) -> pa.Table | None:
@@ -118,12 +95,15 @@ def _move(folder: Path, share: _Share, spec: TableSpec, new: Renumbering, counte
     target.parent.mkdir(parents=True)
     if spec.name == coverage.SPEC.name and counted is not None:
         table = counted
-    elif new.changes_nothing or not any(column.name == "module_id" for column in spec.columns):
+    elif new.changes_nothing or "module_id" not in spec.schema().names:
         source.rename(target)
         return
     else:
         table = with_new_ids(pq.ParquetFile(source).read(), new)
-        table = _sorted(table, spec) if "module_id" in spec.sorted_by else table
+        if "module_id" in spec.sorted_by:
+            last = np.iinfo(np.int64).max
+            keys = [table.column(name).cast(pa.int64()).fill_null(last) for name in reversed(spec.sorted_by)]
+            table = table.unify_dictionaries().take(pa.array(np.lexsort(keys)))
     with table_writer(target, spec) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
     share.entry[manifest.TABLE_IDS][spec.name] = id_of(pq.read_metadata(target))
@@ -171,9 +151,3 @@ def with_new_ids(table: pa.Table, new: Renumbering) -> pa.Table:
     column = table.column(at).unify_dictionaries().combine_chunks()
     words = pa.array([new.paths.get(path, path) for path in column.dictionary.to_pylist()], column.dictionary.type)
     return table.set_column(at, table.schema.field(at), pa.DictionaryArray.from_arrays(column.indices, words))
-
-
-def _sorted(table: pa.Table, spec: TableSpec) -> pa.Table:
-    last = np.iinfo(np.int64).max
-    keys = [np.asarray(table.column(name).cast(pa.int64()).fill_null(last)) for name in reversed(spec.sorted_by)]
-    return table.unify_dictionaries().take(pa.array(np.lexsort(keys)))

@@ -12,12 +12,10 @@ import hashlib
 import json
 import reprlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
-
-from typing_extensions import TypeIs
 
 from tracekit.causes import LEFT_OUT, LOSSES, MODULES_DIFFER, REPORT
 from tracekit.errors import DatasetError
@@ -36,19 +34,16 @@ ID, TABLE_IDS = "id", "table_ids"
 #: Fields of a single report's manifest that are the same for all reports of a dataset.
 _COMMON = ("format", "format_version", "tracekit", ID)
 _SOURCE = "source"
-_ID_BYTES = 16
 #: How long a report lasts, from its start.
 _LENGTH = "length_ns"
 _AGAIN = "parse the report again"
 #: What is known of these is counted; of all else it is the share of time.
 _SHARES_OF_COUNTS = {"ranges", "processes"}
-#: How often a dataset is looked for that other parses keep replacing.
-_ATTEMPTS = 10
 
 
 def new_id(start: bytes) -> hashlib.blake2b:
     """A digest that becomes an id."""
-    return hashlib.blake2b(start, digest_size=_ID_BYTES)
+    return hashlib.blake2b(start, digest_size=16)
 
 
 def write(folder: Path, fields: Mapping[str, object]) -> None:
@@ -58,17 +53,13 @@ def write(folder: Path, fields: Mapping[str, object]) -> None:
 
 def as_text(fields: Mapping[str, object]) -> str:
     """The text of a manifest with these fields and its id."""
-    whole = {"format": FORMAT, "format_version": FORMAT_VERSION, **fields}
-    as_read = json.loads(json.dumps(whole))
-    return _indented({**as_read, ID: _id_of(as_read)}) + "\n"
-
-
-def _indented(fields: dict[str, object]) -> str:
-    if "reports" not in fields:
-        return json.dumps(fields, indent=2, ensure_ascii=False)
+    whole = json.loads(json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, **fields}))
+    whole[ID] = _id_of(whole)
+    if "reports" not in whole:
+        return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
     import msgspec  # noqa: PLC0415 - pays where there is much to indent, in which json is slow
 
-    return msgspec.json.format(json.dumps(fields, ensure_ascii=False), indent=2)
+    return msgspec.json.format(json.dumps(whole, ensure_ascii=False), indent=2) + "\n"
 
 
 def is_manifest(path: Location) -> bool:
@@ -95,22 +86,18 @@ def read(folder: Location) -> dict[str, Any]:
         version = reprlib.repr(fields.get("format_version"))
         problem = f"has format version {version}, this tracekit reads {FORMAT_VERSION}"
         raise DatasetError(folder, problem, _AGAIN)
-    if not _as_written(fields):
-        problem = "its manifest.json was changed after it was written"
-        raise DatasetError(folder, problem, f"undo that, or {_AGAIN}")
+    try:
+        as_written = fields.get(ID) == _id_of(fields)
+    except (AttributeError, TypeError, RecursionError):  # reports that are no list of objects, or too deep
+        as_written = False
+    if not as_written:
+        raise DatasetError(folder, "its manifest.json was changed after it was written", f"undo that, or {_AGAIN}")
     if flaw := _flaw_of(fields):
         raise DatasetError(folder, f"its manifest.json is damaged ({flaw})", _AGAIN)
     return fields
 
 
-def _as_written(fields: dict[str, Any]) -> bool:
-    try:
-        return bool(fields.get(ID) == _id_of(fields))
-    except (AttributeError, TypeError, RecursionError):  # reports that are no list of objects, or too deep
-        return False
-
-
-def _json(folder: Location, attempts: int = _ATTEMPTS) -> object:
+def _json(folder: Location, attempts: int = 10) -> object:
     path = folder / MANIFEST
     try:
         return json.loads(text_of(path), parse_constant=_no_number)
@@ -149,14 +136,13 @@ def _missing(folder: Location) -> tuple[str, str]:
 
 
 def _id_of(fields: dict[str, Any]) -> str:
-    kept = _without_source(fields)
-    if "reports" in kept:
-        kept["reports"] = [_without_source(entry) for entry in kept["reports"]]
-    return new_id(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    def kept(part: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in part.items() if name not in {ID, _SOURCE}}
 
-
-def _without_source(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in {ID, _SOURCE}}
+    whole = kept(fields)
+    if "reports" in whole:
+        whole["reports"] = [kept(entry) for entry in whole["reports"]]
+    return new_id(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
 def of_same_processes(entries: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -200,34 +186,32 @@ def of_several(
     entries: list[dict[str, Any]], left_out: list[dict[str, str]], modules: int, ids: Mapping[str, str | None]
 ) -> dict[str, Any]:
     """The manifest of the whole dataset; the ids are those of the files that are not of one report."""
-    rows = {name: sum(entry["rows"][name] for entry in entries) for name in entries[0]["rows"]}
-    rows["modules"] = modules
+    rows, coverage = _rows_and_coverage(entries, modules)
     return {
         "tracekit": __version__,
         "reports": entries,
         "left_out": left_out,
         "rows": rows,
         TABLE_IDS: ids,
-        "coverage": _coverage_of_several(entries, rows),
+        "coverage": coverage,
     }
 
 
 def of_some(whole: Mapping[str, Any], entries: list[dict[str, Any]], modules: int) -> dict[str, Any]:
     """The manifest of a dataset as if it had only some of its reports; ``modules`` are those of all."""
-    [first, *others] = entries
-    rows = {name: sum(entry["rows"][name] for entry in entries) for name in first["rows"]} | {"modules": modules}
-    coverage = _coverage_of_several(entries, rows) if others else first["coverage"]
+    rows, coverage = _rows_and_coverage(entries, modules)
     return {**whole, "reports": entries, "rows": rows, "coverage": coverage}
 
 
-def _coverage_of_several(entries: list[dict[str, Any]], rows: dict[str, int]) -> list[dict[str, Any]]:
+def _rows_and_coverage(entries: list[dict[str, Any]], modules: int) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    rows = {name: sum(entry["rows"][name] for entry in entries) for name in entries[0]["rows"]} | {"modules": modules}
     wholes = rows | {
         "launches": sum(entry["launches"] for entry in entries),
         "modules": sum(entry["rows"]["modules"] for entry in entries),
         "processes": sum(len(entry["processes"]) for entry in entries),
         REPORT: len(entries),
     }
-    return total_coverage([row for entry in entries for row in entry["coverage"]], wholes)
+    return rows, total_coverage([row for entry in entries for row in entry["coverage"]], wholes)
 
 
 def total_coverage(
@@ -235,10 +219,8 @@ def total_coverage(
 ) -> list[dict[str, Any]]:
     """The rows of ``coverage`` of several parts as those of a whole.
 
-    Args:
-        rows: Those of all parts.
-        wholes: How many rows each table has, and how many launches, processes and reports there are.
-        counted_once: Figures that are equal in every part.
+    ``wholes`` says how many rows each table has, and how many launches, processes and reports there are. Figures
+    ``counted_once`` are equal in every part.
     """
     totals: dict[tuple[str, str, str, bool], dict[str, Any]] = {}
     for row in rows:
@@ -320,32 +302,19 @@ def _flaw_of(fields: Mapping[str, Any]) -> str | None:
 
 
 def _flaw(value: object, kind: _Kind, place: str) -> str | None:
-    if isinstance(kind, _Object):
-        return _flaw_of_object(value, kind, place) if _is_object(value) else _wrong(place, value)
-    if isinstance(kind, list):
-        items = enumerate(value) if isinstance(value, list) else None
-        if items is None:
-            return _wrong(place, value)
-        return next(filter(None, (_flaw(item, kind[0], f"{place}[{at}]") for at, item in items)), None)
-    return None if isinstance(value, kind) and _is_bounded(value) else _wrong(place, value)
-
-
-def _flaw_of_object(value: Mapping[str, object], kind: _Object, place: str) -> str | None:
-    known = {**kind.fields, **kind.optional}
-    if absent := next((name for name in kind.fields if name not in value), None):
-        return f"it has no {place}.{absent}".replace(" .", " ")
-    inside = (_flaw(item, known.get(name, kind.others), f"{place}.{name}".lstrip(".")) for name, item in value.items())
+    inside: Iterable[str | None] = ()
+    if isinstance(kind, _Object) and isinstance(value, dict):
+        if absent := next((name for name in kind.fields if name not in value), None):
+            return f"it has no {place}.{absent}".replace(" .", " ")
+        kinds = {**dict.fromkeys(value, kind.others), **kind.fields, **kind.optional}
+        inside = (_flaw(item, kinds[name], f"{place}.{name}".lstrip(".")) for name, item in value.items())
+    elif isinstance(kind, list) and isinstance(value, list):
+        inside = (_flaw(item, kind[0], f"{place}[{at}]") for at, item in enumerate(value))
+    elif isinstance(kind, _Object | list) or not isinstance(value, kind) or not _is_bounded(value):
+        return f"{place} is {reprlib.repr(value)}"
     return next(filter(None, inside), None)
-
-
-def _is_object(value: object) -> TypeIs[Mapping[str, object]]:
-    return isinstance(value, dict)
 
 
 def _is_bounded(value: object) -> bool:
     """Whether a number fits into 64 bits, and a text can be written and be part of a path."""
     return is_name(value) if isinstance(value, str) else not isinstance(value, int) or abs(value) < 1 << 63
-
-
-def _wrong(place: str, value: object) -> str:
-    return f"{place} is {reprlib.repr(value)}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,6 @@ from tracekit.dataset.per_report_modules import Union
 from tracekit.dataset.writing import ROW_GROUP, table_writer
 from tracekit.progress import Progress
 from tracekit.tables import TABLES, coverage
-from tracekit.tables.base import Table
 
 #: The tables whose rows are merged, in the order in which that is best begun.
 MERGED = ("kernels", "ranges", "calls", "kernel_modules", "api_calls", "waits", "allocations", "steps")
@@ -40,23 +38,16 @@ _PIECE_ROWS = 2 * ROW_GROUP
 _REFERRED = {"kernel_id": "kernels", "call_id": "calls", "range_id": "ranges", "step_id": "steps"}
 
 
-def write_part(folder: Path, trace: Trace, progress: Progress) -> dict[str, int]:
-    """Writes the tables of some processes into an empty folder; returns how many rows each has."""
-    rows = {}
-    for done, table in enumerate(TABLES, 1):
-        rows[table.SPEC.name] = _written(table, trace, folder)
+def write_part(folder: Path, trace: Trace, progress: Progress) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """Writes the tables of some processes into an empty folder; how many rows each has, and those of ``coverage``."""
+    rows = dict.fromkeys(_SPECS, 0)
+    for done, (spec, build) in enumerate(TABLES, 1):
+        with pa.OSFile(str(_place(folder, spec.name)), "wb") as sink, pa.ipc.new_stream(sink, spec.schema()) as writer:
+            for piece in build(trace):
+                writer.write_table(piece)
+                rows[spec.name] += piece.num_rows
         progress("writing", done / len(TABLES))
-    return rows
-
-
-def _written(table: Table, trace: Trace, folder: Path) -> int:
-    rows = 0
-    schema = table.SPEC.schema()
-    with pa.OSFile(str(_place(folder, table.SPEC.name)), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        for piece in table.build(trace):
-            writer.write_table(piece)
-            rows += piece.num_rows
-    return rows
+    return rows, _Mapped(folder, "coverage").rows.to_pylist()
 
 
 def _place(folder: Path, table: str) -> Path:
@@ -77,19 +68,8 @@ class _Mapped:
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def coverage_of(folder: Path) -> list[dict[str, Any]]:
-    """The rows of ``coverage`` of some processes."""
-    rows: list[dict[str, Any]] = _Mapped(folder, "coverage").rows.to_pylist()
-    return rows
-
-
 class Merge(NamedTuple):
-    """The parts of a report, and what becomes of the ids of their modules.
-
-    Attributes:
-        rows: How many rows of each table every part has.
-        first_id: The id of the first row of every table.
-    """
+    """The parts of a report, how many rows of each table they have, and what becomes of the ids of their modules."""
 
     parts: list[Path]
     rows: Sequence[Mapping[str, int]]
@@ -182,23 +162,17 @@ def merged_modules(
 ) -> tuple[Merge, Union]:
     """Writes the modules of the dataset; then the other tables can be merged.
 
-    Args:
-        folder: That of the dataset.
-        parts: The folders of the parts.
-        rows: How many rows of each table every part has.
-        differing: How many modules each part describes in different ways.
-        first_id: The id of the first row of every table.
+    ``rows`` says how many rows of each table every part has, ``differing`` how many modules it describes in different
+    ways.
     """
     odd = frozenset(at for at, number in enumerate(differing) if number)
     hierarchies = [_Mapped(part, "modules").rows for part in parts]
-    union, new = joined_modules(folder, hierarchies, odd, [_first_calls(part) for part in parts])
+    called = []
+    for table in (_Mapped(part, "calls").rows for part in parts):
+        module, first = np.unique(integers(table, "module_id"), return_index=True)
+        called.append(dict(zip(module.tolist(), integers(table, "start_ns")[first].tolist(), strict=True)))
+    union, new = joined_modules(folder, hierarchies, odd, called)
     return Merge(parts, rows, new, first_id), union
-
-
-def _first_calls(part: Path) -> dict[int, int]:
-    rows = _Mapped(part, "calls").rows
-    module, first = np.unique(integers(rows, "module_id"), return_index=True)
-    return dict(zip(module.tolist(), integers(rows, "start_ns")[first].tolist(), strict=True))
 
 
 def finish(
@@ -210,27 +184,22 @@ def finish(
 ) -> None:
     """Writes coverage and the manifest, when all other tables are there.
 
-    Args:
-        folder: That of the dataset.
-        about: Fields of the manifest that describe the report.
-        parts: How many rows of each table every part has.
-        covered: The coverage of each part.
-        union: How many modules there are, and how many are described in different ways.
+    ``parts`` says how many rows of each table every part has, ``covered`` is their coverage, ``about`` describes the
+    report in the manifest. ``union`` is how many modules there are, and how many are described in different ways.
     """
     rows = {name: sum(part[name] for part in parts) for name in parts[0]} | {"modules": union[0]}
     wholes = {**rows, "launches": about["launches"], "processes": len(about["processes"]), REPORT: 1}
     everywhere = f"{REPORT}{LOSSES}"
     total = manifest.total_coverage([row for part in covered for row in part], wholes, counted_once=everywhere)
-    lost = sorted((row for row in total if _is_lost(row)), key=itemgetter("what", "cause", "detail"))
-    in_order = [*(row for row in total if not _is_lost(row)), *lost]
-    merged = coverage.with_differing(in_order, union[1], union[0])
+
+    def place(row: Mapping[str, Any]) -> tuple[str, ...]:  # losses come last, by name
+        is_loss = row["what"].endswith((LOSSES, LEFT_OUT))
+        return (row["what"], row["cause"], row["detail"]) if is_loss else ()
+
+    merged = coverage.with_differing(sorted(total, key=place), union[1], union[0])
     with table_writer(folder / "coverage.parquet", coverage.SPEC) as writer:
         writer.write_table(merged)
     rows["coverage"] = merged.num_rows
     ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
     fields = {**about, "rows": rows, manifest.TABLE_IDS: ids, "coverage": merged.to_pylist()}
     manifest.write(folder, fields)
-
-
-def _is_lost(row: Mapping[str, Any]) -> bool:
-    return str(row["what"]).endswith((LOSSES, LEFT_OUT))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import partial
@@ -33,8 +33,6 @@ SUFFIX = ".tracekit"
 UNITED = "modules"
 _SPECS = {table.SPEC.name: table.SPEC for table in DECLARED}
 TABLE_NAMES = tuple(_SPECS)
-#: Tables whose rows are counted where a dataset is shown.
-_SHOWN = ("kernels", "calls", "modules", "steps")
 #: Key of a file's id in its metadata.
 FILE_ID = b"tracekit.id"
 REPORT = "report"
@@ -47,12 +45,7 @@ _MOST_NAMED = 3
 
 
 class _TableFile(NamedTuple):
-    """The rows of one report; its name is None if the dataset has only one.
-
-    Attributes:
-        name: That of the file.
-        ids: The ids of its report's rows, by table.
-    """
+    """A file with the rows of one report, None in a dataset of one, and the ids of that report's rows by table."""
 
     rows: pq.ParquetFile
     report: str | None
@@ -85,16 +78,14 @@ class Dataset:
 
     @override
     def __repr__(self) -> str:
-        counted = [f"{name}={self.manifest['rows'][name]}" for name in _SHOWN]
+        counted = [f"{name}={self.manifest['rows'][name]}" for name in ("kernels", "calls", "modules", "steps")]
         shown = counted if self.root is None else [f"root={self.root!r}"]
         return f"Dataset({', '.join([repr(str(self.folder)), *shown])})"
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """One table as Arrow; with several reports, ``report`` is its last column.
+        """One table as Arrow, all columns or some; with several reports, ``report`` is its last column.
 
-        Args:
-            name: Its name; see ``tracekit schema``.
-            columns: The columns to read, by default all.
+        ``tracekit schema`` lists the names.
         """
         if name not in TABLE_NAMES:
             raise UsageError(f"there is no table {name}; {did_you_mean(name, TABLE_NAMES)}")
@@ -120,10 +111,8 @@ class Dataset:
         """
         with self._reading(name):
             for file in self._files(name):
-                if self._module_ids is None:
-                    yield from self._groups(name, file, columns)
-                else:
-                    yield self._part(name, columns, file)
+                groups = range(file.rows.num_row_groups) if self._module_ids is None else [None]
+                yield from (self._part(name, columns, file, group) for group in groups)
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table as a DataFrame: integers stay integers even with nulls, repeated strings become categoricals."""
@@ -213,12 +202,10 @@ class Dataset:
         return part
 
     def of_processes(self, pids: Mapping[str | None, Sequence[int]]) -> Self:
-        """The part of the dataset, or of a subtree, that belongs to some processes.
+        """The part of the dataset, or of a subtree, that belongs to some processes; ``coverage`` cannot be divided so.
 
-        Its ``modules`` and its manifest are those of all; ``coverage`` cannot be divided so.
-
-        Args:
-            pids: Process ids by report, None for that of a dataset of one; other reports stay whole.
+        Its ``modules`` and its manifest are those of all. ``pids`` are process ids by report, None for that of a
+        dataset of one; other reports stay whole.
         """
         part = copy(self)
         part._pids = {report: [*own] for report, own in pids.items()}
@@ -288,7 +275,10 @@ class Dataset:
         reports = self._as_written["reports"]
         expected = {f"{REPORT}={report['name']}" for report in reports}
         if folders != expected or len(expected) < len(reports):
-            raise self._unreadable(name, _other_reports(folders, expected))
+            differing = sorted(folders ^ expected)
+            named = ", ".join(differing[:_MOST_NAMED])
+            more = f" and {len(differing) - _MOST_NAMED:,} more" if len(differing) > _MOST_NAMED else ""
+            raise self._unreadable(name, f"its folder has other reports than manifest.json: {named}{more}")
 
     def _file(self, name: str, entry: dict[str, Any] | None) -> _TableFile:
         listed, report = (self.manifest, None) if entry is None else (entry, entry["name"])
@@ -304,18 +294,20 @@ class Dataset:
         ids = {table: range(first, first + number) for table, number in listed["rows"].items()}
         return _TableFile(rows, report, file, ids | {UNITED: range(self._as_written["rows"][UNITED])})
 
-    def _part(self, name: str, columns: Sequence[str] | None, file: _TableFile) -> pa.Table:
+    def _part(self, name: str, columns: Sequence[str] | None, file: _TableFile, group: int | None = None) -> pa.Table:
+        """The columns of a file, or of a group of its rows, as far as it belongs to this part of the dataset."""
         wanted = self._wanted(name, file, columns)
-        read = partial(self._rows, name, file.report, file.rows)
-        return self._read(name, file, wanted, read)
-
-    def _read(self, name: str, file: _TableFile, wanted: list[str], read: Callable[[list[str]], pa.Table]) -> pa.Table:
-        """The wanted columns of what ``read`` gives for those of the file."""
         with self._reading(name, file.name):
-            rows = self._of_own_processes(name, file.report, [column for column in wanted if column != REPORT], read)
+            rows = self._of_own_processes(name, file, [column for column in wanted if column != REPORT], group)
         if beyond := _beyond(rows, file.ids):
             raise self._unreadable(name, f"{file.name} is damaged: {beyond}")
-        return _without_id(_with_report(rows, file.report).select(wanted) if REPORT in wanted else rows)
+        if REPORT in wanted:
+            codes = pa.array(np.zeros(rows.num_rows, np.int32))
+            names = pa.DictionaryArray.from_arrays(codes, pa.array([file.report], pa.string()))
+            rows = rows.append_column(REPORT_COLUMN.field(), names).select(wanted)
+        kept = {key: value for key, value in (rows.schema.metadata or {}).items() if key != FILE_ID}
+        # Without columns, pyarrow would drop the number of rows.
+        return rows.replace_schema_metadata(kept) if rows.num_columns else rows
 
     def _wanted(self, name: str, file: _TableFile, columns: Sequence[str] | None) -> list[str]:
         names = [*file.rows.schema_arrow.names, *([REPORT] if file.report is not None else ())]
@@ -325,35 +317,34 @@ class Dataset:
             raise UsageError(f"{name} has no column {unknown[0]}; {did_you_mean(unknown[0], names)}")
         return list(columns) if columns is not None else names
 
-    def _groups(self, name: str, file: _TableFile, columns: Sequence[str] | None) -> Iterator[pa.Table]:
-        wanted = self._wanted(name, file, columns)
-        for group in range(file.rows.num_row_groups):
-            yield self._read(name, file, wanted, partial(file.rows.read_row_group, group, use_threads=False))
-
-    def _of_own_processes(
-        self, name: str, report: str | None, columns: list[str], read: Callable[[list[str]], pa.Table]
-    ) -> pa.Table:
-        """What ``read`` gives for some columns, only of the processes that belong to the part."""
-        pids = self._pids.get(report)
+    def _of_own_processes(self, name: str, file: _TableFile, columns: list[str], group: int | None) -> pa.Table:
+        pids = self._pids.get(file.report)
         if pids is None or name == UNITED:
-            return read(columns)
+            return self._rows(name, file, columns, group)
         if name == "coverage":
             raise UsageError(f"{name} is not divided by processes; ask the whole report for it")
         key, own = "pid", np.array(pids)
         if name == "kernel_modules":
-            whole = self.whole if report is None else self.whole.of_reports(report)
-            key, own = "kernel_id", integers(whole.table("kernels", ["kernel_id"]), "kernel_id")
-        rows = read(list(dict.fromkeys([*columns, key])))
+            key, own = "kernel_id", integers(self.whole._own_report(file).table("kernels", ["kernel_id"]), "kernel_id")
+        rows = self._rows(name, file, list(dict.fromkeys([*columns, key])), group)
         return rows.filter(pa.array(np.isin(integers(rows, key), own))).select(columns)
 
-    def _rows(self, name: str, report: str | None, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+    def _own_report(self, file: _TableFile) -> Self:
+        return self if file.report is None else self.of_reports(file.report)
+
+    def _rows(self, name: str, file: _TableFile, columns: list[str], group: int | None) -> pa.Table:
+        if group is not None:
+            return file.rows.read_row_group(group, columns, use_threads=False)
         if self._module_ids is None:
-            return file.read(columns=columns, use_threads=False)
+            return file.rows.read(columns=columns, use_threads=False)
         if name == "steps":
-            return self._steps_of_subtree(report, file, columns)
-        if "module_id" not in file.schema_arrow.names:
+            calls = self._own_report(file).table("calls", ["step_id"])
+            steps = file.rows.read(columns=list(dict.fromkeys([*columns, "step_id"])))
+            inside = pc.is_in(steps.column("step_id"), value_set=calls.column("step_id").combine_chunks())
+            return steps.filter(inside).select(columns)
+        if "module_id" not in file.rows.schema_arrow.names:
             raise UsageError(f"{name} is not divided by modules; ask the whole dataset for it")
-        return _rows_between(file, columns, self._module_ids)
+        return _rows_between(file.rows, columns, self._module_ids)
 
     def _subtree_ids(self, path: str) -> Ints:
         modules, pattern = self.table("modules", ["path", "module_id", "subtree_end_id", "kind"]), Pattern(path)
@@ -368,12 +359,6 @@ class Dataset:
         # Only the outermost of nested modules begin a stretch.
         outermost = np.append(True, low[1:] >= np.maximum.accumulate(high)[:-1])
         return np.stack((low[outermost], high[outermost]), axis=1).ravel()
-
-    def _steps_of_subtree(self, report: str | None, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
-        calls = (self if report is None else self.of_reports(report)).table("calls", ["step_id"])
-        steps = file.read(columns=list(dict.fromkeys([*columns, "step_id"])))
-        inside = pc.is_in(steps.column("step_id"), value_set=calls.column("step_id").combine_chunks())
-        return steps.filter(inside).select(columns)
 
 
 def load(folder: Given) -> Dataset:
@@ -410,35 +395,16 @@ def id_of(metadata: pq.FileMetaData) -> str | None:
 def _beyond(rows: pa.Table, ids: Mapping[str, range]) -> str | None:
     """The first number that is the id of no row, or a time of no recording; what is worked out of it would be wrong."""
     for column, values in zip(rows.column_names, rows.columns, strict=True):
-        allowed = _allowed(column, ids)
+        subject, _, last = column.rpartition("_")  # parent_call_id is an id of calls
+        allowed = ids.get(f"{subject.rpartition('_')[2]}s") if last == "id" else None
+        if column.endswith(("start_ns", "end_ns")):
+            allowed = _TIMES
         if allowed is None or not pa.types.is_integer(values.type):
             continue
         for number in pc.min_max(values).as_py().values():
             if number is not None and number not in allowed:
                 return f"{column} is {number}, not in [{allowed.start}, {allowed.stop})"
     return None
-
-
-def _allowed(column: str, ids: Mapping[str, range]) -> range | None:
-    """The values that a column may have; those of ``parent_call_id`` are ids of ``calls``."""
-    if column.endswith(("start_ns", "end_ns")):
-        return _TIMES
-    *_, subject, last = ["", *column.split("_")]
-    return ids.get(f"{subject}s") if last == "id" else None
-
-
-def _without_id(table: pa.Table) -> pa.Table:
-    kept = {key: value for key, value in (table.schema.metadata or {}).items() if key != FILE_ID}
-    # Without columns, pyarrow would drop the number of rows.
-    return table.replace_schema_metadata(kept) if table.num_columns else table
-
-
-def _with_report(table: pa.Table, report: str | None) -> pa.Table:
-    if report is None:
-        return table
-    codes = pa.array(np.zeros(table.num_rows, np.int32))
-    names = pa.DictionaryArray.from_arrays(codes, pa.array([report], pa.string()))
-    return table.append_column(REPORT_COLUMN.field(), names)
 
 
 def _rows_between(file: pq.ParquetFile, columns: list[str], ids: Ints) -> pa.Table:
@@ -474,10 +440,3 @@ def _flaw(error: Exception) -> str:
         return f"cannot be opened: {error.strerror}"
     reason = str(error).split("\n", 1)[0]
     return f"is damaged: {reason}"
-
-
-def _other_reports(folders: set[str], expected: set[str]) -> str:
-    differing = sorted(folders ^ expected)
-    named = ", ".join(differing[:_MOST_NAMED])
-    more = f" and {len(differing) - _MOST_NAMED:,} more" if len(differing) > _MOST_NAMED else ""
-    return f"its folder has other reports than manifest.json: {named}{more}"

@@ -39,13 +39,10 @@ _NUMBERED = re.compile(r"(.*)~\d+", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """The modules of several reports.
+    """The modules of several reports, the new id of each by its old one for every report, and how many differ.
 
-    Attributes:
-        module_id: For every report, the new id of each of its modules by its old one.
-        differing: For every report, how many of its modules are described differently by another report, or may be any
-            of several modules of it.
-        differing_modules: How many modules that are.
+    ``differing`` is how many of its modules another report describes differently, or may be any of several modules of
+    it.
     """
 
     table: pa.Table

@@ -6,9 +6,10 @@ last; what it replaces there is removed first, beginning with the manifest. With
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -27,7 +28,6 @@ from tracekit.schema import TableSpec
 from tracekit.storage.local_copies import remove_stale, temp_dir
 from tracekit.storage.locations import at_once, reachable
 from tracekit.tables import TABLES
-from tracekit.tables.base import Table
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -51,12 +51,7 @@ def default_folder(report: Path) -> Path:
 def writing(folder: Path, *, force: bool = False) -> Iterator[tuple[Path, Path]]:
     """A hidden folder that replaces ``folder`` when the block ends, and is removed when the block raises.
 
-    Args:
-        folder: Where the dataset shall be.
-        force: Whether an existing dataset may be replaced.
-
-    Yields:
-        The hidden folder, and ``folder`` without links.
+    It comes with ``folder`` without links.
 
     Raises:
         DatasetError: If something is there that must not be replaced, or the place cannot be written.
@@ -66,11 +61,16 @@ def writing(folder: Path, *, force: bool = False) -> Iterator[tuple[Path, Path]]
         place = folder.resolve()
         remove_stale(place.parent, hidden_prefix(place))
         taken = whole_folder(place, lambda: check_free(place, force=force))
-        with stopped_once(), parents_made(place), taken as partial:
-            yield partial, place
+        with stopped_once(), parents_made(place), taken as hidden:
+            yield hidden, place
     except OSError as error:
         problem = f"cannot be written ({reason_of(error)})"
         raise DatasetError(folder, problem, remedy_of(error, "choose another folder with -o")) from None
+
+
+def as_named(folder: Path, place: Path) -> Path:
+    """A new dataset as the caller named it, unless that path led through the folder which has just been replaced."""
+    return folder if (folder / manifest.MANIFEST).exists() else place
 
 
 def check_free(folder: Path, *, force: bool) -> None:
@@ -91,21 +91,18 @@ def write(
     first_id: int = 0,
     row_group: int = ROW_GROUP,
 ) -> None:
-    """Writes all tables, one after the other, and last the manifest.
+    """Writes all tables of a trace into an empty folder, and last the manifest, which says ``about`` the report.
 
-    Args:
-        folder: An empty folder.
-        trace: The source of the tables.
-        about: Fields of the manifest that describe the report.
-        progress: Called with the share that is done.
-        first_id: The id of the first row of every table, from which the others are counted.
-        row_group: How many rows are in a row group.
+    Ids are counted from ``first_id``.
     """
-    rows: dict[str, int] = {}
+    rows = dict.fromkeys(TABLE_NAMES, 0)
     # Building the other tables may count more losses, so coverage comes last.
-    for done, table in enumerate(TABLES):
+    for done, (spec, build) in enumerate(TABLES):
         progress("writing", done / len(TABLES))
-        rows[table.SPEC.name] = _write_table(table, trace, folder, first_id, row_group)
+        with table_writer(folder / f"{spec.name}.parquet", spec) as writer:
+            for piece in _one_ahead(build(trace)):
+                writer.write_table(numbered(piece, first_id), row_group_size=row_group)
+                rows[spec.name] += piece.num_rows
     covered = pq.ParquetFile(folder / "coverage.parquet").read().to_pylist()
     ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
     manifest.write(folder, {**about, "rows": rows, manifest.TABLE_IDS: ids, "coverage": covered})
@@ -166,15 +163,6 @@ class _Digested:
         return self._digest.hexdigest()
 
 
-def _write_table(table: Table, trace: Trace, folder: Path, first_id: int, row_group: int) -> int:
-    rows = 0
-    with table_writer(folder / f"{table.SPEC.name}.parquet", table.SPEC) as writer:
-        for piece in _one_ahead(table.build(trace)):
-            writer.write_table(numbered(piece, first_id), row_group_size=row_group)
-            rows += piece.num_rows
-    return rows
-
-
 def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same pieces; the next one is built while the caller writes the last one, if that is worth a thread."""
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -193,7 +181,6 @@ def numbered(table: pa.Table, first_id: int) -> pa.Table:
     return table
 
 
-_STAGE = "uploading"
 #: Stores that cannot be written to.
 _READ_ONLY = ("http", "https")
 #: Stores of objects in buckets.
@@ -203,11 +190,6 @@ _OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs"})
 @contextmanager
 def published(place: UPath, progress: Progress, *, force: bool = False) -> Iterator[Path]:
     """A folder of this machine for a dataset that is put at a URL when the block ends; not if the block raises.
-
-    Args:
-        place: The URL.
-        progress: Called with the share that is there.
-        force: Whether an existing dataset may be replaced.
 
     Raises:
         DatasetError: If something is there that must not be replaced, or the place cannot be reached.
@@ -254,17 +236,17 @@ def _names_there(place: UPath) -> set[str]:
 
 def _publish(local: Path, place: UPath, progress: Progress) -> None:
     files = {file.relative_to(local).as_posix(): file for file in local.rglob("*") if file.is_file()}
-    about = {manifest.MANIFEST: files.pop(manifest.MANIFEST)}
+    last = {manifest.MANIFEST: files.pop(manifest.MANIFEST)}
     try:
         _remove_old(place)
         _put_all(place, files, progress)
-        _put_all(place, about, no_progress)
+        _put_all(place, last, no_progress)
     except BaseException:
         with suppress(Exception):
             _remove_old(place)
         raise
     place.fs.invalidate_cache()
-    progress(_STAGE, 1.0)
+    progress("uploading", 1.0)
 
 
 def _remove_old(place: UPath) -> None:
@@ -280,13 +262,19 @@ def _is_of_a_table(name: str) -> bool:
 
 
 def _put_all(place: UPath, files: Mapping[str, Path], progress: Progress) -> None:
-    fs, root = place.fs, place.path.rstrip("/")
-    with ThreadPoolExecutor(at_once(place)) as pool:
-        futures = [pool.submit(fs.put_file, str(file), f"{root}/{name}") for name, file in files.items()]
+    root = place.path.rstrip("/")
+    puts = [partial(place.fs.put_file, str(file), f"{root}/{name}") for name, file in files.items()]
+    do_all(puts, at_once(place), "uploading", progress)
+
+
+def do_all(jobs: Sequence[Callable[[], object]], workers: int, stage: str, progress: Progress) -> None:
+    """Does jobs in so many threads. When one fails, those that wait are not begun."""
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(job) for job in jobs]
         try:
             for done, future in enumerate(futures, 1):
                 future.result()
-                progress(_STAGE, done / (len(files) + 1))
+                progress(stage, done / (len(jobs) + 1))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from typing_extensions import TypeIs
 
-from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import Dataset, load
-from tracekit.dataset.writing import default_folder, published, writing
+from tracekit.dataset.writing import as_named, default_folder, published, writing
 from tracekit.errors import ReportError, UsageError
 from tracekit.markers.base import AUTO, HIERARCHIES, MODULES
 from tracekit.pipeline.report import write_tables
@@ -81,7 +80,9 @@ def parse_as(report: Given | Sequence[Given], out: Given | None, options: ParseO
     if options.rows not in HIERARCHIES:
         raise UsageError(f"rows are {', '.join(HIERARCHIES)}, not {options.rows!r}")
     if options.like:
-        options = replace(options, rows=_rows_of_marked(options.rows))
+        if options.rows not in {AUTO, MODULES}:
+            raise UsageError(f"a marked run (like) gives modules, not {options.rows}: leave out one of the two")
+        options = replace(options, rows=MODULES)
     reports = expanded(report if _are_several(report) else [report], ReportError)
     options = replace(options, required=len(reports) == 1)
     if out is None:
@@ -96,12 +97,6 @@ def parse_as(report: Given | Sequence[Given], out: Given | None, options: ParseO
     return load(place)
 
 
-def _rows_of_marked(rows: str) -> str:
-    if rows not in {AUTO, MODULES}:
-        raise UsageError(f"a marked run (like) gives modules, not {rows}: leave out one of the two")
-    return MODULES
-
-
 def _are_several(report: Given | Sequence[Given]) -> TypeIs[Sequence[Given]]:
     return not isinstance(report, str | os.PathLike) and hasattr(report, "__iter__")
 
@@ -111,8 +106,7 @@ def _parsed(reports: Sequence[Location], out: Path | None, options: ParseOptions
         from tracekit.pipeline.several import parse_several  # noqa: PLC0415 - one report needs no engine
 
         return parse_several(reports, out, options, run)
-    parse_one = _parsed_here if run.scheduler is None else _parsed_away
-    return parse_one(reports[0], out, options, run)
+    return (_parsed_here if run.scheduler is None else _parsed_away)(reports[0], out, options, run)
 
 
 def _parsed_here(report: Location, out: Path | None, options: ParseOptions, run: Run) -> Dataset:
@@ -121,7 +115,7 @@ def _parsed_here(report: Location, out: Path | None, options: ParseOptions, run:
         folder = out or default_folder(path)
         with writing(folder, force=run.force) as (partial, place):
             write_tables(path, reader, partial, run.progress, options, run.scheduler)
-    return _loaded(folder, place)
+    return load(as_named(folder, place))
 
 
 def _parsed_away(report: Location, out: Path | None, options: ParseOptions, run: Run) -> Dataset:
@@ -132,9 +126,4 @@ def _parsed_away(report: Location, out: Path | None, options: ParseOptions, run:
     with writing(folder, force=run.force) as (partial, place):
         for error in parse_parts([report], [Part(report.name, partial, 0)], options, run).values():
             raise error
-    return _loaded(folder, place)
-
-
-def _loaded(folder: Path, place: Path) -> Dataset:
-    """A new dataset as the caller named it, unless that path led through the folder which has just been replaced."""
-    return load(folder if (folder / MANIFEST).exists() else place)
+    return load(as_named(folder, place))

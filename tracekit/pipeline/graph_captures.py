@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.codes import positions
-from tracekit.arrays.types import Rows
+from tracekit.arrays.types import Ints, Rows
 from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.graphs.recorded_apart import Captured, captured_in, joined, texts_around_replays
@@ -40,31 +40,18 @@ class CaptureTrace(NamedTuple):
     path: Path
     captured: Captured
 
-    @property
-    def maker(self) -> str:
-        """Which processes captured, in words."""
-        threads = self.captured.recording.threads
-        pids = ", ".join(str(pid) for pid in threads.process_pid[self.captured.processes].tolist())
-        return f"process {pids}{_rank_in_words(self.captured.recording)}"
-
 
 def with_graph_captures(path: Path, recording: Recording, captures: Sequence[Path], *, required: bool) -> Recording:
-    """The recording of a Chrome trace with the graph captures of its processes.
-
-    Args:
-        path: The report.
-        recording: Its recording.
-        captures: Traces of graph captures, or folders of such.
-        required: Whether there must be one of the report's own processes.
+    """The recording of a Chrome trace with the graph captures of its processes, from traces or folders of such.
 
     Raises:
-        ReportError: If the report or a trace is no Chrome trace, a trace has no graph capture, or none is required.
+        ReportError: If the report or a trace is no Chrome trace, a trace has no graph capture, or one of the report's
+            own processes is ``required`` and absent.
     """
     if recording.source.format != kineto.NAME:
         problem = "is no Chrome trace, and graph captures are joined only with these"
-        raise ReportError(
-            path, problem, "record the graph capture in the report itself, and leave out --graph-captures"
-        )
+        remedy = "record the graph capture in the report itself, and leave out --graph-captures"
+        raise ReportError(path, problem, remedy)
     # Given twice, or the report itself: what it holds would not be certain any more.
     traces = [one for one in _distinct(map(_read, _files(captures))) if not _is_copy(recording, one.captured.recording)]
     own = [one for one in traces if (_rows(recording, one.captured)[one.captured.processes] >= 0).any()]
@@ -75,9 +62,8 @@ def with_graph_captures(path: Path, recording: Recording, captures: Sequence[Pat
     numbering = Numbering(recording.texts)
     around = {recording.texts[row] for row in texts_around_replays(recording).tolist()}
     for one in sorted(own, key=lambda trace: trace.captured.recording.source.started_utc_ns or 0):
-        recording = joined(
-            recording, one.captured, _rows(recording, one.captured), _texts(one.captured, numbering, around)
-        )
+        texts = _texts(one.captured, numbering, around)
+        recording = joined(recording, one.captured, _rows(recording, one.captured), texts)
     of_captures = [data for one in own for data in one.captured.recording.missing if data.what == "names of modules"]
     missing = [data for data in recording.missing if data.what != GRAPH_CAPTURES]
     return replace(recording, missing=tuple(dict.fromkeys([*missing, *of_captures])))
@@ -150,17 +136,17 @@ def _texts(captured: Captured, numbering: Numbering, around: set[str]) -> list[s
 
 def _without(path: Path, recording: Recording, traces: list[CaptureTrace], *, required: bool) -> Recording:
     """The recording without graph captures, since those given are of other processes; an error if there must be one."""
-    pids = ", ".join(map(str, recording.threads.process_pid.tolist()))
-    problem = f"is of {traces[0].maker}, but {path.name} is of process {pids}{_rank_in_words(recording)}"
     remedy = "give the graph capture of the same process, recorded in the same run"
     if required:
+        other = traces[0].captured
+        makers = _in_words(other.recording, other.recording.threads.process_pid[other.processes])
+        problem = f"is of {makers}, but {path.name} is of {_in_words(recording, recording.threads.process_pid)}"
         raise ReportError(traces[0].path, problem, remedy)
     missing = [data for data in recording.missing if data.what != GRAPH_CAPTURES]
-    return replace(
-        recording, missing=(*missing, MissingData(GRAPH_CAPTURES, f"those given are of other processes; {remedy}"))
-    )
+    reason = MissingData(GRAPH_CAPTURES, f"those given are of other processes; {remedy}")
+    return replace(recording, missing=(*missing, reason))
 
 
-def _rank_in_words(recording: Recording) -> str:
-    ranks = sorted({rank.rank for rank in recording.ranks})
-    return f" (rank {', '.join(map(str, ranks))})" if ranks else ""
+def _in_words(recording: Recording, pids: Ints) -> str:
+    ranks = ", ".join(str(rank) for rank in sorted({rank.rank for rank in recording.ranks}))
+    return f"process {', '.join(map(str, pids.tolist()))}" + (f" (rank {ranks})" if ranks else "")

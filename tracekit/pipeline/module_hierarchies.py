@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tracekit.arrays.types import Ints
 from tracekit.attribution import attribute
 from tracekit.errors import ReportError
 from tracekit.files import whole_file
@@ -34,16 +33,15 @@ _DECODE, _ENCODE = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
 def write_module_hierarchies(path: Path, progress: Progress = no_progress) -> None:
     """Adds PyTorch's field ``Module Hierarchy`` to the operators and kernels that belong to a module.
 
-    Args:
-        path: The trace, as ``tracekit.capture.chrome_trace`` writes it: one event a line. It is replaced.
-        progress: Called with each stage and the share of it that is done.
+    The trace is as ``tracekit.capture.chrome_trace`` writes it, one event a line, and is replaced.
     """
     recording = with_last_paths(kineto.read(path, progress, operators_as_work=True))
     trace = attribute(evidence_of(recording, decode(recording.texts), MODULES))
     modules = trace.evidence.calls.modules
     nodes = [Node(module.parent, module.name, module.facts.class_name, module.kind) for module in modules]
     kind, texts = recording.work.kind, hierarchy_texts(nodes)
-    expected = {number: _texts_of(trace.module[kind == number], texts) for number in _BEGINNINGS.values()}
+    text_of_work = np.array([*texts, None], dtype=object)[trace.module]
+    expected = {number: iter(text_of_work[kind == number]) for number in _BEGINNINGS.values()}
     with whole_file(path) as partial, gzip.open(path, "rb") as lines, gzip.open(partial, "wb", _LEVEL) as file:
         written, events = _with_hierarchies(lines, expected, path), len(recording.work) + len(recording.ranges)
         for done in count(_BATCH, _BATCH):
@@ -51,10 +49,6 @@ def write_module_hierarchies(path: Path, progress: Progress = no_progress) -> No
                 break
             file.write(batch)
             progress("adding modules", min(1.0, done / events))
-
-
-def _texts_of(module: Ints, texts: list[str | None]) -> Iterator[str | None]:
-    return map(np.array([*texts, None], dtype=object).__getitem__, module.tolist())
 
 
 def _with_hierarchies(lines: Iterable[bytes], expected: dict[int, Iterator[str | None]], path: Path) -> Iterator[bytes]:
@@ -68,16 +62,15 @@ def _with_hierarchies(lines: Iterable[bytes], expected: dict[int, Iterator[str |
             hierarchy = next(expected[kind])
         except StopIteration:
             raise _mismatch(path) from None
-        yield line if hierarchy is None else _with_hierarchy(line, hierarchy)
+        if hierarchy is None:
+            yield line
+            continue
+        text = line.rstrip(b",\n")
+        event = _DECODE(text)
+        event["args"] = (event.get("args") or {}) | {FIELD: hierarchy}
+        yield _ENCODE(event) + line[len(text) :]
     if any(next(rest, StopIteration) is not StopIteration for rest in expected.values()):
         raise _mismatch(path)
-
-
-def _with_hierarchy(line: bytes, hierarchy: str) -> bytes:
-    text = line.rstrip(b",\n")
-    event = _DECODE(text)
-    event["args"] = (event.get("args") or {}) | {FIELD: hierarchy}
-    return bytes(_ENCODE(event)) + line[len(text) :]
 
 
 def _mismatch(path: Path) -> ReportError:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from tracekit.arrays.own_process import give_back
 from tracekit.dataset import manifest
-from tracekit.dataset.merging import MERGED, coverage_of, finish, merged_modules, write_part
+from tracekit.dataset.merging import MERGED, finish, merged_modules, write_part
 from tracekit.engines import Engine, Task, opened
 from tracekit.engines.base import IN_PROCESS, Share
 from tracekit.engines.dask import scratch_folder
@@ -82,10 +81,7 @@ def _check_space(path: Path, scratch: Path) -> None:
 class _Parsed(NamedTuple):
     """What is known of a part of a report whose tables are written.
 
-    Attributes:
-        about: The fields of a manifest.
-        graphs: Ids of kernel maps that runs of compiled graphs name.
-        maps: Those of which the part has the text.
+    Its fields of a manifest; and the ids of kernel maps that its runs of compiled graphs name, and that it has.
     """
 
     about: dict[str, Any]
@@ -94,12 +90,6 @@ class _Parsed(NamedTuple):
     coverage: list[dict[str, Any]]
     graphs: frozenset[str]
     maps: frozenset[str]
-
-    @property
-    def by(self) -> str | None:
-        """What its hierarchy is keyed by; None if it has no node."""
-        by: str = self.about["hierarchy"]["by"]
-        return by if self.rows["modules"] else None
 
 
 class _Part(NamedTuple):
@@ -121,11 +111,11 @@ class _Part(NamedTuple):
         trace = traced(recording, options, lambda _, done: share(0.2 + 0.4 * done))
         markers = trace.evidence.decoded.bare
         about, held = described(self.report, trace, options), HeldEvents.of(recording)
-        rows = write_part(self.folder, trace, lambda _, done: share(0.6 + 0.4 * done))
+        rows, coverage = write_part(self.folder, trace, lambda _, done: share(0.6 + 0.4 * done))
         graphs = frozenset(marker.map_id for marker in markers if isinstance(marker, CompiledGraphMarker))
         maps = frozenset(marker.map_id for marker in markers if isinstance(marker, KernelMapMarker))
         pa.default_memory_pool().release_unused()
-        return _Parsed(about, held, rows, coverage_of(self.folder), graphs, maps)
+        return _Parsed(about, held, rows, coverage, graphs, maps)
 
 
 class _Report(NamedTuple):
@@ -151,19 +141,17 @@ class _Report(NamedTuple):
         differing = [manifest.differing_in(part.coverage) for part in parsed]
         folders, rows = [part.folder for part in parts], [part.rows for part in parsed]
         merge, union = merged_modules(folder, folders, rows, differing, options.first_id)
-        tasks = [
-            (partial(merge.table, name, folder), _PIECE_BYTES + _ROW_BYTES * sum(part.rows[name] for part in parsed))
-            for name in MERGED
-        ]
-        self._done("writing", tasks)
+        needed = [_PIECE_BYTES + _ROW_BYTES * sum(of_part[name] for of_part in rows) for name in MERGED]
+        self._done("writing", [partial(merge.table, name, folder) for name in MERGED], needed)
         modules = union.table.num_rows, max(union.differing_modules, *differing)
         finish(folder, about, rows, [part.coverage for part in parsed], modules)
 
-    def _done(self, stage: str, tasks: Sequence[tuple[Callable[[Share], Result], int]]) -> list[Result]:
+    def _done(self, stage: str, functions: Sequence[Callable[[Share], Result]], needed: Sequence[int]) -> list[Result]:
+        """What each function returns, which takes so much memory."""
         results: dict[int, Any] = {}
-        progress = of_all(stage, len(tasks), self.progress)
-        numbered = [Task(str(number), function, needed) for number, (function, needed) in enumerate(tasks)]
-        outcomes = self.engine.outcomes(numbered, progress)
+        progress = of_all(stage, len(functions), self.progress)
+        tasks = [Task(str(at), *task) for at, task in enumerate(zip(functions, needed, strict=True))]
+        outcomes = self.engine.outcomes(tasks, progress)
         while (outcome := _whole_if_damaged(partial(next, outcomes, None))) is not None:
             if outcome.lost is not None:
                 problem = f"a process that worked on it ended early ({outcome.lost})"
@@ -188,28 +176,25 @@ class _Report(NamedTuple):
 
     def _deal(self, asked: list[tuple[str, Any]], file: Path) -> list[Any]:
         places = [file.with_name(f"{file.name}-{number}.arrow") for number in range(len(asked))]
-        tables = self.stored.tables
-        return self._done(
-            "reading", [(partial(deal, tables, *one), _PIECE_BYTES) for one in zip(asked, places, strict=True)]
-        )
+        deals = [partial(deal, self.stored.tables, *one) for one in zip(asked, places, strict=True)]
+        return self._done("reading", deals, [_PIECE_BYTES] * len(deals))
 
     def _parts(self, dealt: Dealt) -> list[_Part]:
         # The rank in the file's name belongs to the only process that used a GPU.
-        name = self.path.name if len(dealt.working) == 1 else ""
-        source = Source(name, 0, "", "")
-        folders = (self.scratch / f"part-{number}" for number in range(len(dealt.parts)))
+        source = Source(self.path.name if len(dealt.working) == 1 else "", 0, "", "")
         return [
-            _Part(self.path, dealt, part, source, folder) for part, folder in zip(dealt.parts, folders, strict=False)
+            _Part(self.path, dealt, part, source, self.scratch / f"part-{number}")
+            for number, part in enumerate(dealt.parts)
         ]
 
     def _parsed(self, parts: list[_Part], options: ParseOptions) -> list[_Parsed]:
         parsed = self._through_stages(parts, options)
-        held = [part.by for part in parsed if part.by is not None]
-        by = min(held, key=HIERARCHIES.index, default=parsed[0].about["hierarchy"]["by"])
-        others = [at for at, part in enumerate(parsed) if part.about["hierarchy"]["by"] != by]
-        again = self._replace(progress=no_progress)._through_stages(
-            [parts[at] for at in others], replace(options, rows=by)
-        )
+        keyed_by = [part.about["hierarchy"]["by"] for part in parsed]
+        with_nodes = [by for by, part in zip(keyed_by, parsed, strict=True) if part.rows["modules"]]
+        by = min(with_nodes, key=HIERARCHIES.index, default=keyed_by[0])
+        others = [at for at, other in enumerate(keyed_by) if other != by]
+        quiet = self._replace(progress=no_progress)
+        again = quiet._through_stages([parts[at] for at in others], replace(options, rows=by))
         for at, part in zip(others, again, strict=True):
             parsed[at] = part
         for part in parsed:
@@ -223,25 +208,22 @@ class _Report(NamedTuple):
         if not parts:
             return []
         rows = parts[0].dealt.rows
-        shares = [sum(map(rows.__getitem__, part.processes)) / max(1, sum(rows.values())) for part in parts]
-        tasks = [
-            (partial(part.parsed, options), needed_bytes(self.path, share))
-            for part, share in zip(parts, shares, strict=True)
-        ]
-        return self._done("attributing", tasks)
+        whole = max(1, sum(rows.values()))
+        shares = [sum(map(rows.__getitem__, part.processes)) / whole for part in parts]
+        needed = [needed_bytes(self.path, share) for share in shares]
+        return self._done("attributing", [partial(part.parsed, options) for part in parts], needed)
 
     def _about(self, dealt: Dealt, parsed: list[_Parsed], source: Source) -> dict[str, Any]:
         abouts = [part.about for part in parsed]
-        own = {"name", "size_bytes", "sha256", "format"}
+        of_file = {name: asdict(source)[name] for name in ("name", "size_bytes", "sha256", "format")}
         exporter = {"exporter": self.stored.exporter} if self.stored.exporter else {}
-        known = {name: value for name, value in asdict(source).items() if name in own}
         processes = {process["pid"]: process for about in abouts for process in about["processes"]}
         missing = (*dealt.missing(HeldEvents.together(part.held for part in parsed)), *self.stored.missing)
         like = {"like": _together([about["like"] for about in abouts])} if "like" in abouts[0] else {}
         return {
             **abouts[0],
             **like,
-            "source": abouts[0]["source"] | known | exporter,
+            "source": abouts[0]["source"] | of_file | exporter,
             "processes": [processes[pid] for pid in sorted(processes)],
             "ranks": [rank for about in abouts for rank in about["ranks"]],
             "missing": [asdict(data) for data in missing],
@@ -252,16 +234,13 @@ class _Report(NamedTuple):
 
 def _together(parts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The marked runs that the processes are like, with all steps that they use."""
-    return [
-        {
-            **same[0],
-            "steps": sorted({step for one in same for step in one["steps"]}),
-            "kernels": sum(one["kernels"] for one in same),
-        }
-        for same in zip(*parts, strict=True)
-    ]
+    together = []
+    for same in zip(*parts, strict=True):
+        steps = sorted({step for one in same for step in one["steps"]})
+        together.append({**same[0], "steps": steps, "kernels": sum(one["kernels"] for one in same)})
+    return together
 
 
 def _in_order(files: Sequence[DealtFile]) -> bool:
     places = [place for file in files for place in (file.place if file.rows else ())]
-    return all(one <= other for one, other in pairwise(places))
+    return places == sorted(places)

@@ -2,26 +2,12 @@
 
 from pathlib import Path
 
-from tracekit.engines.base import IN_PROCESS
 from tracekit.pipeline.stages import ParseOptions, sqlite_bytes, tables_of
 from tracekit.progress import Progress
-from tracekit.readers import reader_for
 from tracekit.readers.base import Reader, StoredReader
-from tracekit.storage.local_copies import local_copy
-from tracekit.storage.locations import Location
 
 #: A smaller report, as SQLite, is read as a whole: starting processes would take longer.
 LEAST_BYTES = 96 << 20
-
-
-def parse_report(
-    report: Location, folder: Path, progress: Progress, options: ParseOptions, scratch: str | None = None
-) -> None:
-    """As :func:`write_tables`, here; a copy of a report at a URL goes into the folder ``scratch`` meanwhile."""
-    with local_copy(report, progress, scratch) as path:
-        reader = reader_for(path)
-        folder.mkdir(exist_ok=True)
-        write_tables(path, reader, folder, progress, options, IN_PROCESS)
 
 
 def write_tables(

@@ -11,22 +11,22 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
-from typing import NamedTuple
 
 from tracekit.dataset.joining import Part, join
-from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import Dataset, load
-from tracekit.dataset.writing import writing
+from tracekit.dataset.writing import as_named, writing
 from tracekit.engines import Engine, Outcome, Task, opened
-from tracekit.engines.base import Share
+from tracekit.engines.base import IN_PROCESS, Share
 from tracekit.engines.dask import scratch_folder
 from tracekit.errors import ReportError, ReportsError, UsageError
 from tracekit.files import reason_of
-from tracekit.pipeline.report import parse_report
+from tracekit.pipeline.report import write_tables
 from tracekit.pipeline.stages import ParseOptions, Run, needed_bytes
 from tracekit.progress import Progress, of_all
-from tracekit.storage.local_copies import temp_dir
+from tracekit.readers import reader_for
+from tracekit.storage.local_copies import local_copy, temp_dir
 from tracekit.storage.locations import Location, is_remote
 
 #: Distance between the first ids of reports. No report has so many rows, and with up to 8,000 reports every id is exact
@@ -57,8 +57,7 @@ def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOpt
     _check_given(paths)
     if out is None:
         raise UsageError("several reports become one dataset; name its folder with -o")
-    folder = out
-    with writing(folder, force=run.force) as (partial, place):
+    with writing(out, force=run.force) as (partial, place):
         named = enumerate(report_names(paths))
         parts = [Part(name, partial / f".{name}", number * IDS_PER_REPORT) for number, name in named]
         errors = parse_parts(paths, parts, options, run)
@@ -67,7 +66,7 @@ def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOpt
         readable = [part for part in parts if part.name not in errors]
         left_out = [{"name": name, "problem": error.problem} for name, error in errors.items()]
         join(partial, readable, left_out, run.progress)
-    folder = folder if (folder / MANIFEST).exists() else place
+    folder = as_named(out, place)
     if errors:
         raise ReportsError(errors.values(), folder)
     return load(folder)
@@ -100,11 +99,10 @@ def parse_parts(
     paths: Sequence[Location], parts: Sequence[Part], options: ParseOptions, run: Run
 ) -> dict[str, ReportError]:
     """Parses reports side by side, each into its folder; why some cannot be read, by their names."""
-    work = [
-        _Work(part.name, path, part.folder, replace(options, first_id=part.first_id))
-        for path, part in zip(paths, parts, strict=True)
-    ]
-    progress = of_all(f"{len(work)} reports", len(work), run.progress) if len(work) > _MOST_NAMED else run.progress
+    progress = run.progress
+    if len(parts) > _MOST_NAMED:
+        progress = of_all(f"{len(parts)} reports", len(parts), run.progress)
+    work = [(part, path, replace(options, first_id=part.first_id)) for path, part in zip(paths, parts, strict=True)]
     errors: dict[int, ReportError] = {}
     with opened(run.scheduler) as engine:
         outcomes = _here(engine, work, progress) if engine.shares_files else _away(engine, work, progress)
@@ -119,13 +117,8 @@ def parse_parts(
     return {parts[number].name: errors[number] for number in sorted(errors)}
 
 
-class _Work(NamedTuple):
-    """What is done with a report: its name in progress, its file, where its tables go, what is asked of them."""
-
-    name: str
-    report: Location
-    folder: Path
-    options: ParseOptions
+#: What is done with a report: its dataset, its file, what is asked of it.
+_Work = tuple[Part, Location, ParseOptions]
 
 
 def report_names(paths: Sequence[Location]) -> list[str]:
@@ -140,10 +133,8 @@ def report_names(paths: Sequence[Location]) -> list[str]:
     for path, stem in zip(paths, stems, strict=True):
         parent = path.absolute().parent.name
         wanted = _safe(f"{parent}-{path.stem}") if counts[stem.casefold()] > 1 and parent else stem
-        name, number = wanted, 1
-        while name.casefold() in names:
-            number += 1
-            name = f"{wanted}-{number}"
+        numbered = chain([wanted], (f"{wanted}-{number}" for number in count(2)))
+        name = next(name for name in numbered if name.casefold() not in names)
         names[name.casefold()] = name
     return list(names.values())
 
@@ -155,39 +146,47 @@ def _safe(text: str) -> str:
     return f"report_{name}" if _NOT_TEXT.fullmatch(name) else name
 
 
-def _here(engine: Engine, reports: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
+def _here(engine: Engine, work: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        needed = [*pool.map(needed_bytes, [one.report for one in reports])]
+        needed = [*pool.map(needed_bytes, [report for _, report, _ in work])]
     tasks = [
-        Task(one.name, partial(parsed_into, one.folder, one.report, one.options), bytes_)
-        for one, bytes_ in zip(reports, needed, strict=True)
+        Task(part.name, partial(parsed_into, part.folder, report, options), bytes_)
+        for (part, report, options), bytes_ in zip(work, needed, strict=True)
     ]
     return engine.outcomes(tasks, progress)
 
 
-def _away(engine: Engine, reports: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
-    captures = tuple(path.absolute() for path in reports[0].options.graph_captures)
-    tasks = [
-        Task(one.name, partial(parsed_away, one.report.absolute(), replace(one.options, graph_captures=captures)))
-        for one in reports
-    ]
+def _away(engine: Engine, work: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
+    tasks = []
+    for part, report, options in work:
+        captures = tuple(path.absolute() for path in options.graph_captures)
+        function = partial(parsed_away, report.absolute(), replace(options, graph_captures=captures))
+        tasks.append(Task(part.name, function))
     for outcome in engine.outcomes(tasks, progress):
-        number, result = outcome.number, outcome.result
+        folder, result = work[outcome.number][0].folder, outcome.result
         if isinstance(result, dict):
-            reports[number].folder.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
             for name, content in result.items():
-                (reports[number].folder / name).write_bytes(content)
-        yield Outcome(number, None if isinstance(result, dict) else result, outcome.lost)
+                (folder / name).write_bytes(content)
+        yield Outcome(outcome.number, None if isinstance(result, dict) else result, outcome.lost)
 
 
 def parsed_into(folder: Path, report: Location, options: ParseOptions, share: Share) -> ReportError | None:
-    """Parses a report into a folder, which is made or empty.
+    """Parses a report into a folder, which is made or empty; returns why it could not be read, or None.
 
-    Returns:
-        Why it could not be read, or None. What goes wrong with one report must not spoil the others.
+    What goes wrong with one report must not spoil the others.
     """
+
+    def progress(stage: str, done: float) -> None:
+        if stage in _STAGES:
+            begin, end = _STAGES[stage]
+            share(begin + (end - begin) * done)
+
     try:
-        parse_report(report, folder, _overall(share), options, scratch_folder())
+        with local_copy(report, progress, scratch_folder()) as path:
+            reader = reader_for(path)
+            folder.mkdir(exist_ok=True)
+            write_tables(path, reader, folder, progress, options, IN_PROCESS)
     except ReportError as error:
         return error
     except MemoryError:
@@ -204,8 +203,7 @@ def parsed_into(folder: Path, report: Location, options: ParseOptions, share: Sh
 def parsed_away(report: Location, options: ParseOptions, share: Share) -> ReportError | dict[str, bytes]:
     """Parses a report on a machine that may share no folder for datasets with the one that asks for it.
 
-    Returns:
-        The files of its dataset by their names, or why it could not be read.
+    Returns the files of its dataset by their names, or why it could not be read.
     """
     host = socket.gethostname()
     if not is_remote(report) and not os.path.lexists(report):
@@ -219,12 +217,3 @@ def parsed_away(report: Location, options: ParseOptions, share: Share) -> Report
     except OSError as error:
         problem = f"could not be parsed on {host} ({reason_of(error)})"
         return ReportError(report, problem, "free some space there, where temporary files go")
-
-
-def _overall(share: Share) -> Progress:
-    def on_progress(stage: str, done: float) -> None:
-        if stage in _STAGES:
-            begin, end = _STAGES[stage]
-            share(begin + (end - begin) * done)
-
-    return on_progress

@@ -34,15 +34,10 @@ _DENSITY = {".nsys-rep": 10, ".qdrep": 14, ".qdstrm": 10, ".parquet": 4, ".gz": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParseOptions:
-    """What is asked of the dataset of a report.
+    """What is asked of the dataset of a report, as of :func:`tracekit.pipeline.parse`.
 
-    Attributes:
-        first_id: The number from which ids are counted.
-        rows: What the hierarchy is made of: one of ``markers.base.HIERARCHIES``.
-        graph_captures: Traces of graph captures, or folders of such, that belong to the report.
-        required: Whether one of these must come from the report's own processes.
-        like: Marked runs of the same model, which show the modules of what nobody marked.
-        collectives: Names of kernels that communicate, beside those known, in which ``*`` and ``?`` are wildcards.
+    Ids are counted from ``first_id``. ``required`` is whether a graph capture must come from the report's own
+    processes.
     """
 
     first_id: int = 0
@@ -55,13 +50,7 @@ class ParseOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """How reports are parsed.
-
-    Attributes:
-        force: Whether an existing dataset may be replaced.
-        scheduler: As for :func:`tracekit.engines.opened`.
-        progress: Called with each stage and the share of it that is done; with several reports, with each report.
-    """
+    """How reports are parsed, as asked of :func:`tracekit.pipeline.parse`."""
 
     force: bool = False
     scheduler: str | None = None
@@ -83,7 +72,10 @@ def without_collector() -> Iterator[None]:
 @without_collector()
 def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, options: ParseOptions) -> None:
     """Reads one report and writes its tables and manifest into an empty folder."""
-    recording = _read(reader, path, progress)
+    try:
+        recording = reader.read(path, progress)
+    except OSError as error:
+        raise ReportError(path, f"cannot be read ({reason_of(error)})", "check its disk or network") from None
     if options.graph_captures:
         from tracekit.pipeline.graph_captures import with_graph_captures  # noqa: PLC0415 - few reports have such traces
 
@@ -110,27 +102,14 @@ def traced(recording: Recording, options: ParseOptions, progress: Progress) -> T
 
 def described(path: Path, trace: Trace, options: ParseOptions) -> dict[str, object]:
     """The fields of the manifest that describe the report."""
+    recording = trace.evidence.recording
+    pids = recording.threads.process_pid.tolist()
     return {
         "hierarchy": {"by": trace.evidence.keyed.by, "asked": options.rows},
         # Reports of equal names are distinguished by it.
         "folder": os.fsencode(path.absolute().parent.name).decode("utf-8", "replace"),
         **({"like": [asdict(one) for one in trace.references]} if options.like else {}),
         **({"collectives": options.collectives} if options.collectives else {}),
-        **_about(trace.evidence.recording),
-    }
-
-
-def _read(reader: Reader, path: Path, progress: Progress) -> Recording:
-    try:
-        return reader.read(path, progress)
-    except OSError as error:
-        problem = f"cannot be read ({reason_of(error)})"
-        raise ReportError(path, problem, "check its disk or network") from None
-
-
-def _about(recording: Recording) -> dict[str, object]:
-    pids = recording.threads.process_pid.tolist()
-    return {
         "tracekit": __version__,
         "source": asdict(recording.source),
         "processes": [{"pid": pid, "name": recording.process_names.get(pid)} for pid in sorted(set(pids))],
