@@ -95,12 +95,7 @@ class CaptureError(TracekitError):
     """A program that cannot be run or recorded, or that failed while it was recorded."""
 
     def __init__(self, message: str, exit_code: int = TracekitError.exit_code) -> None:
-        """A failure.
-
-        Args:
-            message: What is wrong and what to do.
-            exit_code: The program's own exit code, if the program exited.
-        """
+        """A failure; with the program's own exit code, if the program exited."""
         super().__init__(message)
         self.exit_code = exit_code
 

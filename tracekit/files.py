@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     #: Raises the caller's error if something is at the place that must not be replaced.
     Check = Callable[[], object]
+    _Handler = Callable[[int, FrameType | None], object]
 
 #: How the hidden names of unfinished files and folders can be found.
 UNFINISHED = ".*.partial-*"
@@ -41,16 +42,10 @@ _ADVICE = {
 }
 #: Ctrl-C, the polite kill, and a terminal that closes, which Windows does not know.
 _STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-
-
 #: How much of two names must be the same, as difflib counts, for one to be meant by the other.
 _CLOSE = 0.75
 #: Arguments of Linux's renameat2: paths that no open folder precedes, and both of which exist.
 _HERE, _EXCHANGE = -100, 2
-
-
-def nothing_to_check() -> None:
-    """For places where anything may be replaced."""
 
 
 def hidden_next_to(place: Path, state: str = "partial") -> Path:
@@ -71,13 +66,10 @@ def owned() -> str:
 @cache
 def this_machine() -> str:
     """What all processes have in common that know each other by the same numbers, as long as the machine runs."""
+    text = platform.node()
     with suppress(OSError):
         running = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
-        return _short(running + os.readlink("/proc/self/ns/pid"))  # noqa: PTH115 - what it names is no path
-    return _short(platform.node())
-
-
-def _short(text: str) -> str:
+        text = running + os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - what it names is no path
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
@@ -93,19 +85,18 @@ def remedy_of(error: OSError, elsewhere: str) -> str:
 
 
 @contextmanager
-def whole_file(place: Path, check: Check = nothing_to_check, *, synced: bool = False) -> Iterator[Path]:
+def whole_file(place: Path, check: Check = lambda: None, *, synced: bool = False) -> Iterator[Path]:
     """A path to write to that replaces ``place`` when the block ends, and is removed when the block raises.
 
-    Args:
-        place: Where the file belongs.
-        check: Called just before the file takes its place: writing takes time, and others write too.
-        synced: Whether the content must be on the disk before the file takes its place.
+    ``check`` is called just before the file takes its place: writing takes time, and others write too. If it is
+    ``synced``, the content is on the disk by then.
     """
     partial = hidden_next_to(place)
     try:
         yield partial
         if synced:
-            _sync(partial)
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
         check()
         partial.replace(place)
     except BaseException:
@@ -115,13 +106,8 @@ def whole_file(place: Path, check: Check = nothing_to_check, *, synced: bool = F
 
 
 @contextmanager
-def whole_folder(place: Path, check: Check = nothing_to_check) -> Iterator[Path]:
-    """An empty folder to fill that replaces ``place`` when the block ends, and is removed when the block raises.
-
-    Args:
-        place: Where the folder belongs.
-        check: Called just before the folder takes its place.
-    """
+def whole_folder(place: Path, check: Check = lambda: None) -> Iterator[Path]:
+    """As :func:`whole_file`, an empty folder to fill."""
     partial = hidden_next_to(place)
     try:
         partial.mkdir()
@@ -153,15 +139,11 @@ def stopped_once() -> Iterator[None]:
 
     Only signals whose handler is Python code are guarded, and only in the main thread, where Python delivers them.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    current = {number: signal.getsignal(number) for number in _STOPPING}
-    handlers = {number: handler for number, handler in current.items() if callable(handler)}
+    handlers = _handlers()
 
     def first(number: int, frame: FrameType | None) -> None:
-        _handle(handlers, _ignored)
-        handlers[signal.Signals(number)](number, frame)
+        _handle(handlers, lambda *_: None)
+        handlers[number](number, frame)
         _handle(handlers, first)  # the handler did not raise: the block goes on
 
     _handle(handlers, first)
@@ -175,11 +157,7 @@ def stopped_once() -> Iterator[None]:
 @contextmanager
 def stops_held() -> Iterator[None]:
     """Answers signals that stop at the end of the block: amid Popen they would leave an unknown process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    current = {number: signal.getsignal(number) for number in _STOPPING}
-    handlers = {number: handler for number, handler in current.items() if callable(handler)}
+    handlers = _handlers()
     held: list[int] = []
     _handle(handlers, lambda number, _: held.append(number))
     try:
@@ -191,9 +169,17 @@ def stops_held() -> Iterator[None]:
         signal.raise_signal(number)
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+def _handlers() -> dict[int, _Handler]:
+    """The handlers of signals that stop which are Python code; none outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    current = {number: signal.getsignal(number) for number in _STOPPING}
+    return {number: handler for number, handler in current.items() if callable(handler)}
+
+
+def _handle(numbers: Iterable[int], handler: _Handler) -> None:
+    for number in numbers:
+        signal.signal(number, handler)
 
 
 def _replace_folder(partial: Path, place: Path) -> None:
@@ -228,15 +214,6 @@ def _remove(folder: Path) -> None:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _handle(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> None:
-    for number in numbers:
-        signal.signal(number, handler)
-
-
-def _ignored(_number: int, _frame: FrameType | None) -> None:
-    pass
 
 
 def similar(path: Path, is_one: Callable[[Path], bool]) -> Path | None:

@@ -1,9 +1,8 @@
 """Where a report is worked on: in this process, in others of this machine, or on a Dask cluster.
 
 To do one thing with many reports and get small results back, :func:`mapped`. To run tasks and take each outcome as it
-ends, :func:`opened`. To add an engine, write a file with ``engine``, which gives one if it is the one that is asked
-for (:class:`~tracekit.engines.base.Engine`), and add that to ``ENGINES`` and the file to its contract in
-``pyproject.toml``.
+ends, :func:`opened`. To add an engine, write a file with an :class:`~tracekit.engines.base.Engine`, and add that to
+:func:`opened` and the file to its contract in ``pyproject.toml``.
 """
 
 import time
@@ -11,15 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from tracekit.engines import dask, processes
-from tracekit.engines.base import IN_PROCESS, Engine, Outcome, Share, Task, in_process
+from tracekit.engines.base import IN_PROCESS, Engine, InProcess, Outcome, Share, Task
+from tracekit.engines.dask import PROTOCOLS, Dask
+from tracekit.engines.processes import Processes
 from tracekit.errors import TracekitError, UsageError
 from tracekit.progress import Progress, no_progress
 
-__all__ = ["ENGINES", "Engine", "Outcome", "Share", "Task", "mapped", "opened"]
-
-#: What gives the engine that is asked for.
-ENGINES: tuple[Callable[[str | None], Engine | None], ...] = (processes.engine, dask.engine, in_process)
+__all__ = ["Engine", "Outcome", "Share", "Task", "mapped", "opened"]
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -30,13 +27,15 @@ _START_S = 1.0
 def opened(scheduler: str | None = None) -> Engine:
     """The engine to do tasks with, as the block of a ``with``.
 
-    Args:
-        scheduler: Address of the scheduler of a Dask cluster, such as ``tcp://10.0.0.1:8786``; ``here`` for this
-            process; None for processes of this machine.
+    ``scheduler`` is the address of the scheduler of a Dask cluster, such as ``tcp://10.0.0.1:8786``; ``here`` for this
+    process; None for processes of this machine.
     """
-    for made in ENGINES:
-        if (engine := made(scheduler)) is not None:
-            return engine
+    if scheduler is None:
+        return Processes()
+    if scheduler == IN_PROCESS:
+        return InProcess()
+    if scheduler.startswith(PROTOCOLS):
+        return Dask(scheduler)
     address = "the address of a Dask cluster, such as tcp://10.0.0.1:8786"
     raise UsageError(f"a scheduler is {address}, or {IN_PROCESS}, not {scheduler!r}")
 
@@ -52,15 +51,9 @@ def mapped(
 ) -> Iterator[Result]:
     """Results of a function for each of many arguments, in their order; only those that wait for earlier ones are kept.
 
-    The first second is worked in this process, so that few small reports cost no start of others.
-
-    Args:
-        function: A function of a module, or a ``functools.partial`` of one.
-        arguments: One for each report.
-        scheduler: As for :func:`opened`.
-        stage: Name of the whole in progress.
-        progress: Called with the stage and the share of the arguments that are done.
-        needed_bytes: Estimate of the memory that one call takes.
+    The first second is worked in this process, so that few small reports cost no start of others. The function is one
+    of a module, or a ``functools.partial`` of one; one call takes ``needed_bytes`` of memory. ``progress`` is called
+    with the stage and the share of the arguments that are done.
     """
     done = 0
     spent_s = 0.0 if scheduler is None else _START_S

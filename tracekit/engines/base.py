@@ -17,11 +17,8 @@ Share = Callable[[float], None]
 class Task(Generic[Result]):
     """Work on one report, which may be done in another process or on another machine.
 
-    Attributes:
-        name: Its name in progress.
-        function: Does it. It can be pickled, as what it returns and raises: a function of a module, or a
-            ``functools.partial`` of one.
-        needed_bytes: Estimate of the memory that it takes.
+    The function can be pickled, as what it returns and raises: it is one of a module, or a ``functools.partial`` of
+    one. Progress shows the name. ``needed_bytes`` estimates the memory that it takes.
     """
 
     name: str
@@ -31,13 +28,7 @@ class Task(Generic[Result]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Result]):
-    """How a task ended.
-
-    Attributes:
-        number: The task's number among those that were given.
-        result: What its function returned.
-        lost: How the process that did it ended early, such as ``signal 9``; None if it returned.
-    """
+    """What the task of that number returned; or how the process that did it was lost, such as ``signal 9``."""
 
     number: int
     result: Result | None
@@ -59,9 +50,7 @@ class Engine(Protocol):
     def outcomes(self, tasks: Sequence[Task[Result]], progress: Progress) -> Iterator[Outcome[Result]]:
         """Does tasks; their outcomes come as they end, in any order.
 
-        Args:
-            tasks: The tasks.
-            progress: Called from any thread with the name of a task and the share of it that is done.
+        ``progress`` is called from any thread with the name of a task and the share of it that is done.
         """
 
 
@@ -83,11 +72,6 @@ class ThrottledShare:
 
 #: What asks for this process.
 IN_PROCESS = "here"
-
-
-def in_process(scheduler: str | None) -> "InProcess | None":
-    """This process, where it is asked for by name."""
-    return InProcess() if scheduler == IN_PROCESS else None
 
 
 class InProcess:

@@ -18,7 +18,7 @@ from tracekit.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from distributed import Client, Future
+    from distributed import Client
 
     from tracekit.engines.base import Result, Share, Task
     from tracekit.progress import Progress
@@ -33,11 +33,6 @@ _PATIENCE_S = 30
 _AHEAD = 2
 
 
-def engine(scheduler: str | None) -> Dask | None:
-    """The cluster whose scheduler has that address."""
-    return Dask(scheduler) if scheduler is not None and scheduler.startswith(PROTOCOLS) else None
-
-
 class Dask:
     """A Dask cluster, by the address of its scheduler."""
 
@@ -45,7 +40,7 @@ class Dask:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._client: Client | None = None
+        self._client: Client
 
     def __enter__(self) -> Self:
         """Connects."""
@@ -60,7 +55,7 @@ class Dask:
             message = f"{self._address}: no Dask scheduler answers; check that it runs, and its address"
             raise TracekitError(message) from None
         try:
-            self._check_versions(self._client)
+            self._check_versions()
         except BaseException:
             self._client.close()
             raise
@@ -68,11 +63,10 @@ class Dask:
 
     def __exit__(self, *_: object) -> None:
         """Takes back what still runs: its tasks end when they next report their progress."""
-        if self._client is not None:
-            self._client.close()
+        self._client.close()
 
-    def _check_versions(self, client: Client) -> None:
-        versions: dict[str, object] = client.run(_version, on_error="return")
+    def _check_versions(self) -> None:
+        versions: dict[str, object] = self._client.run(_version, on_error="return")
         for worker, version in versions.items():
             if version != __version__:
                 there = f"has tracekit {version}" if isinstance(version, str) else "cannot load tracekit"
@@ -80,53 +74,45 @@ class Dask:
 
     def outcomes(self, tasks: Sequence[Task[Result]], progress: Progress) -> Iterator[Outcome[Result]]:
         """Does tasks on the cluster; some more than it has threads are given at once."""
-        client = self._connected()
         run = f"tracekit-{os.urandom(8).hex()}"
-        client.subscribe_topic(run, partial(_pass_on, tasks, progress))
+        at_once = _AHEAD * max(1, sum(self._client.ncores().values()))
+        self._client.subscribe_topic(run, partial(_pass_on, tasks, progress))
         suspects = []
-        for outcome in self._given(run, list(enumerate(tasks)), _AHEAD * max(1, sum(client.ncores().values()))):
+        for outcome in self._given(run, list(enumerate(tasks)), at_once):
             if outcome.lost is None:
                 yield outcome
             else:
                 suspects.append((outcome.number, tasks[outcome.number]))
         # Dask blames every task that a lost worker had. Alone, only one that is to blame is lost again.
         yield from self._given(f"{run}-alone", suspects, 1)
-        client.unsubscribe_topic(run)
+        self._client.unsubscribe_topic(run)
 
     def _given(self, run: str, tasks: list[tuple[int, Task[Result]]], at_once: int) -> Iterator[Outcome[Result]]:
-        from distributed import as_completed  # noqa: PLC0415 - an extra
+        from distributed import KilledWorker, as_completed  # noqa: PLC0415 - an extra
 
-        client = self._connected()
         waiting = iter(tasks)
         numbers: dict[str, int] = {}
-        ended = as_completed(loop=client.loop)
+        ended = as_completed(loop=self._client.loop)
 
         def give(count: int) -> None:
             for number, task in islice(waiting, count):
                 key = f"{run}-{number}"
                 numbers[key] = number
-                ended.add(client.submit(_done, task.function, run.removesuffix("-alone"), number, key=key, pure=False))
+                topic = run.removesuffix("-alone")
+                ended.add(self._client.submit(_done, task.function, topic, number, key=key, pure=False))
 
         give(at_once)
         for future in ended:
-            yield self._outcome(numbers[future.key], future)
+            number = numbers[future.key]
+            if future.cancelled():
+                raise TracekitError(f"{self._address}: the scheduler was lost; check it, and try again")
+            try:
+                yield Outcome(number, future.result())
+            except KilledWorker as error:
+                workers = error.allowed_failures + 1
+                yield Outcome(number, None, f"{workers} workers of the cluster were lost with it")
             future.release()
             give(1)
-
-    def _connected(self) -> Client:
-        if self._client is None:
-            raise RuntimeError("the engine is not open")
-        return self._client
-
-    def _outcome(self, number: int, future: Future) -> Outcome[Any]:
-        from distributed import KilledWorker  # noqa: PLC0415 - an extra
-
-        if future.cancelled():
-            raise TracekitError(f"{self._address}: the scheduler was lost; check it, and try again")
-        try:
-            return Outcome(number, future.result())
-        except KilledWorker as error:
-            return Outcome(number, None, f"{error.allowed_failures + 1} workers of the cluster were lost with it")
 
 
 def _pass_on(tasks: Sequence[Task[Any]], progress: Progress, event: tuple[float, tuple[int, float]]) -> None:

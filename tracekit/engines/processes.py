@@ -44,11 +44,6 @@ _LIMITS = (
 _EXIT_CODE = re.compile(r"\((-?\d+)\)\}")
 
 
-def engine(scheduler: str | None) -> Processes | None:
-    """Processes of this machine, where nothing else is asked for."""
-    return Processes() if scheduler is None else None
-
-
 def cores() -> int:
     """How many processes can run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -107,10 +102,8 @@ class Processes:
             yield future.result()
 
     def _fits(self, needed: list[int], running: list[int], more: int, available: int) -> bool:
-        if not running:
-            return True
         together = needed[more] + sum(needed[number] for number in running)
-        return len(running) < self._most and together <= available
+        return not running or (len(running) < self._most and together <= available)
 
     def _outcome(self, number: int, task: Task[Result], progress: Progress) -> Outcome[Result]:
         from loky.process_executor import ShutdownExecutorError, TerminatedWorkerError  # noqa: PLC0415 - loaded late
@@ -150,11 +143,10 @@ class Processes:
 
 
 def _how_it_ended(error: BaseException) -> str:
-    codes = _EXIT_CODE.findall(str(error))
+    codes = [int(code) for code in _EXIT_CODE.findall(str(error))]
     if not codes:
         return "for a reason that the system does not report"
-    code = int(codes[-1])
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    return f"signal {-codes[-1]}" if codes[-1] < 0 else f"exit code {codes[-1]}"
 
 
 class _Process:
@@ -174,8 +166,7 @@ class _Process:
         alive, self._keep_alive = multiprocessing.Pipe(duplex=False)
         self._from_worker, outbox = multiprocessing.Pipe(duplex=False)
         self._for_worker = (alive, outbox)
-        prepared = (*self._for_worker, gc.get_threshold())
-        self._executor = ProcessPoolExecutor(1, initializer=_prepare, initargs=prepared)
+        self._executor = ProcessPoolExecutor(1, initializer=_prepare, initargs=(alive, outbox, gc.get_threshold()))
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -319,14 +310,7 @@ def available_bytes() -> int:
     import psutil  # noqa: PLC0415 - most commands need not know
 
     free = [psutil.virtual_memory().available]
-    for limit, used in ((_system_file(limit_path), _system_file(used_path)) for limit_path, used_path in _LIMITS):
-        if limit.isdigit() and used.isdigit():
-            free.append(max(0, int(limit) - int(used)))
+    for limit, used in _LIMITS:
+        with suppress(OSError, ValueError):  # there is none, or it is "max"
+            free.append(max(0, int(limit.read_text("ascii")) - int(used.read_text("ascii"))))
     return int(min(free))
-
-
-def _system_file(path: Path) -> str:
-    try:
-        return path.read_text("ascii").strip()
-    except (OSError, UnicodeError):
-        return ""

@@ -32,18 +32,19 @@ _OWNER = re.compile(r"([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 @contextmanager
 def local_copy(report: Location, progress: Progress, scratch: str | None = None) -> Iterator[Path]:
-    """A path of this machine where the report can be read during the block; one at a URL is copied there.
+    """A path of this machine where the report can be read during the block; one at a URL is copied into ``scratch``.
 
     The copy has the report's name, and its folder the name of the report's folder, for ranks and names are read from
-    them. It is removed at the end of the block, and errors about it name the URL.
-
-    Copies go into ``scratch``, by default the folder of temporary files.
+    them. Errors about it name the URL.
     """
     if isinstance(report, Path):
         yield report
         return
     with temp_dir("tracekit-report-", scratch) as folder:
-        copy = folder / (report.parent.name or "report") / _name_of(report)
+        name = report.path.rstrip("/").rpartition("/")[2]
+        if report.protocol.startswith("http"):
+            name = name.partition("?")[0]
+        copy = folder / (report.parent.name or "report") / name
         copy.parent.mkdir(exist_ok=True)
         with reachable(report, ReportError):
             _copy(report, copy, progress)
@@ -53,11 +54,6 @@ def local_copy(report: Location, progress: Progress, scratch: str | None = None)
             if error.path != copy:
                 raise
             raise ReportError(report, error.problem, error.remedy.replace(str(copy), str(report))) from None
-
-
-def _name_of(report: UPath) -> str:
-    name: str = report.path.rstrip("/").rpartition("/")[2]
-    return name.partition("?")[0] if report.protocol.startswith("http") else name
 
 
 def _copy(report: UPath, copy: Path, progress: Progress) -> None:
@@ -103,16 +99,12 @@ def remove_stale(above: Path, prefix: str) -> None:
 
 
 def _is_stale(folder: Path, machine: str, process: int) -> bool:
-    if machine != this_machine():
-        return _changed_s(folder) < time.time() - _LEFT_ALONE_S
-    import psutil  # noqa: PLC0415 - rarely is there anything
+    if machine == this_machine():
+        import psutil  # noqa: PLC0415 - rarely is there anything
 
-    return not psutil.pid_exists(process)
-
-
-def _changed_s(folder: Path) -> float:
+        return not psutil.pid_exists(process)
     latest = folder.stat().st_mtime
     for path in folder.rglob("*"):
         with suppress(OSError):
             latest = max(latest, path.stat().st_mtime)
-    return latest
+    return latest < time.time() - _LEFT_ALONE_S

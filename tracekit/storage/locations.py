@@ -43,29 +43,12 @@ _EXTRAS = {
 }
 #: Packages whose errors are about the way to the place or its owner's rules.
 _LIBRARIES = {
-    "aiobotocore",
-    "aiohttp",
-    "asyncio",
-    "azure",
-    "botocore",
-    "fsspec",
-    "gcsfs",
-    "google",
-    "paramiko",
-    "requests",
-    "s3fs",
-    "socket",
-    "urllib3",
+    *("aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "paramiko", "requests"),
+    *("s3fs", "socket", "urllib3"),
 }
 _NO_CREDENTIALS = {
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "ProfileNotFound",
-    "CredentialRetrievalError",
-    "TokenRetrievalError",
-    "DefaultCredentialsError",
-    "CredentialUnavailableError",
-    "ClientAuthenticationError",
+    *("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "CredentialRetrievalError"),
+    *("TokenRetrievalError", "DefaultCredentialsError", "CredentialUnavailableError", "ClientAuthenticationError"),
 }
 
 Item = TypeVar("Item")
@@ -96,17 +79,13 @@ def location(given: Given, options: Mapping[str, Any] | None = None) -> Location
         place: UPath = UPath(given, **(options or {}))
         place.fs  # noqa: B018 - looks for the library of this kind of URL
     except ImportError:
-        raise UsageError(_extra_missing(given, scheme)) from None
+        needed = f"needs universal-pathlib and what fsspec needs for {scheme}://; install both"
+        if extra := _EXTRAS.get(scheme):
+            needed = f"needs the extra {extra}; install it with: pip install 'nsight-tracekit[{extra}]'"
+        raise UsageError(f"{given}: {needed}") from None
     except ValueError:
         raise UsageError(f"{given}: fsspec does not know {scheme}://; expected a URL such as s3://…") from None
     return place
-
-
-def _extra_missing(url: str, scheme: str) -> str:
-    extra = _EXTRAS.get(scheme)
-    if extra is None:
-        return f"{url}: needs universal-pathlib and what fsspec needs for {scheme}://; install both"
-    return f"{url}: needs the extra {extra}; install it with: pip install 'nsight-tracekit[{extra}]'"
 
 
 def is_remote(place: Location) -> TypeIs[UPath]:
@@ -189,8 +168,7 @@ def reachable(place: object, error: type[TracekitError]) -> Iterator[None]:
     except TracekitError:
         raise
     except Exception as raised:
-        problem_and_remedy = _problem_and_remedy(raised)
-        if problem_and_remedy is None:
+        if (problem_and_remedy := _problem_and_remedy(raised)) is None:
             raise
         raise error(place, *problem_and_remedy) from None
 
