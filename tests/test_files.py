@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.command import contents
 from tests.test_package import loaded_by
-from tracekit.files import UNFINISHED, parents_made, remedy_of, stops_held, whole_file, whole_folder
+from tracekit.files import UNFINISHED, parents_made, remedy_of, stopped_once, stops_held, whole_file, whole_folder
 from tracekit.nsight.nsys import run
 
 STOPS = [KeyboardInterrupt, SystemExit, ZeroDivisionError, OSError]
@@ -130,3 +131,49 @@ def test_what_to_do_depends_on_why_the_system_refused(number: int, remedy: str) 
 def test_it_loads_nothing_but_python(tmp_path: Path) -> None:
     more = {name.partition(".")[0] for name in loaded_by("import tracekit.files") - loaded_by("import tracekit")}
     assert not more & {"numpy", "pyarrow", "pandas", "sqlalchemy"}
+
+
+STOPPING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop(number: int, frame: object) -> None:
+    raise StoppedError(signal.Signals(number).name)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = {number: signal.signal(number, stop) for number in STOPPING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", STOPPING)
+def test_the_first_signal_stops_and_later_ones_do_not_disturb_the_end(number: signal.Signals) -> None:
+    put_away = False
+    with pytest.raises(StoppedError, match=number.name), stopped_once():  # noqa: PT012 - the end is what is tested
+        try:
+            signal.raise_signal(number)
+        finally:
+            for later in STOPPING:
+                signal.raise_signal(later)
+            put_away = True
+    assert put_away
+    assert [signal.getsignal(one) for one in STOPPING] == [stop] * len(STOPPING)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_handler_that_does_not_raise_hears_every_signal() -> None:
+    heard = []
+    signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    with stopped_once():
+        for _ in range(3):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StoppedError):
+            signal.raise_signal(signal.SIGINT)
+    assert heard == [signal.SIGTERM] * 3

@@ -15,9 +15,7 @@ OPTIONAL = {"torch", *needs.MODELS}
 
 @pytest.mark.parametrize("ci", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_test_without_what_it_needs_fails_in_ci_beside_shared_alone(
-    ci: bool, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_test_without_what_it_needs_fails_in_ci_beside_shared_alone(ci, shared, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CI", "true" if ci else "")
     monkeypatch.setattr(needs, "SHARED", tmp_path if shared else tmp_path / "absent")
     monkeypatch.setitem(needs.NEEDS, "nsys", needs.Need(available=False, description="an nsys"))

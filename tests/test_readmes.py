@@ -108,9 +108,7 @@ class TestCode:
     def demo(self, recorded: tuple[Path, Outcome]) -> Path:
         return recorded[0]
 
-    def test_the_demo_leaves_a_report_and_a_dataset_and_prints_what_the_front_page_shows(
-        self, recorded: tuple[Path, Outcome]
-    ) -> None:
+    def test_the_demo_leaves_a_report_and_a_dataset_and_prints_what_the_front_page_shows(self, recorded) -> None:
         folder, outcome = recorded
         assert (outcome.code, outcome.err) == (0, "")
         assert {path.name for path in folder.iterdir()} == {"demo.sqlite", "demo.tracekit"}

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 from tests.waiting import PATIENCE_S
-from tracekit.engines import Share
+from tracekit.engines import Engine, Share, Task
 from tracekit.errors import DatasetError
+from tracekit.progress import no_progress
 
 
 def doubled(number: int, share: Share) -> int:
@@ -68,3 +69,7 @@ def with_a_program(folder: Path, share: Share) -> None:
         program.kill()
         program.wait()
         begun.unlink()
+
+
+def results(engine: Engine, tasks: list[Task]) -> dict[int, object]:
+    return {outcome.number: outcome.lost or outcome.result for outcome in engine.outcomes(tasks, no_progress)}

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -14,15 +13,14 @@ import pytest
 
 import tracekit
 from tests.benchmarks.serving_report import write_report
-from tests.command import LINES, arguments, command, contents, environment
+from tests.command import LINES, arguments, begun, command, contents
 from tests.engines import tasks as work
 from tests.engines.clusters import dask_cluster
 from tests.trace_lines import report
 from tests.waiting import PATIENCE_S, wait_until
 from tracekit.engines import Task, opened
-from tracekit.errors import TracekitError, UsageError
+from tracekit.errors import TracekitError
 from tracekit.pipeline import parse
-from tracekit.progress import no_progress
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +44,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def results(scheduler: str, these: list[Task]) -> dict[int, object]:
     with opened(scheduler) as engine:
-        return {outcome.number: outcome.lost or outcome.result for outcome in engine.outcomes(these, no_progress)}
+        return work.results(engine, these)
 
 
 def test_a_task_that_kills_every_worker_is_lost_and_the_others_are_done(scheduler: str) -> None:
@@ -56,9 +54,7 @@ def test_a_task_that_kills_every_worker_is_lost_and_the_others_are_done(schedule
     assert outcomes == {0: 0, 1: 1, 3: 3, 4: 4}
 
 
-def test_a_worker_that_is_killed_while_it_reads_spoils_no_report(
-    scheduler: str, reports: list[Path], tmp_path: Path
-) -> None:
+def test_a_worker_that_is_killed_while_it_reads_spoils_no_report(scheduler, reports, tmp_path) -> None:
     from distributed import Client
 
     killed: list[int] = []
@@ -78,9 +74,7 @@ def test_a_worker_that_is_killed_while_it_reads_spoils_no_report(
     assert contents(tmp_path / "dask") == contents(tmp_path / "pool")
 
 
-def test_a_bad_report_and_one_that_only_this_machine_sees_are_named(
-    scheduler: str, reports: list[Path], tmp_path: Path
-) -> None:
+def test_a_bad_report_and_one_that_only_this_machine_sees_are_named(scheduler, reports, tmp_path) -> None:
     bad = tmp_path / "bad.sqlite"
     bad.write_bytes(b"nothing")
     outcome = command("parse", *reports[:2], bad, "-o", tmp_path / "run", "--scheduler", scheduler)
@@ -99,20 +93,12 @@ def left_in(folder: Path, pattern: str) -> list[str]:
     return glob(f"{folder}/**/{pattern}", recursive=True)  # noqa: PTH207 - Path's fails where a folder goes meanwhile
 
 
-def test_a_run_that_is_stopped_leaves_nothing_on_the_workers_and_they_go_on(
-    scheduler: str, temporary: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_is_stopped_leaves_nothing_on_the_workers_and_they_go_on(scheduler, temporary, tmp_path) -> None:
     reports = tmp_path / "reports"
     reports.mkdir()
     large = [write_report(reports / "rank0.sqlite", kernels=100_000)]
     large.append(Path(shutil.copy(large[0], reports / "rank1.sqlite")))
-    process = subprocess.Popen(
-        arguments("parse", *large, "-o", tmp_path / "out" / "run", "--scheduler", scheduler),
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    )
+    process = begun(*arguments("parse", *large, "-o", tmp_path / "out" / "run", "--scheduler", scheduler))
     wait_until(lambda: left_in(temporary, "tracekit-*/part/*"), process)
     process.send_signal(signal.SIGINT)
     _, complained = process.communicate(timeout=PATIENCE_S)
@@ -122,29 +108,18 @@ def test_a_run_that_is_stopped_leaves_nothing_on_the_workers_and_they_go_on(
     assert results(scheduler, [Task("t", partial(work.doubled, 2))]) == {0: 4}
 
 
-def test_no_scheduler_no_dask_and_another_tracekit_are_one_line_each(
-    scheduler: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_scheduler_no_dask_and_another_tracekit_are_one_line_each(scheduler, monkeypatch) -> None:
     from tracekit.engines import dask
 
-    with pytest.raises(UsageError, match="a scheduler is the address of a Dask cluster, such as tcp://"):
-        opened("localhost:8786")
+    def refused(address: str, match: str) -> None:
+        with pytest.raises(TracekitError, match=match), opened(address):
+            pass
+
+    refused("localhost:8786", "a scheduler is the address of a Dask cluster, such as tcp://")
     monkeypatch.setattr(dask, "_PATIENCE_S", 0.5)
-    with (
-        pytest.raises(TracekitError, match=r"tcp://127.0.0.1:9: no Dask scheduler answers; "),
-        opened("tcp://127.0.0.1:9"),
-    ):
-        pass
+    refused("tcp://127.0.0.1:9", r"tcp://127.0.0.1:9: no Dask scheduler answers; ")
     monkeypatch.undo()
     monkeypatch.setattr(dask, "__version__", "0.0.9")
-    with (
-        pytest.raises(TracekitError, match=r"this worker has tracekit .*; install nsight-tracekit 0.0.9"),
-        opened(scheduler),
-    ):
-        pass
+    refused(scheduler, r"this worker has tracekit .*; install nsight-tracekit 0.0.9")
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with (
-        pytest.raises(TracekitError, match=r"needs Dask; install it with pip install 'nsight-tracekit\[dask\]'"),
-        opened(scheduler),
-    ):
-        pass
+    refused(scheduler, r"needs Dask; install it with pip install 'nsight-tracekit\[dask\]'")

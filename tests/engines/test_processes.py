@@ -12,15 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.command import environment
+from tests.command import begun, environment
 from tests.engines import tasks as work
 from tests.pipeline.test_several_runs import check_ended, children
 from tests.waiting import PATIENCE_S, wait_until
 from tracekit import engines
-from tracekit.engines import Engine, Task, mapped, opened, processes
+from tracekit.engines import Task, mapped, opened, processes
 from tracekit.engines.processes import Processes, available_bytes
 from tracekit.errors import DatasetError
-from tracekit.progress import no_progress
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +32,11 @@ def tasks(function: object, count: int, needed_bytes: int = 0) -> list[Task]:
     return [Task(f"t{number}", partial(function, number), needed_bytes) for number in range(count)]
 
 
-def results(engine: Engine, these: list[Task]) -> dict[int, object]:
-    return {outcome.number: outcome.lost or outcome.result for outcome in engine.outcomes(these, no_progress)}
-
-
 def test_every_task_has_one_outcome(two: Processes) -> None:
     expected = {number: 2 * number for number in range(20)}
-    assert results(two, tasks(work.doubled, 20)) == expected
+    assert work.results(two, tasks(work.doubled, 20)) == expected
     with opened("here") as here:
-        assert results(here, tasks(work.doubled, 20)) == expected
+        assert work.results(here, tasks(work.doubled, 20)) == expected
 
 
 def test_progress_comes_with_the_name_of_its_task_and_before_its_outcome(two: Processes) -> None:
@@ -52,14 +47,14 @@ def test_progress_comes_with_the_name_of_its_task_and_before_its_outcome(two: Pr
 
 def test_a_killed_process_loses_its_own_task_only_and_says_how_it_ended(two: Processes) -> None:
     these = [Task(f"t{number}", partial(work.killed_if, 3, number)) for number in range(8)]
-    assert results(two, these) == {number: number for number in range(8)} | {3: "signal 9"}
+    assert work.results(two, these) == {number: number for number in range(8)} | {3: "signal 9"}
 
 
 def test_what_a_task_raises_is_raised_here_whole(two: Processes) -> None:
     with pytest.raises(DatasetError, match="run: is odd; mend 0") as raised:
-        results(two, tasks(work.refused, 1))
+        work.results(two, tasks(work.refused, 1))
     assert (str(raised.value.path), raised.value.problem, raised.value.remedy) == ("run", "is odd", "mend 0")
-    assert results(two, tasks(work.doubled, 1)) == {0: 0}
+    assert work.results(two, tasks(work.doubled, 1)) == {0: 0}
 
 
 def test_a_progress_that_raises_stops_its_task() -> None:
@@ -70,19 +65,15 @@ def test_a_progress_that_raises_stops_its_task() -> None:
         list(engine.outcomes([Task("forever", work.told_forever)], stop))
 
 
-def test_no_more_tasks_run_at_once_than_memory_holds(
-    two: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_tasks_run_at_once_than_memory_holds(two, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(processes, "available_bytes", lambda: 10)
     for needed_bytes, most in ((6, 1), (11, 1), (5, 2)):
         (folder := tmp_path / f"{needed_bytes}").mkdir()
         these = tasks(partial(work.at_once, folder, most), 4, needed_bytes)
-        assert max(results(two, these).values()) == most
+        assert max(work.results(two, these).values()) == most
 
 
-def test_available_memory_is_what_the_system_and_the_container_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_available_memory_is_what_the_system_and_the_container_say(tmp_path, monkeypatch) -> None:
 
     most, now = tmp_path / "max", tmp_path / "current"
     monkeypatch.setattr(processes, "_LIMITS", ((most, now),))
@@ -96,9 +87,7 @@ def test_available_memory_is_what_the_system_and_the_container_say(
     assert available_bytes() == 0
 
 
-def test_results_of_many_come_in_order_and_those_of_the_first_second_are_made_here(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_results_of_many_come_in_order_and_those_of_the_first_second_are_made_here(monkeypatch) -> None:
     monkeypatch.setattr(engines, "time", SimpleNamespace(monotonic=count(step=0.3).__next__))
     told: list[float] = []
     made = list(mapped(work.place_of, range(8), progress=lambda stage, share: told.append(share)))
@@ -136,25 +125,13 @@ with Processes(2) as engine:
 """
 
 
-def begun(folder: Path) -> subprocess.Popen[str]:
-    """A process whose two workers run a program each, in a group of its own, as in a terminal."""
-    started = subprocess.Popen(
-        [sys.executable, "-c", PROGRAMS, folder],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    )
-    wait_until(lambda: sum(bool(path.read_text()) for path in folder.iterdir()) == 2, started)
-    return started
-
-
 @pytest.mark.parametrize(("number", "to_all"), [(signal.SIGINT, True), (signal.SIGKILL, False)])
 def test_when_the_process_that_asked_ends_its_workers_end_with_their_programs_and_files(
     number: signal.Signals, to_all: bool, tmp_path: Path
 ) -> None:
-    process = begun(tmp_path)
+    # In a group of its own, as in a terminal.
+    process = begun(sys.executable, "-c", PROGRAMS, tmp_path, start_new_session=True)
+    wait_until(lambda: sum(bool(path.read_text()) for path in tmp_path.iterdir()) == 2, process)
     started = children(process.pid) | {int(path.read_text()) for path in tmp_path.iterdir()}
     (os.killpg if to_all else os.kill)(process.pid, number)
     _, complained = process.communicate(timeout=PATIENCE_S)

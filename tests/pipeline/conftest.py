@@ -1,18 +1,12 @@
 """A store of S3's language with a bucket, and a cluster whose workers reach it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.engines.clusters import dask_cluster
-from tests.storage.servers import KEYS, s3_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from s3fs import S3FileSystem
+from tests.storage.servers import KEYS, runs_bucket, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +24,6 @@ def scheduler(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def bucket(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3FileSystem]:
-    from s3fs import S3FileSystem
-
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": address}.items():
-        monkeypatch.setenv(name, value)
-    files = S3FileSystem(endpoint_url=address, use_listings_cache=False)
-    files.mkdir("runs")
-    yield files
-    files.rm("runs", recursive=True)
-    S3FileSystem.clear_instance_cache()
+def bucket(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with runs_bucket(address, monkeypatch) as files:
+        yield files

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections import Counter, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -156,9 +156,7 @@ def test_graph_captures_of_processes_apart_are_those_of_the_whole_report(plan: P
 
 
 @pytest.mark.parametrize(("plan", "seed"), [(Plan, 3), (Plan, 15), (capturing, 3)])
-def test_tables_are_equal_row_by_row_in_their_order_so_that_all_answers_are_equal(
-    plan: Callable[..., Plan], seed: int, tmp_path: Path
-) -> None:
+def test_tables_are_equal_row_by_row_in_their_order_so_that_all_answers_are_equal(plan, seed, tmp_path) -> None:
     path = write_report(simulate(plan(seed=seed, processes=3)), tmp_path / "report.sqlite")
     expected, found = whole(path, tmp_path / "whole"), apart(path, tmp_path / "apart")
     for table in TABLE_NAMES:
@@ -234,9 +232,7 @@ def test_a_lack_of_space_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_page_is_told_as_of_any_report_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_page_is_told_as_of_any_report_and_nothing_is_left(tmp_path, monkeypatch) -> None:
     path = write_report(simulate(eventful(7, processes=3, actions=400)), tmp_path / "report.sqlite")
     content = bytearray(path.read_bytes())
     middle = len(content) // 2 // 4096 * 4096

@@ -69,9 +69,7 @@ def test_one_process_and_the_pool(reports: list[Path], expected: Dataset, tmp_pa
 
 
 @pytest.mark.parametrize(("source", "pool", "target"), [("bucket", "processes", "disk"), ("disk", "dask", "bucket")])
-def test_disk_and_bucket(
-    source: str, pool: str, target: str, scheduler: str, reports: list[Path], expected: Dataset, tmp_path: Path
-) -> None:
+def test_disk_and_bucket(source, pool, target, scheduler, reports, expected, tmp_path) -> None:
     given = reports if source == "disk" else PATTERNS
     folder = tmp_path / "run" if target == "disk" else "s3://runs/run.tracekit"
     check_same(tracekit.parse(given, folder, scheduler=scheduler if pool == "dask" else None), expected)

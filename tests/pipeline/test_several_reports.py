@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tracekit
-from tests.golden import check
+from tests.golden import expect
 from tests.joined import BY_REPORT, check_joined, joined_here, said_of_reports
 from tests.simulator import Plan, simulate, write_report
 from tests.simulator.strategies import plans
@@ -70,39 +70,28 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def test_a_module_of_both_reports_is_one_row_and_those_of_one_stand_beside_it(two: Dataset) -> None:
-    check(
-        two,
-        "modules",
-        """
+    expect(two, "modules")("""
         module_id  subtree_end_id  parent_id  depth  path
         0          4               -          0      net
         1          2               0          1      net.embed
         2          3               0          1      net.mlp
         3          4               0          1      net.head
-    """,
-    )
+    """)
 
 
 def test_kernels_of_all_reports_are_one_table_with_report_and_rank(two: Dataset) -> None:
-    check(
-        two,
-        "kernels",
-        f"""
+    expect(two, "kernels")(f"""
         report  rank  pid  device  kernel_id  name    module     module_id  call_id
         rank0   0     1    0       0          gather  net.embed  1          1
         rank0   0     1    0       1          gemm    net.mlp    2          2
         rank1   1     1    1       {FAR + 1}  gemm    net.mlp    2          {FAR + 1}
         rank1   1     1    1       {FAR + 2}  gemm    net.head   3          {FAR + 2}
         rank1   1     1    1       {FAR}      free    -          -          -
-    """,
-    )
+    """)
 
 
 def test_calls_and_steps_of_all_reports_are_one_table_too(two: Dataset) -> None:
-    check(
-        two,
-        "calls",
-        f"""
+    expect(two, "calls")(f"""
         report  rank  call_id    parent_call_id  module     occurrence  step_id  gpu_time_ns
         rank0   0     0          -               net        1           0        40
         rank0   0     1          0               net.embed  1           0        10
@@ -110,33 +99,18 @@ def test_calls_and_steps_of_all_reports_are_one_table_too(two: Dataset) -> None:
         rank1   1     {FAR}      -               net        1           {FAR}    50
         rank1   1     {FAR + 1}  {FAR}           net.mlp    1           {FAR}    30
         rank1   1     {FAR + 2}  {FAR}           net.head   1           {FAR}    20
-    """,
-    )
-    check(
-        two,
-        "steps",
-        f"""
+    """)
+    expect(two, "steps")(f"""
         report  rank  step_id  name
         rank0   0     0        net
         rank1   1     {FAR}    net
-    """,
-    )
+    """)
 
 
 def test_the_totals_of_the_manifest_are_the_sums_of_its_reports(two: Dataset) -> None:
     manifest = two.manifest
-    assert manifest["rows"] == {
-        "ranges": 6,
-        "calls": 6,
-        "kernels": 5,
-        "kernel_modules": 4,
-        "api_calls": 0,
-        "waits": 0,
-        "allocations": 0,
-        "modules": 4,
-        "steps": 2,
-        "coverage": 5,
-    }
+    rows = {"ranges": 6, "calls": 6, "kernels": 5, "kernel_modules": 4, "modules": 4, "steps": 2, "coverage": 5}
+    assert manifest["rows"] == rows | {"api_calls": 0, "waits": 0, "allocations": 0}
     totals = {(row["what"], row["cause"]): (row["count"], row["time_ns"], row["share"]) for row in manifest["coverage"]}
     assert totals == {
         ("kernels", "range"): (4, 90, 90 / 91),
@@ -177,15 +151,11 @@ def test_pandas_and_pyarrow_read_a_table_s_folder_with_the_report_as_a_column(na
 
 def test_a_subtree_is_taken_out_of_all_reports(two: Dataset) -> None:
     part = two.subtree("net.mlp")
-    check(
-        part,
-        "kernels",
-        """
+    expect(part, "kernels")("""
         report  name  module
         rank0   gemm  net.mlp
         rank1   gemm  net.mlp
-    """,
-    )
+    """)
     assert part.calls()["gpu_time_ns"].tolist() == [30, 30]
     assert two.subtree("net.head").steps()["report"].tolist() == ["rank1"]
     assert two.subtree("net.head").table("kernels", ["report"]).num_rows == 1
@@ -225,9 +195,7 @@ def test_of_the_paths_that_markers_record_another_than_the_module_s_own_counts(t
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_siblings_stand_as_they_do_in_the_reports_whatever_the_order_of_these(
-    tmp_path: Path, order: tuple[int, ...]
-) -> None:
+def test_siblings_stand_as_they_do_in_the_reports_whatever_the_order_of_these(tmp_path, order) -> None:
     """Stages of a pipeline: what no report has both of stands by number, and by name."""
     stages = (["embed", "layers.0", "layers.1"], ["layers.2", "layers.10"], ["layers.11", "norm", "head"])
     lines = [
@@ -238,14 +206,9 @@ def test_siblings_stand_as_they_do_in_the_reports_whatever_the_order_of_these(
     ]
     paths = reports(tmp_path, *lines)
     dataset = joined_here([paths[at] for at in order], tmp_path / "run")
-    assert dataset.table("modules").column("path").to_pylist() == [
-        "m",
-        "m.embed",
-        "m.layers",
-        *(f"m.layers.{at}" for at in (0, 1, 2, 10, 11)),
-        "m.norm",
-        "m.head",
-    ]
+    layers = [f"layers.{at}" for at in (0, 1, 2, 10, 11)]
+    paths = ["m", *(f"m.{name}" for name in ("embed", "layers", *layers, "norm", "head"))]
+    assert dataset.table("modules").column("path").to_pylist() == paths
 
 
 def test_the_share_of_a_loss_is_of_what_all_reports_have(tmp_path: Path) -> None:
@@ -256,13 +219,8 @@ def test_the_share_of_a_loss_is_of_what_all_reports_have(tmp_path: Path) -> None
     ]
     dataset = joined_here(paths, tmp_path / "run")
     shares = {row["cause"]: row["share"] for row in dataset.manifest["coverage"]}
-    assert shares == {
-        "range": 1 / 2,
-        "outside_ranges": 1 / 2,
-        "plain": 1.0,
-        "range_cut": 1 / 3,
-        "rank_contradicted": 1 / 2,
-    }
+    of_time = {"range": 1 / 2, "outside_ranges": 1 / 2, "plain": 1.0}
+    assert shares == of_time | {"range_cut": 1 / 3, "rank_contradicted": 1 / 2}
 
 
 @settings(max_examples=12)

@@ -10,12 +10,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import tracekit
 from tests.benchmarks.serving_report import write_report
 from tests.cli.test_terminal import on_a_terminal
-from tests.command import LINES, arguments, command, contents, environment, separately
+from tests.command import LINES, arguments, begun, command, contents, environment, separately
 from tests.joined import said_of_reports
 from tests.readers.files import changed
 from tests.trace_lines import report
@@ -43,25 +44,17 @@ def spoil(path: Path) -> None:
 
 
 def children(pid: int) -> set[int]:
-    pids = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if int(parent) == pid and state != "Z":
-            pids.add(int(stat.parent.name))
-    return pids
+    return {child.pid for child in psutil.Process(pid).children() if runs(child.pid)}
 
 
 def workers_of(pid: int) -> set[int]:
-    return {child for child in children(pid) if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()}
+    return {child for child in children(pid) if "popen_loky" in str(psutil.Process(child).cmdline())}
 
 
 def runs(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -190,9 +183,7 @@ def test_a_full_disk_leaves_nothing_and_names_the_folder(ranks: list[Path], tmp_
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, ZeroDivisionError])
-def test_a_run_that_is_stopped_while_it_joins_leaves_what_was_there(
-    stop: type[BaseException], ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_stopped_while_it_joins_leaves_what_was_there(stop, ranks, tmp_path, monkeypatch) -> None:
     out = tmp_path / "run"
     tracekit.parse(ranks[0], out)
     before = contents(tmp_path)
@@ -209,10 +200,8 @@ def test_a_run_that_is_stopped_while_it_joins_leaves_what_was_there(
     assert contents(tmp_path) == before
 
 
-def test_a_worker_that_is_killed_spoils_its_own_report_only(
-    large: list[Path], ranks: list[Path], tmp_path: Path
-) -> None:
-    process = begun([*large, ranks[2]], tmp_path / "run", at_work=2)
+def test_a_worker_that_is_killed_spoils_its_own_report_only(large, ranks, tmp_path) -> None:
+    process = parsing([*large, ranks[2]], tmp_path / "run", at_work=2)
     os.kill(min(workers_of(process.pid)), signal.SIGKILL)
     _, complained = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
@@ -224,30 +213,16 @@ def test_a_worker_that_is_killed_spoils_its_own_report_only(
     assert sorted([*dataset.reports, lost["name"]]) == ["rank0", "rank1", "rank2"]
 
 
-def _heeding() -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def begun(reports: list[Path], out: Path, at_work: int = 1) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        arguments("parse", *reports, "-o", out),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        preexec_fn=_heeding,  # noqa: PLW1509
-    )
+def parsing(reports: list[Path], out: Path, at_work: int = 1) -> subprocess.Popen[str]:
+    process = begun(*arguments("parse", *reports, "-o", out))
     wait_until(lambda: len([*out.parent.glob(f".{out.name}.partial-*/.rank[01]")]) >= at_work, process)
     return process
 
 
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 5)])
-def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(
-    number: signal.Signals, times: int, large: list[Path], tmp_path: Path
-) -> None:
+def test_a_run_that_is_asked_to_stop_leaves_nothing_and_no_process(number, times, large, tmp_path) -> None:
     """People press Ctrl-C twice."""
-    process = begun(large, tmp_path / "run")
+    process = parsing(large, tmp_path / "run")
     started = children(process.pid)
     for _ in range(times):
         process.send_signal(number)
@@ -291,9 +266,7 @@ print(seen)
 """
 
 
-def test_a_run_that_is_killed_at_any_moment_leaves_the_old_dataset_or_the_new_one(
-    ranks: list[Path], tmp_path: Path
-) -> None:
+def test_a_run_that_is_killed_at_any_moment_leaves_the_old_dataset_or_the_new_one(ranks, tmp_path) -> None:
     def run(at: int) -> subprocess.CompletedProcess[str]:
         arguments = [sys.executable, "-B", "-c", KILLED, str(tmp_path / "run"), str(at), *map(str, ranks)]
         return subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False)

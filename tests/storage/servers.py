@@ -11,15 +11,16 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.waiting import wait_until
 
 KEYS = {
-    "AWS_ACCESS_KEY_ID": "of tests",
-    "AWS_SECRET_ACCESS_KEY": "of tests",
+    **dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "of tests"),
+    **dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull),
     "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_CONFIG_FILE": os.devnull,
-    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 
@@ -34,23 +35,34 @@ def s3_server(log: Path) -> Iterator[str]:
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=out, stderr=out
         )
     address = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        try:
+            urllib.request.urlopen(f"{address}/moto-api/", timeout=5).close()
+        except OSError:
+            return False
+        return True
+
     try:
-        _wait_for(f"{address}/moto-api/", server)
+        wait_until(answers, server)
         yield address
     finally:
         server.kill()
         server.wait()
 
 
-def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
-    def answers() -> bool:
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-        except OSError:
-            return False
-        return True
+@contextmanager
+def runs_bucket(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket named ``runs`` of such a server, which the environment leads to: its file system."""
+    from s3fs import S3FileSystem
 
-    wait_until(answers, server)
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": address}.items():
+        monkeypatch.setenv(name, value)
+    files = S3FileSystem(endpoint_url=address, use_listings_cache=False)
+    files.mkdir("runs")
+    yield files
+    files.rm("runs", recursive=True)
+    S3FileSystem.clear_instance_cache()
 
 
 @contextmanager

@@ -5,19 +5,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import example, given, strategies as st
 
 import tracekit
 from tests.command import command, contents, refusal, separately
 from tests.joined import BY_REPORT
 from tests.pipeline.test_several_reports import RANKS
-from tests.storage.servers import KEYS, file_server, s3_server
+from tests.storage.servers import file_server, runs_bucket, s3_server
 from tests.trace_lines import report
 from tracekit.dataset import opening
-from tracekit.storage.locations import in_order
 
 s3fs = pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto", reason="moto[s3], which the extra test brings, is not installed")
@@ -25,18 +23,17 @@ pytest.importorskip("moto", reason="moto[s3], which the extra test brings, is no
 TABLES = ("modules", *BY_REPORT)
 
 
-class Store:
-    """A bucket named ``runs``, and the requests that were made to it."""
+class Store(NamedTuple):
+    """A bucket named ``runs``, and the log of the requests that were made to it."""
 
-    def __init__(self, address: str, log: Path) -> None:
-        self.files = s3fs.S3FileSystem(endpoint_url=address, use_listings_cache=False)
-        self._log = log
+    files: s3fs.S3FileSystem
+    log: Path
 
     def names(self, folder: str) -> list[str]:
         return [name.removeprefix(f"{folder}/") for name in self.files.find(folder)]
 
     def requests(self) -> int:
-        return sum("HTTP/1.1" in line for line in self._log.read_text("utf-8").splitlines())
+        return sum("HTTP/1.1" in line for line in self.log.read_text("utf-8").splitlines())
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +45,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 @pytest.fixture
 def store(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": server[0]}.items():
-        monkeypatch.setenv(name, value)
-    store = Store(*server)
-    store.files.mkdir("runs")
-    yield store
-    store.files.rm("runs", recursive=True)
-    s3fs.S3FileSystem.clear_instance_cache()
+    address, log = server
+    with runs_bucket(address, monkeypatch) as files:
+        yield Store(files, log)
 
 
 @pytest.fixture
@@ -112,12 +105,10 @@ def test_commands_take_urls(store: Store, uploaded: str) -> None:
     assert {row["name"] for row in json.loads(shown.out)} == {"gather", "gemm", "free"}
 
 
-def test_a_dataset_in_a_bucket_is_replaced_only_by_force_and_nothing_of_it_stays(
-    store: Store, ranks: list[Path]
-) -> None:
+def test_a_dataset_in_a_bucket_is_replaced_only_by_force_and_nothing_of_it_stays(store, ranks) -> None:
     run = "s3://runs/run.tracekit"
     tracekit.parse(ranks, run)
-    line = refusal(command("parse", ranks[0], "-o", run), run)  # type: ignore[arg-type]
+    line = refusal(command("parse", ranks[0], "-o", run), run)
     assert "already exists; replace it with --force" in line
     one = tracekit.parse(ranks[0], run, force=True)
     assert len(one.kernels()) == 2
@@ -125,9 +116,7 @@ def test_a_dataset_in_a_bucket_is_replaced_only_by_force_and_nothing_of_it_stays
 
 
 @pytest.mark.parametrize("lost_at", [0, 5, 19])
-def test_a_connection_that_is_lost_leaves_no_half_of_a_dataset(
-    lost_at: int, store: Store, ranks: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_is_lost_leaves_no_half_of_a_dataset(lost_at, store, ranks, monkeypatch) -> None:
     run = "s3://runs/run.tracekit"
     tracekit.parse(ranks, run)
     put_file, waiting = s3fs.S3FileSystem._put_file, iter(range(lost_at))
@@ -157,35 +146,31 @@ def test_a_connection_that_is_lost_leaves_no_half_of_a_dataset(
     ],
 )
 def test_a_report_that_is_not_there_is_one_line(url: str, problem: str, store: Store, tmp_path: Path) -> None:
-    assert problem in refusal(command("parse", url, "-o", tmp_path / "run"), url)  # type: ignore[arg-type]
+    assert problem in refusal(command("parse", url, "-o", tmp_path / "run"), url)
 
 
 def test_a_report_that_cannot_be_read_is_named_by_its_url(store: Store, tmp_path: Path) -> None:
     store.files.pipe_file("runs/broken.sqlite", b"no report")
     url = "s3://runs/broken.sqlite"
-    refusal(command("parse", url, "-o", tmp_path / "run"), url)  # type: ignore[arg-type]
+    refusal(command("parse", url, "-o", tmp_path / "run"), url)
 
 
 @pytest.mark.parametrize(
     ("url", "problem"),
     [("s3://nobody/run", "its bucket does not exist"), ("s3://runs/job", "already exists and is not a dataset")],
 )
-def test_a_place_that_cannot_be_written_is_one_line(
-    url: str, problem: str, uploaded: str, ranks: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert problem in refusal(command("parse", ranks[0], "-o", url), url)  # type: ignore[arg-type]
+def test_a_place_that_cannot_be_written_is_one_line(url, problem, uploaded, ranks, monkeypatch) -> None:
+    assert problem in refusal(command("parse", ranks[0], "-o", url), url)
 
 
-def test_missing_credentials_and_nobody_who_answers_are_one_line_each(
-    store: Store, ranks: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_credentials_and_nobody_who_answers_are_one_line_each(store, ranks, monkeypatch) -> None:
     url = "s3://runs/run"
     gone = separately("show", "tree", url, AWS_ENDPOINT_URL="http://127.0.0.1:1", AWS_MAX_ATTEMPTS="1")
-    assert "cannot be reached" in refusal(gone, url)  # type: ignore[arg-type]
+    assert "cannot be reached" in refusal(gone, url)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     refused = separately("show", "tree", url)
-    assert "no valid credentials were found" in refusal(refused, url)  # type: ignore[arg-type]
+    assert "no valid credentials were found" in refusal(refused, url)
 
 
 def test_nothing_is_written_by_http_and_a_report_at_a_url_needs_a_place(ranks: list[Path], tmp_path: Path) -> None:
@@ -225,36 +210,7 @@ def test_reports_and_datasets_are_read_over_http(ranks: list[Path], tmp_path: Pa
         check_equal(tracekit.load(f"{address}/here"), here)
 
 
-class AtUrl:
-    """A place that bears several requests at once."""
-
-    class fs:  # noqa: N801 - as the places of universal_pathlib call it
-        async_impl = True
-
-
-@given(items=st.lists(st.integers(-3, 50), max_size=60), taken=st.integers(0, 60))
-@example(items=[*range(60)], taken=60)  # more than are asked for at once
-def test_answers_come_in_order_and_the_first_error_is_that_of_one_after_the_other(items: list[int], taken: int) -> None:
-    def asked(item: int) -> int:
-        if item < 0:
-            raise ValueError(item)
-        return item * item
-
-    def outcome(answers: Iterator[int]) -> tuple[list[int], str]:
-        given: list[int] = []
-        try:
-            for _, answer in zip(range(taken), answers, strict=False):
-                given.append(answer)
-        except ValueError as error:
-            return given, str(error)
-        return given, ""
-
-    assert outcome(in_order(asked, items, AtUrl())) == outcome(map(asked, items))  # type: ignore[arg-type]
-
-
-def test_files_of_many_reports_are_opened_and_read_side_by_side(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_many_reports_are_opened_and_read_side_by_side(store, tmp_path, monkeypatch) -> None:
     paths = [report(tmp_path / f"rank{at}.sqlite", RANKS[at % 2]) for at in range(6)]
     here = tracekit.parse(paths, tmp_path / "here")
     there = tracekit.parse(paths, "s3://runs/run.tracekit")
