@@ -106,15 +106,11 @@ def test_columns_come_alone_and_in_the_order_asked_for(small: Dataset) -> None:
 @pytest.mark.parametrize("root", [None, "top.a"])
 def test_an_unknown_table_or_column_is_answered_with_those_there_are(root: str | None, small: Dataset) -> None:
     dataset = small if root is None else small.subtree(root)
-    with pytest.raises(tracekit.UsageError) as unknown:
+    with pytest.raises(tracekit.UsageError, match=r"^there is no table kernel; did you mean kernels\?$"):
         dataset.table("kernel")
-    assert str(unknown.value) == "there is no table kernel; did you mean kernels?"
-    with pytest.raises(tracekit.UsageError) as lacking:
+    names = ", ".join(SPECS["steps"].schema().names)
+    with pytest.raises(tracekit.UsageError, match=f"^steps has no column duration; expected one of {names}$"):
         dataset.table("steps", ["name", "duration"])
-    assert (
-        str(lacking.value)
-        == f"steps has no column duration; expected one of {', '.join(SPECS['steps'].schema().names)}"
-    )
 
 
 @pytest.mark.parametrize("kind", [Path, str])
@@ -132,28 +128,25 @@ def test_a_loaded_dataset_holds_what_its_files_hold(kind: Callable[[Path], objec
     """)
 
 
-FOREIGN = {
-    "no folder": (None, "does not exist; expected a dataset, or a report"),
-    "no JSON": ("{", "its manifest cannot be read"),
-    "a web extension": ('{"manifest_version": 3}', "its manifest.json was not written by tracekit"),
-    "tomorrow's": (
-        '{"format": "tracekit dataset", "format_version": 99}',
-        "has format version 99, this tracekit reads 4",
-    ),
-}
+TOMORROWS = '{"format": "tracekit dataset", "format_version": 99}'
 
 
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_folder_that_is_no_dataset_is_not_loaded(what: str, tmp_path: Path) -> None:
-    manifest, problem = FOREIGN[what]
+@pytest.mark.parametrize(
+    ("manifest", "problem"),
+    [
+        (None, "does not exist; expected a dataset, or a report"),
+        ("{", "its manifest cannot be read"),
+        ('{"manifest_version": 3}', "its manifest.json was not written by tracekit"),  # as of a web extension
+        (TOMORROWS, "has format version 99, this tracekit reads 4"),
+    ],
+)
+def test_a_folder_that_is_no_dataset_is_not_loaded(manifest: str | None, problem: str, tmp_path: Path) -> None:
     folder = tmp_path / "data.tracekit"
     if manifest is not None:
         folder.mkdir()
-        (folder / "manifest.json").write_bytes(manifest.encode() if isinstance(manifest, str) else manifest)
-    with pytest.raises(tracekit.DatasetError) as raised:
+        (folder / "manifest.json").write_text(manifest)
+    with pytest.raises(tracekit.DatasetError, match=f"^{folder}: {problem}"):
         tracekit.load(folder)
-    assert problem in str(raised.value)
-    assert str(raised.value).startswith(f"{folder}: ")
 
 
 def forged(file: Path, column: str, value: object, type_: pa.DataType | None) -> None:
@@ -187,11 +180,9 @@ def test_a_column_of_another_type_and_a_number_that_means_nothing_are_refused_wh
     forged(small.folder / f"{name}.parquet", column, value, type_)
     dataset = tracekit.load(small.folder)
     for read in (lambda: dataset.table(name, [column]), lambda: [*dataset.pieces(name)]):
-        with pytest.raises(tracekit.DatasetError) as raised:
+        said = re.escape(f"its table {name} cannot be read ({name}.parquet is damaged: {problem}")
+        with pytest.raises(tracekit.DatasetError, match=rf"{said}.*\); parse the report again$"):
             read()
-        said = f"its table {name} cannot be read ({name}.parquet is damaged: {problem}"
-        assert said in str(raised.value)
-        assert str(raised.value).endswith("); parse the report again")
     refusal(command("export", dataset.folder, "--format", "csv", "-o", dataset.folder.with_name("csv")), dataset.folder)
 
 

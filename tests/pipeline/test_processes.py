@@ -211,13 +211,11 @@ def test_a_report_in_which_a_process_recorded_a_kernel_map_for_another_stays_who
     assert [row["module"] for row in kernels if row["name"] == "fused"] == ["net.mlp"]
 
 
-def test_a_report_with_times_that_cannot_be_true_stays_whole(tmp_path: Path) -> None:
-    lines = f"launch 6/6 {1 << 60} {1 << 60} #8\n"
-    assert is_whole(report(tmp_path / "report.sqlite", RANKS + lines), tmp_path / "out")
+ONE_PROCESS = "\n".join(line for line in RANKS.splitlines() if " 5/5 " in line)
 
 
-def test_a_report_of_one_process_stays_whole(tmp_path: Path) -> None:
-    lines = "\n".join(line for line in RANKS.splitlines() if " 5/5 " in line)
+@pytest.mark.parametrize("lines", [f"{RANKS}launch 6/6 {1 << 60} {1 << 60} #8\n", ONE_PROCESS])
+def test_a_report_of_one_process_or_with_times_that_cannot_be_true_stays_whole(lines: str, tmp_path: Path) -> None:
     assert is_whole(report(tmp_path / "report.sqlite", lines), tmp_path / "out")
 
 
