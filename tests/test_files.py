@@ -27,7 +27,7 @@ def refuse() -> None:
 def test_a_file_replaces_what_was_there_when_it_is_complete(tmp_path: Path) -> None:
     place = tmp_path / "page.html"
     place.write_text("old")
-    with whole_file(place, synced=True) as partial:
+    with whole_file(place) as partial:
         partial.write_text("new")
         assert place.read_text() == "old"
         assert list(tmp_path.glob(UNFINISHED)) == [partial]

@@ -85,18 +85,14 @@ def remedy_of(error: OSError, elsewhere: str) -> str:
 
 
 @contextmanager
-def whole_file(place: Path, check: Check = lambda: None, *, synced: bool = False) -> Iterator[Path]:
+def whole_file(place: Path, check: Check = lambda: None) -> Iterator[Path]:
     """A path to write to that replaces ``place`` when the block ends, and is removed when the block raises.
 
-    ``check`` is called just before the file takes its place: writing takes time, and others write too. If it is
-    ``synced``, the content is on the disk by then.
+    ``check`` is called just before the file takes its place: writing takes time, and others write too.
     """
     partial = hidden_next_to(place)
     try:
         yield partial
-        if synced:
-            with partial.open("rb+") as file:
-                os.fsync(file.fileno())
         check()
         partial.replace(place)
     except BaseException:

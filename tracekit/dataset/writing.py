@@ -83,14 +83,7 @@ def check_free(folder: Path, *, force: bool) -> None:
         raise DatasetError(folder, "already exists", "replace it with --force or choose another folder with -o")
 
 
-def write(
-    folder: Path,
-    trace: Trace,
-    about: Mapping[str, object],
-    progress: Progress,
-    first_id: int = 0,
-    row_group: int = ROW_GROUP,
-) -> None:
+def write(folder: Path, trace: Trace, about: Mapping[str, object], progress: Progress, first_id: int = 0) -> None:
     """Writes all tables of a trace into an empty folder, and last the manifest, which says ``about`` the report.
 
     Ids are counted from ``first_id``.
@@ -101,7 +94,7 @@ def write(
         progress("writing", done / len(TABLES))
         with table_writer(folder / f"{spec.name}.parquet", spec) as writer:
             for piece in _one_ahead(build(trace)):
-                writer.write_table(numbered(piece, first_id), row_group_size=row_group)
+                writer.write_table(_numbered(piece, first_id), row_group_size=ROW_GROUP)
                 rows[spec.name] += piece.num_rows
     covered = pq.ParquetFile(folder / "coverage.parquet").read().to_pylist()
     ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
@@ -173,7 +166,7 @@ def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
             piece = following.result() if following else next(pieces, None)
 
 
-def numbered(table: pa.Table, first_id: int) -> pa.Table:
+def _numbered(table: pa.Table, first_id: int) -> pa.Table:
     """The table with its ids counted from ``first_id`` instead of 0."""
     for at, field in enumerate(table.schema if first_id else ()):
         if field.name.endswith(_ROW_IDS):

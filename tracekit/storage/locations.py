@@ -10,12 +10,12 @@ import errno
 import glob
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from typing_extensions import TypeIs
@@ -60,8 +60,8 @@ def is_url(text: object) -> bool:
     return isinstance(text, str) and _SCHEME in text
 
 
-def location(given: Given, options: Mapping[str, Any] | None = None) -> Location:
-    """The place that a path or a URL names, with options of its file system; ``file://`` is one of this machine.
+def location(given: Given) -> Location:
+    """The place that a path or a URL names; ``file://`` is one of this machine.
 
     Raises:
         UsageError: If what is needed for URLs of this kind is not installed, or nothing knows them.
@@ -76,7 +76,7 @@ def location(given: Given, options: Mapping[str, Any] | None = None) -> Location
     try:
         from upath import UPath  # noqa: PLC0415 - brought by extras
 
-        place: UPath = UPath(given, **(options or {}))
+        place: UPath = UPath(given)
         place.fs  # noqa: B018 - looks for the library of this kind of URL
     except ImportError:
         needed = f"needs universal-pathlib and what fsspec needs for {scheme}://; install both"
