@@ -16,6 +16,8 @@ from tracekit.arrays.codes import Labels, labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Flags, Ints, Rows
 
+#: Bytes of the widest values.
+_WIDEST = 8
 #: Few distinct strings, stored once each.
 CATEGORY = pa.dictionary(pa.int32(), pa.string())
 #: The dimensions of one or more tensors: ``[[8, 4096], [8]]``.
@@ -71,7 +73,7 @@ class TableSpec:
         return self._schema
 
     def table(self, columns: Mapping[str, object]) -> pa.Table:
-        """Builds the table from an array for each column, and checks it. None is a column of nulls.
+        """Builds the table from an array for each column, and checks it. None is nulls, which share memory.
 
         Raises:
             TypeError: If a column is missing, unknown, of another type, or has nulls that are not allowed.
@@ -80,7 +82,8 @@ class TableSpec:
         if sorted(promised) != sorted(columns):
             raise TypeError(f"{self.name}: expected columns {promised}, got {sorted(columns)}")
         rows = next(len(values) for values in columns.values() if isinstance(values, Sized))
-        arrays = [_conforming(self.name, column, columns[column.name], rows) for column in self.columns]
+        zeros = pa.py_buffer(bytes(_WIDEST * (rows + 1)))
+        arrays = [_conforming(self.name, column, columns[column.name], zeros) for column in self.columns]
         return pa.Table.from_arrays(arrays, schema=self.schema())
 
     def conflict(self, stored: pa.Schema) -> str | None:
@@ -100,15 +103,26 @@ class TableSpec:
         return self.schema().empty_table()
 
 
-def _conforming(table: str, column: Column, values: object, rows: int) -> pa.Array | pa.ChunkedArray:
+def _conforming(table: str, column: Column, values: object, zeros: pa.Buffer) -> pa.Array | pa.ChunkedArray:
     if values is None:
-        values = pa.nulls(rows, column.type)
+        values = _nulls(column.type, zeros)
     array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type=column.type)
     if array.type != column.type:
         array = array.cast(column.type)
     if array.null_count and not column.nullable:
         raise TypeError(f"{table}.{column.name}: {array.null_count} nulls in a column that is never null")
-    return array
+    return array if array.null_count < len(array) else _nulls(column.type, zeros)
+
+
+def _nulls(type_: pa.DataType, zeros: pa.Buffer) -> pa.Array:
+    rows = zeros.size // _WIDEST - 1
+    if pa.types.is_dictionary(type_):
+        return pa.DictionaryArray.from_arrays(_nulls(type_.index_type, zeros), pa.array([], type_.value_type))
+    if pa.types.is_string(type_):
+        return pa.Array.from_buffers(type_, rows, [zeros, zeros, zeros], rows)
+    if pa.types.is_primitive(type_):
+        return pa.Array.from_buffers(type_, rows, [zeros, zeros], rows)
+    return pa.nulls(rows, type_)
 
 
 T = TypeVar("T")
