@@ -7,8 +7,7 @@ import pytest
 
 import tracekit
 from tests.trace_lines import report
-from tracekit.aggregates import certainty
-from tracekit.aggregates.certainty import INFERRING
+from tracekit.aggregates.weighted_kernels import INFERRING, certainty_of_work
 from tracekit.answers import coverage, fusions, kernels, module_kernels
 from tracekit.attribution import METHOD_NAMES
 from tracekit.dataset.opening import Dataset
@@ -97,7 +96,7 @@ def test_fused_kernels_name_whom_they_serve(dataset: Dataset) -> None:
 
 
 def test_work_of_several_modules_is_weighted(dataset: Dataset) -> None:
-    assert certainty.certainty_of_work(dataset) == {"exact": 40, "weighted": 240, "inferred": 0}
+    assert certainty_of_work(dataset) == {"exact": 40, "weighted": 240, "inferred": 0}
     rows = coverage.frame(dataset)
     told = rows[rows.what == "certainty"][["cause", "count", "time_ns"]].to_numpy().tolist()
     assert told == [["exact", 1, 40], ["weighted", 6, 240]]

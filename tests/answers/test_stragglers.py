@@ -13,8 +13,7 @@ from tests.simulator.ranks import Event, Job, Run, reports, simulated
 from tests.trace_lines import report
 from tracekit.answers import clocks, communication, stragglers
 from tracekit.dataset.opening import Dataset
-from tracekit.ranks.clocks import FEW_COLLECTIVES, SEVERAL_WAYS, aligned
-from tracekit.ranks.meetings import participations
+from tracekit.ranks.meetings import FEW_COLLECTIVES, SEVERAL_WAYS, aligned, participations
 from tracekit.views.answers import nothing
 
 PATHS = {"tp": "net.layers.{}", "dp": "net.sync", "world": "net.sync"}

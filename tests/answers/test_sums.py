@@ -14,8 +14,8 @@ from tests.comparison.test_difference_phases import numbered
 from tests.needs import TRACES
 from tests.simulator.compiled import Features, program
 from tests.trace_lines import report
-from tracekit.aggregates.certainty import certainty_of_work
 from tracekit.aggregates.phase_times import COLUMNS, outside
+from tracekit.aggregates.weighted_kernels import certainty_of_work
 from tracekit.answers import (
     classes,
     coverage,

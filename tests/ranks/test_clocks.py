@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.simulator.ranks import Job, Run, simulated
-from tracekit.ranks.clocks import FEW_COLLECTIVES, NOT_AS_RECORDED, NOT_CERTAIN, SEVERAL_WAYS, Clock, aligned
 from tracekit.ranks.collectives import Session
-from tracekit.ranks.meetings import participations
+from tracekit.ranks.meetings import (
+    FEW_COLLECTIVES,
+    NOT_AS_RECORDED,
+    NOT_CERTAIN,
+    SEVERAL_WAYS,
+    Clock,
+    aligned,
+    participations,
+)
 
 
 def clocks_of(run: Run, sessions: Sequence[Session] = ()) -> list[Clock]:
@@ -55,9 +62,18 @@ def test_clocks_are_known_to_microseconds_and_no_worse_than_told(seed: int) -> N
     assert certain(run, clocks) == 10 * (6 * 2 + 2 + 1)
 
 
-def test_a_report_that_began_later_stays_apart() -> None:
-    clocks = clocks_of(simulated(Job(seed=1, steps=20, late={1: 4})))
-    assert [clock.why for clock in clocks] == [None, NOT_CERTAIN, None, None]
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        pytest.param(Job(seed=1, steps=20, late={1: 4}), [None, NOT_CERTAIN, None, None], id="began later"),
+        pytest.param(Job(seed=2, steps=20, jitter=0.0, lost=0.04), [SEVERAL_WAYS] * 4, id="steps are equal"),
+        pytest.param(Job(seed=2, steps=20, jitter=0.01, lost=0.04), [SEVERAL_WAYS] * 4, id="steps are alike"),
+    ],
+)
+def test_reports_that_began_later_or_whose_steps_are_alike_to_the_microsecond_stay_apart(
+    job: Job, why: list[str | None]
+) -> None:
+    assert [clock.why for clock in clocks_of(simulated(job))] == why
 
 
 def test_ranks_that_never_meet_are_aligned_over_others() -> None:
@@ -69,12 +85,6 @@ def test_ranks_that_never_meet_are_aligned_over_others() -> None:
 
 def test_a_drift_of_a_hundred_parts_in_a_million_is_followed() -> None:
     clocks_of(simulated(Job(seed=4, steps=60, layers=20, drift_ppm=100)))
-
-
-@pytest.mark.parametrize("jitter", [0.0, 0.01])
-def test_steps_that_are_alike_to_the_microsecond_leave_clocks_apart(jitter: float) -> None:
-    clocks = clocks_of(simulated(Job(seed=2, steps=20, jitter=jitter, lost=0.04)))
-    assert {clock.why for clock in clocks} == {SEVERAL_WAYS}
 
 
 def sessions_of(run: Run, wrong_ns: dict[int, int] = {}) -> list[Session]:  # noqa: B006 - only read

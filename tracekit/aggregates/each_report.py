@@ -22,14 +22,8 @@ _MOST_WAITING = 1 << 18
 
 def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) -> pd.DataFrame:
     """The rows about each report, in the order of the reports."""
-    first: pd.DataFrame | None = None
-    answers = []
-    for part in dataset.by_report():
-        answer = of_one(part)
-        first = answer if first is None else first
-        if len(answer):
-            answers.append(answer)
-    return first if not answers and first is not None else pd.concat(answers, ignore_index=True)
+    answers = [of_one(part) for part in dataset.by_report()]
+    return pd.concat([one for one in answers if len(one)] or answers[:1], ignore_index=True)
 
 
 class Words:
@@ -57,10 +51,7 @@ class Words:
 
 
 class Totals:
-    """Figures by key, added up over reports (``sum`` or ``max``): what is kept is a row for each key, all integers.
-
-    Rows are sorted by their keys if ``sort``, otherwise they have the order in which keys first occur.
-    """
+    """Figures by key, put together over reports (``sum`` or ``max``), by key if ``sort``, else as keys first occur."""
 
     def __init__(self, keys: list[str], figures: Mapping[str, str], *, sort: bool = True) -> None:
         self._keys, self._figures, self._sort = keys, dict(figures), sort
@@ -73,19 +64,13 @@ class Totals:
         self._waiting += columns[self._keys[0]].size
         # Grouping each small report separately would cost more than reading it.
         if self._waiting > max(_MOST_WAITING, 2 * self._grouped):
-            self._group()
+            self.frame()
 
     def frame(self) -> pd.DataFrame:
         """A row for each key."""
-        if self._waiting:
-            self._group()
-        return pd.DataFrame({name: self._column(name) for name in [*self._keys, *self._figures]})
-
-    def _group(self) -> None:
-        rows = pd.DataFrame({name: self._column(name) for name in [*self._keys, *self._figures]})
-        groups = rows.groupby(self._keys, as_index=False, sort=self._sort).agg(self._figures)
-        self._parts = [{name: groups[name].to_numpy() for name in groups.columns}]
+        names = [*self._keys, *self._figures]
+        rows = pd.DataFrame({name: np.concatenate([part[name] for part in self._parts]) for name in names})
+        groups: pd.DataFrame = rows.groupby(self._keys, as_index=False, sort=self._sort).agg(self._figures)
+        self._parts = [{name: groups[name].to_numpy() for name in names}]
         self._grouped, self._waiting = len(groups), 0
-
-    def _column(self, name: str) -> Ints:
-        return np.concatenate([part[name] for part in self._parts])
+        return groups

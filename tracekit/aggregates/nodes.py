@@ -1,18 +1,7 @@
 """What the nodes of a dataset's hierarchy are: modules, plain NVTX ranges or operators; and why."""
 
 from tracekit.dataset.opening import Dataset
-from tracekit.markers.base import (
-    AUTO,
-    CAPTURED,
-    HIERARCHIES,
-    MODULE,
-    MODULES,
-    OPERATOR,
-    OPERATORS,
-    RANGE,
-    RANGES,
-    REGION,
-)
+from tracekit.markers import base
 
 #: What a node is called if modules and ranges are in one hierarchy.
 _NODE = "node"
@@ -25,18 +14,18 @@ _MARK_MODULES = (
 )
 #: What a report without calls was asked for, and what to do about it.
 _NONE = {
-    MODULES: f"no module calls were recorded: read its ranges with tracekit parse --rows auto, or {_MARK_MODULES}",
-    OPERATORS: "no operators are marked: read it with tracekit parse --rows auto, or record with capture --ops",
+    base.MODULES: f"no module calls were recorded: read its ranges with tracekit parse --rows auto, or {_MARK_MODULES}",
+    base.OPERATORS: "no operators are marked: read it with tracekit parse --rows auto, or record with capture --ops",
 }
 _ONLY_WORK = (
     "no module calls were recorded, nor ranges or operators: kernels, gaps, copies and launches can be asked for "
     f"(tracekit show kernels). {_TO_SEE_MODULES}"
 )
 _WHY = {
-    (RANGES, AUTO): "no module markers, so the rows are {ranges}. {remedy}",
-    (OPERATORS, AUTO): "neither module markers nor other {annotations}, so the rows are operators. {remedy}",
-    (RANGES, RANGES): "rows are {ranges}, and modules where they are marked, because of --rows ranges.",
-    (OPERATORS, OPERATORS): "rows are operators because of --rows operators.",
+    (base.RANGES, base.AUTO): "no module markers, so the rows are {ranges}. {remedy}",
+    (base.OPERATORS, base.AUTO): "neither module markers nor other {annotations}, so the rows are operators. {remedy}",
+    (base.RANGES, base.RANGES): "rows are {ranges}, and modules where they are marked, because of --rows ranges.",
+    (base.OPERATORS, base.OPERATORS): "rows are operators because of --rows operators.",
 }
 #: What the ranges of a report are: those that its program wrote, and with those that its profiler added.
 _NVTX = {"annotations": "NVTX ranges", "ranges": "NVTX ranges"}
@@ -55,29 +44,31 @@ def hierarchy_keys(dataset: Dataset) -> dict[str, list[str]]:
 def most_telling(dataset: Dataset) -> str:
     """What the hierarchies of the reports are keyed by; of several, what ``auto`` would take first."""
     entries = dataset.entries
-    return min((_keys(entry)[0] for entry in entries), key=HIERARCHIES.index)
+    return min((_keys(entry)[0] for entry in entries), key=base.HIERARCHIES.index)
 
 
 def noun(dataset: Dataset) -> str:
     """What a row of the hierarchy is: ``module``, ``range`` or ``operator``; ``node`` where modules and ranges mix."""
-    if hierarchy_keys(dataset).keys() <= {MODULES}:
-        return MODULE
+    if hierarchy_keys(dataset).keys() <= {base.MODULES}:
+        return base.MODULE
     kinds = set(dataset.whole.table("modules", ["kind"]).column("kind").unique().to_pylist())
-    if kinds <= {MODULE, REGION}:
-        return MODULE
-    if kinds <= {RANGE, OPERATOR}:
-        return RANGE if RANGE in kinds else OPERATOR
+    if kinds <= {base.MODULE, base.REGION}:
+        return base.MODULE
+    if kinds <= {base.RANGE, base.OPERATOR}:
+        return base.RANGE if base.RANGE in kinds else base.OPERATOR
     return _NODE
 
 
 def why(dataset: Dataset) -> list[str]:
     """Where rows of the hierarchy are not modules, sentences that explain what they are and why."""
     entries = [entry for entry in dataset.entries if entry["rows"]["calls"]]
-    if {_keys(entry)[0] for entry in entries} <= {MODULES}:
+    if {_keys(entry)[0] for entry in entries} <= {base.MODULES}:
         return []
     reports: dict[str, list[str]] = {}
     for entry in entries:
-        reports.setdefault(_reason(entry), []).append(entry.get("name", ""))
+        words = _OF_FORMAT.get(entry["source"]["format"], _NVTX)
+        reason = _WHY.get(_keys(entry), f"rows are {_keys(entry)[0]}.").format(**words, remedy=_TO_SEE_MODULES)
+        reports.setdefault(reason, []).append(entry.get("name", ""))
     return [_sentence(reason, names, whole=len(names) == len(entries)) for reason, names in reports.items()]
 
 
@@ -88,7 +79,7 @@ def none(dataset: Dataset) -> str:
     ranges, kernels = (dataset.manifest["rows"][name] for name in ("ranges", "kernels"))
     if kernels and not ranges:
         return _ONLY_WORK
-    if all(any(data["what"].endswith(CAPTURED) for data in entry["missing"]) for entry in entries):
+    if all(any(data["what"].endswith(base.CAPTURED) for data in entry["missing"]) for entry in entries):
         return "no module calls were recorded"
     text = _NONE.get(next(iter(asked))) if ranges and len(asked) == 1 else None
     return text or f"no module calls were recorded: {_MARK_MODULES}"
@@ -96,11 +87,6 @@ def none(dataset: Dataset) -> str:
 
 def _keys(entry: dict[str, dict[str, str]]) -> tuple[str, str]:
     return entry["hierarchy"]["by"], entry["hierarchy"]["asked"]
-
-
-def _reason(entry: dict[str, dict[str, str]]) -> str:
-    words = _OF_FORMAT.get(entry["source"]["format"], _NVTX)
-    return _WHY.get(_keys(entry), f"rows are {_keys(entry)[0]}.").format(**words, remedy=_TO_SEE_MODULES)
 
 
 def _sentence(text: str, names: list[str], *, whole: bool) -> str:

@@ -51,18 +51,12 @@ _ONE_KEY = 2**62
 
 
 class Spread(NamedTuple):
-    """The values of each of some groups, sorted by (group, value).
+    """The values of each of some groups, sorted by (group, value)."""
 
-    Attributes:
-        start: How many values are before the group.
-        size: How many it has.
-        until: How many there are up to each value of a group, if equal ones were counted.
-    """
-
-    start: Ints
-    size: Ints
+    start: Ints  # how many values are before the group
+    size: Ints  # how many it has
     value: Ints
-    until: Ints | None = None
+    until: Ints | None = None  # how many there are up to each value of a group, if equal ones were counted
 
     def quantile(self, share: float) -> Floats:
         """A quantile of each group, interpolated linearly as pandas does; NaN for empty groups."""

@@ -69,31 +69,20 @@ class Pairs(NamedTuple):
 
 def hierarchy(dataset: Dataset) -> Hierarchy:
     """The modules of a dataset, or of subtrees of one; depths are those below their roots."""
-    columns = ["module_id", "path", "name", "class_name", "depth", "parent_id", "subtree_end_id", "kind"]
-    modules = dataset.table("modules", columns)
-    ids, above, depth, end = (integers(modules, columns[at]).astype(np.int64) for at in (0, 5, 4, 6))
+    words, numbers = ["path", "name", "class_name", "kind"], ["module_id", "parent_id", "depth", "subtree_end_id"]
+    modules = dataset.table("modules", [*words, *numbers])
+    ids, above, depth, end = (integers(modules, column).astype(np.int64) for column in numbers)
     parent = positions(above, ids)
     if (parent >= np.arange(ids.size)).any():
         problem = "its table modules is damaged: a module comes before the one above it"
         raise DatasetError(dataset.folder, problem, "parse the report again")
     root = np.maximum.accumulate(np.where(parent < 0, np.arange(ids.size), 0))
-    return Hierarchy(
-        ids,
-        modules.column("path").to_pylist(),
-        modules.column("name").to_pylist(),
-        modules.column("class_name").to_pylist(),
-        depth - depth[root],
-        parent,
-        np.searchsorted(ids, end),
-        modules.column("kind").to_pylist(),
-    )
+    path, name, class_name, kind = (modules.column(column).to_pylist() for column in words)
+    return Hierarchy(ids, path, name, class_name, depth - depth[root], parent, np.searchsorted(ids, end), kind)
 
 
 def subtree_pairs(parent: Rows, depth: Ints, own: Pairs) -> Pairs:
-    """The values of each node plus those of all nodes below it, by group, in no particular order.
-
-    ``parent`` is the node above each, or -1, and ``depth`` the number above it; a node and group may have several rows.
-    """
+    """The values of each node (``parent`` is the one above, or -1) plus those of all below it, by group, unordered."""
     levels: list[Pairs] = []
     carried = Pairs(*(np.empty(0, np.int64) for _ in Pairs._fields))
     for rows in reversed(by_level(depth[own.node])):
@@ -177,23 +166,14 @@ _DIGITS, _MOST_DIGITS = re.compile(r"\d+"), 9
 
 
 class Line(NamedTuple):
-    """Modules that share a line of the tree, in pre-order.
-
-    Attributes:
-        rows: The modules.
-        depth: How far below the top they are.
-        copies: How many siblings were folded.
-        label: Their names: ``layers_0 … 3``.
-        pattern: Their paths as a :class:`~tracekit.dataset.patterns.Pattern`.
-        star: What stands for their names in :func:`patterns`.
-    """
+    """Modules that share a line of the tree, in pre-order."""
 
     rows: list[int]
-    depth: int
-    copies: int
-    label: str
-    pattern: str
-    star: str
+    depth: int  # how far below the top they are
+    copies: int  # how many siblings were folded
+    label: str  # their names: ``layers_0 … 3``
+    pattern: str  # their paths as a :class:`~tracekit.dataset.patterns.Pattern`
+    star: str  # what stands for their names in :func:`patterns`
 
 
 class Folding:

@@ -1,4 +1,6 @@
-"""Device work on one axis of time, and by the modules that it serves, with the weight of each."""
+"""Device work on one axis of time, and by the modules that it serves, with the weight of each, and how sure that is."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.codes import Labels, labels, positions
+from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.intervals import measured_axis
 from tracekit.arrays.slices import union_within
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
@@ -44,9 +47,8 @@ def axis(dataset: Dataset, work: Kernels) -> Axis:
     """All of some work, which has the columns :data:`DEVICE_TIMES`, on one axis."""
     devices = np.unique(work.device)
     line = report_codes(dataset, work.table) * devices.size + np.searchsorted(devices, work.device)
-    lines: list[tuple[str | None, int | None]] = [
-        (report, None if device < 0 else device) for report in dataset.names for device in devices.tolist()
-    ]
+    known = [None if device < 0 else device for device in devices.tolist()]
+    lines = [(report, device) for report in dataset.names for device in known]
     return Axis(line, lines, *axis_of(dataset, [line, line], [work.start_ns, work.end_ns]))
 
 
@@ -54,12 +56,9 @@ def axis_of(dataset: Dataset, groups: Sequence[Ints], times: Sequence[Ints]) -> 
     """Times of groups (devices, threads) of a dataset on one axis that keeps distances."""
     placed = measured_axis(groups, times)
     if placed is None:
-        raise DatasetError(
-            dataset.folder,
-            f"what its {max(int(group.max(initial=0)) for group in groups) + 1} devices or threads did spans more than "
-            "584 years in total",
-            "parse the reports again, without the one whose times are damaged",
-        )
+        number = max(int(group.max(initial=0)) for group in groups) + 1
+        problem = f"what its {number} devices or threads did spans more than 584 years in total"
+        raise DatasetError(dataset.folder, problem, "parse the reports again, without the one whose times are damaged")
     return placed
 
 
@@ -67,10 +66,8 @@ def report_codes(dataset: Dataset, table: pa.Table) -> Rows:
     """The place of each row's report among the dataset's."""
     if not dataset.reports:
         return np.zeros(table.num_rows, dtype=np.int64)
-    column = table.column(REPORT).combine_chunks()
-    place = {name: at for at, name in enumerate(dataset.reports)}
-    order = np.array([place[name] for name in column.dictionary.to_pylist()], dtype=np.int64)
-    codes: Rows = order[np.asarray(column.indices)]
+    place, names = {name: at for at, name in enumerate(dataset.reports)}, labels(table, REPORT)
+    codes: Rows = np.array([place[name] for name in names.words], dtype=np.int64)[names.code]
     return codes
 
 
@@ -88,10 +85,7 @@ def from_graph(table: pa.Table) -> Flags:
 
 
 def steps_of(dataset: Dataset, work: Kernels) -> Rows:
-    """The row in the whole dataset's table ``steps`` for each entry of ``step_id``, -1 for none.
-
-    The steps of only a subtree would lack those that only replayed its graph captures.
-    """
+    """The row in ``steps`` of each ``step_id``, or -1; a subtree lacks steps that only replayed its graph captures."""
     return positions(work.step_id, dataset.whole.rows(Steps, ["step_id"]).step_id)
 
 
@@ -137,7 +131,10 @@ def divided(work: Kernels, shared: KernelModules) -> Kernels:
     module[portion] = shared.module_id[source]
     weight = np.asarray(shared.weight)[source]
     spent[portion] = _whole_numbers(spent[portion], weight, place == 0)
-    return Kernels(_with(work.table, rows, module, spent))
+    own = {"module_id": pa.array(module.astype(np.int32), mask=module < 0), "dur_ns": pa.array(spent)}
+    others = work.table.drop_columns(list(own)).take(pa.array(rows))
+    names = work.table.column_names
+    return Kernels(pa.table([own[name] if name in own else others.column(name) for name in names], names=names))
 
 
 def first_of_kernel(kernel: Ints) -> Flags:
@@ -161,14 +158,46 @@ def _whole_numbers(time: Ints, weight: Floats, first: Flags) -> Ints:
     return np.where(first, reached, reached - np.append(0, reached)[:-1])
 
 
-def _with(work: pa.Table, rows: Rows, module: Ints, spent: Ints) -> pa.Table:
-    own = {"module_id": pa.array(module.astype(np.int32), mask=module < 0), "dur_ns": pa.array(spent)}
-    others = work.drop_columns(list(own)).take(pa.array(rows))
-    columns = [own[name] if name in own else others.column(name) for name in work.column_names]
-    return pa.table(columns, names=work.column_names)
-
-
 def _of_dataset(dataset: Dataset, work: Kernels) -> Kernels:
     if dataset.root is None:
         return work
     return work.filter(np.isin(work.module_id, dataset.rows(Modules, ["module_id"]).module_id))
+
+
+#: The methods of attribution that infer.
+INFERRING = ("graph_order", "graph_capture", "graph_launch", "autograd_thread", "aligned")
+#: What attribution can be.
+KINDS = ("exact", "weighted", "inferred")
+
+
+class Certainty(NamedTuple):
+    """How much work of a report is attributed in one of :data:`KINDS`; ``share`` is of all work, attributed or not."""
+
+    report: int
+    kind: str
+    pieces: int
+    time_ns: int
+    share: float
+
+
+def certainties(dataset: Dataset) -> list[Certainty]:
+    """What is attributed, report by report, by how sure that is; kinds that no work has are left out."""
+    rows = []
+    for at, part in enumerate(dataset.by_report()):
+        work = kernels(part, ["kernel_id", "module_id", "method", "dur_ns"])
+        kind, whole = np.where(work.module_id >= 0, KINDS.index("exact"), -1), int(work.dur_ns.sum())
+        kind[np.isin(work.kernel_id, shared_kernels(part.whole).kernel_id)] = KINDS.index("weighted")
+        kind[work.method.among(*INFERRING) & (kind >= 0)] = KINDS.index("inferred")
+        number, spent = counts(kind, len(KINDS)).tolist(), sums(kind, work.dur_ns, len(KINDS)).tolist()
+        for name, pieces, ns in zip(KINDS, number, spent, strict=True):
+            if pieces:
+                rows.append(Certainty(at, name, pieces, ns, ns / whole if whole else 0.0))
+    return rows
+
+
+def certainty_of_work(dataset: Dataset) -> dict[str, int]:
+    """The time of all attributed work, in nanoseconds, for each of :data:`KINDS`."""
+    time = dict.fromkeys(KINDS, 0)
+    for row in certainties(dataset):
+        time[row.kind] += row.time_ns
+    return time

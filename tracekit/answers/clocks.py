@@ -9,9 +9,8 @@ import pandas as pd
 
 from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
-from tracekit.ranks.clocks import Clock
 from tracekit.ranks.collectives import Lane
-from tracekit.ranks.meetings import ranks_of
+from tracekit.ranks.meetings import Clock, ranks_of
 
 NAME = "clocks"
 ANSWER = ("report", "rank", "offset_ns", "error_ns", "why")

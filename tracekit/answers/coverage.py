@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tracekit.aggregates.certainty import Certainty, certainties
+from tracekit.aggregates.weighted_kernels import Certainty, certainties
 from tracekit.dataset.opening import Dataset
 
 NAME = "coverage"

@@ -17,7 +17,7 @@ from tracekit.answers import stragglers
 from tracekit.arrays.columns import selected
 from tracekit.arrays.types import Columns, Rows
 from tracekit.dataset.opening import Dataset
-from tracekit.steptime.idle_time import COMPUTE, COPY
+from tracekit.steptime.budget import COMPUTE, COPY
 from tracekit.steptime.own_times import WHO, RankTimes, measured
 
 NAME = "ranks"

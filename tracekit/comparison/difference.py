@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.aggregates.certainty import certainty_of_work
 from tracekit.aggregates.nodes import noun
 from tracekit.aggregates.phase_times import PHASES
+from tracekit.aggregates.weighted_kernels import certainty_of_work
 from tracekit.arrays.text import duration
 from tracekit.arrays.types import Flags, Floats
 from tracekit.comparison.comparable import (

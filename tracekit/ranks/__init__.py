@@ -1,1 +1,1 @@
-"""What ranks do together: ``collectives``, ``clocks`` on one axis, ``meetings``, ``communication``."""
+"""What ranks do together: ``collectives``, ``communication``, and ``meetings`` on one clock."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, Axis, axis, kernels
+from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, kernels
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.intervals import covered
 from tracekit.arrays.types import Flags, Ints, Rows
@@ -123,18 +123,13 @@ def communication(dataset: Dataset, columns: list[str]) -> Communication:
     communicates = collectives_in(work.table)
     # An operator on a CPU that called others computes no more than these.
     computes = ~(work.kind.among("memcpy", "memset") | communicates) & (work.dur_ns == work.end_ns - work.start_ns)
-    exposed = _exposed(axis(whole, work), communicates, computes)
+    placed, exposed = axis(whole, work), np.zeros(len(work), np.int64)
+    computing = covered(placed.start[computes], placed.end[computes])
+    start, end = placed.start[communicates], placed.end[communicates]
+    exposed[communicates] = (end - start) - (computing.until(end) - computing.until(start))
     return Communication(work, communicates, np.minimum(exposed, work.dur_ns))
 
 
 def collectives_in(table: pa.Table) -> Flags:
     """Which rows of a table with the column ``collective`` communicate."""
     return np.asarray(table.column("collective").is_valid())
-
-
-def _exposed(work: Axis, communicates: Flags, computes: Flags) -> Ints:
-    computing = covered(work.start[computes], work.end[computes])
-    start, end = work.start[communicates], work.end[communicates]
-    exposed = np.zeros(work.start.size, dtype=np.int64)
-    exposed[communicates] = (end - start) - (computing.until(end) - computing.until(start))
-    return exposed

@@ -17,8 +17,7 @@ from tracekit.arrays.groups import sums
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.dataset.opening import Dataset
 from tracekit.steptime import budget
-from tracekit.steptime.budget import Budgets, Summed
-from tracekit.steptime.idle_time import MEETS
+from tracekit.steptime.budget import MEETS, Budgets, Summed
 
 #: The key under which a dataset keeps what all ranks do.
 RANK_TIMES = "ranks"
@@ -33,41 +32,23 @@ _DEVIATION = 1.4826
 
 
 class RankTimes(NamedTuple):
-    """What ranks do in their steps, a row for each rank, or process and device where ranks are not known.
+    """What ranks do in their steps, a row for each rank, or process and device where ranks are not known."""
 
-    Attributes:
-        who: The columns of :data:`WHO` of each.
-        line: The row of each report, process and device.
-        step_index: The indices of steps.
-        own_ns: Own time by rank and step, NaN where a step was not recorded.
-        kinds_ns: By rank and kind of the budget, the mean of its steps.
-        steps: How many each has.
-        apart: By rank, by how much longer its own time is than that of the median rank, as a share.
-        since: By rank, the first column from which on it is slow, or -1.
-        modules: Modules, layers that are alike as a pattern; empty for none.
-        modules_ns: Own time by rank and module in the mean of its steps.
-    """
-
-    who: list[dict[str, Any]]
-    line: dict[tuple[str | None, int, int], int]
-    step_index: Ints
-    own_ns: Floats
-    kinds_ns: Floats
-    steps: Ints
-    apart: Floats
-    since: Ints
-    modules: list[str]
-    modules_ns: Floats
+    who: list[dict[str, Any]]  # the columns of :data:`WHO` of each
+    line: dict[tuple[str | None, int, int], int]  # the row of each report, process and device
+    step_index: Ints  # the indices of steps
+    own_ns: Floats  # own time by rank and step, NaN where a step was not recorded
+    kinds_ns: Floats  # by rank and kind of the budget, the mean of its steps
+    steps: Ints  # how many each has
+    apart: Floats  # by rank, by how much longer its own time is than that of the median rank, as a share
+    since: Ints  # by rank, the first column from which on it is slow, or -1
+    modules: list[str]  # modules, layers that are alike as a pattern; empty for none
+    modules_ns: Floats  # own time by rank and module in the mean of its steps
 
     @property
     def meets_ns(self) -> Floats:
         """The time of each rank in collectives."""
         return np.asarray(self.kinds_ns[:, MEETS].sum(axis=1))
-
-    @property
-    def least_meets_ns(self) -> float:
-        """The time in collectives of the rank with the least of it; for what others are in them longer, they wait."""
-        return float(self.meets_ns[self.steps > 0].min()) if (self.steps > 0).sum() > 1 else np.inf
 
     @property
     def slow(self) -> list[int]:

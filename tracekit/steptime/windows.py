@@ -53,6 +53,13 @@ def thread_keys(table: pa.Table) -> Ints:
     return (pid << 32) | (tid & 0xFFFF_FFFF)
 
 
+def host_spans(table: pa.Table) -> tuple[Ints, Ints, Ints]:
+    """The thread, start and end of each row."""
+    start = integers(table, "start_ns")
+    end = integers(table, "end_ns") if "end_ns" in table.column_names else start + integers(table, "dur_ns")
+    return thread_keys(table), start, end
+
+
 def host_steps(dataset: Dataset) -> Steps:
     """The steps of a report."""
     table = dataset.table("steps", ["step_id", "pid", "tid", "start_ns", "end_ns"])
@@ -85,10 +92,7 @@ class Steady(NamedTuple):
     number: Ints
 
     def means(self, line: Rows, ns: Ints) -> Ints:
-        """The time of a step in columns that add up to it, of each line that has steps and, in the last row, of all.
-
-        Windows may be those after a change.
-        """
+        """The time of a step, in columns that add up to it, of each line with steps and, in the last row, of all."""
         own = np.flatnonzero(ns.any(axis=1))
         place = np.arange(own.size) - np.searchsorted(line[own], line[own])
         own, rows = own[place >= self.skipped[line[own]]], np.flatnonzero(self.number)

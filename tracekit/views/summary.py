@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracekit.aggregates import nodes
-from tracekit.aggregates.certainty import certainty_of_work
-from tracekit.aggregates.weighted_kernels import kernels
+from tracekit.aggregates.weighted_kernels import certainty_of_work, kernels
 from tracekit.answers import modules as modules_by_time, processes as work_by_process, tree as module_tree
 from tracekit.arrays.columns import selected
 from tracekit.dataset.manifest import of_same_processes

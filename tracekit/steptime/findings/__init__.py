@@ -4,14 +4,14 @@ Each family of findings looks in the tables for what may cost time; the model of
 (:mod:`tracekit.steptime.whatif`) then computes what its change would save at most. What is hidden behind other work
 saves nothing and is not listed, and mending the host saves at most the time in which the device computes nothing.
 
-To add a family, write a function in the file of what it looks at (``host``, ``device``, ``copies``, ``ranks``) that
+To add a family, write a function in the file of what it looks at (``host``, ``device``) that
 gives candidates, add it to ``FAMILIES`` and its text to ``advice``, and a program with the fault and without it to the
 tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from heapq import nlargest
 from typing import Any, NamedTuple, cast
 
@@ -24,20 +24,21 @@ from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, did_you_mean
 from tracekit.steptime import budget
-from tracekit.steptime.findings import copies, device, host, ranks
+from tracekit.steptime.findings import device, host
 from tracekit.steptime.findings.advice import advice, recorded_stacks, time_text
 from tracekit.steptime.findings.rows import WORKS, Candidate, Family, StepRows
+from tracekit.steptime.whatif import Altered
 
 FAMILIES: tuple[Family, ...] = (
     Family("host_wait", host.waits, mends_host=True),
     Family("launch_bound", host.launch_bound, mends_host=True),
     Family("data_loading", host.data_loading, mends_host=True),
     Family("host_code", host.host_code, mends_host=True),
-    Family("pageable_copy", copies.pageable, mends_host=True),
-    Family("repeated_copy", copies.repeated),
+    Family("pageable_copy", device.pageable_copy, mends_host=True),
+    Family("repeated_copy", device.repeated_copy),
     Family("elementwise_chain", device.elementwise_chain),
-    Family("exposed_communication", ranks.exposed),
-    Family("straggler", ranks.straggler),
+    Family("exposed_communication", device.exposed_communication),
+    Family("straggler", device.straggler),
     Family("unlike_layers", device.unlike_layers),
     Family("allocation", host.allocation, mends_host=True),
     Family("recompilation", host.recompilation, mends_host=True),
@@ -62,11 +63,10 @@ _MOST_OF_FAMILY, _LEAST_ASKED, _MOST_PLAYED = 4, 4, 3_000_000
 
 def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas."""
-    rows = [finding._asdict() for finding in findings(dataset)]
-    answer: Columns = {}
-    for name in Finding._fields:
+    rows, answer = findings(dataset), Columns()
+    for place, name in enumerate(Finding._fields):
         answer[name] = np.empty(len(rows), _TYPES.get(name, object))
-        answer[name][:] = [row[name] for row in rows]
+        answer[name][:] = [row[place] for row in rows]
     return answer
 
 
@@ -129,17 +129,14 @@ class _Saving(NamedTuple):
 def _without_doubles(steps: StepRows, found: list[_Saving]) -> list[_Saving]:
     """Either candidates that stand instead of others in their modules, or these, whichever save clearly more."""
     gone: set[int] = set()
+    plain = [(number, {*one.candidate.rows}) for number, one in enumerate(found) if not one.candidate.instead]
     for number, one in enumerate(found):
         if one.candidate.instead:
-            others = [other for other, each in enumerate(found) if _lies_in(steps, each.candidate, one.candidate)]
+            inside = {own for row in one.candidate.rows for own in range(row, int(steps.modules.end[row]))}
+            others = {other for other, rows in plain if rows and rows <= inside}
             most = max((found[other].ns for other in others), default=0)
-            gone |= {*others} if one.ns > _CLEARLY * most else {number}
+            gone |= others if one.ns > _CLEARLY * most else {number}
     return [one for number, one in enumerate(found) if number not in gone]
-
-
-def _lies_in(steps: StepRows, candidate: Candidate, whole: Candidate) -> bool:
-    inside = [any(row <= own < steps.modules.end[row] for row in whole.rows) for own in candidate.rows]
-    return bool(inside) and all(inside) and not candidate.instead
 
 
 def _unexplained(steps: StepRows, found: list[_Saving]) -> list[Finding]:
@@ -174,22 +171,16 @@ def _asked(steps: StepRows, least: float) -> list[tuple[Family, Candidate]]:
 
 def has_device_work(dataset: Dataset) -> bool:
     """Whether a device worked for any time, so that its steps have a wall clock that something could save."""
-    return any(map(_worked, dataset.by_report()))
-
-
-def _worked(report: Dataset) -> bool:
-    table = report.table("kernels", ["kind", "start_ns", "end_ns"])
-    kinds = labels(table, "kind")
-    lasts = integers(table, "end_ns") > integers(table, "start_ns")
-    return bool((lasts & ~np.isin(kinds.code, kinds.of("cpu_op"))).any())
+    for report in dataset.by_report():
+        table = report.table("kernels", ["kind", "start_ns", "end_ns"])
+        lasts = integers(table, "end_ns") > integers(table, "start_ns")
+        if (lasts & ~labels(table, "kind").among("cpu_op")).any():
+            return True
+    return False
 
 
 def check_family(name: str) -> None:
-    """Checks that there is a family of a name.
-
-    Raises:
-        UsageError: If there is none.
-    """
+    """Raises a UsageError if there is no family of a name."""
     names = [family.name for family in FAMILIES]
     if name not in names:
         raise UsageError(f"there is no family of findings {name}; {did_you_mean(name, names)}")
@@ -201,11 +192,9 @@ def check_family(name: str) -> None:
 _MOST_KERNELS, _LEAST_STEPS = 30_000, 8
 #: The columns that tell when the rows of a table begin and end on the host.
 _TIMES = {
+    **dict.fromkeys(("waits", "api_calls"), ("start_ns",)),
+    **dict.fromkeys(("calls", "ranges"), ("start_ns", "end_ns")),
     "kernels": ("launch_start_ns", "start_ns"),
-    "waits": ("start_ns",),
-    "api_calls": ("start_ns",),
-    "calls": ("start_ns", "end_ns"),
-    "ranges": ("start_ns", "end_ns"),
 }
 _NEVER = np.iinfo(np.int64).min
 
@@ -219,26 +208,22 @@ def sampled(dataset: Dataset) -> Dataset:
     return cast("Dataset", _Sample(dataset, [_Part(part, share) for part in dataset.by_report()]))
 
 
-class _Part:
+class _Part(Altered):
     """A report, with the rows of these steps in tables that have times of the host."""
 
-    root = None
-
     def __init__(self, dataset: Dataset, share: float) -> None:
+        super().__init__(dataset)
         steps = dataset.table("steps", ["start_ns", "end_ns"])
         start, end = integers(steps, "start_ns"), integers(steps, "end_ns")
         order = np.argsort(start, kind="stable")
         taken = min(order.size, max(_LEAST_STEPS, int(share * order.size)))
         first = (order.size - taken) // 2
         chosen = order[first : first + taken]
-        self._dataset, self._begin = dataset, int(start[chosen].min(initial=np.iinfo(np.int64).max))
+        self._begin = int(start[chosen].min(initial=np.iinfo(np.int64).max))
         self._until = int(end[chosen].max(initial=_NEVER))
         #: What was read of each table: which rows, and columns of these.
         self._rows: dict[str, list[pa.Array]] = {}
         self._columns: dict[str, dict[str, pa.ChunkedArray]] = {}
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
-        return getattr(self._dataset, name)
 
     @property
     def whole(self) -> _Part:
@@ -249,9 +234,9 @@ class _Part:
         """A table; of steps it is not known when they were on the host, so that windows go from work to work."""
         if name == "steps":
             table = self._dataset.table(name, columns)
-            unknown = [(at, table.field(at)) for at, column in enumerate(columns) if column in ("start_ns", "end_ns")]
-            for at, field in unknown:
-                table = table.set_column(at, field, pa.nulls(table.num_rows, field.type))
+            for column in {"start_ns", "end_ns"} & {*columns}:
+                field = table.schema.field(column)
+                table = table.set_column(columns.index(column), field, pa.nulls(table.num_rows, field.type))
             return table
         if name not in _TIMES:
             return self._dataset.table(name, columns)
@@ -275,20 +260,8 @@ class _Part:
         return self._rows[name]
 
 
-class _Sample:
+class _Sample(Altered):
     """A dataset of such reports."""
-
-    root = None
-
-    def __init__(self, dataset: Dataset, parts: Sequence[_Part]) -> None:
-        self._dataset, self._parts = dataset, parts
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
-        return getattr(self._dataset, name)
-
-    def by_report(self) -> Iterator[_Part]:
-        """Its reports."""
-        yield from self._parts
 
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """A table of all reports."""

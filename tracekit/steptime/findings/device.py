@@ -1,4 +1,4 @@
-"""What the device does: kernels that could be fused, faster or like others, and work that begins late."""
+"""What devices do: kernels that could be fused, faster or like others, late work, copies, and waiting for ranks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.aggregates.subtrees import series
-from tracekit.arrays.codes import codes, joint
+from tracekit.arrays.codes import codes, joint, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, maxima, minima, sums
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.flops.peaks import gpu_named
+from tracekit.ranks.collectives import communication
+from tracekit.steptime.findings.advice import CAST, COPIED, MOVING, STEADILY
 from tracekit.steptime.findings.rows import Candidate, StepRows
-from tracekit.steptime.whatif.changes import HELD_NS, Changing, shortened, without
+from tracekit.steptime.own_times import RANK_TIMES
+from tracekit.steptime.whatif.changes import HELD_NS, Changing, Removal, asynchronous, shortened, without
 from tracekit.steptime.whatif.model import Tasks
 
+#: The advice for operations that are no reductions or gathers. What NCCL groups as send_recv is an all-to-all where
+#: the path of its module says so.
+_OPERATIONS = dict.fromkeys(("all_to_all", "dispatch", "combine"), "all_to_all")
+_OPERATIONS |= dict.fromkeys(("send", "recv", "send_recv"), "send")
+_ALL_TO_ALL = re.compile("all_?to_?all|all2all|a2a", re.IGNORECASE)
 _LEAST_CHAIN = 3
 #: Names of kernels of cuBLAS, cuDNN and CUTLASS without tensor cores; those on them are ``s1688gemm`` or ``tf32``.
 _WITHOUT = re.compile(r"(?<![a-z])sgemm|simt|_ffma|gemmsn|sgemm_", re.IGNORECASE)
@@ -31,43 +38,31 @@ _SLOWER, _AGREEING, _WITHIN, _LEAST_STEPS, _LEAST_KINDS, _IN_A_ROW = 1.08, 0.8, 
 #: Layers: so many must be of one kind; how many times the median one must take; which share of them may; and by which
 #: share of the median the others may differ, which run as many kernels each.
 _LEAST_LAYERS, _SLOW, _FEW, _ALIKE = 3, 1.2, 0.34, 0.1
-#: Work that is held begins so many times as late as usual.
-_LATER = 5
+#: Work that is held begins so many times as late as usual; so many steps must have the same copy.
+_LATER, _LEAST_COPIES = 5, 3
 
 
 def elementwise_chain(steps: StepRows) -> Iterator[Candidate]:
-    """Kernels of chains, but for the longest of each chain, by module."""
-    chains = _chains(steps)
-    rows = np.flatnonzero((chains >= 0) & steps.in_step)
-    length = np.bincount(chains[rows], minlength=1)
-    rows = rows[length[chains[rows]] >= _LEAST_CHAIN]
-    for module, own in steps.by_pattern(steps.work.module[rows]):
-        yield _chain(steps, module, rows[own], chains)
-
-
-def _chains(steps: StepRows) -> Rows:
-    """The number of the chain of each kernel: those that follow each other on a stream, in one call; else -1."""
-    work = steps.work
+    """Kernels that follow each other on a stream in one call, but for the longest of each such chain, by module."""
+    work, lasts = steps.work, steps.work.end - steps.work.start
     words = np.array(["elementwise" in name.lower() for name in work.names] + [False])
     fits = words[work.name] & (steps.call >= 0)
-    before = np.where(work.before >= 0, work.before, 0)
+    before = np.maximum(work.before, 0)
     joins = fits & (work.before >= 0) & fits[before] & (steps.call[before] == steps.call)
     order = np.lexsort((work.start, work.stream))
-    number = np.empty(order.size, np.int64)
-    number[order] = np.cumsum(~joins[order])
-    return np.where(fits, number, -1)
-
-
-def _chain(steps: StepRows, module: str | None, rows: Rows, chains: Rows) -> Candidate:
-    lasts = (steps.work.end - steps.work.start)[rows]
-    _, chain = np.unique(chains[rows], return_inverse=True)
-    longest = lasts == maxima(chain, lasts, int(chain.max()) + 1)[chain]
-    kept = np.flatnonzero(longest)
-    kept = kept[np.unique(chain[kept], return_index=True)[1]]
-    removal = steps.removal(np.delete(rows, kept), "all")
-    evidence = steps.evidence("kernels", steps.work.kernel[rows], "module_kernels", steps.work.module[rows])
-    text = steps.advice("elementwise_chain")
-    return Candidate(module, steps.per_step(removal.ns), partial(without, removal=removal), evidence, text)
+    chain = np.empty(order.size, np.int64)
+    chain[order] = np.cumsum(~joins[order])
+    rows = np.flatnonzero(fits & steps.in_step)
+    length = np.bincount(chain[rows], minlength=1)
+    rows = rows[length[chain[rows]] >= _LEAST_CHAIN]
+    for module, places in steps.by_pattern(work.module[rows]):
+        own = rows[places]
+        longest_first = own[np.lexsort((-lasts[own], chain[own]))]
+        others = longest_first[1:][np.diff(chain[longest_first]) == 0]
+        removal = steps.removal(np.sort(others), "all")
+        evidence = steps.evidence("kernels", work.kernel[own], "module_kernels", work.module[own])
+        text = steps.advice("elementwise_chain")
+        yield Candidate(module, steps.per_step(removal.ns), partial(without, removal=removal), evidence, text)
 
 
 def below_roof(steps: StepRows) -> Iterator[Candidate]:
@@ -83,7 +78,7 @@ def below_roof(steps: StepRows) -> Iterator[Candidate]:
         spared = (1 - share) * (steps.work.end - steps.work.start)[rows[own]].sum()
         kernels, modules = steps.work.kernel[rows[own]], steps.work.module[rows[own]]
         evidence = steps.evidence("kernels", kernels, "module_kernels", modules)
-        edit = partial(shortened, work=factors, calls=np.ones(steps.events.start.size))
+        edit = partial(shortened, work=factors)
         yield Candidate(module, steps.per_step(int(spared)), edit, evidence, steps.advice("below_roof"))
 
 
@@ -105,7 +100,10 @@ def clock_drop(steps: StepRows) -> Iterator[Candidate]:
     kind, _ = grouped((work.context[rows], work.module[rows], work.name[rows], steps.column("grid_x")[rows]))
     place, first = grouped((work.context[rows], steps.step[rows]))
     alike, _ = grouped((kind, _occurrence(kind, place)))
-    ratio, agreeing = _ratios(lasts, _best(alike, lasts), place)
+    number = counts(alike, int(alike.max()) + 1)
+    # How long the fastest quarter of kernels of the same kind takes.
+    best = lasts[np.lexsort((lasts, alike))][np.cumsum(number) - number + (number - 1) // 4][alike]
+    ratio, agreeing = _ratios(lasts, best, place)
     kinds = np.bincount(np.unique(np.stack([place, kind]), axis=1)[0])
     slow = (ratio > _SLOWER) & (agreeing > _AGREEING) & (kinds >= _LEAST_KINDS)
     goes_on = slow[1:] & slow[:-1] & (np.diff(work.context[rows][first]) == 0)
@@ -116,8 +114,8 @@ def clock_drop(steps: StepRows) -> Iterator[Candidate]:
         spared = int((lasts[own] * (1 - factors[rows[own]])).sum())
         text = steps.advice("clock_drop", count=int(slow.sum()), all=slow.size, ratio=float(np.median(ratio[slow])))
         ids = np.unique(steps.step[rows][first[slow]])
-        edit = partial(shortened, work=factors, calls=np.ones(steps.events.start.size))
-        yield Candidate(None, steps.per_step(spared), edit, steps.evidence("steps", ids, "steps"), text)
+        evidence = steps.evidence("steps", ids, "steps")
+        yield Candidate(None, steps.per_step(spared), partial(shortened, work=factors), evidence, text)
 
 
 def _occurrence(kind: Rows, place: Rows) -> Ints:
@@ -130,14 +128,6 @@ def _occurrence(kind: Rows, place: Rows) -> Ints:
     return occurrence
 
 
-def _best(kind: Rows, lasts: Ints) -> Ints:
-    """How long the fastest quarter of kernels of the same kind takes."""
-    number = counts(kind, int(kind.max()) + 1)
-    ordered = lasts[np.lexsort((lasts, kind))]
-    best: Ints = ordered[np.cumsum(number) - number + (number - 1) // 4][kind]
-    return best
-
-
 def _ratios(lasts: Ints, best: Ints, place: Rows) -> tuple[Floats, Floats]:
     """How many times as long as at best kernels take at each place, and in which share of that time about as many."""
     size = int(place.max()) + 1
@@ -147,45 +137,38 @@ def _ratios(lasts: Ints, best: Ints, place: Rows) -> tuple[Floats, Floats]:
     return ratio, sums(place, np.where(agrees, best, 0), size) / whole
 
 
-class _Time(NamedTuple):
-    """The time of every module with all below it: on the device, and of the host in CUDA calls and code before.
-
-    Attributes:
-        kernels: How many kernels these are.
-    """
-
-    device: Ints
-    host: Ints
-    kernels: Ints
-
-
 def unlike_layers(steps: StepRows) -> Iterator[Candidate]:
     """The slow layers of each series; of series in each other the outer ones."""
-    modules, time, seen = steps.modules, _time(steps), np.zeros(len(steps.modules.path), dtype=bool)
+    work, events, modules, size = steps.work, steps.events, steps.modules, len(steps.modules.path)
+    ran = np.flatnonzero(steps.in_step & (work.module >= 0) & ~work.collective)
+    called = np.flatnonzero((events.module >= 0) & steps.counted(np.arange(events.module.size)))
+    of_work = sums(work.module[ran], (work.end - work.start)[ran], size)
+    of_calls = sums(events.module[called], (events.end - events.start)[called] + steps.code[called], size)
+    # Of every module with all below it: the time on the device, that in CUDA calls and code before, and kernels.
+    device, host, kernels = map(modules.subtree_sums, (of_work, of_calls, counts(work.module[ran], size)))
+    seen = np.zeros(size, dtype=bool)
     for rows in _alike(steps):
-        usual = np.median(time.device[rows])
-        slow = rows[time.device[rows] > _SLOW * usual]
+        usual = np.median(device[rows])
+        slow = rows[device[rows] > _SLOW * usual]
         others = np.setdiff1d(rows, slow)
-        alike = np.abs(time.device[others] - usual).max() <= _ALIKE * usual and np.ptp(time.kernels[others]) == 0
+        alike = np.abs(device[others] - usual).max() <= _ALIKE * usual and np.ptp(kernels[others]) == 0
         if slow.size and slow.size <= _FEW * rows.size and alike and not seen[slow].any():
             for row in slow.tolist():
                 seen[row : int(modules.end[row])] = True
-            yield _unlike(steps, time, rows, slow)
-
-
-def _time(steps: StepRows) -> _Time:
-    work, events, size = steps.work, steps.events, len(steps.modules.path)
-    ran = np.flatnonzero(steps.in_step & (work.module >= 0) & ~work.collective)
-    called = np.flatnonzero((events.module >= 0) & steps.counted(np.arange(events.module.size)))
-    device = sums(work.module[ran], (work.end - work.start)[ran], size)
-    host = sums(events.module[called], (events.end - events.start)[called] + steps.code[called], size)
-    return _Time(*map(steps.modules.subtree_sums, (device, host, counts(work.module[ran], size))))
+            yield _unlike(steps, (device, host), rows, slow)
 
 
 def _alike(steps: StepRows) -> Iterator[Rows]:
     """Layers of one series with the same classes, parameters and shapes of inputs."""
-    modules, groups = steps.modules, dict[tuple[object, ...], list[int]]()
-    kinds, inputs = _kinds(steps), _inputs(steps)
+    modules, groups, parts, shapes = steps.modules, dict[tuple[object, ...], list[int]](), [], []
+    for part in steps.dataset.by_report():
+        table = part.table("calls", ["module_id", "inputs"])
+        rows, inputs = modules.rows(table), table.column("inputs").combine_chunks()
+        _, first = np.unique(joint([rows + 1, codes(inputs)]), return_index=True)
+        parts.append(rows[first])
+        shapes.append(inputs.take(pa.array(first)))
+    rows, shape, size = np.concatenate(parts), codes(pa.concat_arrays(shapes)), len(modules.path)
+    inputs, kinds = (minima(rows, shape, size), maxima(rows, shape, size)), _kinds(steps)
     for row, name in enumerate(series(modules)):
         if name is not None:
             key = steps.patterns[row], kinds[row], *(int(column[row]) for column in inputs)
@@ -207,31 +190,18 @@ def _kinds(steps: StepRows) -> list[int]:
     return kinds
 
 
-def _inputs(steps: StepRows) -> tuple[Ints, Ints]:
-    """For each module, the smallest and the largest number in a shape of its inputs."""
-    parts, shapes = [], []
-    for part in steps.dataset.by_report():
-        table = part.table("calls", ["module_id", "inputs"])
-        rows, inputs = steps.modules.rows(table), table.column("inputs").combine_chunks()
-        _, first = np.unique(joint([rows + 1, codes(inputs)]), return_index=True)
-        parts.append(rows[first])
-        shapes.append(inputs.take(pa.array(first)))
-    rows, shape, size = np.concatenate(parts), codes(pa.concat_arrays(shapes)), len(steps.modules.path)
-    return minima(rows, shape, size), maxima(rows, shape, size)
-
-
-def _unlike(steps: StepRows, time: _Time, rows: Rows, slow: Rows) -> Candidate:
-    usual = [float(np.median(column[rows])) for column in time[:2]]
+def _unlike(steps: StepRows, times: tuple[Ints, Ints], rows: Rows, slow: Rows) -> Candidate:
+    usual = [float(np.median(column[rows])) for column in times]
     work, calls = np.ones(steps.work.start.size), np.ones(steps.events.start.size)
     spared = 0.0
     for row in slow.tolist():
-        factors = [min(1.0, own / max(1, int(column[row]))) for own, column in zip(usual, time[:2], strict=True)]
-        spared += sum((1 - factor) * column[row] for factor, column in zip(factors, time[:2], strict=True))
+        factors = [min(1.0, own / max(1, int(column[row]))) for own, column in zip(usual, times, strict=True)]
+        spared += sum((1 - factor) * column[row] for factor, column in zip(factors, times, strict=True))
         pairs = zip((steps.work.module, steps.events.module), factors, (work, calls), strict=True)
         for module, factor, changed in pairs:
             changed[(module >= row) & (module < steps.modules.end[row])] = factor
-    slowest = int(slow[time.device[slow].argmax()])
-    path, ratio = steps.modules.path[slowest], time.device[slowest] / usual[0]
+    slowest = int(slow[times[0][slow].argmax()])
+    path, ratio = steps.modules.path[slowest], times[0][slowest] / usual[0]
     text = steps.advice("unlike_layers", few=slow.size, all=rows.size, path=path, ratio=ratio)
     ids = integers(steps.dataset.table("modules", ["module_id"]), "module_id")[slow]
     where = path if slow.size == 1 else steps.patterns[slowest]
@@ -269,3 +239,110 @@ def _at_once(changing: Changing, late: list[Rows], usual: list[int]) -> None:
     for lag, rows, often in zip(lags, late, usual, strict=True):
         lag[rows] = often
     changing.tasks = replace(changing.tasks, launch=lags[0], order=lags[1])
+
+
+def pageable_copy(steps: StepRows) -> Iterator[Candidate]:
+    """Copies to the device that block as the host memory is not pinned, by module."""
+    events, uploads = steps.events, np.flatnonzero(steps.uploads)
+    uploads = uploads[steps.counted(uploads)]
+    for module, own in steps.by_pattern(events.module[uploads]):
+        rows = uploads[own]
+        work, after = steps.launched[rows], steps.after[rows]
+        awaited = (after >= 0) & (steps.wait_kind[after] == "synchronize")
+        removal = steps.removed(after[awaited], rows[:0])
+        lasts = (steps.work.end - steps.work.start)[work]
+        most = steps.per_step(removal.ns + int((events.end - events.start)[rows].sum() + lasts.sum()))
+        following = np.where(awaited, steps.after[after], after)
+        uses = (following >= 0) & (steps.launched[following] >= 0)
+        uses &= steps.event_step[following] == steps.event_step[rows]
+        users = steps.launched[following[uses]], work[uses]
+        edit = partial(_pinned, copies=(rows, work, steps.work.pinned[work, 0]), after=removal, users=users)
+        evidence = steps.evidence("kernels", steps.work.kernel[work], "copies", events.module[rows])
+        yield Candidate(module, most, edit, evidence, steps.advice("pageable_copy"))
+
+
+def _pinned(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Removal, users: tuple[Rows, Rows]) -> None:
+    """Copies no longer block, but what their step launches next still waits for them if it did, on any stream."""
+    asynchronous(changing, copies, after)
+    tasks = changing.tasks
+    known = tasks.order_of.end(tasks.meeting)[users[1]] < tasks.order_of.start[users[0]]
+    more = users[0][known], users[1][known], np.zeros(np.count_nonzero(known), np.int64)
+    one, other, lag = (np.append(*pair) for pair in zip(tasks.dependent, more, strict=True))
+    changing.tasks = replace(tasks, dependent=(one, other, lag))
+
+
+def repeated_copy(steps: StepRows) -> Iterator[Candidate]:
+    """Copies from the host that do not block, and casts, inside modules that every step has, by module."""
+    copies = steps.copied("host-to-device")[:-1] & ~np.append(steps.events.blocks, False)[steps.work.event]
+    names = steps.words("full_name")
+    other_dtypes = [names.containing(text) for text in ("withcast", "float16_copy", "float8", "float4")]
+    casts = np.isin(names.code, np.intersect1d(names.containing("copy_kernel"), np.concatenate(other_dtypes)))
+    grid, every = steps.column("grid_x"), np.unique(steps.step[steps.step >= 0]).size
+    for chosen, question, text in ((copies, "copies", COPIED), (casts, "module_kernels", CAST)):
+        rows = np.flatnonzero(chosen & (steps.work.module >= 0) & (steps.step >= 0))
+        # Those that every step has in the same module, with the same name and size.
+        alike = grouped((steps.work.module[rows], steps.work.name[rows], steps.bytes[rows], grid[rows])).group
+        number = np.bincount(np.unique(np.stack([alike, steps.step[rows]]), axis=1)[0], minlength=1)
+        rows = rows[number[alike] >= max(_LEAST_COPIES, every)]
+        for module, own in steps.by_pattern(steps.work.module[rows]):
+            removal = steps.removal(rows[own])
+            evidence = steps.evidence("kernels", steps.work.kernel[rows[own]], question, steps.work.module[rows[own]])
+            yield Candidate(module, steps.per_step(removal.ns), partial(without, removal=removal), evidence, text)
+
+
+def exposed_communication(steps: StepRows) -> Iterator[Candidate]:
+    """All collectives that run while nothing computes at once; the module is the one with most exposed time."""
+    time = np.zeros(steps.work.kernel.size, np.int64)
+    for part in steps.dataset.by_report():
+        work, _, exposed = communication(part, ["kernel_id"])
+        time += lookup(exposed, positions(steps.work.kernel, work.kernel_id), 0)
+    rows = np.flatnonzero((time > 0) & steps.in_step)
+    tasks = steps.model.changing().tasks
+    unproven = tasks.meeting[rows] < 0
+    # How much of a collective is waiting for a slow rank cannot be known if its ranks are not.
+    if rows.size and not (steps.ranks.slow and unproven.any()):
+        evidence = steps.evidence("kernels", steps.work.kernel[rows], "communication")
+        words, module = steps.words("collective"), _leading(steps, rows, time[rows])
+        longest = int(sums(words.code[rows] + 1, time[rows], len(words.words) + 1).argmax()) - 1
+        name = _OPERATIONS.get(words.words[longest] if longest >= 0 else "", "all_reduce")
+        name = "all_to_all" if name == "send" and _ALL_TO_ALL.search(module or "") else name
+        text = steps.advice("exposed_communication", how=steps.advice(name))
+        most, meets = steps.per_step(int(time[rows].sum())), steps.ranks.meets_ns[steps.ranks.steps > 0]
+        # What others are in collectives for longer than the rank with the least of it is waiting for that.
+        most = min(most, float(meets.min())) if meets.size > 1 else most
+        most += steps.per_step(int(np.maximum(tasks.order[rows], 0).sum()))
+        yield Candidate(module, most, Changing.overlap_communication, evidence, text)
+
+
+def _leading(steps: StepRows, rows: Rows, time: Ints) -> str | None:
+    """The module with most of some time."""
+    by_module = sums(steps.work.module[rows] + 1, time, len(steps.patterns))
+    return steps.patterns[int(by_module.argmax()) - 1]
+
+
+def straggler(steps: StepRows) -> Iterator[Candidate]:
+    """Ranks that work longer than the others; without any, all waiting for other ranks at once."""
+    if not (steps.work.line.any() or RANK_TIMES in steps.dataset.known_of_all):
+        return  # one process on one device, and nothing is known of others
+    times = steps.ranks
+    if saved := times.held_up_ns():
+        slowest, *more = times.slow
+        module, evidence = times.most_apart[0][slowest], steps.evidence("kernels", np.zeros(0, np.int64), "ranks")
+        names = " and ".join([times.name(slowest), *([f"{len(more)} more"] if more else [])])
+        where = module or "code outside modules"
+        text = STEADILY.format(who=names, share=times.apart[slowest], since=times.since_step(slowest), where=where)
+        yield Candidate(module, saved, _without_meetings, evidence, text, saves_ns=saved)
+        return
+    meeting, work = steps.model.changing().tasks.meeting, steps.work
+    rows = np.flatnonzero((meeting >= 0) & steps.in_step)
+    arrived = maxima(meeting[rows], work.start[rows], int(meeting.max(initial=-1)) + 1)
+    waited = arrived[meeting[rows]] - work.start[rows]
+    rows, waited = rows[waited > 0], waited[waited > 0]
+    if rows.size:
+        evidence = steps.evidence("kernels", work.kernel[rows], "stragglers")
+        most = steps.per_step(int(waited.sum()))
+        yield Candidate(_leading(steps, rows, waited), most, _without_meetings, evidence, MOVING, fastest=True)
+
+
+def _without_meetings(changing: Changing) -> None:
+    changing.tasks = replace(changing.tasks, meeting=np.full(changing.tasks.meeting.size, -1))

@@ -29,10 +29,30 @@ _MARKED = ("module", "step", "operator")
 
 
 def waits(steps: StepRows) -> Iterator[Candidate]:
-    """Waits for the device, of threads that start work, by module."""
-    rows = _waits(steps)
-    for module, own in steps.by_pattern(steps.events.module[rows]):
-        yield _wait(steps, module, rows[own])
+    """Waits for the device, of threads that start work, by module.
+
+    As ``whatif --no-sync`` has it: copies no longer block, and calls that only wait take no time.
+    """
+    events, every, down = steps.events, _waits(steps), steps.copied("device-to-host")
+    for module, own in steps.by_pattern(events.module[every]):
+        rows = every[own]
+        copying, prior = steps.launched[rows] >= 0, steps.before[rows]
+        copies = rows[copying], steps.launched[rows[copying]]
+        removal = steps.removed(rows[~copying], rows[:0], "none")
+        most = steps.per_step(removal.ns + int((events.end - events.start)[copies[0]].sum()))
+        # A wait reads if it copies from the device, or the call before it in the same step did.
+        reads = (prior >= 0) & down[steps.launched[prior]] & (steps.event_step[prior] == steps.event_step[rows])
+        name = "read" if (reads | down[steps.launched[rows]]).any() else "synchronize"
+        call = str(steps.waits.name[steps.wait[rows[0]]]).split("_")[0]
+        what = READ if name == "read" else SYNCHRONISED.format(call=call)
+        edit = partial(asynchronous, copies=(*copies, steps.work.pinned[copies[1], 0]), after=removal)
+        modules, first = tuple({*events.module[rows].tolist()}), events.module[rows[0]]
+        # The launches of their module, or the budget where it has none.
+        end = np.append(steps.modules.end, -1)[first]
+        launches = bool(((steps.work.module >= first) & (steps.work.module < end)).any())
+        question = ("launches", events.module[rows]) if launches else ("budget",)
+        evidence = steps.evidence("waits", steps.waits.id[steps.wait[rows]], *question)
+        yield Candidate(module, most, edit, evidence, f"{what} {steps.advice(name)}", rows=modules)
 
 
 def _waits(steps: StepRows) -> Rows:
@@ -44,41 +64,8 @@ def _waits(steps: StepRows) -> Rows:
     return np.asarray(rows[~np.append(steps.uploads, False)[steps.before[rows]]])
 
 
-def _wait(steps: StepRows, module: str | None, rows: Rows) -> Candidate:
-    """As ``whatif --no-sync`` has it: copies no longer block, and calls that only wait take no time."""
-    events, copying = steps.events, steps.launched[rows] >= 0
-    copies = rows[copying], steps.launched[rows[copying]]
-    removal = steps.removed(rows[~copying], rows[:0], "none")
-    most = steps.per_step(removal.ns + int((events.end - events.start)[copies[0]].sum()))
-    name = "read" if _reads(steps, rows).any() else "synchronize"
-    call = str(steps.waits.name[steps.wait[rows[0]]]).split("_")[0]
-    what = READ if name == "read" else SYNCHRONISED.format(call=call)
-    edit = partial(asynchronous, copies=(*copies, steps.work.pinned[copies[1], 0]), after=removal)
-    modules = tuple({*events.module[rows].tolist()})
-    return Candidate(module, most, edit, _evidence(steps, rows), f"{what} {steps.advice(name)}", rows=modules)
-
-
-def _reads(steps: StepRows, rows: Rows) -> Flags:
-    """Which waits are for a copy from the device, of their own or of the call before in the same step."""
-    down, prior = steps.copied("device-to-host"), steps.before[rows]
-    before = (prior >= 0) & down[steps.launched[prior]] & (steps.event_step[prior] == steps.event_step[rows])
-    return np.asarray(before | down[steps.launched[rows]])
-
-
-def _evidence(steps: StepRows, rows: Rows) -> dict[str, Any]:
-    """The waits, and the launches of their module, or the budget where it has none."""
-    module = steps.events.module[rows]
-    end = np.append(steps.modules.end, -1)[module[0]]
-    launches = bool(((steps.work.module >= module[0]) & (steps.work.module < end)).any())
-    ids = steps.waits.id[steps.wait[rows]]
-    return steps.evidence("waits", ids, *(("launches", module) if launches else ("budget",)))
-
-
 def launch_bound(steps: StepRows) -> Iterator[Candidate]:
-    """The outermost modules whose work is launched too slowly and that can be captured: no call in them blocks.
-
-    Also the outermost ones in which all that blocks are waits for the device, which would go first.
-    """
+    """The outermost modules that launch too slowly in which nothing blocks, or only waits that would go first."""
     work, modules = steps.work, steps.modules
     launches = (steps.launched >= 0) & ~np.append(work.from_replay, False)[steps.launched]
     launching = _subtree(steps, work.module[steps.launched[launches & steps.counted(np.arange(launches.size))]])

@@ -13,20 +13,17 @@ import pyarrow as pa
 
 from tracekit.aggregates.subtrees import hierarchy, patterns
 from tracekit.arrays.codes import Labels, labels, lookup, positions
-from tracekit.arrays.columns import integers
+from tracekit.arrays.columns import integers, taken
 from tracekit.arrays.groups import counts
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
-from tracekit.ranks.clocks import Clock
 from tracekit.steptime import budget
 from tracekit.steptime.findings.advice import advice, engine_of
 from tracekit.steptime.own_times import RANK_TIMES, RankTimes, times_of
 from tracekit.steptime.whatif import StepModel
 from tracekit.steptime.whatif.changes import Edit, Removal, Stretches
-from tracekit.steptime.whatif.recorded import Recorded
-from tracekit.steptime.windows import thread_keys
 
 #: How many rows evidence names.
 _MOST_IDS = 10
@@ -40,29 +37,18 @@ WORKS = ("compute", "communication", "communication_wait", "copy")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that may cost wall clock, and how the model changes without it.
+    """Something that may cost wall clock, and how the model changes without it."""
 
-    Attributes:
-        module: Path of the module, of layers that are alike as a pattern; None outside modules.
-        most_ns: The most that a step can save: what is cheap to compute and never too little.
-        edit: Mends it in the model.
-        evidence: ``table``, the first ``ids`` of its rows, their ``count``, and the ``command`` that shows more.
-        advice: What to do, in two sentences.
-        fastest: Whether mending it makes all processes and devices like the fastest.
-        saves_ns: What mending it saves, if that is known without the model.
-        rows: If it concerns the host in modules, these.
-        instead: Whether it takes the place of other candidates for the host in modules of these rows.
-    """
-
-    module: str | None
-    most_ns: float
-    edit: Edit
+    module: str | None  # path of the module, of layers that are alike as a pattern; None outside modules
+    most_ns: float  # the most that a step can save: what is cheap to compute and never too little
+    edit: Edit  # mends it in the model
+    # ``table``, the first ``ids`` of its rows, their ``count``, and the ``command`` that shows more.
     evidence: dict[str, Any]
-    advice: str
-    fastest: bool = False
-    saves_ns: int | None = None
-    rows: tuple[int, ...] = ()
-    instead: bool = False
+    advice: str  # what to do, in two sentences
+    fastest: bool = False  # whether mending it makes all processes and devices like the fastest
+    saves_ns: int | None = None  # what mending it saves, if that is known without the model
+    rows: tuple[int, ...] = ()  # if it concerns the host in modules, these
+    instead: bool = False  # whether it takes the place of other candidates for the host in modules of these rows
 
 
 class Family(NamedTuple):
@@ -78,14 +64,9 @@ class Family(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """The rows of the table ``waits``, with times on the clock of the model, and their CUDA calls in the model.
+    """The rows of the table ``waits``, with times on the clock of the model, and their CUDA calls in the model."""
 
-    Attributes:
-        id: The ``start_ns`` in the table.
-        event: The CUDA call in the model; -1 of waits of the runtime of the operating system.
-    """
-
-    id: Ints
+    id: Ints  # the ``start_ns`` in the table
     thread: Rows
     start: Ints
     end: Ints
@@ -93,29 +74,20 @@ class Waits(NamedTuple):
     name: np.ndarray[Any, Any]
     module: Rows
     step: Ints
-    event: Rows
+    event: Rows  # the CUDA call in the model; -1 of waits of the runtime of the operating system
 
 
 class StepRows:
     """What families look at, in rows of the model.
 
     Attributes:
-        dataset: The dataset; ``modules``, its hierarchy; ``budgets``, where its time went.
         patterns: The path of every module with ``*`` for the numbers of layers; the last one, None, is for no module.
-        model: The model of its steps.
         steps: How many the process and device with the most of them has.
         step_ns: How long a step takes; ``idle_ns`` the part of it in which the device is idle.
-        events: CUDA calls by thread and start.
-        work: Device work by start.
-        calls: Calls of modules.
-        launched: The first work that each event launched, or -1.
-        waits: Calls that block.
-        wait: The row of ``waits`` of each event, or -1.
-        wait_kind: The kind of every event that blocks, else None.
+        launched: The first work that each event (CUDA call) launched, or -1.
+        wait: The row of ``waits`` of each event, or -1; ``wait_kind`` is the kind of those that block, else None.
         event_step: The step of each event; for small ones that of the next one which launches work or blocks; or -1.
-        step: The step of all work, or -1.
-        call: The call of a module that all work belongs to, or -1.
-        bytes: How many bytes the work copies, or -1.
+        step, call, bytes: Of all work, or -1: its step, its call of a module, and how many bytes it copies.
         before: The event before each on its thread that launches work or blocks, or -1; ``after`` the next.
         previous: The event before each in its program, or -1; ``code``, how much code ran since.
         in_step: Which work ran in steps; of a recording without steps, all.
@@ -135,8 +107,9 @@ class StepRows:
         self.launched = np.full(self.events.start.size, -1)
         own = np.flatnonzero(self.work.event >= 0)[::-1]
         self.launched[self.work.event[own]] = own
-        self._kernels = pa.concat_tables(self._played(part) for part in dataset.by_report()).unify_dictionaries()
-        self._at = positions(self.work.kernel, integers(self._kernels, "kernel_id"))
+        tables = [part.table("kernels", [*_COLUMNS]) for part in dataset.by_report()]
+        kernels = pa.concat_tables(tables).unify_dictionaries()
+        self._kernels = taken(kernels, positions(self.work.kernel, integers(kernels, "kernel_id")))
         self.step = self.work.step
         self.call, self.bytes = (self.column(name) for name in ("call_id", "bytes"))
         self.in_step: Flags = (self.step >= 0) | (self.step.max(initial=-1) < 0)
@@ -151,52 +124,34 @@ class StepRows:
         step = np.where(self.wait >= 0, lookup(self.waits.step, self.wait), lookup(self.step, self.launched))
         self.event_step = lookup(step, self._ending)
 
-    def _played(self, report: Dataset) -> pa.Table:
-        """The device work of a report that is in the model."""
-        table = report.table("kernels", [*_COLUMNS])
-        return table.filter(pa.array(positions(integers(table, "kernel_id"), self.work.kernel) >= 0))
-
     def words(self, column: str) -> Labels:
         """A column of the table ``kernels``, of all work."""
-        words = labels(self._kernels, column)
-        return Labels(lookup(words.code, self._at), words.words)
+        return labels(self._kernels, column)
 
     def column(self, name: str) -> Ints:
         """A column of integers of the table ``kernels``, of all work."""
-        return lookup(integers(self._kernels, name), self._at).astype(np.int64)
-
-    def _parts(self) -> Iterator[tuple[Dataset, Recorded, Clock, int]]:
-        """Every report, what it holds, its clock, and how many threads the ones before it have."""
-        threads = 0
-        for (part, found), clock in zip(self.model.parts, self.model.clocks, strict=True):
-            yield part, found, clock, threads
-            threads += found.threads.size
+        return integers(self._kernels, name).astype(np.int64)
 
     def _waits(self) -> Waits:
         parts = []
-        for part, found, clock, threads in self._parts():
-            table = part.table("waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "step_id"])
-            thread, begin = positions(thread_keys(table), found.threads), integers(table, "start_ns")
-            kinds, names = (labels(table, column) for column in ("kind", "name"))
-            start, end = clock.at(begin), clock.at(begin + integers(table, "dur_ns"))
-            kind, name = (np.array(words.named(words.code), object) for words in (kinds, names))
+        columns = ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "step_id"]
+        for part in self.model.parts:
+            table = part.dataset.table("waits", columns)
+            words = (labels(table, column) for column in ("kind", "name"))
+            kind, name = (np.array(one.named(one.code), object) for one in words)
             module, step = self.modules.rows(table), integers(table, "step_id").astype(np.int64)
-            of_model = np.where(thread >= 0, thread + threads, -1)
-            parts.append(Waits(begin, of_model, start, end, kind, name, module, step, thread))
+            ids = integers(table, "start_ns")
+            parts.append(Waits(ids, *part.spans(table), kind, name, module, step, ids))
         waits = Waits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        return waits._replace(event=self._event_around(waits))
-
-    def _event_around(self, waits: Waits) -> Rows:
-        """The CUDA call that each wait is, or lies in; -1 if it is one of the operating system outside these."""
         event = np.full(waits.thread.size, -1)
-        for thread in np.unique(waits.thread[waits.thread >= 0]).tolist():
+        # The CUDA call that each wait is, or lies in; those of the operating system may be outside these.
+        for thread in np.intersect1d(waits.thread, self.events.thread).tolist():
             own, rows = np.flatnonzero(self.events.thread == thread), np.flatnonzero(waits.thread == thread)
             place = np.searchsorted(self.events.start[own], waits.start[rows], side="right") - 1
-            at = own[np.maximum(place, 0)] if own.size else rows[:0]
-            if own.size:
-                inside = (place >= 0) & (waits.end[rows] <= self.events.end[at]) & self.events.blocks[at]
-                event[rows[inside]] = at[inside]
-        return event
+            around = own[np.maximum(place, 0)]
+            inside = (place >= 0) & (waits.end[rows] <= self.events.end[around]) & self.events.blocks[around]
+            event[rows[inside]] = around[inside]
+        return waits._replace(event=event)
 
     def copied(self, direction: str) -> Flags:
         """Which work copies in a direction, such as ``host-to-device``; the last one is for no work."""
@@ -244,11 +199,8 @@ class StepRows:
     def removed(self, calls: Rows, work: Rows, code: str = "own") -> Removal:
         """A removal, with the small CUDA calls before each one that neither launch anything nor block.
 
-        Args:
-            calls: CUDA calls.
-            work: Work.
-            code: How much of the code before them goes: that since a call of a module last began or ended (``own``),
-                ``all`` or ``none``.
+        ``code`` is how much of the code before them goes: that since a call of a module last began or ended (``own``),
+        ``all`` or ``none``.
         """
         gone = np.flatnonzero(np.isin(self._ending, calls))
         time = self.code[gone]
@@ -264,10 +216,7 @@ class StepRows:
         return Removal(gone, time, work, int(ns))
 
     def edges(self, thread: Rows, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-        """When calls of modules last began or ended before some times of threads, or a call blocked or launched work.
-
-        And when one next does.
-        """
+        """When threads last began or ended a call, blocked or launched before some times; and when they next do so."""
         before, after = start.copy(), end.copy()
         for number in np.unique(thread).tolist():
             edge, asked = self._edges.get(number, start[:0]), np.flatnonzero(thread == number)
@@ -290,13 +239,11 @@ class StepRows:
     def stretches(self, phase: str) -> tuple[Stretches, Ints]:
         """The ranges of a phase of the program, on threads with CUDA calls, and their ids."""
         pieces, ids = [], []
-        for part, found, clock, threads in self._parts():
-            table = part.table("ranges", ["range_id", "phase", "pid", "tid", "start_ns", "end_ns"])
-            phases = labels(table, "phase")
-            thread = positions(thread_keys(table), found.threads)
-            own = np.flatnonzero(np.isin(phases.code, phases.of(phase)) & (thread >= 0))
-            times = (clock.at(integers(table, name)[own]) for name in ("start_ns", "end_ns"))
-            pieces.append(Stretches(thread[own] + threads, *times))
+        for part in self.model.parts:
+            table = part.dataset.table("ranges", ["range_id", "phase", "pid", "tid", "start_ns", "end_ns"])
+            spans = part.spans(table)
+            own = np.flatnonzero(labels(table, "phase").among(phase) & (spans[0] >= 0))
+            pieces.append(Stretches(*(column[own] for column in spans)))
             ids.append(integers(table, "range_id")[own])
         return Stretches(*(np.concatenate(column) for column in zip(*pieces, strict=True))), np.concatenate(ids)
 
@@ -314,13 +261,11 @@ class StepRows:
 
     def ranges_of(self, thread: int, marked: tuple[str, ...]) -> tuple[Ints, Ints, np.ndarray[Any, Any]]:
         """The start, end and text of the ranges of a thread that have other marks than some."""
-        part, found, clock, threads = max((one for one in self._parts() if one[3] <= thread), key=lambda one: one[3])
-        table = part.table("ranges", ["text", "marker", "pid", "tid", "start_ns", "end_ns"])
-        marks, names = (labels(table, name) for name in ("marker", "text"))
-        own = thread_keys(table) == found.threads[thread - threads]
-        rows = np.flatnonzero(own & ~np.isin(marks.code, marks.of(*marked)))
-        start, end = (clock.at(integers(table, name)[rows]) for name in ("start_ns", "end_ns"))
-        return start, end, np.array(names.named(names.code[rows]), object)
+        part = max((one for one in self.model.parts if one.threads <= thread), key=lambda one: one.threads)
+        table = part.dataset.table("ranges", ["text", "marker", "pid", "tid", "start_ns", "end_ns"])
+        (of_thread, start, end), names = part.spans(table), labels(table, "text")
+        rows = np.flatnonzero((of_thread == thread) & ~labels(table, "marker").among(*marked))
+        return start[rows], end[rows], np.array(names.named(names.code[rows]), object)
 
     @cached_property
     def engine(self) -> str | None:

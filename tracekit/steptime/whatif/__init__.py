@@ -1,33 +1,34 @@
 """What would change the time of a step: a model of its dependencies, asked with changes.
 
 ``recorded`` reads what a report holds of calls, work and waits, ``model`` makes tasks of them, ``changes`` changes
-these, and ``replay`` gives the times then, which without changes are those that were measured. The answer is the budget
-of the ``shifted`` dataset.
+these, and gives the times then, which without changes are those that were measured. The answer is the budget of the
+dataset with these times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from functools import cached_property
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, minima
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Floats, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
-from tracekit.ranks.clocks import Clock
-from tracekit.ranks.meetings import Ranks, participations, ranks_of
+from tracekit.ranks.meetings import Clock, Ranks, participations, ranks_of
 from tracekit.steptime import budget
 from tracekit.steptime.whatif.changes import Changes, Changing, Spans
 from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, simulated, tasks
-from tracekit.steptime.whatif.recorded import joined, recorded
-from tracekit.steptime.whatif.shifted import Report, Shifted, TimeShifts
-from tracekit.steptime.windows import steady, thread_keys, windows_of
+from tracekit.steptime.whatif.recorded import NEVER, Recorded, joined, recorded
+from tracekit.steptime.windows import host_spans, steady, thread_keys, windows_of
 
 __all__ = ["Changes", "Prediction", "StepModel", "predict"]
 
@@ -61,6 +62,21 @@ class Prediction:
     blocked: tuple[str, ...] = ()
 
 
+class Report(NamedTuple):
+    """A report, what it holds on its own ``clock``, and how many threads the reports before it have."""
+
+    dataset: Dataset
+    found: Recorded
+    clock: Clock
+    threads: int
+
+    def spans(self, table: pa.Table) -> tuple[Rows, Ints, Ints]:
+        """The thread of each row of a table in the model, or -1, and its start and end on the clock of that."""
+        keys, start, end = host_spans(table)
+        thread = positions(keys, self.found.threads)
+        return np.where(thread >= 0, thread + self.threads, -1), self.clock.at(start), self.clock.at(end)
+
+
 class StepModel:
     """The model of a dataset's steps: made once, asked often."""
 
@@ -77,13 +93,14 @@ class StepModel:
         self._before = _by_kind(self.steady.means(*windows)[-1])
         if not self._before:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
-        #: Every report with its clock.
-        self.parts = [Report(part, recorded(part, self._modules)) for part in dataset.by_report()]
-        several = len(self.parts) > 1 or budget.has_ranks(dataset) or self.parts[0].found.work.line.max(initial=0) > 0
+        reports = [*dataset.by_report()]
+        found = [recorded(report, self._modules) for report in reports]
+        several = len(found) > 1 or budget.has_ranks(dataset) or found[0].work.line.max(initial=0) > 0
         ranks = ranks_of(dataset) if several else Ranks([[]], [], [Clock(0)], participations([[]], [Clock(0)]))
-        self.clocks = clocks = ranks.clocks
-        self._found = joined([part.found for part in self.parts], [clock.at for clock in clocks])
-        self._spans = _spans(self.parts, clocks, self._modules)
+        threads = np.cumsum([0, *(one.threads.size for one in found[:-1])]).tolist()
+        self.parts = [Report(*part) for part in zip(reports, found, ranks.clocks, threads, strict=True)]
+        self._found = joined(found, [clock.at for clock in ranks.clocks])
+        self._spans = _spans(self.parts, self._modules)
         kernel, number, _ = ranks.meetings.kernels()
         meeting = lookup(number, positions(self._found.work.kernel, kernel))
         streams = np.unique(self._found.work.stream).size > np.unique(self._found.work.context).size
@@ -192,16 +209,15 @@ class StepModel:
     def _budget(self, model: Tasks, changes: Changes) -> list[dict[str, Any]]:
         times = simulated(model)
         moved = [after - before for after, before in zip(times, measured(self._found), strict=True)]
-        parts, events, rows = [], 0, 0
+        parts, events, rows, waited = [], 0, 0, {budget.WAITED: self._waited(times, changes)}
         for part in self.parts:
-            calls, work = part.found.events.start.size, part.found.work.start.size
-            own = [column[events : events + calls] for column in moved[:2]]
-            event = model.event[rows : rows + work]
-            by = Times(*own, *(column[rows : rows + work] for column in moved[2:]))
-            parts.append((part, TimeShifts(by, np.where(event >= 0, event - events, -1))))
-            events, rows = events + calls, rows + work
-        waited = {budget.WAITED: self._waited(times, changes)}
-        windows = budget.by_window(cast("Dataset", Shifted(self._dataset, parts, waited)))
+            calls = slice(events, events + part.found.events.start.size)
+            work = slice(rows, rows + part.found.work.start.size)
+            by = Times(*(column[calls] for column in moved[:2]), *(column[work] for column in moved[2:]))
+            event = np.where(model.event[work] >= 0, model.event[work] - events, -1)
+            parts.append(_ShiftedReport(part, by, event, waited))
+            events, rows = calls.stop, work.stop
+        windows = budget.by_window(cast("Dataset", Altered(self._dataset, parts)))
         lines, every = np.split(self.steady.means(*windows), [-1])
         if not changes.like_fastest_rank:
             return _by_kind(every[0])
@@ -221,15 +237,12 @@ def predict(dataset: Dataset, changes: Changes) -> Prediction:
     return StepModel(dataset).predict(changes)
 
 
-def _spans(parts: Sequence[Report], clocks: Sequence[Clock], modules: Hierarchy) -> Spans:
-    pieces, threads = [], 0
-    for part, clock in zip(parts, clocks, strict=True):
+def _spans(parts: Sequence[Report], modules: Hierarchy) -> Spans:
+    pieces = []
+    for part in parts:
         calls = part.dataset.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
-        thread = positions(thread_keys(calls), part.found.threads)
-        known = np.flatnonzero(thread >= 0)
-        start, end = (clock.at(integers(calls, name))[known] for name in ("start_ns", "end_ns"))
-        pieces.append(Spans(thread[known] + threads, start, end, modules.rows(calls)[known]))
-        threads += part.found.threads.size
+        spans = Spans(*part.spans(calls), modules.rows(calls))
+        pieces.append(Spans(*(column[spans.thread >= 0] for column in spans)))
     return Spans(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
 
@@ -249,3 +262,101 @@ def _by_kind(step: Ints) -> list[dict[str, Any]]:
     total = max(1, int(step.sum()))
     pairs = zip(budget.KINDS, step.tolist(), strict=True)
     return [{"kind": kind, "ns": ns, "share": ns / total} for kind, ns in pairs if ns]
+
+
+class Altered:
+    """A dataset some tables of which are not as they were read: of each report, or put together from reports."""
+
+    root = None
+
+    def __init__(self, dataset: Dataset, parts: Sequence[Altered] = ()) -> None:
+        self._dataset, self._parts = dataset, parts
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
+        return getattr(self._dataset, name)
+
+    def by_report(self) -> Iterator[Altered]:
+        """Its reports."""
+        yield from self._parts or [self]
+
+
+#: The columns of tables that hold times of the host, or of the device.
+_TIMED = {
+    **dict.fromkeys(("calls", "ranges", "steps"), ("start_ns", "end_ns")),
+    **dict.fromkeys(("waits", "api_calls"), ("start_ns", "dur_ns")),
+    "kernels": ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns"),
+}
+
+
+class _ShiftedReport(Altered):
+    """A report after changes.
+
+    ``by`` is how far its times move, ``event`` the row of the call that then launches each work, or -1, and
+    ``known_of_all`` what was worked out anew.
+    """
+
+    def __init__(self, report: Report, by: Times, event: Rows, known_of_all: dict[str, Any]) -> None:
+        super().__init__(report.dataset)
+        self._found, self._moved_by, self._event = report.found, by, event
+        self.known_of_all = known_of_all
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """A table with the times after the changes."""
+        if name not in _TIMED or not {*_TIMED[name]} & {*columns}:
+            return self._dataset.table(name, columns)
+        table = self._dataset.table(name, [*dict.fromkeys((*columns, *_TIMED[name], "pid", "tid"))])
+        for column, values in zip(_TIMED[name], self._times(name, table), strict=True):
+            at = table.column_names.index(column)
+            null = np.asarray(table.column(column).is_null())
+            table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64(), mask=null))
+        return (self._replayed(table) if name == "kernels" else table).select(list(columns))
+
+    def _replayed(self, table: pa.Table) -> pa.Table:
+        """The kernels, of which those that a call now launches together are nodes of a graph."""
+        events, moved_by = self._found.events, self._moved_by
+        led = np.zeros(events.start.size + 1, dtype=bool)
+        led[self._event[self._event != self._found.work.event]] = True
+        call = lookup(np.where(led[self._event], self._event, -1), self._found.work_of)
+        columns = {
+            "launch_start_ns": lookup(events.start + moved_by.event_start, call),
+            "launch_end_ns": lookup(events.end + moved_by.event_end, call),
+            "graph_node_id": call,
+        }
+        for column in columns.keys() & {*table.column_names} if led.any() else ():
+            at = table.column_names.index(column)
+            values = pa.array(columns[column], table.schema.field(at).type)
+            table = table.set_column(at, table.schema.field(at), pc.if_else(call >= 0, values, table.column(at)))
+        return table
+
+    def _times(self, name: str, table: pa.Table) -> Sequence[Ints]:
+        """The columns ``_TIMED`` of a table after the changes."""
+        by, keys, times = self._moved_by, thread_keys(table), [integers(table, at, NEVER) for at in _TIMED[name]]
+        if name == "steps":
+            return self._found.steps_moved(by.event_start, by.event_end)[2:]
+        if name == "kernels":
+            start, end = (lookup(moved, self._found.work_of, 0) for moved in (by.start, by.end))
+            return [times[0] + start, times[1] + end, *(self._moved(keys, time) for time in times[2:])]
+        if _TIMED[name][1] == "dur_ns":
+            begin, until = self._moved(keys, times[0]), self._moved(keys, times[0] + times[1])
+            return begin, until - begin
+        return [self._moved(keys, time) for time in times]
+
+    def _moved(self, keys: Ints, time: Ints) -> Ints:
+        """Times on host threads: what lies within a CUDA call, or between two, keeps its share of that."""
+        moved = time.copy()
+        for key, (begin, edges, shifts) in self._edges.items():
+            rows = np.flatnonzero((keys == key) & (time != NEVER))
+            moved[rows] += np.rint(np.interp((time[rows] - begin).astype(float), edges, shifts)).astype(np.int64)
+        return moved
+
+    @cached_property
+    def _edges(self) -> dict[int, tuple[int, Floats, Floats]]:
+        """By thread, the first start, and since then the starts and ends of CUDA calls, and how far these move."""
+        found, by, edges = self._found, self._moved_by, {}
+        for number, key in enumerate(found.threads.tolist()):
+            events = slice(*np.searchsorted(found.events.thread, (number, number + 1)))
+            old = np.column_stack((found.events.start[events], found.events.end[events])).ravel()
+            shifts = np.column_stack((by.event_start[events], by.event_end[events])).ravel()
+            if old.size:
+                edges[key] = int(old[0]), (old - old[0]).astype(float), shifts.astype(float)
+        return edges

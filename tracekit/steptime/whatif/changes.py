@@ -75,11 +75,7 @@ class Spans(NamedTuple):
 
 
 def matched(pattern: str, modules: Hierarchy) -> Flags:
-    """Which modules a pattern names, with all below them; the last one is for no module.
-
-    Raises:
-        UsageError: If it names none.
-    """
+    """Which modules a pattern names (or a UsageError if none), with all below them; the last one is for no module."""
     chosen, wanted = np.zeros(len(modules.path) + 1, dtype=bool), Pattern(pattern)
     for row in wanted.rows(modules.path):
         chosen[row : int(modules.end[row])] = True
@@ -108,7 +104,10 @@ class Changing:
         for pattern, factor in changes.scale:
             self._scale(pattern, factor)
         for pattern, factor in changes.host_scale:
-            self._host_scale(matched(pattern, self.modules), factor)
+            chosen, code = matched(pattern, self.modules), self.tasks.code
+            everywhere = np.where(self.tasks.previous >= 0, code, 0)
+            inside = everywhere if chosen[-1] else self.code_in(self._by_thread(chosen))
+            self.tasks = replace(self.tasks, code=code - inside + _scaled(inside, factor))
         for patterns, change in (
             (changes.no_sync, self._no_sync),
             (changes.no_launch_cost, self._no_launch_cost),
@@ -138,11 +137,6 @@ class Changing:
     def _of_work(self, chosen: Flags, factor: float) -> None:
         lasts = np.where(chosen, _scaled(self.tasks.lasts, factor), self.tasks.lasts)
         self.tasks = replace(self.tasks, lasts=lasts)
-
-    def _host_scale(self, chosen: Flags, factor: float) -> None:
-        code, previous = self.tasks.code, self.tasks.previous
-        inside = np.where(previous >= 0, code, 0) if chosen[-1] else self.code_in(self._by_thread(chosen))
-        self.tasks = replace(self.tasks, code=code - inside + _scaled(inside, factor))
 
     def code_in(self, stretches: list[tuple[Rows, Covered]]) -> Ints:
         """How much of the code before each CUDA call lies in stretches of threads: the calls there, and when."""
@@ -256,18 +250,16 @@ class Changing:
             before = np.where(behind, np.append(tasks.before, -1)[before], before)
         one, other, lag = tasks.dependent
         kept = ~collective[other] | collective[one]
-        works, others = np.concatenate([self._collectives_in_a_row(), self._next_steps()], axis=1)
+        # Collectives still wait for the ones before them on their streams.
+        rows = np.flatnonzero(collective)
+        rows = rows[np.argsort(self.found.work.stream[rows], kind="stable")]
+        same = self.found.work.stream[rows[1:]] == self.found.work.stream[rows[:-1]]
+        in_a_row = rows[1:][same], rows[:-1][same]
+        works, others = np.concatenate([in_a_row, self._next_steps()], axis=1)
         known = tasks.order_of.end(tasks.meeting)[others] < tasks.order_of.start[works]
         one, other = np.append(one[kept], works[known]), np.append(other[kept], others[known])
         lag = np.append(lag[kept], np.zeros(np.count_nonzero(known), np.int64))
         self.tasks = replace(tasks, before=before, dependent=(one, other, lag))
-
-    def _collectives_in_a_row(self) -> tuple[Rows, Rows]:
-        """Collectives, and the ones before them on their streams."""
-        rows = np.flatnonzero(self.found.work.collective)
-        rows = rows[np.argsort(self.found.work.stream[rows], kind="stable")]
-        same = self.found.work.stream[rows[1:]] == self.found.work.stream[rows[:-1]]
-        return rows[1:][same], rows[:-1][same]
 
     def _next_steps(self) -> tuple[Rows, Rows]:
         """The first work of each step on every stream of a device, and the last collectives before the step there."""
@@ -358,7 +350,7 @@ def asynchronous(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Rem
     changing.tasks = replace(changing.tasks, lasts=changed)
 
 
-def shortened(changing: Changing, work: Floats, calls: Floats) -> None:
+def shortened(changing: Changing, work: Floats, calls: Floats | float = 1.0) -> None:
     """Work, and CUDA calls with the code before them, take a share of their time each."""
     tasks = changing.tasks
     times = zip((tasks.lasts, tasks.takes, tasks.code), (work, calls, calls), strict=True)

@@ -40,44 +40,25 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """What takes time, and what waits for what, before or after a change; times in ns.
-
-    Attributes:
-        previous: The call before each in its program, or -1.
-        code: The time of host code before every call; for the first one of a program, when it starts.
-        takes: How long every call takes by itself.
-        waits_for: Row of the work at which it ends, or -1.
-        after_work: How long after that.
-        awaited: Calls, further work at which they end, and how long after that.
-        event: The call of all work, or -1.
-        launch: How long after its call (the end of it, or the start if ``early``) it starts at least.
-        early: Whether it started before its call returned.
-        before: The work before it on its stream, or -1.
-        order: How long after that it starts at least.
-        lasts: How long it runs; of a collective of several ranks from the arrival of the last one.
-        dependent: Work, other work that it waits for, and how long after that it starts.
-        meeting: For all work, the number of its collective of several ranks, or -1.
-        alone: When work starts that waits for nothing.
-        node_after: How long after the node before on its stream a node of a replay starts, and at most.
-    """
+    """What takes time, and what waits for what, before or after a change; times in ns."""
 
     order_of: Order
-    previous: Rows
-    code: Ints
-    takes: Ints
-    waits_for: Rows
-    after_work: Ints
-    awaited: tuple[Rows, Rows, Ints]
-    event: Rows
-    launch: Ints
-    early: Flags
-    before: Rows
-    order: Ints
-    lasts: Ints
-    dependent: tuple[Rows, Rows, Ints]
-    meeting: Rows
-    alone: Ints
-    node_after: tuple[int, int]
+    previous: Rows  # the call before each in its program, or -1
+    code: Ints  # the time of host code before every call; for the first one of a program, when it starts
+    takes: Ints  # how long every call takes by itself
+    waits_for: Rows  # row of the work at which it ends, or -1
+    after_work: Ints  # how long after that
+    awaited: tuple[Rows, Rows, Ints]  # calls, further work at which they end, and how long after that
+    event: Rows  # the call of all work, or -1
+    launch: Ints  # how long after its call (the end of it, or the start if ``early``) it starts at least
+    early: Flags  # whether it started before its call returned
+    before: Rows  # the work before it on its stream, or -1
+    order: Ints  # how long after that it starts at least
+    lasts: Ints  # how long it runs; of a collective of several ranks from the arrival of the last one
+    dependent: tuple[Rows, Rows, Ints]  # work, other work that it waits for, and how long after that it starts
+    meeting: Rows  # for all work, the number of its collective of several ranks, or -1
+    alone: Ints  # when work starts that waits for nothing
+    node_after: tuple[int, int]  # how long after the node before on its stream a node of a replay starts, and at most
 
 
 class Times(NamedTuple):
@@ -175,10 +156,7 @@ def _order(found: Recorded, meeting: Rows) -> Order:
 
 
 def _called(found: Recorded, places: Order) -> tuple[Ints, Flags, Rows]:
-    """From when on work could start by its call; whether that is the start of the call; and the call.
-
-    It is that if any work of the call started before the call returned.
-    """
+    """From when work could start by its call, whether that is its start as any did before it returned, and the call."""
     events, work = found.events, found.work
     called = lookup(events.end, work.event, NEVER)
     early = np.append(counts(work.event[work.start < called], events.end.size) > 0, False)[work.event]
@@ -189,10 +167,7 @@ def _called(found: Recorded, places: Order) -> tuple[Ints, Flags, Rows]:
 
 
 def _lags(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list[Ints], tuple[int, int]]:
-    """How long after each of its conditions work starts: what was seen for the binding one, for others what is usual.
-
-    And how long after the one before a node of a replay starts: as seen, or as other work does.
-    """
+    """How long after each condition work starts: as seen after the binding one, else as usual; and nodes of replays."""
     seen, usual, node_after = _usual(found, ready, early)
     binding = _expected(ready, usual).argmax(axis=0)
     lags = [np.where(binding == kind, lag, np.minimum(lag, usual[kind])) for kind, lag in enumerate(seen)]
@@ -219,7 +194,10 @@ def _usual(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list
     """
     replayed = found.work.from_replay
     seen = [np.where(time > NEVER, found.work.start - time, _LONGEST) for time in ready]
-    lags, node_after = [_after_launch(replayed, seen, early)], (0, 0)
+    clear, launched = _clear(seen, 0), seen[0] >= 0
+    classes = (early, _EARLY_NS), (replayed & ~early, _LAUNCH_NS), (~replayed & ~early, _LAUNCH_NS)
+    usual = [median(seen[0][own & clear], int(seen[0][own & launched].min(initial=most))) for own, most in classes]
+    lags, node_after = [np.select([own for own, _ in classes], usual)], (0, 0)
     for kind in range(1, len(seen)):
         clear = _clear(seen, kind) & (seen[0] > _CLEARLY * lags[0])
         of_nodes, of_others, least = seen[kind][clear & replayed], seen[kind][clear & ~replayed], 0
@@ -230,13 +208,6 @@ def _usual(found: Recorded, ready: tuple[Ints, ...], early: Flags) -> tuple[list
         of_node = node_after[0] if kind == _ORDER else median(of_nodes)
         lags.append(np.where(replayed, of_node, median(of_others, least)))
     return seen, lags, node_after
-
-
-def _after_launch(replayed: Flags, seen: list[Ints], early: Flags) -> Ints:
-    clear, launched = _clear(seen, 0), seen[0] >= 0
-    classes = (early, _EARLY_NS), (replayed & ~early, _LAUNCH_NS), (~replayed & ~early, _LAUNCH_NS)
-    usual = [median(seen[0][own & clear], int(seen[0][own & launched].min(initial=most))) for own, most in classes]
-    return np.select([own for own, _ in classes], usual)
 
 
 def _clear(seen: list[Ints], kind: int) -> Flags:
@@ -322,9 +293,8 @@ def simulated(model: Tasks) -> Times:
     table = _Table(last - more, *columns)
     own = (model.code + model.takes)[waits] + lookup(since, before, 0)
     table.put(order.call[waits], 0, lookup(call, before, 0), own)
-    table.put(
-        order.start, 0, lookup(call, caller, 0), np.select([called, model.before < 0], [since_call, model.alone], NEVER)
-    )
+    since_first = np.select([called, model.before < 0], [since_call, model.alone], NEVER)
+    table.put(order.start, 0, lookup(call, caller, 0), since_first)
     for places, rows, lag in (order.call, model.waits_for, model.after_work), (order.start, model.before, model.order):
         some = np.flatnonzero(rows >= 0)
         table.put(places[some], 1, end[rows[some]], lag[some] + model.lasts[rows[some]])

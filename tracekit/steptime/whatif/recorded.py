@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from tracekit.aggregates.subtrees import Hierarchy
 from tracekit.arrays.codes import labels, lookup, positions
-from tracekit.arrays.columns import integers
+from tracekit.arrays.columns import in_order, integers
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import collectives_in
-from tracekit.steptime.windows import Steps, host_steps, thread_keys
+from tracekit.steptime.windows import Steps, host_spans, host_steps, thread_keys
 
 NEVER = np.iinfo(np.int64).min
 _WORK = (
@@ -32,56 +32,41 @@ _ENDED_BY_WORK = ("synchronize", "copy", "pageable_copy")
 
 
 class Events(NamedTuple):
-    """The outermost CUDA calls on each host thread, and the borders of steps as empty calls, by thread and start.
-
-    Attributes:
-        previous: Row of the call before it in the order of the program (see :func:`previous_calls`), or -1.
-        blocks: Whether it blocks its thread; ``ended_by_work`` whether it does so until work ends.
-        work: Row of the work that it waits for, or -1.
-        everywhere: Whether it waits for all streams of its process.
-        perhaps: Row of the work that it may wait for where the report does not tell, or -1.
-    """
+    """The outermost CUDA calls on each host thread, and the borders of steps as empty calls, by thread and start."""
 
     thread: Rows
     pid: Ints
     start: Ints
     end: Ints
-    previous: Rows
-    blocks: Flags
+    previous: Rows  # row of the call before it in the order of the program (see :func:`previous_calls`), or -1
+    blocks: Flags  # whether it blocks its thread; ``ended_by_work`` whether it does so until work ends
     ended_by_work: Flags
-    work: Rows
-    everywhere: Flags
+    work: Rows  # row of the work that it waits for, or -1
+    everywhere: Flags  # whether it waits for all streams of its process
     module: Rows
-    perhaps: Rows
+    perhaps: Rows  # row of the work that it may wait for where the report does not tell, or -1
 
 
 class Work(NamedTuple):
-    """Device work by start.
+    """Device work by start."""
 
-    Attributes:
-        kernel: Its id.
-        stream: A number for its process, device, context and stream; ``context`` one for the first three, ``line``
-            for the first two.
-        event: Row of the call that launched it, or -1.
-        before: Row of the work before it on its stream, or -1.
-        pinned: How long it lasts with pinned memory at least and at most: other work than copies as it does.
-    """
-
-    kernel: Ints
+    kernel: Ints  # its id
     line: Rows
     step: Ints
     context: Rows
+    # A number for its process, device, context and stream; ``context`` one for the first three, ``line`` for the first
+    # two.
     stream: Rows
     start: Ints
     end: Ints
-    event: Rows
-    before: Rows
+    event: Rows  # row of the call that launched it, or -1
+    before: Rows  # row of the work before it on its stream, or -1
     module: Rows
     name: Rows
     names: list[str]
     collective: Flags
     from_replay: Flags
-    pinned: Ints
+    pinned: Ints  # how long it lasts with pinned memory at least and at most: other work than copies as it does
 
 
 class Recorded(NamedTuple):
@@ -111,26 +96,22 @@ class Recorded(NamedTuple):
 def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
     """Reads a report."""
     kernels = dataset.table("kernels", [*_WORK, *_TIMES])
-    waits = dataset.table("waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "kernel_id"])
-    # A thread that waits for another one has no call of its own meanwhile.
-    waits = waits.filter(pa.array(~np.isin(labels(waits, "kind").code, labels(waits, "kind").of("os_wait"))))
-    others = dataset.table("api_calls", ["name", "pid", "tid", "start_ns", "dur_ns", "context", "stream", "kernel_id"])
-    kinds = labels(kernels, "kind")
-    on_device = np.flatnonzero(~np.isin(kinds.code, kinds.of("cpu_op")))
-    order = on_device[np.lexsort((integers(kernels, "kernel_id")[on_device], integers(kernels, "start_ns")[on_device]))]
+    on_device = np.flatnonzero(~labels(kernels, "kind").among("cpu_op"))
+    order = on_device[np.lexsort([integers(kernels, name)[on_device] for name in ("kernel_id", "start_ns")])]
     work_of = np.full(kernels.num_rows, -1)
     work_of[order] = np.arange(order.size)
+    kernels = in_order(kernels, order)
+    waits = dataset.table("waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "kernel_id"])
+    # A thread that waits for another one has no call of its own meanwhile.
+    waits = waits.filter(pa.array(~labels(waits, "kind").among("os_wait")))
+    others = dataset.table("api_calls", ["name", "pid", "tid", "start_ns", "dur_ns", "context", "stream", "kernel_id"])
     steps = host_steps(dataset)
     events, event_of, threads = _events(kernels, waits, others, modules, steps)
-    work = _work(kernels, order, event_of["kernels"], modules)
-    rows = {"waits": integers(waits, "kernel_id"), "api_calls": integers(others, "kernel_id")}
-    place = integers(kernels, "kernel_id")
-    awaited = {name: lookup(work_of, positions(ids, place)) for name, ids in rows.items()}
-    pid = integers(kernels, "pid")[order].astype(np.int64)
-    pageable = np.isin(labels(waits, "kind").code, labels(waits, "kind").of("pageable_copy"))
-    work = work._replace(pinned=_pinned(kernels.take(pa.array(order)), work, awaited["waits"][pageable]))
-    events = _with_awaited(events, event_of["waits"], awaited["waits"], work, pid)
-    pairs, has = _dependencies(kernels, others, awaited["api_calls"], order)
+    work, ids = _work(kernels, event_of["kernels"], modules), integers(kernels, "kernel_id")
+    awaited, awaited_by_streams = (positions(integers(table, "kernel_id"), ids) for table in (waits, others))
+    work = work._replace(pinned=_pinned(kernels, work, awaited[labels(waits, "kind").among("pageable_copy")]))
+    events = _with_awaited(events, event_of["waits"], awaited, work, integers(kernels, "pid"))
+    pairs, has = _dependencies(kernels, others, awaited_by_streams)
     pairs = pairs if has else _before_collectives(work, events.thread)
     borders = _borders(events.start, steps.start, event_of["begin"]), _borders(events.start, steps.end, event_of["end"])
     return Recorded(events, work, pairs, threads, work_of, has, steps, borders)
@@ -145,17 +126,14 @@ def _events(
 ) -> tuple[Events, dict[str, Rows], Ints]:
     launch = (integers(kernels, f"launch_{name}_ns", NEVER) for name in ("start", "end"))
     spans = {
-        "waits": _span(waits),
+        "waits": host_spans(waits),
         "kernels": (thread_keys(kernels), *launch),
-        "api_calls": _span(others),
+        "api_calls": host_spans(others),
         "begin": (steps.thread, steps.start, steps.start),
         "end": (steps.thread, steps.end, steps.end),
     }
-    kinds, names = labels(waits, "kind"), labels(waits, "name")
-    ended_by_work = np.isin(kinds.code, kinds.of(*_ENDED_BY_WORK))
-    whole = np.isin(
-        names.code, [at for at, word in enumerate(names.words) if word.lower().split("_")[0].endswith(_WHOLE_DEVICE)]
-    )
+    names, ended_by_work = labels(waits, "name"), labels(waits, "kind").among(*_ENDED_BY_WORK)
+    whole = names.among(*(word for word in names.words if word.lower().split("_")[0].endswith(_WHOLE_DEVICE)))
     size = [key.size for key, _, _ in spans.values()]
     part = np.repeat(np.arange(len(size)), size)
     row = np.concatenate([np.arange(number) for number in size])
@@ -188,12 +166,6 @@ def _events(
         np.full(lead.size, -1),
     )
     return events, event_of, threads
-
-
-def _span(table: pa.Table) -> tuple[Ints, Ints, Ints]:
-    """The thread, start and end of each row."""
-    start = integers(table, "start_ns")
-    return thread_keys(table), start, start + integers(table, "dur_ns")
 
 
 #: The most bytes a ns of a link: 16 lanes of PCIe 5.0; and how long a copy takes at least.
@@ -237,36 +209,29 @@ def _with_awaited(events: Events, event_of: Rows, recorded: Rows, work: Work, pi
     return events._replace(work=awaited, perhaps=perhaps)
 
 
-def _work(kernels: pa.Table, order: Rows, event: Rows, modules: Hierarchy) -> Work:
-    collective, names = collectives_in(kernels)[order], labels(kernels, "name")
-    place = [integers(kernels, name)[order].astype(np.int64) for name in ("pid", "device", "context", "stream")]
-    stream, _ = grouped(place)
-    start, end = (integers(kernels, name)[order] for name in ("start_ns", "end_ns"))
-    own = event[order]
-    by_stream = np.argsort(stream, kind="stable")
-    before = np.full(order.size, -1)
+def _work(kernels: pa.Table, event: Rows, modules: Hierarchy) -> Work:
+    names, ids = labels(kernels, "name"), integers(kernels, "kernel_id")
+    place = [integers(kernels, name).astype(np.int64) for name in ("pid", "device", "context", "stream")]
+    line, context, stream = (grouped(place[:number]).group for number in (2, 3, 4))
+    by_stream, before = np.argsort(stream, kind="stable"), np.full(ids.size, -1)
     same = stream[by_stream[1:]] == stream[by_stream[:-1]]
     before[by_stream[1:][same]] = by_stream[:-1][same]
-    launched = np.bincount(own[own >= 0], minlength=1)
-    several = lookup(launched, np.where(own >= 0, own, -1), 0) > 1
-    ids = integers(kernels, "kernel_id")[order]
-    module, name = modules.rows(kernels)[order], names.code[order]
-    line, context = grouped(place[:2])[0], grouped(place[:3])[0]
-    step = integers(kernels, "step_id")[order].astype(np.int64)
+    several = lookup(np.bincount(event[event >= 0], minlength=1), event, 0) > 1
+    start, end = integers(kernels, "start_ns"), integers(kernels, "end_ns")
+    step = integers(kernels, "step_id").astype(np.int64)
     return Work(
-        ids, line, step, context, stream, start, end, own, before, module, name, names.words, collective, several,
-        np.column_stack((end - start, end - start)),
+        ids, line, step, context, stream, start, end, event, before, modules.rows(kernels), names.code, names.words,
+        collectives_in(kernels), several, np.column_stack((end - start, end - start)),
     )  # fmt: skip
 
 
-def _dependencies(kernels: pa.Table, others: pa.Table, awaited: Rows, order: Rows) -> tuple[tuple[Rows, Rows], bool]:
+def _dependencies(kernels: pa.Table, others: pa.Table, awaited: Rows) -> tuple[tuple[Rows, Rows], bool]:
     """For every wait of a stream: the first work launched there later, and the work that it waits for."""
     stream = integers(others, "stream")
     rows = np.flatnonzero((awaited >= 0) & (stream >= 0))
-    columns = ("pid", "context", "stream")
-    both = [np.concatenate([integers(others, name)[rows], integers(kernels, name)[order]]) for name in columns]
-    group, _ = grouped([column.astype(np.int64) for column in both])
-    time = np.append(integers(others, "start_ns")[rows], integers(kernels, "launch_start_ns", NEVER)[order])
+    both = ((integers(others, name)[rows], integers(kernels, name)) for name in ("pid", "context", "stream"))
+    group, _ = grouped([np.concatenate(columns).astype(np.int64) for columns in both])
+    time = np.append(integers(others, "start_ns")[rows], integers(kernels, "launch_start_ns", NEVER))
     by_stream = np.lexsort((time, group))
     # Waits stand before work, so that they come first where both are at one time.
     works = np.where(by_stream < rows.size, time.size, np.arange(time.size))
@@ -303,16 +268,7 @@ def previous_calls(process: Ints, thread: Rows, start: Ints, end: Ints) -> Rows:
     threads whose calls never overlap, and alternate far less often than they would by chance, run one program: what the
     one does next depends on what the other did last. Calls are sorted by thread and start; those of one do not overlap.
     """
-    program = _programs(process, thread, start, end)
-    order = np.lexsort((np.arange(start.size), end, program))
-    previous = np.full(start.size, -1)
-    same = program[order[1:]] == program[order[:-1]]
-    previous[order[1:][same]] = order[:-1][same]
-    return previous
-
-
-def _programs(process: Ints, thread: Rows, start: Ints, end: Ints) -> Rows:
-    """The thread of each call; of threads that take turns, the busiest."""
+    # The thread of each call; of threads that take turns, the busiest.
     program = thread.copy()
     busiest: dict[int, int] = {}
     numbers, counts = np.unique(thread, return_counts=True)
@@ -322,7 +278,11 @@ def _programs(process: Ints, thread: Rows, start: Ints, end: Ints) -> Rows:
         others = np.flatnonzero(program == first)
         if number != first and _take_turns((start[own], end[own]), (start[others], end[others])):
             program[own] = first
-    return program
+    order = np.lexsort((np.arange(start.size), end, program))
+    previous = np.full(start.size, -1)
+    same = program[order[1:]] == program[order[:-1]]
+    previous[order[1:][same]] = order[:-1][same]
+    return previous
 
 
 def _take_turns(own: tuple[Ints, Ints], others: tuple[Ints, Ints]) -> bool:
@@ -350,19 +310,20 @@ _OF_WORK = {"event": "calls", "before": "work"} | {name: name for name in ("name
 def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recorded:
     """Several reports as one, with times on one clock; without the rows of their tables."""
     events, work, waits, borders, since = [], [], [], [], Counter[str]()
-    for one in (_on_clock(part, clock) for part, clock in zip(parts, clocks, strict=True)):
+    for one, clock in zip(parts, clocks, strict=True):
         own, calls = one.work, one.events
-        events.append(calls._replace(**_renumbered(calls, _OF_EVENTS, since)))
-        work.append(own._replace(**_renumbered(own, _OF_WORK, since)))
+        events.append(calls._replace(**_moved(calls, clock, _OF_EVENTS, since)))
+        work.append(own._replace(**_moved(own, clock, _OF_WORK, since)))
         waits.append(np.stack(one.waits) + since["work"])
         borders.append(_raised(np.stack(one.borders), 2 * since["calls"]))
         since.update(threads=one.threads.size, calls=calls.start.size, work=own.start.size, name=len(own.names))
         since.update({key: int(getattr(own, key).max(initial=-1)) + 1 for key in ("line", "context", "stream")})
     first, second = np.concatenate(waits, axis=1)
     begin, end = np.concatenate(borders, axis=1)
+    columns = {name: np.concatenate([getattr(one, name) for one in work]) for name in Work._fields if name != "names"}
     return Recorded(
         Events(*map(np.concatenate, zip(*events, strict=True))),
-        _together(work),
+        Work(**columns, names=[name for one in work for name in one.names]),
         (first, second),
         np.concatenate([one.threads for one in parts]),
         np.empty(0, np.int64),
@@ -372,21 +333,11 @@ def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recor
     )
 
 
-def _renumbered(table: Events | Work, refer: dict[str, str], since: Counter[str]) -> dict[str, Any]:
-    return {name: _raised(getattr(table, name), since[of]) for name, of in refer.items()}
-
-
-def _together(parts: list[Work]) -> Work:
-    columns = {name: np.concatenate([getattr(one, name) for one in parts]) for name in Work._fields if name != "names"}
-    return Work(**columns, names=[name for one in parts for name in one.names])
-
-
-def _on_clock(part: Recorded, clock: Callable[[Ints], Ints]) -> Recorded:
-    events, work = part.events, part.work
-    return part._replace(
-        events=events._replace(start=clock(events.start), end=clock(events.end)),
-        work=work._replace(start=clock(work.start), end=clock(work.end)),
-    )
+def _moved(
+    table: Events | Work, clock: Callable[[Ints], Ints], refer: dict[str, str], since: Counter[str]
+) -> dict[str, Any]:
+    rows = {name: _raised(getattr(table, name), since[of]) for name, of in refer.items()}
+    return rows | {"start": clock(table.start), "end": clock(table.end)}
 
 
 def _raised(rows: Rows, by: int) -> Rows:

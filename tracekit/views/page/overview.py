@@ -10,8 +10,7 @@ from tracekit.aggregates.nodes import why
 from tracekit.aggregates.weighted_kernels import kernels
 from tracekit.answers import coverage as coverage_by_cause, gaps
 from tracekit.dataset.opening import SUFFIX, Dataset
-from tracekit.steptime.budget import KINDS, Budgets, of_kinds
-from tracekit.steptime.idle_time import COPY
+from tracekit.steptime.budget import COPY, KINDS, Budgets, of_kinds
 from tracekit.version import __version__
 from tracekit.views import budget as budget_view, findings, summary
 from tracekit.views.formatting import nouns, records

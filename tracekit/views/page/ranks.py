@@ -13,8 +13,7 @@ from tracekit.answers import ranks as of_ranks
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.types import Floats, Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
-from tracekit.ranks.clocks import Clock
-from tracekit.ranks.meetings import ranks_of
+from tracekit.ranks.meetings import Clock, ranks_of
 from tracekit.steptime.budget import Budgets
 from tracekit.steptime.own_times import times_of
 from tracekit.views.formatting import records
