@@ -6,15 +6,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tracekit import causes
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import agreed, counts, grouped
-from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Flags, Rows
 from tracekit.attribution import ALIGNED, METHOD_NAMES, ids_of
 from tracekit.attribution.base import Trace, UsedReference
-from tracekit.dataset.per_report_modules import facts_in, united
+from tracekit.dataset.per_report_modules import Union, facts_in, united
 from tracekit.markers.base import StepMarker
 from tracekit.recording.tables import Work
 from tracekit.tables.modules import table_of
@@ -23,7 +22,7 @@ from tracekit.trace.hierarchy.modules import Module
 from tracekit.trace.steps.steps import Steps, step_at
 from tracekit.unmarked.pattern_matches import Matcher, StretchMatch, without_copied
 from tracekit.unmarked.reference import Ordering, Reference
-from tracekit.unmarked.signatures import PRODUCT, SIZES, SPLIT, Described, Signatures, signatures_of
+from tracekit.unmarked.signatures import PRODUCT, SIZES, SPLIT, Signatures, signatures_of
 from tracekit.unmarked.step_borders import Cuts, beginnings
 
 _NO_STEP, _CONTRADICTED, _LIMIT = (
@@ -43,18 +42,12 @@ _NO_CAUSE = -1
 
 
 class _Work(NamedTuple):
-    """The work of a recording.
-
-    Attributes:
-        launch: The row of its launch, or -1.
-        thread: The row of the thread that launched it, or -1.
-        step: The step that is recorded for it, or -1.
-    """
+    """The work of a recording."""
 
     rows: Work
-    launch: Rows
-    thread: Rows
-    step: Rows
+    launch: Rows  # the row of its launch, or -1
+    thread: Rows  # the row of the thread that launched it, or -1
+    step: Rows  # the step that is recorded for it, or -1
     signatures: Signatures
 
     def in_lines(self, *, by_stream: bool) -> "_Lines":
@@ -78,20 +71,15 @@ class _Lines(NamedTuple):
     def without_splits(self) -> "_Lines":
         """Without the second parts of products, of which kernels of other tuning may have more or less."""
         kept = np.flatnonzero(self.signatures.group != SPLIT)
-        if kept.size == self.order.size:
-            return self
         return _Lines(self.order[kept], self.line[kept], self.step[kept], self.signatures.at(kept))
 
 
 class _Attributed(NamedTuple):
-    """What a reference shows: for each piece of work the row of its module there, or a cause; steps.
-
-    ``unsearched`` is work for which the search ended before all was compared with it.
-    """
+    """What a reference shows: for each piece of work the row of its module there, or a cause; steps."""
 
     module: Rows
     cause: Rows
-    unsearched: Flags
+    unsearched: Flags  # work for which the search ended before all was compared with it
     steps: list[tuple[int, int, StepMarker]]
     used: set[int]
 
@@ -100,7 +88,11 @@ def aligned(trace: Trace, references: Sequence[Reference]) -> Trace:
     """The trace in which work without a module has that of its counterpart in one of the references."""
     work = _work_of(trace.evidence)
     found = [_found(work, reference) for reference in references]
-    union = united([table_of(trace.evidence.calls.modules), *_modules_of(references, found)])
+    shown = [
+        one.modules if (own.module >= 0).any() else one.modules.slice(0, 0)
+        for one, own in zip(references, found, strict=True)
+    ]
+    union = united([table_of(trace.evidence.calls.modules), *shown])
     pending = np.isin(trace.owners.cause, _UNMARKED)
     module, cause = np.full(pending.size, -1, dtype=np.int64), np.full(pending.size, _NO_STEP, dtype=np.int64)
     disputed = np.zeros(module.size, dtype=bool)
@@ -111,69 +103,38 @@ def aligned(trace: Trace, references: Sequence[Reference]) -> Trace:
         module = np.where(module >= 0, module, own)
     module[disputed] = -1
     cause = np.where(disputed, _CONTRADICTED, np.where(module >= 0, _NO_CAUSE, cause))
-    return _completed(trace, (module, cause), pending, union.table, union.module_id[0], found, references)
-
-
-def _modules_of(references: Sequence[Reference], found: Sequence[_Attributed]) -> list[pa.Table]:
-    """The modules of each reference; empty for one that shows none."""
-    return [
-        one.modules if (shown.module >= 0).any() else one.modules.slice(0, 0)
-        for one, shown in zip(references, found, strict=True)
-    ]
-
-
-def _completed(  # noqa: PLR0913 - all that a trace is put together from
-    trace: Trace,
-    told: tuple[Rows, Rows],
-    pending: Flags,
-    modules: pa.Table,
-    own_id: Ints,
-    found: Sequence[_Attributed],
-    references: Sequence[Reference],
-) -> Trace:
-    evidence = trace.evidence
-    of_work, cause = told
-    module = lookup(own_id, trace.module)
-    owners = replace(
-        trace.owners,
-        method=np.where(pending & (of_work >= 0), METHOD_NAMES.index(ALIGNED), trace.owners.method).astype(np.int8),
-        cause=np.where(pending, cause, trace.owners.cause).astype(np.int16),
-        call=np.where(pending, -1, trace.owners.call).astype(np.int32),
-    )
-    module = np.where(pending, of_work, module).astype(np.int32)
-    calls = replace(
-        evidence.calls, modules=_as_modules(modules), module=lookup(own_id, evidence.calls.module).astype(np.int32)
-    )
-    shares = evidence.compiled_work.shares
-    shares = replace(shares, module=lookup(own_id, shares.module), main=lookup(own_id, shares.main))
-    evidence = replace(
-        evidence,
-        calls=calls,
-        compiled_work=replace(evidence.compiled_work, shares=shares),
-        steps=_with_steps(evidence, [step for one in found for step in one.steps]),
-    )
+    steps = [step for one in found for step in one.steps]
     used = tuple(
         UsedReference(one.name, one.sha256, one.reports, sorted(shown.used), int((shown.module >= 0).sum()))
         for one, shown in zip(references, found, strict=True)
     )
-    return replace(
-        trace, evidence=evidence, owners=owners, module=module, ids=ids_of(evidence, module), references=used
+    trace = replace(trace, evidence=_renumbered(trace.evidence, union, steps), references=used)
+    owners = replace(
+        trace.owners,
+        method=np.where(pending & (module >= 0), METHOD_NAMES.index(ALIGNED), trace.owners.method).astype(np.int8),
+        cause=np.where(pending, cause, trace.owners.cause).astype(np.int16),
+        call=np.where(pending, -1, trace.owners.call).astype(np.int32),
     )
+    module = np.where(pending, module, lookup(union.module_id[0], trace.module)).astype(np.int32)
+    return replace(trace, owners=owners, module=module, ids=ids_of(trace.evidence, module))
 
 
-def _as_modules(table: pa.Table) -> list[Module]:
-    return [
+def _renumbered(evidence: Evidence, union: Union, found: Sequence[tuple[int, int, StepMarker]]) -> Evidence:
+    """The evidence with the modules of all, and with the steps that were found."""
+    own_id, shares = union.module_id[0], evidence.compiled_work.shares
+    modules = [
         Module(
-            path=row["path"],
-            name=row["name"],
-            kind=row["kind"],
+            **{name: row[name] for name in ("path", "name", "kind", "alias_of")},
             parent=-1 if row["parent_id"] is None else row["parent_id"],
             facts=facts_in(row, None),
-            alias_of=row["alias_of"],
             subtree_end=row["subtree_end_id"],
         )
-        for row in table.to_pylist()
+        for row in union.table.to_pylist()
     ]
+    calls = replace(evidence.calls, modules=modules, module=lookup(own_id, evidence.calls.module).astype(np.int32))
+    shares = replace(shares, module=lookup(own_id, shares.module), main=lookup(own_id, shares.main))
+    compiled_work = replace(evidence.compiled_work, shares=shares)
+    return replace(evidence, calls=calls, compiled_work=compiled_work, steps=_with_steps(evidence, found))
 
 
 def _work_of(evidence: Evidence) -> _Work:
@@ -184,8 +145,8 @@ def _work_of(evidence: Evidence) -> _Work:
     step = np.where(launch >= 0, step_at(evidence.steps, thread, work.process, *times), -1)
     name = np.where(work.full_name >= 0, work.full_name, work.name)
     sizes = [getattr(work, size) for size in SIZES]
-    described = Described(work.kind, name, work.copy_kind, sizes, recording.names)
-    return _Work(work, launch, thread, step, signatures_of(described))
+    signatures = signatures_of(work.kind, name, work.copy_kind, sizes, recording.names)
+    return _Work(work, launch, thread, step, signatures)
 
 
 def _found(work: _Work, reference: Reference) -> _Attributed:
@@ -236,9 +197,15 @@ def _match(lines: _Lines, matcher: Matcher, cuts: Rows, found: _Attributed) -> N
         best, joined = stretches.best(at)
         rows = lines.order[int(cuts[at]) : int(cuts[at + joined])]
         found.unsearched[rows] |= matcher.limited
-        if best is not None:
-            _keep(best, rows, found)
         at += joined
+        if best is None:
+            continue
+        found.module[rows], found.cause[rows] = best.module, best.cause
+        begin, stop = best.core
+        if best.pattern.step is not None and stop > begin:
+            found.steps.append((int(rows[begin]), int(rows[stop - 1]), best.pattern.step))
+        if best.pattern.step_id >= 0:
+            found.used.add(best.pattern.step_id)
 
 
 class _Stretches(NamedTuple):
@@ -258,13 +225,10 @@ class _Stretches(NamedTuple):
             # In a row of alike stretches, any two may be taken for a pattern that holds such a stretch twice.
             if answer is None or (best is not None and best.share >= answer.share):
                 continue
-            if not any(self._as_good(*other, answer) for other in _overlapping(at, number)):
+            others = (self._answer(*other) for other in _overlapping(at, number))
+            if not any(other is not None and other.share >= _AS_GOOD * answer.share for other in others):
                 best, joined = answer, number
         return best, joined
-
-    def _as_good(self, at: int, number: int, answer: StretchMatch) -> bool:
-        other = self._answer(at, number)
-        return other is not None and other.share >= _AS_GOOD * answer.share
 
     def _answer(self, at: int, number: int) -> StretchMatch | None:
         cuts, end_at = self.cuts, at + number
@@ -291,15 +255,6 @@ def _overlapping(at: int, number: int) -> Iterator[tuple[int, int]]:
                 yield other, length
 
 
-def _keep(answer: StretchMatch, rows: Rows, found: _Attributed) -> None:
-    found.module[rows], found.cause[rows] = answer.module, answer.cause
-    begin, stop = answer.core
-    if answer.pattern.step is not None and stop > begin:
-        found.steps.append((int(rows[begin]), int(rows[stop - 1]), answer.pattern.step))
-    if answer.pattern.step_id >= 0:
-        found.used.add(answer.pattern.step_id)
-
-
 def _agree_on_nodes(work: _Work, found: _Attributed) -> None:
     """A node of a CUDA graph has one module in all its replays, and always runs the same kernel."""
     rows = np.flatnonzero(work.rows.graph_node_id >= 0)
@@ -320,28 +275,18 @@ def _with_steps(evidence: Evidence, found: Sequence[tuple[int, int, StepMarker]]
     """The recorded steps, and those that were found in processes without any."""
     steps, recording = evidence.steps, evidence.recording
     launches, launch = recording.launches, evidence.launched.launch
-    recorded = set(steps.process.tolist())
-    rows = []
-    for first, last, marker in found:
-        begin, end = int(launch[first]), int(launch[last])
-        if begin >= 0 and end >= 0 and int(recording.work.process[first]) not in recorded:
-            rows.append((begin, end, marker))
-    if not rows:
+    first, last = (np.array([one[at] for one in found], dtype=np.int64) for at in (0, 1))
+    begin, end = launch[first], launch[last]
+    new = np.flatnonzero((begin >= 0) & (end >= 0) & ~np.isin(recording.work.process[first], steps.process))
+    if not new.size:
         return steps
-    begins, ends = (np.array([row[at] for row in rows], dtype=np.int64) for at in range(2))
-    columns = (launches.start_ns[begins], launches.end_ns[ends], launches.thread[begins])
-    known = (steps.start_ns, steps.end_ns, steps.thread)
-    start_ns, end_ns, thread = (np.concatenate(pair) for pair in zip(known, columns, strict=True))
+    start_ns = np.append(steps.start_ns, launches.start_ns[begin[new]])
+    end_ns = np.append(steps.end_ns, launches.end_ns[end[new]])
+    thread = np.append(steps.thread, launches.thread[begin[new]])
     process = recording.threads.process[thread]
     order = np.lexsort((process, start_ns))
-    markers = [*steps.markers, *(row[2] for row in rows)]
-    parts_step = lookup(np.argsort(order), steps.parts.step)
-    return Steps(
-        start_ns[order],
-        end_ns[order],
-        thread[order],
-        process[order],
-        [markers[at] for at in order.tolist()],
-        steps.apart,
-        steps.parts._replace(step=parts_step),
-    )
+    start_ns, end_ns, thread, process = (column[order] for column in (start_ns, end_ns, thread, process))
+    markers = [*steps.markers, *(found[at][2] for at in new.tolist())]
+    parts = steps.parts._replace(step=lookup(np.argsort(order), steps.parts.step))
+    in_order = [markers[at] for at in order.tolist()]
+    return Steps(start_ns, end_ns, thread, process, in_order, steps.apart, parts)

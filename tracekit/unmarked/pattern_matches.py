@@ -12,11 +12,11 @@ import numpy as np
 
 from tracekit import causes
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, maxima, minima
+from tracekit.arrays.slices import members
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.unmarked.reference import Pattern, Reference
-from tracekit.unmarked.sequences import Agreement, agreement, comparable, near
+from tracekit.unmarked.sequences import Agreement, agreement, comparable
 from tracekit.unmarked.signatures import ATTENTION, GRAPHS, NORM, PRODUCT, REDUCE, SOFTMAX, UNKNOWN, Signatures, mixed
 from tracekit.unmarked.step_borders import Borders
 
@@ -46,40 +46,22 @@ _MOST_CELLS, _CELLS_OF_ROW = 1_000_000_000, 200
 
 
 class StretchMatch(NamedTuple):
-    """What a pattern shows about a stretch of work.
-
-    Attributes:
-        pattern: The pattern.
-        module: For each piece of work the row of its module in the reference, or -1.
-        cause: Why it has none, as a position in ``causes.CAUSES``; -1 where it has one.
-        core: The first piece of the step or call itself, and the end of the last.
-        share: How much of both is alike.
-        same_sizes: Whether sizes are equal, too.
-    """
+    """What a pattern shows about a stretch of work."""
 
     pattern: Pattern
-    module: Rows
-    cause: Rows
-    core: tuple[int, int]
-    share: float
-    same_sizes: bool
-
-
-class _Tree(NamedTuple):
-    """For every module of a reference: the one around it, whether it has calls, and its ``place`` in a list."""
-
-    parent: Rows
-    called: Flags
-    place: Ints
+    module: Rows  # for each piece of work the row of its module in the reference, or -1
+    cause: Rows  # why it has none, as a position in ``causes.CAUSES``; -1 where it has one
+    core: tuple[int, int]  # the first piece of the step or call itself, and the end of the last
+    share: float  # how much of both is alike
+    same_sizes: bool  # whether sizes are equal, too
 
 
 class Matcher:
     """Compares stretches of work with a reference, each different one once."""
 
     def __init__(self, reference: Reference, patterns: list[Pattern]) -> None:
-        self._patterns = patterns
+        self._reference, self._patterns = reference, patterns
         self._repeating = [_repeats(pattern.work.name) for pattern in patterns]
-        self._tree = _Tree(integers(reference.modules, "parent_id"), reference.called, reference.place)
         self._exact: dict[bytes, list[int]] = {}
         for at in (at for at, one in enumerate(patterns) if not _repeats(one.work.exact)):
             self._exact.setdefault(patterns[at].work.exact.tobytes(), []).append(at)
@@ -113,7 +95,13 @@ class Matcher:
         if key not in self._known:
             self._ended = False
             same = self._exact.get(work.exact.tobytes())
-            self._known[key] = self._identical(same) if same else self._most_similar(work, before, whole=whole)
+            if same:
+                alike = (self._patterns[at] for at in same)
+                equal = [StretchMatch(one, one.module, one.cause, (0, one.core), 1.0, same_sizes=True) for one in alike]
+                answer = _common(equal)
+                self._known[key] = _without(answer, self._twins[same[0]] & (answer.module >= 0))
+            else:
+                self._known[key] = self._most_similar(work, before, whole=whole)
             if self._ended:
                 self._unsearched.add(key)
         self.limited |= key in self._unsearched
@@ -122,12 +110,6 @@ class Matcher:
     def _counted(self, names: Ints) -> Ints:
         at = np.minimum(np.searchsorted(self._names, names), self._names.size - 1)
         return counts(np.where(self._names[at] == names, at, -1), self._names.size)
-
-    def _identical(self, same: Sequence[int]) -> StretchMatch:
-        pattern, *others = (self._patterns[at] for at in same)
-        answer = StretchMatch(pattern, pattern.module, pattern.cause, (0, pattern.core), 1.0, same_sizes=True)
-        found = _common([answer, *(answer._replace(module=one.module, cause=one.cause) for one in others)])
-        return _without(found, self._twins[same[0]] & (found.module >= 0))
 
     def _most_similar(self, work: Signatures, before: int, *, whole: bool) -> StretchMatch | None:
         common = np.minimum(self._counts, self._counted(work.name)).sum(axis=1)
@@ -165,7 +147,7 @@ class Matcher:
         found = agreement(work.name, pattern.work.name, pattern.module, exact)
         if found is None:
             return None
-        comparison = _Comparison(work, pattern, found, self._tree, self._varying[at])
+        comparison = _Comparison(work, pattern, found, self._reference, self._varying[at])
         answer = comparison.answer(follows=before == int(pattern.work.name[-1]))
         if answer is None:
             return None
@@ -194,11 +176,6 @@ def _disagree(module: Rows, other: Rows) -> Flags:
     return np.asarray((module != other) & (module >= 0) & (other >= 0))
 
 
-def _rank(answer: StretchMatch) -> tuple[bool, float]:
-    """Steps with the same sizes are more alike than others with more kernels in common."""
-    return answer.same_sizes, answer.share
-
-
 def _repeats(sequence: Ints) -> bool:
     """Whether it consists of one part several times, so that nothing shows where it begins in a row of them."""
     lengths = (length for length in range(1, sequence.size // 2 + 1) if sequence.size % length == 0)
@@ -206,9 +183,12 @@ def _repeats(sequence: Ints) -> bool:
 
 
 def _most_alike(answers: list[StretchMatch]) -> StretchMatch:
-    """What the most similar patterns agree on, where others that may as well be the right ones say nothing else."""
-    best = max(map(_rank, answers))
-    answer = _common([one for one in answers if _rank(one) == best])
+    """What the most similar patterns agree on, where others that may as well be the right ones say nothing else.
+
+    Steps with the same sizes are more alike than others with more kernels in common.
+    """
+    best = max((one.same_sizes, one.share) for one in answers)
+    answer = _common([one for one in answers if (one.same_sizes, one.share) == best])
     for other in answers:
         if other.same_sizes == answer.same_sizes and other.share >= _AS_LIKELY * answer.share:
             answer = _without(answer, _disagree(answer.module, other.module))
@@ -241,9 +221,11 @@ def _without(answer: StretchMatch, unclear: Flags) -> StretchMatch:
 class _Comparison:
     """A stretch of work beside a pattern."""
 
-    def __init__(self, work: Signatures, pattern: Pattern, found: Agreement, tree: _Tree, varies: Flags) -> None:
+    def __init__(
+        self, work: Signatures, pattern: Pattern, found: Agreement, reference: Reference, varies: Flags
+    ) -> None:
         self.work, self.pattern, self.found = work, pattern, found
-        self.tree, self.varies = tree, varies
+        self.reference, self.varies = reference, varies
         size = work.name.size
         self.module = found.label.astype(np.int64)
         self.place = found.place.copy()
@@ -274,20 +256,18 @@ class _Comparison:
         place = self.place[rows]
         work, pattern = self.work.at(rows), self.pattern.work.at(place)
         odd = _unexplained(work, pattern, self.pattern.module[place], self.varies[place])
-        if odd is None or not rows.size or not self._mostly_alike() or not self._is_anchored():
+        # An end that is in no list of layers must be the same: stages of a pipeline differ in their ends alone.
+        marked = np.flatnonzero(self.pattern.module[: self.pattern.core] >= 0)
+        ends = np.append(marked[:1], marked[-1:])
+        ends = ends[self.reference.place[self.pattern.module[ends]] < 0]
+        if odd is None or not rows.size or not self._mostly_alike() or (ends.size and not self.covered[ends].any()):
             return None
         self._drop(rows[odd], _AMBIGUOUS)
         in_core = rows[place < self.pattern.core]
         core = (int(in_core[0]), int(in_core[-1]) + 1) if in_core.size else (0, 0)
         share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
-        return StretchMatch(
-            self.pattern,
-            self.module.astype(np.int32),
-            self.cause.astype(np.int32),
-            core,
-            float(share),
-            same_sizes=False,
-        )
+        module, cause = self.module.astype(np.int32), self.cause.astype(np.int32)
+        return StretchMatch(self.pattern, module, cause, core, float(share), same_sizes=False)
 
     def _mostly_alike(self) -> bool:
         """Whether most of both sides has a counterpart, and neither runs much more than the other."""
@@ -295,13 +275,6 @@ class _Comparison:
         lengths = int(rows[-1] - rows[0]) + 1, int(places[-1] - places[0]) + 1 - self.fused_away
         shares = rows.size / lengths[0], self.covered[self.pattern.module >= 0].mean()
         return bool(min(shares) >= _LEAST_SHARE and min(lengths) >= (1 - _MOST_LONGER) * max(lengths))
-
-    def _is_anchored(self) -> bool:
-        """Whether an end that is in no list of layers is the same: stages of a pipeline differ in their ends alone."""
-        marked = np.flatnonzero(self.pattern.module[: self.pattern.core] >= 0)
-        ends = np.append(marked[:1], marked[-1:])
-        ends = ends[self.tree.place[self.pattern.module[ends]] < 0]
-        return not ends.size or bool(self.covered[ends].any())
 
     def _fill(self, *, follows: bool) -> None:
         """Kernels between certain neighbours that have other names, or are fused."""
@@ -331,7 +304,8 @@ class _Comparison:
 
     def _renamed(self, work: slice, pattern: slice) -> bool:
         """Gives kernels those in their places, if there are as many of the same classes, none of them known by name."""
-        if work.stop - work.start != pattern.stop - pattern.start or not self._of_equal_classes(work, pattern):
+        group, of_pattern = self.work.group[work], self.pattern.work.group[pattern]
+        if group.size != of_pattern.size or (group == UNKNOWN).any() or (group != of_pattern).any():
             return False
         if np.isin(np.append(self.work.name[work], self.pattern.work.name[pattern]), self.common).any():
             return False
@@ -339,10 +313,6 @@ class _Comparison:
         self.place[work] = np.arange(pattern.start, pattern.stop)
         self.covered[pattern] = True
         return True
-
-    def _of_equal_classes(self, work: slice, pattern: slice) -> bool:
-        group = self.work.group[work]
-        return bool((group != UNKNOWN).all() and (group == self.pattern.work.group[pattern]).all())
 
     def _fused(self, row: int, pattern: slice) -> None:
         """A kernel in place of several: a whole graph, one named as a fusion, or of the class and module of all."""
@@ -352,31 +322,25 @@ class _Comparison:
         similar = group != UNKNOWN and np.unique(parts).size == 1
         if not (whole or (of_parts and (similar or self.work.fused[row]))):
             return
-        module = self._around(parts)
-        while whole and module >= 0 and not self.tree.called[module]:
-            module = int(self.tree.parent[module])
+        # The smallest module that holds all.
+        module = -1
+        for level in zip(*map(self._path, np.unique(parts).tolist()), strict=False):
+            if len({*level}) > 1:
+                break
+            module = level[0]
+        while whole and module >= 0 and not self.reference.called[module]:
+            module = int(self.reference.parent[module])
         if module >= 0:
             self._tell(slice(row, row + 1), np.array([module]), np.array([-1]))
             self.covered[pattern] = True
             self.fused_away += pattern.stop - pattern.start - 1
 
-    def _around(self, modules: Rows) -> int:
-        """The smallest module that holds all of some; -1 if there is none."""
-        if (modules < 0).any():
-            return -1
-        paths = [self._path(module) for module in np.unique(modules).tolist()]
-        common = -1
-        for steps in zip(*paths, strict=False):
-            if len(set(steps)) > 1:
-                break
-            common = steps[0]
-        return common
-
     def _path(self, module: int) -> list[int]:
+        """The modules from the root down to one; empty for none."""
         path = []
         while module >= 0:
             path.append(module)
-            module = int(self.tree.parent[module])
+            module = int(self.reference.parent[module])
         return path[::-1]
 
     def _tell(self, work: slice, module: Rows, cause: Rows) -> None:
@@ -384,10 +348,7 @@ class _Comparison:
         self.filled[work] = True
 
     def _drop_odd_sizes(self) -> None:
-        """Kernels that are alike in the pattern, few of which are otherwise here: others ran there.
-
-        Nor is it certain which of the same name beside them is which.
-        """
+        """Kernels of which few like them run as here: others ran there, and maybe in place of their neighbours."""
         rows = np.flatnonzero((self.place >= 0) & ~lookup(self.varies, self.place))
         before, size = self.pattern.work.exact[self.place[rows]], self.work.exact[rows]
         alike, group = grouped([before, size]).group, grouped([before]).group
@@ -407,7 +368,8 @@ class _Comparison:
         # Past the ends, the steps before and after may lack any.
         at = np.concatenate([[0], at, [work.size]])
         name = np.concatenate([[_ANY], pattern[missing], [_ANY]])
-        one, other = near(extra, at, _FARTHEST_MOVE)
+        low, high = np.searchsorted(at, extra - _FARTHEST_MOVE), np.searchsorted(at, extra + _FARTHEST_MOVE, "right")
+        one, other = members(low, high)
         fits = (name[other] == _ANY) | (name[other] == work[extra[one]])
         one, other = one[fits], other[fits]
         apart = np.abs(extra[one] - at[other])

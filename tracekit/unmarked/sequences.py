@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from tracekit.arrays.slices import members
 from tracekit.arrays.types import Flags, Ints, Rows
 
 #: More cells of a band are not worth the time: such sequences have little in common.
@@ -24,21 +23,13 @@ _NEVER = np.iinfo(np.int32).max
 
 
 class Agreement(NamedTuple):
-    """What all best alignments of two sequences agree on.
+    """What all best alignments of two sequences agree on."""
 
-    Attributes:
-        matched: How many pairs the best alignments have.
-        place: For every left element the only right one that it is ever paired with, if it always is; else -1.
-        some: One that it is paired with in some best alignment, or -1.
-        label: The label of all that it is ever paired with, where they are the same and it always is; else -1.
-        used: Which right elements are paired in some best alignment.
-    """
-
-    matched: int
-    place: Rows
-    some: Rows
-    label: Rows
-    used: Flags
+    matched: int  # how many pairs the best alignments have
+    place: Rows  # for every left element the only right one that it is ever paired with, if it always is; else -1
+    some: Rows  # one that it is paired with in some best alignment, or -1
+    label: Rows  # the label of all that it is ever paired with, where they are the same and it always is; else -1
+    used: Flags  # which right elements are paired in some best alignment
 
 
 def comparable(left: int, right: int) -> bool:
@@ -123,9 +114,3 @@ def _agreed(weights: Ints, forward: Ints, labels: Rows, low: int, unit: int) -> 
         label=np.where(always & (lowest == highest), highest, -1),
         used=used,
     )
-
-
-def near(left: Ints, right: Ints, most: int) -> tuple[Rows, Rows]:
-    """Pairs of rows of two sorted arrays whose values differ by at most so much."""
-    low, high = np.searchsorted(right, left - most), np.searchsorted(right, left + most, side="right")
-    return members(low, high)

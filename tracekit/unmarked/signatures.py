@@ -14,7 +14,6 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.flops.kernels import kind_of
 from tracekit.markers.collectives import communication
 from tracekit.recording.tables import CPU_OP, GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS
-from tracekit.recording.values import COPY_KINDS
 
 #: What differs in the name of one kernel from build to build, or with sizes: addresses, numbers of lambdas and clones,
 #: numbers among template arguments, and those that Inductor gives its kernels.
@@ -51,23 +50,15 @@ _DIMENSIONS = 3
 
 
 class Signatures(NamedTuple):
-    """Pieces of work, in some order.
+    """Pieces of work, in some order."""
 
-    Attributes:
-        name: Digest of the name without noise; the same for all products, which run as other kernels for other sizes.
-        code: Digest of the whole name.
-        exact: Digest of the whole name with grid and block, or with bytes.
-        group: Class of the kernel, or ``UNKNOWN``.
-        grid: Size of the grid, three columns.
-        fused: Whether its name says that it does what several kernels did.
-    """
-
+    # Digest of the name without noise; the same for all products, which run as other kernels for other sizes.
     name: Ints
-    code: Ints
-    exact: Ints
-    group: Ints
-    grid: Ints
-    fused: Flags
+    code: Ints  # digest of the whole name
+    exact: Ints  # digest of the whole name with grid and block, or with bytes
+    group: Ints  # class of the kernel, or ``UNKNOWN``
+    grid: Ints  # size of the grid, three columns
+    fused: Flags  # whether its name says that it does what several kernels did
 
     def at(self, rows: Rows | slice) -> "Signatures":
         """Some of them."""
@@ -76,56 +67,39 @@ class Signatures(NamedTuple):
         return Signatures(name, code, exact, group, grid, self.fused[rows])
 
 
-class Described(NamedTuple):
-    """Columns of work: ``name`` and ``copy_kind`` as rows of ``names`` and ``COPY_KINDS``, sizes with -1 as null."""
-
-    kind: Ints
-    name: Rows
-    copy_kind: Rows
-    sizes: Sequence[Ints]
-    names: Sequence[str]
-
-
 #: The columns of sizes, in their order; the first three are the grid.
 SIZES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "bytes")
 
 
-def signatures_of(work: Described) -> Signatures:
-    """The signatures of some work."""
-    name, code, group = _of_kernels(work.names)
-    of_name = np.where(np.isin(work.kind, (MEMCPY, MEMSET, GRAPH)), -1, work.name)
-    other = mixed(_digests(WORK_KINDS)[work.kind], np.where(work.kind == MEMCPY, work.copy_kind, -1))
+def signatures_of(kind: Ints, name: Rows, copy_kind: Rows, sizes: Sequence[Ints], names: Sequence[str]) -> Signatures:
+    """The signatures of work: ``name`` and ``copy_kind`` are rows of ``names`` and ``COPY_KINDS``, sizes -1 if null."""
+    # Of all names, and last of no name: the class, whether it is of fused work, and digests without noise and with it.
+    group = np.array([*map(_group, names), UNKNOWN], dtype=np.int64)
+    fused = np.array([*(_FUSED.search(text) is not None for text in names), False])
+    is_product = ((group == PRODUCT) & ~fused).tolist()
+    cleaned = [_NUMBER_OF_INDUCTOR.sub(r"\1", _NOISE.sub("", text)) for text in names]
+    cleaned = [_PRODUCT if product else text for text, product in zip([*cleaned, ""], is_product, strict=True)]
+    without_noise, code = _digests(cleaned), _digests([*names, ""])
+    of_name = np.where(np.isin(kind, (MEMCPY, MEMSET, GRAPH)), -1, name)
+    other = mixed(_digests(WORK_KINDS)[kind], np.where(kind == MEMCPY, copy_kind, -1))
     whole = np.where(of_name >= 0, code[of_name], other)
     exact = whole
-    for sizes in work.sizes:
-        exact = mixed(exact, sizes)
+    for size in sizes:
+        exact = mixed(exact, size)
     return Signatures(
-        name=np.where(of_name >= 0, name[of_name], other),
+        name=np.where(of_name >= 0, without_noise[of_name], other),
         code=whole,
         exact=exact,
-        group=np.where(np.isin(work.kind, (KERNEL, CPU_OP)), group[of_name], _CLASSES.index(WORK_KINDS[0]) + work.kind),
-        grid=np.stack(work.sizes[:_DIMENSIONS], axis=1),
-        fused=np.array([*(_FUSED.search(text) is not None for text in work.names), False])[of_name],
+        group=np.where(np.isin(kind, (KERNEL, CPU_OP)), group[of_name], _CLASSES.index(WORK_KINDS[0]) + kind),
+        grid=np.stack(sizes[:_DIMENSIONS], axis=1),
+        fused=fused[of_name],
     )
-
-
-def clean(name: str) -> str:
-    """The name of a kernel without noise."""
-    return _NUMBER_OF_INDUCTOR.sub(r"\1", _NOISE.sub("", name))
 
 
 def mixed(digest: Ints, values: Ints | int) -> Ints:
     """A digest of both, row by row."""
     whole = (digest ^ np.asarray(values).astype(np.int64)).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return (whole ^ (whole >> np.uint64(29))).view(np.int64)
-
-
-def _of_kernels(names: Sequence[str]) -> tuple[Ints, Ints, Ints]:
-    """Every name's digest without noise, that of all of it, and its class; last those of no name."""
-    group = np.array([*map(_group, names), UNKNOWN], dtype=np.int64)
-    one_product = (group[:-1] == PRODUCT) & [_FUSED.search(name) is None for name in names]
-    cleaned = [_PRODUCT if product else clean(name) for name, product in zip(names, one_product, strict=True)]
-    return _digests([*cleaned, ""]), _digests([*names, ""]), group
 
 
 def _digests(texts: Iterable[str]) -> Ints:
@@ -145,8 +119,3 @@ def _group(name: str) -> int:
         if re.search(pattern, name, re.IGNORECASE):
             return _CLASSES.index(found)
     return UNKNOWN
-
-
-def copy_kinds(labels: Sequence[str]) -> Rows:
-    """Rows of ``COPY_KINDS`` of labels; of unknown ones that of the first."""
-    return np.array([COPY_KINDS.index(label) if label in COPY_KINDS else 0 for label in labels] + [-1], dtype=np.int64)

@@ -18,16 +18,11 @@ from tracekit.unmarked.signatures import mixed
 
 
 class Cuts(NamedTuple):
-    """Places where work is cut in stretches.
+    """Places where work is cut in stretches."""
 
-    Attributes:
-        place: The first work after each.
-        inside_step: Whether what is around it follows each other within steps only.
-        same_kernel_on_both_sides: Whether the same kernel runs before and after it, which it does at no end of a step.
-    """
-
-    place: Rows
-    inside_step: Flags
+    place: Rows  # the first work after each
+    inside_step: Flags  # whether what is around it follows each other within steps only
+    # Whether the same kernel runs before and after it, which it does at no end of a step.
     same_kernel_on_both_sides: Flags
 
 
@@ -37,7 +32,9 @@ class Borders:
     def __init__(self, steps: Sequence[Ints]) -> None:
         ends, begins = (np.unique([names[at] for names in steps]) for at in (-1, 0))
         self._between = _joined(np.repeat(ends, begins.size), np.tile(begins, ends.size))
-        self._inner = np.unique(np.concatenate([part for names in steps for part in (_pairs(names), _triples(names))]))
+        pairs = [_pairs(names) for names in steps]
+        triples = [_joined(of_step[:-1], names[2:]) for of_step, names in zip(pairs, steps, strict=True)]
+        self._inner = np.unique(np.concatenate([*pairs, *triples]))
 
     def cuts(self, names: Ints, line: Ints, place: Rows) -> Cuts:
         """What is known of places in work whose lines have numbers; the ends of lines are at none."""
@@ -70,10 +67,6 @@ def _pairs(names: Ints) -> Ints:
     return _joined(names[:-1], names[1:])
 
 
-def _triples(names: Ints) -> Ints:
-    return _joined(_pairs(names)[:-1], names[2:])
-
-
 #: Lengths of sequences, and how many of each length show where a pattern begins.
 _LENGTHS = range(1, 7)
 _OF_EACH_LENGTH = 3
@@ -100,29 +93,22 @@ def beginnings(names: Ints, patterns: Sequence[Pattern]) -> Rows:
             votes += _votes(own, pattern.work.name)
     places, number = np.unique(np.concatenate(votes or [names[:0]]), return_counts=True)
     inside = (places >= 0) & (places < names.size)
-    return _most_voted(places[inside], number[inside])
-
-
-def _most_voted(places: Rows, number: Ints) -> Rows:
-    """The places next to which no other has more votes."""
+    places, number = places[inside], number[inside]
+    # Of places close to each other, those with most votes.
     kept = np.ones(places.size, dtype=bool)
     for apart in range(1, _CLOSE + 1):
         close = places[apart:] - places[:-apart] <= _CLOSE
         kept[:-apart] &= ~(close & (number[apart:] > number[:-apart]))
         kept[apart:] &= ~(close & (number[:-apart] > number[apart:]))
-    return places[kept]
+    return np.asarray(places[kept])
 
 
 class _Occurrences:
     """Where sequences of one length occur, each looked for once."""
 
     def __init__(self, digests: Ints) -> None:
-        self._digests = digests
-        self._first = np.unique(digests[:_LOOKED_AT])
+        self._digests, self.likely = digests, np.unique(digests[:_LOOKED_AT])
         self._known: dict[int, Rows] = {}
-
-    def are_likely(self, digests: Ints) -> Flags:
-        return np.isin(digests, self._first)
 
     def of(self, digest: int) -> Rows:
         if digest not in self._known:
@@ -135,7 +121,7 @@ def _votes(own: Sequence[_Occurrences], pattern: Ints) -> list[Rows]:
     around = np.append(pattern, pattern[: _LENGTHS[-1]])
     for occurrences, digests in zip(own, _digests_of(around), strict=True):
         distinct, first, times = np.unique(digests[: pattern.size], return_index=True, return_counts=True)
-        once = first[(times == 1) & occurrences.are_likely(distinct)]
+        once = first[(times == 1) & np.isin(distinct, occurrences.likely)]
         offset = np.where(once > pattern.size // 2, once - pattern.size, once)
         nearest = np.argsort(np.abs(offset), kind="stable")[:_OF_EACH_LENGTH]
         found += [(int(offset[at]), occurrences.of(int(digests[once[at]]))) for at in nearest.tolist()]
