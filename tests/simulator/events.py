@@ -70,20 +70,15 @@ class Range:
     domain: str | None = None
     parent: Range | None = None
     call: Call | None = None
-    outputs_of: Range | None = None
-    """For the second range of a call: the first one."""
+    outputs_of: Range | None = None  # for the second range of a call: the first one
     step: Step | None = None
     empty: bool = False
     end_thread: ThreadId | None = None
     lost: bool = False
-    kept: bool = False
-    """Faults leave this row alone (the last sign of life of a thread that was cut off)."""
-    inner_end_ns: int | None = None
-    """End of the last child that started together with this range."""
-    capture: Capture | None = None
-    """The capture of a CUDA graph in which it was pushed."""
-    iteration: str | None = None
-    """The turn of a loop in which it was pushed."""
+    kept: bool = False  # faults leave this row alone (the last sign of life of a thread that was cut off)
+    inner_end_ns: int | None = None  # end of the last child that started together with this range
+    capture: Capture | None = None  # the capture of a CUDA graph in which it was pushed
+    iteration: str | None = None  # the turn of a loop in which it was pushed
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -97,13 +92,11 @@ class Launch:
     start_ns: int
     end_ns: int
     inside: Range | None
-    spans: tuple[Range, ...] = ()
-    """Start/end ranges that this thread had begun and not yet ended."""
+    spans: tuple[Range, ...] = ()  # start/end ranges that this thread had begun and not yet ended
     work: list[Work] = field(default_factory=list)
     capture: Capture | None = None
     """The capture that this call is part of: it begins it, ends it, or adds nodes instead of device work."""
-    iteration: str | None = None
-    """The turn of a loop in which it was made."""
+    iteration: str | None = None  # the turn of a loop in which it was made
     lost: bool = False
     kept: bool = False
 
@@ -112,11 +105,9 @@ class Launch:
 class Capture:
     """What one thread does between ``cudaStreamBeginCapture`` and ``cudaStreamEndCapture``."""
 
-    shape: Random
-    """Decides what is captured: captures with equal ones have the same calls and launches."""
+    shape: Random  # decides what is captured: captures with equal ones have the same calls and launches
     begin: Launch | None = None
-    end: Launch | None = None
-    """None until it ends; for ever where the thread was cut off in the middle."""
+    end: Launch | None = None  # none until it ends; for ever where the thread was cut off in the middle
     launches: list[Launch] = field(default_factory=list)
 
 
@@ -129,10 +120,8 @@ class Node:
     name: str
     full_name: str
     copy_kind: int = 0
-    captured_by: Launch | None = None
-    """The API call that added it, where it was captured."""
-    original: Node | None = None
-    """The node that it was cloned from."""
+    captured_by: Launch | None = None  # the API call that added it, where it was captured
+    original: Node | None = None  # the node that it was cloned from
     records: list[NodeRecord] = field(default_factory=list)
 
     @property
@@ -151,8 +140,7 @@ class NodeRecord:
     node: Node
     time_ns: int
     original: Node | None = None
-    late: bool = False
-    """Written after the end of the capture, so that no launch lies around it."""
+    late: bool = False  # written after the end of the capture, so that no launch lies around it
     lost: bool = False
 
 
@@ -178,27 +166,18 @@ class Work:
     full_name: str
     start_ns: int
     end_ns: int
-    process: ThreadId
-    device: int
-    context: int
-    stream: int
+    on: Stream
     correlation: int | None
     launch: Launch | None
     bytes: int = 0
     copy_kind: int = 0
-    node: Node | None = None
-    """The node of an executable graph that it ran from."""
-    graph_id: int | None = None
-    """For a graph traced as a whole: the graph."""
-    graph_exec: int | None = None
-    """For a graph traced as a whole: the executable one that was made of it."""
-    captured: Capture | None = None
-    """For a graph traced as a whole: what was captured into it."""
-    updated: bool = False
-    """For a graph traced as a whole: it may run what was captured later."""
+    node: Node | None = None  # the node of an executable graph that it ran from
+    graph_id: int | None = None  # for a graph traced as a whole: the graph
+    graph_exec: int | None = None  # for a graph traced as a whole: the executable one that was made of it
+    captured: Capture | None = None  # for a graph traced as a whole: what was captured into it
+    updated: bool = False  # for a graph traced as a whole: it may run what was captured later
     lost: bool = False
-    early: bool = False
-    """The file says that it ran before it was launched."""
+    early: bool = False  # the file says that it ran before it was launched
 
     @property
     def replayed(self) -> bool:
@@ -261,22 +240,10 @@ class Devices:
         end = start + rng.choice((1, 37, 2_000, rng.randrange(1, 90_000)))
         self.busy_until[stream] = end
         name, full_name, copy = (node.name, node.full_name, node.copy_kind) if node else chosen(rng, kind)
-        work = Work(
-            kind=kind,
-            name=name,
-            full_name=full_name,
-            start_ns=start,
-            end_ns=end,
-            process=stream.process,
-            device=stream.device,
-            context=stream.context,
-            stream=stream.number,
-            correlation=launch.correlation if launch else None,
-            launch=launch,
-            bytes=rng.choice((0, 4, 95_846_400, 5 << 32)) if kind in {"memcpy", "memset"} else 0,
-            copy_kind=copy,
-            node=node,
-        )
+        size = rng.choice((0, 4, 95_846_400, 5 << 32)) if kind in {"memcpy", "memset"} else 0
+        correlation = launch.correlation if launch else None
+        what = {"kind": kind, "name": name, "full_name": full_name, "copy_kind": copy, "bytes": size, "node": node}
+        work = Work(start_ns=start, end_ns=end, on=stream, correlation=correlation, launch=launch, **what)
         self.done.append(work)
         if launch:
             launch.work.append(work)

@@ -4,7 +4,7 @@ Columns and their order are those of ``nsight-sqlite.md`` (B2 to B9): what was a
 its own and says none. Types are SQLite's; a ``!`` stands for NOT NULL.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 UNVERSIONED = "2020.3"
 GENERATIONS = (UNVERSIONED, "2.9.1", "3.7.2", "3.16.1", "3.25.0")
@@ -34,21 +34,14 @@ PRODUCTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One schema version: its tables, and the name of the table that says the version."""
+class Generation(NamedTuple):
+    """One schema version: its tables, and which of them hold its version, nodes of graphs and graphs, if any."""
 
     version: str
     tables: dict[str, Columns]
     version_table: str | None
-
-    @property
-    def node_table(self) -> str:
-        return GRAPH_NODE_EVENTS if GRAPH_NODE_EVENTS in self.tables else GRAPH_EVENTS
-
-    @property
-    def graph_table(self) -> str | None:
-        return GRAPH_EVENTS if GRAPH_NODE_EVENTS in self.tables else None
+    node_table: str
+    graph_table: str | None
 
     @property
     def traces_whole_graphs(self) -> bool:
@@ -70,16 +63,17 @@ def generation(version: str) -> Generation:
     if age >= GENERATIONS.index("2.9.1"):
         tables[PROCESSES] = _columns("globalPid, pid, name TEXT")
     nodes = _columns(f"{_CREATION}, graphNodeId!, originalGraphNodeId")
+    of_graphs: tuple[str, str | None] = (GRAPH_EVENTS, None)
     if age >= GENERATIONS.index("3.16.1"):
+        of_graphs = GRAPH_NODE_EVENTS, GRAPH_EVENTS
         tables[GRAPH_TRACE] = _columns(f"{_where(age)}, graphId!, graphExecId!")
         tables[GRAPH_NODE_EVENTS] = nodes
         tables[DIAGNOSTICS] = _columns("timestamp!, timestampType!, source!, severity!, text TEXT!, globalPid")
         tables[GRAPH_EVENTS] = _columns(f"{_CREATION}, graphId!, originalGraphId, graphExecId")
     else:
         tables[GRAPH_EVENTS] = nodes
-    if version == UNVERSIONED:
-        return Generation(version, tables, None)
-    return Generation(version, tables, "EXPORT_META_DATA" if version == "2.9.1" else "META_DATA_EXPORT")
+    version_table = {UNVERSIONED: None, "2.9.1": "EXPORT_META_DATA"}.get(version, "META_DATA_EXPORT")
+    return Generation(version, tables, version_table, *of_graphs)
 
 
 def _columns(listed: str) -> Columns:
@@ -106,15 +100,13 @@ def _nvtx(age: int) -> Columns:
 
 
 def _kernel(age: int) -> Columns:
-    mangled = "mangledName, " if age >= GENERATIONS.index("2.9.1") else ""
-    limit = ", sharedMemoryLimitConfig" if age >= GENERATIONS.index("2.9.1") else ""
+    mangled, limit = ("mangledName, ", ", sharedMemoryLimitConfig") if age >= GENERATIONS.index("2.9.1") else ("", "")
     newest = (
         ", qmdBulkReleaseDone, qmdPreexitDone, qmdLastCtaDone, graphId, clusterX, clusterY, clusterZ, "
         "clusterSchedulingPolicy, maxPotentialClusterSize, maxActiveClusters, sharedMemoryRequestedPercentage, "
         "tensorSizeMinusOneElements TEXT!"
-        if age >= GENERATIONS.index("3.25.0")
-        else ""
     )
+    newest = newest if age >= GENERATIONS.index("3.25.0") else ""
     return _columns(
         f"{_where(age)}, demangledName!, shortName!, {mangled}launchType, cacheConfig, registersPerThread!, gridX!, "
         "gridY!, gridZ!, blockX!, blockY!, blockZ!, staticSharedMemory!, dynamicSharedMemory!, "

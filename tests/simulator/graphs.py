@@ -34,17 +34,12 @@ class Graph:
 
     id: int
     process: Process
-    nodes: list[Node] = field(default_factory=list)
-    """Those that do something when it is replayed."""
-    capture: Capture | None = None
-    """The one that it is made by, while that lasts and after."""
-    recipe: str = ""
-    """Graphs captured by one recipe have the same calls and launches in them."""
+    nodes: list[Node] = field(default_factory=list)  # those that do something when it is replayed
+    capture: Capture | None = None  # the one that it is made by, while that lasts and after
+    recipe: str = ""  # graphs captured by one recipe have the same calls and launches in them
     source: Graph | None = None
-    updates: list[Graph] = field(default_factory=list)
-    """What it was updated with, which no record says."""
-    ready_ns: int
-    """No thread can use it earlier."""
+    updates: list[Graph] = field(default_factory=list)  # what it was updated with, which no record says
+    ready_ns: int  # no thread can use it earlier
 
     def add(self, launch: Launch, kinds: list[str]) -> None:
         assert self.capture is not None
@@ -79,9 +74,8 @@ def _graph(thread: Thread, **what: object) -> Graph:
 
 
 def _record(thread: Thread, event_class: int, time_ns: int, graph: int, **others: int) -> None:
-    thread.process.recorded_graphs.append(
-        GraphRecord(thread=thread.id, event_class=event_class, time_ns=time_ns, graph=graph, **others)
-    )
+    said = GraphRecord(thread=thread.id, event_class=event_class, time_ns=time_ns, graph=graph, **others)
+    thread.process.recorded_graphs.append(said)
 
 
 def begin_capture(thread: Thread, recipe: str) -> Graph:
@@ -119,14 +113,7 @@ def clone(thread: Thread, graph: Graph) -> Graph:
 
 
 def instantiate(thread: Thread, graph: Graph, *, idle_nodes: int = 0, busy_nodes: int = 0) -> Graph:
-    """Makes an executable graph.
-
-    Args:
-        thread: Who does it.
-        graph: Of what.
-        idle_nodes: How many nodes without an original it gets that run nothing.
-        busy_nodes: How many such nodes it gets that do run something.
-    """
+    """Makes an executable graph, with so many further nodes without an original that run nothing, or something."""
     thread.clock = max(thread.clock, graph.ready_ns)
     least = 2 * (len(graph.nodes) + idle_nodes + busy_nodes) + 4
     launch = thread.api("cudaGraphInstantiate_v12000", least=least)

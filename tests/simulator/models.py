@@ -24,17 +24,14 @@ class Module:
     """A module under the name it was registered by first."""
 
     path: str
-    called: bool = True
-    """A container like ``layers`` is never called itself; its children are called past it."""
+    called: bool = True  # a container like ``layers`` is never called itself; its children are called past it
     children: list[Module] = field(default_factory=list)
-    shared: list[Module] = field(default_factory=list)
-    """Modules registered elsewhere first that this one calls too."""
+    shared: list[Module] = field(default_factory=list)  # modules registered elsewhere first that this one calls too
     recursive: bool = False
     params: dict[str, tuple[int, ...]] = field(default_factory=dict)
     static: dict[str, object] = field(default_factory=dict)
     launches: int = 1
-    number: int = 0
-    """Which of several models of one prefix it is of."""
+    number: int = 0  # which of several models of one prefix it is of
     takes_tensors: bool = True
     gives_tensors: bool = True
 
@@ -95,7 +92,8 @@ def _grow(rng: Random, parent: Module) -> list[Module]:
     taken = {child.name for child in parent.children}
     if rng.random() < 0.3 and "layers" not in taken:
         layers = Module(path=f"{parent.path}.layers", called=False)
-        layers.children = [_module(rng, f"{layers.path}.{index}") for index in _numbers(rng)]
+        numbers = rng.choice([[0, 1, 2], [0, 1, 10], [1, 11]])
+        layers.children = [_module(rng, f"{layers.path}.{index}") for index in numbers]
         parent.children.append(layers)
         return layers.children
     free = [name for name in (*LEAVES, *BRANCHES) if name not in taken]
@@ -106,19 +104,11 @@ def _grow(rng: Random, parent: Module) -> list[Module]:
     return [child]
 
 
-def _numbers(rng: Random) -> list[int]:
-    return rng.choice([[0, 1, 2], [0, 1, 10], [1, 11]])
-
-
 def _module(rng: Random, path: str) -> Module:
     params = {"weight": (rng.choice((8, 16, 4096)), 8), "k_scale": (), "bias": (8,)}
     chosen = rng.sample(sorted(params), rng.randrange(4))
-    return Module(
-        path=path,
-        params={name: params[name] for name in chosen},
-        static=rng.choice(STATICS),
-        launches=rng.choice((0, 1, 1, 2, 3)),
-    )
+    chosen_params = {name: params[name] for name in chosen}
+    return Module(path=path, params=chosen_params, static=rng.choice(STATICS), launches=rng.choice((0, 1, 1, 2, 3)))
 
 
 def _share(rng: Random, top: Module) -> None:
@@ -134,19 +124,10 @@ def _share(rng: Random, top: Module) -> None:
 
 
 PLAIN = (
-    "forward",
-    "aten::linear, op_id = 990347",
-    "ncclAllReduce",
-    "cudaMalloc retry",
-    "loss.backward",
-    "a range of the user's own",
-    "Optimizer of the user",
+    *("forward", "aten::linear, op_id = 990347", "ncclAllReduce", "cudaMalloc retry", "loss.backward"),
+    *("a range of the user's own", "Optimizer of the user"),
     "{ForeignNode[conv1.weight + (Unnamed Layer* 0) [Shuffle]...(Unnamed Layer* 9)]}",
-    '{"model_config": {"emit_nvtx": true}}',
-    "{'Modul': 'top.fc1'}",
-    "höhe ≥ 3, 模型",
-    "",
-    None,
+    *('{"model_config": {"emit_nvtx": true}}', "{'Modul': 'top.fc1'}", "höhe ≥ 3, 模型", "", None),
 )
 DOMAINS = ("NCCL", "CCCL", "MPI")
 
@@ -159,15 +140,8 @@ def marker(call: Call, dialect: str, *, second: bool = False) -> str:
     fields: dict[str, object] = {"Module": call.module.path}
     if call.module.params:
         fields["TrainableParams"] = {name: list(shape) for name, shape in call.module.params.items()}
-    if second and call.outputs:
-        fields["Outputs"] = [list(shape) for shape in call.outputs]
-    elif second:
-        pass
-    else:
-        if call.inputs:
-            fields["Inputs"] = [list(shape) for shape in call.inputs]
-        for name, shapes in call.kwargs.items():
-            fields[name] = [list(shape) for shape in shapes]
+    told = {"Outputs": call.outputs} if second else {"Inputs": call.inputs, **call.kwargs}
+    fields |= {name: [list(shape) for shape in shapes] for name, shapes in told.items() if shapes}
     if call.module.static:
         fields["StaticParams"] = call.module.static
     return json.dumps(fields) if dialect == "json" else str(fields)
@@ -182,8 +156,7 @@ def step(rng: Random, style: str, index: int) -> Step:
     if style == "torch":
         return Step(f"ProfilerStep#{index}", None)
     if style == "sglang":
-        word = rng.choice(("DECODE", "EXTEND"))
-        kind = {"DECODE": "decode", "EXTEND": "prefill"}[word]
+        word, kind = rng.choice((("DECODE", "decode"), ("EXTEND", "prefill")))
         return Step(f"step[{word} bs={rng.choice((1, 32))}]", kind)
     context, generation = rng.choice(((1, 0), (0, 8), (2, 3)))
     kind = "mixed" if context and generation else "prefill" if context else "decode"

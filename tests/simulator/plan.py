@@ -14,11 +14,9 @@ class Faults:
     lost_ranges: float = 0.0
     lost_launches: float = 0.0
     lost_work: float = 0.0
-    early_work: float = 0.0
-    """Pieces of work whose times in the file lie before the call that launched them."""
+    early_work: float = 0.0  # pieces of work whose times in the file lie before the call that launched them
     late_start: bool = False
-    cut_off: bool = False
-    """Threads stop in the middle: their open ranges have no end in the file."""
+    cut_off: bool = False  # threads stop in the middle: their open ranges have no end in the file
     node_records: str = "in_time"
     """When the nodes of captured graphs were recorded: ``in_time``, inside the launch that added each; ``late``, all
     of a graph at the end of its capture or after; ``never``."""
@@ -27,8 +25,7 @@ class Faults:
     lost_nodes: float = 0.0
     skipped_capture_calls: bool = False
     """API calls that begin and end captures are not recorded (``CUDA_SKIP_SOME_API_CALLS``)."""
-    capture_range: bool = False
-    """With ``late_start``: what says how graphs were made is there all the same."""
+    capture_range: bool = False  # with ``late_start``: what says how graphs were made is there all the same
     captured_before: bool = False
     """Every thread captures a graph before the recording, and the same once more in it: only the first is replayed."""
 
@@ -38,18 +35,13 @@ class Oddities:
     """Shapes a file may have that must change nothing in the answer."""
 
     shuffled: bool = False
-    backtraces: bool = False
-    """Class-67 rows repeat the correlation ids of launches (``--cudabacktrace``)."""
+    backtraces: bool = False  # class-67 rows repeat the correlation ids of launches (``--cudabacktrace``)
     bystanders: bool = False
     """API calls that failed, that start nothing, or that have no id stand beside launches, some with their ids."""
-    user_additions: bool = False
-    """Someone added columns and tables of their own."""
-    empty_tables: bool = False
-    """Exported with ``--lazy false``: tables without rows are there too."""
-    registered_strings: float = 0.5
-    """How many texts are ids into ``StringIds`` instead of standing in the row."""
-    nameless_domains: bool = False
-    """The rows that name the NVTX domains are missing."""
+    user_additions: bool = False  # someone added columns and tables of their own
+    empty_tables: bool = False  # exported with ``--lazy false``: tables without rows are there too
+    registered_strings: float = 0.5  # how many texts are ids into ``StringIds`` instead of standing in the row
+    nameless_domains: bool = False  # the rows that name the NVTX domains are missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +56,18 @@ class Plan:
     streams: int = 2
     iterations: int = 2
     modules: int = 8
-    actions: int = 120
-    """Stop calling further modules after about so many actions of a thread."""
+    actions: int = 120  # stop calling further modules after about so many actions of a thread
 
     dialect: str = "vllm"
-    marker_domain: str | None = None
-    """The NVTX domain of the markers; the default one of ``torch.cuda.nvtx`` is None."""
-    outputs: bool = True
-    """Each call leaves its second range with ``Outputs`` (never in the compact dialect)."""
+    marker_domain: str | None = None  # the NVTX domain of the markers; the default one of ``torch.cuda.nvtx`` is None
+    outputs: bool = True  # each call leaves its second range with ``Outputs`` (never in the compact dialect)
     no_tensors: float = 0.0
     """How many modules give and how many take no tensors but a dataclass, of which markers say nothing."""
-    hooks: int = 1
-    """How many sets of hooks mark every call."""
+    hooks: int = 1  # how many sets of hooks mark every call
     raises: float = 0.0
     """How many acts of forwards raise, on threads that capture no graphs; the last calls of a thread never do."""
-    ends_always: bool = False
-    """Hooks end a call's range also when its forward raises; else they leave it open."""
-    steps: str | None = None
-    """``vllm``, ``sglang`` or ``torch``: how iterations are named, if at all."""
+    ends_always: bool = False  # hooks end a call's range also when its forward raises; else they leave it open
+    steps: str | None = None  # ``vllm``, ``sglang`` or ``torch``: how iterations are named, if at all
     loop: str | None = None
     """What the program is a loop of, which nobody marks: one of ``loops.LOOPS``; None for forwards at random."""
     epoch_ns: int = 1_000_000
@@ -92,34 +78,24 @@ class Plan:
     shared: bool = False
     recursive: bool = False
     plain_ranges: bool = False
-    spans: bool = False
-    """Start/end ranges, some of which end on another thread."""
+    spans: bool = False  # start/end ranges, some of which end on another thread
     empty_ranges: bool = False
     outside_work: bool = False
-    orphans: bool = False
-    """Device work whose launch the profiler did not record, and unified-memory migrations."""
-    blocking_copies: bool = False
-    """Calls that copy return only after the copy has ended."""
+    orphans: bool = False  # device work whose launch the profiler did not record, and unified-memory migrations
+    blocking_copies: bool = False  # calls that copy return only after the copy has ended
     graph_replays: bool = False
     """``cudaGraphLaunch`` of a graph captured before the recording, whose kernels are recorded node by node."""
-    graph_traces: bool = False
-    """``cudaGraphLaunch`` recorded as one kernel, where the schema has the table."""
+    graph_traces: bool = False  # ``cudaGraphLaunch`` recorded as one kernel, where the schema has the table
     graph_captures: int = 0
     """How many graphs each thread captures at most; replays of them are recorded as those of earlier ones are."""
-    piecewise: bool = False
-    """Some forwards run every other callee from a graph of its own."""
-    graph_clones: bool = False
-    """Graphs are cloned, and the clones made executable."""
-    graph_updates: bool = False
-    """Graphs are captured again, and executables updated with them."""
+    piecewise: bool = False  # some forwards run every other callee from a graph of its own
+    graph_clones: bool = False  # graphs are cloned, and the clones made executable
+    graph_updates: bool = False  # graphs are captured again, and executables updated with them
     graph_extras: bool = False
     """Executables have nodes that were never captured, and some captured API calls add several nodes at once."""
-    first_graph: int = 2
-    """The number of the first graph of every process."""
-    negative_ids: bool = False
-    """Global ids with a high HW byte: negative as signed 64-bit numbers."""
-    same_pid: bool = False
-    """All processes have one pid, on different machines (HW ids)."""
+    first_graph: int = 2  # the number of the first graph of every process
+    negative_ids: bool = False  # global ids with a high HW byte: negative as signed 64-bit numbers
+    same_pid: bool = False  # all processes have one pid, on different machines (HW ids)
 
     faults: Faults = field(default_factory=Faults)
     oddities: Oddities = field(default_factory=Oddities)
@@ -137,36 +113,16 @@ class Plan:
 
 def eventful(seed: int, **changes: object) -> Plan:
     """A plan with everything switched on that leaves the answer in the file."""
-    plan = Plan(
-        seed=seed,
-        processes=2,
-        threads=2,
-        devices=2,
-        streams=3,
-        modules=12,
-        steps="vllm",
-        shared=True,
-        recursive=True,
-        plain_ranges=True,
-        spans=True,
-        empty_ranges=True,
-        outside_work=True,
-        orphans=True,
-        graph_replays=True,
-        graph_traces=True,
-        oddities=Oddities(shuffled=True, backtraces=True, bystanders=True, user_additions=True),
+    switches = (
+        *("shared", "recursive", "plain_ranges", "spans", "empty_ranges", "outside_work", "orphans"),
+        *("graph_replays", "graph_traces"),
     )
+    oddities = Oddities(shuffled=True, backtraces=True, bystanders=True, user_additions=True)
+    sizes = {"processes": 2, "threads": 2, "devices": 2, "streams": 3, "modules": 12}
+    plan = Plan(seed=seed, **sizes, steps="vllm", **dict.fromkeys(switches, True), oddities=oddities)
     return replace(plan, **changes)  # type: ignore[arg-type]
 
 
 def capturing(seed: int, **changes: object) -> Plan:
-    plan = eventful(
-        seed,
-        graph_captures=3,
-        piecewise=True,
-        graph_clones=True,
-        graph_updates=True,
-        graph_extras=True,
-        graph_traces=False,
-    )
-    return replace(plan, **changes)  # type: ignore[arg-type]
+    switches = dict.fromkeys(("piecewise", "graph_clones", "graph_updates", "graph_extras"), True)
+    return eventful(seed, **{"graph_captures": 3, "graph_traces": False, **switches, **changes})

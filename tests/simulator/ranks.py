@@ -41,22 +41,16 @@ class Job:
     steps: int = 6
     layers: int = 6
     meets_all: bool = True
-    jitter: float = 0.3
-    """How much compute time varies, as a share."""
+    jitter: float = 0.3  # how much compute time varies, as a share
     transfer_ns: int = 12_000
-    slow: dict[int, int] = field(default_factory=dict)
-    """By how much more each piece of compute of some ranks takes."""
+    slow: dict[int, int] = field(default_factory=dict)  # by how much more each piece of compute of some ranks takes
     offsets_ns: int = 5_000_000_000
     drift_ppm: float = 30.0
     lost: float = 0.0
-    late: dict[int, int] = field(default_factory=dict)
-    """From which step on some ranks are recorded."""
-    told: bool = False
-    """Payloads of NVTX ranges tell the communicators."""
-    one_stream: bool = False
-    """All communicators run on one stream of each GPU."""
-    one_name: bool = False
-    """All collectives run the same kernel."""
+    late: dict[int, int] = field(default_factory=dict)  # from which step on some ranks are recorded
+    told: bool = False  # payloads of NVTX ranges tell the communicators
+    one_stream: bool = False  # all communicators run on one stream of each GPU
+    one_name: bool = False  # all collectives run the same kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +113,8 @@ def simulated(job: Job) -> Run:
     for number, meeting in enumerate(meetings):
         for rank in meeting.group:
             if rng.random() >= job.lost and meeting.step >= job.late.get(rank, 0):
-                start, end = (
-                    run.local(rank, time[rank] + rng.uniform(-300, 300)) for time in (meeting.start, meeting.end)
-                )
+                times = meeting.start[rank], meeting.end[rank]
+                start, end = (run.local(rank, time + rng.uniform(-300, 300)) for time in times)
                 run.events[rank].append(Event(number, rank, start, end))
     return run
 
@@ -142,9 +135,8 @@ def _meetings(job: Job, rng: Random) -> list[Meeting]:
 
 
 def _meeting(job: Job, rng: Random, now: list[float], what: tuple) -> Meeting:
-    start = {}
-    for rank in what[0]:
-        start[rank] = now[rank] + COMPUTE_NS * (1 + rng.uniform(-job.jitter, job.jitter)) + job.slow.get(rank, 0)
+    vary = {rank: 1 + rng.uniform(-job.jitter, job.jitter) for rank in what[0]}
+    start = {rank: now[rank] + COMPUTE_NS * vary[rank] + job.slow.get(rank, 0) for rank in what[0]}
     done = max(start.values()) + job.transfer_ns * rng.uniform(1, 1.5)
     end = {rank: done + rng.uniform(0, ENDS_APART_NS) for rank in what[0]}
     for rank in what[0]:

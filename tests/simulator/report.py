@@ -84,19 +84,14 @@ class _Rows:
 
     def tables(self) -> Tables:
         self._number_domains()
-        run = self.run
+        run, mains = self.run, [process.main for process in self.run.processes]
         tables: Tables = {
             nsys.NVTX: [self._range(pushed) for pushed in run.ranges if not pushed.lost],
             nsys.RUNTIME: [row for launch in run.launches for row in self._launch(launch)],
-            nsys.PROCESSES: [
-                {"globalPid": process.main.global_pid, "pid": process.main.pid, "name": "python3"}
-                for process in run.processes
-            ],
-            nsys.THREAD_NAMES: [
-                {"nameId": self._string("python3"), "priority": 20, "globalTid": process.main.global_tid}
-                for process in run.processes
-            ],
+            nsys.PROCESSES: [{"globalPid": main.global_pid, "pid": main.pid, "name": "python3"} for main in mains],
         }
+        name = {"nameId": self._string("python3"), "priority": 20}
+        tables[nsys.THREAD_NAMES] = [name | {"globalTid": main.global_tid} for main in mains]
         tables[nsys.NVTX] += [self._mark(mark) for mark in run.marks] + self._domain_rows()
         tables |= self._graph_tables()
         tables[nsys.DIAGNOSTICS] = self._diagnostics()
@@ -117,28 +112,18 @@ class _Rows:
                 self.domains[process.main, name] = number
 
     def _domain(self, thread: ThreadId, name: str | None) -> int:
-        return next(
-            number
-            for (main, known), number in self.domains.items()
-            if known == name and main.global_pid == thread.global_pid
-        )
+        known = {(main.global_pid, of): number for (main, of), number in self.domains.items()}
+        return known[thread.global_pid, name]
 
     def _domain_rows(self) -> list[Row]:
         if self.run.plan.oddities.nameless_domains:
             return []
-        first = self.run.plan.epoch_ns - 90_000_000
-        return [
-            {
-                "start": first,
-                "eventType": kind,
-                "text": name if kind == DOMAIN_CREATED else None,
-                "globalTid": main.global_tid,
-                "domainId": number,
-            }
-            for (main, name), number in self.domains.items()
-            if name is not None
-            for kind in (DOMAIN_CREATED, DOMAIN_DESTROYED)
-        ]
+        rows: list[Row] = []
+        for (main, name), number in self.domains.items():
+            if name is not None:
+                row = {"start": self.run.plan.epoch_ns - 90_000_000, "globalTid": main.global_tid, "domainId": number}
+                rows += [row | {"eventType": DOMAIN_CREATED, "text": name}, row | {"eventType": DOMAIN_DESTROYED}]
+        return rows
 
     def _text(self, text: str | None) -> Row:
         if text is not None and self.rng.random() < self.run.plan.oddities.registered_strings:
@@ -146,54 +131,29 @@ class _Rows:
         return {"text": text}
 
     def _range(self, pushed: Range) -> Row:
-        number = {"rangeId": self.rng.randrange(1, 1 << 40)} if pushed.kind == START_END else {}
-        return (
-            self._text(pushed.text)
-            | number
-            | {
-                "start": pushed.start_ns,
-                "end": pushed.end_ns,
-                "eventType": START_END_RANGE if pushed.kind == START_END else PUSH_POP_RANGE,
-                "globalTid": pushed.thread.global_tid,
-                "endGlobalTid": pushed.end_thread.global_tid if pushed.end_thread else None,
-                "domainId": self._domain(pushed.thread, pushed.domain),
-            }
-        )
+        row: Row = {"start": pushed.start_ns, "end": pushed.end_ns, "eventType": PUSH_POP_RANGE}
+        if pushed.kind == START_END:
+            row |= {"rangeId": self.rng.randrange(1, 1 << 40), "eventType": START_END_RANGE}
+        row |= self._text(pushed.text) | {"globalTid": pushed.thread.global_tid}
+        row["endGlobalTid"] = pushed.end_thread.global_tid if pushed.end_thread else None
+        return row | {"domainId": self._domain(pushed.thread, pushed.domain)}
 
     def _mark(self, mark: Mark) -> Row:
-        return self._text(mark.text) | {
-            "start": mark.start_ns,
-            "eventType": mark.event_type,
-            "globalTid": mark.thread.global_tid,
-            "domainId": self._domain(mark.thread, mark.domain),
-        }
+        row = self._text(mark.text) | {"start": mark.start_ns, "eventType": mark.event_type}
+        return row | {"globalTid": mark.thread.global_tid, "domainId": self._domain(mark.thread, mark.domain)}
 
     def _launch(self, launch: Launch) -> list[Row]:
         """The call's row and, with backtraces, the class-67 row that lies around it and is no call."""
-        row: Row = {
-            "start": launch.start_ns,
-            "end": launch.end_ns,
-            "eventClass": launch.event_class,
-            "globalTid": launch.thread.global_tid,
-            "correlationId": launch.correlation,
-            "nameId": self._string(launch.name),
-        }
+        row: Row = {"start": launch.start_ns, "end": launch.end_ns, "eventClass": launch.event_class}
+        row |= {"globalTid": launch.thread.global_tid, "correlationId": launch.correlation}
+        row |= {"nameId": self._string(launch.name)}
         rows = [] if launch.lost else [row]
         if self.run.plan.oddities.bystanders and rows and self.rng.random() < 0.3:
             rows += self._bystanders(row)
         if self.run.plan.oddities.backtraces and launch.event_class == 0 and self.rng.random() < 0.5:
             around = 0 if launch.thread in self.run.last_seen_ns else self.rng.choice((0, 1, 400))
-            name = self._string(launch.name.partition("_v")[0])
-            rows.append(
-                row
-                | {
-                    "start": launch.start_ns - around,
-                    "end": launch.end_ns + around,
-                    "eventClass": BACKTRACE,
-                    "nameId": name,
-                    "callchainId": 3,
-                }
-            )
+            traced = {"start": launch.start_ns - around, "end": launch.end_ns + around, "eventClass": BACKTRACE}
+            rows.append(row | traced | {"nameId": self._string(launch.name.partition("_v")[0]), "callchainId": 3})
         return rows
 
     def _bystanders(self, row: Row) -> list[Row]:
@@ -206,11 +166,9 @@ class _Rows:
         plan, first = self.run.plan, self.run.plan.epoch_ns - 1_000
         opened = first if plan.from_the_start else first + 900
         said = [(opened, 0, "Profiling has started.")]
-        for process in self.run.processes:
-            said.append(
-                (first + 1, process.main.global_pid, f"Process {process.main.pid} was launched by the profiler")
-            )
-            said.append((first + 500, process.main.global_pid, "CUDA injection initialized successfully."))
+        for main in (process.main for process in self.run.processes):
+            said.append((first + 1, main.global_pid, f"Process {main.pid} was launched by the profiler"))
+            said.append((first + 500, main.global_pid, "CUDA injection initialized successfully."))
         return [
             {"timestamp": at, "timestampType": 1, "source": 1, "severity": 1, "text": text, "globalPid": pid}
             for at, pid, text in said
@@ -224,54 +182,29 @@ class _Rows:
         return tables
 
     def _node(self, said: NodeRecord) -> Row:
-        return self._created(said, NODE_CREATED) | {
-            "graphNodeId": signed(said.node.id),
-            "originalGraphNodeId": signed(said.original.id) if said.original else None,
-        }
+        original = signed(said.original.id) if said.original else None
+        return self._created(said, NODE_CREATED, graphNodeId=signed(said.node.id), originalGraphNodeId=original)
 
     def _graph(self, said: GraphRecord) -> Row:
-        return self._created(said, said.event_class) | {
-            "graphId": said.graph,
-            "originalGraphId": said.original,
-            "graphExecId": said.executable,
-        }
+        ids = {"graphId": said.graph, "originalGraphId": said.original, "graphExecId": said.executable}
+        return self._created(said, said.event_class, **ids)
 
-    def _created(self, said: NodeRecord | GraphRecord, event_class: int) -> Row:
-        return {
-            "start": said.time_ns,
-            "end": said.time_ns,
-            "eventClass": event_class,
-            "globalTid": said.thread.global_tid,
-            "nameId": self._string(RECORD_NAMES[event_class]),
-        }
+    def _created(self, said: NodeRecord | GraphRecord, event_class: int, **ids: int | None) -> Row:
+        row: Row = {"start": said.time_ns, "end": said.time_ns, "eventClass": event_class}
+        return row | ids | {"globalTid": said.thread.global_tid, "nameId": self._string(RECORD_NAMES[event_class])}
 
     def _work(self, piece: Work) -> Row:
-        row: Row = {
-            "start": piece.start_ns,
-            "end": piece.end_ns,
-            "deviceId": piece.device,
-            "contextId": piece.context,
-            "streamId": piece.stream,
-            "correlationId": piece.correlation,
-            "globalPid": piece.process.global_pid,
-            "graphNodeId": signed(piece.node.id) if piece.node else None,
-            "graphId": piece.node.id >> 32 if piece.node else piece.graph_id,
-        }
+        row: Row = {"start": piece.start_ns, "end": piece.end_ns, "correlationId": piece.correlation}
+        row |= {"globalPid": piece.on.process.global_pid, "deviceId": piece.on.device}
+        row |= {"contextId": piece.on.context, "streamId": piece.on.number}
+        if piece.node:
+            row |= {"graphNodeId": signed(piece.node.id), "graphId": piece.node.id >> 32}
+        else:
+            row |= {"graphId": piece.graph_id}
         if piece.kind == "kernel":
-            full_name, short = self._string(piece.full_name), self._string(piece.name)
-            return row | {
-                "demangledName": full_name,
-                "shortName": short,
-                "registersPerThread": 40,
-                "gridX": 108,
-                "gridY": 2,
-                "gridZ": 1,
-                "blockX": 128,
-                "blockY": 1,
-                "blockZ": 1,
-                "dynamicSharedMemory": 16_384,
-                "staticSharedMemory": 48,
-            }
+            row |= {"demangledName": self._string(piece.full_name), "shortName": self._string(piece.name)}
+            row |= {"gridX": 108, "gridY": 2, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1}
+            return row | {"registersPerThread": 40, "dynamicSharedMemory": 16_384, "staticSharedMemory": 48}
         if piece.kind == "graph":
             return row | {"graphExecId": piece.graph_exec}
         return row | {"bytes": piece.bytes, "copyKind": piece.copy_kind, "srcKind": 0, "dstKind": 2, "memKind": 2}

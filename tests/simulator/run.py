@@ -3,25 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import count
 from random import Random
 
-from tests.simulator import models
-from tests.simulator.events import (
-    Capture,
-    Devices,
-    GraphRecord,
-    Launch,
-    Mark,
-    Node,
-    NodeRecord,
-    Range,
-    Stream,
-    ThreadId,
-    Work,
-)
+from tests.simulator import events, models
 from tests.simulator.generations import generation
-from tests.simulator.plan import Faults, Plan
+from tests.simulator.plan import Plan
 from tests.simulator.script import Script
 from tests.simulator.threads import Process, Thread
 
@@ -35,58 +22,44 @@ class Run:
 
     plan: Plan
     processes: list[Process]
-    work: list[Work]
-    last_seen_ns: dict[ThreadId, int]
-    """When the recording of a thread was cut off; only of threads that were."""
-
-    @property
-    def ranges(self) -> list[Range]:
-        return list(chain.from_iterable(process.recorded_ranges for process in self.processes))
-
-    @property
-    def launches(self) -> list[Launch]:
-        return list(chain.from_iterable(process.recorded_launches for process in self.processes))
-
-    @property
-    def node_records(self) -> list[NodeRecord]:
-        return list(chain.from_iterable(process.recorded_nodes for process in self.processes))
-
-    @property
-    def graph_records(self) -> list[GraphRecord]:
-        return list(chain.from_iterable(process.recorded_graphs for process in self.processes))
-
-    @property
-    def marks(self) -> list[Mark]:
-        return list(chain.from_iterable(process.recorded_marks for process in self.processes))
+    work: list[events.Work]
+    last_seen_ns: dict[events.ThreadId, int]  # when the recording of a thread was cut off; only of threads that were
+    ranges: list[events.Range]
+    launches: list[events.Launch]
+    node_records: list[events.NodeRecord]
+    graph_records: list[events.GraphRecord]
+    marks: list[events.Mark]
 
 
 def simulate(plan: Plan) -> Run:
     rng = Random(f"{plan.seed}")
-    devices = Devices(rng)
+    devices = events.Devices(rng)
     processes = [_process(plan, number, devices, rng) for number in range(plan.processes)]
     threads = _threads(plan, processes, rng)
     _take_turns(plan, threads, rng)
     last_seen = {thread.id: thread.last_seen_ns for thread, _ in threads if thread.last_seen_ns is not None}
-    run = Run(plan, processes, devices.done, last_seen)
+    kinds = ("ranges", "launches", "nodes", "graphs", "marks")
+    recorded = [[one for process in processes for one in getattr(process, f"recorded_{kind}")] for kind in kinds]
+    run = Run(plan, processes, devices.done, last_seen, *recorded)
     if not generation(plan.generation).traces_whole_graphs:
-        lose_graph_traces(run.work)
-    graphs = [*run.node_records, *run.graph_records]
+        # Older schemas have no table for graphs traced as a whole: that time is in no file of theirs.
+        lose_all(piece for piece in run.work if piece.kind == "graph")
     if plan.graph_traces and not plan.graph_replays:
         lose_all(run.node_records)
-    delay_nodes(run.node_records, faults=plan.faults)
-    lose(run.ranges, run.launches, run.work, graphs, faults=plan.faults, rng=rng)
+    delay_nodes(run)
+    lose(run, rng)
     return run
 
 
-def _process(plan: Plan, number: int, devices: Devices, rng: Random) -> Process:
+def _process(plan: Plan, number: int, devices: events.Devices, rng: Random) -> Process:
     hw = HW_OF_NEGATIVE_IDS if plan.negative_ids else 0
     if plan.same_pid:
-        main = ThreadId(hw ^ number, 4711, 4711)
+        main = events.ThreadId(hw ^ number, 4711, 4711)
     else:
         pid = 4711 + number * rng.choice((16, 70_001))
-        main = ThreadId(hw, pid, pid)
+        main = events.ThreadId(hw, pid, pid)
     streams = [
-        Stream(main, device, 1, STREAM_NUMBERS[index])
+        events.Stream(main, device, 1, STREAM_NUMBERS[index])
         for device in range(plan.devices)
         for index in range(plan.streams)
     ]
@@ -123,41 +96,29 @@ def _take_turns(plan: Plan, threads: list[tuple[Thread, Script]], rng: Random) -
             del turns[thread]
 
 
-def lose(
-    ranges: list[Range],
-    launches: list[Launch],
-    work: list[Work],
-    graphs: list[NodeRecord | GraphRecord],
-    *,
-    faults: Faults,
-    rng: Random,
-) -> None:
+def lose(run: Run, rng: Random) -> None:
     """Marks the rows that the file will not hold.
 
     A late start loses whatever began before a moment of the run, also what is still running then; the chances strike
     any other row, except a thread's last sign of life (it says when its open ranges were last seen) and the calls
     that begin and end captures (two of them lost would make one capture out of two; the profiler skips all or none).
     """
+    ranges, launches, work, faults = run.ranges, run.launches, run.work, run.plan.faults
     if faults.late_start and ranges:
         moments = sorted(event.start_ns for event in [*ranges, *launches])
         began = rng.choice(moments[: len(moments) // 2 + 1])
         lose_all(event for event in [*ranges, *launches, *work] if event.start_ns < began)
         if not faults.capture_range:
-            lose_all(record for record in graphs if record.time_ns < began)
+            lose_all(record for record in [*run.node_records, *run.graph_records] if record.time_ns < began)
     if faults.skipped_capture_calls:
         lose_all(launch for launch in launches if _bounds_a_capture(launch))
     lose_all(one for one in ranges if not one.kept and rng.random() < faults.lost_ranges)
     lose_all(one for one in launches if not one.kept and rng.random() < faults.lost_launches)
-    nodes = [record for record in graphs if isinstance(record, NodeRecord)]
-    lose_all(one for one in nodes if rng.random() < faults.lost_nodes)
+    lose_all(one for one in run.node_records if rng.random() < faults.lost_nodes)
     spared = {piece for piece in work if piece.node and _lacks_launches(piece.node)}
     lose_all(one for one in work if one not in spared and rng.random() < faults.lost_work)
-    if faults.early_work:
-        misdate([one for one in work if rng.random() < faults.early_work], rng=rng)
-
-
-def misdate(work: list[Work], *, rng: Random) -> None:
-    for piece in work:
+    misdated = [one for one in work if rng.random() < faults.early_work] if faults.early_work else []
+    for piece in misdated:
         if piece.launch and not piece.replayed:
             duration, ahead = piece.end_ns - piece.start_ns, rng.choice((1, 40, 3_000, 5_000_000))
             piece.start_ns = piece.launch.start_ns - ahead
@@ -165,8 +126,9 @@ def misdate(work: list[Work], *, rng: Random) -> None:
             piece.early = True
 
 
-def delay_nodes(records: list[NodeRecord], *, faults: Faults) -> None:
+def delay_nodes(run: Run) -> None:
     """Moves records of captured nodes into the call that ends a graph capture (theirs or a later one) or after it."""
+    records, faults = run.node_records, run.plan.faults
     of_capture = Counter(_capture_of(record) for record in records)
     written_at = _batches(records, faults.node_batch)
     for record in records:
@@ -186,8 +148,8 @@ def delay_nodes(records: list[NodeRecord], *, faults: Faults) -> None:
         lose_all(records)
 
 
-def _batches(records: list[NodeRecord], size: int) -> dict[Capture, Capture]:
-    of_thread: defaultdict[ThreadId, dict[Capture, None]] = defaultdict(dict)
+def _batches(records: list[events.NodeRecord], size: int) -> dict[events.Capture, events.Capture]:
+    of_thread: defaultdict[events.ThreadId, dict[events.Capture, None]] = defaultdict(dict)
     for record in records:
         capture = _capture_of(record)
         if capture is not None:
@@ -200,26 +162,23 @@ def _batches(records: list[NodeRecord], size: int) -> dict[Capture, Capture]:
     return found
 
 
-def _capture_of(record: NodeRecord) -> Capture | None:
+def _capture_of(record: events.NodeRecord) -> events.Capture | None:
     launch = record.node.captured_by
     return launch.capture if launch else None
 
 
-def lose_all(events: Iterable[Range | Launch | Work | NodeRecord | GraphRecord]) -> None:
-    for event in events:
-        event.lost = True
+def lose_all(
+    rows: Iterable[events.Range | events.Launch | events.Work | events.NodeRecord | events.GraphRecord],
+) -> None:
+    for row in rows:
+        row.lost = True
 
 
-def lose_graph_traces(work: list[Work]) -> None:
-    """Older schemas have no table for graphs traced as a whole: that time is in no file of theirs."""
-    lose_all(piece for piece in work if piece.kind == "graph")
-
-
-def _bounds_a_capture(launch: Launch) -> bool:
+def _bounds_a_capture(launch: events.Launch) -> bool:
     return launch.capture is not None and launch in {launch.capture.begin, launch.capture.end}
 
 
-def _lacks_launches(node: Node) -> bool:
+def _lacks_launches(node: events.Node) -> bool:
     """Whether launches of the capture are lost.
 
     Without node records a file that has lost a launch and also the last node of every replay looks like one that has

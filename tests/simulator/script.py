@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 
 from tests.simulator import graphs, models
-from tests.simulator.events import Call, Shape
+from tests.simulator.events import Call, Range, Shape
 from tests.simulator.graphs import Capturing, Graph
 from tests.simulator.loops import Loop
 from tests.simulator.models import Module
@@ -30,13 +30,9 @@ LAUNCHES = (
     ("cudaMemsetAsync_v3020", 0, ["memset"]),
     ("cudaMemcpyBatchAsync_v12080", 0, ["memcpy", "memcpy", "memcpy"]),
 )
-QUIET_CALLS_OF_A_CAPTURE = (
-    "cuKernelGetName",
-    "cudaStreamIsCapturing_v10000",
-    "cudaEventRecord_v3020",
-    "cudaStreamWaitEvent_v3020",
-)
 QUIET_CALLS = ("cudaDeviceSynchronize_v3020", "cudaEventQuery_v3020", "cuModuleGetLoadingMode")
+QUIET_IN_CAPTURES = ["cuKernelGetName", "cudaStreamIsCapturing_v10000", "cudaEventRecord_v3020"]
+QUIET_IN_CAPTURES += ["cudaStreamWaitEvent_v3020"]
 
 
 class Raised(Exception):  # noqa: N818 - nothing went wrong here
@@ -82,8 +78,7 @@ class Script:
     def iteration(self, index: int) -> Iterator[None]:
         step = None
         if self.plan.steps and (self.chance(0.85) or self.plan.raises):
-            told = models.step(self.rng, self.plan.steps, index)
-            step = self.thread.push(told.name, step=told)
+            step = self.begin_step(index)
         try:
             yield from self.inside_step()
         except Raised:
@@ -98,13 +93,16 @@ class Script:
         self.calm = True
         self.thread.actions = 0
         if self.plan.steps:
-            told = models.step(self.rng, self.plan.steps, self.plan.iterations)
-            self.thread.push(told.name, step=told)
+            self.begin_step(self.plan.iterations)
         for model in self.models:
             yield from self.call(model)
         if self.plan.steps:
             self.thread.pop()
         yield
+
+    def begin_step(self, index: int) -> Range:
+        told = models.step(self.rng, self.plan.steps, index)
+        return self.thread.push(told.name, step=told)
 
     def inside_step(self) -> Iterator[None]:
         yield from self.between()
@@ -128,10 +126,8 @@ class Script:
                 raise
 
     def on_thread(self, tid: int) -> Script:
-        thread = self.thread
-        other = replace(
-            thread, id=thread.id._replace(tid=tid), clock=thread.clock + 1, stack=[], recorded={}, last_end=None
-        )
+        fresh = {"id": self.thread.id._replace(tid=tid), "stack": [], "recorded": {}, "last_end": None}
+        other = replace(self.thread, clock=self.thread.clock + 1, **fresh)
         return Script(other, self.plan, self.models, self.sequence)
 
     def call(self, module: Module, forward: Callable[[Module], Iterator[None]] | None = None) -> Iterator[None]:
@@ -140,9 +136,9 @@ class Script:
         thread.actions += 1
         call = self.marked(module)
         text = models.marker(call, plan.dialect)
-        first = thread.push(text, domain=self.marker_domain(), call=call)
+        first = thread.push(text, domain=plan.marker_domain, call=call)
         for _ in range(plan.hooks - 1):
-            thread.push(text, domain=self.marker_domain())
+            thread.push(text, domain=plan.marker_domain)
         yield
         try:
             yield from (forward or self.forward)(module)
@@ -156,7 +152,7 @@ class Script:
                 thread.pause(least=1)
                 empty = self.chance(0.5)
                 second = models.marker(call, plan.dialect, second=True)
-                thread.push(second, domain=self.marker_domain(), empty=empty).outputs_of = first
+                thread.push(second, domain=plan.marker_domain, empty=empty).outputs_of = first
                 thread.pop()
         yield
 
@@ -250,12 +246,11 @@ class Script:
         yield from self.done()
 
     def quiet_call(self) -> Iterator[None]:
-        name = self.rng.choice(QUIET_CALLS_OF_A_CAPTURE if self.thread.capturing else QUIET_CALLS)
+        name = self.rng.choice(QUIET_IN_CAPTURES if self.thread.capturing else QUIET_CALLS)
         self.thread.api(name, event_class=0 if name.startswith("cuda") else 1)
         yield from self.done()
 
     def replay(self) -> Iterator[None]:
-        assert self.graph is not None
         yield from self.replay_of(self.graph)
 
     def replay_of(self, executable: Graph) -> Iterator[None]:
@@ -272,23 +267,14 @@ class Script:
     def marked(self, module: Module) -> Call:
         """A call with shapes. The compact dialect tells inputs only, and needs one to be told from plain text."""
         compact = self.plan.dialect == "compact"
-        inputs = tuple(
-            self.shape()
-            for _ in range(self.rng.choice((1, 2) if compact else (0, 1, 1, 2)))
-            if compact or module.takes_tensors
-        )
-        kwargs = (
-            {}
-            if compact or self.chance(0.7) or not module.takes_tensors
-            else {"positions": (self.shape(),), "input_ids": (self.shape(),) * 2}
-        )
+        number = self.rng.choice((1, 2) if compact else (0, 1, 1, 2))
+        inputs = tuple(self.shape() for _ in range(number) if compact or module.takes_tensors)
+        kwargs = {}
+        if not (compact or self.chance(0.7)) and module.takes_tensors:
+            kwargs = {"positions": (self.shape(),), "input_ids": (self.shape(),) * 2}
         outputs = tuple(self.shape() for _ in range(self.rng.choice((1, 1, 2))))
-        return Call(
-            module=module,
-            inputs=inputs,
-            kwargs=kwargs,
-            outputs=outputs if self.plan.writes_outputs and module.gives_tensors else (),
-        )
+        outputs = outputs if self.plan.writes_outputs and module.gives_tensors else ()
+        return Call(module=module, inputs=inputs, kwargs=kwargs, outputs=outputs)
 
     def shape(self) -> Shape:
         return self.rng.choice(((7, 2048), (1,), (32, 1, 128), (2, 3), ()))
@@ -301,9 +287,6 @@ class Script:
 
     def plain_domain(self) -> str | None:
         return self.thread.rng.choice((None, *models.DOMAINS))
-
-    def marker_domain(self) -> str | None:
-        return self.plan.marker_domain
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability

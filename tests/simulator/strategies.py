@@ -7,14 +7,19 @@ from tests.simulator.loops import LOOPS
 from tests.simulator.plan import Faults, Oddities, Plan, capturing
 
 SEEDS = st.integers(0, 2**32 - 1)
+DIALECTS = st.sampled_from(("vllm", "vllm", "json", "compact"))
+STEPS = st.sampled_from((None, "vllm", "sglang", "torch"))
 EPOCHS = (0, 1_000_000, -60_000_000, -3_000, 60_111_430_336, 1_700_000_000_123_456_789)
+
+
+def _either(names: str) -> dict[str, st.SearchStrategy[bool]]:
+    """Switches that are on or off."""
+    return dict.fromkeys(names.split(), st.booleans())
+
+
 ODDITIES = st.builds(
     Oddities,
-    shuffled=st.booleans(),
-    backtraces=st.booleans(),
-    bystanders=st.booleans(),
-    user_additions=st.booleans(),
-    empty_tables=st.booleans(),
+    **_either("shuffled backtraces bystanders user_additions empty_tables"),
     registered_strings=st.sampled_from((0.0, 0.5, 1.0)),
     nameless_domains=st.booleans(),
 )
@@ -26,13 +31,16 @@ FAULTS = st.builds(
     lost_launches=st.sampled_from((0.0, 0.2)),
     lost_work=st.sampled_from((0.0, 0.2)),
     early_work=st.sampled_from((0.0, 0.2)),
-    late_start=st.booleans(),
-    cut_off=st.booleans(),
+    **_either("late_start cut_off"),
 )
 
 
 def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
     """Any plan that captures no graphs; without ``faulty`` the file holds every answer that there is."""
+    switches = _either(
+        "same_model shared recursive plain_ranges spans empty_ranges outside_work orphans blocking_copies "
+        "graph_replays graph_traces negative_ids same_pid"
+    )
     return st.builds(
         Plan,
         seed=SEEDS,
@@ -44,24 +52,12 @@ def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
         iterations=st.integers(1, 3),
         modules=st.integers(1, 14),
         actions=st.sampled_from((10, 40, 80)),
-        dialect=st.sampled_from(("vllm", "vllm", "json", "compact")),
+        dialect=DIALECTS,
         marker_domain=st.sampled_from((None, None, "layers")),
         outputs=st.booleans(),
-        steps=st.sampled_from((None, "vllm", "sglang", "torch")),
+        steps=STEPS,
         epoch_ns=st.sampled_from(EPOCHS),
-        same_model=st.booleans(),
-        shared=st.booleans(),
-        recursive=st.booleans(),
-        plain_ranges=st.booleans(),
-        spans=st.booleans(),
-        empty_ranges=st.booleans(),
-        outside_work=st.booleans(),
-        orphans=st.booleans(),
-        blocking_copies=st.booleans(),
-        graph_replays=st.booleans(),
-        graph_traces=st.booleans(),
-        negative_ids=st.booleans(),
-        same_pid=st.booleans(),
+        **switches,
         faults=FAULTS if faulty else st.just(Faults()),
         oddities=ODDITIES,
     )
@@ -81,10 +77,7 @@ def loops(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
             "iterations": st.integers(2, 5),
             "modules": st.integers(2, 10),
             "actions": st.sampled_from((40, 80)),
-            "outputs": st.booleans(),
-            "plain_ranges": st.booleans(),
-            "shared": st.booleans(),
-            "outside_work": st.booleans(),
+            **_either("outputs plain_ranges shared outside_work"),
             "epoch_ns": st.sampled_from(EPOCHS),
             "faults": FAULTS if faulty else st.just(Faults()),
             "oddities": ODDITIES,
@@ -135,22 +128,12 @@ def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
         iterations=st.integers(1, 3),
         modules=st.sampled_from((1, 3, 7, 10)),
         actions=st.sampled_from((6, 15, 40)),
-        dialect=st.sampled_from(("vllm", "vllm", "json", "compact")),
+        dialect=DIALECTS,
         outputs=st.booleans(),
         steps=st.sampled_from((None, "vllm", "torch")),
-        shared=st.booleans(),
-        recursive=st.booleans(),
-        plain_ranges=st.booleans(),
-        spans=st.booleans(),
-        empty_ranges=st.booleans(),
-        outside_work=st.booleans(),
-        blocking_copies=st.booleans(),
-        graph_replays=st.booleans(),
+        **_either("shared recursive plain_ranges spans empty_ranges outside_work blocking_copies graph_replays"),
         graph_captures=st.integers(1, 4),
-        piecewise=st.booleans(),
-        graph_clones=st.booleans(),
-        graph_updates=st.booleans(),
-        negative_ids=st.booleans(),
+        **_either("piecewise graph_clones graph_updates negative_ids"),
         same_pid=st.sampled_from((False, False, True)),
         oddities=ODDITIES,
         **common,
@@ -171,10 +154,7 @@ def plans_of_quiet_modules() -> st.SearchStrategy[Plan]:
         actions=st.sampled_from((40, 80)),
         dialect=st.sampled_from(("vllm", "json")),
         steps=st.sampled_from((None, "vllm")),
-        plain_ranges=st.booleans(),
-        empty_ranges=st.booleans(),
-        outside_work=st.booleans(),
-        shared=st.booleans(),
+        **_either("plain_ranges empty_ranges outside_work shared"),
         no_tensors=st.sampled_from((0.3, 0.7)),
         hooks=st.sampled_from((1, 1, 2)),
     )
@@ -191,15 +171,12 @@ def raising_plans(*, unforeseen: bool = False) -> st.SearchStrategy[Plan]:
         iterations=st.integers(1, 4),
         modules=st.integers(1, 14),
         actions=st.sampled_from((10, 40, 80)),
-        dialect=st.sampled_from(("vllm", "vllm", "json", "compact")),
+        dialect=DIALECTS,
         marker_domain=st.sampled_from((None, None, "layers")),
         outputs=st.booleans(),
-        steps=st.sampled_from((None, "vllm", "sglang", "torch")),
+        steps=STEPS,
         epoch_ns=st.sampled_from((0, -60_000_000)),
-        plain_ranges=st.booleans(),
-        spans=st.booleans(),
-        empty_ranges=st.booleans(),
-        outside_work=st.booleans(),
+        **_either("plain_ranges spans empty_ranges outside_work"),
         graph_replays=SELDOM,
         shared=sometimes,
         recursive=sometimes,

@@ -9,8 +9,9 @@ Where the file does not show the capture for certain, a replay may also belong t
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from tests.simulator.events import Call, Launch, Node, Range, Shape, Work, signed
@@ -36,16 +37,13 @@ class TrueCall:
     alias_of: str | None
     parent: RangeKey | None
     inputs: tuple[Shape, ...]
-    outputs: frozenset[tuple[Shape, ...]]
-    """The one answer; several only where its second range is lost."""
+    outputs: frozenset[tuple[Shape, ...]]  # the one answer; several only where its second range is lost
     kwargs: dict[str, tuple[Shape, ...]]
     step: RangeKey | None
     params: dict[str, Shape]
     static: object
-    number: int
-    """Which of several models of one prefix it is of."""
-    phases: frozenset[str]
-    """The one answer; both where the file lacks the begin or the end of its capture."""
+    number: int  # which of several models of one prefix it is of
+    phases: frozenset[str]  # the one answer; both where the file lacks the begin or the end of its capture
     iteration: str | None
 
 
@@ -71,19 +69,15 @@ class TrueWork:
     launch_end_ns: int | None
     module: str | None
     call: RangeKey | None
-    range: RangeKey | None
-    """The innermost push/pop range."""
-    spans: tuple[RangeKey, ...]
-    """The start/end ranges that its thread had open, too, and ended itself."""
+    range: RangeKey | None  # the innermost push/pop range
+    spans: tuple[RangeKey, ...]  # the start/end ranges that its thread had open, too, and ended itself
     step: RangeKey | None
     causes: frozenset[str]
-    methods: frozenset[str]
-    """How its module may be known."""
+    methods: frozenset[str]  # how its module may be known
     as_a_whole: tuple[str, RangeKey] | None
     """The module and call that launched the replay, where the file need not show the capture."""
     node: int | None
-    iteration: str | None
-    """The turn of a loop in which it was launched."""
+    iteration: str | None  # the turn of a loop in which it was launched
 
     @property
     def missing_allowed(self) -> bool:
@@ -129,8 +123,7 @@ class Truth:
     work: list[TrueWork]
     ranges: list[TrueRange]
     steps: list[TrueStep]
-    iterations: frozenset[str]
-    """The turns of loops that nobody marked."""
+    iterations: frozenset[str]  # the turns of loops that nobody marked
 
 
 def truth_of(run: Run) -> Truth:
@@ -157,16 +150,15 @@ def placed(marker: str, enclosing: str | None, enclosing_marker: str | None) -> 
     return f"{enclosing}.{marker.rpartition('.')[2]}"
 
 
-def _still_there(innermost: Range | None) -> Range | None:
-    while innermost is not None and innermost.lost:
+def _still_there(innermost: Range | None, of: Callable[[Range], object] = lambda pushed: pushed) -> Range | None:
+    """The innermost range that the file holds, and that is of a call or a step."""
+    while innermost is not None and (innermost.lost or of(innermost) is None):
         innermost = innermost.parent
     return innermost
 
 
 def _enclosing_call(innermost: Range | None) -> Range | None:
-    while innermost is not None and (innermost.lost or innermost.call is None):
-        innermost = innermost.parent
-    return innermost
+    return _still_there(innermost, attrgetter("call"))
 
 
 def _call_around_all(launches: list[Launch]) -> Range | None:
@@ -181,10 +173,8 @@ def _calls_around(innermost: Range | None) -> Iterator[Range]:
         innermost = innermost.parent
 
 
-def _enclosing_step(innermost: Range | None) -> Range | None:
-    while innermost is not None and (innermost.lost or innermost.step is None):
-        innermost = innermost.parent
-    return innermost
+def _step_key(run: Run, innermost: Range | None) -> RangeKey | None:
+    return _key_or_none(run, _still_there(innermost, attrgetter("step")))
 
 
 def _path(pushed: Range | None) -> str | None:
@@ -220,7 +210,7 @@ def _call(run: Run, pushed: Range, ranges: list[Range]) -> TrueCall:
         inputs=call.inputs,
         outputs=_outputs(pushed, ranges),
         kwargs=call.kwargs,
-        step=_key_or_none(run, _enclosing_step(pushed.parent)),
+        step=_step_key(run, pushed.parent),
         params={} if silent else call.module.params,
         static=None if silent or not call.module.static else json.loads(json.dumps(call.module.static)),
         number=call.module.number,
@@ -254,14 +244,10 @@ def _work(run: Run, piece: Work) -> TrueWork:
         call = _enclosing_call(captured_inside(piece)) if piece.replayed else launched_in
     by_launch = launched_in if piece.replayed and not (piece.node and recorded(piece.node)) else None
     return TrueWork(
-        kind=piece.kind,
-        name=piece.name,
-        start_ns=piece.start_ns,
-        end_ns=piece.end_ns,
-        device=piece.device,
-        stream=piece.stream,
-        pid=piece.process.pid,
-        correlation=piece.correlation,
+        **{name: getattr(piece, name) for name in ("kind", "name", "start_ns", "end_ns", "correlation")},
+        device=piece.on.device,
+        stream=piece.on.number,
+        pid=piece.on.process.pid,
         bytes=piece.bytes if piece.kind in {"memcpy", "memset"} else None,
         tid=launch.thread.tid if launch else None,
         launch_name=launch.name if launch else None,
@@ -271,7 +257,7 @@ def _work(run: Run, piece: Work) -> TrueWork:
         call=_key_or_none(run, call),
         range=_key_or_none(run, _still_there(inside)),
         spans=tuple(_key(run, span) for span in _spans(launch)),
-        step=_key_or_none(run, _enclosing_step(inside)),
+        step=_step_key(run, inside),
         causes=causes(piece, launch, call) - (UNKNOWN if by_launch else frozenset()),
         methods=methods(piece, call),
         as_a_whole=None if by_launch is None else (_path(by_launch) or "", _key(run, by_launch)),
@@ -343,10 +329,7 @@ def recorded(node: Node) -> bool:
 def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[str]:
     """Why a kernel may have no module; none where it must have one.
 
-    Args:
-        piece: The work.
-        launch: What launched it, if that is in the file.
-        call: The call it belongs to, be that told by the file or not.
+    ``launch`` is what launched it, if that is in the file, ``call`` its call, be that told by the file or not.
     """
     if piece.node is not None:
         ran_outside = call is None and piece.node.root.captured_by is not None

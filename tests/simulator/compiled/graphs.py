@@ -33,19 +33,12 @@ _PADDING = "x" * 1500
 
 @dataclass(eq=False)
 class Kernel:
-    """One kernel of a graph.
+    """One kernel of a graph."""
 
-    Attributes:
-        told: What the map tells.
-        launches: What it may launch: each time one of these lists of names.
-        operator: The operator around it, if one calls it.
-        inner: The graph that it runs, or the name of the module that it calls, if it does.
-    """
-
-    told: MappedKernel
-    launches: list[list[str]]
-    operator: str | None = None
-    inner: Piece | str | None = None
+    told: MappedKernel  # what the map tells
+    launches: list[list[str]]  # what it may launch: each time one of these lists of names
+    operator: str | None = None  # the operator around it, if one calls it
+    inner: Piece | str | None = None  # the graph that it runs, or the name of the module that it calls, if it does
 
     @property
     def busy(self) -> bool:
@@ -53,37 +46,23 @@ class Kernel:
 
 
 class Piece(NamedTuple):
-    """A compiled graph.
+    """A compiled graph."""
 
-    Attributes:
-        map_id: Id of its map.
-        texts: What tells it.
-        root: The module that was compiled.
-        kernels: Its kernels.
-        inner: Whether it only runs inside another.
-    """
-
-    map_id: str
-    texts: list[str]
-    root: str
+    map_id: str  # id of its map
+    texts: list[str]  # what tells it
+    root: str  # the module that was compiled
     kernels: list[Kernel]
-    inner: bool
+    inner: bool  # whether it only runs inside another
 
 
 @dataclass
 class Shop:
-    """Makes graphs.
+    """Makes graphs."""
 
-    Attributes:
-        rng: What all chance comes from.
-        has: What the program has.
-        tag: Stands in all names of this program.
-        habits: By the name of a kernel of a library what it launches, where these are no names at random.
-    """
-
-    rng: Random
-    has: Features
-    tag: str
+    rng: Random  # what all chance comes from
+    has: Features  # what the program has
+    tag: str  # stands in all names of this program
+    # By the name of a kernel of a library what it launches, where these are no names at random.
     habits: dict[str, list[list[str]]] = field(default_factory=dict)
 
     def piece(self, root: str, *, depth: int = 0) -> Piece:
@@ -156,64 +135,37 @@ _LIKELY = 0.3
 class Features:
     """What a program has beside eager runs of its graphs, marked by layers, of which a report holds everything."""
 
-    cpu: bool = False
-    """It runs on the CPU: work is that of operators."""
+    cpu: bool = False  # it runs on the CPU: work is that of operators
     wild: bool = False
     """What kernels of a library launch has names at random; else reductions follow matrix products, and so on."""
-    varying: bool = False
-    """They launch something else in other runs of the same graph."""
-    silent: bool = False
-    """Some launch nothing at all."""
-    copies: bool = False
-    """They copy and set memory, too."""
-    operators: bool = False
-    """Ranges of operators are around what they launch (``emit_nvtx``)."""
-    repeated: bool = False
-    """Kernels of the compiler have few names."""
-    unknown: bool = False
-    """Maps do not tell the modules of some kernels."""
-    nested: bool = False
-    """Some kernels of a library run another graph."""
-    calls_inside: bool = False
-    """Some call a marked module."""
-    user_ranges: bool = False
-    """The user's ranges are inside runs."""
-    profiler_ranges: bool = False
-    """So are those of torch.compile."""
-    unmarked: bool = False
-    """No module is marked, and maps name the class that was compiled."""
-    class_root: bool = False
-    """Maps name the class of the modules that were compiled, which are not marked."""
-    backward: bool = False
-    """Graphs of backward passes run on another thread of each process."""
-    overlapping: bool = False
-    """The main thread goes on meanwhile."""
-    streams: bool = False
-    """Work runs on two streams."""
-    graphs: bool = False
-    """Runs are captured into CUDA graphs and replayed, node by node."""
-    unrecorded_nodes: bool = False
-    """The report does not say when nodes were made."""
-    whole: bool = False
-    """The same, traced as a whole."""
+    varying: bool = False  # they launch something else in other runs of the same graph
+    silent: bool = False  # some launch nothing at all
+    copies: bool = False  # they copy and set memory, too
+    operators: bool = False  # ranges of operators are around what they launch (``emit_nvtx``)
+    repeated: bool = False  # kernels of the compiler have few names
+    unknown: bool = False  # maps do not tell the modules of some kernels
+    nested: bool = False  # some kernels of a library run another graph
+    calls_inside: bool = False  # some call a marked module
+    user_ranges: bool = False  # the user's ranges are inside runs
+    profiler_ranges: bool = False  # so are those of torch.compile
+    unmarked: bool = False  # no module is marked, and maps name the class that was compiled
+    class_root: bool = False  # maps name the class of the modules that were compiled, which are not marked
+    backward: bool = False  # graphs of backward passes run on another thread of each process
+    overlapping: bool = False  # the main thread goes on meanwhile
+    streams: bool = False  # work runs on two streams
+    graphs: bool = False  # runs are captured into CUDA graphs and replayed, node by node
+    unrecorded_nodes: bool = False  # the report does not say when nodes were made
+    whole: bool = False  # the same, traced as a whole
     capture_inside: bool = False
     """A run begins and ends the graph capture, and replays are inside runs (CUDA graph trees)."""
-    processes: bool = False
-    """Several processes run the same graphs."""
-    told_late: bool = False
-    """Maps are told behind the first runs, or twice."""
-    told_elsewhere: bool = False
-    """Only one process tells maps."""
-    lost_parts: bool = False
-    """Parts of maps are lost."""
-    lost_ranges: bool = False
-    """Ranges around runs are lost."""
-    lost_launches: bool = False
-    """Launches or their work are lost."""
-    cut_start: bool = False
-    """The recording begins late: ranges that began before are unknown."""
-    cut_end: bool = False
-    """It ends early: ranges that are still open have no end, work that had not run is lost."""
+    processes: bool = False  # several processes run the same graphs
+    told_late: bool = False  # maps are told behind the first runs, or twice
+    told_elsewhere: bool = False  # only one process tells maps
+    lost_parts: bool = False  # parts of maps are lost
+    lost_ranges: bool = False  # ranges around runs are lost
+    lost_launches: bool = False  # launches or their work are lost
+    cut_start: bool = False  # the recording begins late: ranges that began before are unknown
+    cut_end: bool = False  # it ends early: ranges that are still open have no end, work that had not run is lost
 
     @property
     def whole_report(self) -> bool:

@@ -17,28 +17,15 @@ from tracekit.markers.kernel_maps import compiled_graph
 
 
 class Program(NamedTuple):
-    """A program that ran.
+    """A program that ran."""
 
-    Attributes:
-        features: What it has.
-        lines: The trace.
-        truth: By process and start, whom each kernel serves.
-    """
-
-    features: Features
+    features: Features  # what it has
     lines: list[str]
-    truth: dict[tuple[int, int], Served]
+    truth: dict[tuple[int, int], Served]  # by process and start, whom each kernel serves
 
 
 def program(seed: int, has: Features | None = None, *, first_process: int = 1, tag: str = "x") -> Program:
-    """A program.
-
-    Args:
-        seed: What all chance comes from.
-        has: What it has; None for something at random.
-        first_process: The number of its first process.
-        tag: Stands in all its names, so that several programs can be in one report.
-    """
+    """A program with some features, or some at random; ``tag`` stands in all its names: one report can hold several."""
     rng = Random(seed)
     chosen = features(rng)
     recording = Recording(rng, has if has is not None else chosen)
@@ -141,77 +128,54 @@ _REGIONS = "Torch-Compiled Region: 0/1", "## Call CompiledFxGraph fkyo5v2ux3 ##"
 
 @dataclass
 class Process:
-    """A process.
-
-    Attributes:
-        number: Its number.
-        recording: What is recorded of all processes.
-        tells: Whether it tells maps.
-        told: The maps that it told already.
-        captures: How many graph captures it began.
-    """
+    """A process."""
 
     number: int
-    recording: Recording
-    tells: bool = True
-    told: set[str] = field(default_factory=set)
-    captures: int = 0
+    recording: Recording  # what is recorded of all processes
+    tells: bool = True  # whether it tells maps
+    told: set[str] = field(default_factory=set)  # the maps that it told already
+    captures: int = 0  # how many graph captures it began
 
     def __post_init__(self) -> None:
         self.main, self.autograd = Thread(f"{self.number}/1", 10), Thread(f"{self.number}/2", 10)
-
-    @property
-    def _rng(self) -> Random:
-        return self.recording.rng
-
-    @property
-    def _has(self) -> Features:
-        return self.recording.has
+        self.rng, self.has = self.recording.rng, self.recording.has
 
     def tell(self, thread: Thread, piece: Piece, *, at_last: bool = False) -> None:
-        late = self._has.told_late and not at_last and not piece.inner and self._rng.random() < 0.5
+        late = self.has.told_late and not at_last and not piece.inner and self.rng.random() < 0.5
         if late or not self.tells or piece.map_id in self.told:
             return
-        if not (self._has.told_late and self._rng.random() < 0.3):
+        if not (self.has.told_late and self.rng.random() < 0.3):
             self.told.add(piece.map_id)
         for text in piece.texts:
-            if not (self._has.lost_parts and self._rng.random() < 0.2):
+            if not (self.has.lost_parts and self.rng.random() < 0.2):
                 self.recording.mark(thread, text)
 
     @contextmanager
     def inside(self, thread: Thread, text: str | None) -> Iterator[None]:
-        start = thread.later(rng=self._rng)
+        start = thread.later(rng=self.rng)
         yield
         if text is not None:
             self.recording.range(thread, start, text)
 
     def run(self, thread: Thread, piece: Piece, root: str, place: str, graph_pass: str) -> None:
-        """Runs a graph.
-
-        Args:
-            thread: The thread.
-            piece: The graph.
-            root: The module that was compiled, as markers name it.
-            place: Where that module stands.
-            graph_pass: ``inference``, ``forward`` or ``backward``.
-        """
+        """Runs a graph of the module ``root``, as markers name it, which stands at ``place``."""
         self.tell(thread, piece)
         text: str | None = compiled_graph(piece.map_id, graph_pass, None if root == piece.root else root)
         # Of a run inside another whose range is lost nobody can tell that it is not the outer one's work.
-        if self._has.lost_ranges and not piece.inner and self._rng.random() < 0.15:
+        if self.has.lost_ranges and not piece.inner and self.rng.random() < 0.15:
             text = None
-        region = self._rng.choice(_REGIONS) if self._has.profiler_ranges else None
-        outer, inner = (region, None) if self._rng.random() < 0.5 else (None, region)
+        region = self.rng.choice(_REGIONS) if self.has.profiler_ranges else None
+        outer, inner = (region, None) if self.rng.random() < 0.5 else (None, region)
         with self.inside(thread, outer), self.inside(thread, text), self.inside(thread, inner):
             self.kernels(thread, piece, root, place)
 
     def kernels(self, thread: Thread, piece: Piece, root: str, place: str) -> None:
-        chosen = [self._rng.choice(kernel.launches) for kernel in piece.kernels]
-        certain = _certain(piece, chosen, operators=self._has.operators or self._has.cpu)
+        chosen = [self.rng.choice(kernel.launches) for kernel in piece.kernels]
+        certain = _certain(piece, chosen, operators=self.has.operators or self.has.cpu)
         for kernel, names, sure in zip(piece.kernels, chosen, certain, strict=True):
-            user = "mine" if self._has.user_ranges and self._rng.random() < 0.3 else None
-            operator = kernel.operator if self._has.operators else None
-            if self._has.profiler_ranges and kernel.told.generated:
+            user = "mine" if self.has.user_ranges and self.rng.random() < 0.3 else None
+            operator = kernel.operator if self.has.operators else None
+            if self.has.profiler_ranges and kernel.told.generated:
                 user = kernel.told.name
             with self.inside(thread, user), self.inside(thread, operator and f"{operator}, op_id = 7"):
                 if kernel.inner is None:
@@ -220,13 +184,13 @@ class Process:
                     self._inside(thread, kernel.inner, piece.root, (root, place))
 
     def _launch(self, thread: Thread, kernel: Kernel, names: list[str], served: Served) -> None:
-        if self._has.cpu:
+        if self.has.cpu:
             name = kernel.launches[0][0] if kernel.told.generated else kernel.operator
             for single in [name] if name else names:
                 self.recording.operator(thread, single, served, 0 if kernel.told.generated else len(names) - 1)
             return
         for name in names:
-            user = "mine" if self._has.user_ranges and self._rng.random() < 0.1 else None
+            user = "mine" if self.has.user_ranges and self.rng.random() < 0.1 else None
             with self.inside(thread, user):
                 self.recording.launch(thread, name, served)
 
@@ -239,12 +203,12 @@ class Process:
             return
         below = inner[len(old) :]
         with self.inside(thread, f"{{'Module': '{root}{below}'}}"):
-            for _ in range(self._rng.randint(1, 3)):
+            for _ in range(self.rng.randint(1, 3)):
                 self.eager(thread, f"{place}{below}")
 
     def eager(self, thread: Thread, module: str | None) -> None:
         served = Served({module: 1.0} if module else {}, module or "", certain=module is not None)
-        if self._has.cpu:
+        if self.has.cpu:
             self.recording.operator(thread, "aten::relu", served, 0)
         else:
             self.recording.launch(thread, "relu", served)
@@ -312,17 +276,11 @@ _SOON, _LATE = 3, 400
 
 
 class Served(NamedTuple):
-    """Whom a kernel serves.
+    """Whom a kernel serves."""
 
-    Attributes:
-        modules: With their weights; none if the map does not tell it.
-        within: The module that was compiled: whatever it is for, it is part of that.
-        certain: Whether a report that holds everything tells it without a doubt.
-    """
-
-    modules: Mapping[str, float]
-    within: str
-    certain: bool
+    modules: Mapping[str, float]  # with their weights; none if the map does not tell it
+    within: str  # the module that was compiled: whatever it is for, it is part of that
+    certain: bool  # whether a report that holds everything tells it without a doubt
 
 
 @dataclass(eq=False, slots=True)
@@ -365,19 +323,12 @@ class Thread:
 
 @dataclass
 class Recording:
-    """All that happened.
+    """All that happened."""
 
-    Attributes:
-        rng: What all chance comes from.
-        has: What the program has.
-        events: What happened.
-        truth: By process and start, whom each kernel serves.
-    """
-
-    rng: Random
-    has: Features
+    rng: Random  # what all chance comes from
+    has: Features  # what the program has
     events: list[Event] = field(default_factory=list)
-    truth: dict[tuple[int, int], Served] = field(default_factory=dict)
+    truth: dict[tuple[int, int], Served] = field(default_factory=dict)  # by process and start, whom each kernel serves
     _streams: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     _nodes: int = 0
 
