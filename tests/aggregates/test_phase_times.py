@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.command import command
 from tests.golden import check_frame
 from tracekit.aggregates.phase_times import COLUMNS, outside, phase_times
@@ -57,75 +59,60 @@ TRAINING = """
 
 def test_times_of_modules_by_phase_are_their_own_and_inclusive(parsed: Parse) -> None:
     times = phase_times(parsed(TRAINING))
-    by_phase = [{name: time.tolist() for name, time in side.items()} for side in times]
-    assert by_phase == [
-        {
-            "forward_ns": [3, 10, 10],
-            "backward_ns": [0, 22, 20],
-            "recompute_ns": [0, 11, 0],
-            "optimizer_ns": [0, 5, 0],
-            "other_ns": [0, 0, 0],
-        },
-        {
-            "forward_ns": [23, 10, 10],
-            "backward_ns": [42, 22, 20],
-            "recompute_ns": [11, 11, 0],
-            "optimizer_ns": [5, 5, 0],
-            "other_ns": [0, 0, 0],
-        },
-    ]
+    own, subtree = ([side[name].tolist() for name in COLUMNS] for side in times)
+    assert own == [[3, 10, 10], [0, 22, 20], [0, 11, 0], [0, 5, 0], [0, 0, 0]]
+    assert subtree == [[23, 10, 10], [42, 22, 20], [11, 11, 0], [5, 5, 0], [0, 0, 0]]
 
 
-def test_work_outside_modules_has_its_cause_and_phase(parsed: Parse) -> None:
-    check_frame(
-        outside(parsed(TRAINING)),
-        """
-        cause            kernels  self_ns  forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns  share
-        optimizer        1        30       0           0            0             30            0         0.2439
-        data_loading     1        7        0           0            0             0             7         0.05691
-        backward         1        4        0           4            0             0             0         0.03252
-        outside_modules  1        1        0           0            0             0             1         0.00813
+PHASES = "forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns"
+ANSWERS = {
+    "work outside modules has its cause and phase": (
+        outside,
+        f"""
+        cause            kernels  self_ns  {PHASES}         share
+        optimizer        1        30       0  0  0   30  0  0.2439
+        data_loading     1        7        0  0  0   0   7  0.05691
+        backward         1        4        0  4  0   0   0  0.03252
+        outside_modules  1        1        0  0  0   0   1  0.00813
     """,
-    )
-
-
-def test_modules_have_their_phases_side_by_side(parsed: Parse) -> None:
-    check_frame(
-        modules.frame(parsed(TRAINING)),
-        """
-        path   calls  self_ns  subtree_ns  forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns
-        top    2      3        81            23          42           11            5             0
-        top.0  3      48       48            10          22           11            5             0
-        top.1  2      30       30            10          20           0             0             0
+    ),
+    "modules have their phases side by side": (
+        modules.frame,
+        f"""
+        path   calls  self_ns  subtree_ns  {PHASES}
+        top    2      3        81          23  42  11  5  0
+        top.0  3      48       48          10  22  11  5  0
+        top.1  2      30       30          10  20  0   0  0
     """,
-    )
-
-
-def test_a_line_of_folded_layers_has_the_phases_of_all(parsed: Parse) -> None:
-    check_frame(
-        tree.frame(parsed(TRAINING)),
-        """
-        label  subtree_ns  forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns
-        top    81            23          42           11            5             0
-        0 … 1  78            20          42           11            5             0
+    ),
+    "a line of folded layers has the phases of all": (
+        tree.frame,
+        f"""
+        label  subtree_ns  {PHASES}
+        top    81          23  42  11  5  0
+        0 … 1  78          20  42  11  5  0
     """,
-    )
-
-
-def test_calls_of_a_shape_have_the_phases_of_the_work_in_them(parsed: Parse) -> None:
-    check_frame(
-        shapes.frame(parsed(TRAINING)),
-        """
-        path   phase      calls  gpu_time_ns  forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns
-        top    backward   1      47           0           42           0             5             0
-        top.0  backward   1      27           0           22           0             5             0
-        top    forward    1      23           23          0            0             0             0
-        top.1  backward   1      20           0           20           0             0             0
-        top.0  recompute  1      11           0           0            11            0             0
-        top.0  forward    1      10           10          0            0             0             0
-        top.1  forward    1      10           10          0            0             0             0
+    ),
+    "calls of a shape have the phases of the work in them": (
+        shapes.frame,
+        f"""
+        path   phase      calls  gpu_time_ns  {PHASES}
+        top    backward   1      47           0   42  0   5  0
+        top.0  backward   1      27           0   22  0   5  0
+        top    forward    1      23           23  0   0   0  0
+        top.1  backward   1      20           0   20  0   0  0
+        top.0  recompute  1      11           0   0   11  0  0
+        top.0  forward    1      10           10  0   0   0  0
+        top.1  forward    1      10           10  0   0   0  0
     """,
-    )
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_answers_have_times_by_phase(what: str, parsed: Parse) -> None:
+    ask, expected = ANSWERS[what]
+    check_frame(ask(parsed(TRAINING)), expected)
 
 
 FORWARD = """

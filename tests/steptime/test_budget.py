@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -41,38 +41,48 @@ DEPENDS = """
         launch    1   8   9 #5
         kernel+8  1  60  70 #5 waits
 """
+CALLS = (
+    *("cudaLaunchKernel",) * 6,
+    *("cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemcpy", "cudaMalloc", "cudaStreamSynchronize"),
+    *("cudaEventQuery", "cudaEventRecord", "cudaStreamWaitEvent", "cudaStreamWaitEvent"),
+)
 KEYS = ["pid", "device", "step_id"]
 Row = dict[str, Any]
 
 
-def check(dataset: Dataset, expected: str) -> None:
-    names = expected.split("\n")[1].split()
-    check_frame(budget.frame(dataset)[names], expected)
+Check = Callable[[str], None]
 
 
-def test_a_launch_that_loads_its_kernel_blocks_the_host(parsed: Parse) -> None:
-    dataset = parsed("""
+@pytest.fixture
+def check(parsed: Parse) -> Check:
+    """Compares the budget of a trace with the rows that stand below it."""
+
+    def checked(text: str) -> None:
+        lines, _, expected = text.partition("=>\n")
+        check_frame(budget.frame(parsed(lines))[expected.split("\n")[0].split()], expected)
+
+    return checked
+
+
+def test_a_launch_that_loads_its_kernel_blocks_the_host(check: Check) -> None:
+    check("""
         launch   1   0   2 #1
         kernel   1   5  10 #1
         launch   1  12  60 #2
         overhead 1  12  50 Runtime Triggered Module Loading
         kernel   1  70  90 #2
-    """)
-    check(
-        dataset,
-        """
+        =>
         kind          ns
         host_blocked  38
         compute       25
         launch        10
         latency       10
         host_code     2
-    """,
-    )
+    """)
 
 
-def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(parsed: Parse) -> None:
-    dataset = parsed(f"""
+def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(check: Check) -> None:
+    check(f"""
         range     1    0 400 ProfilerStep#1
         range     1    0 300 {{'Module': 'top'}}
         launch    1    5  10 #1
@@ -88,10 +98,7 @@ def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(par
         launch    1  130 140 #5
         memcpy    1  160 170 #5 8
         launch    2   40  41 #6 cudaStreamSynchronize
-    """)
-    check(
-        dataset,
-        """
+        =>
         step_id  kind          path   ns   share   window_ns
         0        host_code     top    150  0.375   400
         0        host_code     -      100  0.25    400
@@ -106,32 +113,27 @@ def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(par
         0        host_blocked  top.a  5    0.0125  400
         0        latency       top.a  5    0.0125  400
         0        compilation   top    3    0.0075  400
-    """,
-    )
+    """)
 
 
-def test_one_step_alone_is_the_whole_step(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_one_step_alone_is_the_whole_step(check: Check) -> None:
+    check("""
         range    1  0         90000000 ProfilerStep#3
         launch   1  89990000  89995000 #1
         kernel   1  91000000  96000000 #1
         range    1  97000000  99000000 {'Module': 'top'}
         kernel   1  97000000  98000000 #- after
-    """)
-    check(
-        dataset,
-        """
+        =>
         step_id  kind       ns        window_ns
         0        host_code  89990000  96000000
         0        compute    5000000   96000000
         0        latency    1005000   96000000
         0        launch     5000      96000000
-    """,
-    )
+    """)
 
 
-def test_a_window_begins_where_the_one_before_ended_on_its_device(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_a_window_begins_where_the_one_before_ended_on_its_device(check: Check) -> None:
+    check("""
         range     1   0   4  {'Module': 'top'}
         launch    1   0   1  #1
         kernel    1   2   3  #1 before
@@ -148,10 +150,7 @@ def test_a_window_begins_where_the_one_before_ended_on_its_device(parsed: Parse)
         launch    1  44  45  #6
         kernel    1  70  80  #6 second
         kernel    1  90  95  #- after
-    """)
-    check(
-        dataset,
-        """
+        =>
         device  step_id  kind       ns  window_ns
         0       0        compute    30  40
         0       0        latency    8   40
@@ -165,8 +164,7 @@ def test_a_window_begins_where_the_one_before_ended_on_its_device(parsed: Parse)
         1       0        compute    5   15
         1       0        launch     2   15
         1       0        host_code  2   15
-    """,
-    )
+    """)
 
 
 def test_a_step_that_ends_no_later_than_an_earlier_one_has_no_window(parsed: Parse) -> None:
@@ -185,8 +183,8 @@ def test_a_step_that_ends_no_later_than_an_earlier_one_has_no_window(parsed: Par
     assert windows.to_numpy().tolist() == [[0, 80], [2, 15]]
 
 
-def test_after_the_last_work_counts_what_the_thread_of_the_step_does(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_after_the_last_work_counts_what_the_thread_of_the_step_does(check: Check) -> None:
+    check("""
         range    1   0  100 ProfilerStep#1
         launch   1   0   2  #1
         kernel   1   2  50  #1
@@ -196,10 +194,7 @@ def test_after_the_last_work_counts_what_the_thread_of_the_step_does(parsed: Par
         launch   2  50  99  #4 cudaStreamSynchronize
         launch   2  99 120  #5
         kernel   1 130 140  #5 later
-    """)
-    check(
-        dataset,
-        """
+        =>
         kind          path     ns  window_ns
         compute       -        48  100
         host_code     top.log  23  100
@@ -207,44 +202,35 @@ def test_after_the_last_work_counts_what_the_thread_of_the_step_does(parsed: Par
         host_blocked  -        10  100
         launch        -        2   100
         launch        top.log  2   100
-    """,
-    )
+    """)
 
 
-def test_without_steps_all_work_of_a_device_is_one_window(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_without_steps_all_work_of_a_device_is_one_window(check: Check) -> None:
+    check("""
         launch   1   0   1 #1
         kernel   1   2   5 #1
         kernel   1   7   9 #-
-    """)
-    check(
-        dataset,
-        """
+        =>
         step_id  kind     path  ns  window_ns
         -        compute  -     5   7
         -        unknown  -     2   7
-    """,
-    )
+    """)
 
 
-def test_collectives_count_where_nothing_computes(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_collectives_count_where_nothing_computes(check: Check) -> None:
+    check("""
         launch    1   0   1 #1
         kernel+7  1   2  20 #1 ncclDevKernel_AllReduce
         launch    1   1   2 #2
         kernel+8  1   5  10 #2 gemm
         launch    1   3   4 #3
         memcpy+9  1   2  30 #3 8
-    """)
-    check(
-        dataset,
-        """
+        =>
         kind           ns
         communication  13
         copy           10
         compute        5
-    """,
-    )
+    """)
 
 
 #: Two processes, of which the second comes later to every all-reduce.
@@ -288,48 +274,33 @@ def test_ranks_of_several_reports_wait_for_each_other(tmp_path: Path) -> None:
         assert alone.ns.tolist() == together[together.report == name].ns.tolist()
 
 
-def test_between_nodes_of_one_replay_the_graph_waits(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_between_nodes_of_one_replay_the_graph_waits(check: Check) -> None:
+    check("""
         launch    1   0   4 #1 cudaGraphLaunch
         kernel!1  1   2   3 #1
         kernel!2  1   8  10 #1
         launch    1   5   6 #2 cudaGraphLaunch
         kernel!1  1  15  20 #2
-    """)
-    check(
-        dataset,
-        """
+        =>
         kind     ns
         compute  8
         latency  5
         graph    4
         launch   1
-    """,
-    )
+    """)
 
 
-def test_a_stream_that_waits_for_another_depends_on_it(parsed: Parse) -> None:
-    dataset = parsed(DEPENDS)
-    check(
-        dataset,
-        """
-        kind        ns
-        compute     58
-        dependency  10
-    """,
-    )
-
-
-def test_a_wait_for_an_event_whose_record_has_no_stream_is_no_dependency(parsed: Parse) -> None:
-    dataset = parsed(DEPENDS.replace("#2 cudaEventRecord stream=7 event=1", "#2 cudaEventRecord"))
-    check(
-        dataset,
-        """
+@pytest.mark.parametrize(("record", "kind"), [(" stream=7 event=1", "dependency"), ("", "latency")])
+def test_a_stream_depends_on_another_if_it_waits_for_an_event_whose_record_has_a_stream(
+    record: str, kind: str, check: Check
+) -> None:
+    lines = DEPENDS.replace("#2 cudaEventRecord stream=7 event=1", f"#2 cudaEventRecord{record}")
+    check(f"""{lines}
+        =>
         kind     ns
         compute  58
-        latency  10
-    """,
-    )
+        {kind}   10
+    """)
 
 
 def test_a_budget_is_of_whole_devices(parsed: Parse) -> None:
@@ -389,12 +360,8 @@ class Program:
                 continue
             start, name = at, f"{path}.m{number}"
             at = self.body(thread, at + self.random.randrange(3), depth - 1, name) + self.random.randrange(1, 3)
-            text = {
-                "module": f"{{'Module': '{name}'}}",
-                "step": f"ProfilerStep#{at}",
-                "data": LOADS,
-                "compile": COMPILES,
-            }
+            text = {"module": f"{{'Module': '{name}'}}", "step": f"ProfilerStep#{at}", "data": LOADS}
+            text["compile"] = COMPILES
             self.lines.append(f"range {thread[0]}/{thread[1]} {start} {at} {text[action]}")
             if action in ("data", "compile"):
                 self.phases.append((action, thread, start, at))
@@ -404,13 +371,7 @@ class Program:
         self.ids += 1
         end = at + self.random.randrange(1, 6)
         stream = self.random.choice((7, 7, 8, 9))
-        name = self.random.choice(
-            (
-                *("cudaLaunchKernel",) * 6,
-                *("cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemcpy", "cudaMalloc", "cudaStreamSynchronize"),
-                *("cudaEventQuery", "cudaEventRecord", "cudaStreamWaitEvent", "cudaStreamWaitEvent"),
-            )
-        )
+        name = self.random.choice(CALLS)
         target = 0
         if name == "cudaEventRecord":
             self.events = target = self.events + 1
@@ -635,7 +596,5 @@ def test_the_terminal_has_a_line_for_each_kind(parsed: Parse) -> None:
     ]
     assert "dependency" in command("show", "budget", folder, "--by", "rank").out
     assert "compute" not in command("show", "budget", folder, "--sort", "share", "--min-share", "90%").out
-    assert [row["kind"] for row in json.loads(command("show", "budget", folder, "--json").out)] == [
-        "compute",
-        "dependency",
-    ]
+    printed = json.loads(command("show", "budget", folder, "--json").out)
+    assert [row["kind"] for row in printed] == ["compute", "dependency"]

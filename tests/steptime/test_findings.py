@@ -88,11 +88,8 @@ def synchronization(random: Random) -> tuple[Step, Step]:
 
 def pageable_copy(random: Random) -> tuple[Step, Step]:
     step, size = layers(busy(random)), 6 * random.randrange(100_000, 400_000)
-    slow, fast = (
-        Op("copy", size // 6, copies=f"{size} kind=1 from=0"),
-        Op("upload", size // 55, copies=f"{size} kind=1"),
-    )
-    return [slow, *step], [fast, *step]
+    slow = Op("copy", size // 6, copies=f"{size} kind=1 from=0")
+    return [slow, *step], [Op("upload", size // 55, copies=f"{size} kind=1"), *step]
 
 
 def data_loading(random: Random) -> tuple[Step, Step]:
@@ -235,10 +232,7 @@ PREFETCH = [
 
 def test_reads_beside_a_prefetch_stream_save_what_the_device_idles(tmp_path: Path) -> None:
     pause = [Op("code", 70 * MICRO)]
-    before, after = (
-        program(model(90 * MICRO), PREFETCH, READ, pause),
-        program(model(90 * MICRO), PREFETCH, READ[:1], pause),
-    )
+    before, after = (program(model(90 * MICRO), PREFETCH, read, pause) for read in (READ, READ[:1]))
     found = found_in_program({1: before}, tmp_path)
     (wait,) = (finding for finding in found if finding.family == "host_wait")
     saved = saved_ns({1: before}, {1: after})
@@ -283,11 +277,8 @@ def test_a_scheduler_saves_its_read_as_whatif_says_and_its_code_by_overlapping_i
     other = {1: program([Op("take", key=5)], model(18 * MICRO), READ),
              2: program(SCHEDULES, behind, [Op("give", key=5)])}  # fmt: skip
     overlapped = saved_ns(before, other)
-    assert (
-        0.98 * overlapped
-        <= found["host_code"].saving_ns
-        <= 1.1 * overlapped + 0.03 * timelines.run([before], Machine()).per_step_ns
-    )
+    whole = timelines.run([before], Machine()).per_step_ns
+    assert 0.98 * overlapped <= found["host_code"].saving_ns <= 1.1 * overlapped + 0.03 * whole
     assert "in Scheduler.schedule 75%, behind top 25%" in found["host_code"].advice
     assert "host code 99% ((outside) 100%)" in found["unexplained"].advice
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import chain, count, product
@@ -36,6 +37,8 @@ from tracekit.views.formatting import duration
 SEEDS = st.integers(0, 10_000)
 STEPS = 8
 MAIN, SIDE, COMM = 7, 8, 20
+PLAIN = Machine()
+Programs = list[dict[int, list[Op]]]
 
 
 class Writer:
@@ -113,22 +116,16 @@ def dataset_of(ran: Run, folder: Path, *, events: bool = True, drifts: bool = Fa
 
 
 def check(
-    programs: list[dict[int, list[Op]]],
-    changes: Changes,
-    machine: Machine,
-    within: float,
-    *,
-    before: Machine | None = None,
-    drifts: bool = False,
+    programs: Programs, changes: Changes, after: Machine, rel: float, before: Machine = PLAIN, *, drifts: bool = False
 ) -> Prediction:
-    plain, changed = (run(programs, one) for one in (before or Machine(), machine))
+    plain, changed = (run(programs, one) for one in (before, after))
     with TemporaryDirectory() as folder:
         model = StepModel(dataset_of(plain, Path(folder), drifts=drifts))
         found = model.predict(changes)
         assert model.step_ns(changes) == found.step_after_ns
     assert found.step_before_ns == pytest.approx(plain.step_ns, rel=1e-4 if drifts else 0)
     assert found.range_ns is None
-    assert found.step_after_ns == pytest.approx(changed.step_ns, rel=within)
+    assert found.step_after_ns == pytest.approx(changed.step_ns, rel=rel)
     assert sum(row["ns"] for row in found.after) == found.step_after_ns
     return found
 
@@ -140,6 +137,27 @@ def test_nothing_changes_where_nothing_is_changed(seed: int) -> None:
     assert found.before == found.after
 
 
+#: Changes of everything, and machines as they make it.
+EVERYTHING = {
+    "nothing": (Changes(), Machine()),
+    "work 0.3": (Changes(scale=(("*", 0.3),)), Machine(device=lambda *_: 0.3)),
+    "work 0.5": (Changes(scale=(("*", 0.5),)), Machine(device=lambda *_: 0.5)),
+    "work 2": (Changes(scale=(("*", 2.0),)), Machine(device=lambda *_: 2.0)),
+    "code 0.25": (Changes(host_scale=(("*", 0.25),)), Machine(host=lambda _: 0.25)),
+    "code 0.5": (Changes(host_scale=(("*", 0.5),)), Machine(host=lambda _: 0.5)),
+    "no sync": (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
+    "no launch cost": (Changes(no_launch_cost=("*",)), Machine(no_launch_cost=lambda _: True)),
+    "layers as graphs": (
+        Changes(no_sync=("*",), as_graph=("top.layers.*",)),
+        Machine(no_sync=lambda _: True, as_graph=lambda module: "layers" in module),
+    ),
+}
+
+
+def each(*names: str, more: Sequence[tuple[Changes, Machine]] = ()) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("changes", "machine"), [*(EVERYTHING[name] for name in names), *more])
+
+
 ONE = "top.layers.1"
 CHANGES = [
     *((Changes(scale=((ONE, share),)), Machine(device=lambda module, _, share=share: share if module == ONE else 1.0))
@@ -148,14 +166,12 @@ CHANGES = [
        Machine(device=lambda _, name, share=share: share if name == "flash" else 1.0)) for share in (0.0, 0.5)),
     *((Changes(host_scale=(("top.layers.*", share),)),
        Machine(host=lambda module, share=share: share if "layers" in module else 1.0)) for share in (0.25, 3.0)),
-    (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
     (Changes(no_sync=(ONE,)), Machine(no_sync=ONE.__eq__)),
-    (Changes(no_launch_cost=("*",)), Machine(no_launch_cost=lambda _: True)),
     (Changes(no_launch_cost=(ONE,)), Machine(no_launch_cost=ONE.__eq__)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "machine"), CHANGES)
+@each("no sync", "no launch cost", more=CHANGES)
 @settings(max_examples=8, deadline=None)
 @given(seed=SEEDS)
 def test_a_step_after_a_change_takes_as_long_as_the_program_run_with_it(
@@ -165,15 +181,7 @@ def test_a_step_after_a_change_takes_as_long_as_the_program_run_with_it(
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    ("changes", "machine"),
-    [
-        (Changes(), Machine()),
-        (Changes(host_scale=(("*", 0.25),)), Machine(host=lambda _: 0.25)),
-        (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
-        (Changes(scale=(("*", 0.5),)), Machine(device=lambda *_: 0.5)),
-    ],
-)
+@each("nothing", "code 0.25", "no sync", "work 0.5")
 def test_the_host_time_around_the_work_of_one_step_changes_too(changes: Changes, machine: Machine, seed: int) -> None:
     before = [Op("step", key=0), Op("code", 9_000_000), *Writer(seed).program(1)[1:-2]]
     program = [*before, Op("sync", name="device"), Op("code", 4_000_000), Op("end")]
@@ -220,14 +228,7 @@ def short_kernels(seed: int) -> list[Op]:
     return writer.program()
 
 
-@pytest.mark.parametrize(
-    ("changes", "machine"),
-    [
-        (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
-        (Changes(no_launch_cost=("*",)), Machine(no_launch_cost=lambda _: True)),
-        (Changes(scale=(("*", 2.0),)), Machine(device=lambda *_: 2.0)),
-    ],
-)
+@each("no sync", "no launch cost", "work 2")
 @settings(max_examples=8, deadline=None)
 @given(seed=SEEDS)
 def test_what_delays_short_kernels_is_told_apart(changes: Changes, machine: Machine, seed: int) -> None:
@@ -246,36 +247,23 @@ def test_how_soon_nodes_of_a_predicted_graph_follow_is_a_range_where_no_work_eve
     assert low * 0.98 <= changed.step_ns <= high * 1.02
 
 
-@pytest.mark.parametrize(
-    ("changes", "machine"),
-    [
-        (Changes(scale=(("*", 0.5),)), {"device": lambda *_: 0.5}),
-        (Changes(no_launch_cost=("*",)), {"no_launch_cost": lambda _: True}),
-        (Changes(host_scale=(("*", 0.5),)), {"host": lambda _: 0.5}),
-    ],
-)
+@each("work 0.5", "no launch cost", "code 0.5")
 @pytest.mark.parametrize("begins_after", [0.3, 0.6])
-def test_a_graph_may_run_before_its_launch_returns(
-    changes: Changes, machine: dict[str, Any], begins_after: float
-) -> None:
+def test_a_graph_may_run_before_its_launch_returns(changes: Changes, machine: Machine, begins_after: float) -> None:
     launch, vary = Op("graph", nodes=((MAIN, 3_000),) * 40), Random(1)
     body = [Op("enter", name="top"), launch, Op("leave"), Op("upload", 1_400), Op("sync", name="stream")]
     ops = [Op("step"), *body, Op("code", 60_000), Op("end")] * STEPS
     program = [replace(op, key=at // 8, vary=vary.uniform(0.8, 1.3)) for at, op in enumerate(ops)]
-    early = Machine(node_ns=900, begins_after=begins_after)
-    check([{1: program}], changes, replace(early, **machine), 0.01, before=early)
+    early: dict[str, Any] = {"node_ns": 900, "begins_after": begins_after}
+    check([{1: program}], changes, replace(machine, **early), 0.01, before=Machine(**early))
 
 
 @settings(max_examples=10, deadline=None)
 @given(SEEDS)
 def test_several_changes_are_made_at_once(seed: int) -> None:
     machine = Machine(device=lambda *_: 0.5, no_sync=lambda _: True, no_launch_cost=lambda _: True)
-    check(
-        [{1: Writer(seed).program()}],
-        Changes(scale=(("*", 0.5),), no_sync=("*",), no_launch_cost=("*",)),
-        machine,
-        0.02,
-    )
+    changes = Changes(scale=(("*", 0.5),), no_sync=("*",), no_launch_cost=("*",))
+    check([{1: Writer(seed).program()}], changes, machine, 0.02)
 
 
 def test_copies_that_no_longer_block_take_no_time_where_launches_take_none() -> None:
@@ -337,34 +325,16 @@ def training(seed: int) -> dict[int, list[Op]]:
     return {1: forward, 2: backward}
 
 
-@pytest.mark.parametrize(
-    ("changes", "machine"),
-    [
-        (Changes(), Machine()),
-        (Changes(scale=(("*", 0.3),)), Machine(device=lambda *_: 0.3)),
-        (Changes(host_scale=(("top.layers.*", 0.1),)), Machine(host=lambda module: 0.1 if "layers" in module else 1.0)),
-        (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
-        (Changes(no_launch_cost=("*",)), Machine(no_launch_cost=lambda _: True)),
-        (Changes(no_sync=("*",), as_graph=("top.layers.*",)), Machine(
-            no_sync=lambda _: True, as_graph=lambda module: "layers" in module)),
-    ],
-)  # fmt: skip
+FAST_LAYERS = Changes(host_scale=(("top.layers.*", 0.1),)), Machine(host=lambda one: 0.1 if "layers" in one else 1.0)
+
+
+@each("nothing", "work 0.3", "no sync", "no launch cost", "layers as graphs", more=[FAST_LAYERS])
 @pytest.mark.parametrize("seed", range(3))
 def test_threads_take_turns(changes: Changes, machine: Machine, seed: int) -> None:
     check([training(seed)], changes, machine, 0.02)
 
 
-@pytest.mark.parametrize(
-    ("changes", "machine"),
-    [
-        (Changes(scale=(("*", 0.5),)), Machine(device=lambda *_: 0.5)),
-        (Changes(scale=(("*", 2.0),)), Machine(device=lambda *_: 2.0)),
-        (Changes(host_scale=(("*", 0.5),)), Machine(host=lambda _: 0.5)),
-        (Changes(no_sync=("*",)), Machine(no_sync=lambda _: True)),
-        (Changes(no_sync=("*",), as_graph=("top.layers.*",)), Machine(
-            no_sync=lambda _: True, as_graph=lambda module: "layers" in module)),
-    ],
-)  # fmt: skip
+@each("work 0.5", "work 2", "code 0.5", "no sync", "layers as graphs")
 @settings(max_examples=8, deadline=None)
 @given(seed=SEEDS)
 def test_without_events_the_truth_lies_in_a_range(changes: Changes, machine: Machine, seed: int) -> None:
@@ -399,11 +369,9 @@ def stage(at: int, stages: int) -> list[Op]:
     return ops
 
 
-@pytest.mark.parametrize(
-    ("changes", "machine"),
-    [
-        (Changes(), Machine()),
-        (Changes(scale=(("*", 0.5),)), Machine(device=lambda *_: 0.5)),
+@each(
+    *("nothing", "work 0.5"),
+    more=[
         (Changes(scale=(("top.layers", 0.5),)), Machine(device=lambda module, _: 0.5 if module else 1.0)),
         (Changes(scale=(("top.layers", 2.0),)), Machine(device=lambda module, _: 2.0 if module else 1.0)),
         (Changes(interconnect=3), Machine(interconnect=3)),
@@ -580,10 +548,8 @@ def test_copies_that_become_asynchronous_are_of_pinned_memory(pinned: bool, tmp_
         lines += [f"launch 1 {now} {now + 1_000_000} #{number + 1} cudaMemcpyAsync"]
         lines += [f"memcpy 1 {now + 5_000} {now + 995_000} #{number + 1} {400_000 * true_rate} kind=1 from=0"]
         now += 1_000_000
-        lines += [
-            f"launch 1 {now} {now + 4_000} #{number + 2}",
-            f"kernel 1 {now + 5_000} {now + 305_000} #{number + 2} k",
-        ]
+        lines += [f"launch 1 {now} {now + 4_000} #{number + 2}"]
+        lines += [f"kernel 1 {now + 5_000} {now + 305_000} #{number + 2} k"]
         lines += [f"launch 1 {now + 4_500} {now + 306_000} #{number + 3} cudaDeviceSynchronize"]
         now += 310_000
         lines += [f"range 1 {begun} {now - 1_000} ProfilerStep#{step}"]

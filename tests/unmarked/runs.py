@@ -52,9 +52,8 @@ def model(
         return Op(f"{prefix}.{module}", GEMM[gpu], (-(-columns // 128), -(-tokens // 64)))
 
     def each(module: str, functor: str, columns: int) -> Op:
-        return Op(
-            f"{prefix}.{module}".rstrip("."), ELEMENTWISE.format(width // 2, functor), (-(-tokens * columns // 512), 1)
-        )
+        blocks = -(-tokens * columns // 512)
+        return Op(f"{prefix}.{module}".rstrip("."), ELEMENTWISE.format(width // 2, functor), (blocks, 1))
 
     def norm(module: str) -> Op:
         return Op(f"{prefix}.{module}", NORM, (tokens, 1))
@@ -80,12 +79,8 @@ def model(
 
 def sampled(ops: Iterable[Op]) -> list[Op]:
     """A step of serving around a forward pass: copies and a sampler without a module."""
-    return [
-        Op(None, "memcpy 4096"),
-        *ops,
-        Op(None, "void at::native::reduce_kernel<512, 1, ArgMaxOps>(R)", (8, 1)),
-        Op(None, "memcpy 64"),
-    ]
+    sampler = Op(None, "void at::native::reduce_kernel<512, 1, ArgMaxOps>(R)", (8, 1))
+    return [Op(None, "memcpy 4096"), *ops, sampler, Op(None, "memcpy 64")]
 
 
 class Run:
@@ -117,9 +112,7 @@ class Run:
         lines = [line for line in self._lines if self._launches or not line.startswith("launch")]
         if self._late or self._cut:
             kept = slice(self._late, len(self.truth) - self._cut)
-            work = [
-                line for line in lines if line.split()[0].partition("!")[0].partition("+")[0] in {"kernel", "memcpy"}
-            ]
+            work = [line for line in lines if line.startswith(("kernel", "memcpy"))]
             dropped = {*work} - {*work[kept]}
             lines, self.truth = [line for line in lines if line not in dropped], self.truth[kept]
         report(path, "\n".join(lines))
@@ -153,9 +146,8 @@ class Run:
         if step.how == "whole":
             paths = [op.module.split(".") for op in inside if op.module]
             common = [parts[0] for parts in zip(*paths, strict=False) if len(set(parts)) == 1]
-            self._lines.append(
-                f"graph 1 {next(self._now)} {next(self._now)} #{number} exec {step.graph} of {step.graph}"
-            )
+            start, end = next(self._now), next(self._now)
+            self._lines.append(f"graph 1 {start} {end} #{number} exec {step.graph} of {step.graph}")
             self.truth.append(".".join(common).removesuffix(".layers"))
             return
         for at, op in enumerate(inside):
@@ -172,11 +164,8 @@ class Run:
             for number in range(1, len(parts) + 1):
                 module = ".".join(parts[:number])
                 deepest = open_calls[-1][0] if open_calls else ""
-                if (
-                    parts[number - 1] != "layers"
-                    and len(module) > len(deepest)
-                    and not f"{deepest}.".startswith(f"{module}.")
-                ):
+                inside = len(module) > len(deepest) and not f"{deepest}.".startswith(f"{module}.")
+                if inside and parts[number - 1] != "layers":
                     open_calls.append((module, next(self._now), len(self._lines)))
             if op.name:
                 self._launch(op)
@@ -211,11 +200,14 @@ class Score(NamedTuple):
         return self.told / max(1, self.known)
 
 
+def modules_of(dataset: Dataset) -> list[str | None]:
+    """The module of each kernel, in the order of their ids."""
+    rows = dataset.table("kernels", ["kernel_id", "module"]).to_pylist()
+    return [row["module"] for row in sorted(rows, key=lambda row: row["kernel_id"])]
+
+
 def scored(run: Run, dataset: Dataset) -> Score:
-    rows = sorted(
-        dataset.table("kernels", ["kernel_id", "module", "method"]).to_pylist(), key=lambda row: row["kernel_id"]
-    )
-    pairs = [*zip(run.truth, [row["module"] for row in rows], strict=True)]
+    pairs = [*zip(run.truth, modules_of(dataset), strict=True)]
     known = sum(true is not None for true, _ in pairs)
     told = sum(true is not None and true == module for true, module in pairs)
     return Score(known, told, sum(module is not None and true != module for true, module in pairs))
@@ -232,6 +224,10 @@ class Laboratory:
         path = self.folder / f"marked{next(self._number)}.sqlite"
         dataset = tracekit.parse(Run(steps, marked=True, gap=gap).written(path))
         return Path(str(dataset.folder))
+
+    def alike(self, marked: Sequence[Op], production: Sequence[Op]) -> Score:
+        """How six bare steps are told by three marked ones."""
+        return self.score(Run([Step(production)] * 6, marked=False), self.reference([Step(marked)] * 3))
 
     def score(self, run: Run, *references: Path) -> Score:
         return scored(run, self.dataset(run, *references))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unmarked.runs import ELEMENTWISE, FLASH, GEMM, NORM, Laboratory, Op, Run, Step, model
+from tests.unmarked.runs import ELEMENTWISE, FLASH, GEMM, NORM, Laboratory, Op, Run, Step, model, modules_of
 
 KERNELS = {
     "gemm": GEMM["ampere"],
@@ -40,28 +40,35 @@ def told(folder: Path, marked: str, bare: str, layers: int = 4) -> str:
     reference = laboratory.reference([Step([*decoder[:half], *ops(marked), *decoder[half:]])] * 3)
     step = [*decoder[:half], *ops(bare), *decoder[half:]]
     dataset = laboratory.dataset(Run([Step(step)] * 6, marked=False), reference)
-    rows = sorted(dataset.table("kernels", ["kernel_id", "module"]).to_pylist(), key=lambda row: row["kernel_id"])
-    modules = [row["module"] for row in rows[2 * len(step) + half : 3 * len(step) + half - len(decoder)]]
+    modules = modules_of(dataset)[2 * len(step) + half : 3 * len(step) + half - len(decoder)]
     return " ".join("-" if module is None else module.removeprefix("top.") for module in modules)
 
 
 @pytest.mark.parametrize(
     ("marked", "bare", "modules"),
     [
+        # Kernels that changed places are not taken for each other.
         (GATED, "n:norm act:silu gate:gemm m:mul up:gemm down:gemm r:add", "n act - - - - r"),
         (GATED, "gate:gemm n:norm up:gemm act:silu m:mul down:gemm r:add", "- n - act m down r"),
         (PARTS, "n:norm k:gemm q:small v:gemm a:silu out:gemm r:add", "n - - - a out r"),
+        # A kernel whose name others have is no other kernel under a new name.
+        (GATED, "n:norm gate:gemm -:add up:gemm m:mul down:gemm r:add", "n gate - up m down r"),
+        # Of two fused kernels of which one is missing, the other is no fusion of both.
+        ("p:norm u:fused v:fused w:gemm", "p:norm u:fused w:gemm", "p - w"),
+        # Attention in one kernel is that in several.
+        ("n:norm a:gemm a:softmax a:gemm r:add", "n:norm a:flash r:add", "n a r"),
+        # Products of other tuning are told, and their second parts are theirs; after two products it may be of either.
+        (GATED, "n:norm gate:small act:silu up:small up:split m:mul down:small down:split r:add",
+         "n gate act up up m down down r"),
+        (PARTS, "n:norm q:small k:gemm k:split v:gemm a:silu out:gemm r:add", "n q k - v a out r"),
+        # A product of other tuning next to a missing kernel may be a fusion of both.
+        (GATED, "n:norm gate:gemm act:silu up:gemm m:mul down:small", "n gate act up m -"),
     ],
-)
-def test_kernels_that_changed_places_are_not_taken_for_each_other(
+)  # fmt: skip
+def test_kernels_get_a_module_where_their_places_tell_it_for_certain(
     tmp_path: Path, marked: str, bare: str, modules: str
 ) -> None:
     assert told(tmp_path, marked, bare) == modules
-
-
-def test_a_kernel_whose_name_others_have_is_no_other_kernel_under_a_new_name(tmp_path: Path) -> None:
-    bare = "n:norm gate:gemm -:add up:gemm m:mul down:gemm r:add"
-    assert told(tmp_path, GATED, bare) == "n gate - up m down r"
 
 
 @pytest.mark.parametrize(
@@ -80,32 +87,8 @@ def test_kernels_in_the_place_of_alike_ones_are_known_by_their_sizes(
     assert told(tmp_path, " ".join([layer] * layers), bare) == expected
 
 
-def test_of_two_fused_kernels_of_which_one_is_missing_the_other_is_no_fusion_of_both(tmp_path: Path) -> None:
-    assert told(tmp_path, "p:norm u:fused v:fused w:gemm", "p:norm u:fused w:gemm") == "p - w"
-
-
-def test_attention_in_one_kernel_is_that_in_several(tmp_path: Path) -> None:
-    marked = "n:norm a:gemm a:softmax a:gemm r:add"
-    assert told(tmp_path, marked, "n:norm a:flash r:add") == "n a r"
-
-
 @pytest.mark.parametrize(("layers", "modules"), [(1, "- n - b"), (4, "a n - b")])
 def test_what_runs_more_near_an_end_of_the_step_may_be_what_moved_from_beyond_it(
     tmp_path: Path, layers: int, modules: str
 ) -> None:
     assert told(tmp_path, "a:add n:norm b:gemm", "a:add n:norm -:add b:gemm", layers) == modules
-
-
-def test_products_of_other_tuning_are_told_and_their_second_parts_are_theirs(tmp_path: Path) -> None:
-    bare = "n:norm gate:small act:silu up:small up:split m:mul down:small down:split r:add"
-    assert told(tmp_path, GATED, bare) == "n gate act up up m down down r"
-
-
-def test_a_second_part_after_two_products_may_be_that_of_either(tmp_path: Path) -> None:
-    bare = "n:norm q:small k:gemm k:split v:gemm a:silu out:gemm r:add"
-    assert told(tmp_path, PARTS, bare) == "n q k - v a out r"
-
-
-def test_a_product_of_other_tuning_next_to_a_missing_kernel_may_be_a_fusion_of_both(tmp_path: Path) -> None:
-    bare = "n:norm gate:gemm act:silu up:gemm m:mul down:small"
-    assert told(tmp_path, GATED, bare) == "n gate act up m -"

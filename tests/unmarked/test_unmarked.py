@@ -30,14 +30,13 @@ def bare(ops: list[Op], *, late: int = 0, cut: int = 0) -> Run:
 @pytest.mark.parametrize("text", [None, "step[DECODE bs=8]"])
 def test_the_same_program_without_markers_has_the_same_modules(laboratory: Laboratory, text: str | None) -> None:
     reference = laboratory.reference([Step(sampled(model()), text)] * 3)
-    assert laboratory.score(bare(sampled(model())), reference).share == 1
-    assert laboratory.score(bare(sampled(model())), reference).wrong == 0
+    score = laboratory.score(bare(sampled(model())), reference)
+    assert (score.share, score.wrong) == (1, 0)
 
 
 @pytest.mark.parametrize("changes", [{"tokens": 2_048}, {"tokens": 96}, {"gpu": "hopper", "width": 16}])
 def test_other_batches_and_gpus_are_explained(laboratory: Laboratory, changes: dict[str, object]) -> None:
-    reference = laboratory.reference([Step(sampled(model()))] * 3)
-    score = laboratory.score(bare(sampled(model(**changes))), reference)  # type: ignore[arg-type]
+    score = laboratory.alike(sampled(model()), sampled(model(**changes)))  # type: ignore[arg-type]
     assert score.wrong == 0
     assert score.share > 0.95
 
@@ -169,14 +168,14 @@ def test_steps_of_another_depth_are_neither_several_steps_nor_a_part_of_one(
 ) -> None:
     bodies = [[op for op in model(layers=depth) if op.module != "top.embed"] for depth in (layers, more)]
     reference, other = (around(body) for body in bodies)
-    assert laboratory.score(bare(other), laboratory.reference([Step(reference)] * 3)).told == 0
+    assert laboratory.alike(reference, other).told == 0
 
 
 def test_a_kernel_of_another_size_that_ran_in_place_of_one_is_not_taken_for_it(laboratory: Laboratory) -> None:
     ops = model()
     at = next(row for row, op in enumerate(ops) if op.module == "top.layers.1" and "add" in op.name)
     changed = [*ops[:at], Op(None, ops[at].name, (7, 1)), *ops[at + 1 :]]
-    score = laboratory.score(bare(sampled(changed)), laboratory.reference([Step(sampled(ops))] * 3))
+    score = laboratory.alike(sampled(ops), sampled(changed))
     assert (score.known - score.told, score.wrong) == (0, 0)
 
 
@@ -184,8 +183,7 @@ def test_a_fused_kernel_gets_the_smallest_module_that_holds_its_parts(laboratory
     ops = model()
     at = next(row for row, op in enumerate(ops) if op.module == "top.layers.1" and "add" in op.name)
     fused = [*ops[:at], Op("top.layers.1", "triton_poi_fused_add_layer_norm_3", (9, 1)), *ops[at + 2 :]]
-    reference = laboratory.reference([Step(sampled(ops))] * 3)
-    score = laboratory.score(bare(sampled(fused)), reference)
+    score = laboratory.alike(sampled(ops), sampled(fused))
     assert (score.share, score.wrong) == (1, 0)
 
 
@@ -193,8 +191,7 @@ def test_a_fused_kernel_of_another_class_than_its_parts_is_none_of_theirs(labora
     ops = model()
     at = next(row for row, op in enumerate(ops) if op.module == "top.layers.1.attn.qkv")
     other = [*ops[:at], Op(None, "fused_softmax_kernel", (9, 1)), *ops[at + 3 :]]
-    reference = laboratory.reference([Step(sampled(ops))] * 3)
-    score = laboratory.score(bare(sampled(other)), reference)
+    score = laboratory.alike(sampled(ops), sampled(other))
     assert score.wrong == 0
     assert score.share > 0.9
 
@@ -230,22 +227,18 @@ def test_models_that_are_alike_are_told_apart_by_the_sizes_of_the_marked_run_alo
 ) -> None:
     marked = [*model(prefix="teacher", tokens=teacher), *model(prefix="student", tokens=student)]
     name, tokens = production
-    reference = laboratory.reference([Step(sampled(marked))] * 3)
-    score = laboratory.score(bare(sampled(model(prefix=name, tokens=tokens))), reference)
+    score = laboratory.alike(sampled(marked), sampled(model(prefix=name, tokens=tokens)))
     assert (score.told == score.known, score.wrong) == (told, 0)
 
 
-def test_a_layer_that_is_missing_among_alike_ones_makes_all_of_them_unknown(laboratory: Laboratory) -> None:
-    ops = model(layers=8)
-    reference = laboratory.reference([Step(sampled(ops))] * 3)
+@pytest.mark.parametrize(("layers", "number"), [(8, 0), (4, 100)])
+def test_a_layer_that_is_missing_makes_all_unknown_even_if_much_else_is_alike(
+    laboratory: Laboratory, layers: int, number: int
+) -> None:
+    alone = [Op(f"top.alone.{at}", ELEMENTWISE.format(4, f"f{at}"), (64, 1)) for at in range(number)]
+    ops = [*alone[:50], *model(layers=layers), *alone[50:]]
     without = [op for op in ops if not f"{op.module}.".startswith("top.layers.3.")]
-    assert laboratory.score(bare(sampled(without)), reference).told == 0
-
-
-def test_a_layer_that_is_missing_makes_all_unknown_even_if_much_else_is_alike(laboratory: Laboratory) -> None:
-    alone = [Op(f"top.alone.{at}", ELEMENTWISE.format(4, f"f{at}"), (64, 1)) for at in range(100)]
-    deep, shallow = ([*alone[:50], *model(layers=layers), *alone[50:]] for layers in (4, 3))
-    assert laboratory.score(bare(shallow), laboratory.reference([Step(deep)] * 3)).told == 0
+    assert laboratory.alike(sampled(ops), sampled(without)).told == 0
 
 
 @pytest.mark.parametrize(("number", "known"), [(9, True), (10, False)])
@@ -254,7 +247,7 @@ def test_a_step_in_which_a_seventh_more_runs_is_that_of_another_model(
 ) -> None:
     more = [Op(None, ELEMENTWISE.format(4, f"f{at}"), (64, 1)) for at in range(number)]
     ops = model()
-    score = laboratory.score(bare([*ops[:25], *more, *ops[25:]]), laboratory.reference([Step(ops)] * 3))
+    score = laboratory.alike(ops, [*ops[:25], *more, *ops[25:]])
     assert (score.told > 0) == known
 
 
