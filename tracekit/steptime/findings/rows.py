@@ -27,10 +27,7 @@ from tracekit.steptime.whatif.changes import Edit, Removal, Stretches
 
 #: How many rows evidence names.
 _MOST_IDS = 10
-_COLUMNS = (
-    *("kernel_id", "full_name", "bytes", "copy_kind", "call_id"),
-    *("grid_x", "rank", "pid", "device", "collective"),
-)
+_COLUMNS = ("kernel_id", "full_name", "bytes", "copy_kind", "call_id", "grid_x", "collective")
 #: Kinds of a budget in which the device works.
 WORKS = ("compute", "communication", "communication_wait", "copy")
 

@@ -21,7 +21,7 @@ from tracekit.steptime.windows import Steps, host_spans, host_steps, thread_keys
 
 NEVER = np.iinfo(np.int64).min
 _WORK = (
-    *("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "range_id", "step_id"),
+    *("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "step_id"),
     *("collective", "copy_kind", "bytes"),
 )
 _TIMES = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns")
