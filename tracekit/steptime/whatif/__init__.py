@@ -1,8 +1,8 @@
 """What would change the time of a step: a model of its dependencies, asked with changes.
 
 ``recorded`` reads what a report holds of calls, work and waits, ``model`` makes tasks of them, ``changes`` changes
-these, and gives the times then, which without changes are those that were measured. The answer is the budget of the
-dataset with these times.
+these, and ``model`` gives the times then, which without changes are those that were measured. The answer is the budget
+of the dataset with these times.
 """
 
 from __future__ import annotations
