@@ -27,18 +27,14 @@ TIMES_EXACT_TO_NS, RECORDS_EXACT_TO_NS = 1_000, 4_000
 
 
 class Lane(NamedTuple):
-    """Collectives of one kernel on one stream, of one communicator where the report records NCCL's id, by their end.
+    """Collectives of one kernel on one stream, of one communicator where the report records NCCL's id, by their end."""
 
-    ``report`` is a place in the dataset, ``name`` one among the names of all reports; times are on the clock of the
-    report; what is unknown is -1, or None.
-    """
-
-    report: int
-    rank: int
+    report: int  # its place in the dataset; times are on its clock
+    rank: int  # -1 if unknown, as are ids below
     pid: int
     device: int
     communicator: int | str | None
-    name: int
+    name: int  # its place among the names of all reports
     start: Ints
     end: Ints
     module_id: Rows

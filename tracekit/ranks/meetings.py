@@ -36,19 +36,15 @@ SEVERAL_WAYS = "its steps are too similar: its collectives fit those of another 
 
 
 class Clock(NamedTuple):
-    """What to ``add`` to each ``time`` of a report to get that of the reference, known to ``exact_ns``.
-
-    It changes by up to ``drift`` of the time since. ``matched`` collectives show it for certain; ``why`` is why the
-    clock stays apart.
-    """
+    """What to ``add`` to each ``time`` of a report to get that of the reference, known to ``exact_ns``."""
 
     reference: int
     time: Ints = np.zeros(1, np.int64)
     add: Ints = np.zeros(1, np.int64)
     exact_ns: Ints = np.zeros(1, np.int64)
-    drift: float = 0.0
-    matched: int = 0
-    why: str | None = None
+    drift: float = 0.0  # by which share of the time since it changes at most
+    matched: int = 0  # how many collectives show it for certain
+    why: str | None = None  # why the clock stays apart
 
     def at(self, time: Ints) -> Ints:
         """Times of the report on the clock of the reference."""

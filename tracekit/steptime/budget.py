@@ -57,23 +57,18 @@ _READ = ["module_id", "tid", "step_id", "device", "collective", "launch_start_ns
 
 
 class Work(NamedTuple):
-    """Device work by line (process and device), start and id; ``start`` and ``end`` are on an axis of the lines.
+    """Device work by line (process and device), start and id."""
 
-    ``table`` has further columns; ``lines`` are the processes and devices of the lines, ``shift`` is what their axis
-    adds to times; ``arrived`` is when the last rank had begun a collective, where that is proven, else the start;
-    ``thread``, ``launched`` and ``returned`` describe the launch, in real time.
-    """
-
-    table: pa.Table
+    table: pa.Table  # further columns
     line: Rows
-    lines: tuple[Ints, ...]
-    shift: Ints
+    lines: tuple[Ints, ...]  # the processes and devices of the lines
+    shift: Ints  # what the axis of the lines, on which work starts and ends, adds to times
     start: Ints
     end: Ints
-    arrived: Ints
+    arrived: Ints  # when the last rank had begun a collective, where that is proven, else the start
     kind: Ints
     module: Rows
-    thread: Ints
+    thread: Ints  # that of the launch, which was launched and returned in real time
     launched: Ints
     returned: Ints
 

@@ -70,21 +70,16 @@ class Work(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """One report; ``waits`` are pairs of work: the first waits for the second.
-
-    ``work_of`` maps the rows of the table ``kernels`` to work; ``threads`` are the keys of threads. ``steps`` are on
-    the clocks of their reports; ``borders`` are the places of their starts and ends among the starts and ends of all
-    events in turn, or -1.
-    """
+    """One report."""
 
     events: Events
     work: Work
-    waits: tuple[Rows, Rows]
-    threads: Ints
-    work_of: Rows
+    waits: tuple[Rows, Rows]  # pairs of work: the first waits for the second
+    threads: Ints  # their keys
+    work_of: Rows  # the work of each row of the table ``kernels``, or -1
     has_dependencies: bool
-    steps: Steps
-    borders: tuple[Rows, Rows]
+    steps: Steps  # on the clocks of their reports
+    borders: tuple[Rows, Rows]  # of their starts and ends, the places among starts and ends of events in turn, or -1
 
     def steps_moved(self, starts: Ints, ends: Ints) -> Steps:
         """The steps where starts and ends of events are so much later."""
