@@ -187,8 +187,7 @@ def replay_as_a_whole(thread: Thread, executable: Graph) -> None:
 
 
 SHAPES = ("decode 1", "decode 2", "prefill")
-ACTIONS_OF_A_CAPTURE = 3
-"""What a capture counts as, whatever happens in it."""
+ACTIONS_OF_A_CAPTURE = 3  # what a capture counts as, whatever happens in it
 
 
 class Capturing:
@@ -197,8 +196,8 @@ class Capturing:
     def __init__(self, script: Script) -> None:
         self.script, self.thread, self.plan = script, script.thread, script.plan
         self.left = script.plan.graph_captures
+        #: What replaces a callee of a module that runs piece by piece, by its number.
         self.pieces: dict[tuple[Module, int], Graph] = {}
-        """What replaces a callee of a module that runs piece by piece, by its number."""
 
     def warm_up(self) -> Iterator[None]:
         script, process = self.script, self.thread.process
@@ -225,7 +224,7 @@ class Capturing:
         self.left -= 1
         graph = begin_capture(thread, f"{self.plan.seed} {module.path} {shape}")
         assert graph.capture is not None
-        saved = script.rng, thread.actions
+        rng, actions = script.rng, thread.actions
         script.rng, thread.actions = graph.capture.shape, 0
         yield
         beside = (self.plan.outside_work or bool(thread.stack)) and script.chance(0.5)
@@ -234,7 +233,7 @@ class Capturing:
         yield from script.call(module)
         if beside:
             yield from script.launch()
-        script.rng, thread.actions = saved[0], saved[1] + ACTIONS_OF_A_CAPTURE
+        script.rng, thread.actions = rng, actions + ACTIONS_OF_A_CAPTURE
         end_capture(thread)
         yield
         return graph

@@ -78,7 +78,9 @@ class Thread:
         ended = self.stack.pop()
         if not ended.empty:
             self.pause()
-            if self.clock in {ended.start_ns, ended.inner_end_ns} or self._would_end_with_empty_one():
+            if self.clock in {ended.start_ns, ended.inner_end_ns} or (
+                self.last_end_was_empty and self.last_end == self.clock
+            ):
                 self.clock += 1
         self.recorded[ended.domain].pop().end_ns = self.clock
         if ended.parent is not None and ended.parent.start_ns == ended.start_ns:
@@ -89,9 +91,6 @@ class Thread:
 
     def leave_open(self) -> None:
         self.stack.pop()
-
-    def _would_end_with_empty_one(self) -> bool:
-        return self.last_end_was_empty and self.last_end == self.clock
 
     def open_range(self) -> events.Range | None:
         return self.stack[-1] if self.stack else None
