@@ -207,7 +207,7 @@ PRESSED = """
 import signal, sys
 class CtrlC:
     def find_spec(self, name, *_):
-        if name == "tracekit.cli.parsing":
+        if name == "tracekit.cli.base":
             signal.raise_signal(signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
 sys.meta_path.insert(0, CtrlC())

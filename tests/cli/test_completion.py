@@ -11,7 +11,7 @@ from tests.command import LINES, command, environment
 from tests.trace_lines import report
 from tracekit.answers import QUESTIONS
 from tracekit.cli import COMMANDS
-from tracekit.cli.parsing import SHELLS
+from tracekit.cli.base import SHELLS
 from tracekit.dataset.opening import TABLE_NAMES
 
 

@@ -17,7 +17,7 @@ import tracekit
 from tests.command import command
 from tests.trace_lines import report
 from tracekit.arrays.intervals import MOST_LANES, lanes, nested_lanes
-from tracekit.exports.tracks import for_sums, for_truncation
+from tracekit.exports.timeline import for_sums, for_truncation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tracekit.arrays.own_process import keep_memory
 from tracekit.cli import capture, demo, diff, doctor, export, html, mcp, parse, schema, show, trend, whatif
-from tracekit.cli.parsing import SHELLS, Parser, PrintCompletion, complete
+from tracekit.cli.base import SHELLS, Parser, PrintCompletion, complete
 from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
 
@@ -72,7 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def prepared(run: Callable[[], int]) -> int:
     """Runs something as commands run: streams print any text, signals raise. The only place that prints errors."""
-    _prepare_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A pipe that knows only ASCII gets escapes, not an exception.
+            stream.reconfigure(errors="backslashreplace")
     _prepare_signals()
     try:
         code = run()
@@ -92,13 +95,6 @@ def prepared(run: Callable[[], int]) -> int:
         print("tracekit: stopped; no unfinished files were left behind", file=sys.stderr)
         return _INTERRUPTED
     return code
-
-
-def _prepare_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A pipe that knows only ASCII gets escapes, not an exception.
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _prepare_signals() -> None:

@@ -1,4 +1,7 @@
-"""What a command is, what commands share (options, numbers), and how they report what they do."""
+"""What a command is, the parser and the options that commands share, and how they report what they do.
+
+Unknown names get a suggestion, and shells complete what is typed.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,17 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from typing_extensions import override
 
-from tracekit.errors import plain
+from tracekit.errors import UsageError, did_you_mean, plain
 from tracekit.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.progress import TaskID
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
     from tracekit.progress import Progress
     from tracekit.storage.locations import Given, Location
+SHELLS = ("bash", "zsh", "fish")
+#: Set by argcomplete's shell function when it asks what can follow.
+_COMPLETING = "_ARGCOMPLETE"
 #: The exit code if something became slower than allowed.
 SLOWER = 3
 #: Options that describe the device, by the keyword of the analyses that take them.
@@ -53,6 +60,67 @@ class Command(Protocol):
 
     def run(self, args: argparse.Namespace, /) -> int:
         """Runs the command; returns the exit code."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong call in one line, with the name that was probably meant."""
+
+    @override
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if _COMPLETING not in os.environ:
+            self._refuse_unknown_option([*(sys.argv[1:] if args is None else args)])
+        return super().parse_known_args(args, namespace)
+
+    def _refuse_unknown_option(self, given: Sequence[str]) -> None:
+        """Suggests what was probably meant, for ``--format csv`` ``--csv``; behind a command are that command's."""
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        for arg, following in zip_longest(given, given[1:], fillvalue=""):
+            if arg == "--" or (self._subparsers is not None and not arg.startswith("-")):
+                return
+            name, _, value = arg.partition("=")
+            if name.startswith("--") and not any(option.startswith(name) for option in options):
+                meant = f"--{value or following}"
+                hint = f"did you mean {meant}?" if meant in options else did_you_mean(name, options)
+                self.error(f"there is no option {name}; {hint}")
+
+    @override
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            from tracekit.views.other_tools import meant_command
+
+            choices = [str(choice) for choice in action.choices]
+            hint = did_you_mean(str(value), choices) if action.option_strings else meant_command(value, choices)
+            raise argparse.ArgumentError(action, f"there is no {value}; {hint}")
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        see = " See" if message.endswith("?") else "; see"
+        print(plain(f"{self.prog}: {message}{see} {self.prog} --help"), file=sys.stderr)
+        sys.exit(UsageError.exit_code)
+
+
+def completed_by(action: argparse.Action, names: Callable[..., Sequence[str]]) -> None:
+    """Lets shells complete an argument with names: a function of ``prefix`` and ``parsed_args``, as argcomplete's."""
+    action.completer = names  # type: ignore[attr-defined]
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Prints what can follow and exits, if a shell asks for that."""
+    if _COMPLETING in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(parser, always_complete_options="long")
+
+
+class PrintCompletion(argparse.Action):
+    """Prints the lines that make a shell complete tracekit's arguments."""
+
+    @override
+    def __call__(self, parser: argparse.ArgumentParser, _namespace: object, shell: Any, _option: object = None) -> None:
+        from argcomplete.shell_integration import shellcode
+
+        print(shellcode(["tracekit"], shell=shell))
+        parser.exit()
 
 
 def console() -> Console:

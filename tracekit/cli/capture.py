@@ -53,13 +53,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="what to record: FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, a function that returns (model, inputs) or "
         "runs steps itself; FILE.py, a script; or demo, a small Llama",
     )
-    _report_arguments(parser)
-    _step_arguments(parser)
-    _marker_arguments(parser)
-    _compile_arguments(parser)
+    _add_report_and_steps(parser)
+    _add_markers(parser)
+    _add_compilation(parser)
 
 
-def _report_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_report_and_steps(parser: argparse.ArgumentParser) -> None:
     option(parser, "-o, --out REPORT", "SQLite report to write (default: named after the target)", type=Path)
     add_force(parser, "an existing report")
     meaning = (
@@ -73,9 +72,6 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
     )
     flag(parser, "--hierarchy", meaning)
     add_quiet(parser, "errors, warnings and what the target prints")
-
-
-def _step_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("steps")
     meaning = "steps to record (default: 5 of a model; all of a script, or of a function that runs steps itself)"
     option(group, "--steps N", meaning, type=count)
@@ -83,7 +79,7 @@ def _step_arguments(parser: argparse.ArgumentParser) -> None:
     option(group, "--warmup N", meaning, type=count)
 
 
-def _marker_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_markers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("markers", "Modules are always marked.")
     flag(group, "--ops", "mark operators too")
     group.add_argument(
@@ -96,7 +92,7 @@ def _marker_arguments(parser: argparse.ArgumentParser) -> None:
     flag(group, "--keep-fused", argparse.SUPPRESS)  # always so, since #28
 
 
-def _compile_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_compilation(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("compilation", "Compile the model in pieces, as serving engines do.")
     flag(group, "--compile", "compile the model before recording")
     repeatable(group, "--split NS::OP", "split the model at this operator")
@@ -157,8 +153,11 @@ def run(args: argparse.Namespace) -> int:
 def _print(
     recorded: Outcome, recording: Growing, failed: list[str], report: Path, trace: Path | None, *, quiet: bool
 ) -> None:
-    unmarked = () if recorded.problem else _marker_warnings(recorded.figures)
-    warnings = [*recorded.warnings, *unmarked, *failed]
+    warnings = [*recorded.warnings]
+    if recorded.problem is None and recorded.figures.get("modules_marked") == 0:
+        reasons = _unmarked(recorded.figures) or "the program called none"
+        warnings.append(f"no module ran marked, so the report has no hierarchy of modules: {reasons}")
+    warnings += failed
     if recording.report != report:
         warnings.append(f"{report}: another recording took this place; this one is {recording.report}")
     print_to_stderr(f"tracekit: warning: {warning}" for warning in recording.renamed(warnings))
@@ -267,7 +266,10 @@ def _summary(figures: dict[str, int], report: Path, trace: Path | None) -> Itera
     if "pieces_seen" in figures:
         yield _compilation(figures)
     if "step_recorded_ns" in figures:
-        yield _step_times(figures)
+        during = f"a step took {figures['step_recorded_ns'] / 1e6:.3g} ms while recorded (median)"
+        before = figures.get("step_before_ns")  # of one or two steps there is none: they are no measure
+        compared = f", {before / 1e6:.3g} ms before" if before else "; --warmup 4 also times steps before it"
+        yield f"{during}{compared}"
     if report.exists():
         yield f"report: {report}"
         if trace is not None and (kept := report.with_suffix(".json.gz")).exists():
@@ -285,13 +287,6 @@ def _arrived(figures: dict[str, int]) -> str:
     return f"recorded {' of '.join(counts)}{where}"
 
 
-def _step_times(figures: dict[str, int]) -> str:
-    """The median step; one or two steps before the recording would be no measure to compare it with."""
-    during = f"a step took {figures['step_recorded_ns'] / 1e6:.3g} ms while recorded (median)"
-    before = figures.get("step_before_ns")
-    return f"{during}, {before / 1e6:.3g} ms before" if before else f"{during}; --warmup 4 also times steps before it"
-
-
 def _modules(figures: dict[str, int]) -> str:
     text = f"{figures['modules_marked']:,} called"
     if containers := figures.get("modules_containers"):
@@ -307,12 +302,6 @@ def _unmarked(figures: dict[str, int]) -> str:
 
     counts = {words: figures.get(f"modules_{cause}", 0) for cause, words in UNMARKED.items()}
     return ", ".join(f"{number:,} {words}" for words, number in counts.items() if number)
-
-
-def _marker_warnings(figures: dict[str, int]) -> Iterator[str]:
-    if figures.get("modules_marked") == 0:
-        reasons = _unmarked(figures) or "the program called none"
-        yield f"no module ran marked, so the report has no hierarchy of modules: {reasons}"
 
 
 def _compilation(figures: dict[str, int]) -> str:

@@ -80,8 +80,9 @@ def add_only(parser: argparse.ArgumentParser) -> None:
 def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) -> Summary:
     """Runs programs into a folder, according to ``--only``, ``--force`` and ``--json``."""
     names = [program.name for program in programs]
-    if unknown := [name for name in args.only if name not in names]:
-        raise UsageError(f"--only {unknown[0]}: there is no such check; {did_you_mean(unknown[0], names)}")
+    for name in args.only:
+        if name not in names:
+            raise UsageError(f"--only {name}: there is no such check; {did_you_mean(name, names)}")
     require_torch()
     from tracekit import selftest
     from tracekit.selftest import summary
@@ -179,7 +180,7 @@ def _marker_checks(tool: Nsys, nvtx: str) -> list[Check]:
             checks = [Check(_MARKERS, ok=False, detail=str(error), advice="run nsys yourself to see why")]
         if problem.exists():
             detail = f"changed: nvtx {nvtx} rejects a call that tracekit needs ({problem.read_text('utf-8')})"
-            checks = [Check(_MARKERS, ok=False, detail=detail, advice=KNOWN_NVTX)]
+            return [Check(_MARKERS, ok=False, detail=detail, advice=KNOWN_NVTX)]
     return checks
 
 

@@ -64,12 +64,10 @@ def growing(report: Path) -> Iterator[Growing]:
         recording = Growing(report, folder)
         try:
             yield recording
-        except CaptureError as error:
+        except BaseException as error:
             recording.take_place()
-            error.args = tuple(recording.renamed(error.args))
-            raise
-        except BaseException:
-            recording.take_place()
+            if isinstance(error, CaptureError):
+                error.args = tuple(recording.renamed(error.args))
             raise
 
 
@@ -105,8 +103,15 @@ class Growing:
 
     def _taken(self, suffix: str) -> bool:
         file, place = self.partial.with_suffix(suffix), self._place.with_suffix(suffix)
-        if (before := self._before.get(suffix)) is None:
-            return _linked_anew(file, place)
+        before = self._before.get(suffix)
+        if before is None:
+            try:
+                place.hardlink_to(file)
+            except OSError:  # something is there, or the file system has no links
+                pass
+            else:
+                file.unlink()
+                return True
         if _identity(place) != before:
             return False
         file.replace(place)
@@ -120,19 +125,6 @@ def _identity(place: Path) -> tuple[int, int, int] | None:
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
-def _linked_anew(file: Path, place: Path) -> bool:
-    try:
-        place.hardlink_to(file)
-    except FileExistsError:
-        return False
-    except OSError:  # the file system has no links
-        if place.exists():
-            return False
-        file.replace(place)
-    file.unlink(missing_ok=True)
-    return True
-
-
 def with_hierarchies(trace: Path | None, progress: Progress = no_progress) -> list[str]:
     """Writes the hierarchies of modules into a Chrome trace. Returns why they are not there, if so."""
     if trace is None or not trace.exists():
@@ -141,13 +133,10 @@ def with_hierarchies(trace: Path | None, progress: Progress = no_progress) -> li
 
     try:
         write_module_hierarchies(trace, progress)
-    except ReportError as error:
-        problem = error.problem
-    except OSError as error:
-        problem = reason_of(error)
-    else:
-        return []
-    return [f"{trace}: has no module hierarchies ({problem})"]
+    except (ReportError, OSError) as error:
+        problem = error.problem if isinstance(error, ReportError) else reason_of(error)
+        return [f"{trace}: has no module hierarchies ({problem})"]
+    return []
 
 
 def check_place(place: Path, *, force: bool) -> None:

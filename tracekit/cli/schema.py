@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tracekit.cli.base import flag
-from tracekit.cli.parsing import completed_by
+from tracekit.cli.base import completed_by, flag
 
 if TYPE_CHECKING:
     import argparse
@@ -18,7 +17,7 @@ HELP = "print the tables of a dataset with their columns"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     table = parser.add_argument("table", nargs="?", metavar="TABLE", help="print only this table")
-    completed_by(table, lambda **_: _names())
+    completed_by(table, lambda **_: _tables())
     flag(parser, "--json", "print the tables as JSON")
 
 
@@ -30,8 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
     specs = [table.SPEC for table in TABLES if args.table in (None, table.SPEC.name)]
     if not specs:
-        names = [table.SPEC.name for table in TABLES]
-        raise UsageError(f"there is no table {args.table}; {did_you_mean(args.table, names)}")
+        raise UsageError(f"there is no table {args.table}; {did_you_mean(args.table, _tables())}")
     if args.json:
         print(json.dumps([schema.as_json(spec) for spec in specs], indent=2))
     else:
@@ -39,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _names() -> list[str]:
+def _tables() -> list[str]:
     from tracekit.dataset.opening import TABLE_NAMES
 
     return [*TABLE_NAMES]

@@ -15,6 +15,7 @@ from tracekit.cli.base import (
     add_dataset,
     add_device,
     add_top,
+    completed_by,
     console,
     count,
     device_options,
@@ -24,9 +25,10 @@ from tracekit.cli.base import (
     repeatable,
     share,
 )
-from tracekit.cli.parsing import completed_by
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import RenderableType
 
     from tracekit.answers.base import Analysis
@@ -43,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.formatter_class = _WithQuestions
     question = parser.add_argument("name", metavar="QUESTION", help="one of the questions listed below (default: tree)")
-    completed_by(question, lambda **_: [*_names_of_questions(), *map(str, Path().glob("*.tracekit"))])
+    completed_by(question, _questions_and_datasets)
     add_dataset(parser).required = False  # the only argument is the dataset: see _asked
     parser.add_argument("--list", action=_List, nargs=0, help="list the questions and exit")
     form = parser.add_mutually_exclusive_group()
@@ -81,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
 
     name, place = _asked(args)
     analysis = asking.question(name)
-    options = _options(analysis, args)
-    _check_families(analysis, args.fail_on)
+    options = device_options(args)
+    _check_options(analysis, options, args.fail_on)
     dataset = opened(place)
     if args.path is not None:
         dataset = dataset.subtree(args.path)
@@ -96,16 +98,20 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(args.fail_on) and not set(args.fail_on).isdisjoint(answer["family"].tolist()))
 
 
-def _check_families(analysis: Analysis, names: list[str]) -> None:
+def _check_options(analysis: Analysis, given: Iterable[str], families: list[str]) -> None:
     from tracekit.errors import UsageError
+    from tracekit.views.asking import options_of
 
-    if names and analysis.NAME != "findings":
+    for name in given:
+        if name not in options_of(analysis):
+            raise UsageError(f"{analysis.NAME} has no option {DEVICE_OPTIONS[name]}")
+    if families and analysis.NAME != "findings":
         raise UsageError(f"{analysis.NAME} has no option --fail-on")
-    if names:
+    if families:
         from tracekit.steptime.findings import check_family
 
-        for name in names:
-            check_family(name)
+        for family in families:
+            check_family(family)
 
 
 def _asked(args: argparse.Namespace) -> tuple[str, str]:
@@ -123,17 +129,6 @@ def _asked(args: argparse.Namespace) -> tuple[str, str]:
     if name not in QUESTIONS and place in QUESTIONS:
         raise UsageError(f"there is no question {name}; did you mean tracekit show {place} {name}?")
     return ("tree", name) if place is None else (name, place)
-
-
-def _options(analysis: Analysis, args: argparse.Namespace) -> dict[str, Any]:
-    from tracekit.errors import UsageError
-    from tracekit.views.asking import options_of
-
-    given = device_options(args)
-    for name in given:
-        if name not in options_of(analysis):
-            raise UsageError(f"{analysis.NAME} has no option {DEVICE_OPTIONS[name]}")
-    return given
 
 
 def _print(
@@ -181,10 +176,10 @@ def _text(
     return answers.as_text(rows, nouns(dataset), width, choice, found.asked)
 
 
-def _names_of_questions() -> tuple[str, ...]:
+def _questions_and_datasets(**_: object) -> list[str]:
     from tracekit.answers import QUESTIONS
 
-    return QUESTIONS
+    return [*QUESTIONS, *map(str, Path().glob("*.tracekit"))]
 
 
 def _paths(parsed_args: argparse.Namespace, **_: object) -> list[str]:

@@ -18,27 +18,19 @@ _ELSEWHERE = "choose another place with -o"
 
 
 class Target(NamedTuple):
-    """Where an export goes.
-
-    Attributes:
-        force: Whether an existing export may be replaced.
-    """
+    """Where an export goes, and whether an existing one may be replaced."""
 
     place: str
     force: bool
 
 
-_Whole: TypeAlias = "Callable[[Path, Callable[[], Path]], AbstractContextManager[Path]]"
+_Whole: TypeAlias = "Callable[[Path, Callable[[], object]], AbstractContextManager[Path]]"
 #: Writes a dataset in one format, whole or not at all; raises ExportError if it cannot be written there.
 Write: TypeAlias = "Callable[[Dataset, Target, Progress], None]"
 
 
 def spec_tables(dataset: Dataset, progress: Progress) -> Iterator[tuple[str, pa.Schema]]:
-    """The tables of a dataset, one after the other.
-
-    Yields:
-        The table's name and its schema, in which ``report`` is the last column if there are several reports.
-    """
+    """The name and schema of each table; of several reports, ``report`` is the last column."""
     for done, name in enumerate(dataset.tables):
         progress("exporting", done / len(dataset.tables))
         yield name, dataset.schema(name)
@@ -65,13 +57,7 @@ def exported_file(dataset: Dataset, target: Target) -> AbstractContextManager[Pa
 
 
 def exported_folder(dataset: Dataset, target: Target, files: set[str]) -> AbstractContextManager[Path]:
-    """An empty folder to fill that replaces the target when the block ends, and is removed when the block raises.
-
-    Args:
-        dataset: The dataset that is exported.
-        target: The place of the folder.
-        files: Names of the files that an earlier export can have left; a folder with others is not replaced.
-    """
+    """The same with an empty folder to fill. A folder that holds others than these files is not replaced."""
 
     def is_export(place: Path) -> bool:
         return place.is_dir() and {file.name for file in place.iterdir()} <= files
@@ -83,38 +69,28 @@ def exported_folder(dataset: Dataset, target: Target, files: set[str]) -> Abstra
 def _exported(
     dataset: Dataset, target: Target, whole: _Whole, is_earlier: Callable[[Path], bool], earlier: str
 ) -> Iterator[Path]:
-    def check() -> Path:
-        place = _free(dataset, target)
+    place = Path(target.place)
+
+    def check() -> None:
+        if place.name in {"", ".."}:
+            raise ExportError(f"{place}: is not the name of a file or folder; {_ELSEWHERE}")
+        refuse_inside(dataset, place)
+        if (place.exists() or place.is_symlink()) and not target.force:
+            raise ExportError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
         if place.exists() and not is_earlier(place):
             raise ExportError(f"{place}: already exists and is not {earlier}; {_ELSEWHERE}")
-        return place
 
-    place = check()
+    check()
     remove_stale(place.resolve().parent, hidden_prefix(place.resolve()))  # of killed exports
-    with _unwritable(place), stopped_once(), whole(place.resolve(), check) as partial:
-        yield partial
-
-
-def _free(dataset: Dataset, target: Target) -> Path:
-    place = Path(target.place)
-    if place.name in {"", ".."}:
-        raise ExportError(f"{place}: is not the name of a file or folder; {_ELSEWHERE}")
-    refuse_inside(dataset, place)
-    if (place.exists() or place.is_symlink()) and not target.force:
-        raise ExportError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
-    return place
+    try:
+        with stopped_once(), whole(place.resolve(), check) as partial:
+            yield partial
+    except OSError as error:
+        message = f"{place}: cannot be written ({reason_of(error)}); {remedy_of(error, _ELSEWHERE)}"
+        raise ExportError(message) from None
 
 
 def refuse_inside(dataset: Dataset, place: Path) -> None:
     """Refuses to write among the files of a dataset."""
     if isinstance(dataset.folder, Path) and place.resolve().is_relative_to(dataset.folder.resolve()):
         raise ExportError(f"{place}: is inside the dataset itself; {_ELSEWHERE}")
-
-
-@contextmanager
-def _unwritable(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        message = f"{place}: cannot be written ({reason_of(error)}); {remedy_of(error, _ELSEWHERE)}"
-        raise ExportError(message) from None

@@ -47,7 +47,7 @@ def write(dataset: Dataset, target: Target, progress: Progress) -> None:
             for name in existing:
                 sa.Table(name, sa.MetaData()).drop(connection)
             for name, schema in spec_tables(dataset, progress):
-                _insert(connection, _table(name, schema), dataset.pieces(name))
+                _insert(connection, name, schema, dataset.pieces(name))
 
 
 def _shown(url: sa.URL) -> str:
@@ -58,8 +58,7 @@ def _engine(place: str) -> sa.Engine:
     try:
         url = sa.make_url(place)
     except sa.exc.ArgumentError:
-        message = "-o: not the URL of a database; expected one such as sqlite:///run.db"
-        raise UsageError(message) from None
+        raise UsageError("-o: not the URL of a database; expected one such as sqlite:///run.db") from None
     try:
         return sa.create_engine(url)
     except sa.exc.NoSuchModuleError:
@@ -82,9 +81,11 @@ def _disposed(engine: sa.Engine) -> Iterator[None]:
         engine.dispose()
         if created is not None:
             with suppress(OSError):
-                created.unlink(missing_ok=True)
+                created.unlink()
         if isinstance(error, (sa.exc.SQLAlchemyError, OSError, engine.dialect.loaded_dbapi.Error)):
-            problem = f"cannot be written ({_reason(error)}); check the database and its URL"
+            cause = getattr(error, "orig", None) or error
+            reason = " ".join(str(cause).split("\n", 1)[0].split()) or type(cause).__name__
+            problem = f"cannot be written ({reason}); check the database and its URL"
             raise ExportError(f"{_shown(engine.url)}: {problem}") from None
         raise
     engine.dispose()
@@ -103,12 +104,9 @@ def _begin_at_once(engine: sa.Engine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _table(name: str, schema: pa.Schema) -> sa.Table:
+def _insert(connection: sa.Connection, name: str, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:
     columns = [sa.Column(field.name, _TYPES.get(field.type, sa.Text)(), nullable=field.nullable) for field in schema]
-    return sa.Table(name, sa.MetaData(), *columns)
-
-
-def _insert(connection: sa.Connection, table: sa.Table, pieces: Iterator[pa.Table]) -> None:
+    table = sa.Table(name, sa.MetaData(), *columns)
     table.create(connection)
     add = _copy if connection.dialect.driver == "psycopg" else _insert_rows
     for piece in pieces:
@@ -173,8 +171,3 @@ def _copy(connection: sa.Connection, table: sa.Table, batch: pa.RecordBatch) -> 
     statement = f"COPY {quoted.format_table(table)} ({columns}) FROM STDIN (FORMAT csv)"
     with closing(cast("Any", connection.connection.cursor())) as cursor, cursor.copy(statement) as copy:
         copy.write(text.getvalue())
-
-
-def _reason(error: Exception) -> str:
-    cause = getattr(error, "orig", None) or error
-    return " ".join(str(cause).split("\n", 1)[0].split()) or type(cause).__name__

@@ -6,14 +6,18 @@ module calls, operators and ranges of a thread, and the streams of a device. Vie
 overlap without nesting. Kernels of one stream do so where a CUDA graph runs them side by side, and so do start/end
 ranges: they get lanes of their own.
 
+Viewers that add start and length as floating-point numbers (speedscope) may place an end just after the start of the
+next slice. Perfetto multiplies each by a thousand and drops the fraction, so that 52.207 us can become 52206 ns. Either
+way slices that touch overlap: speedscope draws them one inside the other, Perfetto leaves one out.
+
 Ranges, API calls and device work have the categories and members that torch.profiler gives them.
 """
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedWriter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,18 +33,19 @@ from tracekit.arrays.text import json_text
 from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.exports.base import Target, exported_file
-from tracekit.exports.tracks import CALLS, OPERATORS, RANGES, STEPS, WORK, Spelling, Tracks, for_sums, for_truncation
 from tracekit.markers.torch_texts import FIELD, Node, hierarchy_texts
 from tracekit.progress import Progress
 
 #: A part of the JSON of events: texts of all rows, or one for all of them.
 Part: TypeAlias = "str | pa.Array"
+#: Start and end in nanoseconds → start and length in microseconds, as JSON.
+Spelling: TypeAlias = "Callable[[Ints, Ints], tuple[pa.Array, pa.Array]]"
 
-_STEP_COLUMNS = ["name", "start_ns", "end_ns", "pid", "rank", "tid"]
+#: What is drawn for a thread, from top to bottom; calls are named for what their nodes are.
+STEPS, CALLS, OPERATORS, RANGES, WORK = range(5)
+_PLACE = ["start_ns", "end_ns", "pid", "rank", "tid"]
 _STEP_ARGS = ["step_id", "kind", "index", "batch_size", "tokens"]
-_CALL_COLUMNS = ["module_id", "start_ns", "end_ns", "pid", "rank", "tid"]
 _CALL_ARGS = ["module", "phase", "inputs", "outputs", "kwargs", "step_id", "call_id", "range_id", "gpu_time_ns"]
-_WORK_COLUMNS = ["name", "start_ns", "end_ns", "pid", "rank", "tid", "device", "context", "stream"]
 _WORK_ARGS = ["kind", "module", "cause", "step_id", "call_id", "kernel_id", "full_name", "bytes"]
 #: What is written where it is known, by column.
 _WORK_MEMBERS = {
@@ -56,16 +61,14 @@ _SIZES, _AXES = ("grid", "block"), "xyz"
 #: Categories of work, as torch.profiler names them.
 _CATEGORIES = {"memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 _OPERATOR = "cpu_op"
-_RANGE_COLUMNS = ["text", "marker", "open", "start_ns", "end_ns", "pid", "rank", "tid", "module_id"]
 _RANGE_MEMBERS = {name: name for name in ("domain", "end_tid", "payload_int", "payload_json")}
 _LAUNCH_COLUMNS = ["pid", "rank", "tid", "correlation_id", "launch_name", "launch_start_ns", "launch_end_ns"]
-_BEGINNINGS = (
-    *((table, "start_ns") for table in ("steps", "calls", "ranges", "kernels")),
-    ("kernels", "launch_start_ns"),
-)
 _BATCH = 65_536
+_UNKNOWN = -1
 #: Five days: up to there, viewers' numbers hold times exactly.
 _LATEST_NS = 432_000 * 10**9
+#: Steps of a microsecond that binary numbers hold exactly, up to six days; each is 0.06 ns.
+_STEPS_OF_US = 1 << 14
 #: Level of gzip: fast enough not to slow the export; the highest saves a third and takes ten times as long.
 _LEVEL = 1
 
@@ -92,36 +95,23 @@ def write_perfetto(dataset: Dataset, target: Target, progress: Progress) -> None
 
 def _write(file: BufferedWriter | gzip.GzipFile, dataset: Dataset, progress: Progress, spelled: Spelling) -> None:
     timeline = _Timeline(dataset, spelled)
-    file.write(b'{"displayTimeUnit": "ns", "otherData": ' + _about(dataset, timeline.moved_by_ns) + b",\n")
-    file.write(b'"traceEvents": [\n')
+    about = {
+        "tracekit": dataset.manifest.get("tracekit"),
+        "dataset": dataset.folder.name,
+        "times_moved_by_ns": timeline.moved_by_ns,
+        "started_utc_ns": min(_started(dataset), default=None),
+    }
+    # Perfetto's JSON has no surrogates, which ASCII would need for some letters.
+    other_data = json.dumps(about, ensure_ascii=False).encode("utf-8", "replace")
+    file.write(b'{"displayTimeUnit": "ns", "otherData": ' + other_data + b',\n"traceEvents": [\n')
     separator = b""
-    for events in timeline.events(progress):
-        if len(events):
-            file.write(separator)
-            file.write(_joined(events))
-            separator = b",\n"
-    for event in timeline.tracks.events():
-        file.write(separator + event.encode())
+    for events in filter(len, timeline.events(progress)):
+        file.write(separator)
+        whole = pa.LargeListArray.from_arrays(pa.array([0, len(events)], pa.int64()), events)
+        file.write(pc.binary_join(whole, ",\n")[0].as_buffer())
         separator = b",\n"
     file.write(b"\n]}\n")
     progress("exporting", 1.0)
-
-
-def _about(dataset: Dataset, moved_by_ns: int) -> bytes:
-    started = _started(dataset)
-    fields = {
-        "tracekit": dataset.manifest.get("tracekit"),
-        "dataset": dataset.folder.name,
-        "times_moved_by_ns": moved_by_ns,
-        "started_utc_ns": min(started, default=None),
-    }
-    # Perfetto's JSON has no surrogates, which ASCII would need for some letters.
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _joined(events: pa.Array) -> pa.Buffer:
-    whole = pa.LargeListArray.from_arrays(pa.array([0, len(events)], pa.int64()), events)
-    return pc.binary_join(whole, ",\n")[0].as_buffer()
 
 
 class _Timeline:
@@ -134,7 +124,7 @@ class _Timeline:
     def __init__(self, dataset: Dataset, spelled: Spelling) -> None:
         self._dataset = dataset
         self._spelled = spelled
-        self.tracks = Tracks(dataset.reports, f"{noun(dataset)}s")
+        self._tracks = _Tracks(dataset.reports, f"{noun(dataset)}s")
         self._offset = _offsets(dataset)
         first_ns = _earliest(dataset, self._offset)
         self.moved_by_ns = 0 if 0 <= first_ns <= _LATEST_NS else -first_ns
@@ -146,7 +136,7 @@ class _Timeline:
         self._hierarchy_members = pa.array([*members, ""], pa.string())
 
     def events(self, progress: Progress) -> Iterator[pa.Array]:
-        """Events as JSON, in batches of some ten thousand."""
+        """Events as JSON, in batches of some ten thousand; those that name the tracks come last."""
         rows, done = self._dataset.manifest["rows"], 0
         total = max(sum(rows[name] for name in ("steps", "calls", "ranges", "kernels")), 1)
         for slices in (self._steps(), self._calls(), self._ranges(), self._launches(), self._work()):
@@ -154,29 +144,33 @@ class _Timeline:
                 done += len(events)
                 yield events
                 progress("exporting", min(done / total, 1.0))
+        yield pa.array(self._tracks.events(), pa.string())
 
     def _steps(self) -> Iterator[pa.Array]:
         lane = self._lanes("steps", ["pid", "tid"])
-        for piece, lanes_ in self._pieces("steps", _STEP_COLUMNS + _STEP_ARGS, lane):
-            kind = np.full(piece.num_rows, STEPS)
-            args = _always(piece, _STEP_ARGS)
-            yield self._slices(piece, json_text(piece.column("name")), "step", args, (kind, lanes_))
+        for piece, lanes_ in self._pieces("steps", ["name", *_PLACE, *_STEP_ARGS], lane):
+            name = json_text(piece.column("name"))
+            yield self._slices(piece, name, "step", _always(piece, _STEP_ARGS), STEPS, lanes_)
 
     def _calls(self) -> Iterator[pa.Array]:
         modules = self._modules
-        short = [_short(name, above, modules.name) for name, above in zip(modules.name, modules.parent, strict=True)]
+        short = [
+            f"{modules.name[above]}.{name}" if name.isdecimal() and above >= 0 else name
+            for name, above in zip(modules.name, modules.parent, strict=True)
+        ]
         names = json_text(pa.array(short, pa.string()))
         lane = self._nested_lanes("calls", "call_id", "parent_call_id")
-        for piece, lanes_ in self._pieces("calls", _CALL_COLUMNS + _CALL_ARGS, lane):
+        for piece, lanes_ in self._pieces("calls", ["module_id", *_PLACE, *_CALL_ARGS], lane):
             name = names.take(piece.column("module_id").combine_chunks())
-            kind = np.full(piece.num_rows, CALLS)
-            yield self._slices(piece, name, "module", _always(piece, _CALL_ARGS), (kind, lanes_))
+            yield self._slices(piece, name, "module", _always(piece, _CALL_ARGS), CALLS, lanes_)
 
     def _ranges(self) -> Iterator[pa.Array]:
         """All ranges, also those that are no calls. Operators are ranges of their own only if a device did the work."""
-        operator = "user_annotation" if self._runs_operators() else _OPERATOR
+        pieces = self._dataset.pieces("kernels", ["kind"])
+        on_host = any(pc.any(pc.equal(piece.column("kind").cast(pa.string()), _OPERATOR)).as_py() for piece in pieces)
+        operator = "user_annotation" if on_host else _OPERATOR
         lane = self._nested_lanes("ranges", "range_id", "parent_range_id")
-        columns = [*_RANGE_COLUMNS, "range_id", "kind", *_RANGE_MEMBERS]
+        columns = ["text", "marker", "open", *_PLACE, "module_id", "range_id", "kind", *_RANGE_MEMBERS]
         for piece, lanes_ in self._pieces("ranges", columns, lane):
             is_operator = pc.equal(pc.fill_null(piece.column("marker").cast(pa.string()), ""), "operator")
             category = pc.if_else(is_operator, operator, "user_annotation").combine_chunks()
@@ -184,7 +178,7 @@ class _Timeline:
             args += [pc.if_else(piece.column("open"), ', "finished": false', "").combine_chunks()]
             args += [pc.if_else(is_operator, self._hierarchies(piece), "").combine_chunks()]
             name = pc.fill_null(json_text(piece.column("text")), '""')
-            yield self._slices(piece, name, category, args, (np.full(piece.num_rows, RANGES), lanes_))
+            yield self._slices(piece, name, category, args, RANGES, lanes_)
 
     def _launches(self) -> Iterator[pa.Array]:
         whole = self._dataset.table("kernels", [*_LAUNCH_COLUMNS, *self._report_column])
@@ -193,18 +187,16 @@ class _Timeline:
         )
         names = ["pid", "tid", "correlation_id", "launch_start_ns", *self._report_column]
         first = np.sort(grouped([_numbered(whole, [name]) for name in names]).first)
-        calls = whole.take(pa.array(first)).rename_columns({"launch_start_ns": "start_ns", "launch_end_ns": "end_ns"})
-        calls = calls.rename_columns({"correlation_id": "correlation"})
-        for piece in calls.to_batches(_BATCH):
+        renamed = {"launch_start_ns": "start_ns", "launch_end_ns": "end_ns", "correlation_id": "correlation"}
+        for piece in whole.take(pa.array(first)).rename_columns(renamed).to_batches(_BATCH):
             table = pa.Table.from_batches([piece])
-            track = np.full(piece.num_rows, RANGES), np.zeros(piece.num_rows, np.int64)
             name = pc.fill_null(json_text(table.column("launch_name")), '""')
-            yield self._slices(table, name, "cuda_runtime", _always(table, ["correlation"]), track)
+            yield self._slices(table, name, "cuda_runtime", _always(table, ["correlation"]), RANGES, 0)
 
     def _work(self) -> Iterator[pa.Array]:
         lane = self._lanes("kernels", ["pid", "device", "context", "stream"])
         axes = [f"{size}_{axis}" for size in _SIZES for axis in _AXES]
-        columns = dict.fromkeys([*_WORK_COLUMNS, *_WORK_ARGS, *_WORK_MEMBERS, *axes, "module_id"])
+        columns = dict.fromkeys(["name", *_PLACE, *_WORK_ARGS, *_WORK_MEMBERS, *axes, "module_id"])
         for piece, lanes_ in self._pieces("kernels", list(columns), lane):
             kind = piece.column("kind").cast(pa.string()).combine_chunks()
             on_host = np.asarray(pc.equal(kind, _OPERATOR))
@@ -212,15 +204,10 @@ class _Timeline:
             category = kind
             for plain, spelled in _CATEGORIES.items():
                 category = pc.if_else(pc.equal(kind, plain), spelled, category)
-            args = [*_always(piece, _WORK_ARGS), *_where_known(piece, _WORK_MEMBERS)]
-            args += [part for size in _SIZES for part in _sizes(piece, size)]
+            args = [*_always(piece, _WORK_ARGS), *_where_known(piece, _WORK_MEMBERS), *_sizes(piece)]
             args.append(self._hierarchies(piece))
             tracks = np.where(on_host, OPERATORS, WORK), np.where(on_host, 0, lanes_)
-            yield self._slices(piece, json_text(name), category, args, tracks)
-
-    def _runs_operators(self) -> bool:
-        pieces = self._dataset.pieces("kernels", ["kind"])
-        return any(pc.any(pc.equal(piece.column("kind").cast(pa.string()), _OPERATOR)).as_py() for piece in pieces)
+            yield self._slices(piece, json_text(name), category, args, *tracks)
 
     def _hierarchies(self, piece: pa.Table) -> pa.Array:
         """For every row the member that names its modules as PyTorch does; nothing where it has none."""
@@ -228,14 +215,15 @@ class _Timeline:
         return self._hierarchy_members.take(pa.array(np.where(rows < 0, len(self._hierarchy_members) - 1, rows)))
 
     def _lanes(self, table: str, keys: list[str]) -> Ints:
-        whole = self._dataset.table(table, [*keys, "start_ns", "end_ns", *self._report_column])
+        keys = [*keys, *self._report_column]
+        whole = self._dataset.table(table, ["start_ns", "end_ns", *keys])
         start, end = (np.asarray(whole.column(name)) for name in ("start_ns", "end_ns"))
-        return lanes(_numbered(whole, [*keys, *self._report_column]), start, end)
+        return lanes(_numbered(whole, keys), start, end)
 
     def _nested_lanes(self, table: str, key: str, parent_key: str) -> Ints:
-        keys, times = ["pid", "tid", *self._report_column], ["start_ns", "end_ns"]
-        whole = self._dataset.table(table, [*keys, *times, key, parent_key])
-        start, end = (np.asarray(whole.column(name)) for name in times)
+        keys = ["pid", "tid", *self._report_column]
+        whole = self._dataset.table(table, ["start_ns", "end_ns", *keys, key, parent_key])
+        start, end = (np.asarray(whole.column(name)) for name in ("start_ns", "end_ns"))
         parent = positions(integers(whole, parent_key), integers(whole, key))
         return nested_lanes(_numbered(whole, keys), start, end, parent)
 
@@ -246,9 +234,9 @@ class _Timeline:
             first += piece.num_rows
 
     def _slices(
-        self, piece: pa.Table, name: pa.Array, category: Part, args: Iterable[Part], track: tuple[Ints, Ints]
+        self, piece: pa.Table, name: pa.Array, category: Part, args: Iterable[Part], kind: Ints | int, lane: Ints | int
     ) -> pa.Array:
-        process, thread = self.tracks.numbered(piece, *track)
+        process, thread = self._tracks.numbered(piece, kind, lane)
         offset = self.moved_by_ns
         if REPORT in piece.column_names and piece.num_rows:
             offset += self._offset[piece.column(REPORT)[0].as_py()]
@@ -276,11 +264,12 @@ def _where_known(table: pa.Table, columns: Mapping[str, str]) -> Iterator[Part]:
             yield _member(name, json_text(values))
 
 
-def _sizes(table: pa.Table, name: str) -> Iterator[Part]:
-    columns = [table.column(f"{name}_{axis}").combine_chunks().cast(pa.string()) for axis in _AXES]
-    if columns[0].null_count < len(columns[0]):
-        inner = pc.binary_join_element_wise(*columns, ", ")
-        yield _member(name, pc.binary_join_element_wise("[", inner, "]", ""))
+def _sizes(table: pa.Table) -> Iterator[Part]:
+    for size in _SIZES:
+        columns = [table.column(f"{size}_{axis}").combine_chunks().cast(pa.string()) for axis in _AXES]
+        if columns[0].null_count < len(columns[0]):
+            inner = pc.binary_join_element_wise(*columns, ", ")
+            yield _member(size, pc.binary_join_element_wise("[", inner, "]", ""))
 
 
 def _member(name: str, text: pa.Array) -> pa.Array:
@@ -290,10 +279,6 @@ def _member(name: str, text: pa.Array) -> pa.Array:
 def _numbered(table: pa.Table, keys: list[str]) -> Ints:
     is_category = {key: pa.types.is_dictionary(table.schema.field(key).type) for key in keys}
     return grouped([labels(table, key).code if is_category[key] else integers(table, key) for key in keys]).group
-
-
-def _short(name: str, parent: int, names: list[str]) -> str:
-    return f"{names[parent]}.{name}" if name.isdecimal() and parent >= 0 else name
 
 
 def _started(dataset: Dataset) -> list[int]:
@@ -307,10 +292,120 @@ def _offsets(dataset: Dataset) -> dict[str, int]:
 
 
 def _earliest(dataset: Dataset, offset: dict[str, int]) -> int:
+    beginnings = [(table, "start_ns") for table in ("steps", "calls", "ranges", "kernels")]
     firsts = (
         (pc.min(piece.column(column)).as_py(), offset[piece.column(REPORT)[0].as_py()] if offset else 0)
-        for table, column in _BEGINNINGS
+        for table, column in (*beginnings, ("kernels", "launch_start_ns"))
         for piece in dataset.pieces(table, [column, *([REPORT] if offset else [])])
         if piece.num_rows
     )
     return min((first + later for first, later in firsts if first is not None), default=0)
+
+
+class _Track(NamedTuple):
+    """A track, by what its slices have in common; the fields are in the order by which tracks are sorted."""
+
+    report: int
+    on_device: int
+    process: int
+    rank: int
+    device: int
+    thread: int
+    context: int
+    stream: int
+    kind: int
+    lane: int
+
+    @property
+    def owner(self) -> tuple[int, int, int]:
+        """What the viewer shows as a process: a process, or a device."""
+        return self.report, self.on_device, self.device if self.on_device else self.process
+
+
+class _Tracks:
+    """Numbers tracks as they occur, and names them at the end; nodes is what calls belong to, such as ``modules``."""
+
+    def __init__(self, reports: list[str], nodes: str) -> None:
+        self._reports, self._kinds = reports, ("steps", nodes, "operators", "all ranges and API calls")
+        self._number: dict[_Track, int] = {}
+        self._process: dict[tuple[int, int, int], int] = {}
+
+    def numbered(self, table: pa.Table, kind: Ints | int, lane: Ints | int) -> tuple[Ints, Ints]:
+        """The process and thread of every row of a table, as the trace numbers them, by its kind and lane."""
+        members = self._members(table, *(np.broadcast_to(number, table.num_rows) for number in (kind, lane)))
+        code, first = grouped(members)
+        tracks = [_Track(*(int(column[row]) for column in members)) for row in first]
+        numbers = [self._number.setdefault(track, len(self._number) + 1) for track in tracks]
+        processes = [self._process.setdefault(track.owner, len(self._process) + 1) for track in tracks]
+        return np.array(processes, np.int64)[code], np.array(numbers, np.int64)[code]
+
+    def _members(self, table: pa.Table, kind: Ints, lane: Ints) -> list[Ints]:
+        def column(name: str) -> Ints:
+            if name not in table.column_names:
+                return np.full(table.num_rows, _UNKNOWN, np.int64)
+            return integers(table, name, null=_UNKNOWN).astype(np.int64)
+
+        on_device = kind == WORK
+        report = np.zeros(table.num_rows, np.int64)
+        if self._reports:
+            named = table.column(REPORT).combine_chunks().dictionary_encode()
+            places = [self._reports.index(name) for name in named.dictionary.to_pylist()]
+            report = np.array(places)[np.asarray(named.indices)]
+        rank, thread = (np.where(on_device, _UNKNOWN, column(name)) for name in ("rank", "tid"))
+        process, device, context, stream = map(column, ("pid", "device", "context", "stream"))
+        return [report, on_device.astype(np.int64), process, rank, device, thread, context, stream, kind, lane]
+
+    def events(self) -> Iterator[str]:
+        """Metadata events that name and sort the processes and tracks."""
+        member = {track.owner: track for track in self._number}
+        for position, (owner, number) in enumerate(sorted(self._process.items())):
+            yield from _metadata("process", number, 0, self._process_name(member[owner]), position)
+        for position, (track, number) in enumerate(sorted(self._number.items())):
+            yield from _metadata("thread", self._process[track.owner], number, self._track_name(track), position)
+
+    def _process_name(self, track: _Track) -> str:
+        parts = [self._reports[track.report]] if self._reports else []
+        if track.on_device:
+            parts.append(f"device {_text(track.device)}")
+        else:
+            parts += [f"rank {track.rank}"] if track.rank != _UNKNOWN else []
+            parts.append(f"process {_text(track.process)}")
+        return " ".join(parts)
+
+    def _track_name(self, track: _Track) -> str:
+        if track.on_device:
+            name = f"stream {_text(track.stream)}, context {_text(track.context)}, process {_text(track.process)}"
+        else:
+            name = f"{self._kinds[track.kind]} of thread {_text(track.thread)}"
+        return f"{name} ({track.lane + 1})" if track.lane else name
+
+
+def _text(number: int) -> str:
+    return "unknown" if number == _UNKNOWN else str(number)
+
+
+def _metadata(what: str, process: int, thread: int, name: str, position: int) -> Iterator[str]:
+    for field, args in (("name", {"name": name}), ("sort_index", {"sort_index": position})):
+        event = {"ph": "M", "pid": process, "tid": thread, "name": f"{what}_{field}", "args": args}
+        yield json.dumps(event, ensure_ascii=False)
+
+
+def for_sums(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
+    """Start and length in steps whose sums are exact; rounded to a nanosecond they are the original times."""
+    start, end = (np.rint(ns * (_STEPS_OF_US / 1_000)) for ns in (start_ns, end_ns))
+    begin, length = (pa.array(steps / _STEPS_OF_US).cast(pa.string()) for steps in (start, end - start))
+    return begin, length
+
+
+def for_truncation(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
+    """Start and length plus a quarter of a nanosecond, which the viewer drops."""
+    begin, length = (pc.binary_join_element_wise(_decimal(ns), "25", "") for ns in (start_ns, end_ns - start_ns))
+    return begin, length
+
+
+def _decimal(ns: Ints) -> pa.Array:
+    whole, rest = np.divmod(np.abs(ns), 1_000)
+    sign = pc.if_else(pa.array(ns < 0), "-", "")
+    decimals = pc.utf8_lpad(pa.array(rest).cast(pa.string()), 3, "0")
+    number = pc.binary_join_element_wise(pa.array(whole).cast(pa.string()), decimals, ".")
+    return pc.binary_join_element_wise(sign, number, "")
