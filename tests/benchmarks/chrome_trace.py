@@ -1,109 +1,89 @@
 """Writes Chrome traces as torch.profiler does: modules, functions, operators, launches, kernels."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 LAYERS, PARTS = 32, 6
 _PID = 4242
-_INPUTS = '"Input Dims": [[8, 1024, 2048], [2048, 8192], []], "Input type": ["c10::BFloat16", "c10::BFloat16", ""]'
-_HEAD = """{
-  "schemaVersion": 1,
-  "deviceProperties": [
-    {
-      "id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85045149696,
-      "computeMajor": 9, "computeMinor": 0, "numSms": 132
-    }
-  ],
-  "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
-  "baseTimeNanoseconds": 1750000000000000000,
-  "displayTimeUnit": "ms",
-  "traceEvents": [
-"""
-_TAIL = """
-  {
-    "ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 0.000
-  }
-  ],
-  "traceName": "trace.json"
+_INPUTS = {"Input Dims": [[8, 1024, 2048], [2048, 8192], []], "Input type": ["c10::BFloat16", "c10::BFloat16", ""]}
+_DEVICE = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85045149696, "computeMajor": 9, "numSms": 132}
+_HEAD = {
+    "schemaVersion": 1,
+    "deviceProperties": [_DEVICE],
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
+    "baseTimeNanoseconds": 1750000000000000000,
+    "displayTimeUnit": "ms",
+    "traceEvents": [],
 }
-"""
+_END = {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 0.0}
+_KERNEL = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_64x4_tn_align8>(Params)"
+_SIZES = {"queued": 0, "device": 0, "context": 1, "stream": 7, "registers per thread": 168, "shared memory": 49152}
+_SIZES |= {"blocks per SM": 1.939394, "warps per SM": 7.757576, "grid": [256, 1, 1], "block": [128, 1, 1]}
+_SIZES |= {"est. achieved occupancy %": 12, "graph id": 0, "graph node id": 0}
+
+Event = dict[str, Any]
 
 
 class _Trace:
-    """The events of one step after another; times in nanoseconds."""
+    """The events of one step after another; times in nanoseconds. Each part has a stack of so many functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, stack: int) -> None:
         self.now = self.events = self.kernels = 0
+        self.stack = stack
 
-    def step(self, number: int) -> list[str]:
-        begin, rows = self.now, []
+    def step(self, number: int) -> Iterator[Event]:
+        begin = self.now
         for layer in range(LAYERS):
             start = self.now
-            inside = [row for part in range(PARTS) for row in self._part(layer * PARTS + part)]
-            rows += [self._function(f"nn.Module: DecoderLayer_{layer}", start, self.now - start), *inside]
-        rows.append(self._host("user_annotation", f"ProfilerStep#{number}", begin, self.now - begin, ""))
-        rows.append(self._function("nn.Module: Model_0", begin, self.now - begin))
-        return rows
+            for part in range(PARTS):
+                yield from self._part(layer * PARTS + part)
+            yield self._function(f"nn.Module: DecoderLayer_{layer}", start, self.now - start)
+        yield self._host("user_annotation", f"ProfilerStep#{number}", begin, self.now - begin)
+        yield self._function("nn.Module: Model_0", begin, self.now - begin)
 
-    def _part(self, part: int) -> list[str]:
+    def _part(self, part: int) -> Iterator[Event]:
         start = self.now
         self.now += 40_000
         self.kernels += 1
-        rows = [
-            self._function(f"nn.Module: Linear_{part}", start, 39_000),
-            self._function("torch/nn/modules/module.py(1772): _call_impl", start + 500, 38_000),
-            self._function("torch/nn/modules/linear.py(124): forward", start + 1_000, 37_000),
-        ]
-        rows += [
-            self._host("cpu_op", name, start + at, 36_000 - 2 * at, f'"External id": {self.events}, {_INPUTS}, ')
-            for name, at in (("aten::linear", 1_500), ("aten::matmul", 2_500), ("aten::mm", 3_500))
-        ]
-        return [*rows, *self._kernel(start + 8_000)]
+        for level in range(self.stack):
+            file = f"torch/nn/modules/layer{level}.py" if level % 2 else f"/work/model{level}.py"
+            yield self._function(f"{file}({level + part % 7}): call", start + 20 * level, 39_800 - 40 * level)
+        yield self._function(f"nn.Module: Linear_{part}", start + 300, 39_000)
+        yield self._function("torch/nn/modules/module.py(1772): _call_impl", start + 500, 38_000)
+        yield self._function("torch/nn/modules/linear.py(124): forward", start + 1_000, 37_000)
+        for name, at in (("aten::linear", 1_500), ("aten::matmul", 2_500), ("aten::mm", 3_500)):
+            yield self._host("cpu_op", name, start + at, 36_000 - 2 * at, **{"External id": self.events}, **_INPUTS)
+        launch, begin, number = start + 8_000, start + 28_000, {"correlation": self.kernels}
+        yield self._host("cuda_runtime", "cudaLaunchKernel", launch, 6_000, cbid=211, **number)
+        args = {"External id": self.events, **number, **_SIZES}
+        yield _event("X", "kernel", _KERNEL, begin, pid=0, tid=7, dur=30.0, args=args)
+        yield _event("s", "ac2g", "ac2g", launch, id=self.kernels)
+        yield _event("f", "ac2g", "ac2g", begin, id=self.kernels, pid=0, tid=7)
 
-    def _kernel(self, start: int) -> list[str]:
-        number = f'"correlation": {self.kernels}'
-        kernel = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_64x4_tn_align8>(Params)"
-        args = (
-            f'"External id": {self.events}, "queued": 0, "device": 0, "context": 1, "stream": 7, {number},\n'
-            '      "registers per thread": 168, "shared memory": 49152, "blocks per SM": 1.939394,\n'
-            '      "warps per SM": 7.757576, "grid": [256, 1, 1], "block": [128, 1, 1], '
-            '"est. achieved occupancy %": 12,\n      "graph id": 0, "graph node id": 0'
-        )
-        return [
-            self._host("cuda_runtime", "cudaLaunchKernel", start, 6_000, f'"cbid": 211, {number}, '),
-            self._event("kernel", kernel, start + 20_000, 30_000, "0", "7", args),
-            *(
-                f'  {{\n    "ph": "{ph}", "id": {self.kernels}, "pid": {pid}, "tid": {tid}, "ts": {_us(at)},\n'
-                '    "cat": "ac2g", "name": "ac2g"\n  },\n'
-                for ph, pid, tid, at in (("s", _PID, _PID, start), ("f", 0, 7, start + 20_000))
-            ),
-        ]
+    def _function(self, name: str, start: int, dur: int) -> Event:
+        ids = {"Python parent id": self.events, "Python id": self.events + 1}
+        return self._host("python_function", name, start, dur, **ids)
 
-    def _function(self, name: str, start: int, dur: int) -> str:
-        args = f'"Python parent id": {self.events}, "Python id": {self.events + 1}, '
-        return self._host("python_function", name, start, dur, args)
-
-    def _host(self, cat: str, name: str, start: int, dur: int, args: str) -> str:
+    def _host(self, cat: str, name: str, start: int, dur: int, **args: object) -> Event:
         self.events += 1
-        return self._event(cat, name, start, dur, str(_PID), str(_PID), f'{args}"Ev Idx": {self.events}')
-
-    @staticmethod
-    def _event(cat: str, name: str, start: int, dur: int, pid: str, tid: str, args: str) -> str:
-        return (
-            f'  {{\n    "ph": "X", "cat": "{cat}", "name": "{name}", "pid": {pid}, "tid": {tid},\n'
-            f'    "ts": {_us(start)}, "dur": {_us(dur)},\n    "args": {{\n      {args}\n    }}\n  }},\n'
-        )
+        return _event("X", cat, name, start, dur=dur / 1000, args=args | {"Ev Idx": self.events})
 
 
-def write_trace(path: Path, *, megabytes: float) -> int:
-    trace, step = _Trace(), 0
+def _event(ph: str, cat: str, name: str, start: int, **more: object) -> Event:
+    return {"ph": ph, "cat": cat, "name": name, "pid": _PID, "tid": _PID, "ts": start / 1000} | more
+
+
+def write_trace(path: Path, *, megabytes: float, stack: int = 0) -> int:
+    """Returns how many events it has."""
+    trace, step, separators = _Trace(stack), 0, (",\n    ", ": ")
+    head, tail = json.dumps(_HEAD, separators=separators).split("]}")[0], json.dumps(_END, separators=separators)
     with path.open("w") as file:
-        size = file.write(_HEAD)
+        size = file.write(head)
         while size < megabytes * 1e6:
-            size += file.write("".join(trace.step(step)))
+            texts = (f"{json.dumps(event, separators=separators)},\n" for event in trace.step(step))
+            size += file.write("".join(texts))
             step += 1
-        file.write(_TAIL)
+        file.write(f"{tail}]}}")
     return trace.events
-
-
-def _us(ns: int) -> str:
-    return f"{ns // 1000}.{ns % 1000:03d}"

@@ -11,83 +11,34 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import torch
-from torch import nn
 
+from tests.benchmarks.measuring import benchmark
+from tests.capture.compile.models import ATTENTION, Llama
 from tracekit.capture.compile import CompileConfig, compile_model
 from tracekit.capture.compile.counters import counters
 
 #: What a warm start may take of a cold one, and 32 equal layers of 2.
 WARM_LIMIT = 0.3
 LAYERS_LIMIT = 2.0
-_HIDDEN, _HEADS, _VOCABULARY = 64, 4, 128
-_SPLIT = "tracekit_bench::attention"
 
 
-@torch.library.custom_op(_SPLIT, mutates_args=())
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    heads = [t.view(t.shape[0], _HEADS, -1).transpose(0, 1) for t in (q, k, v)]
-    found = nn.functional.scaled_dot_product_attention(*heads)
-    return found.transpose(0, 1).reshape(q.shape).clone()
-
-
-@attention.register_fake
-def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(q)
-
-
-class Layer(nn.Module):
-    """A layer of a Llama: attention and a gated MLP, each behind a norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.between = nn.RMSNorm(_HIDDEN), nn.RMSNorm(_HIDDEN)
-        self.qkv = nn.Linear(_HIDDEN, 3 * _HIDDEN, bias=False)
-        self.out = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
-        self.up = nn.Linear(_HIDDEN, 4 * _HIDDEN, bias=False)
-        self.down = nn.Linear(2 * _HIDDEN, _HIDDEN, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(self.before(x)).chunk(3, dim=-1)
-        x = x + self.out(torch.ops.tracekit_bench.attention(q, k, v))
-        gate, up = self.up(self.between(x)).chunk(2, dim=-1)
-        return x + self.down(nn.functional.silu(gate) * up)
-
-
-class Llama(nn.Module):
-    """A small Llama."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(_VOCABULARY, _HIDDEN)
-        self.layers = nn.ModuleList(Layer() for _ in range(layers))
-        self.norm = nn.RMSNorm(_HIDDEN)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return self.norm(x)
-
-
-def first_call(layers: int, folder: Path | None, *, plain: bool) -> dict[str, float]:
+def first_call(layers: int, folder: Path, *, plain: bool) -> dict[str, float]:
     torch.manual_seed(0)
-    model = Llama(layers).eval()
-    ids = torch.arange(16) % _VOCABULARY
-    config = CompileConfig(splitting_ops=(_SPLIT,), cache_dir=folder)
+    model = Llama(layers, width=64).eval()
+    ids = torch.arange(16)
+    config = CompileConfig(splitting_ops=(ATTENTION,), cache_dir=folder)
     with torch.inference_mode():
-        expected = model(ids)
+        expected = model(ids, ids)
         run = torch.compile(model, fullgraph=True) if plain else compile_model(model, config, guards=False)
         began = time.perf_counter()
-        found = run(ids)
+        found = run(ids, ids)
         took = time.perf_counter() - began
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
-    compiled, loaded = counters.cache_misses, counters.artifacts_loaded
-    return {"seconds": took, "compiled": compiled, "loaded": loaded}
+    return {"seconds": took, "compiled": counters.cache_misses, "loaded": counters.artifacts_loaded}
 
 
 def _measured(name: str, layers: int, folder: Path, *, plain: bool = False) -> float:
@@ -125,25 +76,20 @@ def _layers(few: int, many: int, top: Path) -> None:
     print(f"torch.compile: {said} {plain[many] / plain[few]:.2f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--few", type=int, default=2)
-    parser.add_argument("--many", type=int, default=32)
-    parser.add_argument("--only", choices=["starts", "layers"])
-    parser.add_argument("--first-call", type=Path, help="measure here and now, with this folder")
-    parser.add_argument("--plain", action="store_true", help="plain torch.compile")
-    options = parser.parse_args()
-    if options.first_call is not None:
-        found = first_call(options.layers, options.first_call, plain=options.plain)
-        print(json.dumps(found))
+def measure(args: argparse.Namespace, top: Path) -> None:
+    if args.first_call is not None:
+        print(json.dumps(first_call(args.layers, args.first_call, plain=args.plain)))
         return
-    with tempfile.TemporaryDirectory() as top:
-        if options.only != "layers":
-            _starts(options.layers, Path(top))
-        if options.only != "starts":
-            _layers(options.few, options.many, Path(top))
+    if args.only != "layers":
+        _starts(args.layers, top)
+    if args.only != "starts":
+        _layers(args.few, args.many, top)
 
 
 if __name__ == "__main__":
-    main()
+    more = {
+        "--only": {"choices": ["starts", "layers"]},
+        "--first-call": {"type": Path, "help": "measure here and now, with this folder"},
+        "--plain": {"action": "store_true", "help": "plain torch.compile"},
+    }
+    benchmark(__doc__, measure, more, layers=12, few=2, many=32)

@@ -5,14 +5,16 @@ ours take of what plain ``torch.compile`` takes. The graph itself is left out: i
 it takes longer than all that comes before it.
 """
 
-import itertools
+import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from tests.benchmarks.measuring import options
+from tests.benchmarks.measuring import benchmark, in_turn
 from tracekit.capture.compile import CompileConfig, compile_model
 
 #: What ours may take of plain torch.compile.
@@ -37,25 +39,20 @@ def forms(layers: int) -> dict[str, Callable[[torch.Tensor], object]]:
     }
 
 
-def measured(layers: int, rounds: int, repeats: int) -> dict[str, float]:
+def microseconds(run: Callable[[torch.Tensor], object], repeats: int) -> float:
     x = torch.randn(8, 4)
-    best: dict[str, float] = {}
-    runs = forms(layers)
-    for _, (name, run) in itertools.product(range(rounds), runs.items()):
+    run(x)
+    began = time.perf_counter_ns()
+    for _ in range(repeats):
         run(x)
-        began = time.perf_counter_ns()
-        for _ in range(repeats):
-            run(x)
-        took = (time.perf_counter_ns() - began) / repeats / 1e3
-        best[name] = min(best.get(name, took), took)
-    return best
+    return (time.perf_counter_ns() - began) / repeats / 1e3
 
 
 @torch.no_grad()
-def main() -> None:
-    args = options(__doc__, layers=40, rounds=30, repeats=200).parse_args()
+def measure(args: argparse.Namespace, _folder: Path) -> None:
     torch.set_num_threads(1)
-    found = measured(args.layers, args.rounds, args.repeats)
+    calls = {name: partial(microseconds, run, args.repeats) for name, run in forms(args.layers).items()}
+    found = {name: min(took) for name, took in in_turn(args.rounds, calls).items()}
     for name, took in found.items():
         print(f"{name:15} {took:8.2f} us a call")
     for name, limit in LIMITS.items():
@@ -63,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, measure, layers=40, rounds=30, repeats=200)

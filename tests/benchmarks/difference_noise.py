@@ -7,10 +7,13 @@ which the two runs have another mix. In the second run either nothing changed, o
 5 % slower, or everything did.
 """
 
+import argparse
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
-from tests.benchmarks.measuring import options
+from tests.benchmarks.measuring import benchmark
 from tracekit.arrays.types import Floats
 from tracekit.comparison import difference
 from tracekit.comparison.step_metrics import KEYS, Key, KeyTimes
@@ -75,13 +78,12 @@ def rates(pairs: int, steps: int, sizes: int, seed: int = 1) -> dict[str, float]
     return {name: count / pairs for name, count in seen.items()}
 
 
-def main() -> None:
-    pairs = options(__doc__, pairs=100).parse_args().pairs
+def measure(args: argparse.Namespace, _folder: Path) -> None:
     for sizes, all_steps in ((1, (3, 5, 10, 20, 50)), (3, (20, 50))):
         for steps in all_steps:
-            told = ", ".join(f"{name} {share:.0%}" for name, share in rates(pairs, steps, sizes).items())
+            told = ", ".join(f"{name} {share:.0%}" for name, share in rates(args.pairs, steps, sizes).items())
             print(f"{steps:3} steps of {sizes} sizes: {told}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, measure, pairs=100)

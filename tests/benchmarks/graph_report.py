@@ -5,21 +5,14 @@ then decode steps, each one ``cudaGraphLaunch``. Nodes are recorded as nsys does
 the instance's copies twice. Times are made up, but nest and follow each other as real ones do.
 """
 
-import sqlite3
 from itertools import count
 from pathlib import Path
 
-from tests.benchmarks.serving_report import GLOBAL_PID, GLOBAL_TID, SCHEMA, Program
+from tests.benchmarks.serving_report import GLOBAL_TID, SCHEMA, Program
 from tests.sqlite import writing
 
 CAPTURES = 67
 LAYERS = 36
-_COLUMNS = {
-    "NVTX_EVENTS": 19,
-    "CUPTI_ACTIVITY_KIND_RUNTIME": 8,
-    "CUPTI_ACTIVITY_KIND_KERNEL": 27,
-    "CUDA_GRAPH_EVENTS": 7,
-}
 
 NODE_SCHEMA = """
 CREATE TABLE CUDA_GRAPH_EVENTS (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
@@ -35,7 +28,6 @@ class Capturing(Program):
         self.graph = count(1)
         self.captured = 0
         self.nodes: list[tuple[int, str]] = []
-        self.rows = {table: [] for table in _COLUMNS}
 
     def launch(self, number: int, kernel: str) -> None:
         for _ in range(number):
@@ -84,13 +76,6 @@ class Capturing(Program):
             self.kernel(begin, self.names_of(kernel), correlation, node)
         self.clock += 20_000
 
-    def insert(self, db: sqlite3.Connection) -> None:
-        for table, rows in self.rows.items():
-            rows.sort(key=lambda row: row[0])
-            marks = ",".join("?" * _COLUMNS[table])
-            db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
-            rows.clear()
-
 
 def write_graph_report(path: Path, *, kernels: int, captures: int = CAPTURES) -> Path:
     """Writes a report of about ``kernels`` kernels, all of them replayed."""
@@ -104,7 +89,5 @@ def write_graph_report(path: Path, *, kernels: int, captures: int = CAPTURES) ->
         for step in range(max(1, kernels // len(graphs[0]))):
             program.replay(graphs[step % captures], step % captures + 1)
             program.insert(db)
-        strings = program.strings.ids.items()
-        db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", strings)
-        db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (GLOBAL_PID, 4711, "python3"))
+        program.finish(db)
     return path

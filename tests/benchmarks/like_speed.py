@@ -6,14 +6,13 @@ the length of the context, and in one step of a hundred a kernel is missing. Eac
 take turns.
 """
 
+import argparse
 import sqlite3
-import statistics
-import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import tracekit
-from tests.benchmarks.measuring import options, parse_figures, ratio
+from tests.benchmarks.measuring import benchmark, in_turn, parse_figures, tell
 from tests.benchmarks.serving_report import KERNELS_PER_PART, LAYERS, write_report
 
 _PER_STEP = LAYERS * sum(KERNELS_PER_PART.values()) + 1
@@ -33,22 +32,19 @@ def unmarked(path: Path) -> Path:
     return path
 
 
-def main() -> None:
-    args = options(__doc__, kernels=1_000_000, runs=3).parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        marked = tracekit.parse(write_report(Path(place) / "marked.sqlite", kernels=args.kernels // 20)).folder
-        report, out = unmarked(write_report(Path(place) / "report.sqlite", kernels=args.kernels)), Path(place) / "out"
-        plain, like = [], []
-        for _ in range(args.runs):
-            plain.append(parse_figures([report], out))
-            like.append(parse_figures([report], out, "--like", str(marked)))
-        told = tracekit.load(out).table("kernels", ["module"]).column("module")
-        for name, runs in (("without --like", plain), ("with --like", like)):
-            cpu = statistics.median(run.cpu for run in runs)
-            print(f"{name:<15} {cpu:6.2f} s of CPU, {max(run.megabytes for run in runs):6.0f} MB")
-        of_plain = ratio((run.cpu for run in like), (run.cpu for run in plain))
-        print(f"ratio {of_plain:.2f}; {1 - told.null_count / len(told):.1%} of the kernels have a module")
+def measure(args: argparse.Namespace, folder: Path) -> None:
+    marked = tracekit.parse(write_report(folder / "marked.sqlite", kernels=args.kernels // 20)).folder
+    report, out = unmarked(write_report(folder / "report.sqlite", kernels=args.kernels)), folder / "out"
+    forms = {
+        "without --like": lambda: parse_figures([report], out),
+        "with --like": lambda: parse_figures([report], out, "--like", str(marked)),
+    }
+    found = in_turn(args.runs, forms)
+    for name, runs in found.items():
+        tell(name, runs, found["without --like"])
+    modules = tracekit.load(out).table("kernels", ["module"]).column("module")
+    print(f"{1 - modules.null_count / len(modules):.1%} of the kernels have a module")
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, measure, kernels=1_000_000, runs=3)

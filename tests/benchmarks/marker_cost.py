@@ -6,10 +6,12 @@ small blocks under a default device. No tool is attached. The second form does w
 SGLang do: a dict as text, before and after.
 """
 
-import itertools
+import argparse
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import nvtx
@@ -17,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from tests.benchmarks.measuring import options
+from tests.benchmarks.measuring import benchmark, in_turn
 from tracekit.capture import layer_markers
 
 Attach = Callable[[nn.Module], Callable[[], None]]
@@ -46,18 +48,13 @@ class _Attention(nn.Module):
         return hidden_states, None
 
 
-class _Feed(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-
 class _Layer(nn.Module):
     """Calls its parts with what a layer of a language model passes on."""
 
     def __init__(self) -> None:
         super().__init__()
         self.attention = _Attention()
-        self.feed = _Feed()
+        self.feed = nn.Identity()
 
     def forward(self, hidden_states: torch.Tensor, **kwargs: object) -> torch.Tensor:
         hidden_states, _ = self.attention(hidden_states=hidden_states, **kwargs)
@@ -109,14 +106,6 @@ def _empty(model: nn.Module) -> Callable[[], None]:
         pass
 
     return _hooked(model, before, after)
-
-
-def _ours(model: nn.Module) -> Callable[[], None]:
-    return layer_markers(model).remove
-
-
-def _off(model: nn.Module) -> Callable[[], None]:
-    return layer_markers(model, enabled=False).remove
 
 
 def _text_per_call(model: nn.Module) -> Callable[[], None]:
@@ -174,47 +163,47 @@ def _settings(module: nn.Module) -> dict[str, object]:
 FORMS: dict[str, Attach] = {
     "bare": lambda _model: lambda: None,
     "empty hooks": _empty,
-    "ours": _ours,
-    "ours, off": _off,
+    "ours": lambda model: layer_markers(model).remove,
+    "ours, off": lambda model: layer_markers(model, enabled=False).remove,
     "text per call": _text_per_call,
 }
 
 
 @torch.inference_mode()
-def measured(calls: _Calls, rounds: int, repeats: int) -> dict[str, float]:
-    model, x = calls.model(), torch.randn(1, 4)
-    ran = 0
-
-    def count(*_: object) -> None:
-        nonlocal ran
-        ran += 1
-
-    removals = [module.register_forward_hook(count) for module in model.modules()]
-    model(x)
-    for handle in removals:
-        handle.remove()
-    best = dict.fromkeys(FORMS, float("inf"))
-    for _, (name, form) in itertools.product(range(rounds), FORMS.items()):
-        remove = form(model)
-        with calls.around():
+def microseconds(calls: _Calls, model: nn.Module, form: Attach, repeats: int) -> float:
+    x = torch.randn(1, 4)
+    remove = form(model)
+    with calls.around():
+        model(x)
+        began = time.thread_time_ns()
+        for _ in range(repeats):
             model(x)
-            began = time.thread_time_ns()
-            for _ in range(repeats):
-                model(x)
-            took = time.thread_time_ns() - began
-        remove()
-        best[name] = min(best[name], took / repeats / ran / 1e3)
-    return {name: took - best["bare"] for name, took in best.items() if name != "bare"}
+        took = time.thread_time_ns() - began
+    remove()
+    return took / repeats / 1e3
 
 
-def main() -> None:
-    args = options(__doc__, rounds=20, repeats=20).parse_args()
+@torch.inference_mode()
+def module_calls(model: nn.Module) -> int:
+    """How many modules one call of a model calls."""
+    ran = []
+    remove = _hooked(model, lambda *_: None, lambda *_: ran.append(1))
+    model(torch.randn(1, 4))
+    remove()
+    return len(ran)
+
+
+def measure(args: argparse.Namespace, _folder: Path) -> None:
     torch.set_num_threads(1)
     for kind, calls in CALLS.items():
-        costs = measured(calls, args.rounds, args.repeats)
-        for name, cost in costs.items():
-            print(f"{kind:15} {name:15} {cost:6.2f} us a module call, {cost / costs['text per call']:.2f} of the text")
+        model = calls.model()
+        number = module_calls(model)
+        forms = {name: partial(microseconds, calls, model, form, args.repeats) for name, form in FORMS.items()}
+        best = {name: min(times) / number for name, times in in_turn(args.rounds, forms).items()}
+        for name, took in best.items():
+            cost, text = (one - best["bare"] for one in (took, best["text per call"]))
+            print(f"{kind:15} {name:15} {cost:6.2f} us a module call, {cost / text:.2f} of the text")
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, measure, rounds=20, repeats=20)

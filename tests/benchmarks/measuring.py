@@ -1,4 +1,4 @@
-"""What benchmarks share: the figures of a command in a process of its own, the floor of a report, and their options."""
+"""What benchmarks share: their runner, the figures of a command in a process of its own, and the floor of a report."""
 
 import argparse
 import os
@@ -7,15 +7,17 @@ import sqlite3
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 
+T = TypeVar("T")
 SCANS = {
     "NVTX_EVENTS": "start end eventType globalTid endGlobalTid textId LENGTH(text) domainId",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start end eventClass globalTid correlationId nameId",
@@ -29,6 +31,29 @@ GRAPH_SCANS = SCANS | {
 }
 
 
+def benchmark(
+    description: str | None,
+    measure: Callable[[argparse.Namespace, Path], object],
+    more: Mapping[str, dict[str, Any]] | None = None,
+    **numbers: float,
+) -> None:
+    """Runs a benchmark in a temporary folder, with an option for each number and more arguments of argparse."""
+    parser = argparse.ArgumentParser(description=description)
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    for name, argument in (more or {}).items():
+        parser.add_argument(name, **argument)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(args, Path(folder))
+
+
+def in_turn(runs: int, forms: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
+    """What all forms give, measured one after the other and again, so that a busy machine slows all."""
+    rounds = [[form() for form in forms.values()] for _ in range(runs)]
+    return {name: [one[at] for one in rounds] for at, name in enumerate(forms)}
+
+
 class Figures(NamedTuple):
     """What a command and all that it started took: seconds, seconds of CPU, and memory at its highest."""
 
@@ -36,9 +61,16 @@ class Figures(NamedTuple):
     cpu: float
     megabytes: float
 
-    @classmethod
-    def middle(cls, runs: Iterable["Figures"]) -> "Figures":
-        return cls(*map(statistics.median, zip(*runs, strict=True)))
+
+def tell(name: str, runs: Sequence[Figures], floor: Sequence[Figures] | None = None) -> None:
+    """Prints the medians of some runs, and what they take of a floor that took turns with them."""
+    wall, cpu, _ = (statistics.median(column) for column in zip(*runs, strict=True))
+    text = f"{name:24} {wall:7.2f} s, {cpu:7.2f} s of CPU, peak {max(run.megabytes for run in runs):6.0f} MB"
+    if floor:
+        of_wall = ratio((run.wall for run in runs), (run.wall for run in floor))
+        of_cpu = ratio((run.cpu for run in runs), (run.cpu for run in floor))
+        text += f"; {of_wall:.2f} of the floor's time, {of_cpu:.2f} of its CPU time"
+    print(text, flush=True)
 
 
 def ratio(numerators: Iterable[float], denominators: Iterable[float]) -> float:
@@ -90,24 +122,21 @@ def _memory_of(process: psutil.Process) -> int:
     return 0
 
 
-def parse_figures(reports: list[Path], out: Path, *options: str) -> Figures:
+def tracekit_command(*words: str | Path) -> list[str | Path]:
+    return [sys.executable, "-m", "tracekit", *words]
+
+
+def parse_figures(reports: Sequence[Path], out: Path, *options: str) -> Figures:
     shutil.rmtree(out, ignore_errors=True)
-    return figures_of([sys.executable, "-m", "tracekit", "parse", *reports, "-o", out, "--quiet", *options])
+    return figures_of(tracekit_command("parse", *reports, "-o", out, "--quiet", *options))
 
 
-def scan_seconds(report: Path, scans: dict[str, str] = SCANS) -> float:
-    """What SQLite takes merely to sum the columns that a parse reads."""
+def scan_figures(report: Path, scans: dict[str, str] = SCANS) -> Figures:
+    """What SQLite takes merely to sum the columns that a parse reads, in this process."""
     with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as db:
         begin = time.perf_counter()
         for table, columns in scans.items():
             sums = ", ".join(f"TOTAL({column})" for column in columns.split())
             db.execute(f"SELECT {sums} FROM {table}").fetchall()  # noqa: S608
-        return time.perf_counter() - begin
-
-
-def options(description: str | None, **numbers: float) -> argparse.ArgumentParser:
-    """A parser with an option of each name, which takes numbers as its default is one."""
-    parser = argparse.ArgumentParser(description=description)
-    for name, default in numbers.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
-    return parser
+        seconds = time.perf_counter() - begin
+    return Figures(seconds, seconds, 0)

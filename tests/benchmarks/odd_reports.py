@@ -5,9 +5,10 @@ report with N and one with 2N of it, with as many calls, and a plain one. Printe
 Python, that of a row beside the plain report's, and the growth from N to 2N; the smallest of some runs counts.
 """
 
-import tempfile
+import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from typing_extensions import override
 
 import tracekit
 from tests.benchmarks.graph_report import NODE_SCHEMA, Capturing
-from tests.benchmarks.measuring import options
+from tests.benchmarks.measuring import benchmark, in_turn
 from tests.benchmarks.serving_report import GLOBAL_TID, SCHEMA
 from tests.sqlite import writing
 from tracekit.markers.base import MappedKernel
@@ -98,15 +99,13 @@ class Odd(Capturing):
             self.ended(module("Model"), start)
 
     def write(self, path: Path) -> Path:
-        nodes = self.rows["CUDA_GRAPH_EVENTS"] or self.rows.pop("CUDA_GRAPH_EVENTS")
+        nodes = self.rows["CUDA_GRAPH_EVENTS"]
         pids = {self.thread & ~0xFFFFFF, *(thread & ~0xFFFFFF for thread in self.clocks)}
         path.unlink(missing_ok=True)
         with writing(path) as db:
             db.executescript(SCHEMA + (NODE_SCHEMA if nodes else ""))
             self.insert(db)
-            db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", self.strings.ids.items())
-            rows = [(pid, pid >> 24 & 0xFFFFFF, "python3") for pid in pids]
-            db.executemany("INSERT INTO PROCESSES VALUES (?, ?, ?)", rows)
+            self.finish(db, pids)
         return path
 
 
@@ -166,7 +165,7 @@ def spread(apart: int) -> Calls:
     return lambda odd, n, number: odd.calls(number, before=lambda step: odd.move(GLOBAL_TID + step % n * apart))
 
 
-def in_turn(name: str) -> Calls:
+def alternating(name: str) -> Calls:
     """Each step on the next of ``n`` streams, say."""
     return lambda odd, n, number: odd.calls(number, before=lambda step: setattr(odd, name, step % n))
 
@@ -186,9 +185,9 @@ THINGS: dict[str, tuple[int, Calls]] = {
     PLAIN: (1, lambda odd, _, number: odd.calls(number)),
     "threads": (300, spread(1)),
     "processes": (1200, spread(NEXT_PROCESS)),
-    "streams": (300, in_turn("stream")),
-    "devices": (1200, in_turn("device")),
-    "domains": (300, in_turn("domain")),
+    "streams": (300, alternating("stream")),
+    "devices": (1200, alternating("device")),
+    "domains": (300, alternating("domain")),
     "depth": (240, nested),
     "texts": (1, each(lambda at: module(f"Model.layers.{at % 32}", [at, 4096]))),
     "long texts": (24, each(lambda at: f"{module(f'Model.layers.{at % 32}', [at])[:-1]}, 'StaticParams': {LONG}}}")),
@@ -231,27 +230,21 @@ def cpu_of(report: Path, out: Path) -> float:
     return time.process_time() - begin
 
 
-def main() -> None:
-    """Runs the benchmark."""
-    parser = options(__doc__, calls=120_000, runs=3)
-    parser.add_argument("--only", nargs="*", choices=THINGS, default=[thing for thing in THINGS if thing != PLAIN])
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        plain, plain_rows = report_of(PLAIN, folder / "plain.sqlite", number=args.calls)
-        cpu_of(plain, folder / "out")  # imports, and touches memory
-        for thing in args.only:
-            half, _ = report_of(thing, folder / "half.sqlite", number=args.calls, share=0.5)
-            whole, rows = report_of(thing, folder / "whole.sqlite", number=args.calls)
-            rounds = [[cpu_of(report, folder / "out") for report in (plain, half, whole)] for _ in range(args.runs)]
-            base, one, twice = map(min, zip(*rounds, strict=True))
-            print(
-                f"{thing:<13} {max(1, args.calls // THINGS[thing][0]):>8,} in {rows:>9,} rows: {twice:6.2f} s, "
-                f"a row {twice / rows / base * plain_rows:5.2f} of a plain one's; "
-                f"twice as many {twice / one:5.2f}",
-                flush=True,
-            )
+def measure(args: argparse.Namespace, folder: Path) -> None:
+    plain, plain_rows = report_of(PLAIN, folder / "plain.sqlite", number=args.calls)
+    cpu_of(plain, folder / "out")  # imports, and touches memory
+    for thing in args.only or [thing for thing in THINGS if thing != PLAIN]:
+        half, _ = report_of(thing, folder / "half.sqlite", number=args.calls, share=0.5)
+        whole, rows = report_of(thing, folder / "whole.sqlite", number=args.calls)
+        forms = {report.stem: partial(cpu_of, report, folder / "out") for report in (plain, half, whole)}
+        base, one, twice = map(min, in_turn(args.runs, forms).values())
+        print(
+            f"{thing:<13} {max(1, args.calls // THINGS[thing][0]):>8,} in {rows:>9,} rows: {twice:6.2f} s, "
+            f"a row {twice / rows / base * plain_rows:5.2f} of a plain one's; "
+            f"twice as many {twice / one:5.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, measure, {"--only": {"nargs": "*", "choices": THINGS}}, calls=120_000, runs=3)

@@ -17,14 +17,13 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tracekit
-from tests.benchmarks.measuring import figures_of
+from tests.benchmarks.measuring import benchmark, figures_of, tell, tracekit_command
 from tests.benchmarks.serving_report import write_report as write_serving_report
 from tests.simulator import Plan, capturing, simulate, truth_of, write_report
 from tracekit.markers.base import ModuleMarker
@@ -33,25 +32,15 @@ from tracekit.trace.decoding import decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tests.benchmarks.measuring import Figures
     from tests.simulator import Truth
 
     #: Kernels by module, each also in those above it.
     Counts = Counter[str]
+    Command = Callable[[Path], list[str | Path]]
 
 _SIZE = {"modules": 16, "actions": 300, "steps": "vllm", "dialect": "vllm"}
-_GRAPHS = {
-    "processes": 1,
-    "threads": 1,
-    "orphans": False,
-    "graph_updates": False,
-    "graph_extras": False,
-    "spans": False,
-    "plain_ranges": False,
-    "empty_ranges": False,
-    "shared": False,
-    "recursive": False,
-}
+_LEFT_OUT = "orphans graph_updates graph_extras spans plain_ranges empty_ranges shared recursive"
+_GRAPHS = {"processes": 1, "threads": 1, **dict.fromkeys(_LEFT_OUT.split(), False)}
 
 #: What is compared, and the programs of that kind by seed.
 KINDS: dict[str, Callable[[int], Plan]] = {
@@ -85,12 +74,11 @@ def by_tracekit(report: Path) -> Counts:
         return counts(owned.module.tolist())
 
 
-def by_nsys_stats(nsys: Path) -> Callable[[Path], Counts]:
+def by_nsys_stats(command: Command) -> Callable[[Path], Counts]:
     def tool(report: Path) -> Counts:
         # Not CSV: quotes in a range's text are not escaped there.
-        table = output(nsys_stats(nsys, report))
         found: Counts = Counter()
-        for row in json.loads(table):
+        for row in json.loads(output(command(report))):
             if path := module_of(row["NVTX Range"].removeprefix(":")):
                 found[path] += int(row["Kern Inst"])
         return found
@@ -98,27 +86,15 @@ def by_nsys_stats(nsys: Path) -> Callable[[Path], Counts]:
     return tool
 
 
-def by_nsys_ai(nsys_ai: Path) -> Callable[[Path], Counts]:
+def by_nsys_ai(command: Command) -> Callable[[Path], Counts]:
     def tool(report: Path) -> Counts:
         found: Counts = Counter()
-        for row in json.loads(output(nsys_ai_map(nsys_ai, report))):
+        for row in json.loads(output(command(report))):
             texts = str(row.get("nvtx_path", "")).split(" > ")
             found.update({path for text in texts if (path := module_of(text))})
         return found
 
     return tool
-
-
-def parse_command(report: Path) -> list[str | Path]:
-    return [sys.executable, "-m", "tracekit", "parse", report, "-o", report.with_suffix(".tracekit"), "--force"]
-
-
-def nsys_stats(nsys: Path, report: Path) -> list[str | Path]:
-    return [nsys, "stats", "-q", "-r", "nvtx_kern_sum", "--format", "json", report]
-
-
-def nsys_ai_map(nsys_ai: Path, report: Path) -> list[str | Path]:
-    return [nsys_ai, "skill", "run", "nvtx_kernel_map", report, "-p", "limit=1000000000", "--format", "json"]
 
 
 def output(arguments: list[str | Path]) -> str:
@@ -130,7 +106,7 @@ def module_of(text: str) -> str | None:
     return found[0].path if found and isinstance(found[0], ModuleMarker) else None
 
 
-def measure(kind: Callable[[int], Plan], tool: Callable[[Path], Counts], programs: int) -> str:
+def compare(kind: Callable[[int], Plan], tool: Callable[[Path], Counts], programs: int) -> str:
     there = right = wrong = failed = 0
     for seed in range(programs):
         run = simulate(kind(seed))
@@ -149,47 +125,35 @@ def measure(kind: Callable[[int], Plan], tool: Callable[[Path], Counts], program
     return f"{right / there:.1%} right, {wrong / there:.1%} wrong{note}"
 
 
-def measure_speed(commands: dict[str, Callable[[Path], list[str | Path]]], kernels: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        report = write_serving_report(Path(folder) / "report.sqlite", kernels=kernels)
-        for tool, command in commands.items():
-            try:
-                used = figures_of(command(report))
-            except subprocess.CalledProcessError as error:
-                print(f"{kernels:>9,} kernels {tool:12} failed: {error.stderr.strip().splitlines()[-1:]}", flush=True)
-                continue
-            print(f"{kernels:>9,} kernels {tool:12} {_told(used)}", flush=True)
-
-
-def _told(used: Figures) -> str:
-    return f"{used.wall:6.1f} s, {used.cpu:6.1f} s of all cores, peak {used.megabytes:6.0f} MB"
-
-
-def main() -> int:
+def measure(args: argparse.Namespace, folder: Path) -> None:
     """Prints a line for every kind of program and tool."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--nsys", type=Path, help="NVIDIA's nsys, for nsys stats")
-    parser.add_argument("--nsys-ai", type=Path, help="the command nsys-ai")
-    parser.add_argument("--programs", type=int, default=5)
-    parser.add_argument("--kernels", type=int, help="measure speed, too, on a report of so many kernels")
-    args = parser.parse_args()
+    commands: dict[str, Command] = {
+        "tracekit": lambda report: tracekit_command("parse", report, "-o", folder / "out", "--force")
+    }
     tools: dict[str, Callable[[Path], Counts]] = {"tracekit": by_tracekit}
     if args.nsys:
-        tools["nsys stats"] = by_nsys_stats(args.nsys)
+        options = ["stats", "-q", "-r", "nvtx_kern_sum", "--format", "json"]
+        commands["nsys stats"] = lambda report: [args.nsys, *options, report]
+        tools["nsys stats"] = by_nsys_stats(commands["nsys stats"])
     if args.nsys_ai:
-        tools["nsys-ai"] = by_nsys_ai(args.nsys_ai)
+        limits = ["-p", "limit=1000000000", "--format", "json"]
+        commands["nsys-ai"] = lambda report: [args.nsys_ai, "skill", "run", "nvtx_kernel_map", report, *limits]
+        tools["nsys-ai"] = by_nsys_ai(commands["nsys-ai"])
     for name, kind in KINDS.items():
         for tool, ask in tools.items():
-            print(f"{name:36} {tool:12} {measure(kind, ask, args.programs)}", flush=True)
+            print(f"{name:36} {tool:12} {compare(kind, ask, args.programs)}", flush=True)
     if args.kernels:
-        commands: dict[str, Callable[[Path], list[str | Path]]] = {"tracekit": parse_command}
-        if args.nsys:
-            commands["nsys stats"] = lambda report: nsys_stats(args.nsys, report)
-        if args.nsys_ai:
-            commands["nsys-ai"] = lambda report: nsys_ai_map(args.nsys_ai, report)
-        measure_speed(commands, args.kernels)
-    return 0
+        report = write_serving_report(folder / "report.sqlite", kernels=args.kernels)
+        for tool, command in commands.items():
+            try:
+                tell(f"{tool} of {args.kernels:,}", [figures_of(command(report))])
+            except subprocess.CalledProcessError as error:
+                print(f"{tool} failed: {error.stderr.strip().splitlines()[-1:]}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    more = {
+        "--nsys": {"type": Path, "help": "NVIDIA's nsys, for nsys stats"},
+        "--nsys-ai": {"type": Path, "help": "the command nsys-ai"},
+    }
+    benchmark(__doc__, measure, more, programs=5, kernels=0)

@@ -6,18 +6,19 @@ or two of them a call (ours has a second one for the result) show what no marker
 """
 
 import argparse
-import itertools
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch._C._profiler import _RecordFunctionFast
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.benchmarks.measuring import benchmark, in_turn, ratio
 from tracekit.capture import layer_markers
 from tracekit.capture.emit import routed_to
 from tracekit.capture.recorder import Recorder
@@ -73,35 +74,28 @@ FORMS: dict[str, Callable[[nn.Module], AbstractContextManager[object]]] = {
 
 
 @torch.inference_mode()
-def measured(model: nn.Module, x: torch.Tensor, rounds: int) -> dict[str, list[int]]:
-    took: dict[str, list[int]] = {name: [] for name in FORMS}
-    for _, (name, form) in itertools.product(range(rounds), FORMS.items()):
-        with form(model):
+def nanoseconds(model: nn.Module, x: torch.Tensor, form: Callable[[nn.Module], AbstractContextManager[object]]) -> int:
+    with form(model):
+        model(x)
+        model(x)
+        began = time.thread_time_ns()
+        for _ in range(_STEPS):
             model(x)
-            model(x)
-            began = time.thread_time_ns()
-            for _ in range(_STEPS):
-                model(x)
-            took[name].append(time.thread_time_ns() - began)
-    return took
+        return time.thread_time_ns() - began
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--hidden", type=int, default=64)
-    options = parser.parse_args()
+def measure(args: argparse.Namespace, _folder: Path) -> None:
     torch.set_num_threads(1)
-    hidden = options.hidden
+    hidden = args.hidden
     sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "vocab_size": 256, "num_hidden_layers": 12}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4)).eval()
-    took = measured(model, torch.randint(0, 256, (1, 16)), options.rounds)
-    plain = took["plain"]
+    x = torch.randint(0, 256, (1, 16))
+    took = in_turn(args.rounds, {name: partial(nanoseconds, model, x, form) for name, form in FORMS.items()})
     for name, times in took.items():
-        pairs = statistics.median(one / other for one, other in zip(times, plain, strict=True))
-        least = min(times)
-        print(f"{name:16} {least / _STEPS / 1e6:6.2f} ms, {least / min(plain):.2f} of plain, {pairs:.2f} in pairs")
+        least, plain = min(times), took["plain"]
+        of_plain = f"{least / min(plain):.2f} of plain, {ratio(times, plain):.2f} in pairs"
+        print(f"{name:16} {least / _STEPS / 1e6:6.2f} ms, {of_plain}")
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, measure, rounds=20, hidden=64)

@@ -5,9 +5,11 @@ The shape is vLLM's: every decode step calls the model, its layers and their par
 collective. Times are made up, but nest and follow each other as real ones do.
 """
 
+import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from pathlib import Path
 
 from tests.sqlite import writing
@@ -53,14 +55,11 @@ INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', '2023.4.4.54-2344
 """
 
 
-class Strings:
+class Strings(dict[str, int]):
     """The string table being filled: text → id."""
 
-    def __init__(self) -> None:
-        self.ids: dict[str, int] = {}
-
-    def __getitem__(self, text: str) -> int:
-        return self.ids.setdefault(text, len(self.ids) + 1)
+    def __missing__(self, text: str) -> int:
+        return self.setdefault(text, len(self) + 1)
 
 
 def write_report(path: Path, *, kernels: int, inline_text: bool = False) -> Path:
@@ -94,19 +93,12 @@ def with_waits(path: Path) -> Path:
 
 def write_program(path: Path, program: "Program", steps: Sequence[tuple[str, int]]) -> Path:
     """Writes what a program does in the given steps (kind and number of tokens)."""
-    events = program.steps(steps)
     with writing(path) as db:
         db.executescript(SCHEMA)
-        while batch := list(islice(events, 200)):
-            for table, columns in (
-                ("NVTX_EVENTS", 19),
-                ("CUPTI_ACTIVITY_KIND_RUNTIME", 8),
-                ("CUPTI_ACTIVITY_KIND_KERNEL", 27),
-            ):
-                rows = [row for step in batch for row in step[table]]
-                db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * columns)})", rows)  # noqa: S608
-        db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", program.strings.ids.items())
-        db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (GLOBAL_PID, 4711, "python3"))
+        for kind, tokens in steps:
+            program.step(kind, tokens)
+            program.insert(db)
+        program.finish(db)
     return path
 
 
@@ -143,14 +135,21 @@ class Program:
         self.strings = Strings()
         self.clock, self.device_clock = 1_000_000, 1_000_000
         self.correlation = count(1)
-        self.rows: dict[str, list[tuple[object, ...]]] = {}
+        self.rows: dict[str, list[tuple[object, ...]]] = defaultdict(list)
 
-    def steps(self, steps: Sequence[tuple[str, int]]) -> Iterator[dict[str, list[tuple[object, ...]]]]:
-        for kind, tokens in steps:
-            self.rows = {"NVTX_EVENTS": [], "CUPTI_ACTIVITY_KIND_RUNTIME": [], "CUPTI_ACTIVITY_KIND_KERNEL": []}
-            self.step(kind, tokens)
-            self.rows["NVTX_EVENTS"].sort(key=lambda row: row[0])
-            yield self.rows
+    def insert(self, db: sqlite3.Connection) -> None:
+        """Writes what has happened since the last time."""
+        for table, rows in self.rows.items():
+            rows.sort(key=lambda row: row[0])
+            if rows:
+                db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * len(rows[0]))})", rows)  # noqa: S608
+            rows.clear()
+
+    def finish(self, db: sqlite3.Connection, pids: Iterable[int] = (GLOBAL_PID,)) -> None:
+        """Writes the texts and processes."""
+        db.executemany("INSERT INTO StringIds(value, id) VALUES (?, ?)", self.strings.items())
+        rows = [(pid, pid >> 24 & 0xFFFFFF, "python3") for pid in pids]
+        db.executemany("INSERT INTO PROCESSES VALUES (?, ?, ?)", rows)
 
     def step(self, kind: str, tokens: int) -> None:
         start = self.clock
