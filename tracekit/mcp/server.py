@@ -18,8 +18,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from tracekit.errors import TracekitError, plain
-from tracekit.mcp.bounds import Answer, as_text, refused
-from tracekit.mcp.folders import Folders
+from tracekit.mcp.bounds import Answer, Folders, as_text, refused
 from tracekit.mcp.tools import Tools
 from tracekit.version import __version__
 from tracekit.views.formatting import shortened
@@ -70,13 +69,13 @@ class _Server(MCPServer):
         except UnexpectedToolError:
             raise
         except ToolError as error:
-            text = _one_line(name, error.__cause__) if isinstance(error.__cause__, ValidationError) else str(error)
+            text = str(error)
+            if isinstance(cause := error.__cause__, ValidationError):
+                flaws = [
+                    f"{'.'.join(map(str, flaw['loc']))}: {flaw['msg']}" for flaw in cause.errors(include_url=False)
+                ]
+                text = f"Error executing tool {name}: {'; '.join(flaws)}"
             raise ToolError(plain(shortened(text, _MOST_CHARACTERS), keep="\n")) from None
-
-
-def _one_line(name: str, error: ValidationError) -> str:
-    flaws = [f"{'.'.join(map(str, flaw['loc']))}: {flaw['msg']}" for flaw in error.errors(include_url=False)]
-    return f"Error executing tool {name}: {'; '.join(flaws)}"
 
 
 def _tool(function: Callable[..., Answer]) -> Tool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from tracekit import answers as all_answers
 from tracekit.comparison.difference import Options, compare_with_several, part_of
 from tracekit.dataset.opening import Dataset, load
 from tracekit.errors import UsageError, did_you_mean
-from tracekit.mcp.bounds import Answer, bounded
-from tracekit.mcp.folders import Folders
+from tracekit.mcp.bounds import Answer, Folders, bounded
 from tracekit.pipeline import parse as parse_reports
 from tracekit.steptime.whatif import Changes, predict
 from tracekit.storage.locations import Location
@@ -187,7 +186,11 @@ class Tools:
             ),
         )
         content = {name: getattr(prediction, name) for name in prediction.__slots__}
-        flags = _flags(scale=_factors(scale), host_scale=_factors(host_scale), **patterns, interconnect=interconnect)
+        scales = {
+            name: [f"{pattern}={factor}" for pattern, factor in (factors or {}).items()]
+            for name, factors in (("scale", scale), ("host_scale", host_scale))
+        }
+        flags = _flags(**scales, **patterns, interconnect=interconnect)
         flags += _flags(overlap_communication=overlap_communication, like_fastest_rank=like_fastest_rank)
         return bounded(content, ["tracekit", "whatif", place, *flags, "--json"])
 
@@ -213,10 +216,6 @@ class Tools:
         if state not in self._parsed:
             self._parsed[state] = parse_reports(path, self._folders.new_dataset(path)).folder
         return load(self._parsed[state]), path
-
-
-def _factors(factors: Mapping[str, float] | None) -> list[str]:
-    return [f"{pattern}={factor}" for pattern, factor in (factors or {}).items()]
 
 
 def _flags(**options: object) -> list[object]:
