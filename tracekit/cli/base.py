@@ -1,11 +1,14 @@
 """What a command is, the parser and the options that commands share, and how they report what they do.
 
-Unknown names get a suggestion, and shells complete what is typed.
+Unknown names get a suggestion, and shells complete what is typed. Commands that record check first that torch is there
+and that the report has a place.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import math
 import os
 import re
@@ -20,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from typing_extensions import override
 
-from tracekit.errors import UsageError, did_you_mean, plain
+from tracekit.errors import CaptureError, UsageError, did_you_mean, plain
+from tracekit.files import stops_held
 from tracekit.progress import no_progress
 
 if TYPE_CHECKING:
@@ -46,6 +50,9 @@ _UNCUT = 100_000
 _LONG_S = 10
 _SHARE = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})( ?%)?", re.ASCII)
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
+#: Suffixes of what nsys itself writes next to a report.
+NATIVE = (".nsys-rep", ".qdrep", ".qdstrm")
+_ELSEWHERE = "choose another place with -o"
 
 
 class Command(Protocol):
@@ -72,14 +79,14 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _refuse_unknown_option(self, given: Sequence[str]) -> None:
-        """Suggests what was probably meant, for ``--format csv`` ``--csv``; behind a command are that command's."""
+        """Refuses the first option that does not exist; those behind a command's name are that command's."""
         options = [option for option in self._option_string_actions if option.startswith("--")]
         for arg, following in zip_longest(given, given[1:], fillvalue=""):
             if arg == "--" or (self._subparsers is not None and not arg.startswith("-")):
                 return
             name, _, value = arg.partition("=")
             if name.startswith("--") and not any(option.startswith(name) for option in options):
-                meant = f"--{value or following}"
+                meant = f"--{value or following}"  # --csv for --format csv
                 hint = f"did you mean {meant}?" if meant in options else did_you_mean(name, options)
                 self.error(f"there is no option {name}; {hint}")
 
@@ -322,3 +329,46 @@ def share(text: str) -> float:
     if float(number) >= 1:
         raise argparse.ArgumentTypeError(f"{number} could be {number} % or {number}00 %; write {number}%")
     return float(number)
+
+
+def unusable(name: str) -> tuple[str, str] | None:
+    """Why a package cannot be imported, and what to do; None if it can be."""
+    if importlib.util.find_spec(name) is None:
+        return "not installed", "pip install torch nvtx"
+    try:
+        importlib.import_module(name)
+    except (ImportError, OSError) as error:
+        return f"installed but cannot be imported ({' '.join(str(error).split())})", "reinstall it"
+    return None
+
+
+def require_torch() -> None:
+    """Checks that torch can be imported. An exception amid torch's own start in C++ would abort this process."""
+    with stops_held():
+        problem = unusable("torch")
+    if problem:
+        raise CaptureError(f"torch is {problem[0]}; {problem[1]}")
+
+
+def report_place(path: Path, *, force: bool) -> Path:
+    """Where a report can be written; its suffix is ``.sqlite``. Checked before anything runs."""
+    if path.name in {"", ".."}:
+        raise CaptureError(f"{path}: is not a file name; {_ELSEWHERE}")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise CaptureError(f"{path}: is a device, not a file; {_ELSEWHERE}")
+    report = path if path.suffix == ".sqlite" else path.with_name(f"{path.name}.sqlite")
+    for place in (report, *(report.with_suffix(suffix) for suffix in NATIVE)):
+        check_place(place, force=force)
+    if not report.parent.is_dir():
+        raise CaptureError(f"{report.parent}: is not a folder; create it or {_ELSEWHERE}")
+    if not os.access(report.parent, os.W_OK):
+        raise CaptureError(f"{report.parent}: is not writable; {_ELSEWHERE}")
+    return report
+
+
+def check_place(place: Path, *, force: bool) -> None:
+    """Checks that a file can be written."""
+    if place.is_dir():
+        raise CaptureError(f"{place}: already exists and is a folder; {_ELSEWHERE}")
+    if place.exists() and not force:
+        raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")

@@ -6,13 +6,15 @@ import argparse
 import os
 import shlex
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.cli.base import (
+    NATIVE,
     add_force,
     add_quiet,
+    check_place,
     count,
     flag,
     line_if_long,
@@ -20,12 +22,15 @@ from tracekit.cli.base import (
     print_to_stderr,
     progress_bar,
     repeatable,
+    report_place,
+    require_torch,
 )
-from tracekit.cli.recording import Growing, check_place, growing, report_place, require_torch, with_hierarchies
-from tracekit.errors import CaptureError, UsageError
+from tracekit.errors import CaptureError, ReportError, UsageError
+from tracekit.files import hidden_prefix, reason_of, stops_held
+from tracekit.storage.local_copies import temp_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tracekit.capture.compile_config import CompileConfig
     from tracekit.capture.program import Settings
@@ -37,6 +42,8 @@ HELP = "record a model, a script or any command"
 _USAGE = """\
 tracekit capture [options] TARGET [-- ARGUMENT ...]
        tracekit capture [options] -- COMMAND [ARGUMENT ...]"""
+#: All that a recording may leave.
+_SUFFIXES = (".sqlite", *NATIVE, ".json.gz")
 #: Options that nsys does not have for a command.
 _WINDOW_OPTIONS = ("steps", "warmup", "ops")
 #: Options that mean nothing without ``--compile``.
@@ -129,12 +136,12 @@ def run(args: argparse.Namespace) -> int:
         args.engine = "torch" if args.engine == "auto" else args.engine
         check_place(report.with_suffix(".json.gz"), force=args.force)
     with ExitStack() as recording_stack, ExitStack() as bar:
-        recording = recording_stack.enter_context(growing(report))
+        recording = recording_stack.enter_context(_growing(report))
         trace = recording.partial.with_suffix(".json.gz") if args.hierarchy else None
         progress = bar.enter_context(progress_bar(quiet=args.quiet, elsewhere=line_if_long()))
 
         def finish(recorded: Outcome) -> None:
-            failed = with_hierarchies(trace, progress)
+            failed = _with_hierarchies(trace, progress)
             bar.close()
             recording.take_place()
             recording_stack.close()
@@ -151,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(
-    recorded: Outcome, recording: Growing, failed: list[str], report: Path, trace: Path | None, *, quiet: bool
+    recorded: Outcome, recording: _Growing, failed: list[str], report: Path, trace: Path | None, *, quiet: bool
 ) -> None:
     warnings = [*recorded.warnings]
     if recorded.problem is None and recorded.figures.get("modules_marked") == 0:
@@ -163,6 +170,88 @@ def _print(
     print_to_stderr(f"tracekit: warning: {warning}" for warning in recording.renamed(warnings))
     if not quiet:
         print_to_stderr(_summary(recorded.figures, recording.report, trace))
+
+
+@contextmanager
+def _growing(report: Path) -> Iterator[_Growing]:
+    """A hidden folder next to a report, in which its recording grows; what is complete takes its place at the end."""
+    with temp_dir(hidden_prefix(report), report.absolute().parent) as folder:
+        recording = _Growing(report, folder)
+        try:
+            yield recording
+        except BaseException as error:
+            recording.take_place()
+            if isinstance(error, CaptureError):
+                error.args = tuple(recording.renamed(error.args))
+            raise
+
+
+class _Growing:
+    """A recording, and the places that its files will take."""
+
+    def __init__(self, report: Path, folder: Path) -> None:
+        #: Where the report belongs, as the user named it; another place if another recording has taken it meanwhile.
+        self.report = report
+        #: Where it is written. Absolute, because the target may change the working directory.
+        self.partial = folder / report.name
+        self._place = report.absolute()
+        self._before = {suffix: _identity(self._place.with_suffix(suffix)) for suffix in _SUFFIXES}
+
+    @stops_held()
+    def take_place(self) -> None:
+        """Moves what was recorded to its place, or to a free one next to it; what is there already stays."""
+        stem, number = self._place.stem, 1
+        made = [suffix for suffix in _SUFFIXES if self.partial.with_suffix(suffix).is_file()]
+        for suffix in made:
+            while not self._taken(suffix):
+                number += 1
+                self._place = self._place.with_stem(f"{stem}.{number}")
+                self._before.clear()
+        if made and _SUFFIXES[0] not in made and self._before.get(_SUFFIXES[0]):
+            self._place.unlink(missing_ok=True)  # one of an earlier run would be mistaken for this run's
+        self.report = self.report.with_name(self._place.name)
+
+    def renamed(self, texts: Iterable[object]) -> Iterable[str]:
+        """Texts that name the files where they are now."""
+        before, now = (f"{path.with_suffix('')}." for path in (self.partial, self._place))
+        return (str(text).replace(before, now) for text in texts)
+
+    def _taken(self, suffix: str) -> bool:
+        file, place = self.partial.with_suffix(suffix), self._place.with_suffix(suffix)
+        before = self._before.get(suffix)
+        if before is None:
+            try:
+                place.hardlink_to(file)
+            except OSError:  # something is there, or the file system has no links
+                pass
+            else:
+                file.unlink()
+                return True
+        if _identity(place) != before:
+            return False
+        file.replace(place)
+        return True
+
+
+def _identity(place: Path) -> tuple[int, int, int] | None:
+    if not place.exists():
+        return None
+    about = place.stat()
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def _with_hierarchies(trace: Path | None, progress: Progress) -> list[str]:
+    """Writes the hierarchies of modules into a Chrome trace. Returns why they are not there, if so."""
+    if trace is None or not trace.exists():
+        return []
+    from tracekit.pipeline.module_hierarchies import write_module_hierarchies
+
+    try:
+        write_module_hierarchies(trace, progress)
+    except (ReportError, OSError) as error:
+        problem = error.problem if isinstance(error, ReportError) else reason_of(error)
+        return [f"{trace}: has no module hierarchies ({problem})"]
+    return []
 
 
 def _report(args: argparse.Namespace, trailing: list[str]) -> Path:

@@ -3,8 +3,16 @@
 import argparse
 from pathlib import Path
 
-from tracekit.cli.base import add_force, console, option, print_next, print_to_stderr, progress_bar
-from tracekit.cli.recording import report_place, require_torch
+from tracekit.cli.base import (
+    add_force,
+    console,
+    option,
+    print_next,
+    print_to_stderr,
+    progress_bar,
+    report_place,
+    require_torch,
+)
 
 NAME = "demo"
 HELP = "record a small Llama and show where its time went"

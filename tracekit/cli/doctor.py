@@ -11,8 +11,17 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.cli.base import add_force, console, flag, option, print_to_stderr, progress_bar, repeatable
-from tracekit.cli.recording import require_torch, unusable
+from tracekit.cli.base import (
+    add_force,
+    console,
+    flag,
+    option,
+    print_to_stderr,
+    progress_bar,
+    repeatable,
+    require_torch,
+    unusable,
+)
 from tracekit.errors import CaptureError, TracekitError, UsageError, did_you_mean
 from tracekit.version import __version__
 
