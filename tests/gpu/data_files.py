@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tracekit.nsight.tables import RECORDER, STRINGS, SYSTEM, TABLES
 from tracekit.selftest.judge import REPORT
-from tracekit.selftest.summary import PASSED, Outcome, Summary
+from tracekit.selftest.running import PASSED, Outcome, Summary
 
 FOLDER, README = "data", "README.md"
 MOST_BYTES = 2_000_000
@@ -42,12 +42,7 @@ _TELLING = (
 
 
 def keep(folder: Path, summary: Summary) -> None:
-    """Copies reports of a self-test that are small enough, and says what made them.
-
-    Args:
-        folder: The self-test's folder.
-        summary: What came of its checks.
-    """
+    """Copies reports of a self-test that are small enough, and says what made them."""
     (folder / FOLDER).mkdir()
     kept = [row for outcome in summary.outcomes if (row := _kept(folder, summary, outcome))]
     lines = ["| file | what it is | made by |", "|---|---|---|", *kept]
@@ -58,7 +53,9 @@ def _kept(folder: Path, summary: Summary, outcome: Outcome) -> str | None:
     report = folder / outcome.name / REPORT
     if not report.exists():
         return None
-    copy = folder / FOLDER / f"{_gpu(summary)}_{outcome.name}.sqlite"
+    gpus = summary.machine.gpus
+    words = re.findall(r"[a-z]+\d+\w*", gpus[0].lower()) if gpus else ["cpu"]
+    copy = folder / FOLDER / f"{words[0] if words else 'gpu'}_{outcome.name}.sqlite"
     shutil.copyfile(report, copy)
     strip(copy)
     if copy.stat().st_size > MOST_BYTES:
@@ -68,12 +65,6 @@ def _kept(folder: Path, summary: Summary, outcome: Outcome) -> str | None:
     held = f"of the check `{outcome.name}`, {outcome.verdict}: {outcome.why}"
     what = f"{outcome.about if outcome.verdict == PASSED else held} (real, on {_where(summary)})"
     return f"| `{copy.name}` | {what} | `python -m tests.gpu OUT --only {outcome.name}` |"
-
-
-def _gpu(summary: Summary) -> str:
-    gpus = summary.machine.gpus
-    words = re.findall(r"[a-z]+\d+\w*", gpus[0].lower()) if gpus else ["cpu"]
-    return words[0] if words else "gpu"
 
 
 def _where(summary: Summary) -> str:
@@ -94,8 +85,7 @@ def strip(report: Path) -> None:
         for needed, statement in _TELLING:
             if {*needed} <= {*there}:
                 db.execute(statement)
-        _drop_undeclared_columns(db, [name for name in there if name in TABLES])
-        _drop_unused_strings(db, [name for name in there if name in TABLES])
+        _drop_what_is_not_read(db, [name for name in there if name in TABLES])
     with closing(sqlite3.connect(report)) as db:
         db.execute("PRAGMA page_size=512")
         db.execute("VACUUM")
@@ -112,15 +102,12 @@ def cut(report: Path, first_ns: int, last_ns: int) -> None:
                 db.execute(f"DELETE FROM {table} WHERE {outside}", (first_ns, last_ns))  # noqa: S608 - constants
 
 
-def _drop_undeclared_columns(db: sqlite3.Connection, tables: list[str]) -> None:
-    """Drops what tracekit does not read, such as the ids of GPUs."""
+def _drop_what_is_not_read(db: sqlite3.Connection, tables: list[str]) -> None:
+    """Columns such as the ids of GPUs, then strings that are left over."""
     for table in tables:
         for column in _columns(db, table):
             if column not in TABLES[table].columns:
                 db.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
-
-
-def _drop_unused_strings(db: sqlite3.Connection, tables: list[str]) -> None:
     if STRINGS.name not in tables:
         return
     db.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")

@@ -9,9 +9,8 @@ from typing import Any
 
 from tracekit.answers import roofline
 from tracekit.flops.peaks import gpu_named
-from tracekit.selftest.judge import Case, shortened
+from tracekit.selftest.judge import NO_GPU, Case, Evidence, shortened
 from tracekit.selftest.programs import EAGER, LAYERS, Program
-from tracekit.selftest.summary import NO_GPU, Evidence
 
 _PROGRAMS = "tests.gpu.programs"
 #: How far events and kernel times may be apart: events count the time between kernels, too.

@@ -13,21 +13,15 @@ from torch import nn
 from tracekit.capture.compile import counters
 from tracekit.selftest.models import CudaGraph, device, pieces, same, synchronize
 
+ON_GPU = device().type == "cuda"
 #: Rows, columns and depth of the product; bytes of the copy; calls in a round of replays.
-SIZE_ON_GPU, SIZE_ON_CPU = 8_192, 256
-BYTES_ON_GPU, BYTES_ON_CPU = 1 << 30, 1 << 22
-CALLS_ON_GPU, CALLS_ON_CPU = 200, 5
+SIZE, BYTES, CALLS = (8_192, 1 << 30, 200) if ON_GPU else (256, 1 << 22, 5)
 WARMUP, RUNS, ROUNDS = 10, 20, 5
 
 
-def chosen(on_gpu: int, on_cpu: int) -> int:
-    return on_gpu if device().type == "cuda" else on_cpu
-
-
 def product() -> tuple[nn.Module, torch.Tensor]:
-    size = chosen(SIZE_ON_GPU, SIZE_ON_CPU)
-    model = nn.Linear(size, size, bias=False, dtype=torch.bfloat16, device=device())
-    return model, torch.randn(size, size, dtype=torch.bfloat16, device=device())
+    model = nn.Linear(SIZE, SIZE, bias=False, dtype=torch.bfloat16, device=device())
+    return model, torch.randn(SIZE, SIZE, dtype=torch.bfloat16, device=device())
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -35,11 +29,8 @@ def seconds(run: Callable[[], object]) -> float:
     for _ in range(WARMUP):
         run()
     synchronize()
-    if device().type != "cuda":
-        began = time.perf_counter()
-        for _ in range(RUNS):
-            run()
-        return (time.perf_counter() - began) / RUNS
+    if not ON_GPU:
+        return nanoseconds(run) / 1e9
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(RUNS):
@@ -53,7 +44,7 @@ def seconds(run: Callable[[], object]) -> float:
 def peaks() -> dict[str, Any]:
     model, x = product()
     multiplied = seconds(lambda: model(x))
-    source = torch.empty(chosen(BYTES_ON_GPU, BYTES_ON_CPU), dtype=torch.uint8, device=device())
+    source = torch.empty(BYTES, dtype=torch.uint8, device=device())
     target = torch.empty_like(source)
     copied = seconds(lambda: target.copy_(source))
     # A copy reads every byte and writes it.
@@ -61,14 +52,14 @@ def peaks() -> dict[str, Any]:
 
 
 def nanoseconds(run: Callable[[], object]) -> float:
-    calls, best = chosen(CALLS_ON_GPU, CALLS_ON_CPU), float("inf")
+    best = float("inf")
     for _ in range(ROUNDS):
         synchronize()
         began = time.perf_counter_ns()
-        for _ in range(calls):
+        for _ in range(CALLS):
             run()
         synchronize()
-        best = min(best, (time.perf_counter_ns() - began) / calls)
+        best = min(best, (time.perf_counter_ns() - began) / CALLS)
     return best
 
 

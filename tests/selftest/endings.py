@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tracekit.errors import CaptureError
 from tracekit.selftest import judge
+from tracekit.selftest.judge import Evidence
 from tracekit.selftest.programs import Program
-from tracekit.selftest.summary import Evidence
 
 
 def program(name: str, limit_s: int = 60, *, needs_gpu: bool = False) -> Program:

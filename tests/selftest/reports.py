@@ -13,9 +13,8 @@ from tests.command import ROOT, environment
 from tests.gpu import data_files, measures
 from tests.sqlite import writing
 from tests.trace_lines import report
-from tracekit.selftest import PROGRAMS, summary
-from tracekit.selftest.judge import REPORT, RULES, TRUTH, Case, judged
-from tracekit.selftest.summary import Evidence, Machine
+from tracekit.selftest import PROGRAMS, running
+from tracekit.selftest.judge import REPORT, RULES, TRUTH, Case, Evidence, Machine, judged
 
 CPU = Machine()
 H100 = Machine(gpus=("NVIDIA H100 80GB HBM3",), nsys_problem=None)
@@ -29,7 +28,7 @@ def proved(place: Path, names: list[str], **env: str) -> dict[str, dict[str, Any
     environ = environment(CUDA_VISIBLE_DEVICES="", **env)
     done = subprocess.run(line, capture_output=True, text=True, env=environ, cwd=ROOT, timeout=900, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert json.loads(done.stdout) == json.loads((place / summary.FILE).read_text("utf-8"))
+    assert json.loads(done.stdout) == json.loads((place / running.FILE).read_text("utf-8"))
     assert not list(place.rglob("*.partial*"))
     return {outcome["name"]: outcome for outcome in json.loads(done.stdout)["checks"]}
 

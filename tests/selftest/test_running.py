@@ -17,9 +17,9 @@ from tests.selftest.endings import crashing, failing, hanging, lacking, passing,
 from tests.waiting import PATIENCE_S, wait_until
 from tracekit.errors import CaptureError
 from tracekit.nsight.nsys import NOTHING
-from tracekit.selftest import Program, prove, running, summary
+from tracekit.selftest import Program, prove, running
+from tracekit.selftest.judge import Machine
 from tracekit.selftest.running import examined, last_line
-from tracekit.selftest.summary import Machine
 
 
 def silent(_line: str) -> None:
@@ -40,7 +40,7 @@ def proved(place: Path, *programs: Program, **options: Any) -> dict[str, Any]:
 
 
 def read(place: Path) -> dict[str, Any]:
-    return json.loads((place / summary.FILE).read_text("utf-8"))
+    return json.loads((place / running.FILE).read_text("utf-8"))
 
 
 def test_a_program_that_passes_leaves_its_report_and_its_figures(tmp_path: Path) -> None:
@@ -78,17 +78,15 @@ def test_a_program_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path
     check_ended(tmp_path)
 
 
-def sleeping(folder: Path) -> list[int]:
-    found = []
-    for process in Path("/proc").iterdir():
-        with suppress(OSError):
-            if process.name.isdecimal() and str(folder) in str((process / "fd" / "1").readlink()):
-                found.append(int(process.name))
-    return found
-
-
 def check_ended(folder: Path) -> None:
-    wait_until(lambda: not sleeping(folder))
+    """Waits until no process has its output in the folder."""
+
+    def runs(process: Path) -> bool:
+        with suppress(OSError):
+            return process.name.isdecimal() and str(folder) in str((process / "fd" / "1").readlink())
+        return False
+
+    wait_until(lambda: not any(map(runs, Path("/proc").iterdir())))
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -122,7 +120,7 @@ def test_the_fields_of_the_summary_are_those_that_the_readme_lists(tmp_path: Pat
     text = (ROOT / "tracekit" / "selftest" / "README.md").read_text("utf-8").partition("## summary.json")[2]
     assert all(f"`{name}`" in text or f"`{name}[]`" in text for name in found)
     assert all(f"`{name}`" in text for name in (*found["checks"][0], *found["machine"]))
-    assert found["format"] == summary.FORMAT == 1
+    assert found["format"] == running.FORMAT == 1
 
 
 def test_what_exists_is_replaced_only_by_force_and_only_if_it_is_a_self_test(tmp_path: Path) -> None:
@@ -160,7 +158,7 @@ from pathlib import Path
 from tests.selftest.endings import hanging, passing
 from tracekit.cli import prepared
 from tracekit.selftest import prove, running
-from tracekit.selftest.summary import Machine
+from tracekit.selftest.judge import Machine
 running.examined = lambda _folder: Machine()
 hanging = replace(hanging, limit_s=600)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without it

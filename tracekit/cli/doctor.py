@@ -94,7 +94,7 @@ def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) ->
             raise UsageError(f"--only {name}: there is no such check; {did_you_mean(name, names)}")
     require_torch()
     from tracekit import selftest
-    from tracekit.selftest import summary
+    from tracekit.selftest import running
 
     wanted = [program for program in programs if not args.only or program.name in args.only]
     found = selftest.prove(place, wanted, lambda line: print_to_stderr([line]), force=args.force)
@@ -102,7 +102,7 @@ def prove(place: Path, programs: Sequence[Program], args: argparse.Namespace) ->
         print(found.as_json())
     else:
         counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
-        print(f"{counts} in {found.seconds:.0f} s: {place / summary.FILE}")
+        print(f"{counts} in {found.seconds:.0f} s: {place / running.FILE}")
     return found
 
 

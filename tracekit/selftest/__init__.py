@@ -4,7 +4,6 @@
 """
 
 from tracekit.selftest.programs import PROGRAMS, Program
-from tracekit.selftest.running import prove
-from tracekit.selftest.summary import Summary
+from tracekit.selftest.running import Summary, prove
 
 __all__ = ["PROGRAMS", "Program", "Summary", "prove"]

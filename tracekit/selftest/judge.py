@@ -6,8 +6,10 @@ with eager work. ``RULES`` are what programs name: functions from :class:`Case` 
 
 import gzip
 import json
+import platform
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -17,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import CaptureError
 from tracekit.selftest.programs import CAPTURE, EAGER, LAYERS, REPLAY, WORKERS, Program
-from tracekit.selftest.summary import NO_GPU, Evidence, Machine
+from tracekit.version import __version__
 
 if TYPE_CHECKING:
     from tracekit.dataset.opening import Dataset
 
 #: The report, torch.profiler's own trace next to it, and the folder with what processes knew of themselves.
 REPORT, TRACE, TRUTH = "run.sqlite", "run.json.gz", "truth"
+NO_GPU = "no GPU that torch can use"
 #: In place of a module, for work that has none.
 NONE = "no module"
 _PRODUCTS = {"aten::addmm", "aten::mm", "aten::_addmm_activation"}
@@ -33,6 +36,42 @@ _PREFIX = "truth:"
 
 Row = dict[str, Any]
 _Work = Counter[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What there is, None for what is missing or not known; ``nsys_problem`` is why nsys cannot record markers here."""
+
+    tracekit: str = __version__
+    python: str = platform.python_version()
+    torch: str | None = None
+    cuda: str | None = None
+    nvtx: str | None = None
+    nccl: str | None = None
+    driver: str | None = None
+    gpus: Sequence[str] = ()
+    nsys: str | None = None
+    nsys_problem: str | None = "not tried"
+
+    @property
+    def engine(self) -> str:
+        """The engine that records kernels best here."""
+        return "nsys" if self.gpus and self.nsys_problem is None else "torch"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What came of a comparison.
+
+    Attributes:
+        problems: Each difference of the report from the truth, a line each.
+        figures: What was compared or measured, by name.
+        unproved: What could not be shown on this machine, and what is missing for it; None if everything was.
+    """
+
+    problems: list[str]
+    figures: dict[str, int | float | str | None] = field(default_factory=dict)
+    unproved: str | None = None
 
 
 class Case:

@@ -1,4 +1,8 @@
-"""Runs programs one after another, each in a process of its own with a time limit, and writes what came of them."""
+"""Runs programs one after another, each in a process of its own with a time limit, and writes what came of them.
+
+The summary is one JSON object of a shape that stays: the machine, verdicts and figures. The package's README lists the
+fields; ``FORMAT`` counts changes that are more than new fields.
+"""
 
 import json
 import shutil
@@ -6,20 +10,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from tracekit.errors import CaptureError, TracekitError
 from tracekit.files import reason_of, remedy_of, whole_file
 from tracekit.nsight import nsys
-from tracekit.selftest.judge import REPORT, TRUTH, Case, judged
+from tracekit.selftest.judge import NO_GPU, REPORT, TRUTH, Case, Evidence, Machine, judged
 from tracekit.selftest.programs import MODELS, Program
-from tracekit.selftest.summary import FILE, NO_GPU, Evidence, Machine, Outcome, Summary, outcome
 
+FORMAT = 1
+FILE = "summary.json"
+PASSED, FAILED, MISSING = VERDICTS = ("passed", "failed", "missing")
 #: How long a program may take to end once it was asked to.
 PATIENCE_S = 10.0
 #: A first use of CUDA can take a minute, and nsys as long to begin.
@@ -28,6 +37,55 @@ _ELSEWHERE = "choose another folder"
 _LOG = "recording.log"
 #: Lines that name no error: what CUDA's errors end with, and warnings of torch's C++ while a process ends.
 _NO_REASON = ("CUDA kernel errors might", "For debugging", "Compile with", "Device-side", "Search for", "[W", "[rank")
+
+
+class Outcome(NamedTuple):
+    """The result of one program; the README documents the fields."""
+
+    name: str
+    about: str
+    limit_s: int
+    verdict: str
+    why: str
+    problems: Sequence[str]
+    figures: Mapping[str, int | float | str | None]
+    seconds: float | None
+    files: Sequence[str]
+
+
+def outcome(program: Program, evidence: Evidence, seconds: float | None = None, files: Sequence[str] = ()) -> Outcome:
+    """The verdict on a program, with its reason in one line."""
+    verdict = FAILED if evidence.problems else MISSING if evidence.unproved else PASSED
+    why = " ".join([*evidence.problems, evidence.unproved or ""][0].split())
+    about = program.name, program.about, program.limit_s
+    return Outcome(*about, verdict, why, evidence.problems, evidence.figures, seconds, files)
+
+
+class Summary(NamedTuple):
+    """The results of all programs."""
+
+    complete: bool
+    started_utc: str
+    seconds: float
+    machine: Machine
+    outcomes: Sequence[Outcome]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many programs have each verdict."""
+        counted = Counter(outcome.verdict for outcome in self.outcomes)
+        return {verdict: counted[verdict] for verdict in VERDICTS}
+
+    @property
+    def exit_code(self) -> int:
+        """1 if something failed, otherwise 0."""
+        return int(self.counts[FAILED] > 0)
+
+    def as_json(self) -> str:
+        """As one JSON object."""
+        values = self._asdict() | {"machine": asdict(self.machine)}
+        checks = [outcome._asdict() for outcome in values.pop("outcomes")]
+        return json.dumps({"format": FORMAT, **values, "counts": self.counts, "checks": checks}, indent=2)
 
 
 def prove(place: Path, programs: Sequence[Program], report: Callable[[str], object], *, force: bool = False) -> Summary:
@@ -45,21 +103,17 @@ def prove(place: Path, programs: Sequence[Program], report: Callable[[str], obje
     """
     place = place.resolve()
     try:
-        _make(place, force=force)
+        if place.exists():
+            if not place.is_dir() or (any(place.iterdir()) and not (place / FILE).exists()):
+                raise CaptureError(f"{place}: already exists and is not the folder of a self-test; {_ELSEWHERE}")
+            if not force:
+                raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
+            shutil.rmtree(place)
+        place.mkdir(parents=True)
         return _prove(place, programs, report)
     except OSError as error:
         message = f"{place}: cannot be written ({reason_of(error)}); {remedy_of(error, _ELSEWHERE)}"
         raise CaptureError(message) from None
-
-
-def _make(place: Path, *, force: bool) -> None:
-    if place.exists():
-        if not place.is_dir() or (any(place.iterdir()) and not (place / FILE).exists()):
-            raise CaptureError(f"{place}: already exists and is not the folder of a self-test; {_ELSEWHERE}")
-        if not force:
-            raise CaptureError(f"{place}: already exists; replace it with --force or {_ELSEWHERE}")
-        shutil.rmtree(place)
-    place.mkdir(parents=True)
 
 
 def _prove(place: Path, programs: Sequence[Program], report: Callable[[str], object]) -> Summary:
@@ -150,23 +204,18 @@ def examined(folder: Path) -> Machine:
     version = None
     try:
         if tool := nsys.find():
-            version = tool.version
-            problem = _nsys_problem(folder)
+            version, report = tool.version, folder / REPORT
+            options = ("--quiet", "--force", "--engine", "nsys", "-o", str(report))
+            problem, _ = _recorded([("tracekit", "capture", *options, f"{MODELS}:make")], folder, NSYS_LIMIT_S)
+            if problem:
+                problem = f"the first recording with nsys: {problem}"
+            elif not report.exists():
+                problem = last_line(folder / _LOG)
         else:
             problem = f"nsys was not found; {nsys.INSTALL}"
     except TracekitError as error:
         problem = str(error)
     return Machine(**json.loads(about.read_text("utf-8")), nsys=version, nsys_problem=problem)
-
-
-def _nsys_problem(folder: Path) -> str | None:
-    """Why nsys cannot record and export markers here; None if it can."""
-    report = folder / REPORT
-    options = ("--quiet", "--force", "--engine", "nsys", "-o", str(report))
-    problem, _ = _recorded([("tracekit", "capture", *options, f"{MODELS}:make")], folder, NSYS_LIMIT_S)
-    if problem:
-        return f"the first recording with nsys: {problem}"
-    return None if report.exists() else last_line(folder / _LOG)
 
 
 def last_line(log: Path) -> str:
