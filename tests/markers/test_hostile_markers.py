@@ -1,17 +1,17 @@
-"""Hostile marker texts, and properties that hold for any text."""
+"""Hostile marker texts, and properties that hold for any text: the fast way of reading it is as the slow one."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import tracekit
+from tests.golden import Parse
 from tests.markers.test_dialects import said
 from tests.trace_lines import report
 from tests.work import lines_of
-from tracekit.dataset.opening import Dataset
+from tracekit.markers import layer_hooks, literal
 from tracekit.markers.base import ModuleMarker as Module, Unreadable
 from tracekit.trace.decoding import decode
 
@@ -35,12 +35,22 @@ def test_hostile_values_become_a_counted_cause(value: str) -> None:
     assert isinstance(said(f"{{'Module': {value}}}"), Unreadable)
 
 
-@pytest.mark.parametrize("value", HOSTILE_VALUES.values(), ids=HOSTILE_VALUES.keys())
-def test_work_on_hostile_values_grows_with_their_length_alone(value: str) -> None:
+OF_FRAMEWORKS = [
+    "FSDP::all_gather (" + "_orig_mod." * 9_000,
+    "PP:(" + "1F2;" * 9_000,
+    "[pl][profile]" + "{" * 60_000,
+    "[Executor] _forward_step " + "1" * 60_000,
+    "Thunk:#" + ",name=" * 9_000,
+    "Thunk:#name=" + "transpose(jvp(" * 9_000 + "#",
+    "transformer_engine.a.forward" + ".b" * 30_000,
+]
+
+
+@pytest.mark.parametrize("text", [*HOSTILE_VALUES.values(), *OF_FRAMEWORKS], ids=lambda text: text[:24])
+def test_work_on_hostile_texts_grows_with_their_length_alone(text: str) -> None:
     """One that is four times as long runs four times as many lines at most."""
-    quarter, whole = (
-        lines_of(partial(said, f"{{'Module': 'a', 'x': {value[:length]}}}")) for length in (len(value) // 4, len(value))
-    )
+    form = "{}" if text in OF_FRAMEWORKS else "{{'Module': 'a', 'x': {}}}"
+    quarter, whole = (lines_of(partial(said, form.format(text[:end]))) for end in (len(text) // 4, len(text)))
     assert whole <= 4 * quarter + 100
 
 
@@ -68,7 +78,7 @@ HOSTILE_TEXTS = {
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS.keys())
-def test_a_report_with_a_hostile_text_is_parsed(parsed: Callable[..., Dataset], text: str) -> None:
+def test_a_report_with_a_hostile_text_is_parsed(parsed: Parse, text: str) -> None:
     dataset = parsed(f"""
         range  1  0 100 {{'Module': 'top'}}
         range  1 10  50 {text}
@@ -88,7 +98,7 @@ def nest(deep: int) -> str:
     return "\n".join([*calls, "launch 1 9000 9001 #1", "kernel 1 9002 9009 #1"])
 
 
-def test_calls_nested_thousands_deep_are_counted(parsed: Callable[..., Dataset]) -> None:
+def test_calls_nested_thousands_deep_are_counted(parsed: Parse) -> None:
     dataset = parsed(nest(3_000))
     calls = dataset.table("calls").to_pylist()
     assert len(calls) == 3_000
@@ -116,3 +126,50 @@ BEGINNINGS += ["Torch Compiled Module (input):", "step[", "{'Module': 'Torch Com
 )
 def test_no_text_ever_raises(beginning: str, middle: str, end: str) -> None:
     assert len(decode([beginning + middle + end]).markers) <= 1
+
+
+VALUES = st.recursive(
+    st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner),
+    max_leaves=12,
+)
+FIELDS = [", 'Class': 'b'", ", 'TrainableParams': {'w': [2, 's0']}", ", 'x': [[3]]", ", 'StaticParams': {'p': 1}", "?"]
+FIELDS += [field.replace("'", '"') for field in ("'Module': 'a'", ", 'Inputs': ", ", 'Outputs': ", *FIELDS)]
+PIECES = ["'", "{", "}", "[", "]", ", ", ": ", "'a'", "'a': 1", "1", "#", " ", "-", "0", "(", ")"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["Module", "Inputs", "x", "x, 'y': 1"]), VALUES)))
+def test_a_dict_is_read_the_fast_way_as_the_slow_way(items: list[tuple[str, object]]) -> None:
+    text = f"{{{', '.join(f'{key!r}: {value!r}' for key, value in items)}}}"
+    fast = literal._plain(text)
+    assert fast is None or fast == literal._python(text)
+
+
+@given(
+    st.lists(
+        st.sampled_from([*PIECES, "'Module': 'a'", ", 'Inputs': ", ", 'Outputs': ", "[[1]]", "}", *FIELDS]), max_size=10
+    ).map("".join)
+)
+@example("{'Module': 'a', 'Inputs': [[1]]}")
+@example("{'Module': 'a', 'Inputs': [[1]]} ")
+@example("{'Module': 'a', 'Inputs': [[1]]")
+@example("{'Module': 'a'}, 'Inputs': [[1]]}")
+@example("{'Module': 'a, 'Inputs': [[1]]}")
+@example("{'x': {'Module': 'a', 'Inputs': [[1]]}}")
+@example("{'Module': 'a', 'Inputs': [[1]], 'Inputs': [[2]]}")
+@example("{'Module': 'a', 'Outputs': [[1]]}")
+@example("{'Module': 'a', 'Inputs': [[1]], 'Outputs': [[2]]}")
+@example("{'Module': 'a', 'Outputs': [[1]], 'Inputs': [[2]]}")
+@example("{'Module': '', 'Inputs': [[1]], 'Phase': 'recompute'}")
+@example("{'Module': 'a', 'TrainableParams': {'w': 'x'}, 'Inputs': [['s0']], 'StaticParams': {'p': 1}}")
+@example("{'Module': 'a', 'TrainableParams': {'w': ['s0']}, 'Inputs': [['s0']], 'x': [[1]]}")
+@example("""{'Module': 'a', "x, 'Inputs': ": [[1]]}""")
+@example(
+    """{"Module": "a", "Class": "B", "Inputs": [[1]], "Types": ["f"], "Kwargs": {"x": [[2]]}, "Phase": "capture"}"""
+)
+@example("""{"Module": "a", 'Inputs': [[1]]}""")
+def test_a_text_is_read_in_halves_as_it_is_as_a_whole(text: str) -> None:
+    whole = layer_hooks.LAYER_DICTS._replace(halves=None)
+    halved, read = decode([text], [layer_hooks.LAYER_DICTS]), decode([text], [whole])
+    assert halved.markers == read.markers
+    assert halved.of_text.tolist() == read.of_text.tolist()

@@ -1,11 +1,8 @@
 """A dimension that a marker gives as a symbol is null, the others stay; no figure is made of it."""
 
-from collections.abc import Callable
-
 from tests.command import command
-from tests.golden import check, check_frame
+from tests.golden import Parse, check, check_frame
 from tracekit.answers import memory as traffic, roofline, shapes as modules_by_shape
-from tracekit.dataset.opening import Dataset
 
 LINES = """
     range  1   0  50 {"Module": "m.fc", "Class": "Linear", "TrainableParams": {"weight": {"shape": [32, 64], "dtype": "float16"}}, "Inputs": [["s0", 64]], "Types": ["float16 cuda:0"], "Kwargs": {"mask": [[8], ["s0"]]}}
@@ -21,23 +18,20 @@ LINES = """
 """  # noqa: E501
 
 
-def test_a_symbolic_dimension_costs_that_dimension_alone(parsed: Callable[..., Dataset]) -> None:
+def test_a_symbolic_dimension_costs_that_dimension_alone(parsed: Parse) -> None:
     dataset = parsed(LINES)
-    check(
-        dataset,
-        "calls",
-        """
+    expected = """
         module  start_ns  inputs        outputs       kwargs
         m.fc    0         [[None, 64]]  [[None, 32]]  [('mask', [[8], [None]])]
         m.fc    200       [[4, 64]]     -             []
         m.act   100       [[None, 64]]  -             []
-    """,
-    )
+    """
+    check(dataset, "calls", expected)
     counted = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "ranges"]
     assert {row["cause"]: row["count"] for row in counted} == {"marker": 1, "marker_incomplete": 3}
 
 
-def test_no_figure_is_made_of_a_dimension_that_is_not_known(parsed: Callable[..., Dataset]) -> None:
+def test_no_figure_is_made_of_a_dimension_that_is_not_known(parsed: Parse) -> None:
     dataset = parsed(LINES)
     shapes = modules_by_shape.frame(dataset)
     check_frame(
@@ -58,7 +52,7 @@ def test_no_figure_is_made_of_a_dimension_that_is_not_known(parsed: Callable[...
     assert memory.loc["m.fc", "param_bytes"] == 32 * 64 * 2
 
 
-def test_every_view_shows_a_dimension_that_is_not_known(parsed: Callable[..., Dataset]) -> None:
+def test_every_view_shows_a_dimension_that_is_not_known(parsed: Parse) -> None:
     folder = parsed(LINES).folder
     exports = [("export", folder, "--format", to, "-o", folder.parent / f"to.{to}") for to in ("chrome", "csv", "xlsx")]
     shows = [("show", what, folder) for what in ("shapes", "roofline", "memory", "tree")]

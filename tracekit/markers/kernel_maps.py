@@ -64,17 +64,16 @@ def kernel_map(root: str, kernels: Sequence[MappedKernel]) -> tuple[str, list[st
     ]
     map_id = hashlib.sha256(literal_text([root, rows]).encode()).hexdigest()[:16]
     parts = list(_parts(rows, MOST_CHARACTERS - _FRAME - len(literal_text(root)))) or [[]]
-    return map_id, [_part_text(map_id, root, number, len(parts), part) for number, part in enumerate(parts, start=1)]
-
-
-def _part_text(map_id: str, root: str, number: int, parts: int, rows: list[_Row]) -> str:
-    modules: dict[str, int] = {}
-    kernels = [
-        [name, int(generated), [[modules.setdefault(path, len(modules)), *more] for path, *more in weights], *kind]
-        for name, generated, weights, *kind in rows
-    ]
-    head = {"KernelMap": map_id, "Part": number, "Parts": parts, "Root": root}
-    return literal_text(head | {"Modules": list(modules), "Kernels": kernels})
+    texts = []
+    for number, part in enumerate(parts, start=1):
+        modules: dict[str, int] = {}
+        written = [
+            [name, int(generated), [[modules.setdefault(path, len(modules)), *more] for path, *more in weights], *kind]
+            for name, generated, weights, *kind in part
+        ]
+        head = {"KernelMap": map_id, "Part": number, "Parts": len(parts), "Root": root}
+        texts.append(literal_text(head | {"Modules": list(modules), "Kernels": written}))
+    return map_id, texts
 
 
 def _parts(rows: Sequence[_Row], space: int) -> Iterator[list[_Row]]:
@@ -133,16 +132,9 @@ def _run(read: dict[str, object]) -> CompiledGraphMarker | RangeMarker:
 
 
 def _map(read: dict[str, object]) -> KernelMapMarker:
-    match read:
-        case {
-            "Part": int(part),
-            "Parts": int(parts),
-            "Root": str(root),
-            "Modules": list(modules),
-            "Kernels": list(rows),
-        }:
-            known = 1 <= part <= parts <= _MOST_PARTS and all(map(_is_path, [root, *modules]))
-            if not known or isinstance(part, bool):
+    match [read.get(key) for key in ("Part", "Parts", "Root", "Modules", "Kernels")]:
+        case [int(part), int(parts), str(root), list(modules), list(rows)] if 1 <= part <= parts <= _MOST_PARTS:
+            if isinstance(part, bool) or not all(map(_is_path, [root, *modules])):
                 raise Refused(BROKEN)
             kernels = tuple(_kernel(row, modules) for row in rows)
             return KernelMapMarker(_id(read.get("KernelMap")), part, parts, root, kernels)

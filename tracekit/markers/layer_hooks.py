@@ -91,10 +91,7 @@ def _beginning(text: str, refused: literal.Refused) -> ModuleMarker | Unreadable
     if not _BEGINNING.match(text):
         return None
     name = _LEADING_NAME.match(text[: literal.MOST_CHARACTERS])
-    try:
-        path = literal.value(name[1]) if name else None
-    except literal.Refused:
-        path = None
+    path = literal.fields(f"{{'Module': {name[1]}}}").get("Module") if name else None
     if not isinstance(path, str) or not is_path(path):
         return Unreadable(refused.cause)
     return ModuleMarker(path, cause=refused.cause)
@@ -124,7 +121,7 @@ def _module_marker(items: literal.Pairs) -> ModuleMarker | Unreadable:
     class_name = fields.get("Class")
     if class_name is not None and not isinstance(class_name, str):
         skipped.append("Class")
-    params = _params(fields.get("TrainableParams"), skipped)
+    params, settings = _params(fields.get("TrainableParams"), skipped), fields.get("StaticParams")
     shapes = (inputs, outputs, *kwargs.values(), [param.shape or () for param in params])
     return ModuleMarker(
         path=path,
@@ -133,7 +130,7 @@ def _module_marker(items: literal.Pairs) -> ModuleMarker | Unreadable:
         inputs=inputs if inputs_unknown else inputs or (),
         outputs=outputs,
         kwargs=kwargs,
-        static_params=_as_json(fields.get("StaticParams")),
+        static_params=None if settings is None else json.dumps(_finite(settings), default=str),
         types=types,
         kwarg_types={str(key): tuple(words) for key, words in kwarg_types.items() if _are_words(words)},
         only_result=only_result,
@@ -183,10 +180,6 @@ def _params(item: object, skipped: list[str]) -> tuple[Param, ...]:
     return tuple(params)
 
 
-def _as_json(item: object) -> str | None:
-    return None if item is None else json.dumps(_finite(item), default=str)
-
-
 def _finite(item: object) -> object:
     match item:
         case float() if not math.isfinite(item):
@@ -217,22 +210,18 @@ _REGION = re.compile(r"Torch Compiled Module \((input|output)\):(.*)", re.DOTALL
 
 
 def _compiled_region(text: str) -> ModuleMarker | None:
-    if name := _REGION.fullmatch(text):
-        return _region(ModuleMarker(text), *name.groups())
-    try:
-        marker = _module_marker(literal.pairs(text))
-    except literal.Refused:
+    marker: ModuleMarker | Unreadable = ModuleMarker(text)
+    if not _REGION.fullmatch(text):
+        try:
+            marker = _module_marker(literal.pairs(text))
+        except literal.Refused:
+            return None
+    if not isinstance(marker, ModuleMarker) or not (region := _REGION.fullmatch(marker.path)):
         return None
-    if isinstance(marker, ModuleMarker) and (name := _REGION.fullmatch(marker.path)):
-        return _region(marker, *name.groups())
-    return None
-
-
-def _region(marker: ModuleMarker, side: str, class_name: str) -> ModuleMarker | None:
-    name = class_name.strip().rsplit(".", 1)[-1]
+    name = region[2].strip().rsplit(".", 1)[-1]
     if not name or not is_path(name):
         return None
-    return marker._replace(path=name, class_name=name, class_only=True, only_result=side == "output")
+    return marker._replace(path=name, class_name=name, class_only=True, only_result=region[1] == "output")
 
 
 _SEPARATORS = tuple(f", {quote}{key}{quote}: " for key in ("Inputs", "Outputs") for quote in "'\"")

@@ -27,15 +27,8 @@ _SYMBOL = re.compile(r"[?\w][\w\s,+\-*/%()]{0,255}")
 
 Pairs = list[tuple[object, object]]
 
-_NAMES: dict[str, object] = {
-    "inf": math.inf,
-    "nan": math.nan,
-    "Infinity": math.inf,
-    "NaN": math.nan,
-    "true": True,
-    "false": False,
-    "null": None,
-}
+_NAMES: dict[str, object] = {"inf": math.inf, "nan": math.nan, "Infinity": math.inf, "NaN": math.nan}
+_NAMES |= {"true": True, "false": False, "null": None}
 #: Replaces a dimension that is an expression, not a number.
 SYMBOL = "?"
 _SYMBOLIC = ast.Name | ast.Constant | ast.BinOp | ast.UnaryOp | ast.Call | ast.operator | ast.unaryop | ast.expr_context
@@ -214,10 +207,8 @@ def _without_surrogates(value: Any) -> Any:  # noqa: ANN401 - a literal is of an
     match value:
         case str():
             return value.encode("utf-8", "replace").decode("utf-8")
-        case list():
-            return [_without_surrogates(item) for item in value]
-        case tuple():
-            return tuple(_without_surrogates(item) for item in value)
+        case list() | tuple():
+            return type(value)(map(_without_surrogates, value))
         case dict():
             return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
         case _:

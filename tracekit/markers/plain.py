@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import NamedTuple
 
 #: Stands for what counts in the name of a range.
@@ -92,8 +92,11 @@ class Counted(NamedTuple):
     def text(self, hidden: str = COUNTER + ITERATION) -> str:
         """The text with the digits of some kinds of numbers hidden behind their kind."""
         shown = (number.kind if number.kind and number.kind in hidden else number.digits for number in self.numbers)
-        before = (number.before for number in self.numbers)
-        return _shortened("".join(chain.from_iterable(zip(before, shown, strict=True))) + self.rest)
+        name = "".join(number.before + text for number, text in zip(self.numbers, shown, strict=True)) + self.rest
+        if len(name) <= LONGEST_NAME:
+            return name
+        behind = name[LONGEST_NAME - _ENDING :].encode(errors="replace")
+        return f"{name[: LONGEST_NAME - _ENDING - 1]}\u2026{blake2b(behind, digest_size=_ENDING // 2).hexdigest()}"
 
     def as_(self, kind: str, other: str, where: Container[int] | None = None) -> "Counted":
         """The same with another kind for all numbers of one kind, or for those at some places."""
@@ -174,13 +177,6 @@ def _are_random(values: list[str], *, whole: bool) -> bool:
     alike = sum(count * (count - 1) for column in classes for count in column.values())
     most = (1 - (_UNLIKE_OF_ALL if whole else _UNLIKE)) * size * (size - 1) * len(columns)
     return size * len(columns) >= _ENOUGH and alike < most
-
-
-def _shortened(name: str) -> str:
-    if len(name) <= LONGEST_NAME:
-        return name
-    behind = name[LONGEST_NAME - _ENDING :].encode(errors="replace")
-    return f"{name[: LONGEST_NAME - _ENDING - 1]}\u2026{blake2b(behind, digest_size=_ENDING // 2).hexdigest()}"
 
 
 def _without_numbers(shape: re.Match[str]) -> str:
