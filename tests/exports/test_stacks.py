@@ -1,27 +1,12 @@
-"""Collapsed stacks beside the trace, and that their sums are those of the table."""
+"""Collapsed stacks beside the trace; ``tests/answers/test_sums.py`` sees that nothing is lost in any program."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from collections import Counter
-from typing import TYPE_CHECKING
-
-from hypothesis import HealthCheck, given, settings
-
-import tracekit
 from tests.command import command
-from tests.simulator import simulate, write_report
-from tests.simulator.strategies import plans
+from tests.golden import Parse
+from tracekit.dataset.opening import Dataset
 from tracekit.exports.base import Target
 from tracekit.exports.stacks import write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.simulator import Plan
-    from tracekit.dataset.opening import Dataset
-
-    Parse = Callable[..., Dataset]
 
 
 def stacks(dataset: Dataset, out: Path) -> str:
@@ -65,28 +50,3 @@ def test_what_would_break_a_stack_is_replaced(parsed: Parse, tmp_path: Path) -> 
     """)
     text = stacks(dataset, tmp_path / "out")
     assert text == "top;a,b\N{REPLACEMENT CHARACTER};void f<a,b>(int) [clone 3] 10\n"
-
-
-def sums(text: str) -> Counter[str]:
-    totals: Counter[str] = Counter()
-    for line in text.splitlines():
-        stack, _, time = line.rpartition(" ")
-        totals[stack.rpartition(";")[0]] += int(time)
-    return totals
-
-
-def expected(dataset: Dataset) -> Counter[str]:
-    totals: Counter[str] = Counter()
-    for row in dataset.table("kernels", ["module", "cause", "dur_ns"]).to_pylist():
-        totals[(row["module"] or f"[{row['cause']}]").replace(".", ";")] += row["dur_ns"]
-    return totals
-
-
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plans())
-def test_sums_of_stacks_are_the_kernels_time_by_module_in_any_program(tmp_path: Path, plan: Plan) -> None:
-    path = tmp_path / "report.sqlite"
-    path.unlink(missing_ok=True)
-    write_report(simulate(plan), path)
-    dataset = tracekit.parse(path, force=True)
-    assert sums(stacks(dataset, tmp_path / "out")) == expected(dataset)

@@ -1,13 +1,11 @@
 """The timeline in Chrome's trace format: its events beside the trace, and that viewers can draw them."""
 
-from __future__ import annotations
-
 import gzip
-import heapq
 import json
 from collections import defaultdict
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +13,11 @@ from hypothesis import given, strategies as st
 
 import tracekit
 from tests.command import command
+from tests.golden import Parse
 from tests.trace_lines import report
 from tracekit.arrays.intervals import MOST_LANES, lanes, nested_lanes
+from tracekit.dataset.opening import Dataset
 from tracekit.exports.timeline import for_sums, for_truncation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracekit.dataset.opening import Dataset
-
-    Parse = Callable[..., Dataset]
 
 TRACE = """
 range  1    0 9000 ProfilerStep#3
@@ -73,70 +65,44 @@ def drawn(events: list[dict[str, Any]]) -> str:
 @pytest.mark.parametrize("kind", ["chrome", "perfetto"])
 def test_steps_calls_and_kernels_stand_on_tracks_of_their_own(parsed: Parse, tmp_path: Path, kind: str) -> None:
     events = exported(parsed(TRACE), tmp_path / "out", kind)
-    assert drawn(events) == "\n".join(
-        (
-            "1.001 2.500 gemm @ device 0: stream 7, context 1, process 1",
-            "6.200 0.100 [CUDA memcpy Host-to-Device] @ device 3: stream 7, context 1, process 1",
-            "0.010 4.990 top @ process 1: modules of thread 1",
-            "0.020 3.980 layers.0 @ process 1: modules of thread 1",
-            "0.000 9.000 ProfilerStep#3 @ process 1: steps of thread 1",
-        )
-    )
+    assert drawn(events).splitlines() == [
+        "1.001 2.500 gemm @ device 0: stream 7, context 1, process 1",
+        "6.200 0.100 [CUDA memcpy Host-to-Device] @ device 3: stream 7, context 1, process 1",
+        "0.010 4.990 top @ process 1: modules of thread 1",
+        "0.020 3.980 layers.0 @ process 1: modules of thread 1",
+        "0.000 9.000 ProfilerStep#3 @ process 1: steps of thread 1",
+    ]
+
+
+#: Members of events, as the file has them.
+GEMM = """{"kind": "kernel", "module": "top.layers.0", "cause": null, "step_id": 0, "call_id": 1, "kernel_id": 0,
+    "full_name": "gemm", "bytes": null, "device": 0, "context": 1, "stream": 7, "method": "range",
+    "static_smem_bytes": 0, "dynamic_smem_bytes": 0, "correlation": 1, "registers per thread": 0, "grid": [1, 1, 1],
+    "block": [1, 1, 1], "Module Hierarchy": "TOP(top)::forward.layers()::forward.0()::forward."}"""
+CALL = """{"module": "top", "phase": "forward", "inputs": [[2, 3]], "outputs": null, "kwargs": {}, "step_id": 0,
+    "call_id": 0, "range_id": 1, "gpu_time_ns": 2500}"""
 
 
 def test_a_kernel_says_its_module_and_its_step_and_a_call_its_shapes(parsed: Parse, tmp_path: Path) -> None:
     events = {e["name"]: e for e in slices_of(exported(parsed(TRACE), tmp_path / "out"))}
     assert events["gemm"]["cat"] == "kernel"
-    assert events["gemm"]["args"] == {
-        "kind": "kernel",
-        "module": "top.layers.0",
-        "cause": None,
-        "step_id": 0,
-        "call_id": 1,
-        "kernel_id": 0,
-        "full_name": "gemm",
-        "bytes": None,
-        "method": "range",
-        "device": 0,
-        "context": 1,
-        "stream": 7,
-        "correlation": 1,
-        "grid": [1, 1, 1],
-        "block": [1, 1, 1],
-        "registers per thread": 0,
-        "static_smem_bytes": 0,
-        "dynamic_smem_bytes": 0,
-        "Module Hierarchy": "TOP(top)::forward.layers()::forward.0()::forward.",
-    }
-    assert events["[CUDA memcpy Host-to-Device]"]["args"]["cause"] == "outside_modules"
-    assert events["[CUDA memcpy Host-to-Device]"]["args"]["bytes"] == 64
-    assert events["top"]["args"] == {
-        "module": "top",
-        "phase": "forward",
-        "inputs": [[2, 3]],
-        "outputs": None,
-        "kwargs": {},
-        "step_id": 0,
-        "call_id": 0,
-        "range_id": 1,
-        "gpu_time_ns": 2500,
-    }
+    assert events["gemm"]["args"] == json.loads(GEMM)
+    copy = events["[CUDA memcpy Host-to-Device]"]["args"]
+    assert (copy["cause"], copy["bytes"]) == ("outside_modules", 64)
+    assert events["top"]["args"] == json.loads(CALL)
     assert events["ProfilerStep#3"]["args"]["index"] == 3
 
 
 def test_kernels_of_a_stream_that_run_side_by_side_get_lanes(parsed: Parse, tmp_path: Path) -> None:
-    events = exported(
-        parsed("""
+    dataset = parsed("""
         launch 1 1 2 #1
         kernel 1 1000 5000 #1 long
         kernel 1 2000 3000 #1 inside
         kernel 1 4000 6000 #1 across
         kernel 1 5000 7000 #1 after
-        """),
-        tmp_path / "out",
-    )
+    """)
     stream = "device 0: stream 7, context 1, process 1"
-    assert drawn(events).splitlines() == [
+    assert drawn(exported(dataset, tmp_path / "out")).splitlines() == [
         f"1.000 4.000 long @ {stream}",
         f"5.000 2.000 after @ {stream}",
         f"2.000 1.000 inside @ {stream} (2)",
@@ -179,10 +145,13 @@ def test_slices_that_touch_do_not_overlap_where_start_and_length_are_added(times
             assert (at - first) + long == float(touching.as_py()) - first
 
 
-def test_the_same_process_of_two_reports_is_two(tmp_path: Path) -> None:
-    paths = [report(tmp_path / f"rank{at}.sqlite", TRACE) for at in (0, 1)]
-    dataset = tracekit.parse(paths, tmp_path / "run")
-    events = exported(dataset, tmp_path / "out")
+@pytest.fixture
+def two_reports(tmp_path: Path) -> Dataset:
+    return tracekit.parse([report(tmp_path / f"rank{at}.sqlite", TRACE) for at in (0, 1)], tmp_path / "run")
+
+
+def test_the_same_process_of_two_reports_is_two(two_reports: Dataset, tmp_path: Path) -> None:
+    events = exported(two_reports, tmp_path / "out")
     assert len(slices_of(events)) == 10
     assert {on for on in named(events).values() if "modules" in on} == {
         "rank0 rank 0 process 1: modules of thread 1",
@@ -191,14 +160,12 @@ def test_the_same_process_of_two_reports_is_two(tmp_path: Path) -> None:
     assert len({on for on in named(events).values() if "device 0" in on}) == 2
 
 
-def test_reports_that_know_when_they_began_are_put_on_one_clock(tmp_path: Path) -> None:
-    paths = [report(tmp_path / f"rank{at}.sqlite", TRACE) for at in (0, 1)]
-    dataset = tracekit.parse(paths, tmp_path / "run")
+def test_reports_that_know_when_they_began_are_put_on_one_clock(two_reports: Dataset, tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text("utf-8"))
     for entry, started in zip(manifest["reports"], (10**18 + 5_000, 10**18), strict=True):
         entry["source"]["started_utc_ns"] = started
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest), "utf-8")
-    events = exported(dataset, tmp_path / "out")
+    events = exported(two_reports, tmp_path / "out")
     track = named(events)
     starts = {track[e["pid"], e["tid"]][:5]: round(e["ts"], 3) for e in events if e["name"] == "gemm"}
     assert starts == {"rank0": 6.001, "rank1": 1.001}
@@ -218,16 +185,14 @@ def test_calls_of_a_thread_that_overlap_have_lanes_and_those_inside_stay_with_th
     parsed: Parse, tmp_path: Path
 ) -> None:
     lines = drawn(exported(parsed(OVERLAPPING), tmp_path / "out")).splitlines()
-    assert "\n".join(line for line in lines if "modules of" in line) == "\n".join(
-        (
-            "0.010 0.490 top @ process 1: modules of thread 1",
-            "0.950 0.040 top @ process 1: modules of thread 1",
-            "0.100 0.800 other @ process 1: modules of thread 1 (2)",
-            "0.200 0.100 a @ process 1: modules of thread 1 (2)",
-            "0.100 0.800 top @ process 1: modules of thread 2",
-            "0.200 0.100 a @ process 1: modules of thread 2",
-        )
-    )
+    assert [line for line in lines if "modules of" in line] == [
+        "0.010 0.490 top @ process 1: modules of thread 1",
+        "0.950 0.040 top @ process 1: modules of thread 1",
+        "0.100 0.800 other @ process 1: modules of thread 1 (2)",
+        "0.200 0.100 a @ process 1: modules of thread 1 (2)",
+        "0.100 0.800 top @ process 1: modules of thread 2",
+        "0.200 0.100 a @ process 1: modules of thread 2",
+    ]
 
 
 CALLS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=30)
@@ -282,16 +247,6 @@ def test_no_two_slices_of_a_lane_overlap_and_no_lane_is_opened_for_nothing(slice
         intervals.sort()
         assert all(one[1] <= other[0] for one, other in pairwise(intervals))
     for track in set(stream.tolist()):
-        rows = sorted((b, b + n) for s, b, n in slices if s == track)
-        assert lane[stream == track].max() + 1 == most_at_once(rows)
-
-
-def most_at_once(rows: list[tuple[int, int]]) -> int:
-    open_: list[int] = []
-    most = 0
-    for begin, end in rows:
-        while open_ and open_[0] <= begin:
-            heapq.heappop(open_)
-        heapq.heappush(open_, end)
-        most = max(most, len(open_))
-    return most
+        rows = [(b, b + n) for s, b, n in slices if s == track]
+        most = max(sum(first <= b < last for first, last in rows) + (b == end) for b, end in rows)
+        assert lane[stream == track].max() + 1 == most

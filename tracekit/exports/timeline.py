@@ -159,7 +159,7 @@ class _Timeline:
             for name, above in zip(modules.name, modules.parent, strict=True)
         ]
         names = json_text(pa.array(short, pa.string()))
-        lane = self._nested_lanes("calls", "call_id", "parent_call_id")
+        lane = self._lanes("calls", ["pid", "tid"], ("call_id", "parent_call_id"))
         for piece, lanes_ in self._pieces("calls", ["module_id", *_PLACE, *_CALL_ARGS], lane):
             name = names.take(piece.column("module_id").combine_chunks())
             yield self._slices(piece, name, "module", _always(piece, _CALL_ARGS), CALLS, lanes_)
@@ -169,7 +169,7 @@ class _Timeline:
         pieces = self._dataset.pieces("kernels", ["kind"])
         on_host = any(pc.any(pc.equal(piece.column("kind").cast(pa.string()), _OPERATOR)).as_py() for piece in pieces)
         operator = "user_annotation" if on_host else _OPERATOR
-        lane = self._nested_lanes("ranges", "range_id", "parent_range_id")
+        lane = self._lanes("ranges", ["pid", "tid"], ("range_id", "parent_range_id"))
         columns = ["text", "marker", "open", *_PLACE, "module_id", "range_id", "kind", *_RANGE_MEMBERS]
         for piece, lanes_ in self._pieces("ranges", columns, lane):
             is_operator = pc.equal(pc.fill_null(piece.column("marker").cast(pa.string()), ""), "operator")
@@ -214,18 +214,16 @@ class _Timeline:
         rows = self._modules.rows(piece)
         return self._hierarchy_members.take(pa.array(np.where(rows < 0, len(self._hierarchy_members) - 1, rows)))
 
-    def _lanes(self, table: str, keys: list[str]) -> Ints:
+    def _lanes(self, table: str, keys: list[str], ids: tuple[str, ...] = ()) -> Ints:
+        """The lane of each row among those of equal keys; ids are columns of rows and their parents, if they nest."""
         keys = [*keys, *self._report_column]
-        whole = self._dataset.table(table, ["start_ns", "end_ns", *keys])
+        whole = self._dataset.table(table, ["start_ns", "end_ns", *keys, *ids])
         start, end = (np.asarray(whole.column(name)) for name in ("start_ns", "end_ns"))
-        return lanes(_numbered(whole, keys), start, end)
-
-    def _nested_lanes(self, table: str, key: str, parent_key: str) -> Ints:
-        keys = ["pid", "tid", *self._report_column]
-        whole = self._dataset.table(table, ["start_ns", "end_ns", *keys, key, parent_key])
-        start, end = (np.asarray(whole.column(name)) for name in ("start_ns", "end_ns"))
-        parent = positions(integers(whole, parent_key), integers(whole, key))
-        return nested_lanes(_numbered(whole, keys), start, end, parent)
+        track = _numbered(whole, keys)
+        if not ids:
+            return lanes(track, start, end)
+        row_id, parent_id = (integers(whole, name) for name in ids)
+        return nested_lanes(track, start, end, positions(parent_id, row_id))
 
     def _pieces(self, table: str, columns: list[str], lane: Ints) -> Iterator[tuple[pa.Table, Ints]]:
         first = 0
