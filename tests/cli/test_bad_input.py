@@ -1,8 +1,11 @@
-"""What cannot be read or written ends in one line and exit code 1, and leaves nothing behind."""
+"""What cannot be read, and full or locked disks: one line, exit code 1, nothing half-written."""
 
 import gzip
 import os
-from collections.abc import Callable
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tracekit
-from tests.command import LINES, command, contents, refusal, separately
+from tests.command import LINES, command, contents, refusal, separately, without_privileges
 from tests.damage import dense, survey
 from tests.readers.files import changed
 from tests.trace_lines import report
@@ -129,15 +132,9 @@ def test_a_pipe_that_nobody_writes_to_is_refused_at_once(tmp_path: Path) -> None
     os.mkfifo(path)
     keeper = os.open(path, os.O_RDWR)  # opening it for reading does not wait, reading it would
     try:
-        refusal(separately("parse", path, "-o", tmp_path / "out", before=_give_up_after_10_s), path)
+        refusal(separately("parse", path, "-o", tmp_path / "out", before=lambda: signal.alarm(10)), path)
     finally:
         os.close(keeper)
-
-
-def _give_up_after_10_s() -> None:
-    import signal
-
-    signal.alarm(10)
 
 
 def test_damaged_copies_of_a_small_report_are_read_or_refused_and_nothing_else(tmp_path: Path) -> None:
@@ -167,12 +164,67 @@ def test_the_folder_that_one_is_in_gets_a_dataset_with_a_name(tmp_path: Path, mo
     assert f"tracekit parse './*.sqlite' -o {tmp_path.name}.tracekit\n" in command("parse", ".").err
 
 
-def test_what_is_no_report_or_has_another_name_is_not_suggested(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["parse", "show", "html"])
+def test_what_is_no_report_or_has_another_name_is_not_suggested(name: str, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("a note")
     (tmp_path / "nope.link").symlink_to("gone")
     report(tmp_path / "rope ladder.sqlite", LINES)
-    for name in ("parse", "show", "html"):
-        assert "did you mean" not in command(name, tmp_path / "nope.sqlite").err
+    assert "did you mean" not in command(name, tmp_path / "nope.sqlite").err
     report(tmp_path / "nopes.sqlite", LINES)
-    for name in ("parse", "show", "html"):
-        assert f"did you mean {tmp_path / 'nopes.sqlite'}?" in command(name, tmp_path / "nope.sqlite").err
+    assert f"did you mean {tmp_path / 'nopes.sqlite'}?" in command(name, tmp_path / "nope.sqlite").err
+
+
+def test_a_report_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    path = report(tmp_path / "secret.sqlite", LINES)
+    path.chmod(0)
+    line = refusal(separately("parse", path, "-o", tmp_path / "out", before=without_privileges), path)
+    assert "cannot be opened (Permission denied); check the path and its permissions" in line
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("out", ["locked/out", "default"])
+def test_a_folder_that_may_not_be_written_is_named(out: str, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    path = report(locked / "report.sqlite", LINES)
+    locked.chmod(0o555)
+    chosen = () if out == "default" else ("-o", tmp_path / out)
+    outcome = separately("parse", path, *chosen, before=without_privileges)
+    line = refusal(outcome, locked / "report.tracekit" if out == "default" else tmp_path / out)
+    assert "Permission denied" in line
+    assert list(locked.iterdir()) == [path]
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(("size", "there"), [(0, False), (5_000, False), (2_000, True)])
+def test_a_disk_that_fills_up_leaves_nothing_behind_and_keeps_the_old_dataset(
+    size: int, there: bool, tmp_path: Path
+) -> None:
+    path = report(tmp_path / "report.sqlite", LINES)
+    if there:
+        tracekit.parse(path)
+    before = contents(tmp_path)
+    with files_no_larger_than(size):
+        outcome = command("parse", path, "--force")
+    line = refusal(outcome, tmp_path / "report.tracekit")
+    assert "File too large" in line
+    assert "free some space" in line
+    assert contents(tmp_path) == before
+
+
+def test_a_report_that_is_parsed_stays_byte_for_byte_what_it_was(tmp_path: Path) -> None:
+    path = report(tmp_path / "report.sqlite", LINES)
+    before, stat = path.read_bytes(), path.stat()
+    tracekit.parse(path, tmp_path / "out")
+    assert path.read_bytes() == before
+    assert path.stat().st_mtime_ns == stat.st_mtime_ns
+    assert {entry.name for entry in tmp_path.iterdir()} == {"report.sqlite", "out"}

@@ -1,5 +1,6 @@
-"""What the commands print, where, and with which exit code."""
+"""What the commands print, where, and with which exit code; options that several share; what shells complete."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -12,7 +13,10 @@ from tests.command import LINES, command, environment
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tests.waiting import PATIENCE_S
+from tracekit.answers import QUESTIONS
 from tracekit.cli import COMMANDS
+from tracekit.cli.base import SHELLS, count, share
+from tracekit.dataset.opening import TABLE_NAMES
 from tracekit.tables import TABLES
 
 SUMMARY = """\
@@ -149,6 +153,7 @@ def test_quiet_prints_nothing_but_errors(small: Path) -> None:
         (("parse", "a", "b"), "several reports become one dataset; name its folder with -o"),
         (("parse", "a", "--loud"), "there is no option --loud; did you mean --out? See tracekit parse --help"),
         (("schema", "kernel"), "there is no table kernel; did you mean kernels?"),
+        (("--completion", "zhs"), "there is no zhs; did you mean zsh?"),
     ],
 )
 def test_a_call_that_makes_no_sense_is_answered_in_one_line_with_exit_code_2(
@@ -220,3 +225,76 @@ def test_ctrl_c_while_the_command_is_imported_is_one_line() -> None:
     line = [sys.executable, "-c", PRESSED]
     done = subprocess.run(line, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "tracekit: stopped before it began\n")
+
+
+GIVEN = [
+    (share, "5%", 0.05),
+    (share, " 5% ", 0.05),
+    (share, "0.05", 0.05),
+    (share, "4.9%", 0.049),
+    (share, "0", 0.0),
+    (share, "1", "1 could be 1 % or 100 %; write 1%"),
+    (share, "five", "expected a percentage such as 5% or a fraction such as 0.05, got 'five'"),
+    *[(share, text, "expected a percentage") for text in ("-5%", "nan%", "inf%", "\u0665%", "")],
+    (count, "0", 0),
+    *[(count, text, "expected a whole number, 0 or more") for text in ("-1", "1.5", "many", "", "9" * 30)],
+]
+
+
+@pytest.mark.parametrize(("read", "text", "expected"), GIVEN)
+def test_a_share_or_number_is_read_or_what_could_mean_either_or_neither_is_refused(read, text: str, expected) -> None:
+    if not isinstance(expected, str):
+        assert read(text) == pytest.approx(expected)
+        return
+    with pytest.raises(argparse.ArgumentTypeError) as refused:
+        read(text)
+    assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["capture", "parse", "html", "export", "demo"])
+def test_force_and_quiet_have_short_names_wherever_they_are(name: str) -> None:
+    text = command(name, "--help").out
+    assert "-f, --force" in text
+    assert ("-q, --quiet" in text) == ("--quiet" in text)
+
+
+@pytest.mark.parametrize("name", ["show", "diff", "trend"])
+def test_the_number_of_rows_has_one_name_and_keeps_its_old_one_silently(name: str) -> None:
+    text = command(name, "--help").out
+    assert "--top N" in text
+    assert "--limit" not in text
+    places = ["absent"] * (1 + (name == "diff"))
+    for option in ("--top", "--limit"):
+        outcome = command(name, *places, option, "3")
+        assert (outcome.code, "does not exist" in outcome.err) == (1, True)
+    assert "expected a whole number" in command(name, *places, "--limit", "-1").err
+
+
+def offered(line: str, folder: Path) -> set[str]:
+    """What a shell offers behind a line, asked as argcomplete's shell function asks."""
+    answers = folder / "answers"
+    asking = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(answers)}
+    typed = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
+    run = [sys.executable, "-c", "import sys; sys.argv[0] = 'tracekit'; from tracekit.cli import main; main()"]
+    subprocess.run(run, env=environment(**asking, **typed), cwd=folder, check=True, capture_output=True)
+    return {name.strip() for name in answers.read_text().split("\n")}
+
+
+def test_commands_options_and_names_are_offered(tmp_path: Path) -> None:
+    tracekit.parse(report(tmp_path / "run.sqlite", LINES))
+    assert {one.NAME for one in COMMANDS} <= offered("tracekit ", tmp_path)
+    assert offered("tracekit sh", tmp_path) == {"show"}
+    assert {*QUESTIONS, "run.tracekit"} <= offered("tracekit show ", tmp_path)
+    assert offered("tracekit show tree run.tracekit --path to", tmp_path) == {"top", "top.a"}
+    assert offered("tracekit show tree run.tracekit --by r", tmp_path) == {"rank", "report"}
+    assert "perfetto" in offered("tracekit export run.tracekit --format ", tmp_path)
+    assert set(TABLE_NAMES) <= offered("tracekit schema ", tmp_path)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_gets_lines_that_make_it_ask(shell: str) -> None:
+    outcome = command("--completion", shell)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "tracekit" in outcome.out
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=outcome.out, text=True, check=True)

@@ -73,40 +73,29 @@ def test_a_report_that_changed_is_parsed_again_even_if_its_size_and_time_are_the
     assert max(row["gpu_time_ns"] for row in json.loads(outcome.out)) == 110
 
 
-def of_another_report(run: Path) -> None:
-    tracekit.parse(report(run.with_name("other.sqlite"), CHANGED), run.with_suffix(".tracekit"))
-
-
-def of_several(run: Path) -> None:
-    tracekit.parse([run, report(run.with_name("other.sqlite"), CHANGED)], run.with_suffix(".tracekit"))
-
-
-def with_options(run: Path) -> None:
-    tracekit.parse(run, rows="ranges")
-    run.write_bytes(report(run.with_name("other.sqlite"), CHANGED).read_bytes())
-
-
-def of_the_user(run: Path) -> None:
-    run.with_suffix(".tracekit").mkdir()
-    (run.with_suffix(".tracekit") / "thesis.tex").write_text("mine")
-
-
 KEPT = {
-    of_another_report: "is not the dataset of",
-    of_several: "is not the dataset of",
-    with_options: "was parsed with options from",
-    of_the_user: "is not a dataset: it has no manifest.json",
+    "of another report": "is not the dataset of",
+    "of several": "is not the dataset of",
+    "with options": "was parsed with options from",
+    "of the user": "is not a dataset: it has no manifest.json",
 }
 
 
-@pytest.mark.parametrize("make", KEPT, ids=lambda make: make.__name__)
-def test_what_is_there_and_is_not_of_this_report_is_kept_and_one_line_says_what_to_do(make, run: Path) -> None:
-    make(run)
-    folder = run.with_suffix(".tracekit")
+@pytest.mark.parametrize("whose", KEPT)
+def test_what_is_there_and_is_not_of_this_report_is_kept_and_one_line_says_what_to_do(whose: str, run: Path) -> None:
+    folder, other = run.with_suffix(".tracekit"), report(run.with_name("other.sqlite"), CHANGED)
+    if whose == "of the user":
+        folder.mkdir()
+        (folder / "thesis.tex").write_text("mine")
+    elif whose == "with options":
+        tracekit.parse(run, rows="ranges")
+        run.write_bytes(other.read_bytes())
+    else:
+        tracekit.parse([run, other] if whose == "of several" else other, folder)
     before = contents(run.parent)
     outcome = command("show", "tree", run)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert outcome.err.startswith(f"tracekit: {folder}: {KEPT[make]}")
+    assert outcome.err.startswith(f"tracekit: {folder}: {KEPT[whose]}")
     assert f"tracekit parse '{run}' --force replaces" in outcome.err
     assert contents(run.parent) == before
 

@@ -84,12 +84,8 @@ def test_rows_of_the_tree_are_chosen_by_path_depth_and_share_and_sorted(folder: 
 def test_rows_of_any_answer_are_chosen_and_sorted(folder: Path) -> None:
     assert column("path", "modules", folder, "--top", 2) == ["top", "top.head"]
     assert column("path", "modules", folder, "--sort", "path", "--depth", 1) == ["top", "top.head", "top.layers"]
-    assert column("path", "modules", folder, "--sort", "self_ns", "--min-share", "0.2") == [
-        "top.head",
-        "top.layers.2",
-        "top",
-        "top.layers",
-    ]
+    largest = column("path", "modules", folder, "--sort", "self_ns", "--min-share", "0.2")
+    assert largest == ["top.head", "top.layers.2", "top", "top.layers"]
     assert column("path", "modules", folder, "--path", "top.layers.1") == ["top.layers.1"]
 
 
@@ -129,12 +125,8 @@ def test_without_steps_a_budget_and_a_prediction_are_of_the_recording(tmp_path: 
         assert ("recording" in first, "step" in first) == (True, False), first
 
 
-def test_the_analyses_are_listed() -> None:
-    lines = show("--list").out.splitlines()
-    assert [line.split()[0] for line in lines] == [analysis.NAME for analysis in ANALYSES]
-
-
-def test_nothing_found_is_said(folder: Path) -> None:
+def test_questions_are_listed_and_nothing_found_is_said(folder: Path) -> None:
+    assert [line.split()[0] for line in show("--list").out.splitlines()] == [one.NAME for one in ANALYSES]
     assert "no matching rows" in show("copies", folder).out
     assert show("copies", folder, "--json").out == "[]\n"
     assert show("tree", folder, "--top", 0).out == "no matching rows: the options leave out all 4\n"
