@@ -37,14 +37,6 @@ class Capturing(Program):
             self.nodes.append((node, kernel))
             self.node(start + 1_000, node, None)
 
-    def api(self, name: str, duration: int) -> int:
-        correlation = next(self.correlation)
-        self.rows["CUPTI_ACTIVITY_KIND_RUNTIME"].append(
-            (self.clock, self.clock + duration, 0, GLOBAL_TID, correlation, self.strings[name], 0, None)
-        )
-        self.clock += duration + 500
-        return correlation
-
     def node(self, at: int, node: int, original: int | None) -> None:
         name = self.strings["Graph Node Creation"]
         self.rows["CUDA_GRAPH_EVENTS"].append((at, at, 77, GLOBAL_TID, name, node, original))

@@ -41,7 +41,6 @@ class Odd(Capturing):
 
     def __init__(self) -> None:
         super().__init__()
-        self.thread, self.device, self.stream, self.domain = GLOBAL_TID, 0, 7, 0
         self.clocks: dict[int, int] = {}
 
     def move(self, thread: int) -> None:
@@ -59,22 +58,13 @@ class Odd(Capturing):
         """The range that has begun at ``start``; one that lasts longer than until now is no push/pop range."""
         self.clock += 500
         end = max(self.clock, start + lasts) if ends else None
-        inside = (self.thread, None, self.strings[text], self.domain, *[None] * 7, payload or None)
-        self.rows["NVTX_EVENTS"].append((start, end, 60 if lasts else 59, None, None, None, None, *inside))
+        self.range(text, start, end, event=60 if lasts else 59, payload=payload or None)
 
     def kernels(self, *names: str) -> None:
         for name in names or ("gemm_kernel",):
             correlation = self.api("cudaLaunchKernel_v7000", 2_500)
-            ids = (self.device, 1, self.stream, correlation, self.thread & ~0xFFFFFF, *self.names_of(name))
-            sizes = (None, None, None, 40, 108, 1, 1, 128, 1, 1, 0, 16384, 0, 0, 0, 16384, None, None)
-            self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append((self.clock, self.clock + 2_000, *ids, *sizes))
-
-    @override
-    def api(self, name: str, duration: int) -> int:
-        correlation = super().api(name, duration)
-        api_calls = self.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]
-        api_calls[-1] = (*api_calls[-1][:3], self.thread, *api_calls[-1][4:])
-        return correlation
+            self.device_clock = self.clock + 2_000
+            self.kernel(self.clock, self.names_of(name), correlation, None)
 
     @override
     def model(self, root: str, batch: int) -> None:

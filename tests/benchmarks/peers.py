@@ -12,31 +12,24 @@ called, and so have no range, are ignored.
 ``--kernels`` also measures the time and memory of each command on one report of that many kernels; all its ranges end.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tracekit
 from tests.benchmarks.measuring import benchmark, figures_of, tell, tracekit_command
 from tests.benchmarks.serving_report import write_report as write_serving_report
-from tests.simulator import Plan, capturing, simulate, truth_of, write_report
+from tests.simulator import Plan, Truth, capturing, simulate, truth_of, write_report
 from tracekit.markers.base import ModuleMarker
 from tracekit.trace.decoding import decode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tests.simulator import Truth
-
-    #: Kernels by module, each also in those above it.
-    Counts = Counter[str]
-    Command = Callable[[Path], list[str | Path]]
+#: Kernels by module, each also in those above it.
+Counts = Counter[str]
+Command = Callable[[Path], list[str | Path]]
 
 _SIZE = {"modules": 16, "actions": 300, "steps": "vllm", "dialect": "vllm"}
 _LEFT_OUT = "orphans graph_updates graph_extras spans plain_ranges empty_ranges shared recursive"

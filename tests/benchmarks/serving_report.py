@@ -133,6 +133,7 @@ class Program:
         self.inline = inline_text
         self.layers = layers
         self.strings = Strings()
+        self.thread, self.device, self.stream, self.domain = GLOBAL_TID, 0, 7, 0
         self.clock, self.device_clock = 1_000_000, 1_000_000
         self.correlation = count(1)
         self.rows: dict[str, list[tuple[object, ...]]] = defaultdict(list)
@@ -196,23 +197,26 @@ class Program:
         self.range(f"{{'Module': '{path}', {params}'Outputs': [[{batch}, 4096]]}}", self.clock, self.clock + 200)
         self.clock += 400
 
-    def range(self, text: str, start: int, end: int) -> None:
+    def range(self, text: str, start: int, end: int | None, *, event: int = 59, payload: str | None = None) -> None:
         inline, text_id = (text, None) if self.inline else (None, self.strings[text])
-        self.rows["NVTX_EVENTS"].append(
-            (start, end, 59, None, None, None, inline, GLOBAL_TID, None, text_id, 0) + (None,) * 8
+        where = (inline, self.thread, None, text_id, self.domain)
+        self.rows["NVTX_EVENTS"].append((start, end, event, None, None, None, *where, *[None] * 7, payload))
+
+    def api(self, name: str, duration: int) -> int:
+        correlation = next(self.correlation)
+        self.rows["CUPTI_ACTIVITY_KIND_RUNTIME"].append(
+            (self.clock, self.clock + duration, 0, self.thread, correlation, self.strings[name], 0, None)
         )
+        self.clock += duration + 500
+        return correlation
 
     def duration(self, kernel: str, number: int) -> int:
         return 2_000 + 37 * (number % 91)
 
     def launch(self, number: int, kernel: str) -> None:
-        names, api = self.names_of(kernel), self.strings["cudaLaunchKernel_v7000"]
+        names = self.names_of(kernel)
         for _ in range(number):
-            correlation = next(self.correlation)
-            self.rows["CUPTI_ACTIVITY_KIND_RUNTIME"].append(
-                (self.clock, self.clock + 2_500, 0, GLOBAL_TID, correlation, api, 0, None)
-            )
-            self.clock += 3_000
+            correlation = self.api("cudaLaunchKernel_v7000", 2_500)
             begin = max(self.device_clock, self.clock + 1_000)
             self.device_clock = begin + self.duration(kernel, correlation)
             self.kernel(begin, names, correlation, None)
@@ -224,9 +228,10 @@ class Program:
         return self.strings[f"void {kernel}<float, 128>(float *, float const *, int)"], short
 
     def kernel(self, begin: int, names: tuple[int, int], correlation: int, node: int | None) -> None:
+        where = (self.device, 1, self.stream, correlation, self.thread & ~0xFFFFFF)
         sizes = (40, 108, 1, 1, 128, 1, 1, 0, 16384, 0, 0, 0, 16384)
         self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
-            (begin, self.device_clock, 0, 1, 7, correlation, GLOBAL_PID, *names, None, None, None, *sizes, node, None)
+            (begin, self.device_clock, *where, *names, None, None, None, *sizes, node, None)
         )
 
 

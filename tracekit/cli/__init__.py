@@ -4,8 +4,6 @@ To add a command: write ``cli/<command>.py`` with the four names of :class:`~tra
 module to ``COMMANDS``, and a test that runs it to ``tests/cli/test_command_line.py``. Heavy imports go into ``run``.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import gc
@@ -14,19 +12,15 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import NoReturn
 
 from tracekit.arrays.own_process import keep_memory
 from tracekit.cli import capture, demo, diff, doctor, export, html, mcp, parse, schema, show, trend, whatif
-from tracekit.cli.base import SHELLS, Parser, PrintCompletion, complete
+from tracekit.cli.base import SHELLS, Command, Parser, PrintCompletion, complete
 from tracekit.errors import TracekitError, UsageError
 from tracekit.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import FrameType
-
-    from tracekit.cli.base import Command
 
 COMMANDS: tuple[Command, ...] = (
     capture, parse, show, whatif, diff, trend, html, export, demo, doctor, schema, mcp,

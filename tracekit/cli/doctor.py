@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -26,7 +27,6 @@ from tracekit.errors import CaptureError, TracekitError, UsageError, did_you_mea
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from tracekit.nsight.nsys import Nsys

@@ -1,9 +1,7 @@
 """``tracekit html``: a dataset as one page to open in a browser."""
 
-from __future__ import annotations
-
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracekit.cli.base import (
     add_device,
@@ -17,9 +15,6 @@ from tracekit.cli.base import (
     progress_bar,
 )
 from tracekit.errors import plain
-
-if TYPE_CHECKING:
-    import argparse
 
 NAME = "html"
 HELP = "write a page to open in a browser"

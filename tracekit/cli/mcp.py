@@ -1,12 +1,7 @@
 """``tracekit mcp``: a server of the Model Context Protocol that answers an agent's questions."""
 
-from __future__ import annotations
-
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import argparse
 
 NAME = "mcp"
 HELP = "answer questions of agents (Model Context Protocol, on standard input and output)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,6 @@ from tracekit.cli.base import (
 from tracekit.markers.base import AUTO, HIERARCHIES
 
 if TYPE_CHECKING:
-    import argparse
-
     from tracekit.dataset.opening import Dataset
 
 NAME = "parse"

@@ -1,14 +1,10 @@
 """``tracekit schema``: the tables that a dataset promises."""
 
-from __future__ import annotations
-
+import argparse
 import json
-from typing import TYPE_CHECKING
 
 from tracekit.cli.base import completed_by, flag
-
-if TYPE_CHECKING:
-    import argparse
+from tracekit.errors import UsageError, did_you_mean
 
 NAME = "schema"
 HELP = "print the tables of a dataset with their columns"
@@ -23,7 +19,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the tables and their columns."""
-    from tracekit.errors import UsageError, did_you_mean
     from tracekit.tables import TABLES
     from tracekit.views import schema
 

@@ -25,6 +25,7 @@ from tracekit.cli.base import (
     repeatable,
     share,
 )
+from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,7 +100,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_options(analysis: Analysis, given: Iterable[str], families: list[str]) -> None:
-    from tracekit.errors import UsageError
     from tracekit.views.asking import options_of
 
     for name in given:
@@ -117,7 +117,6 @@ def _check_options(analysis: Analysis, given: Iterable[str], families: list[str]
 def _asked(args: argparse.Namespace) -> tuple[str, str]:
     """The question and the dataset; the question of a dataset alone is the tree."""
     from tracekit.answers import QUESTIONS
-    from tracekit.errors import UsageError
     from tracekit.views.asking import question
     from tracekit.views.other_tools import counterpart
 

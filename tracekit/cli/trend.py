@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from tracekit.cli.base import (
 )
 
 if TYPE_CHECKING:
-    import argparse
-
     from tracekit.comparison.trend import Trend
 
 NAME = "trend"

@@ -1,7 +1,5 @@
 """``tracekit whatif``: what the steps of a dataset would take if something changed."""
 
-from __future__ import annotations
-
 import argparse
 
 from tracekit.cli.base import add_dataset, console, flag, opened, option, repeatable

@@ -9,7 +9,9 @@ holds end in an ellipsis.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -17,19 +19,13 @@ import pyarrow as pa
 from pyarrow import csv
 
 from tracekit.arrays.text import safe_in_a_sheet
-from tracekit.dataset.opening import TABLE_NAMES
+from tracekit.dataset.opening import TABLE_NAMES, Dataset
 from tracekit.errors import ExportError
-from tracekit.exports.base import exported_file, exported_folder, plain_columns, spec_tables
+from tracekit.exports.base import Target, exported_file, exported_folder, plain_columns, spec_tables
+from tracekit.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from openpyxl import Workbook
-
-    from tracekit.dataset.opening import Dataset
-    from tracekit.exports.base import Target
-    from tracekit.progress import Progress
 
 #: Rows of a sheet below the header: https://support.microsoft.com, "Excel specifications and limits".
 MOST_ROWS = 1_048_575

@@ -4,8 +4,6 @@ Arguments that no tool can mean are refused. Files are read below the folders th
 datasets that it made. Answers are cut to a size that an agent can read.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

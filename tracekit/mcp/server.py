@@ -1,7 +1,5 @@
 """The server of the tools, on standard input and output, made with the official SDK of the protocol."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an agent can call: each tool is a command of the same name, bounded and read-only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
