@@ -20,6 +20,7 @@ from tests.trace_lines import report
 from tracekit.aggregates.spread import Values, spread
 from tracekit.answers import (
     ANALYSES,
+    Analysis,
     budget,
     coverage,
     findings,
@@ -31,7 +32,6 @@ from tracekit.answers import (
     modules,
     tree,
 )
-from tracekit.answers.base import Analysis
 from tracekit.comparison.difference import Difference, Options, compare
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError

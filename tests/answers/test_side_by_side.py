@@ -12,8 +12,7 @@ from tests.simulator import eventful, simulate, write_report
 from tests.simulator.ranks import Job, reports, simulated
 from tests.sqlite import writing
 from tests.trace_lines import report
-from tracekit.answers import ANALYSES, coverage, kernels, modules, side_by_side, stragglers, tree
-from tracekit.answers.base import Analysis
+from tracekit.answers import ANALYSES, Analysis, coverage, kernels, modules, side_by_side, stragglers, tree
 from tracekit.cli import main
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError

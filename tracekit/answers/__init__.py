@@ -1,23 +1,19 @@
 """Stage 6: questions asked of a dataset, answered with DataFrames. They see only the dataset.
 
 To add an answer, write ``answers/<name>.py``, named as its command, with ``NAME``, ``ANSWER`` and ``frame`` as
-:class:`~tracekit.answers.base.Analysis` has them; add the name to ``QUESTIONS``, and a report with the expected
-answer to the tests. ``OPTIONS`` names the keywords of ``frame`` that the command line passes on.
-
-What answers share is in packages below: ``aggregates`` (work summed by module, phase and group), ``costs`` (FLOPs and
-bytes), ``ranks`` (clocks and collectives of ranks) and ``steptime`` (the wall clock of steps). ``side_by_side`` asks
-the same question of every report.
+:class:`Analysis` has them; add the name to ``QUESTIONS``, and a report with the expected answer to the tests.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from tracekit.answers.base import Analysis
+    import pandas as pd
+
+    from tracekit.dataset.opening import Dataset
 
     ANALYSES: tuple[Analysis, ...]
 
@@ -29,16 +25,30 @@ QUESTIONS = (
 )
 
 
+class Analysis(Protocol):
+    """A module that answers one question about a dataset. The first line of its docstring is the question."""
+
+    __name__: str
+    #: Its name on the command line.
+    NAME: str
+
+    # A module with ``COMPARES_REPORTS = True`` needs several reports.
+    # ``columns``, where a module has it, gives the columns of ``frame`` without loading pandas, in half the time.
+    # ``OPTIONS``, where a module has it, names the keywords of ``frame`` that the command line passes on.
+
+    @property
+    def ANSWER(self) -> tuple[str, ...]:  # noqa: N802 - a constant of the module
+        """The columns that answer the question, the most important first; a terminal of 80 columns shows them all."""
+
+    def frame(self, dataset: Dataset, /) -> pd.DataFrame:
+        """The answer, with units in the names of its columns."""
+
+
 def questions() -> dict[str, str]:
     """Every question by its name: what :meth:`tracekit.Dataset.ask` and ``tracekit show`` answer."""
-    return {name: _question(name) for name in QUESTIONS}
-
-
-def _question(name: str) -> str:
-    """The first line of an analysis' docstring, from its source: loading all of them takes a second."""
-    spec = find_spec(f"{__name__}.{name}")
-    assert spec is not None
-    return Path(str(spec.origin)).read_text("utf-8").split('"""', 2)[1].partition("\n")[0]
+    # From the source: loading all analyses takes a second.
+    texts = {name: Path(__file__).with_name(f"{name}.py").read_text("utf-8") for name in QUESTIONS}
+    return {name: text.split('"""', 2)[1].partition("\n")[0] for name, text in texts.items()}
 
 
 def __getattr__(name: str) -> object:

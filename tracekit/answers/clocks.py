@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import Lane
 from tracekit.ranks.meetings import Clock, ranks_of
@@ -32,31 +31,20 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         and ``why`` (why it stays apart).
     """
     ranks = ranks_of(dataset)
-    names = dataset.names
-    rows = [_row(names, own, clock) for own, clock in zip(ranks.lanes, ranks.clocks, strict=True)]
-    answer = pd.DataFrame(rows)
-    answer.insert(0, "report", names)
-    return answer
+    rows = []
+    for name, lanes, clock in zip(dataset.names, ranks.lanes, ranks.clocks, strict=True):
+        rank = min((lane.rank for lane in lanes if lane.rank >= 0), default=None)
+        measured = dict.fromkeys(_MEASURED) if clock.why is not None else _measured(dataset.names, lanes, clock)
+        count = sum(lane.end.size for lane in lanes)
+        about = {"collectives": count, "matched": clock.matched, "why": clock.why}
+        rows.append({"report": name, "rank": rank, **measured, **about})
+    return pd.DataFrame(rows)
 
 
-def _row(names: Sequence[str | None], lanes: Sequence[Lane], clock: Clock) -> dict[str, object]:
-    ranks = [lane.rank for lane in lanes if lane.rank >= 0]
-    row: dict[str, object] = {"rank": min(ranks, default=None), **dict.fromkeys(_MEASURED)}
-    if clock.why is None:
-        row |= {
-            "reference": names[clock.reference],
-            **_offset(np.sort(np.concatenate([own.end for own in lanes])), clock),
-        }
-    count = sum(lane.end.size for lane in lanes)
-    return {**row, "collectives": count, "matched": clock.matched, "why": clock.why}
-
-
-def _offset(time: Ints, clock: Clock) -> dict[str, object]:
+def _measured(names: Sequence[str | None], lanes: Sequence[Lane], clock: Clock) -> dict[str, object]:
+    time = np.sort(np.concatenate([own.end for own in lanes]))
     middle, ends = time[[time.size // 2]], time[[0, -1]]
     offset = clock.at(ends) - ends
     drift = float(offset[1] - offset[0]) / max(1, int(ends[1] - ends[0]))
-    return {
-        "offset_ns": int((clock.at(middle) - middle)[0]),
-        "drift_ppm": drift * _PER_MILLION,
-        "error_ns": int(clock.error(ends).max()),
-    }
+    figures = (int((clock.at(middle) - middle)[0]), drift * _PER_MILLION, int(clock.error(ends).max()))
+    return dict(zip(_MEASURED, (names[clock.reference], *figures), strict=True))

@@ -7,8 +7,7 @@ import pandas as pd
 
 from tracekit.aggregates.each_report import Totals, Words
 from tracekit.aggregates.spread import ratio, share
-from tracekit.aggregates.subtrees import Hierarchy, hierarchy
-from tracekit.arrays.types import Ints
+from tracekit.aggregates.subtrees import hierarchy
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import communication
 
@@ -45,9 +44,26 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     modules, names, words, whole_ns = hierarchy(dataset), Words(), Words(), 0
     sums = Totals(_KEYS, dict.fromkeys(("ns", "exposed", "kernels", "bytes", "sized_ns"), "sum"))
     for part in dataset.by_report():
-        columns, time_ns = _of_one(part, modules, names, words)
-        sums.add(columns)
-        whole_ns += time_ns
+        work, communicates, exposed = communication(part, ["module_id", "dur_ns", "bytes", *_KEYS[3:]])
+        owner, time = modules.rows_of(work.module_id), work.dur_ns
+        in_root = np.ones(owner.size, bool) if part.root is None else owner >= 0
+        whole_ns += int(time[in_root].sum())
+        rows = np.flatnonzero(communicates & in_root)
+        size = work.bytes[rows].astype(np.int64)
+        sums.add(
+            {
+                "collective": words.codes(work.collective)[rows],
+                "communicator": words.codes(work.communicator)[rows],
+                "group_size": work.group_size[rows].astype(np.int64),
+                "bytes": np.maximum(size, 0),
+                "sized_ns": np.where(size >= 0, time[rows], 0),
+                "name": names.codes(work.name)[rows],
+                "module": owner[rows],
+                "ns": time[rows],
+                "exposed": exposed[rows],
+                "kernels": np.ones(rows.size, np.int64),
+            }
+        )
     totals = sums.frame()
     answer = pd.DataFrame(
         {
@@ -80,24 +96,3 @@ def _speed(totals: pd.DataFrame, words: Words) -> dict[str, object]:
         "algorithm_gb_per_s": algorithm,
         "bus_gb_per_s": algorithm * moved,
     }
-
-
-def _of_one(dataset: Dataset, modules: Hierarchy, names: Words, words: Words) -> tuple[dict[str, Ints], int]:
-    work, communicates, exposed = communication(dataset, ["module_id", "dur_ns", "bytes", *_KEYS[3:]])
-    owner, time = modules.rows_of(work.module_id), work.dur_ns
-    in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
-    rows = np.flatnonzero(communicates & in_root)
-    size = work.bytes[rows].astype(np.int64)
-    columns = {
-        "collective": words.codes(work.collective)[rows],
-        "communicator": words.codes(work.communicator)[rows],
-        "group_size": work.group_size[rows].astype(np.int64),
-        "bytes": np.maximum(size, 0),
-        "sized_ns": np.where(size >= 0, time[rows], 0),
-        "name": names.codes(work.name)[rows],
-        "module": owner[rows],
-        "ns": time[rows],
-        "exposed": exposed[rows],
-        "kernels": np.ones(rows.size, np.int64),
-    }
-    return columns, int(time[in_root].sum())

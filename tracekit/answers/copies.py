@@ -7,9 +7,8 @@ import pandas as pd
 
 from tracekit.aggregates.each_report import Totals, Words
 from tracekit.aggregates.spread import ratio, share
-from tracekit.aggregates.subtrees import Hierarchy, hierarchy
+from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import kernels
-from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import Dataset
 
 NAME = "copies"
@@ -27,48 +26,37 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``moved_bytes`` (null if the size of any of them was not recorded) and ``gb_per_s`` (10^9 bytes per second of
         their own time).
     """
-    modules, words, whole_ns = hierarchy(dataset), (Words(), Words()), 0
+    modules, kinds, directions, whole_ns = hierarchy(dataset), Words(), Words(), 0
     sums = Totals(_KEYS, dict.fromkeys(("ns", "moved", "size", "unsized"), "sum"))
     for part in dataset.by_report():
-        columns, time_ns = _of_one(part, modules, words)
-        sums.add(columns)
-        whole_ns += time_ns
+        work = kernels(part, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
+        whole_ns += int(work.dur_ns.sum())
+        rows = np.flatnonzero(work.kind.among("memcpy", "memset"))
+        size = work.bytes[rows]
+        sums.add(
+            {
+                "kind": kinds.codes(work.kind)[rows],
+                "direction": directions.codes(work.copy_kind)[rows],
+                "module": modules.rows_of(work.module_id)[rows],
+                "ns": work.dur_ns[rows],
+                "moved": np.maximum(size, 0),
+                "size": np.ones(rows.size, np.int64),
+                "unsized": (size < 0).astype(np.int64),
+            }
+        )
     groups = sums.frame()
+    time, moved = groups["ns"].to_numpy(), groups["moved"].astype("Int64").mask(groups["unsized"] > 0)
     answer = pd.DataFrame(
         {
-            "kind": words[0].named(groups["kind"]),
-            "copy_kind": words[1].named(groups["direction"]),
+            "kind": kinds.named(groups["kind"]),
+            "copy_kind": directions.named(groups["direction"]),
             "path": modules.paths(groups["module"].to_numpy()),
             "copies": groups["size"].to_numpy(),
-            **_figures(groups, whole_ns),
+            "gpu_time_ns": time,
+            "share": share(time, whole_ns),
+            "moved_bytes": moved.array,
+            # A byte in a nanosecond is 10^9 bytes in a second.
+            "gb_per_s": ratio(moved.to_numpy("float64", na_value=np.nan), time),
         }
     )
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
-
-
-def _of_one(dataset: Dataset, modules: Hierarchy, words: tuple[Words, Words]) -> tuple[dict[str, Ints], int]:
-    work = kernels(dataset, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
-    rows = np.flatnonzero(work.kind.among("memcpy", "memset"))
-    size = work.bytes[rows]
-    columns = {
-        "kind": words[0].codes(work.kind)[rows],
-        "direction": words[1].codes(work.copy_kind)[rows],
-        "module": modules.rows_of(work.module_id)[rows],
-        "ns": work.dur_ns[rows],
-        "moved": np.maximum(size, 0),
-        "size": np.ones(rows.size, np.int64),
-        "unsized": (size < 0).astype(np.int64),
-    }
-    return columns, int(work.dur_ns.sum())
-
-
-def _figures(groups: pd.DataFrame, whole_ns: int) -> dict[str, object]:
-    moved = groups["moved"].astype("Int64").mask(groups["unsized"] > 0)
-    time = np.asarray(groups["ns"], np.int64)
-    return {
-        "gpu_time_ns": time,
-        "share": share(time, whole_ns),
-        "moved_bytes": moved.array,
-        # A byte in a nanosecond is 10^9 bytes in a second.
-        "gb_per_s": ratio(moved.to_numpy("float64", na_value=np.nan), time),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tracekit.aggregates.weighted_kernels import Certainty, certainties
+from tracekit.aggregates.weighted_kernels import certainties
 from tracekit.dataset.opening import Dataset
 
 NAME = "coverage"
@@ -12,6 +12,7 @@ ANSWER = ("report", "what", "cause", "share", "known", "advice")
 
 #: Subject of the rows that report how certain attribution is.
 CERTAINTY = "certainty"
+_COLUMNS = ("what", "cause", "detail", "known", "count", "time_ns", "share", "advice")
 _TYPES = {"known": "bool", "count": "int64", "time_ns": "int64", "share": "float64"}
 
 
@@ -28,24 +29,14 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Raises:
         UsageError: If the dataset is a subtree: coverage is not counted by module.
     """
-    rows = [_of_report(part) for part in dataset.by_report()]
-    sure = [_certainty(dataset, row) for row in certainties(dataset)]
-    more = pd.DataFrame(sure if any(row["cause"] != "exact" for row in sure) else [], columns=_columns(dataset))
-    parts = [part for part in (*rows, more) if len(part)] or rows[:1]
+    columns = [*(["report"] if dataset.reports else []), *_COLUMNS]
+    rows = [pd.DataFrame(part.table("coverage", columns).to_pydict(), columns=columns) for part in dataset.by_report()]
+    sure = certainties(dataset)
+    inexact = any(row.kind != "exact" for row in sure)
+    certain = [
+        {"report": dataset.names[row.report], "what": CERTAINTY, "cause": row.kind, "detail": "", "known": True}
+        | {"count": row.pieces, "time_ns": row.time_ns, "share": row.share, "advice": ""}
+        for row in (sure if inexact else ())
+    ]
+    parts = [part for part in (*rows, pd.DataFrame(certain, columns=columns)) if len(part)] or rows[:1]
     return pd.concat(parts, ignore_index=True).astype(_TYPES)
-
-
-def _of_report(dataset: Dataset) -> pd.DataFrame:
-    table = dataset.table("coverage", _columns(dataset))
-    return pd.DataFrame(table.to_pydict(), columns=_columns(dataset))
-
-
-def _certainty(dataset: Dataset, row: Certainty) -> dict[str, object]:
-    report = {"report": dataset.reports[row.report]} if dataset.reports else {}
-    about = {"what": CERTAINTY, "cause": row.kind, "detail": "", "known": True}
-    return {**report, **about, "count": row.pieces, "time_ns": row.time_ns, "share": row.share, "advice": ""}
-
-
-def _columns(dataset: Dataset) -> list[str]:
-    named = ["report"] if dataset.reports else []
-    return [*named, "what", "cause", "detail", "known", "count", "time_ns", "share", "advice"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +15,22 @@ from tracekit.aggregates.subtrees import Hierarchy, hierarchy, patterns, series
 from tracekit.aggregates.weighted_kernels import divided, first_of_kernel, kernels, shared_kernels, weighted_kernels
 from tracekit.arrays.codes import codes, joint
 from tracekit.arrays.groups import counts, sums_by
-from tracekit.arrays.types import Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.schema.tables import KernelModules
 
+NAME = "fusions"
+ANSWER = ("fused", "within", "share", "crosses", "gpu_time_ns")
+
+_COLUMNS = (
+    *("within", "fused", "share", "crosses", "gpu_time_ns", "kernels", "name", "mean_ns"),
+    *("kind", "sets", "example"),
+)
+#: What is crossed: numbered siblings, other siblings or roots, a module and what is inside it.
+_LAYERS, _SIBLINGS, _INSIDE = "layers", "siblings", "inside"
 #: A kernel by its name and kind.
 Named = tuple[str | None, str | None]
+#: What rows of the answer differ in, with patterns of modules: kernel, ``within``, ``fused`` and ``crosses``.
+_Key = tuple[Named, str | None, frozenset[str], str]
 #: How many modules a text names.
 _MOST_NAMED = 6
 
@@ -58,22 +69,18 @@ def _of_report(dataset: Dataset, shared: KernelModules, modules: Hierarchy) -> l
     first = np.flatnonzero(first_of_kernel(kernel))
     names, kinds = work.name, work.kind
     module, phase = modules.rows_of(work.module_id), phase_rows(work.phase)[first]
-    alike = joint((names.code[first] + 1, kinds.code[first] + 1, phase, _sets(module, first)))
+    sets = pa.ListArray.from_arrays(pa.array(np.append(first, module.size), pa.int32()), pa.array(module))
+    alike = joint((names.code[first] + 1, kinds.code[first] + 1, phase, codes(sets)))
     _, example, group = np.unique(alike, return_index=True, return_inverse=True)
     number = counts(group, example.size)
     size = np.diff(np.append(first, kernel.size))
     (of, inner), (time,) = sums_by((np.repeat(group, size), module), (work.dur_ns,))
     ends = np.searchsorted(of, np.arange(example.size + 1))
     named = zip(names.named(names.code[first[example]]), kinds.named(kinds.code[first[example]]), strict=True)
+    rows = zip(named, phase[example].tolist(), pairwise(ends.tolist()), number.tolist(), strict=True)
     return [
-        Fused(
-            kernel,
-            int(phase[example[at]]),
-            tuple(inner[low:high].tolist()),
-            tuple(time[low:high].tolist()),
-            int(number[at]),
-        )
-        for at, (kernel, low, high) in enumerate(zip(named, ends[:-1].tolist(), ends[1:].tolist(), strict=True))
+        Fused(name, of_phase, tuple(inner[low:high].tolist()), tuple(time[low:high].tolist()), count)
+        for name, of_phase, (low, high), count in rows
     ]
 
 
@@ -94,25 +101,6 @@ def _shares_text(time: dict[str, int]) -> str:
     texts = [f"{name} {spent / whole:.1%}".replace("%", " %") if whole else name for name, spent in ranked]
     more = len(texts) - _MOST_NAMED
     return ", ".join([*texts[:_MOST_NAMED], *([f"{more:,} more"] if more > 0 else [])])
-
-
-def _sets(module: Rows, first: Rows) -> Rows:
-    return codes(pa.ListArray.from_arrays(pa.array(np.append(first, module.size), pa.int32()), pa.array(module)))
-
-
-NAME = "fusions"
-ANSWER = ("fused", "within", "share", "crosses", "gpu_time_ns")
-
-#: What stands for the module that all others are part of.
-_ITSELF = "(itself)"
-#: What is crossed: numbered siblings, other siblings or roots, a module and what is inside it.
-_LAYERS, _SIBLINGS, _INSIDE = "layers", "siblings", "inside"
-_SEVERAL = 2
-_TIMES = ("module_id", "dur_ns")
-_COLUMNS = (
-    *("within", "fused", "share", "crosses", "gpu_time_ns", "kernels", "name", "mean_ns"),
-    *("kind", "sets", "example"),
-)
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -142,19 +130,10 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     answer = pd.DataFrame([borders.line(key, rows) for key, rows in lines.items()], columns=_COLUMNS)
     time = answer["gpu_time_ns"] = answer["gpu_time_ns"].astype("int64")
     number = answer["kernels"] = answer["kernels"].astype("int64")
-    whole = sum(int(weighted_kernels(part, _TIMES).dur_ns.sum()) for part in dataset.by_report())
+    whole = sum(int(weighted_kernels(part, ("module_id", "dur_ns")).dur_ns.sum()) for part in dataset.by_report())
     answer["share"] = share(np.asarray(time, np.int64), whole)
     answer["mean_ns"] = ratio(np.asarray(time), np.asarray(number))
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
-
-
-class _Key(NamedTuple):
-    """What rows of the answer differ in; modules are patterns."""
-
-    kernel: Named
-    within: str | None
-    modules: frozenset[str]
-    crosses: str
 
 
 class _Borders:
@@ -167,7 +146,7 @@ class _Borders:
         within = self._around(found.modules)
         crosses = self._crossed(within, found.modules)
         pattern = self._patterns[within] if within >= 0 else None
-        return _Key(found.kernel, pattern, frozenset(self._patterns[row] for row in found.modules), crosses)
+        return found.kernel, pattern, frozenset(self._patterns[row] for row in found.modules), crosses
 
     def line(self, key: _Key, rows: list[tuple[Fused, int]]) -> dict[str, object]:
         """A row of the answer: kernels that are alike, each with its own time."""
@@ -179,16 +158,17 @@ class _Borders:
         time: dict[str, int] = {}
         for found, _ in rows:
             for row, spent in zip(found.modules, found.time_ns, strict=True):
-                name = _below(names[row], above)
+                name = names[row] if above is None else names[row].removeprefix(f"{above}.")
+                name = "(itself)" if name == above else name
                 time[name] = time.get(name, 0) + spent
         return {
             "within": above,
             "fused": _shares_text(time),
-            "crosses": key.crosses,
-            "name": key.kernel[0],
+            "crosses": key[-1],
+            "name": key[0][0],
             "kernels": sum(found.kernels for found, _ in rows),
             "gpu_time_ns": sum(own for _, own in rows),
-            "kind": key.kernel[1],
+            "kind": key[0][1],
             "sets": len(sets),
             "example": [self._modules.path[row] for row in rows[0][0].modules],
         }
@@ -208,10 +188,4 @@ class _Borders:
                 row = self._parent[row]
         if any(len({self._series[row] or row for row in siblings}) < len(siblings) for siblings in parts.values()):
             return _LAYERS
-        return _SIBLINGS if len(parts.get(within, ())) >= _SEVERAL else _INSIDE
-
-
-def _below(path: str, above: str | None) -> str:
-    if path == above:
-        return _ITSELF
-    return path.removeprefix(f"{above}.") if above is not None else path
+        return _SIBLINGS if len(parts.get(within, ())) > 1 else _INSIDE

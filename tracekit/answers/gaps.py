@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
 
 from tracekit.aggregates.each_report import rows_of_each
 from tracekit.aggregates.spread import ratio, spread
 from tracekit.aggregates.subtrees import hierarchy
-from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, Axis, axis, kernels
+from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, kernels
 from tracekit.arrays.groups import maxima, minima
 from tracekit.arrays.intervals import reach
-from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 
 NAME = "gaps"
 ANSWER = ("report", "device", "idle_ns", "before", "after", "share")
-
-_KEYS = ["line", "before", "after"]
-
-
-class Idle(NamedTuple):
-    """Every time that a device ran nothing between two kernels, given by the rows of these."""
-
-    line: Rows
-    before: Rows
-    after: Rows
-    ns: Ints
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -52,8 +38,17 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 def _of_one(dataset: Dataset) -> pd.DataFrame:
     table, modules = kernels(dataset, ["module_id", *DEVICE_TIMES]), hierarchy(dataset)
-    work = axis(dataset, table)
-    pairs = _by_pair(idle_times(work), modules.rows_of(table.module_id))
+    work, owner = axis(dataset, table), modules.rows_of(table.module_id)
+    order = np.argsort(work.start, kind="stable")
+    start, on_line = work.start[order], work.line[order]
+    ended, latest = reach(work.end[order])
+    idle = np.flatnonzero((start[1:] > ended[:-1]) & (on_line[1:] == on_line[:-1]))
+    before, after = order[latest[idle]], order[idle + 1]
+    ns = work.start[after] - ended[idle]
+    gaps = pd.DataFrame({"line": work.line[after], "before": owner[before], "after": owner[after], "ns": ns})
+    by_pair = gaps.groupby(["line", "before", "after"])
+    pairs = by_pair["ns"].agg(gaps="size", idle_ns="sum", longest_ns="max").reset_index()
+    times = spread(np.asarray(by_pair.ngroup(), np.int64), ns, len(pairs))
     line, idle_ns = pairs["line"].to_numpy(), pairs["idle_ns"].to_numpy()
     first, last = minima(work.line, work.start, len(work.lines)), maxima(work.line, work.end, len(work.lines))
     return pd.DataFrame(
@@ -65,25 +60,7 @@ def _of_one(dataset: Dataset) -> pd.DataFrame:
             "gaps": pairs["gaps"],
             "idle_ns": idle_ns,
             "share": ratio(idle_ns, last[line] - first[line]),
-            "median_ns": pairs["median_ns"],
+            "median_ns": times.quantile(0.5),
             "longest_ns": pairs["longest_ns"],
         }
     )
-
-
-def _by_pair(idle: Idle, owner: Rows) -> pd.DataFrame:
-    gaps = pd.DataFrame({"line": idle.line, "before": owner[idle.before], "after": owner[idle.after], "ns": idle.ns})
-    by_pair = gaps.groupby(_KEYS)
-    pairs = by_pair["ns"].agg(gaps="size", idle_ns="sum", longest_ns="max").reset_index()
-    times = spread(np.asarray(by_pair.ngroup(), np.int64), idle.ns, len(pairs))
-    return pairs.assign(median_ns=times.quantile(0.5))
-
-
-def idle_times(work: Axis) -> Idle:
-    """The gaps between kernels, in the order of the axis."""
-    order = np.argsort(work.start, kind="stable")
-    start, line = work.start[order], work.line[order]
-    ended, latest = reach(work.end[order])
-    before = np.flatnonzero((start[1:] > ended[:-1]) & (line[1:] == line[:-1]))
-    after = order[before + 1]
-    return Idle(work.line[after], order[latest[before]], after, work.start[after] - ended[before])

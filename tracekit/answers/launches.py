@@ -9,13 +9,11 @@ starts at once, while a call that prepares its work lets the device wait.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
 
-from tracekit.aggregates.spread import Spread, Values, ratio
-from tracekit.aggregates.subtrees import Hierarchy, hierarchy
+from tracekit.aggregates.spread import Values, ratio
+from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, Axis, axis, from_graph, kernels
 from tracekit.arrays.groups import grouped, sums
 from tracekit.arrays.types import Flags, Ints, Rows
@@ -55,52 +53,53 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     count = len(modules.path)
     own = {name: np.zeros(count + 1, np.int64) for name in _SUMS}
     for part in dataset.by_report():
-        _add(part, modules, own, delays)
-    columns = _columns(modules, own, delays.spread(count + 1))
-    answer = pd.DataFrame({"path": [*modules.path, None], "class_name": [*modules.class_name, None], **columns})
+        table = kernels(part.whole, _COLUMNS)
+        owner = modules.rows_of(table.module_id)
+        in_root = np.ones(owner.size, bool) if part.root is None else owner >= 0
+        replayed = table.kind.among("graph") | from_graph(table.table)
+        launched = in_root & ~replayed & (table.launch_end_ns != UNKNOWN)
+        row = np.where(owner < 0, count, owner)
+        for name, values in _figures(part.whole, table, launched, replayed & in_root).items():
+            own[name] += sums(row, values, count + 1)
+        delays.add(row[launched], (table.start_ns - table.launch_end_ns)[launched])
+    subtree = {name: np.append(modules.subtree_sums(own[name][:-1]), own[name][-1:]) for name in _SUMS}
+    queue = delays.spread(count + 1)
+    answer = pd.DataFrame(
+        {
+            "path": [*modules.path, None],
+            "class_name": [*modules.class_name, None],
+            "subtree_launch_bound_share": ratio(subtree["launch_bound_ns"], subtree["gpu_time_ns"]),
+            **{name: own[name] for name in ("launches", "launch_ns", "blocked_ns", "gpu_time_ns")},
+            "launch_per_gpu": ratio(own["launch_ns"], own["gpu_time_ns"]),
+            "launch_bound_share": ratio(own["launch_bound_ns"], own["gpu_time_ns"]),
+            "launch_bound_ns": own["launch_bound_ns"],
+            "waiting_ns": own["waiting_ns"],
+            "queue_median_ns": queue.quantile(0.5),
+            "queue_p95_ns": queue.quantile(0.95),
+            "replayed_ns": own["replayed_ns"],
+            **{f"subtree_{name}": values for name, values in subtree.items()},
+        }
+    )
     unattributed = own["launches"][count] > 0 or own["replayed_ns"][count] > 0
     answer = answer if unattributed else answer.iloc[:count]
     return answer.sort_values("launch_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _add(dataset: Dataset, modules: Hierarchy, own: dict[str, Ints], delays: Values) -> None:
-    whole = dataset.whole
-    table = kernels(whole, _COLUMNS)
-    owner = modules.rows_of(table.module_id)
-    in_root = np.ones(owner.size, bool) if dataset.root is None else owner >= 0
-    replayed = table.kind.among("graph") | from_graph(table.table)
-    launched = in_root & ~replayed & (table.launch_end_ns != UNKNOWN)
-    row = np.where(owner < 0, len(modules.path), owner)
-    by_work = _figures(whole, table, launched, replayed & in_root)
-    for name in _SUMS:
-        own[name] += sums(row, by_work[name], own[name].size)
-    delays.add(row[launched], (table.start_ns - table.launch_end_ns)[launched])
-
-
-def _columns(modules: Hierarchy, own: dict[str, Ints], delays: Spread) -> dict[str, object]:
-    subtree = {name: np.append(modules.subtree_sums(own[name][:-1]), own[name][-1:]) for name in _SUMS}
-    return {
-        "subtree_launch_bound_share": ratio(subtree["launch_bound_ns"], subtree["gpu_time_ns"]),
-        **{name: own[name] for name in ("launches", "launch_ns", "blocked_ns", "gpu_time_ns")},
-        "launch_per_gpu": ratio(own["launch_ns"], own["gpu_time_ns"]),
-        "launch_bound_share": ratio(own["launch_bound_ns"], own["gpu_time_ns"]),
-        "launch_bound_ns": own["launch_bound_ns"],
-        "waiting_ns": own["waiting_ns"],
-        "queue_median_ns": delays.quantile(0.5),
-        "queue_p95_ns": delays.quantile(0.95),
-        "replayed_ns": own["replayed_ns"],
-        **{f"subtree_{name}": values for name, values in subtree.items()},
-    }
-
-
 def _figures(dataset: Dataset, table: Kernels, launched: Flags, replayed: Flags) -> dict[str, Ints]:
     time, start = table.dur_ns, table.start_ns
     begun, returned = table.launch_start_ns, table.launch_end_ns
-    before = _before(axis(dataset, table), table.end_ns)
-    blocked, queued = _blocked(before, start, begun, returned)
+    work = axis(dataset, table)
+    reach, any_earlier = _ends(work, table.end_ns, _earlier(work))
+    ended, any_ended = _ends(work, table.end_ns, _last_ended(work))
+    late, lasted = returned > start, ended - begun
+    queued = late & any_ended & (lasted > 0) & (lasted >= start - ended)
+    blocked = np.where(late, returned - np.maximum(start, begun), 0) + np.where(queued, lasted, 0)
     until = np.minimum(returned, start)
-    bound = launched & (before.none | ((before.reach < until) & ~queued))
-    first = _first_of_launch(table, launched)
+    bound = launched & (~any_earlier | ((reach < until) & ~queued))
+    rows = np.flatnonzero(launched)
+    launch = grouped([key[rows] for key in (table.pid, table.tid, begun, returned)])
+    first = np.zeros(launched.size, bool)
+    first[rows[launch.first]] = True
     return {
         "launches": first.astype(np.int64),
         "launch_ns": np.where(first, returned - begun - blocked, 0),
@@ -108,27 +107,12 @@ def _figures(dataset: Dataset, table: Kernels, launched: Flags, replayed: Flags)
         "gpu_time_ns": np.where(launched, time, 0),
         "replayed_ns": np.where(replayed, time, 0),
         "launch_bound_ns": np.where(bound, time, 0),
-        "waiting_ns": np.where(bound & ~before.none, until - before.reach, 0),
+        "waiting_ns": np.where(bound & any_earlier, until - reach, 0),
     }
 
 
-class _Before(NamedTuple):
-    """For each kernel, the last end of all work of its device that started earlier, and of what had ended by then."""
-
-    none: Flags
-    reach: Ints
-    any_ended: Flags
-    ended: Ints
-
-
-def _before(work: Axis, end: Ints) -> _Before:
-    # The axis shifts every line by its own amount: good for comparing. Figures come from the ends themselves.
-    reach, any_earlier = _ends(work, end, _earlier(work))
-    ended, any_ended = _ends(work, end, _last_ended(work))
-    return _Before(~any_earlier, reach, any_ended, ended)
-
-
 def _earlier(work: Axis) -> Rows:
+    """For each kernel, the work that ends last of all that started earlier."""
     order = np.argsort(work.start, kind="stable")
     high = np.maximum.accumulate(work.end[order])
     farthest = np.maximum.accumulate(np.where(work.end[order] == high, np.arange(order.size), 0))
@@ -138,6 +122,7 @@ def _earlier(work: Axis) -> Rows:
 
 
 def _last_ended(work: Axis) -> Rows:
+    """For each kernel, the work that ended last before it started."""
     by_end = np.argsort(work.end, kind="stable")
     # Work that took no time has itself ended when it starts.
     itself = (work.end == work.start).astype(np.int64)
@@ -147,21 +132,6 @@ def _last_ended(work: Axis) -> Rows:
 
 
 def _ends(work: Axis, end: Ints, rows: Rows) -> tuple[Ints, Flags]:
+    """The ends of these rows, and which are on the device; the axis shifts each device, and so only compares."""
     same_line: Flags = (rows >= 0) & (work.line[rows] == work.line)
     return np.where(same_line, end[rows], 0), same_line
-
-
-def _blocked(before: _Before, start: Ints, begun: Ints, returned: Ints) -> tuple[Ints, Flags]:
-    late = returned > start
-    lasted = before.ended - begun
-    queued = late & before.any_ended & (lasted > 0) & (lasted >= start - before.ended)
-    blocked = np.where(late, returned - np.maximum(start, begun), 0)
-    return blocked + np.where(queued, lasted, 0), queued
-
-
-def _first_of_launch(table: Kernels, launched: Flags) -> Flags:
-    rows = np.flatnonzero(launched)
-    launch = grouped([key[rows] for key in (table.pid, table.tid, table.launch_start_ns, table.launch_end_ns)])
-    first = np.zeros(launched.size, bool)
-    first[rows[launch.first]] = True
-    return first

@@ -34,7 +34,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     main = pairs.sort_values("gpu_ns", ascending=False, kind="stable").drop_duplicates("source").set_index("source")
     sums = by_line[["kernels", "gpu_ns"]].sum()
     rows = sums.index.to_numpy()
-    parts = [(None, None, None) if row < 0 else _parts(sources[row]) for row in rows.tolist()]
+    texts = [None if row < 0 else sources[row] for row in rows.tolist()]
+    parts = [match.groups() if text and (match := _SOURCE.fullmatch(text)) else (text, None, None) for text in texts]
     answer = pd.DataFrame(parts, columns=["file", "line", "function"], dtype=object)
     answer["line"] = answer["line"].astype("Int64")
     answer["gpu_ns"] = sums["gpu_ns"].to_numpy()
@@ -60,8 +61,3 @@ def by_module(dataset: Dataset, modules: Hierarchy) -> tuple[list[str], pd.DataF
             }
         )
     return words.all(), pairs.frame()
-
-
-def _parts(source: str) -> tuple[str | None, ...]:
-    match = _SOURCE.fullmatch(source)
-    return match.groups() if match else (source, None, None)

@@ -27,6 +27,7 @@ ANSWER = ("path", "peak_bytes", "held_bytes", "param_bytes", "input_bytes", "out
 OPTIONS = ("dtype",)
 
 _FIGURES = ("input_bytes", "output_bytes", "bytes")
+_OF_ALLOCATIONS = ("pid", "device", "start_ns", "end_ns", "bytes", "total_bytes", "module_id", "step_id")
 #: What allocators did in a call.
 _OF_CALLS = ("peak_bytes", "allocated_bytes", "retained_bytes")
 
@@ -60,7 +61,10 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
     highest: _Moment | None = None
     for calls in costs(dataset, dtypes_stated(dtype), modules):
         gathered.add(calls)
-        moments = [*_moments(calls.report.whole, modules), *([highest] if highest else [])]
+        held = calls.report.whole.rows(Allocations, _OF_ALLOCATIONS)
+        place = joint((held.pid, held.device))
+        moments = [_highest(held.filter(place == device), modules) for device in np.unique(place).tolist()]
+        moments += [highest] if highest else []
         highest = max(moments, key=lambda moment: (moment.step is not None, moment.bytes), default=None)
     params = _params(dataset, modules, gathered.param_bytes)
     subtree_params = params.subtree_sums(modules)
@@ -96,14 +100,18 @@ class _Gathered:
     def add(self, calls: Costs) -> None:
         """Adds the calls of a report."""
         compiled, count = calls.compiled, self._own_ns.size
-        runs = totals(calls.owner, np.ones_like(calls.runs), calls.runs, count)
-        moved = {name: totals(calls.owner, calls.column(name), calls.runs, count) for name in _FIGURES}
-        copied, copied_ns = _copied(calls)
-        for name, more in {"runs": runs, **moved, "copied_bytes": copied}.items():
+        found = {name: totals(calls.owner, calls.column(name), calls.runs, count) for name in _FIGURES}
+        found["runs"] = totals(calls.owner, np.ones_like(calls.runs), calls.runs, count)
+        work = kernels(calls.report, ["module_id", "kind", "dur_ns", "bytes"])
+        copies = np.flatnonzero(work.kind.among("memcpy", "memset"))
+        owner, moved = calls.modules.rows_of(work.module_id)[copies], work.bytes[copies]
+        unsized = counts(owner[moved < 0], count)
+        found["copied_bytes"] = Sum(sums(owner, np.maximum(moved, 0), count), unsized, np.zeros(count))
+        for name, more in found.items():
             self._sums[name] = self._sums[name].plus(more)
+        self._copied_ns += sums(owner, work.dur_ns[copies], count)
         self._own_ns += sums(calls.owner, calls.table.gpu_self_time_ns - compiled.of_call, count)
         self._own_ns += sums(compiled.module, compiled.ns, count)
-        self._copied_ns += copied_ns
         self._called |= counts(calls.owner, count) > 0
         self._compiled |= compiled.ran(count)
         self._mixed |= calls.work.hidden.mixed(calls.modules, calls.owner)[0]
@@ -147,15 +155,6 @@ def _params(dataset: Dataset, modules: Hierarchy, of_calls: Ints) -> Sum:
     return Sum.of(value, value >= 0)
 
 
-def _copied(calls: Costs) -> tuple[Sum, Ints]:
-    work, count = kernels(calls.report, ["module_id", "kind", "dur_ns", "bytes"]), len(calls.modules.path)
-    rows = np.flatnonzero(work.kind.among("memcpy", "memset"))
-    owner, moved = calls.modules.rows_of(work.module_id)[rows], work.bytes[rows]
-    total = sums(owner, np.maximum(moved, 0), count)
-    copied = Sum(total, counts(owner[moved < 0], count), np.zeros(count))
-    return copied, sums(owner, work.dur_ns[rows], count)
-
-
 class _Moment(NamedTuple):
     """A moment at which much is held on a device: how much, what of it each module holds itself, and its step."""
 
@@ -164,15 +163,8 @@ class _Moment(NamedTuple):
     step: int | None
 
 
-def _moments(report: Dataset, modules: Hierarchy) -> list[_Moment]:
-    """The highest moment of every process and device in its steps, or in the recording if no step has memory."""
-    columns = ["pid", "device", "start_ns", "end_ns", "bytes", "total_bytes", "module_id", "step_id"]
-    table = report.rows(Allocations, columns)
-    place = joint((table.pid, table.device))
-    return [_highest(table.filter(place == one), modules) for one in np.unique(place).tolist()]
-
-
 def _highest(table: Allocations, modules: Hierarchy) -> _Moment:
+    """The highest moment of a process and device in its steps, or in the recording if no step has memory."""
     step, size = table.step_id, table.bytes
     end, total = table.end_ns, table.total_bytes
     # What was held before is known from the total, or else as far as it is taken back.

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 
 from tracekit.aggregates.phase_times import add, by_phase, no_times
-from tracekit.aggregates.spread import Spread, Values, share
+from tracekit.aggregates.spread import Values, share
 from tracekit.aggregates.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs
 from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, steps_of, weighted_kernels
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import selected
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.slices import union_within
-from tracekit.arrays.types import Columns, Ints, Rows
+from tracekit.arrays.types import Columns, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.schema.tables import Calls, Kernels
 
@@ -42,16 +42,31 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas."""
-    modules, by_step = hierarchy(dataset), Values()
-    times, busy = Times(modules), np.zeros(len(modules.path), np.int64)
+    modules, of_steps = hierarchy(dataset), Values()
+    times, busy = _Times(modules), np.zeros(len(modules.path), np.int64)
     for part in dataset.by_report():
         work = weighted_kernels(part, ["module_id", "step_id", "dur_ns", "phase", *DEVICE_TIMES])
         owner = modules.rows_of(work.module_id)
         times.add(part, work, owner)
-        busy += _busy(part, modules, work, owner)
-        pairs = _per_step(part, modules, work, owner)
-        by_step.add(pairs.node, pairs.value)
-    rows = {**times.columns(), "busy_ns": busy, **_of_steps(by_step.spread(busy.size))}
+        owned = owner >= 0
+        if not owned.all():
+            work, owner = work.filter(owned), owner[owned]
+        on_axis = axis(part, work)
+        busy += union_within(owner, (modules.parent, modules.depth, modules.end), on_axis.start, on_axis.end)
+        step = steps_of(part, work)
+        in_step = np.flatnonzero(step >= 0)
+        own = Pairs(owner[in_step], step[in_step], work.dur_ns[in_step])
+        pairs = subtree_pairs(modules.parent, modules.depth, own)
+        of_steps.add(pairs.node, pairs.value)
+    by_step = of_steps.spread(busy.size)
+    rows = {
+        **times.columns(),
+        "busy_ns": busy,
+        "steps": by_step.size,
+        "step_mean_ns": by_step.mean(),
+        "step_median_ns": by_step.quantile(0.5),
+        "step_p95_ns": by_step.quantile(0.95),
+    }
     return selected(rows, by_time(rows))
 
 
@@ -71,7 +86,7 @@ def totals(dataset: Dataset, most: int) -> Columns:
     return selected(rows, by_time(rows)[:most])
 
 
-class Times:
+class _Times:
     """Calls, kernels and times of modules, added up over reports; ``whole_ns`` is the time of all work."""
 
     def __init__(self, modules: Hierarchy) -> None:
@@ -84,9 +99,10 @@ class Times:
         """Adds a report: its calls, and its device work with the module of each piece."""
         duration, count = work.dur_ns, self._own.size
         calls = dataset.rows(Calls, ["module_id", "call_id", "parent_call_id", "start_ns", "end_ns"])
-        called = self._modules.rows_of(calls.module_id)
+        called, spent = self._modules.rows_of(calls.module_id), calls.end_ns - calls.start_ns
+        inside = sums(positions(calls.parent_call_id, calls.call_id), spent, spent.size)
         self._calls += counts(called, count)
-        self._host += sums(called, _own_host_ns(calls), count)
+        self._host += sums(called, np.maximum(spent - inside, 0), count)
         self._kernels += counts(owner, count)
         self._own += sums(owner, duration, count)
         add(self._by_phase, by_phase(owner, work, count))
@@ -112,42 +128,10 @@ class Times:
         }
 
 
-def _own_host_ns(calls: Calls) -> Ints:
-    around = positions(calls.parent_call_id, calls.call_id)
-    spent = calls.end_ns - calls.start_ns
-    own: Ints = np.maximum(spent - sums(around, spent, spent.size), 0)
-    return own
-
-
-def gathered(dataset: Dataset, modules: Hierarchy) -> Times:
+def gathered(dataset: Dataset, modules: Hierarchy) -> _Times:
     """Calls, kernels and times of the modules of a dataset's hierarchy."""
-    times = Times(modules)
+    times = _Times(modules)
     for part in dataset.by_report():
         work = weighted_kernels(part, ["module_id", "dur_ns", "phase"])
         times.add(part, work, modules.rows_of(work.module_id))
     return times
-
-
-def _busy(dataset: Dataset, modules: Hierarchy, work: Kernels, owner: Rows) -> Ints:
-    owned = owner >= 0
-    if not owned.all():
-        work, owner = work.filter(owned), owner[owned]
-    on_axis = axis(dataset, work)
-    forest = (modules.parent, modules.depth, modules.end)
-    return union_within(owner, forest, on_axis.start, on_axis.end)
-
-
-def _per_step(dataset: Dataset, modules: Hierarchy, work: Kernels, owner: Rows) -> Pairs:
-    step = steps_of(dataset, work)
-    in_step = np.flatnonzero((owner >= 0) & (step >= 0))
-    own = Pairs(owner[in_step], step[in_step], work.dur_ns[in_step])
-    return subtree_pairs(modules.parent, modules.depth, own)
-
-
-def _of_steps(by_step: Spread) -> Columns:
-    return {
-        "steps": by_step.size,
-        "step_mean_ns": by_step.mean(),
-        "step_median_ns": by_step.quantile(0.5),
-        "step_p95_ns": by_step.quantile(0.95),
-    }

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -12,7 +9,7 @@ import pyarrow as pa
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import kernels
 from tracekit.arrays.columns import selected, together
-from tracekit.arrays.types import Columns, Ints, Rows
+from tracekit.arrays.types import Columns, Ints
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import communication
 from tracekit.schema.tables import Kernels
@@ -39,16 +36,17 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas, with one report in memory at a time."""
-    return _columns(dataset, _communication)
+    parts = []
+    for part in dataset.by_report():
+        work, communicates, exposed = communication(part, _READ)
+        times = {"communication_ns": np.where(communicates, work.dur_ns, 0), "exposed_ns": exposed}
+        parts.append(_of_one(part, work, times))
+    return together(parts)
 
 
 def attributed(dataset: Dataset) -> Columns:
     """The columns up to ``known``: half the work."""
-    return _columns(dataset, lambda part: (kernels(part, _READ), {}))
-
-
-def _columns(dataset: Dataset, work: Callable[[Dataset], tuple[Kernels, dict[str, Ints]]]) -> Columns:
-    return together([_of_one(part, *work(part)) for part in dataset.by_report()])
+    return together([_of_one(part, kernels(part, _READ), {}) for part in dataset.by_report()])
 
 
 def _of_one(dataset: Dataset, own: Kernels, more: dict[str, Ints]) -> Columns:
@@ -67,15 +65,6 @@ def _of_one(dataset: Dataset, own: Kernels, more: dict[str, Ints]) -> Columns:
     answer["kernels"] = np.asarray(sums.column("gpu_time_ns_count"))
     answer |= {name: np.asarray(sums.column(f"{name}_sum")) for name in times}
     answer["known"] = answer["known"] / np.maximum(answer["gpu_time_ns"], 1)
-    return selected(answer, _order(list(zip(*keys, strict=True)), dataset.reports))
-
-
-def _communication(dataset: Dataset) -> tuple[Kernels, dict[str, Ints]]:
-    work, communicates, exposed = communication(dataset, _READ)
-    return work, {"communication_ns": np.where(communicates, work.dur_ns, 0), "exposed_ns": exposed}
-
-
-def _order(keys: list[tuple[Any, ...]], reports: Sequence[str]) -> Rows:
-    place = {name: at for at, name in enumerate(reports)}
-    by = [(place.get(report, 0), *((key is None, key or 0) for key in rest)) for report, *rest in keys]
-    return np.array(sorted(range(len(by)), key=by.__getitem__), dtype=np.int64)
+    place = {name: at for at, name in enumerate(dataset.names)}
+    by = [(place[report], *((key is None, key or 0) for key in row)) for report, *row in zip(*keys, strict=True)]
+    return selected(answer, np.array(sorted(range(len(by)), key=by.__getitem__), np.int64))

@@ -24,7 +24,6 @@ NAME = "ranks"
 ANSWER = ("rank", "slower_share", "own_ns", "collectives_ns", "others_waited_ns", "since_step", "path")
 COMPARES_REPORTS = True
 _WITH_NULLS = ("rank", "since_step", "pid", "device")
-_FIGURES = ("step_ns", "own_ns", "work_ns", "collectives_ns", "idle_ns")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -62,15 +61,25 @@ def order(times: RankTimes) -> Rows:
 def rows(dataset: Dataset, times: RankTimes, order: Rows) -> Columns:
     """Some rows of :func:`columns`."""
     step, work, meets = times.kinds_ns.sum(axis=1), times.kinds_ns[:, [COMPUTE, COPY]].sum(axis=1), times.meets_ns
-    figures = (step, step - meets, work, meets, step - meets - work)
     since = [None if at < 0 else int(times.step_index[at]) for at in times.since.tolist()]
     path, longer_ns = times.most_apart
     who = {name: np.array([one[name] for one in times.who], object) for name in WHO}
-    answer = {"rank": who["rank"], "slow": times.since >= 0, "slower_share": times.apart}
-    answer |= dict(zip(_FIGURES, figures, strict=True))
-    answer["others_waited_ns"] = _others_waited(dataset, times) if order.size else np.full(step.size, None)
-    answer |= {"since_step": np.array(since, object), "path": np.array(path, object), "longer_ns": longer_ns}
-    return selected(answer | {"steps": times.steps} | who, order)
+    answer = {
+        "rank": who["rank"],
+        "slow": times.since >= 0,
+        "slower_share": times.apart,
+        "step_ns": step,
+        "own_ns": step - meets,
+        "work_ns": work,
+        "collectives_ns": meets,
+        "idle_ns": step - meets - work,
+        "others_waited_ns": _others_waited(dataset, times) if order.size else np.full(step.size, None),
+        "since_step": np.array(since, object),
+        "path": np.array(path, object),
+        "longer_ns": longer_ns,
+        "steps": times.steps,
+    }
+    return selected(answer | who, order)
 
 
 def _others_waited(dataset: Dataset, times: RankTimes) -> NDArray[Any]:

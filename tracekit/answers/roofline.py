@@ -19,11 +19,11 @@ from tracekit.aggregates.weighted_kernels import kernels, weighted_kernels
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import grouped, sums
 from tracekit.arrays.slices import greatest_of, least_of
-from tracekit.arrays.types import Flags, Floats, Ints
+from tracekit.arrays.types import Floats
 from tracekit.costs.calls import Costs, costs
 from tracekit.costs.subtree_costs import ModuleCosts, Own
 from tracekit.dataset.opening import Dataset
-from tracekit.flops.peaks import Peaks, Stated, dtypes_stated, stated
+from tracekit.flops.peaks import Stated, dtypes_stated, stated
 
 NAME = "roofline"
 ANSWER = ("path", "roof_share", "bound", "self_ns", "tflops_per_s", "unknown")
@@ -36,20 +36,19 @@ _UNKNOWN = -1.0
 #: Columns of ``kernels`` with averages of samples of GPU metrics, and their number.
 _THROUGHPUT = ("tensor_active_pct", "dram_read_pct", "dram_write_pct")
 _METRICS, _SAMPLES = ("sm_active_pct", *_THROUGHPUT), "metric_samples"
+#: What limits a module, by whether any of its calls is limited by compute, and any by memory.
+_BOUNDS = {(True, True): "mixed", (True, False): "compute", (False, True): "memory"}
 
 
 def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = None) -> pd.DataFrame:
     """Modules with their FLOPs, bytes and limits, the most own time first.
 
     FLOPs are counted as ``torch.utils.flop_counter`` (torch 2.13) does: matrix products, convolutions and attention,
-    with two FLOPs for a multiplication and an addition, and none for anything else. (On a CPU it leaves fused attention
-    out, and so do these figures.) They come from the classes and shapes in the markers, and from markers of operators
-    (``tracekit capture --ops``, ``emit_nvtx``) where a report has them; of modules inside compiled graphs, from the
-    kernel maps of these, which do not record bytes. Bytes are the least that a call must move: its
-    parameters, inputs and outputs once each; caches can make the real traffic smaller, rereading makes it larger.
-    Unknown figures are null, and ``unknown`` records why. A CUDA graph traced as a whole is work of everything in the
-    call that holds its graph capture: its time is next to the FLOPs of that subtree only, and rates are null for
-    modules whose own FLOPs are part of it.
+    with two FLOPs for a multiplication and an addition. They come from the classes and shapes in the markers, from
+    markers of operators (``tracekit capture --ops``, ``emit_nvtx``), and from kernel maps of compiled graphs, which do
+    not record bytes. Bytes are the least that a call must move: its parameters, inputs and outputs once each. Unknown
+    figures are null, and ``unknown`` records why. The time of a CUDA graph traced as a whole is next to the FLOPs of
+    the subtree that holds its graph capture only; rates are null for modules whose own FLOPs are part of it.
 
     Peaks are NVIDIA's own figures for the device's name (:data:`tracekit.flops.peaks.GPUS`), without sparsity; memory
     bandwidth is the one that the report states. float32 has one peak with TF32 and one without; it is known if kernel
@@ -91,15 +90,20 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     for calls in costs(dataset, user_dtype, modules):
         gathered.add(calls)
         ran_on.add(calls)
-        runs.add(*_runs(calls))
+        flops, size = (np.maximum(figure, 0) for figure in (calls.flops, calls.column("bytes")))
+        runs.add(calls.owner, flops, size, np.maximum(calls.runs, 0))
         measured.add(calls.report)
     own = gathered.own()
     limits = ran_on.limits(own, user_peaks)
+    compute_ns, memory_ns = _roof(runs, own, limits)
+    bounds = zip((compute_ns > 0).tolist(), (memory_ns > 0).tolist(), strict=True)
     answer = pd.DataFrame(
         {
             "path": pd.array(modules.path, dtype=object),
             "class_name": pd.array(modules.class_name, dtype=object),
-            **_at_the_roof(runs, own, limits),
+            "self_ns": own.ns,
+            "roof_share": ratio(compute_ns + memory_ns, own.ns),
+            "bound": pd.array([_BOUNDS.get(bound) for bound in bounds], dtype=object),
             **measured.columns(),
             **_rates(own, limits),
             "dtype": pd.array(own.dtype, dtype=object),
@@ -124,39 +128,34 @@ class _ModuleDevices:
     """On which kinds of devices the own work of each module ran, in all reports so far."""
 
     def __init__(self) -> None:
-        self._pairs: set[tuple[int, _Device]] = set()
+        # What determines the limits of a device: its name and bytes per second; None if unknown.
+        self._pairs: set[tuple[int, tuple[str | None, int | None]]] = set()
 
     def add(self, calls: Costs) -> None:
         """Adds the work of a report."""
-        devices = _devices(calls.report)
+        entries = calls.report.entries[0]["devices"]
+        devices = {entry["device"]: (entry["name"], entry.get("memory_bytes_per_s")) for entry in entries}
         work, compiled = kernels(calls.report, ["device"]), calls.compiled
         owner = np.append(lookup(calls.owner, calls.work.call), compiled.module)
         number = np.append(work.device, compiled.work.device)
         first = grouped((owner, number)).first
         for module, device in zip(owner[first].tolist(), number[first].tolist(), strict=True):
             if module >= 0:
-                self._pairs.add((module, devices.get(device, _Device(None, None))))
+                self._pairs.add((module, devices.get(device, (None, None))))
 
     def limits(self, own: Own, user_peaks: Stated) -> _Limits:
         """The limits of the devices on which each module's own work ran."""
         limits: dict[int, set[tuple[float, float]]] = {}
         for module, device in self._pairs:
-            peaks = user_peaks.of(*device)
-            doubtful = bool(own.doubtful[module]) and "float32" not in user_peaks.tflops
-            tflops = _tflops(peaks, own.dtype[module], doubtful=doubtful)
+            peaks, dtype = user_peaks.of(*device), own.dtype[module]
+            doubtful = own.doubtful[module] and "float32" not in user_peaks.tflops and "tfloat32" in peaks.tflops
+            tflops = _UNKNOWN if dtype is None or doubtful else peaks.tflops.get(dtype, _UNKNOWN)
             limits.setdefault(module, set()).add((tflops, peaks.gb_per_s or _UNKNOWN))
         common = np.full((2, own.ns.size), _UNKNOWN)
         for module, of_devices in limits.items():
             if len(of_devices) == 1:
                 common[:, module] = of_devices.pop()
         return _Limits(*np.where(common > 0, common, np.nan))
-
-
-class _Device(NamedTuple):
-    """What determines the limits of a device; None if it is unknown."""
-
-    name: str | None
-    bytes_per_s: int | None
 
 
 class _Measured:
@@ -192,15 +191,6 @@ class _Measured:
         }
 
 
-def _tflops(peaks: Peaks, dtype: str | None, *, doubtful: bool) -> float:
-    return _UNKNOWN if dtype is None or (doubtful and "tfloat32" in peaks.tflops) else peaks.tflops.get(dtype, _UNKNOWN)
-
-
-def _devices(report: Dataset) -> dict[int, _Device]:
-    devices = report.entries[0]["devices"]
-    return {device["device"]: _Device(device["name"], device.get("memory_bytes_per_s")) for device in devices}
-
-
 def _rates(own: Own, limits: _Limits) -> dict[str, object]:
     flops, size = own.flops.floats(), own.bytes.floats()
     time = np.where(own.mixed, np.nan, own.ns)
@@ -218,72 +208,41 @@ def _rates(own: Own, limits: _Limits) -> dict[str, object]:
     }
 
 
-def _at_the_roof(runs: MergedCounts, own: Own, limits: _Limits) -> dict[str, object]:
-    roof = _roof(runs, own, limits)
-    return {
-        "self_ns": own.ns,
-        "roof_share": ratio(roof.compute_bound_ns + roof.memory_bound_ns, own.ns),
-        "bound": pd.array(roof.bound(), dtype=object),
-    }
+def _roof(calls: MergedCounts, own: Own, limits: _Limits) -> tuple[Floats, Floats]:
+    """How long each module's compute-bound and memory-bound calls would take at their limit; NaN where unknown.
 
-
-class _Roof(NamedTuple):
-    """How long each module's compute-bound and memory-bound calls would take at their limit; NaN where unknown."""
-
-    compute_bound_ns: Floats
-    memory_bound_ns: Floats
-
-    def bound(self) -> list[str | None]:
-        """What limits the calls of each module; ``mixed`` where calls differ in that."""
-        names = {(True, True): "mixed", (True, False): "compute", (False, True): "memory"}
-        compute, memory = (self.compute_bound_ns > 0).tolist(), (self.memory_bound_ns > 0).tolist()
-        return [names.get(both) for both in zip(compute, memory, strict=True)]
-
-
-def _runs(calls: Costs) -> tuple[Ints, ...]:
-    flops, size = np.maximum(calls.flops, 0), np.maximum(calls.column("bytes"), 0)
-    return calls.owner, flops, size, np.maximum(calls.runs, 0)
-
-
-def _roof(calls: MergedCounts, own: Own, limits: _Limits) -> _Roof:
-    """Adds up call by call: a module can be memory-bound in a decode step and compute-bound in a prefill."""
+    Added up call by call: a module can be memory-bound in a decode step and compute-bound in a prefill.
+    """
     owner, flops_of_one, bytes_of_one, runs, times = calls.columns()
     flops, size = (figure.astype(np.float64) * runs for figure in (flops_of_one, bytes_of_one))
     tflops, gb = (limit[owner] for limit in limits)
     # Without FLOPs memory is the only limit, whatever the device could multiply.
     compute_ns = np.where(flops > 0, flops / (tflops * _GIGA_IN_TERA), 0.0)
     memory_ns = size / gb
-    memory_bound = memory_ns >= compute_ns
-    known = _has_roof(own, limits)
-    totals = (
-        np.bincount(owner, np.where(rows, ns * times, 0.0), minlength=known.size)
-        for rows, ns in ((~memory_bound, compute_ns), (memory_bound, memory_ns))
+    by_memory = memory_ns >= compute_ns
+    known = ~np.isnan(limits.gb) & ((own.flops.value == 0) | ~np.isnan(limits.tflops))
+    known &= ~own.mixed & own.flops.known & own.bytes.known & (own.bytes.value > 0)
+    compute_bound, memory_bound = (
+        np.where(known, np.bincount(owner, np.where(rows, ns * times, 0.0), minlength=known.size), np.nan)
+        for rows, ns in ((~by_memory, compute_ns), (by_memory, memory_ns))
     )
-    return _Roof(*(np.where(known, ns, np.nan) for ns in totals))
-
-
-def _has_roof(own: Own, limits: _Limits) -> Flags:
-    has_limits: Flags = ~np.isnan(limits.gb) & ((own.flops.value == 0) | ~np.isnan(limits.tflops))
-    return has_limits & ~own.mixed & own.flops.known & own.bytes.known & (own.bytes.value > 0)
+    return compute_bound, memory_bound
 
 
 def _of_subtree(modules: Hierarchy, own: Own, limits: _Limits) -> dict[str, object]:
     ns, flops = modules.subtree_sums(own.ns), own.flops.subtree_sums(modules)
     tflops = np.where(own.subtree_mixed, np.nan, ratio(flops.floats(), ns) / _GIGA_IN_TERA)
+    # The peak of all modules of the subtree that have FLOPs, if it is one.
+    peaks, code = np.unique(limits.tflops, return_inverse=True)
+    has_flops, row = own.known_flops.value > 0, np.arange(ns.size)
+    lowest = least_of(np.where(has_flops, code, peaks.size))(row, modules.end, peaks.size)
+    highest = greatest_of(np.where(has_flops, code, -1))(row, modules.end, -1)
+    peak = np.where(lowest == highest, np.append(peaks, np.nan)[highest], np.nan)
     return {
         "subtree_ns": ns,
         "subtree_flops": flops.column(),
         "subtree_tflops_per_s": tflops,
-        "subtree_peak_share": tflops / _common_peak(modules, own, limits.tflops),
+        "subtree_peak_share": tflops / peak,
         "known_flops": own.known_flops.subtree_sums(modules).column(),
         "known_share": ratio(modules.subtree_sums(own.known_ns), ns),
     }
-
-
-def _common_peak(modules: Hierarchy, own: Own, peak: Floats) -> Floats:
-    distinct, code = np.unique(peak, return_inverse=True)
-    has_flops = own.known_flops.value > 0
-    row = np.arange(peak.size)
-    lowest = least_of(np.where(has_flops, code, distinct.size))(row, modules.end, distinct.size)
-    highest = greatest_of(np.where(has_flops, code, -1))(row, modules.end, -1)
-    return np.where(lowest == highest, np.append(distinct, np.nan)[highest], np.nan)

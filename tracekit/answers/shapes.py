@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tracekit.aggregates.phase_times import COLUMNS as PHASE_COLUMNS, PHASES, phase_rows
 from tracekit.aggregates.spread import Values, ratio
-from tracekit.aggregates.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs, summed_by_node
+from tracekit.aggregates.subtrees import Pairs, hierarchy, subtree_pairs, summed_by_node
 from tracekit.aggregates.weighted_kernels import from_graph, kernels
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import selected, with_nulls
@@ -32,7 +32,6 @@ Number = TypeVar("Number", np.int64, np.float64)
 _COUNTED = ["gpu_time_ns", "forward_ns", "backward_ns", "recompute_ns", "optimizer_ns", "other_ns", "steps"]
 _TEXTS, _FLOPS = ("path", "class_name", "phase"), "flops_per_call"
 _WORK = ("call_id", "step_id", "phase", "dur_ns", "graph_id", "graph_node_id")
-_PER_TOKEN = ("spent_ns", "tokens")
 _RATES = ["gpu_ns_per_token", "step_median_ns", "step_mean_ns", "tflops_per_s"]
 
 
@@ -73,23 +72,19 @@ def _answer(dataset: Dataset) -> Columns:
     gathered = _Gathered(len(modules.path))
     for cost in costs(dataset, modules=modules):
         gathered.add(cost)
-    owner, phases, shapes = gathered.what_was_called()
-    answer = _what_was_called(modules, owner, phases, shapes) | gathered.figures()
+    owner, phases, shapes = gathered.called()
+    kwargs = [None if pairs is None else dict(pairs) for pairs in shapes.column("kwargs").to_pylist()]
+    classes = [modules.class_name[row] for row in owner.tolist()]
+    texts = (modules.paths(owner), classes, phases, shapes.column("inputs").to_pylist(), kwargs)
+    answer = {name: np.empty(owner.size, object) for name in (*_TEXTS, "inputs", "kwargs")}
+    for column, values in zip(answer.values(), texts, strict=True):
+        column[:] = values
+    answer |= gathered.figures()
     in_graph_capture = np.array([phase == "capture" for phase in phases], bool)
     unclear = (modules.subtree_sums(gathered.shared) > 0)[owner] & in_graph_capture
     for name in _COUNTED + _RATES:
         answer[name][unclear] = -1 if name in _COUNTED else np.nan
     return selected(answer, np.argsort(-answer["gpu_time_ns"], kind="stable"))
-
-
-def _what_was_called(modules: Hierarchy, owner: Rows, phases: list[str | None], shapes: pa.Table) -> Columns:
-    kwargs = [None if pairs is None else dict(pairs) for pairs in shapes.column("kwargs").to_pylist()]
-    classes = [modules.class_name[row] for row in owner.tolist()]
-    values = (modules.paths(owner), classes, phases, shapes.column("inputs").to_pylist(), kwargs)
-    answer = {name: np.empty(owner.size, object) for name in (*_TEXTS, "inputs", "kwargs")}
-    for column, own in zip(answer.values(), values, strict=True):
-        column[:] = own
-    return answer
 
 
 class _Gathered:
@@ -106,28 +101,26 @@ class _Gathered:
         self._kinds = cost.kinds
         groups = cost.kinds.groups()
         group, count = groups[cost.kind], int(groups.max(initial=-1)) + 1
-        calls = cost.table
-        time = calls.gpu_time_ns
+        time = cost.table.gpu_time_ns
         steps = cost.report.whole.rows(Steps, ["step_id", "tokens"])
         spent = _spent(cost, steps)
-        several_runs = spent.replayed | calls.phase.among("capture")
+        several_runs = spent.replayed | cost.table.phase.among("capture")
         self._calls.add(np.where(several_runs, -1, group), time)
         own, in_step = group[spent.call], np.flatnonzero(spent.step >= 0)
         pairs = summed_by_node(Pairs(own[in_step], spent.step[in_step], spent.ns[in_step]))
-        phases = sums(own * len(PHASES) + spent.phase, spent.ns, count * len(PHASES)).reshape(count, len(PHASES))
         self._steps.add(pairs.node, pairs.value)
+        phases = sums(own * len(PHASES) + spent.phase, spent.ns, count * len(PHASES)).reshape(count, len(PHASES))
+        tokens = np.maximum(np.append(steps.tokens, 0)[pairs.group], 0)
         figures = {
             "calls": counts(group, count),
             "gpu_time_ns": sums(group, time, count),
             **dict(zip(PHASE_COLUMNS, phases.T, strict=True)),
-            **_by_token(steps, pairs, count),
+            "spent_ns": sums(pairs.node, np.where(tokens > 0, pairs.value, 0), count),
+            "tokens": sums(pairs.node, tokens, count),
         }
         for name, more in figures.items():
             self._sums[name] = _longer(self._sums.get(name, more[:0]), count, 0) + more
-        self._add_flops(cost, group, count)
         self.shared += counts(cost.modules.rows_of(cost.work.shared.module_id), self.shared.size)
-
-    def _add_flops(self, cost: Costs, group: Rows, count: int) -> None:
         one_run, all_runs = subtree_flops(cost)
         largest = np.iinfo(np.int64).max
         self._flops_least = np.minimum(_longer(self._flops_least, count, largest), minima(group, one_run, count))
@@ -135,7 +128,7 @@ class _Gathered:
         self._flops = _longer(self._flops, count, 0)
         np.add.at(self._flops, group, all_runs)
 
-    def what_was_called(self) -> tuple[Rows, list[str | None], pa.Table]:
+    def called(self) -> tuple[Rows, list[str | None], pa.Table]:
         """Modules, phases and shapes of the rows."""
         assert self._kinds is not None
         return self._kinds.called(np.unique(self._kinds.groups(), return_index=True)[1])
@@ -143,9 +136,8 @@ class _Gathered:
     def figures(self) -> Columns:
         """The columns after what was called, -1 for no FLOPs."""
         found = dict(self._sums)
-        spent, tokens = (found.pop(name) for name in _PER_TOKEN)
+        spent, tokens = found.pop("spent_ns"), found.pop("tokens")
         each, steps = (values.spread(spent.size) for values in (self._calls, self._steps))
-        per_call = np.where(self._flops_least == self._flops_most, self._flops_most, -1)
         return {
             **found,
             "gpu_ns_per_token": ratio(spent, tokens),
@@ -154,7 +146,7 @@ class _Gathered:
             "step_mean_ns": steps.mean(),
             "median_ns": each.quantile(0.5),
             "mean_ns": each.mean(),
-            _FLOPS: per_call,
+            _FLOPS: np.where(self._flops_least == self._flops_most, self._flops_most, -1),
             # A FLOP in a nanosecond is 10^9 in a second.
             "tflops_per_s": ratio(self._flops, found["gpu_time_ns"]) / 1e3,
         }
@@ -186,10 +178,3 @@ def _spent(cost: Costs, steps: Steps) -> _Spent:
     replayed[subtree_pairs(cost.parent, depth, Pairs(of_graph, *np.zeros((2, of_graph.size), np.int64))).node] = True
     step, phase = np.divmod(pairs.group, len(PHASES))
     return _Spent(pairs.node, step - 1, phase, pairs.value, replayed)
-
-
-def _by_token(steps: Steps, pairs: Pairs, count: int) -> dict[str, Ints]:
-    tokens = np.append(steps.tokens, 0)
-    of_pairs = np.maximum(tokens[pairs.group], 0)
-    spent = sums(pairs.node, np.where(of_pairs > 0, pairs.value, 0), count)
-    return dict(zip(_PER_TOKEN, (spent, sums(pairs.node, of_pairs, count)), strict=True))

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.answers.base import Analysis
-from tracekit.arrays.types import Rows
+from tracekit.answers import Analysis
 from tracekit.dataset.manifest import of_same_processes
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
@@ -62,7 +61,11 @@ def frame_of_parts(dataset: Dataset, by: str, of_part: Callable[[Dataset], pd.Da
     """
     answers = [_keyed(of_part(part), keys) for part, keys in _parts(dataset, by)]
     whole = pd.concat([answer for answer in answers if len(answer)] or answers[:1], ignore_index=True)
-    return whole.iloc[_together(whole)].reset_index(drop=True)
+    is_number = pd.api.types.is_numeric_dtype
+    about = [name for name in whole.columns if name not in (*BY, *_TELLING) and not is_number(whole[name])]
+    things = [json.dumps(row, default=str) for row in whole[about].itertuples(index=False, name=None)]
+    order = np.argsort(pd.factorize(np.array(things, object))[0], kind="stable")
+    return whole.iloc[order].reset_index(drop=True)
 
 
 def of_rank(dataset: Dataset, rank: int) -> Dataset:
@@ -166,10 +169,3 @@ def _keyed(answer: pd.DataFrame, keys: _Keys) -> pd.DataFrame:
             dtype = "Int64" if name == RANK else object
             answer.insert(0, name, pd.Series([value] * len(answer), answer.index, dtype=dtype))
     return answer
-
-
-def _together(answer: pd.DataFrame) -> Rows:
-    is_number = pd.api.types.is_numeric_dtype
-    about = [name for name in answer.columns if name not in (*BY, *_TELLING) and not is_number(answer[name])]
-    keys = [json.dumps(row, default=str) for row in answer[about].itertuples(index=False, name=None)]
-    return np.argsort(pd.factorize(np.array(keys, object))[0], kind="stable")

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracekit.aggregates.each_report import rows_of_each
 from tracekit.aggregates.spread import ratio
 from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, kernels, union
 from tracekit.arrays.codes import positions
 from tracekit.arrays.groups import counts, sums
+from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.schema.tables import Steps
 
@@ -36,21 +36,31 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``gpu_ns_per_token`` (NaN if its tokens are unknown), ``kernels``, ``compile_ns`` (host time in which its
         process compiled models); ``rank``, ``pid``, ``name``.
     """
-    return rows_of_each(dataset, of_report)
+    return rows_of_each(dataset, _of_report)
 
 
-def of_report(dataset: Dataset) -> pd.DataFrame:
-    """The rows of :func:`frame` about one report."""
+def _of_report(dataset: Dataset) -> pd.DataFrame:
     size = (REPORT, *_SIZE) if dataset.reports else _SIZE
     steps, figures = with_figures(dataset, [*size, *_ORIGIN])
     return pd.DataFrame({**_columns(steps, size), **figures, **_columns(steps, _ORIGIN)})
 
 
-def with_figures(dataset: Dataset, names: Sequence[str]) -> tuple[Steps, dict[str, NDArray[Any]]]:
+def with_figures(dataset: Dataset, names: Sequence[str]) -> tuple[Steps, Columns]:
     """The steps of one report, or of a subtree of it, with these columns, and what each of them cost."""
     columns = dict.fromkeys([*names, "step_id", "tokens", "start_ns", "end_ns", "compile_ns"])
     steps = dataset.whole.rows(Steps, [*columns])
-    figures = _figures(dataset, steps)
+    work = kernels(dataset, ["step_id", "dur_ns", *DEVICE_TIMES])
+    step = positions(work.step_id, steps.step_id)
+    on_axis, count = axis(dataset, work), len(steps)
+    time = sums(step, work.dur_ns, count)
+    figures = {
+        "host_ns": steps.end_ns - steps.start_ns - steps.compile_ns,
+        "gpu_time_ns": time,
+        "busy_ns": union(step, on_axis.start, on_axis.end, count),
+        "gpu_ns_per_token": ratio(time, np.maximum(steps.tokens, 0)),
+        "kernels": counts(step, count),
+        "compile_ns": steps.compile_ns,
+    }
     if dataset.root is None:
         return steps, figures
     called = dataset.rows(Steps, ["step_id"]).step_id
@@ -62,19 +72,3 @@ def _columns(steps: Steps, names: Sequence[str]) -> dict[str, pd.Series]:
     types: dict[str, Any] = {"step_id": "int64", "index": "int64", "pid": "int64", **dict.fromkeys(_NULLABLE, "Int64")}
     values = {name: pd.Series(steps.table.column(name).to_pylist(), dtype=object) for name in names}
     return {name: column.astype(types.get(name, "object")) for name, column in values.items()}
-
-
-def _figures(dataset: Dataset, steps: Steps) -> dict[str, NDArray[Any]]:
-    work = kernels(dataset, ["step_id", "dur_ns", *DEVICE_TIMES])
-    step = positions(work.step_id, steps.step_id)
-    on_axis, count = axis(dataset, work), len(steps)
-    time = sums(step, work.dur_ns, count)
-    compiling = steps.compile_ns
-    return {
-        "host_ns": steps.end_ns - steps.start_ns - compiling,
-        "gpu_time_ns": time,
-        "busy_ns": union(step, on_axis.start, on_axis.end, count),
-        "gpu_ns_per_token": ratio(time, np.maximum(steps.tokens, 0)),
-        "kernels": counts(step, count),
-        "compile_ns": compiling,
-    }

@@ -73,22 +73,16 @@ def _last(rows: Participations) -> tuple[Rows, Flags, dict[str, Ints]]:
     apart = start[of_last] - start
     # Clocks within one report are one; the exactness of times remains.
     doubt = np.where(report == report[of_last], 0, error + error[of_last]) + TIMES_EXACT_TO_NS
-    doubt += _side_by_side(rows)[order][of_last]
+    # Ends of communicators that run side by side may differ by so much and still be confused, but if ids are known:
+    # ranks of two of them that end together have waited for two ranks, which came that close to each other.
+    known = np.array([lane.communicator is not None for lane in rows.lanes], bool)[rows.lane]
+    doubt += np.where(known, 0, rows.of_events("apart"))[order][of_last]
     close = (apart <= doubt) & (np.arange(meeting.size) != of_last)
     certain = (np.add.reduceat(close, first) == 0) & rows.proven[order][first] if first.size else np.zeros(0, bool)
     sums = np.add.reduceat(apart, first) if first.size else apart
     worst = np.maximum.reduceat(doubt, first) if first.size else doubt
     figures = {"ranks": ranks, "waited_ns": sums, "longest_ns": start[final] - start[first], "error_ns": worst}
     return order[final], certain, figures
-
-
-def _side_by_side(rows: Participations) -> Ints:
-    """By what ends of communicators that run side by side may differ and still be confused; 0 where ids are known.
-
-    Ranks of two of them that end together have waited for two ranks, which came that close to each other.
-    """
-    known = np.array([lane.communicator is not None for lane in rows.lanes], bool)[rows.lane]
-    return np.where(known, 0, rows.of_events("apart"))
 
 
 def _answer(dataset: Dataset, table: pd.DataFrame, rows: Participations, names: list[str]) -> pd.DataFrame:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -62,44 +60,25 @@ def columns(dataset: Dataset, *, sort: str | None = None) -> Columns:
     modules = hierarchy(dataset)
     lines = _lines(dataset, modules)
     times = modules_by_time.gathered(dataset, modules).columns()
-    answer = {**_names(lines, modules), **_figures(lines, times)}
-    return answer if sort is None else _siblings_by(answer, sort)
-
-
-def _names(lines: list[Line], modules: Hierarchy) -> Columns:
     first = [line.rows[0] for line in lines]
-    texts: dict[str, list[Any]] = {
-        "label": [line.label for line in lines],
-        "path": [modules.path[row] for row in first],
-        "pattern": [line.pattern for line in lines],
-        "class_name": [modules.class_name[row] for row in first],
-        "kind": [modules.kind[row] for row in first],
-    }
-    numbers = {
-        "depth": [line.depth for line in lines],
-        "copies": [line.copies for line in lines],
-        "modules": [len(line.rows) for line in lines],
-    }
-    return {
-        **{name: np.array(values, dtype=object) for name, values in texts.items()},
-        **{name: np.array(values, dtype=np.int64) for name, values in numbers.items()},
-    }
-
-
-def _figures(lines: list[Line], times: Columns) -> Columns:
-    size = np.array([len(line.rows) for line in lines], dtype=np.int64)
     rows = np.array([row for line in lines for row in line.rows], dtype=np.int64)
-    line = np.repeat(np.arange(size.size), size)
-    each = spread(line, np.asarray(times["subtree_ns"])[rows], size.size)
-    totals = {
-        name: np.add.reduceat(np.asarray(times[name])[rows], each.start) if lines else np.empty(0) for name in _SUMMED
-    }
-    return {
-        **totals,
+    size = np.array([len(line.rows) for line in lines], dtype=np.int64)
+    each = spread(np.repeat(np.arange(size.size), size), times["subtree_ns"][rows], size.size)
+    answer = {
+        "label": np.array([line.label for line in lines], object),
+        "path": np.array([modules.path[row] for row in first], object),
+        "pattern": np.array([line.pattern for line in lines], object),
+        "class_name": np.array([modules.class_name[row] for row in first], object),
+        "kind": np.array([modules.kind[row] for row in first], object),
+        "depth": np.array([line.depth for line in lines], np.int64),
+        "copies": np.array([line.copies for line in lines], np.int64),
+        "modules": size,
+        **{name: np.add.reduceat(times[name][rows], each.start) if lines else np.empty(0) for name in _SUMMED},
         "median_ns": each.quantile(0.5),
         "min_ns": each.value[each.start],
         "max_ns": each.value[each.start + each.size - 1],
     }
+    return answer if sort is None else _siblings_by(answer, sort)
 
 
 def largest(lines: Columns | pd.DataFrame, count: int) -> Rows:
@@ -141,7 +120,13 @@ def parents_of(depth: Ints) -> list[int]:
 
 
 def _siblings_by(lines: Columns, sort: str) -> Columns:
-    key, parents = _sort_key(lines, sort), parents_of(lines["depth"])
+    if sort == "label":
+        rank = {label: -float(at) for at, label in enumerate(sorted(set(lines[sort])))}
+        key = [rank[label] for label in lines[sort]]
+    else:
+        by = spread_of(lines) if sort == "spread" else lines[sort]
+        key = np.where(np.isnan(by), -1.0, by).tolist()
+    parents = parents_of(lines["depth"])
     children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
     for row, parent in enumerate(parents):
         children[parent].append(row)
@@ -152,11 +137,3 @@ def _siblings_by(lines: Columns, sort: str) -> Columns:
         # The first of equals stays the first.
         ahead += sorted(children[row], key=key.__getitem__, reverse=True)[::-1]
     return selected(lines, np.array(order[1:], np.int64))
-
-
-def _sort_key(lines: Columns, sort: str) -> list[float]:
-    if sort == "label":
-        rank = {label: -float(at) for at, label in enumerate(sorted(set(lines[sort])))}
-        return [rank[label] for label in lines[sort]]
-    by = spread_of(lines) if sort == "spread" else lines[sort]
-    return [float(value) for value in np.where(np.isnan(by), -1, by)]

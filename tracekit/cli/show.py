@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tracekit.answers.base import Analysis
+    from tracekit.answers import Analysis
     from tracekit.arrays.types import Columns
     from tracekit.dataset.opening import Dataset
     from tracekit.views.answers import Choice

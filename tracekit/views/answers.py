@@ -1,7 +1,5 @@
 """Answers of analyses: the chosen rows as a table in the terminal, as JSON or as CSV."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -11,14 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tracekit.aggregates import nodes
 from tracekit.aggregates.phase_times import COLUMNS, TRAINING
 from tracekit.aggregates.subtrees import hierarchy
-from tracekit.answers.base import Analysis
-from tracekit.answers.side_by_side import RANK, REPORT, frame as side_by_side_frame
+from tracekit.answers.side_by_side import RANK, REPORT
 from tracekit.arrays.columns import selected
 from tracekit.arrays.text import safe_in_a_sheet
 from tracekit.arrays.types import Columns, Ints, Rows
@@ -26,7 +22,7 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, did_you_mean, plain
 from tracekit.markers.base import KINDS
 from tracekit.views import formatting
-from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, columns_of, printed_json, records
+from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, lists_of, printed_json, records
 
 _ROWS = 30
 #: Texts wider than this are folded: as narrow as it takes to show the columns that answer the question.
@@ -34,9 +30,10 @@ _FOLDED = (24, 20, 16, 12, 8)
 #: Why an analysis of a dataset with calls has no rows.
 _EMPTY = {
     "layers": "no numbered siblings of the same kind",
-    "steps": (
+    **dict.fromkeys(
+        ("steps", "phases"),
         "no steps are known; mark them (tracekit.capture.step), or put a range that counts around each iteration, "
-        "such as 'step 17'"
+        "such as 'step 17'",
     ),
     "budget": "no work on a GPU was recorded, and only that has a budget and findings",
     "findings": "nothing that would save 1 % or more",
@@ -54,14 +51,12 @@ _EMPTY = {
     "launches": "no launches were recorded, as of a run on the CPU",
     "gaps": "no device was idle between two kernels",
 }
-_EMPTY["phases"] = _EMPTY["steps"]
 #: Columns of counts that are no answer if all of them are 0.
 _COUNTED = {"launches": ("launches", "replayed_ns")}
 #: The least width of a column of texts.
 _LEAST = 8
 #: So many rows become text at once.
 _AT_ONCE = 1 << 13
-_LINE_END = "\r\n"
 _TEXTS = (str, list, dict, bool)
 _GAP = 2
 #: Columns of times of modules that are empty where no device did any work, which then does not hide those of the host.
@@ -100,12 +95,8 @@ _HEADINGS_BESIDE = {("cause", "known"): "how", ("rank", "waited_ns"): "last rank
 class Choice(NamedTuple):
     """Which rows to show, and in which order.
 
-    Attributes:
-        depth: The most levels below the root module.
-        min_share: The least ``share``, from 0 to 1.
-        sort: A column: numbers from the largest, texts from A; missing values come last.
-        top: The most rows.
-        columns: The columns to show, by name or heading; None shows all, or those that fit a terminal.
+    At most ``depth`` levels below the root, with at least ``min_share`` (0 to 1), sorted by a column (numbers from the
+    largest, texts from A, missing values last), the first ``top``; ``columns`` by name or heading.
     """
 
     depth: int | None = None
@@ -113,14 +104,6 @@ class Choice(NamedTuple):
     sort: str | None = None
     top: int | None = None
     columns: Sequence[str] | None = None
-
-
-def columns(dataset: Dataset, analysis: Analysis, by: str | None, **options: Any) -> Columns:  # noqa: ANN401
-    """The answer of an analysis, also report by report; see :func:`tracekit.answers.side_by_side.frame`."""
-    if by is None and (light := getattr(analysis, "columns", None)) is not None:
-        found: Columns = light(dataset, **options)
-        return found
-    return columns_of(side_by_side_frame(dataset, analysis, by, **options))
 
 
 def chosen(name: str, answer: Columns, choice: Choice, dataset: Dataset) -> Columns:
@@ -190,7 +173,7 @@ def as_csv(answer: Columns) -> str:
     """
     lines = _Lines()
     # The writer quotes cells that hold a character of its line end. Carriage returns must be quoted, so it gets CRLF.
-    writer = csv.writer(lines, lineterminator=_LINE_END)
+    writer = csv.writer(lines, lineterminator="\r\n")
     writer.writerow(answer)
     writer.writerows([_csv_cell(value) for value in row.values()] for row in records(answer))
     return plain("".join(lines), keep="\t\r\n")
@@ -200,29 +183,27 @@ class _Lines(list[str]):
     """What a ``csv.writer`` writes, in lines that end in only a line feed."""
 
     def write(self, line: str) -> None:
-        self.append(line.removesuffix(_LINE_END) + "\n")
+        self.append(line.removesuffix("\r\n") + "\n")
 
 
-def _csv_cell(value: object) -> str:
-    if value is None:
-        return ""
-    return safe_in_a_sheet(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _csv_cell(value: object) -> object:
+    if value is None or isinstance(value, str):
+        return value and safe_in_a_sheet(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def as_text(answer: Columns, words: Nouns, width: int, choice: Choice, asked: Sequence[str] = ()) -> RenderableType:
-    """The first rows, or as many as are asked for, with as many columns as fit; a caption names the others.
+    """The first rows, or as many as are asked for, with as many columns as fit ``width``; a caption names the others.
 
-    Args:
-        answer: The rows.
-        words: What work and device are called.
-        width: Characters of a line of the terminal.
-        choice: Which rows these are. Columns that it names are shown in its order. The column that the rows are sorted
-            by comes second.
-        asked: The columns that answer the question, the most important first: they come before the others.
+    Columns that the choice names are shown in its order; otherwise those ``asked`` come first, the most important of
+    them in front, and the one that rows are sorted by second.
     """
     rows = rows_of(answer)
     if choice.columns is None:
-        answer = _by_importance(answer, choice, asked)
+        idle = _idle(answer, choice)
+        names = [name for name in dict.fromkeys((*asked, *answer)) if name in answer and name not in idle]
+        names[1:1] = [] if choice.sort is None else [named("", answer, choice.sort)]
+        answer = {name: answer[name] for name in names}
     else:
         asked = [*(answer := picked("", answer, choice))]
     shown = answer if choice.top is not None else selected(answer, slice(_ROWS))
@@ -230,11 +211,17 @@ def as_text(answer: Columns, words: Nouns, width: int, choice: Choice, asked: Se
     fitting = _fitting(columns, width, asked)
     table = formatting.plain_table()
     for column in fitting:
-        column.add_to(table)
-    for cells in zip(*(column.cells for column in fitting), strict=True):
-        table.add_row(*(column.shown(cell) for column, cell in zip(fitting, cells, strict=True)))
-    table.caption = _caption(rows - rows_of(shown), columns[len(fitting) :])
-    table.caption_justify = "left"
+        if column.is_text:
+            table.add_column(column.heading, overflow="fold", min_width=_LEAST)
+        else:
+            table.add_column(column.heading, justify="right", no_wrap=True)
+    texts = [[WrappedText(Text(cell)) if column.is_text else Text(cell) for cell in column.cells] for column in fitting]
+    for cells in zip(*texts, strict=True):
+        table.add_row(*cells)
+    caption = [f"{rows - rows_of(shown):,} more rows: --top N"] if rows > rows_of(shown) else []
+    if more := ", ".join(column.name for column in columns[len(fitting) :]):
+        caption.append(f"more columns: {more} (--columns NAME,NAME, a wider terminal, --csv or --json)")
+    table.caption, table.caption_justify = "; ".join(caption) or None, "left"
     return table
 
 
@@ -286,15 +273,6 @@ class _Column(NamedTuple):
         widest = max(len(self.heading), *map(len, self.cells))
         return max(min(widest, folded), _LEAST) if self.is_text else widest
 
-    def add_to(self, table: Table) -> None:
-        if self.is_text:
-            table.add_column(self.heading, overflow="fold", min_width=_LEAST)
-        else:
-            table.add_column(self.heading, justify="right", no_wrap=True)
-
-    def shown(self, cell: str) -> Text | WrappedText:
-        return WrappedText(Text(cell)) if self.is_text else Text(cell)
-
 
 def _idle(answer: Columns, choice: Choice) -> list[str]:
     """Columns without content, unless rows are sorted by one: phases without training, a kind that all nodes have."""
@@ -308,19 +286,10 @@ def _idle(answer: Columns, choice: Choice) -> list[str]:
     return [name for name in idle if choice.sort is None or name != named("", answer, choice.sort)]
 
 
-def _by_importance(answer: Columns, choice: Choice, asked: Sequence[str]) -> Columns:
-    idle = _idle(answer, choice)
-    names = [name for name in dict.fromkeys((*asked, *answer)) if name in answer and name not in idle]
-    if choice.sort is not None:
-        names = [names[0], named("", answer, choice.sort), *names]
-    return {name: answer[name] for name in names}
-
-
 def _columns(answer: Columns, words: Nouns, *, keep_empty: bool) -> list[_Column]:
-    rows = records(answer)
     columns = []
-    for name in answer:
-        values = [_ABSENT.get(name) if row[name] is None else row[name] for row in rows]
+    for name, found in lists_of(answer).items():
+        values = [_ABSENT.get(name) if value is None else value for value in found]
         is_text = any(isinstance(value, _TEXTS) for value in values)
         cells = [cell(name, value) for value in values]
         columns.append(_Column(name, heading(name, words, answer), cells, is_text))
@@ -335,14 +304,6 @@ def _fitting(columns: list[_Column], width: int, asked: Sequence[str]) -> list[_
         if not any(column.name in asked for column in columns[len(fitting) :]):
             break
     return fitting
-
-
-def _caption(more_rows: int, more_columns: list[_Column]) -> str | None:
-    parts = [f"{more_rows:,} more rows: --top N"] if more_rows else []
-    if more_columns:
-        names = ", ".join(column.name for column in more_columns)
-        parts.append(f"more columns: {names} (--columns NAME,NAME, a wider terminal, --csv or --json)")
-    return "; ".join(parts) or None
 
 
 def heading(name: str, words: Nouns, beside: Iterable[str] = ()) -> str:

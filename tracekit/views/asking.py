@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tracekit import answers as all_answers
-from tracekit.answers import budget, side_by_side, stragglers, tree
-from tracekit.answers.base import Analysis
+from tracekit.answers import Analysis, budget, side_by_side, stragglers, tree
 from tracekit.answers.side_by_side import BY
 from tracekit.arrays.columns import selected
 from tracekit.arrays.types import Columns
@@ -56,7 +55,8 @@ def answered(
     if choice.sort is not None and "sort" in options_of(analysis):
         options = options | {"sort": tree_view.column_of(choice.sort)}
         choice = choice._replace(sort=None)
-    answer = answers.columns(dataset, analysis, by, **options)
+    light = getattr(analysis, "columns", None) if by is None else None
+    answer = light(dataset, **options) if light else columns_of(side_by_side.frame(dataset, analysis, by, **options))
     rows = answers.chosen(analysis.NAME, answer, choice._replace(top=None) if is_tree else choice, dataset)
     if is_tree and choice.top is not None:
         rows = selected(rows, tree.largest(rows, choice.top))
