@@ -50,8 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Reads all runs, prints, and judges by ``--fail-over``."""
     from tracekit.comparison.difference import MIN_SHARE
-    from tracekit.comparison.runs import datasets_in
-    from tracekit.comparison.trend import part_of, slower_than, trend
+    from tracekit.comparison.trend import datasets_in, part_of, slower_than, trend
     from tracekit.views import trend as view
     from tracekit.views.answers import as_csv
     from tracekit.views.formatting import printed_json

@@ -12,63 +12,47 @@ from tracekit.comparison.step_times import StepTimes, step_times
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
 
-_COLUMNS = ("kind", "phase", "method")
 _OPERATOR, _COMPILED = "cpu_op", "compiled"
-
-
-class WorkSummary(NamedTuple):
-    """The kinds, phases and methods of a dataset's device work, and whether any of it is in a step."""
-
-    kinds: set[str]
-    phases: set[str]
-    methods: set[str]
-    steps: bool
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether operators on the host count as work."""
-        return _OPERATOR in self.kinds
-
-    @property
-    def trains(self) -> bool:
-        """Whether any work belongs to a phase of training other than forward."""
-        return not self.phases.isdisjoint(name.removesuffix("_ns") for name in TRAINING)
-
-    @property
-    def in_compiled_graphs(self) -> bool:
-        """Whether any work has its modules by a kernel map."""
-        return _COMPILED in self.methods
-
-
-def work_summary(dataset: Dataset) -> WorkSummary:
-    """What work there is, all reports together."""
-    words: dict[str, set[str]] = {name: set() for name in _COLUMNS}
-    steps = False
-    for part in dataset.by_report():
-        work = part.table("kernels", [*_COLUMNS, "step_id"])
-        for name, found in words.items():
-            found.update(work.column(name).unique().to_pylist())
-        steps |= work.column("step_id").null_count < work.num_rows
-    kinds, phases, methods = (found - {None} for found in words.values())
-    return WorkSummary(kinds, phases, methods, steps)
-
-
+#: Phases of training other than forward.
+_TRAINING = {name.removesuffix("_ns") for name in TRAINING}
 #: Work between steps is compared over all steps if it follows at least this share of one side's steps; otherwise only
 #: over the steps that it follows.
 _OFTEN = 0.5
 
 
 class Run(NamedTuple):
-    """A dataset to compare, and what work it has."""
+    """A dataset to compare, and what its device work is.
+
+    Whether there is any, whether it is that of operators on a CPU, and whether any of it is of a phase of training
+    beyond forward, has its modules by a kernel map of a compiled graph, or is in a step.
+    """
 
     dataset: Dataset
-    work: WorkSummary
+    worked: bool
+    on_cpu: bool
+    trains: bool
+    compiled: bool
+    with_steps: bool
+
+
+def run_of(dataset: Dataset) -> Run:
+    """A dataset and its work, all reports together."""
+    words: dict[str, set[str]] = {"kind": set(), "phase": set(), "method": set()}
+    with_steps = False
+    for part in dataset.by_report():
+        work = part.table("kernels", [*words, "step_id"])
+        for name, found in words.items():
+            found.update(work.column(name).unique().to_pylist())
+        with_steps |= work.column("step_id").null_count < work.num_rows
+    kinds, phases, methods = words.values()
+    trains = not phases.isdisjoint(_TRAINING)
+    return Run(dataset, bool(kinds - {None}), _OPERATOR in kinds, trains, _COMPILED in methods, with_steps)
 
 
 def check_devices(before: Run, after: Run) -> None:
     """Refuses to compare a run on a CPU with one on a GPU."""
-    if before.work.kinds and after.work.kinds and before.work.on_cpu != after.work.on_cpu:
-        devices = ["a CPU" if run.work.on_cpu else "a GPU" for run in (before, after)]
+    if before.worked and after.worked and before.on_cpu != after.on_cpu:
+        devices = ["a CPU" if run.on_cpu else "a GPU" for run in (before, after)]
         problem = f"was recorded on {devices[1]}, but {before.dataset.folder} on {devices[0]}"
         raise DatasetError(after.dataset.folder, problem, "compare runs on the same kind of device")
 
@@ -82,16 +66,8 @@ def check_hierarchies(before: Dataset, after: Dataset) -> None:
         raise DatasetError(after.folder, problem, "parse both with the same --rows")
 
 
-class Paths(NamedTuple):
-    """The paths of modules; ``below`` is what follows the root, with a dot in front, as names may hold dots, too."""
-
-    whole: list[str]
-    root: list[str]
-    below: list[str]
-
-
-def paths_of(dataset: Dataset) -> Paths:
-    """The paths of a dataset's modules, in their order."""
+def _parts(dataset: Dataset) -> tuple[list[str], list[str]]:
+    """For each module the path of its root, and what follows, with a dot in front, as names may hold dots, too."""
     modules = hierarchy(dataset)
     roots: list[str] = []
     below: list[str] = []
@@ -100,23 +76,21 @@ def paths_of(dataset: Dataset) -> Paths:
         # Paths below a root without a name do not begin with it.
         rest = path.removeprefix(roots[-1])
         below.append(rest if parent < 0 or (path != rest and rest.startswith(".")) else f".{path}")
-    return Paths(modules.path, roots, below)
+    return roots, below
 
 
 def names_of(before: Dataset, after: Dataset, *, strip_root: bool) -> tuple[tuple[list[str], list[str]], list[str]]:
     """The names by which the modules of each dataset are compared, and a note if roots of other names are matched."""
-    sides = (paths_of(before), paths_of(after))
+    (roots, below), (later_roots, later_below) = _parts(before), _parts(after)
     if strip_root:
-        first, second = ([path.removeprefix(".") or "." for path in side.below] for side in sides)
+        first, second = ([path.removeprefix(".") or "." for path in paths] for paths in (below, later_below))
         return (first, second), []
-    roots, below = [sorted(set(side.root)) for side in sides], [set(side.below) - {""} for side in sides]
-    one_root_each = len(roots[0]) == len(roots[1]) == 1 and roots[0] != roots[1]
-    if not one_root_each or not below[0] & below[1]:
-        return (sides[0].whole, sides[1].whole), []
-    first, second = ([roots[0][0] + path for path in side.below] for side in sides)
-    return (first, second), [
-        f"The root {roots[1][0]} of the second dataset is matched with {roots[0][0]} of the first."
-    ]
+    one_root_each = len({*roots}) == len({*later_roots}) == 1 and roots[0] != later_roots[0]
+    if not one_root_each or not ({*below} & {*later_below}) - {""}:
+        return (hierarchy(before).path, hierarchy(after).path), []
+    first, second = ([roots[0] + path for path in paths] for paths in (below, later_below))
+    note = f"The root {later_roots[0]} of the second dataset is matched with {roots[0]} of the first."
+    return (first, second), [note]
 
 
 def patterns_of(dataset: Dataset, names: list[str]) -> dict[str, str]:
@@ -131,8 +105,8 @@ def measured(
 
     Modules inside compiled graphs record no shapes, so where either run has such, shapes are not distinguished.
     """
-    shapes &= not any(run.work.in_compiled_graphs for run in runs)
-    phases = any(run.work.trains for run in runs)
+    shapes &= not any(run.compiled for run in runs)
+    phases = any(run.trains for run in runs)
     properties = common_properties(*(run.dataset for run in runs))
     before, after = (
         step_times(run.dataset, named, steps=steps, shapes=shapes, properties=properties, phases=phases)
@@ -150,7 +124,7 @@ def measured(
 
 def _never_called(run: Run, names: list[str], side: StepTimes, other: StepTimes) -> set[str]:
     """Modules of compiled graphs that only hold others, such as lists of layers: eager, nothing calls them."""
-    if not run.work.in_compiled_graphs:
+    if not run.compiled:
         return set()
     modules = hierarchy(run.dataset)
     calls = (modules.rows(part.table("calls", ["module_id"])) for part in run.dataset.by_report())

@@ -14,18 +14,11 @@ from tracekit.aggregates.phase_times import PHASES
 from tracekit.aggregates.weighted_kernels import certainty_of_work
 from tracekit.arrays.text import duration
 from tracekit.arrays.types import Flags, Floats
-from tracekit.comparison.comparable import (
-    Run,
-    check_devices,
-    check_hierarchies,
-    measured,
-    names_of,
-    patterns_of,
-    work_summary,
-)
+from tracekit.comparison import comparable, step_metrics
+from tracekit.comparison.comparable import Run
 from tracekit.comparison.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
 from tracekit.comparison.noise import BESIDE, chance_of_gap, common_shifts, scales
-from tracekit.comparison.step_metrics import KEYS, Mix, common_properties, in_blocks, mix, step_kinds
+from tracekit.comparison.step_metrics import KEYS, KeyTimes, common_properties, in_blocks
 from tracekit.comparison.step_times import StepTimes
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern
@@ -34,11 +27,13 @@ from tracekit.steptime.budget import step_lengths
 
 _FEW_STEPS = 5
 _PLACE = ", and of the same place in a row of such steps,"
-_SIDES = ("before", "after")
+_SIDES, _RUNS = ("before", "after"), ("first", "second")
 #: How many kinds and sizes of steps a note names.
 _MOST_NAMED = 3
 #: Smaller changes than this share do not count by default.
 THRESHOLD = 0.01
+#: The mix of steps changed if a kind and size gained or lost more than this share of the steps.
+_MIX_CHANGE = 0.01
 #: How large a share of the changes may be chance.
 _FALSE_DISCOVERIES = 0.05
 #: That of modules that take next to no time, as a share of the time in steps.
@@ -61,10 +56,9 @@ class Options(NamedTuple):
 
     Attributes:
         threshold: The share by which a median must move to count as changed.
-        strip_root: Whether to ignore the first part of every path, so that ``top.layers`` matches
-            ``LlamaForCausalLM.layers``. Roots are matched without it if each dataset has one, their names differ, and
-            a module below has the same path.
-        shapes: Whether calls of a module are distinguished by their input shapes; never where modules ran in compiled
+        strip_root: Whether to ignore the first part of every path. Without it, roots of other names are matched if each
+            dataset has one and a module below has the same path.
+        shapes: Whether to distinguish calls of a module by their input shapes; never where modules ran in compiled
             graphs, which record none.
     """
 
@@ -74,14 +68,12 @@ class Options(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What changed.
+    """What changed, and in ``notes`` what a reader of the comparison must know, in sentences.
 
     Attributes:
         kernels: A row per changed module and kernel of its own that changed: ``what``, ``path``, ``shapes``, ``name``,
             and per step ``before_kernels``, ``after_kernels``, ``before_ns``, ``after_ns``, ``change_ns``.
-        notes: What a reader of the comparison must know, in sentences.
-        phases: If either run is a training, the columns of ``rows`` up to the phases once more for the work in each
-            ``phase``, judged by the same rules.
+        phases: Of trainings, the columns of ``rows`` up to the phases for the work in each ``phase``.
         node: What is compared besides steps: ``module``, ``range``, ``operator`` or ``node``.
         patterns: For the paths of modules the same with a star for the numbers of siblings: ``top.layers.*.mlp``.
         wall_clocks: That of steps alike in size, by kind of step; of kinds in which a device worked.
@@ -124,24 +116,33 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
 
 def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
     """Compares two datasets, with the kernels that changed; raises what :func:`frame` does."""
-    runs = Run(before, work_summary(before)), Run(after, work_summary(after))
-    check_devices(*runs)
-    check_hierarchies(before, after)
-    names, notes = names_of(before, after, strip_root=options.strip_root)
-    with_steps = [run.work.steps for run in runs]
-    times_before, times_after = measured(runs, names, steps=all(with_steps), shapes=options.shapes)
-    rows, own = _judged(times_before, times_after, options.threshold)
+    runs = comparable.run_of(before), comparable.run_of(after)
+    comparable.check_devices(*runs)
+    comparable.check_hierarchies(before, after)
+    names, notes = comparable.names_of(before, after, strip_root=options.strip_root)
+    with_steps = [run.with_steps for run in runs]
+    times_before, times_after = comparable.measured(runs, names, steps=all(with_steps), shapes=options.shapes)
+    rows, own = judge(times_before, times_after, options.threshold)
     if all(with_steps):
         whole = [side.times.of(lambda key: key[0] == "step" and not key[2]) for side in (times_before, times_after)]
-        notes += of_sides(times_before, times_after) + of_mix(mix(*whole))
+        notes += of_sides(times_before, times_after) + of_mix(*whole)
     else:
-        notes.append(without_steps(with_steps))
+        lacking = [name for name, known in zip(_RUNS, with_steps, strict=True) if not known]
+        which = f"The {lacking[0]} run has no" if len(lacking) == 1 else "Neither run has"
+        notes.append(f"{which} steps: totals are compared, and their spread is unknown.")
     notes += of_compiled(runs, shapes=options.shapes)
     notes += undecided(rows, options.threshold)
-    phases = _by_phase(rows, times_before, times_after, options.threshold)
-    patterns = patterns_of(after, names[1]) | patterns_of(before, names[0])
-    tables = _with_phases(rows, phases), _changed_kernels(own, rows)
-    return Difference(*tables, notes, phases, noun(after), patterns, wall_clocks(before, after))
+    by_phase = [rows.iloc[:0].assign(phase=None)]
+    for name in times_before.phases:
+        part, _ = judge(times_before.phases[name], times_after.phases[name], options.threshold)
+        by_phase += [part.assign(phase=name)] if len(part) else []
+    phases = pd.concat(by_phase[1:] or by_phase, ignore_index=True)
+    patterns = comparable.patterns_of(after, names[1]) | comparable.patterns_of(before, names[0])
+    keyed = phases.assign(shapes=phases["shapes"].fillna(""))
+    changes = keyed.pivot(index=KEYS, columns="phase", values="change_ns").reindex(columns=list(PHASES))
+    of_rows = changes.reindex(_index(rows)).astype(np.float64).add_suffix("_change_ns").set_index(rows.index)
+    kernels = _changed_kernels(own, rows)
+    return Difference(rows.join(of_rows), kernels, notes, phases, noun(after), patterns, wall_clocks(before, after))
 
 
 def compare_with_several(baselines: Sequence[Dataset], after: Dataset, options: Options) -> Difference:
@@ -228,21 +229,6 @@ def _gaps(values: Floats) -> tuple[Floats, Floats]:
     return np.array(chance), scale
 
 
-def _by_phase(rows: pd.DataFrame, before: StepTimes, after: StepTimes, threshold: float) -> pd.DataFrame:
-    nothing = rows.iloc[:0].assign(phase=pd.Series([], dtype=object))
-    parts = [judge(before.phases[name], after.phases[name], threshold).assign(phase=name) for name in before.phases]
-    known = [part for part in parts if len(part)]
-    return pd.concat(known, ignore_index=True) if known else nothing
-
-
-def _with_phases(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
-    keyed = phases.assign(shapes=phases["shapes"].fillna(""))
-    changes = keyed.pivot(index=KEYS, columns="phase", values="change_ns").reindex(columns=list(PHASES))
-    index = pd.MultiIndex.from_frame(rows[KEYS].assign(shapes=rows["shapes"].fillna("")))
-    by_row = changes.reindex(index).astype(np.float64)
-    return rows.assign(**{f"{name}_change_ns": by_row[name].to_numpy() for name in PHASES})
-
-
 def wall_clocks(before: Dataset, after: Dataset) -> dict[str, WallClock]:
     """By kind of step, in steps of the same kind, size and place in a row of such, weighted by how many both runs have.
 
@@ -266,7 +252,7 @@ def _medians(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
     parts = []
     for part, step, ns in step_lengths(dataset.whole):
         windows = pd.DataFrame({"ns": ns}, index=step).query("ns > 0")
-        parts.append(windows.join(step_kinds(part, properties, places=True)["alike"], how="inner"))
+        parts.append(windows.join(step_metrics.step_kinds(part, properties, places=True)["alike"], how="inner"))
     return pd.concat(parts).groupby("alike", sort=False)["ns"].agg(ns="median", steps="size").reset_index()
 
 
@@ -294,10 +280,10 @@ def slower_than(rows: pd.DataFrame, share: float, min_share: float = MIN_SHARE) 
     return rows.loc[slower | (rows["status"] == "slower") & once | kinds]
 
 
-def share_of_time(rows: pd.DataFrame) -> pd.Series[float]:
+def share_of_time(rows: pd.DataFrame) -> pd.Series:
     """The share of each row in the time of steps, in the run where that is more; 1 if steps took no time."""
     whole, most = (rows["what"] == "step") & ~rows["shapes"].astype(bool), pd.Series(0.0, rows.index)
-    for side in ("before", "after"):
+    for side in _SIDES:
         spent = (rows[f"{side}_ns"] * rows[f"{side}_steps"]).fillna(0.0)
         share = spent / spent[whole].sum() if spent[whole].any() else spent * 0 + 1
         most = most.where(most > share, share)
@@ -316,27 +302,24 @@ def part_of(difference: Difference, path: str | None, min_share: float) -> Diffe
         raise UsageError(f"neither dataset has a module {path}")
     kept = (rows["what"] != "module") | (share_of_time(rows) >= min_share)
     rows = rows[kept & (inside | (rows["what"] == "step"))].reset_index(drop=True)
-    keys = pd.MultiIndex.from_frame(rows[KEYS].fillna(""))
-    kernels, phases = (
-        table[pd.MultiIndex.from_frame(table[KEYS].fillna("")).isin(keys)].reset_index(drop=True)
-        for table in (difference.kernels, difference.phases)
-    )
+    tables = (difference.kernels, difference.phases)
+    kernels, phases = (table[_index(table).isin(_index(rows))].reset_index(drop=True) for table in tables)
     return difference._replace(rows=rows, kernels=kernels, phases=phases)
 
 
-def _alone(rows: pd.DataFrame) -> pd.Series[bool]:
+def _index(rows: pd.DataFrame) -> pd.MultiIndex:
+    return pd.MultiIndex.from_frame(rows[KEYS].fillna(""))
+
+
+def _alone(rows: pd.DataFrame) -> pd.Series:
     both = rows["before_ns"].notna() & rows["after_ns"].notna()
     single = [(steps == 1) & (steps.max() > 1) for steps in (rows["before_steps"], rows["after_steps"])]
-    alone: pd.Series[bool] = both & (single[0] | single[1])
+    alone: pd.Series = both & (single[0] | single[1])
     return alone
 
 
-def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> pd.DataFrame:
-    """Puts the times of two datasets side by side and decides which changed; see :func:`frame`."""
-    return _judged(before, after, threshold)[0]
-
-
-def _judged(before: StepTimes, after: StepTimes, threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Puts the times of two datasets side by side and decides which changed, as :func:`frame`; and kernels by name."""
     kernels = [side.kernels.set_index([*KEYS, "alike"]) for side in (before, after)]
     blocks = [_block(matched_times(*times), kernels) for times in in_blocks(before.times, after.times)]
     rows, own = (pd.concat(parts) for parts in zip(*blocks, strict=True))
@@ -362,12 +345,21 @@ def _block(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> tuple[pd.DataFra
     return rows.assign(unlike=pairs.unlike), own
 
 
-def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series[bool]:
+def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series:
     return rows["change_ns"].abs() > threshold * rows["before_ns"]
 
 
 def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
-    real = _moved(rows, threshold) & _is_real(rows)
+    """What became of each row; only what changed by more than chance did, whole steps apart from the many modules."""
+    chance, modules = rows["chance"].to_numpy(np.float64), (rows["what"] == "module").to_numpy(bool)
+    # Single steps have no spread.
+    single = (rows[["before_steps", "after_steps"]] == 1).all(axis=1) & rows["before_low_ns"].notna()
+    real = np.array(single & rows["after_low_ns"].notna(), bool)
+    # What takes more time counts for more: otherwise many small modules would hide a change of a large one.
+    weight = np.maximum(share_of_time(rows).to_numpy(np.float64), _LEAST_WEIGHT)
+    for family in (~modules, modules):
+        real[family] |= discoveries(chance[family], weight[family], _FALSE_DISCOVERIES)
+    real &= _moved(rows, threshold)
     conditions = [
         rows["before_ns"].isna(),
         rows["after_ns"].isna(),
@@ -388,29 +380,14 @@ def _chance(rows: pd.DataFrame) -> Floats:
     return np.where(modules, np.minimum(1.0, 2 * np.minimum(alone, beside)), alone)
 
 
-def _is_real(rows: pd.DataFrame) -> Flags:
-    """Which rows changed by more than chance: whole steps are judged apart from the many modules."""
-    chance, modules = rows["chance"].to_numpy(np.float64), (rows["what"] == "module").to_numpy(bool)
-    # Single steps have no spread.
-    single = (rows[["before_steps", "after_steps"]] == 1).all(axis=1) & rows["before_low_ns"].notna()
-    found = np.array(single & rows["after_low_ns"].notna(), bool)
-    # What takes more time counts for more: otherwise many small modules would hide a change of a large one.
-    weight = np.maximum(share_of_time(rows).to_numpy(np.float64), _LEAST_WEIGHT)
-    for family in (~modules, modules):
-        found[family] |= discoveries(chance[family], weight[family], _FALSE_DISCOVERIES)
-    return found
-
-
 def _own(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> pd.DataFrame:
     """The kernels of each thing itself by name: means per step, with the same weights of cells on both sides."""
     sides = []
     cells = pd.MultiIndex.from_frame(pairs.cells)
-    for name, weight, of_side in zip(("before", "after"), pairs.share, kernels, strict=True):
+    for side, weight, of_side in zip(_SIDES, pairs.share, kernels, strict=True):
         own = of_side.join(pd.Series(weight, cells, name="share").dropna(), how="inner")
-        for value in ("kernels", "ns"):
-            own[f"{name}_{value}"] = own[value] * own["share"]
-        own = own.set_index("name", append=True)[[f"{name}_kernels", f"{name}_ns"]]
-        sides.append(own.groupby(level=[*KEYS, "name"]).sum())
+        figures = own[["kernels", "ns"]].mul(own["share"], axis=0).add_prefix(f"{side}_")
+        sides.append(figures.set_index(own["name"], append=True).groupby(level=[*KEYS, "name"]).sum())
     both = sides[0].join(sides[1], how="outer").fillna(0.0)
     both["change_ns"] = both["after_ns"] - both["before_ns"]
     return both
@@ -452,15 +429,15 @@ def undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
 
 def of_compiled(runs: Sequence[Run], *, shapes: bool) -> list[str]:
     """Notes on runs of compiled graphs: what is not distinguished, and how sure it is which module the work is of."""
-    compiled, weighted = [run.work.in_compiled_graphs for run in runs], False
+    compiled, weighted = [run.compiled for run in runs], False
     notes = []
     if any(compiled) and shapes:
         notes.append(
             "Modules inside compiled graphs record no shapes, so modules are compared over all shapes, as with "
             "--ignore-shapes."
         )
-    for name, run in zip(("first", "second"), runs, strict=True):
-        time = certainty_of_work(run.dataset) if run.work.in_compiled_graphs else {}
+    for name, run in zip(_RUNS, runs, strict=True):
+        time = certainty_of_work(run.dataset) if run.compiled else {}
         if whole := sum(time.values()):
             parts = [f"{spent / whole:.1%} {kind}" for kind, spent in time.items() if spent]
             notes.append(f"Attributed time of the {name} run: {', '.join(parts)}.".replace("%", " %"))
@@ -473,17 +450,10 @@ def of_compiled(runs: Sequence[Run], *, shapes: bool) -> list[str]:
     return notes
 
 
-def without_steps(with_steps: list[bool]) -> str:
-    """A note on which run has no steps."""
-    names = {(False, True): "The first run has no steps", (True, False): "The second run has no steps"}
-    problem = names.get((with_steps[0], with_steps[1]), "Neither run has steps")
-    return f"{problem}: totals are compared, and their spread is unknown."
-
-
 def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
     """Notes on each run: work that is not compared by module, and few steps."""
     notes = []
-    for name, side in (("first", before), ("second", after)):
+    for name, side in zip(_RUNS, (before, after), strict=True):
         if side.between is not None and (between := int(side.between.ns.sum())):
             notes.append(f"The {name} run has {duration(between)} of work between steps, under (between steps).")
         if side.outside_ns:
@@ -497,22 +467,34 @@ def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
     return notes
 
 
-def of_mix(mix: Mix) -> list[str]:
-    """Notes on which steps were compared, and on how their mix changed."""
-    if not mix.several:
-        return []
-    before, after = (percent(share) for share in mix.covered)
-    notes = [
-        f"Only steps of the same kind and size{_PLACE if mix.places else ''} are compared: "
-        f"{before} of the time in steps of the first run, {after} of the second."
+def of_mix(before: KeyTimes, after: KeyTimes) -> list[str]:
+    """Notes on which steps were compared, and on how their mix changed, given a row for every step."""
+    sides = [
+        pd.Series(side.ns).groupby(np.array(side.alikes, object)[side.alike]).agg(["size", "sum"])
+        for side in (before, after)
     ]
-    if mix.changed:
-        named = "; ".join(
-            f"{name}: {percent(share)} of the steps before, {percent(later)} after"
-            for name, share, later in mix.changed[:_MOST_NAMED]
-        )
-        more = len(mix.changed) - _MOST_NAMED
-        rest = f"; and {more:,} more" if more > 0 else ""
+    sizes = [
+        side["size"].groupby([alike.partition(step_metrics.BLOCK_MARK)[0] for alike in side.index]).sum()
+        for side in sides
+    ]
+    shares = pd.concat([size / max(size.sum(), 1) for size in sizes], axis=1, keys=_SIDES).fillna(0.0)
+    places = any(step_metrics.BLOCK_MARK in alike for side in sides for alike in side.index)
+    if len(shares) <= 1 and not places:
+        return []
+    common = sides[0].index.intersection(sides[1].index)
+    first, second = (percent(side["sum"].reindex(common).sum() / max(side["sum"].sum(), 1)) for side in sides)
+    notes = [
+        f"Only steps of the same kind and size{_PLACE if places else ''} are compared: {first} of the time in steps of "
+        f"the first run, {second} of the second."
+    ]
+    moved = (shares["after"] - shares["before"]).abs()
+    changed = moved.sort_values(ascending=False).index[: (moved > _MIX_CHANGE).sum()]
+    named = "; ".join(
+        f"{step_metrics.step_name(alike)}: {percent(share)} of the steps before, {percent(later)} after"
+        for alike, share, later in shares.loc[changed[:_MOST_NAMED]].itertuples()
+    )
+    rest = f"; and {len(changed) - _MOST_NAMED:,} more" if len(changed) > _MOST_NAMED else ""
+    if named:
         notes.append(f"The mix of steps changed, which does not count as a change of speed: {named}{rest}.")
     return notes
 

@@ -65,13 +65,18 @@ def matched_times(before: KeyTimes, after: KeyTimes) -> MatchedTimes:
     names = pd.DataFrame([every[at] for at in keys.tolist()], columns=KEYS, dtype=object)
     of_cells = names.iloc[key].assign(alike=[alikes[at] for at in (codes % max(len(alikes), 1)).tolist()])
     later = np.arange(cell.size) >= before.key.size
-    cells = _cells(key, cell, later)
+    steps = counts(cell[~later], key.size), counts(cell[later], key.size)
+    shared = (steps[0] > 0) & (steps[1] > 0)
+    shared_sizes = np.bincount(key, shared)[key] if key.size else np.zeros(0)
+    cells = _Cells(key, steps, shared | (shared_sizes == 0), shared & (shared_sizes > 1))
+    weights = [np.where(shared, steps[0] + steps[1], own) * cells.kept for own in steps]
+    portion = [_shares(weight, key) / np.maximum(own, 1) for weight, own in zip(weights, steps, strict=True)]
     values = [np.concatenate(columns) for columns in zip(before[-2:], after[-2:], strict=True)]
     times = _comparable((values[0], values[1]), cell, later, cells)
     later = later[times.index]
-    with_steps = [np.bincount(key, steps) > 0 for steps in (*cells.steps, np.minimum(*cells.steps))]
+    with_steps = [np.bincount(key, own) > 0 for own in (*steps, np.minimum(*steps))]
     unlike: Flags = with_steps[0] & with_steps[1] & ~with_steps[2]
-    return MatchedTimes((times[~later], times[later]), names, of_cells, _weights(cells), unlike)
+    return MatchedTimes((times[~later], times[later]), names, of_cells, (portion[0], portion[1]), unlike)
 
 
 def _codes(side: KeyTimes, keys: list[Key], alikes: list[str]) -> Rows:
@@ -79,13 +84,6 @@ def _codes(side: KeyTimes, keys: list[Key], alikes: list[str]) -> Rows:
     of_key = np.array([key[name] for name in side.keys], np.int64)
     of_alike = np.array([alike[name] for name in side.alikes], np.int64)
     return of_key[side.key] * len(alikes) + of_alike[side.alike]
-
-
-def _cells(key: Rows, cell: Rows, later: Flags) -> _Cells:
-    steps = counts(cell[~later], key.size), counts(cell[later], key.size)
-    shared = (steps[0] > 0) & (steps[1] > 0)
-    shared_sizes = np.bincount(key, shared)[key] if key.size else np.zeros(0)
-    return _Cells(key, steps, shared | (shared_sizes == 0), shared & (shared_sizes > 1))
 
 
 def _comparable(values: tuple[Ints, Ints], cell: Rows, later: Flags, cells: _Cells) -> pd.DataFrame:
@@ -97,14 +95,6 @@ def _comparable(values: tuple[Ints, Ints], cell: Rows, later: Flags, cells: _Cel
     times["sizes"] = np.bincount(cells.key, cells.levelled)[of_key] if len(times) else 0
     times["partly"] = (np.bincount(cells.key, ~cells.kept) > 0)[of_key] if len(times) else False
     return times
-
-
-def _weights(cells: _Cells) -> tuple[Floats, Floats]:
-    total, shared = cells.steps[0] + cells.steps[1], np.minimum(*cells.steps) > 0
-    before, after = (
-        _shares(np.where(shared, total, steps) * cells.kept, cells.key) / np.maximum(steps, 1) for steps in cells.steps
-    )
-    return before, after
 
 
 def _chosen(value: Ints, cell: Rows, later: Flags, cells: _Cells) -> Flags:
@@ -154,8 +144,14 @@ def medians(times: pd.DataFrame) -> pd.DataFrame:
     ordered, first = times.sort_values(["key", "ns"], kind="stable")["ns"].to_numpy(), np.cumsum(steps) - steps
     # Levelling reduces the spread: two values of a size always lie on both sides of their middle.
     free = steps - sizes / 2
-    lowest, highest = _between_ranks(ordered, first, steps)
-    reach = _reach(times, free)
+    middle, away = (steps - 1) / 2, _DEVIATIONS * np.sqrt(steps) / 2
+    low = np.maximum(np.floor(middle - away), 0).astype(np.int64)
+    high = np.minimum(np.ceil(middle + away), steps - 1).astype(np.int64)
+    lowest, highest = (ordered[first + low], ordered[first + high]) if ordered.size else (low, high)
+    apart = (times["ns"] - times.groupby("key")["ns"].transform("median")).abs()
+    spread = apart.groupby(times["key"], sort=True).median().to_numpy()
+    errors = _MOST_ERRORS * _PER_DEVIATION * _PER_MAD * spread / np.sqrt(free)
+    reach = np.where(free < _ERRORS_FROM, np.inf, errors)
     rows.insert(1, "low_ns", np.floor(np.maximum(lowest, np.floor(rows["ns"] - reach))))
     rows.insert(2, "high_ns", np.ceil(np.minimum(highest, np.ceil(rows["ns"] + reach))))
     bounds = ["low_ns", "high_ns"]
@@ -212,23 +208,3 @@ def discoveries(chance: Floats, weight: Floats, rate: float) -> Flags:
     known = np.sort(weighed[is_known])
     below = np.flatnonzero(known <= rate * np.arange(1, known.size + 1) / max(known.size, 1))
     return np.asarray(weighed <= (known[below[-1]] if below.size else -1.0))
-
-
-def _between_ranks(ordered: Floats, first: Ints, steps: Ints) -> tuple[Floats, Floats]:
-    low, high = _ranks(steps)
-    return (ordered[first + low], ordered[first + high]) if len(ordered) else (low.astype(float), high.astype(float))
-
-
-def _reach(times: pd.DataFrame, steps: Floats) -> Floats:
-    away = (times["ns"] - times.groupby("key")["ns"].transform("median")).abs()
-    spread = away.groupby(times["key"], sort=True).median().to_numpy()
-    errors = _MOST_ERRORS * _PER_DEVIATION * _PER_MAD * spread / np.sqrt(steps)
-    return np.where(steps < _ERRORS_FROM, np.inf, errors)
-
-
-def _ranks(steps: Ints) -> tuple[Ints, Ints]:
-    reach = _DEVIATIONS * np.sqrt(steps) / 2
-    middle = (steps - 1) / 2
-    low = np.maximum(np.floor(middle - reach), 0).astype(np.int64)
-    high = np.minimum(np.ceil(middle + reach), steps - 1).astype(np.int64)
-    return low, high

@@ -6,8 +6,6 @@ are usually apart. A change *stays*: beside the clocks all later runs are beyond
 their means are further apart than noise, what else the module does and the changes of other modules there explain.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -89,7 +87,11 @@ def _differing(values: Floats, least: float) -> list[int]:
 
 def scales(values: Floats, machine: Ints) -> Floats:
     """The scale of each row's noise between runs: its own, and at least what is usual."""
-    apart = [_distances(values[:, columns]) for columns in _each(machine)]
+    apart = []
+    for own in (values[:, columns] for columns in _each(machine)):
+        # How far the values of each row are from the next ones that are known.
+        in_front = np.argsort(np.isnan(own), axis=1, kind="stable")
+        apart.append(np.abs(np.diff(np.take_along_axis(own, in_front, axis=1), axis=1)))
     distances = np.sort(np.concatenate(apart, axis=1), axis=1)  # NaN comes last
     count = (~np.isnan(distances)).sum(axis=1)
     own = np.full(len(values), np.nan)
@@ -97,12 +99,6 @@ def scales(values: Floats, machine: Ints) -> Floats:
     own[some] = distances[some, np.ceil(_USUAL * count[some]).astype(np.int64) - 1] / _PER_UNIT
     usual = float(np.median(own[some])) if some.size else 0.0
     return np.asarray(np.fmax(own, max(usual, _LEAST_NOISE)))
-
-
-def _distances(values: Floats) -> Floats:
-    """How far the values of each row are from the next ones that are known."""
-    in_front = np.argsort(np.isnan(values), axis=1, kind="stable")
-    return np.abs(np.diff(np.take_along_axis(values, in_front, axis=1), axis=1))
 
 
 def outliers(values: Floats, scale: Floats, machine: Ints, least: float) -> Flags:

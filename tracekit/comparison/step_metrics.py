@@ -9,7 +9,11 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from tracekit.aggregates.weighted_kernels import report_codes
+from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import distinct, sums_by
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
@@ -129,35 +133,19 @@ _SIZES = ("batch_size", "tokens")
 PROPERTIES = frozenset(("kind", *_SIZES))
 #: The kind of steps whose kind is unknown.
 STEP = "step"
-_BEFORE_FIRST = -1
 _TRAIN = "train"
 #: So many steps in a row have nearly the same context; what divides their number from the text before it.
-_BLOCK, _BLOCK_MARK = 16, "\0"
+_BLOCK, BLOCK_MARK = 16, "\0"
 _NO_SIZE = "{}"
-#: The mix of steps changed if a kind and size gained or lost more than this share of the steps.
-_MIX_CHANGE = 0.01
-
-
-class Mix(NamedTuple):
-    """How much of the time of two runs is in steps of common kinds and sizes, and which kinds and sizes changed shares.
-
-    ``several`` is whether there is more than one kind and size, or ``places`` in a row of such steps.
-    """
-
-    covered: tuple[float, float]
-    changed: list[tuple[str, float, float]]
-    several: bool
-    places: bool
 
 
 def common_properties(*datasets: Dataset) -> frozenset[str]:
     """The properties that steps of every dataset have: ``kind``, ``batch_size``, ``tokens``."""
-    return PROPERTIES.intersection(*map(_properties, datasets))
-
-
-def _properties(dataset: Dataset) -> set[str]:
-    tables = (part.table("steps", [*PROPERTIES]) for part in dataset.by_report())
-    return {name for table in tables for name in PROPERTIES if table.column(name).null_count < table.num_rows}
+    found = PROPERTIES
+    for dataset in datasets:
+        tables = (part.table("steps", [*PROPERTIES]) for part in dataset.by_report())
+        found &= {name for table in tables for name in PROPERTIES if table.column(name).null_count < table.num_rows}
+    return found
 
 
 def step_kinds(dataset: Dataset, properties: frozenset[str], *, places: bool = False) -> pd.DataFrame:
@@ -178,7 +166,7 @@ def step_kinds(dataset: Dataset, properties: frozenset[str], *, places: bool = F
         blocks = _blocks(alike, steps["pid"], steps["start_ns"])
         for row, block in enumerate(blocks):
             if block and kinds[row] != _TRAIN:
-                alike[row] += f"{_BLOCK_MARK}{block}"
+                alike[row] += f"{BLOCK_MARK}{block}"
     rows = {"kind": kinds, "size": [None if size == _NO_SIZE else size for size in sizes], "alike": alike}
     return pd.DataFrame(rows, index=pd.Index(steps["step_id"], dtype="int64"), dtype=object)
 
@@ -194,42 +182,19 @@ def _blocks(alike: Sequence[str], pid: Sequence[int], start_ns: Sequence[int]) -
     return blocks
 
 
-def step_before(dataset: Dataset, work: pd.DataFrame) -> pd.Series[int]:
-    """For each launch (``pid``, ``time``, maybe ``report``) the last step of its process that started before, or -1."""
-    by = [*([REPORT] if dataset.reports else []), "pid"]
-    steps = dataset.table("steps", ["step_id", "start_ns", *by]).to_pandas()
-    right, left = (
-        side.astype({"pid": "int64", **({REPORT: str} if REPORT in by else {})})
-        for side in (steps.rename(columns={"start_ns": "time"}), work)
-    )
-    nearest = pd.merge_asof(
-        left.sort_values("time", kind="stable").reset_index(),
-        right.sort_values("time", kind="stable"),
-        on="time",
-        by=by,
-    )
-    step = nearest.set_index("index")["step_id"].reindex(work.index)
-    return step.fillna(_BEFORE_FIRST).astype("int64")
-
-
-def mix(before: KeyTimes, after: KeyTimes) -> Mix:
-    """Compares the steps of two runs, given a row for every step."""
-    sides = [
-        pd.Series(side.ns).groupby(np.array(side.alikes, object)[side.alike]).agg(["size", "sum"])
-        for side in (before, after)
-    ]
-    common = sides[0].index.intersection(sides[1].index)
-    covered = [float(side["sum"].reindex(common).sum() / max(side["sum"].sum(), 1)) for side in sides]
-    places = any(_BLOCK_MARK in alike for side in sides for alike in side.index)
-    sizes = [
-        side["size"].groupby(side.index.map(lambda alike: alike.partition(_BLOCK_MARK)[0])).sum() for side in sides
-    ]
-    shares = [size / max(size.sum(), 1) for size in sizes]
-    both = pd.concat(shares, axis=1, keys=("before", "after")).fillna(0.0)
-    moved = (both["after"] - both["before"]).abs()
-    changed = both[moved > _MIX_CHANGE].loc[moved.sort_values(ascending=False).index[: (moved > _MIX_CHANGE).sum()]]
-    named = [(step_name(str(row[0])), float(row[1]), float(row[2])) for row in changed.itertuples()]
-    return Mix((covered[0], covered[1]), named, len(both) > 1 or places, places)
+def step_before(dataset: Dataset, work: pa.Table) -> Ints:
+    """For each kernel the last step of its process that started before its launch, or -1."""
+    steps = dataset.table("steps", ["step_id", "start_ns", "pid", *([REPORT] if dataset.reports else [])])
+    process, of_step = ((report_codes(dataset, one) << 32) | integers(one, "pid") for one in (work, steps))
+    launched = np.asarray(pc.coalesce(work.column("launch_start_ns"), work.column("start_ns")))
+    ids, starts = integers(steps, "step_id"), integers(steps, "start_ns")
+    before = np.full(launched.size, -1, np.int64)
+    for one in np.unique(process).tolist():
+        own = np.flatnonzero(of_step == one)
+        own = own[np.argsort(starts[own], kind="stable")]
+        rows = np.flatnonzero(process == one)
+        before[rows] = np.append(ids[own], -1)[np.searchsorted(starts[own], launched[rows], side="right") - 1]
+    return before
 
 
 def step_name(alike: str) -> str:

@@ -21,7 +21,7 @@ from tracekit.arrays.groups import grouped, sums_by
 from tracekit.arrays.text import json_text
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.comparison.step_metrics import KEYS, PROPERTIES, STEP, KeyRows, Keys, KeyTimes, step_before, step_kinds
-from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.dataset.opening import Dataset
 
 #: The step of work outside steps.
 NO_STEP = -1
@@ -97,7 +97,7 @@ def _work(dataset: Dataset, kernels: pa.Table, call: Rows, *, steps: bool) -> Wo
     step = integers(kernels, "step_id").astype(np.int64) if steps else np.zeros(kernels.num_rows, np.int64)
     before, outside = np.full(step.size, NO_STEP, np.int64), step == NO_STEP
     if outside.any():
-        before[outside] = step_before(dataset, _launched(kernels.filter(pa.array(outside))))
+        before[outside] = step_before(dataset, kernels.filter(pa.array(outside)))
     return Work(
         call,
         step,
@@ -107,14 +107,6 @@ def _work(dataset: Dataset, kernels: pa.Table, call: Rows, *, steps: bool) -> Wo
         first_of_kernel(integers(kernels, "kernel_id")).astype(np.int64),
         names_of(kernels),
     )
-
-
-def _launched(kernels: pa.Table) -> pd.DataFrame:
-    time = pc.coalesce(kernels.column("launch_start_ns"), kernels.column("start_ns"))
-    launches = {"pid": integers(kernels, "pid").astype(np.int64), "time": np.asarray(time)}
-    if REPORT in kernels.column_names:
-        launches[REPORT] = kernels.column(REPORT).cast(pa.string()).to_pylist()
-    return pd.DataFrame(launches)
 
 
 def _shapes(calls: pa.Table) -> pa.Array:
@@ -158,11 +150,11 @@ def compiled_modules(above: Rows, kernels: pa.Table, call: Rows, module_of_call:
     return CompiledModules(of_work, inside, parent)
 
 
-_NO_MODULE, _BETWEEN = "(no module)", "(between steps)"
-_STEP, _MODULE = "step", "module"
+_BETWEEN = "(between steps)"
 #: What the kernels of things are added up by.
 _OWN = ("key", "alike", "name")
-_ALL_ALIKE = f"{STEP} {{}}"
+#: What things are, with the paths and shapes of all of them.
+_Named = tuple[str, Sequence[str], Sequence[str | None]]
 
 
 class StepTimes(NamedTuple):
@@ -172,11 +164,10 @@ class StepTimes(NamedTuple):
         times: A row per thing and step in which it had work.
         kernels: A row per thing and kernel of its own, without those of modules below: ``KEYS``, ``alike``, ``name``,
             ``ns`` and ``kernels``, summed over all such steps.
-        steps: How many steps have work; 0 if the dataset has none, and all work counts as one step.
+        steps: How many steps have work; 0 if all work counts as one.
         outside_ns: Time of work launched before the first step of its process, which is ignored.
-        between: Times, as above, of work launched between steps, by the step that started last; with a row of 0 for
-            steps after which there was none.
-        phases: The same of the work in each phase (:data:`~tracekit.aggregates.phase_times.PHASES`), if asked for.
+        between: Times of work launched between steps, by the step that started last; 0 for steps after which was none.
+        phases: The same of the work in each phase, if asked for.
     """
 
     times: KeyTimes
@@ -202,62 +193,51 @@ def step_times(
     of its call and for those of all calls around that, so that the time of a module is that of its subtree. If only
     its module is known (a backward pass without markers), it counts for that and those above, without shapes.
 
-    Args:
-        dataset: The dataset.
-        named: The name of each of its modules in the comparison.
-        steps: Whether to distinguish steps; otherwise all work counts as one step.
-        shapes: Whether to distinguish calls of a module by their input shapes.
-        properties: The columns of ``steps`` that distinguish kinds and sizes of steps.
-        phases: Whether to add up the work in each phase separately, too.
+    ``named`` are the names of the modules in the comparison, and ``properties`` the columns of ``steps`` that
+    distinguish kinds and sizes. Without ``steps`` all work counts as one step; ``shapes`` distinguishes calls by their
+    input shapes.
     """
-    words, modules = _Words(Keys(), Words(), Words()), Modules(dataset, named)
-    whole = _Gathered(words, steps=steps)
-    by_phase = {name: _Gathered(words, steps=steps) for name in (PHASES if phases else ())}
+    keys, alikes, names, modules = Keys(), Words(), Words(), Modules(dataset, named)
+    whole, *by_phase = (_Gathered(keys, alikes, names, steps=steps) for _ in ("whole", *(PHASES if phases else ())))
     for part in dataset.by_report():
         kernels = weighted_kernels(part, _KERNELS).table
         calls = Calls(part, modules, kernels, shapes=shapes)
         work = _work(part, kernels, calls.of_work, steps=steps)
         del kernels  # the largest of all
-        kinds = _Kinds(part, properties, words.alikes) if steps else None
+        kinds = _Kinds(part, properties if steps else None, alikes)
         whole.add(work, calls, kinds)
-        for name, gathered in by_phase.items():
-            gathered.add(work.at(work.phase == PHASES.index(name)), calls, kinds)
-    return whole.step_times()._replace(phases={name: gathered.step_times() for name, gathered in by_phase.items()})
-
-
-class _Words(NamedTuple):
-    """What is numbered alike in all reports: things, texts of steps, and names of kernels."""
-
-    keys: Keys
-    alikes: Words
-    names: Words
+        for phase, gathered in enumerate(by_phase):
+            gathered.add(work.at(work.phase == phase), calls, kinds)
+    of_phases = (gathered.step_times() for gathered in by_phase)
+    return whole.step_times()._replace(phases=dict(zip(PHASES, of_phases, strict=False)))
 
 
 class _Gathered:
-    def __init__(self, words: _Words, *, steps: bool) -> None:
-        self._words, self._with_steps = words, steps
+    """Times of some work; things, texts of steps and names of kernels are numbered alike in all reports and phases."""
+
+    def __init__(self, keys: Keys, alikes: Words, names: Words, *, steps: bool) -> None:
+        self._keys, self._alikes, self._names, self._with_steps = keys, alikes, names, steps
         self._times, self._between = KeyRows(), KeyRows()
         self._own = Totals([*_OWN], dict.fromkeys(("ns", "kernels"), "sum"))
         self._steps = self._outside_ns = 0
 
-    def add(self, work: Work, calls: Calls, kinds: _Kinds | None) -> None:
+    def add(self, work: Work, calls: Calls, kinds: _Kinds) -> None:
         """Adds some work of a report."""
-        if kinds is None:
-            self._add_in_steps(work, calls, None)
-            return
         in_step, rest = work.at(work.step != NO_STEP), work.at(work.step == NO_STEP)
-        between = rest.at(rest.step_before != NO_STEP)
         self._add_in_steps(in_step, calls, kinds)
+        if not self._with_steps:
+            return
+        between = rest.at(rest.step_before != NO_STEP)
         self._add_between(between._replace(step=between.step_before), calls, kinds)
         self._steps += np.unique(in_step.step).size
         self._outside_ns += int(rest.ns.sum() - between.ns.sum())
 
     def step_times(self) -> StepTimes:
         """The times of all of them."""
-        keys, alikes, own = self._words.keys.named(), self._words.alikes.all(), self._own.frame()
+        keys, alikes, own = self._keys.named(), self._alikes.all(), self._own.frame()
         kernels = pd.DataFrame([keys[at] for at in own["key"]], columns=KEYS, dtype=object)
-        kernels["alike"] = self._words.alikes.named(own["alike"])
-        kernels["name"] = pd.Series(self._words.names.named(own["name"]), dtype=object)
+        kernels["alike"] = self._alikes.named(own["alike"])
+        kernels["name"] = pd.Series(self._names.named(own["name"]), dtype=object)
         kernels[["ns", "kernels"]] = own[["ns", "kernels"]]
         times = self._times.times(keys, alikes, one_step=not self._with_steps)
         if not self._with_steps:
@@ -265,24 +245,18 @@ class _Gathered:
         between = self._between.times(keys, alikes, one_step=False)
         return StepTimes(times, kernels, self._steps, self._outside_ns, between)
 
-    def _add_in_steps(self, work: Work, calls: Calls, kinds: _Kinds | None) -> None:
-        keys, (step,), ns, count = self._words.keys, *work.by(work.step)
-        alike = self._alike(step, kinds)
-        if kinds is None:
-            self._times.add(keys.codes(_STEP, ["all"], [None], np.zeros_like(step)), alike, ns, count)
-        else:
-            at = kinds.rows(step)
-            self._times.add(keys.codes(_STEP, kinds.kind, [None] * len(kinds.kind), at), alike, ns, count)
-            sized = np.flatnonzero(kinds.sized[at])
-            of_size = keys.codes(_STEP, kinds.kind, kinds.size, at[sized])
-            self._times.add(of_size, alike[sized], ns[sized], count[sized])
-        unattributed = work.at(work.call < 0)
-        (step,), ns, count = unattributed.by(unattributed.step)
-        self._times.add(self._single("unknown", _NO_MODULE, step), self._alike(step, kinds), ns, count)
-        key, step, ns, count = calls.subtrees(work)
-        self._times.add(keys.codes(_MODULE, calls.paths, calls.shapes, key), self._alike(step, kinds), ns, count)
-        own = work.at(work.call >= 0)
-        self._add_own(own, calls.key[own.call], kinds, (_MODULE, calls.paths, calls.shapes))
+    def _add_in_steps(self, work: Work, calls: Calls, kinds: _Kinds) -> None:
+        (step,), ns, count = work.by(work.step)
+        at = positions(step, kinds.ids)
+        unsized = self._keys.codes("step", kinds.kind, [None] * len(kinds.kind), at)
+        self._times.add(unsized, kinds.alike[at], ns, count)
+        sized = np.flatnonzero(kinds.sized[at])
+        of_size = self._keys.codes("step", kinds.kind, kinds.size, at[sized])
+        self._times.add(of_size, kinds.alike[at[sized]], ns[sized], count[sized])
+        own, rest = work.at(work.call >= 0), work.at(work.call < 0)
+        (step,), ns, count = rest.by(rest.step)
+        self._times.add(self._single("unknown", "(no module)", step), kinds.alike_of(step), ns, count)
+        self._add_modules(work, own, calls, kinds, ("module", calls.paths, calls.shapes))
 
     def _add_between(self, work: Work, calls: Calls, kinds: _Kinds) -> None:
         """Times of work between steps, with a row for every step: 0 if nothing came after it; and those of modules."""
@@ -291,42 +265,41 @@ class _Gathered:
         columns = ((work.step, kinds.ids), (work.ns, nothing), (ones, nothing))
         steps, times, kernels = (np.concatenate(parts) for parts in columns)
         (step,), (ns, count) = sums_by((steps,), (times, kernels))
-        self._between.add(self._single("between", _BETWEEN, step), self._alike(step, kinds), ns, count)
+        self._between.add(self._single("between", _BETWEEN, step), kinds.alike_of(step), ns, count)
         own, rest = work.at(work.call >= 0), work.at(work.call < 0)
         self._add_own(rest, np.zeros_like(rest.step), kinds, ("between", [_BETWEEN], [None]))
-        named = ("between", [f"{_BETWEEN}.{path}" for path in calls.paths], calls.shapes)
+        named = [f"{_BETWEEN}.{path}" for path in calls.paths]
+        self._add_modules(work, own, calls, kinds, ("between", named, calls.shapes))
+
+    def _add_modules(self, work: Work, own: Work, calls: Calls, kinds: _Kinds, named: _Named) -> None:
         key, step, ns, count = calls.subtrees(work)
-        self._times.add(self._words.keys.codes(*named, key), self._alike(step, kinds), ns, count)
+        self._times.add(self._keys.codes(*named, key), kinds.alike_of(step), ns, count)
         self._add_own(own, calls.key[own.call], kinds, named)
 
-    def _add_own(
-        self, work: Work, key: Rows, kinds: _Kinds | None, keys: tuple[str, Sequence[str], Sequence[str | None]]
-    ) -> None:
-        name = self._words.names.codes(work.names)
-        (key, alike, name), ns, count = work.by(key, self._alike(work.step, kinds), name)
-        columns = (self._words.keys.codes(*keys, key), alike, name, ns, count)
+    def _add_own(self, work: Work, key: Rows, kinds: _Kinds, named: _Named) -> None:
+        by = (key, kinds.alike_of(work.step), self._names.codes(work.names))
+        (key, alike, name), ns, count = work.by(*by)
+        columns = (self._keys.codes(*named, key), alike, name, ns, count)
         self._own.add(dict(zip((*_OWN, "ns", "kernels"), columns, strict=True)))
 
-    def _alike(self, step: Ints, kinds: _Kinds | None) -> Rows:
-        if kinds is None:
-            return self._words.alikes.codes(Labels(np.zeros_like(step), [_ALL_ALIKE]))
-        return kinds.alike[kinds.rows(step)]
-
     def _single(self, what: str, path: str, step: Ints) -> Rows:
-        return self._words.keys.codes(what, [path], [None], np.zeros_like(step))
+        return self._keys.codes(what, [path], [None], np.zeros_like(step))
 
 
 class _Kinds:
-    """The steps of a report: their kinds and sizes, and numbers for what they are like."""
+    """The steps of a report: kinds, sizes, and numbers for what they are like; without properties all is one step."""
 
-    def __init__(self, dataset: Dataset, properties: frozenset[str], alikes: Words) -> None:
-        kinds = step_kinds(dataset, properties, places=True)
+    def __init__(self, dataset: Dataset, properties: frozenset[str] | None, alikes: Words) -> None:
+        if properties is None:
+            kinds = pd.DataFrame({"kind": "all", "size": None, "alike": f"{STEP} {{}}"}, index=[0], dtype=object)
+        else:
+            kinds = step_kinds(dataset, properties, places=True)
         self.ids = np.asarray(kinds.index, np.int64)
         self.kind, self.size = kinds["kind"].tolist(), kinds["size"].tolist()
         self.sized = np.array([size is not None for size in self.size], bool)
         texts = kinds["alike"].tolist()
         self.alike = alikes.codes(Labels(np.arange(len(texts)), texts))
 
-    def rows(self, step: Ints) -> Rows:
-        """The place of each of some steps."""
-        return positions(step, self.ids)
+    def alike_of(self, step: Ints) -> Rows:
+        """What each of some steps is like."""
+        return self.alike[positions(step, self.ids)]
