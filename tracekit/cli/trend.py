@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _write_page(found: Trend, out: Path, *, force: bool) -> None:
     from tracekit.exports.base import Target, exported_file
-    from tracekit.views.trend_page import page
+    from tracekit.views.trend import page
 
     with exported_file(opened(found.runs[-1].place), Target(str(out), force)) as partial:
         partial.write_bytes(page(found))

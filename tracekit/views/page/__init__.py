@@ -4,3 +4,11 @@
 data with the template, styles and scripts in ``assets``, which draw it in the browser. Every figure on the page comes
 from an analysis, or is a sum of such figures. Rows beyond the limits are left out, smallest first, and counted.
 """
+
+import base64
+import hashlib
+
+
+def digest(text: str) -> str:
+    """How a Content-Security-Policy names a script or style that is allowed."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from tracekit.aggregates.subtrees import hierarchy
@@ -18,6 +19,7 @@ from tracekit.views.page.nodes import Nodes
 from tracekit.views.page.overview import budget, title
 
 _KERNELS = 8
+_FIGURES = ("before_ns", "after_ns", "change_ns", "before_kernels", "after_kernels")
 _CHANGED = ("slower", "faster", "added", "gone")
 
 
@@ -33,6 +35,8 @@ def changes(before: Sequence[Dataset], after: Dataset, nodes: Nodes) -> dict[str
     changed = changed_parts(rows)
     lines = by_own_change(changed, difference.patterns)
     kernels = by_module(difference)
+    of_whole = names_of(before[0], after.whole, strip_root=False)[0][1]
+    names = [of_whole[row] for row in hierarchy(after.whole).rows_of(hierarchy(after).ids)]
     return {
         "before": titles(before),
         "after": title(after),
@@ -42,7 +46,7 @@ def changes(before: Sequence[Dataset], after: Dataset, nodes: Nodes) -> dict[str
         "steps": [_line({**row, "copies": [row]}, []) for row in whole_steps(rows)[: limits.ROWS]],
         "lines": [_line(line, kernels_of(line, kernels)) for line in lines[: limits.ROWS]],
         "left_out": max(len(lines) - limits.ROWS, 0),
-        "modules": _of_modules(rows, _names(before[0], after), nodes),
+        "modules": _of_modules(rows, names, nodes),
         "layers": _of_layers(rows, difference.patterns),
         "budget": budget(before[0], budgets_of(before[0])),
     }
@@ -51,11 +55,6 @@ def changes(before: Sequence[Dataset], after: Dataset, nodes: Nodes) -> dict[str
 def titles(datasets: Sequence[Dataset]) -> str:
     """The names of several datasets."""
     return clipped(", ".join(map(title, datasets)))
-
-
-def _names(before: Dataset, after: Dataset) -> list[str]:
-    names = names_of(before, after.whole, strip_root=False)[0][1]
-    return [names[row] for row in hierarchy(after.whole).rows_of(hierarchy(after).ids)]
 
 
 def _of_modules(rows: list[dict[str, Any]], names: list[str], nodes: Nodes) -> dict[str, list[float | None]]:
@@ -86,32 +85,23 @@ def _of_layers(rows: list[dict[str, Any]], patterns: dict[str, str]) -> dict[str
         times[1] += row["change_ns"] if row["status"] in _CHANGED else 0
     changed = {pattern: sum(abs(change) for _, change in layers.values()) for pattern, layers in found.items()}
     shown = [name for name in sorted(found, key=lambda name: -changed[name]) if changed[name] and len(found[name]) > 1]
-    shown = shown[: limits.LAYER_ROWS]
-    numbers = list(dict.fromkeys(number for name in shown for number in found[name]))
-    numbers = sorted(numbers, key=lambda number: (len(number), number))[: limits.LAYERS]
-    return {
-        "names": [clipped(number) for number in numbers],
-        "rows": [
-            {"path": clipped(name, limits.TEXT), "layers": [found[name].get(number) for number in numbers]}
-            for name in shown
-        ],
-    }
+    layers = {name: found[name] for name in shown[: limits.LAYER_ROWS]}
+    numbers = sorted({*chain(*layers.values())}, key=lambda number: (len(number), number))[: limits.LAYERS]
+    rows = [{"path": clipped(name, limits.TEXT), "layers": [*map(own.get, numbers)]} for name, own in layers.items()]
+    return {"names": [*map(clipped, numbers)], "rows": rows}
 
 
 def _line(line: dict[str, Any], kernels: list[dict[str, Any]]) -> dict[str, Any]:
-    shapes = line["shapes"]
     return {
-        **_figures(line),
+        **{name: line[name] for name in _FIGURES},
         "path": clipped(line["path"], limits.TEXT),
-        "shapes": None if shapes is None else clipped(shapes, limits.TEXT),
+        "shapes": line["shapes"] and clipped(line["shapes"], limits.TEXT),
         "status": line["status"],
         "copies": len(line["copies"]),
         "own_change_ns": line["own_change_ns"],
-        "kernels": [{**_figures(kernel), "name": clipped(kernel["name"])} for kernel in kernels[:_KERNELS]],
+        "kernels": [
+            {**{name: kernel[name] for name in _FIGURES}, "name": clipped(kernel["name"])}
+            for kernel in kernels[:_KERNELS]
+        ],
         "kernels_left_out": max(len(kernels) - _KERNELS, 0),
     }
-
-
-def _figures(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("before_ns", "after_ns", "change_ns", "before_kernels", "after_kernels")
-    return {name: row[name] for name in names}

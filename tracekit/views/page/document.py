@@ -4,8 +4,6 @@ The page's Content-Security-Policy allows only these styles and scripts, by dige
 modules and kernels are data: JSON without any character that means something in HTML, shown as text only.
 """
 
-import base64
-import hashlib
 import html
 import json
 from collections.abc import Iterator, Sequence
@@ -19,12 +17,11 @@ from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.progress import Progress, no_progress
 from tracekit.views.budget import budgets_of
+from tracekit.views.page import digest, overview
 from tracekit.views.page.changes import changes, titles
 from tracekit.views.page.figures import memory, roof, shapes
 from tracekit.views.page.kernels import kernels, lines
 from tracekit.views.page.nodes import nodes, phases
-from tracekit.views.page.overview import about, budget, by_process, coverage, first_findings, idle, launched, title
-from tracekit.views.page.ranks import ranks
 from tracekit.views.page.timeline import chosen, steps, telling_reports, timelines
 
 _ASSETS = files("tracekit.views.page") / "assets"
@@ -51,12 +48,8 @@ def page(
 ) -> bytes:
     """The page of a dataset, compared with earlier ones if there are any.
 
-    Args:
-        dataset: The dataset.
-        before: Earlier datasets.
-        progress: Called with the share that is done.
-        options: Peaks of devices and dtypes: keyword arguments of the analysis ``roofline``.
-        step: The index of the steps that the timeline shows first.
+    ``options`` are keyword arguments of the analysis ``roofline``; steps with the index ``step`` come first on the
+    timeline.
 
     Raises:
         UsageError: If there is no work in such a step.
@@ -100,11 +93,6 @@ def _asset(name: str) -> str:
     return (_ASSETS / name).read_text("utf-8")
 
 
-def digest(text: str) -> str:
-    """How a Content-Security-Policy names a script or style that is allowed."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
 def contents(
     dataset: Dataset, before: Sequence[Dataset], progress: Progress, options: dict[str, Any], step: int | None
 ) -> dict[str, Any]:
@@ -120,11 +108,11 @@ def contents(
 def _parts(
     dataset: Dataset, before: Sequence[Dataset], options: dict[str, Any], step: int | None
 ) -> Iterator[dict[str, Any]]:
-    heading = f"{titles(before)} \N{RIGHTWARDS ARROW} {title(dataset)}" if before else title(dataset)
+    heading = f"{titles(before)} \N{RIGHTWARDS ARROW} {overview.title(dataset)}" if before else overview.title(dataset)
     in_processes = processes.frame(dataset)
-    yield {"about": about(dataset, in_processes) | {"title": heading}, "coverage": coverage(dataset)}
+    yield {"about": overview.about(dataset, in_processes) | {"title": heading}, "coverage": overview.coverage(dataset)}
     budgets = budgets_of(dataset)
-    yield {"budget": budget(dataset, budgets), "findings": first_findings(dataset)}
+    yield {"budget": overview.budget(dataset, budgets), "findings": overview.first_findings(dataset)}
     modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
     if step is not None and not ((by_step["index"] == step) & (by_step["kernels"] > 0)).any():
         raise UsageError(f"no step with work has the index {step}; tracekit show steps lists them")
@@ -138,9 +126,9 @@ def _parts(
     telling = telling_reports(budgets)
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step, chosen(by_step, step, telling), telling)}
     yield {"memory": memory(dataset, modules, page_nodes, by_step)}
-    yield {"steps": steps(by_step, dataset, budgets), "processes": by_process(in_processes)}
-    yield {"ranks": ranks(dataset, len(in_processes), budgets)}
-    yield {"idle": idle(dataset), "launched": launched(by_module)}
+    yield {"steps": steps(by_step, dataset, budgets), "processes": overview.by_process(in_processes)}
+    yield {"ranks": overview.ranks(dataset, len(in_processes), budgets)}
+    yield {"idle": overview.idle(dataset), "launched": overview.launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}
     if before:
         yield {"changes": changes(before, dataset, page_nodes)}

@@ -30,8 +30,8 @@ _WORDS = ("dtype", "bound")
 _ROOFS = 8
 _NO_BYTES = "no bytes, since markers record no dtypes (assume one with --dtype bfloat16) or a call runs several kernels"
 _NO_PEAKS = "The device's peaks are unknown: name them with --peak bfloat16=989 --peak memory=3350 (TFLOP/s, GB/s)."
-_OF_CALLS = ("module_id", "step_id", "allocated_bytes", "retained_bytes")
-_OF_ALLOCATIONS = ("start_ns", "pid", "device", "bytes", "module_id", "step_id")
+_OF_CALLS = ["module_id", "step_id", "allocated_bytes", "retained_bytes"]
+_OF_ALLOCATIONS = ["start_ns", "pid", "device", "bytes", "module_id", "step_id"]
 
 
 def shapes(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
@@ -48,15 +48,11 @@ def shapes(dataset: Dataset, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]
     on_page = {modules.path[row]: place for place, row in enumerate(nodes.rows.tolist())}
     listed = first[first["path"].isin(on_page.keys())].head(limits.SHAPES)
     shown = listed.assign(module=[on_page[path] for path in listed["path"]])
-    words = [*shown["phase"], *map(_text, shown["inputs"], shown["kwargs"])]
+    parts = ([json.dumps(part) for part in both if part] for both in zip(shown["inputs"], shown["kwargs"], strict=True))
+    words = [*shown["phase"], *(clipped(" ".join(part) or "[]", limits.NAME) for part in parts)]
     code, texts = pd.factorize(np.array(words, object))
     phase, inputs = code[: len(shown)].tolist(), code[len(shown) :].tolist()
     return lists_of(shown[["module", *_FIGURES]]) | {"texts": list(texts), "phase": phase, "inputs": inputs}
-
-
-def _text(inputs: object, kwargs: object) -> str:
-    parts = [json.dumps(shapes) for shapes in (inputs, kwargs) if shapes]
-    return clipped(" ".join(parts) or "[]", limits.NAME)
 
 
 def roof(frame: pd.DataFrame, modules: Hierarchy, nodes: Nodes) -> dict[str, Any]:
@@ -85,41 +81,22 @@ def _figures(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _notes(worked: pd.DataFrame, known: pd.DataFrame) -> list[str]:
-    return [
-        _shown_note(worked, known),
-        *_unknown_notes(worked, worked.drop(known.index)),
-        *([] if worked["peak_gb_per_s"].notna().any() else [_NO_PEAKS]),
-    ]
-
-
-def _shown_note(worked: pd.DataFrame, known: pd.DataFrame) -> str:
-    if not len(known):
-        return "No module has both FLOPs and bytes known."
-    share = percent(_share(known["self_ns"].sum(), worked["self_ns"].sum()))
-    return (
-        f"FLOPs and bytes are known for {count(len(known), 'module')} with {share} of the self time of all calls. "
-        "Position: average over calls; area: self time; share of the roof: call by call. "
-        "Modules without matrix products are only in the table."
-    )
-
-
-def _unknown_notes(worked: pd.DataFrame, unknown: pd.DataFrame) -> list[str]:
+    whole, unknown = worked["self_ns"].sum(), worked.drop(known.index)
+    notes = ["No module has both FLOPs and bytes known."]
+    if len(known):
+        known_share = percent(known["self_ns"].sum() / whole)
+        notes = [
+            f"FLOPs and bytes are known for {count(len(known), 'module')} with {known_share} of the self time of all "
+            "calls. Position: average over calls; area: self time; share of the roof: call by call. "
+            "Modules without matrix products are only in the table."
+        ]
     # Where a module's own FLOPs are known, the reason in the row is that of a module below it.
-    reasons = unknown.groupby(unknown["unknown"].where(unknown["flops"].isna(), _NO_BYTES))
-    by_time = sorted(reasons, key=lambda reason: -reason[1]["self_ns"].sum())
-    notes = [
-        clipped(
-            f"Unknown for {percent(_share(rows['self_ns'].sum(), worked['self_ns'].sum()))} of self time: {reason}",
-            limits.TEXT,
-        )
-        for reason, rows in by_time[: limits.NOTES]
-    ]
-    more = len(by_time) - limits.NOTES
-    return [*notes, f"{count(more, 'more reason')}: tracekit show roofline"] if more > 0 else notes
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+    reasons = unknown.groupby(unknown["unknown"].where(unknown["flops"].isna(), _NO_BYTES))["self_ns"].sum()
+    for reason, spent in reasons.sort_values(ascending=False, kind="stable").head(limits.NOTES).items():
+        notes.append(clipped(f"Unknown for {percent(spent / whole)} of self time: {reason}", limits.TEXT))
+    more = len(reasons) - limits.NOTES
+    notes += [f"{count(more, 'more reason')}: tracekit show roofline"] if more > 0 else []
+    return notes if worked["peak_gb_per_s"].notna().any() else [*notes, _NO_PEAKS]
 
 
 def memory(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFrame) -> dict[str, Any]:
@@ -135,7 +112,7 @@ def memory(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFra
     step = described(steps, *choices[0]) if choices else None
     name = steps[REPORT].iloc[choices[0][0]] if choices and REPORT in steps else None
     part = next(part for part in dataset.by_report() if name in (None, *part.reports))
-    calls, allocations = part.table("calls", list(_OF_CALLS)), part.table("allocations", list(_OF_ALLOCATIONS))
+    calls, allocations = part.table("calls", _OF_CALLS), part.table("allocations", _OF_ALLOCATIONS)
     calls = calls.filter(calls.column("allocated_bytes").is_valid())
     if step is not None:
         calls, allocations = (
@@ -143,19 +120,12 @@ def memory(dataset: Dataset, modules: Hierarchy, nodes: Nodes, steps: pd.DataFra
         )
     place = np.full(len(modules.path) + 1, -1, dtype=np.int64)
     place[nodes.rows] = np.arange(nodes.rows.size)
-    rows = _memory_rows(calls, place[modules.rows(calls)], nodes.rows.size)
+    called, size = place[modules.rows(calls)], nodes.rows.size
+    bytes_ = {name: sums(called, integers(calls, name, 0), size) for name in _OF_CALLS[2:]}
+    table = pd.DataFrame({"module": np.arange(size), "calls": counts(called, size), **bytes_})
+    table = table.sort_values("allocated_bytes", ascending=False, kind="stable").head(limits.MEMORY_ROWS)
+    rows = records(table[(table[_OF_CALLS[2:]] != 0).any(axis=1)])
     return {"step": step, "rows": rows, "held": _held(allocations, place[modules.rows(allocations)])}
-
-
-def _memory_rows(calls: pa.Table, module: Rows, size: int) -> list[dict[str, int]]:
-    allocated, retained = (
-        sums(module, integers(calls, f"{name}_bytes", 0), size) for name in ("allocated", "retained")
-    )
-    order = np.argsort(-allocated, kind="stable")[: limits.MEMORY_ROWS]
-    columns = {"module": order, "calls": counts(module, size)[order]}
-    columns |= {"allocated_bytes": allocated[order], "retained_bytes": retained[order]}
-    rows = pd.DataFrame(columns)
-    return records(rows[(rows["allocated_bytes"] != 0) | (rows["retained_bytes"] != 0)])
 
 
 def _held(table: pa.Table, module: Rows) -> dict[str, list[int]]:

@@ -28,7 +28,6 @@ _OF_LINES = ("node", "source", "kernels", "gpu_ns")
 _FINE, _POWERS = 48, 12
 _BINS = _FINE * _POWERS
 _LEAST_COUNT = 8
-_CAPTURE = "capture"
 
 
 def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str]) -> dict[str, Any]:
@@ -47,12 +46,14 @@ def kernels(dataset: Dataset, modules: Hierarchy, nodes: Nodes, phases: list[str
     pairs = kernels_by_module.frame(dataset, phases=True) if phases else kernels_by_module.frame(dataset)
     places = {name: at for at, name in enumerate(phases)}
     pairs["phase"] = [places.get(name, -1) for name in pairs["phase"]] if phases else -1
-    kernel, owner, shared = _kernel_of(by_time, pairs), _owner_of(modules, pairs), fused(dataset)
-    by_node = {}
+    row_of = {path: row for row, path in enumerate(modules.path)}
+    owner = np.array([row_of.get(path, -1) for path in pairs["path"]], np.int64)
+    kernel, shared, by_node = _kernel_of(by_time, pairs), fused(dataset), {}
     for name, place in (("modules", nodes.module), ("lines", nodes.line)):
         repeats = _repeats(shared, by_time, place, nodes.data[name]["parent"])
         repeats["phase"] = [places.get(PHASES[phase], -1) for phase in repeats["phase"]]
-        by_node[f"of_{name}"] = _pairs(pairs.assign(node=_placed(owner, place), kernel=kernel), repeats)
+        work = pd.concat([pairs.assign(node=_placed(owner, place), kernel=kernel)[repeats.columns], repeats])
+        by_node[f"of_{name}"] = work.groupby(["kernel", "node", "phase"], sort=True).sum().reset_index()
     count = min(len(by_time), limits.KERNELS, *map(_fitting, by_node.values()))
     shown, rest = by_time.head(count), by_time.iloc[count:]
     columns = ["node", "kernel", "kernels", "gpu_time_ns", *(["phase"] if phases else [])]
@@ -99,19 +100,9 @@ def _kernel_of(by_time: pd.DataFrame, pairs: pd.DataFrame) -> Ints:
     return np.asarray(kernels.get_indexer(of_pairs), np.int64)
 
 
-def _owner_of(modules: Hierarchy, pairs: pd.DataFrame) -> Rows:
-    row = {path: at for at, path in enumerate(modules.path)}
-    return np.array([row.get(path, -1) for path in pairs["path"]], dtype=np.int64)
-
-
 def _placed(owner: Rows, place: Rows) -> Rows:
     node = lookup(place, owner)
     return np.where((owner >= 0) & (node < 0), _ELSEWHERE, node)
-
-
-def _pairs(pairs: pd.DataFrame, repeats: pd.DataFrame) -> pd.DataFrame:
-    work = pd.concat([pairs[repeats.columns], repeats])
-    return work.groupby(["kernel", "node", "phase"], sort=True).sum().reset_index()
 
 
 def _repeats(shared: list[Fused], by_time: pd.DataFrame, place: Rows, parent: list[int]) -> pd.DataFrame:
@@ -154,25 +145,17 @@ def _durations(
     of_modules, of_lines = (_Histograms(len(nodes.data[name]["name"])) for name in ("modules", "lines"))
     at = {key: row for row, key in enumerate(kernels)}
     for part in dataset.by_report():
-        of_kernels.add(*_durations_of_work(part, at))
-        module, time = _durations_of_calls(part, modules)
+        work = part.rows(Kernels, ["name", "kind", "dur_ns"])
+        names, kinds = work.name, work.kind
+        listed = [at.get((name, kind), -1) for name in (*names.words, None) for kind in kinds.words]
+        code = np.where(names.code < 0, len(names.words), names.code) * len(kinds.words) + kinds.code
+        of_kernels.add(np.array([*listed, -1], np.int64)[code], work.dur_ns)
+        calls = part.rows(Calls, ["module_id", "gpu_time_ns", "phase"])
+        counted = ~calls.phase.among("capture")
+        module, time = modules.rows_of(calls.module_id)[counted], calls.gpu_time_ns[counted]
         of_modules.add(place[module], time)
         of_lines.add(nodes.line[module], time)
     return {"kernels": of_kernels.rows(), "modules": of_modules.rows(), "lines": of_lines.rows()}
-
-
-def _durations_of_work(dataset: Dataset, at: dict[tuple[str | None, str], int]) -> tuple[Rows, Ints]:
-    work = dataset.rows(Kernels, ["name", "kind", "dur_ns"])
-    names, kinds = work.name, work.kind
-    listed = [at.get((name, kind), -1) for name in (*names.words, None) for kind in kinds.words]
-    code = np.where(names.code < 0, len(names.words), names.code) * len(kinds.words) + kinds.code
-    return np.array([*listed, -1], np.int64)[code], work.dur_ns
-
-
-def _durations_of_calls(dataset: Dataset, modules: Hierarchy) -> tuple[Rows, Ints]:
-    calls = dataset.rows(Calls, ["module_id", "gpu_time_ns", "phase"])
-    counted = ~calls.phase.among(_CAPTURE)
-    return modules.rows_of(calls.module_id)[counted], calls.gpu_time_ns[counted]
 
 
 class _Histograms:

@@ -40,12 +40,9 @@ _SINGLE = ("busy_ns", "steps", "step_mean_ns", "step_median_ns", "step_p95_ns")
 
 
 class Kept(NamedTuple):
-    """The nodes of a forest in pre-order that are on the page.
+    """The rows of a forest that are on the page, in pre-order, and for each the index of its parent there, or -1.
 
-    Attributes:
-        rows: Their rows in the forest, in pre-order.
-        place: For each row of the forest, the index on the page of the node or of its nearest ancestor there, or -1.
-        parent: For each node on the page, the index of its parent there, or -1.
+    ``place`` is, for each row of the forest, the index on the page of the node or of its nearest ancestor there, or -1.
     """
 
     rows: Rows
@@ -54,13 +51,10 @@ class Kept(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """The nodes on the page, and where to find each module of the hierarchy there.
+    """The nodes on the page: lists of ``modules`` and ``lines``, and the ``types`` of layers, as plain data.
 
-    Attributes:
-        data: Two lists of nodes, ``modules`` and ``lines``, and the ``types`` of layers, as plain data.
-        module: For each module, the index among the modules on the page of itself or its nearest ancestor, or -1.
-        line: The same among the lines.
-        rows: The modules that are on the page.
+    For each module of the hierarchy, the indexes of itself, or its nearest ancestor there, among the modules and the
+    lines, or -1; ``rows`` are the modules that are on the page.
     """
 
     data: dict[str, Any]
@@ -84,7 +78,9 @@ def kept(parent: Rows, subtree_ns: Ints, most: int) -> Kept:
 
 def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame, by_phase: dict[str, Ints]) -> Nodes:
     """Modules and lines with their figures; ``launched`` answers ``launches``, ``by_phase`` is own time in training."""
-    figures = _figures(dataset, modules, launched).assign(**by_phase)
+    host = _in_order(launched, modules)
+    figures = _in_order(modules_by_time.frame(dataset), modules)
+    figures = figures.assign(**{name: host[source] for name, source in _LAUNCHES.items()}, **by_phase)
     types, type_of = _types(dataset, modules, by_phase)
     on_page = kept(modules.parent, _ints(figures, "subtree_ns"), limits.MODULES)
     lines, line_of = _lines(dataset, modules, figures, type_of)
@@ -94,12 +90,6 @@ def nodes(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame, by_phase
         "lines": lines,
     }
     return Nodes(data, on_page.place, line_of, on_page.rows)
-
-
-def _figures(dataset: Dataset, modules: Hierarchy, launched: pd.DataFrame) -> pd.DataFrame:
-    times = _in_order(modules_by_time.frame(dataset), modules)
-    host = _in_order(launched, modules)
-    return times.assign(**{name: host[source] for name, source in _LAUNCHES.items()})
 
 
 def _lines(
@@ -112,12 +102,13 @@ def _lines(
     for line, rows in enumerate(members):
         line_of[rows] = line
     first = np.array([rows[0] for rows in members], dtype=np.int64)
-    columns = _columns(
-        _line_figures(lines, first, line_of, figures),
-        on_page,
-        list(lines["label"]),
-        type_of[first] if first.size else first,
-    )
+    # What has no sum is known only for lines of a single module.
+    alone = lines["modules"].to_numpy() == 1
+    summed = [*_LAUNCHES, *(name for name in _BY_PHASE if name in figures)]
+    added = {name: sums(line_of, _ints(figures, name), len(lines)) for name in summed}
+    single = {name: figures[name].iloc[first].reset_index(drop=True).where(alone) for name in _SINGLE}
+    types = type_of[first] if first.size else first
+    columns = _columns(lines.assign(**added, **single), on_page, list(lines["label"]), types)
     return columns, on_page.place[line_of] if line_of.size else line_of
 
 
@@ -141,34 +132,21 @@ def _in_order(frame: pd.DataFrame, modules: Hierarchy) -> pd.DataFrame:
     return frame.iloc[[row[path] for path in modules.path]].reset_index(drop=True)
 
 
-def _line_figures(lines: pd.DataFrame, first: Rows, line_of: Rows, figures: pd.DataFrame) -> pd.DataFrame:
-    """Figures of lines: sums over their modules. What has no sum is known only for lines of a single module."""
-    alone = lines["modules"].to_numpy() == 1
-    summed = [*_LAUNCHES, *(name for name in _BY_PHASE if name in figures)]
-    added = {name: sums(line_of, _ints(figures, name), len(lines)) for name in summed}
-    single = {name: figures[name].iloc[first].reset_index(drop=True).where(alone) for name in _SINGLE}
-    return lines.assign(**added, **single)
-
-
 def _columns(figures: pd.DataFrame, on_page: Kept, names: list[str], types: Ints) -> dict[str, list[Any]]:
     phases = [name for times in _BY_PHASE.items() if times[0] in figures for name in times]
     columns = [*_SUMS, *_LAUNCHES, *_SINGLE, *phases, *(name for name in _OF_LINES if name in figures)]
+    shown = figures[columns].iloc[on_page.rows]
+    subtree_ns, count = _ints(shown, "subtree_ns"), on_page.rows.size
+    below = np.where(on_page.parent >= 0, subtree_ns, 0)
+    rest = subtree_ns - _ints(shown, "self_ns") - sums(on_page.parent, below, count)
     return {
         "name": [clipped(names[row]) for row in on_page.rows.tolist()],
         "parent": on_page.parent.tolist(),
         "type": types[on_page.rows].tolist(),
-        **lists_of(figures[columns].iloc[on_page.rows]),
-        **_left_out(on_page, _ints(figures, "subtree_ns"), _ints(figures, "self_ns")),
+        **lists_of(shown),
+        "left_out": (counts(on_page.place, count) - 1).tolist(),
+        "left_out_ns": rest.tolist(),
     }
-
-
-def _left_out(on_page: Kept, subtree_ns: Ints, own: Ints) -> dict[str, list[int]]:
-    count = on_page.rows.size
-    gone = np.ones(subtree_ns.size, dtype=bool)
-    gone[on_page.rows] = False
-    below = np.where(on_page.parent >= 0, subtree_ns[on_page.rows], 0)
-    rest = subtree_ns[on_page.rows] - own[on_page.rows] - sums(on_page.parent, below, count)
-    return {"left_out": counts(np.where(gone, on_page.place, -1), count).tolist(), "left_out_ns": rest.tolist()}
 
 
 def _ints(frame: pd.DataFrame, name: str) -> Ints:

@@ -8,9 +8,10 @@ import pandas as pd
 
 from tracekit.aggregates.nodes import why
 from tracekit.aggregates.weighted_kernels import kernels
-from tracekit.answers import coverage as coverage_by_cause, gaps
+from tracekit.answers import coverage as coverage_by_cause, gaps, ranks as of_ranks
 from tracekit.dataset.opening import SUFFIX, Dataset
 from tracekit.steptime.budget import COPY, KINDS, Budgets, of_kinds
+from tracekit.steptime.own_times import times_of
 from tracekit.version import __version__
 from tracekit.views import budget as budget_view, findings, summary
 from tracekit.views.formatting import nouns, records
@@ -32,6 +33,8 @@ def about(dataset: Dataset, in_processes: pd.DataFrame) -> dict[str, Any]:
     reports = dataset.entries
     devices = Counter(map(clipped, summary.devices(dataset, records(in_processes))))
     whole, (number, spent) = dataset.whole, summary.total(dataset)
+    names = () if dataset.root is None else ("calls", "modules")
+    of_subtree = {name: dataset.table(name, ["module_id"]).num_rows for name in names}
     exporters = Counter(clipped(summary.exporter(report)) for report in reports)
     return {
         "title": title(dataset),
@@ -39,7 +42,7 @@ def about(dataset: Dataset, in_processes: pd.DataFrame) -> dict[str, Any]:
         "words": nouns(dataset)._asdict(),
         "why": [clipped(sentence, limits.TEXT) for sentence in why(dataset)],
         "total_ns": spent,
-        "rows": dataset.manifest["rows"] | {"kernels": number, **_of_subtree(dataset)},
+        "rows": dataset.manifest["rows"] | {"kernels": number} | of_subtree,
         "steps": [{**step, "kind": clipped(step["kind"])} for step in summary.steps_by_kind(whole)][: limits.ROWS],
         "on_each": [*summary.steps_on_each(whole).values()][: limits.ROWS],
         "sources": [clipped(report["source"]["name"]) for report in reports[: limits.ROWS]],
@@ -50,19 +53,13 @@ def about(dataset: Dataset, in_processes: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _of_subtree(dataset: Dataset) -> dict[str, int]:
-    names = () if dataset.root is None else ("calls", "modules")
-    return {name: dataset.table(name, ["module_id"]).num_rows for name in names}
-
-
 def coverage(dataset: Dataset) -> dict[str, Any]:
     """How much of the time is attributed, by method and cause, and what to do about the rest.
 
     Returns:
-        ``kernels``: rows of device work, reports summed; ``certainty``: how sure their modules are, in a line, or
-        empty; ``unknown``: the time and number of kernels without a module, and ``whole_ns``, of steps where there are
-        some; ``others``: rows of anything else that is not known; ``doubts``: what the profiler may have lost;
-        ``advice``: why some time has no module, and what to do.
+        ``kernels``: rows of device work, reports summed; ``certainty``: a line, or empty; ``unknown``: the time and
+        number of kernels without a module, and ``whole_ns``, of steps where there are some; ``others``: rows of
+        anything else that is not known; ``doubts``: what may be lost; ``advice``: what to do.
     """
     words, unknown = nouns(dataset), _unknown(dataset)
     if dataset.root is not None:  # of subtrees it is not known
@@ -127,6 +124,27 @@ def by_process(in_processes: pd.DataFrame) -> dict[str, Any]:
     for row in rows:
         row["report"] = row["report"] and clipped(row["report"])
     return {"rows": rows[: limits.ROWS], "left_out": max(len(rows) - limits.ROWS, 0)}
+
+
+def ranks(dataset: Dataset, processes: int, budgets: Budgets | None) -> dict[str, Any]:
+    """The rows of the question ``ranks``, if there are several processes and devices with known windows.
+
+    Returns:
+        ``rows``; ``own``: of each row the own time of its steps, in order; of more steps than there is room for,
+        neighbours share a value, the longest; ``left_out``: how many rows are not listed.
+    """
+    if processes < 2 or budgets is None:  # noqa: PLR2004 - one is no company
+        return {"rows": [], "own": [], "left_out": 0}
+    times = times_of(budgets)
+    order = of_ranks.order(times)
+    shown = order[: limits.ROWS]
+    rows = records(of_ranks.rows(dataset, times, shown))
+    for row in rows:
+        for name in ("report", "host", "gpu", "path"):
+            row[name] = row[name] and clipped(row[name])
+    own = [time[~np.isnan(time)].astype(np.int64) for time in times.own_ns[shown]]
+    own = [time[limits.highest(time, limits.RANK_STEPS)].tolist() for time in own]
+    return {"rows": rows, "own": own, "left_out": order.size - shown.size}
 
 
 def idle(dataset: Dataset) -> dict[str, Any]:

@@ -1,5 +1,12 @@
-"""Time on the page: what steps cost, and the work of some steps and of whole recordings, on streams side by side."""
+"""Time on the page: what steps cost, and the work of some steps and of whole recordings, on streams side by side.
 
+In a step, also what host threads did, and the same step of all ranks on one clock, where proven collectives are tied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,22 +20,29 @@ from tracekit.answers import phases
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts, grouped, sums
-from tracekit.arrays.intervals import lanes
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.intervals import lanes, nesting_order, parents
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.ranks.clocks import Clock
+from tracekit.ranks.meetings import ranks_of
 from tracekit.steptime.budget import Budgets, windows
 from tracekit.steptime.own_times import times_of
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
-from tracekit.views.page.host import Host, HostCalls
 from tracekit.views.page.limits import clipped
 from tracekit.views.page.nodes import Nodes
-from tracekit.views.page.ranks import Reports, Together, joined, tied, together
 
 _WHERE = ["pid", "device", "context", "stream"]
 _NUMBERS = ["start_ns", "end_ns", "dur_ns", "step_id", "kernel_id"]
 _COLUMNS = ["name", "kind", "module_id", "tid", *_NUMBERS, *_WHERE]
 _OPERATOR = "cpu_op"
+_NO_TIME = np.iinfo(np.int64).min
+#: How deep calls are drawn inside each other.
+_DEEPEST = 15
+#: Steps that take this much longer than the median of their kind are slow; so many are named.
+_SLOW, _NAMED = 1.2, 5
+#: The place of reports that are drawn first, by name; None is that of a dataset of one.
+Reports = dict[str | None, int]
 _ALONE: Reports = {None: 0}
 #: Rows of steps, and why each is drawn.
 Choices = list[tuple[int, str]]
@@ -44,7 +58,7 @@ class _Work(NamedTuple):
     module: Rows
     name: Rows
 
-    def of(self, rows: Rows) -> "_Work":
+    def of(self, rows: Rows) -> _Work:
         return _Work(*(column[rows] for column in self))
 
 
@@ -132,24 +146,18 @@ class _Report(NamedTuple):
 
 def _read(dataset: Dataset, modules: Hierarchy, names: Words) -> _Report:
     table = device_work(dataset, _COLUMNS).table
-    stream, streams = _streams(dataset, table)
-    start, end, time, step, kernel = (integers(table, name) for name in _NUMBERS)
-    work = _Work(start, end, time, stream, modules.rows(table), names.codes(names_of(table)))
-    return _Report(work, streams, step, kernel, HostCalls(dataset, modules, names))
-
-
-def _streams(dataset: Dataset, table: pa.Table) -> tuple[Rows, list[dict[str, Any]]]:
     kinds = labels(table, "kind")
-    on_host = np.isin(kinds.code, kinds.of(_OPERATOR))
-    tid = np.where(on_host, integers(table, "tid"), -1)
+    tid = np.where(np.isin(kinds.code, kinds.of(_OPERATOR)), integers(table, "tid"), -1)
     parts = [*(integers(table, name) for name in _WHERE), tid]
-    code, first = grouped(parts)
+    stream, first = grouped(parts)
     report = clipped(dataset.reports[0]) if dataset.reports else None
-    streams = [
+    streams: list[dict[str, Any]] = [
         {"report": report} | {key: None if id_ < 0 else id_ for key, id_ in zip([*_WHERE, "tid"], ids, strict=True)}
         for ids in zip(*(part[first].tolist() for part in parts), strict=True)
     ]
-    return code, streams
+    start, end, time, step, kernel = (integers(table, name) for name in _NUMBERS)
+    work = _Work(start, end, time, stream, modules.rows(table), names.codes(names_of(table)))
+    return _Report(work, streams, step, kernel, HostCalls(dataset, modules, names))
 
 
 def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes, most: int, parts: int = 1) -> dict[str, Any]:
@@ -162,6 +170,17 @@ def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes, most: in
     lane = lanes(pieces.stream, pieces.start, pieces.end)
     lane_counts = np.zeros(shown.size, dtype=np.int64)
     np.maximum.at(lane_counts, pieces.stream, lane + 1)
+    columns = {
+        "start_ns": pieces.start - begin,
+        "length_ns": pieces.end - pieces.start,
+        "ns": pieces.ns,
+        "stream": pieces.stream,
+        "lane": lane,
+        "name": pieces.name,
+        "count": count,
+        "module": lookup(nodes.module, pieces.module),
+        "line": lookup(nodes.line, pieces.module),
+    }
     return {
         "start_ns": begin,
         "span_ns": int(pieces.end.max()) - begin,
@@ -171,7 +190,7 @@ def _drawn(whole: _Work, described: list[dict[str, Any]], nodes: Nodes, most: in
             for stream, lane_count in zip(streams[shown].tolist(), lane_counts.tolist(), strict=True)
         ],
         "left_out": int(streams.size - shown.size),
-        "pieces": _columns(pieces, begin, lane, count, nodes),
+        "pieces": {name: column.tolist() for name, column in columns.items()},
     }
 
 
@@ -198,21 +217,6 @@ def _add_host(drawing: dict[str, Any], host: Host, nodes: Nodes) -> None:
         "host": {name: column.tolist() for name, column in columns.items()},
         "calls": host.calls,
     }
-
-
-def _columns(pieces: _Work, begin: int, lane: Rows, count: Ints, nodes: Nodes) -> dict[str, list[int]]:
-    columns = {
-        "start_ns": pieces.start - begin,
-        "length_ns": pieces.end - pieces.start,
-        "ns": pieces.ns,
-        "stream": pieces.stream,
-        "lane": lane,
-        "name": pieces.name,
-        "count": count,
-        "module": lookup(nodes.module, pieces.module),
-        "line": lookup(nodes.line, pieces.module),
-    }
-    return {name: column.tolist() for name, column in columns.items()}
 
 
 def _merged(work: _Work, most: int) -> tuple[_Work, Ints]:
@@ -245,62 +249,212 @@ def _main(group: Rows, value: Rows, ns: Ints) -> Rows:
     return main
 
 
-#: Steps that take this much longer than the median of their kind are slow; so many are named.
-_SLOW, _NAMED = 1.2, 5
+class Together(NamedTuple):
+    """The rows of a step of several ranks, by the place of their report; none if ranks have no common clock.
+
+    ``clocks`` are those of all reports, none for a dataset of one; ``kernel`` and ``meeting`` are the kernels of proven
+    collectives and which collective each is of.
+    """
+
+    rows: dict[int, list[int]]
+    clocks: list[Clock]
+    kernel: Ints
+    meeting: Rows
+
+
+def together(dataset: Dataset, steps: pd.DataFrame, at: int | None, telling: Reports) -> Together:
+    """The steps of other processes with the kind and index of that of row ``at``, those of telling reports first."""
+    none = np.zeros(0, np.int64)
+    if at is None or steps["pid"].nunique() + len(dataset.reports) < 2:  # noqa: PLR2004 - one is no company
+        return Together({}, [], none, none)
+    ranks = ranks_of(dataset)
+    clocks = ranks.clocks
+    rows = _rows(dataset, steps, at, clocks, telling)
+    kernel, meeting = ranks.meetings.kernels()[:2] if rows else (none, none)
+    return Together(rows, clocks if dataset.reports else [], kernel, meeting)
+
+
+def _rows(dataset: Dataset, steps: pd.DataFrame, at: int, clocks: list[Clock], first: Reports) -> dict[int, list[int]]:
+    same = (steps["index"] == steps["index"].iloc[at]) & (steps["kernels"] > 0)
+    same &= steps["kind"].isna() if pd.isna(steps["kind"].iloc[at]) else steps["kind"] == steps["kind"].iloc[at]
+    names = steps[REPORT].tolist() if dataset.reports else [None] * len(steps)
+    number = {name: number for number, name in enumerate(dataset.names)}
+    found = sorted(np.flatnonzero(same).tolist(), key=lambda row: first.get(names[row], len(first)))
+    report = [number[names[row]] for row in found]
+    known = Counter(clocks[one].reference for one in report if dataset.reports and clocks[one].why is None)
+    reference = known.most_common(1)[0][0] if known else None
+    rows: dict[int, list[int]] = {}
+    for row, one in zip(found[: limits.STEPS], report, strict=False):
+        if not dataset.reports or (clocks[one].why is None and clocks[one].reference == reference):
+            rows.setdefault(one, []).append(row)
+    return rows if sum(map(len, rows.values())) > 1 else {}
+
+
+def tied(drawing: dict[str, Any], whole: Together, kernel_id: Ints) -> dict[str, Any]:
+    """A drawing of a report with the ``meeting`` of each piece: the collective that it is of, or -1."""
+    drawn = len(drawing["pieces"]["ns"])
+    is_whole = drawing["work"] == drawn == kernel_id.size
+    meeting = lookup(whole.meeting, positions(kernel_id, whole.kernel)) if is_whole else np.full(drawn, -1)
+    drawing["pieces"]["meeting"] = meeting.tolist()
+    return drawing
+
+
+def joined(drawings: dict[int, dict[str, Any]], whole: Together) -> dict[str, Any]:
+    """The drawings of several reports as one, on the clock of the reference."""
+    for at, drawing in drawings.items():
+        times = np.array([0, *drawing["pieces"]["start_ns"]], np.int64) + drawing["start_ns"]
+        placed = whole.clocks[at].at(times).tolist() if whole.clocks else times.tolist()
+        drawing["start_ns"], drawing["pieces"]["start_ns"] = placed[0], placed[1:]
+    begin = min(min(drawing["pieces"]["start_ns"]) for drawing in drawings.values())
+    streams: list[dict[str, Any]] = []
+    pieces: dict[str, list[int]] = {}
+    for drawing in drawings.values():
+        own = drawing["pieces"]
+        own["start_ns"] = [start - begin for start in own["start_ns"]]
+        own["stream"] = [len(streams) + stream for stream in own["stream"]]
+        streams += drawing["streams"]
+        pieces = {name: pieces.get(name, []) + own[name] for name in own}
+    ends = (start + length for start, length in zip(pieces["start_ns"], pieces["length_ns"], strict=True))
+    counts = {name: sum(drawing[name] for drawing in drawings.values()) for name in ("work", "left_out")}
+    return {"start_ns": begin, "span_ns": max(ends), "streams": streams, "pieces": pieces, **counts}
+
+
+class Host(NamedTuple):
+    """Calls on threads, in columns; ``name`` is -1 of calls of modules, ``thread`` is an index into ``threads``.
+
+    ``depth`` is how many calls of the thread are around one, ``launch`` is, for each kernel of the step, the call that
+    launched it, or -1; ``calls`` counts them with those that are not drawn.
+    """
+
+    start: Ints
+    end: Ints
+    thread: Rows
+    depth: Ints
+    module: Rows
+    name: Rows
+    threads: list[tuple[int, int]]
+    launch: Rows
+    calls: int
+
+
+class _Spans(NamedTuple):
+    start: Ints
+    end: Ints
+    pid: Ints
+    tid: Ints
+    module: Rows
+    name: Rows
+
+    def of(self, rows: Rows | Flags) -> _Spans:
+        return _Spans(*(column[rows] for column in self))
+
+    def joined(self, more: _Spans) -> _Spans:
+        return _Spans(*(np.concatenate(columns) for columns in zip(self, more, strict=True)))
+
+    def thread(self) -> Ints:
+        return (self.pid << 32) | (self.tid & 0xFFFF_FFFF)
+
+
+class HostCalls:
+    """The calls of one report, which are read if :meth:`of_step` is asked for."""
+
+    def __init__(self, dataset: Dataset, modules: Hierarchy, names: Words) -> None:
+        self._dataset, self._modules, self._names = dataset, modules, names
+
+    @cached_property
+    def _tables(self) -> tuple[pa.Table, _Spans, Ints, _Spans]:
+        """Launches of work; calls of modules, and their steps; waits and other calls of CUDA's API."""
+        dataset, whole = self._dataset, self._dataset.whole
+        work = dataset.table("kernels", ["launch_name", "launch_start_ns", "launch_end_ns", "pid", "tid"])
+        calls = dataset.table("calls", ["start_ns", "end_ns", "pid", "tid", "module_id", "step_id"])
+        others = [whole.table(name, ["name", "pid", "tid", "start_ns", "dur_ns"]) for name in ("waits", "api_calls")]
+        waits, of_api = (_spans(table, None, self._names.codes(labels(table, "name"))) for table in others)
+        called = _spans(calls, self._modules.rows(calls), None)
+        return work, called, integers(calls, "step_id"), waits.joined(of_api)
+
+    def of_step(self, step_id: int, rows: Rows, module: Rows) -> Host:
+        """What was called in a step, and the launches of its work: these rows of ``kernels``, with their modules."""
+        table, calls, step, others = self._tables
+        work = table.take(pa.array(rows))
+        start, end = (integers(work, f"launch_{name}_ns", _NO_TIME) for name in ("start", "end"))
+        pid, tid = (integers(work, name).astype(np.int64) for name in ("pid", "tid"))
+        launched = np.flatnonzero(start != _NO_TIME)
+        called = calls.of(step == step_id)
+        launches = _Spans(start, end, pid, tid, module, self._names.codes(labels(work, "launch_name"))).of(launched)
+        whole = called.joined(launches)
+        if not whole.start.size:
+            return _shown_calls(whole, np.full(work.num_rows, -1), np.zeros(0, np.int64))
+        inside = (others.start >= whole.start.min()) & (others.start < whole.end.max())
+        inside &= np.isin(others.thread(), whole.thread())
+        whole = whole.joined(others.of(inside))
+        # A call can start several kernels, and one that blocks is among the waits, too; calls of modules stay apart.
+        call = np.arange(whole.start.size)
+        call[called.start.size :] = -1
+        key, first = grouped((whole.thread(), whole.start, whole.name, call))
+        of_work = np.full(work.num_rows, -1)
+        of_work[launched] = key[called.start.size : called.start.size + launched.size]
+        return _shown_calls(whole.of(first), of_work, whole.end[first] - whole.start[first])
+
+
+def _spans(table: pa.Table, module: Rows | None, name: Rows | None) -> _Spans:
+    start, pid, tid = (integers(table, column).astype(np.int64) for column in ("start_ns", "pid", "tid"))
+    end = integers(table, "end_ns") if name is None else start + integers(table, "dur_ns")
+    none = np.full(start.size, -1, np.int64)
+    return _Spans(start, end, pid, tid, none if module is None else module, none if name is None else name)
+
+
+def _shown_calls(spans: _Spans, launch: Rows, length: Ints) -> Host:
+    """The longest calls, with those that launched a kernel, as many as there is room for."""
+    launches = np.isin(np.arange(length.size), launch)
+    shown = np.sort(np.lexsort((-length, ~launches))[: limits.HOST_CALLS])
+    place = np.full(length.size + 1, -1)
+    place[shown] = np.arange(shown.size)
+    kept = spans.of(shown)
+    thread, first = grouped((kept.pid, kept.tid))
+    threads = list(zip(kept.pid[first].tolist(), kept.tid[first].tolist(), strict=True))
+    # Calls for which there is no room count, too.
+    depth, on_thread = np.zeros(length.size, np.int64), spans.thread()
+    for own in np.unique(on_thread).tolist():
+        rows = np.flatnonzero(on_thread == own)
+        rows = rows[nesting_order(spans.start[rows], spans.end[rows])]
+        depth[rows] = np.minimum(parents(spans.start[rows], spans.end[rows])[1], _DEEPEST)
+    columns = (kept.start, kept.end, thread, depth[shown], kept.module, kept.name)
+    return Host(*columns, threads, place[launch], length.size)
 
 
 def steps(frame: pd.DataFrame, dataset: Dataset, budgets: Budgets | None) -> dict[str, Any]:
-    """What steps cost.
-
-    Args:
-        frame: The answer of the analysis ``steps``.
-        dataset: The dataset.
-        budgets: The budgets of steps, if they are known.
+    """What steps cost, as the analysis ``steps`` answers it.
 
     Returns:
         ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``time_ns`` (wall clock: the
-        longest window of the step on a device; if it has none, the host's time),
-        ``gpu_time_ns``, ``kind`` (index into ``kinds``) and ``step`` (its row). If there are more steps than room,
-        neighbours share a bar, which is that of the slowest. ``slow``: the steps that take far longer than the median
-        of their kind, which is ``median_ns``, the slowest first.
+        longest window of the step on a device; if it has none, the host's time), ``gpu_time_ns``, ``kind`` (index into
+        ``kinds``) and ``step`` (its row). If there are more steps than room, neighbours share a bar, which is that of
+        the slowest. ``slow``: the steps that take far longer than the median of their kind, the slowest first.
     """
-    frame = frame.assign(time_ns=_wall_clock(frame, budgets))
+    known: Any = {} if budgets is None else pd.DataFrame(windows(budgets)).groupby("step_id")["window_ns"].max()
+    time = frame["step_id"].map(known).fillna(frame["host_ns"]).astype("int64")
+    frame = frame.assign(time_ns=time, kind=frame["kind"].map(_kind), row=np.arange(len(frame)))
+    median = frame.groupby("kind")["time_ns"].transform("median")
+    slow = frame.assign(median_ns=median)[time > _SLOW * median]
+    slow = slow.sort_values("time_ns", ascending=False, kind="stable").head(_NAMED)
+    slow_steps = records(slow[["row", "index", "kind", "time_ns", "median_ns", "gpu_time_ns"]])
     rows = records(phases.frame(dataset))
-    for row in rows:
+    for row in [*rows, *slow_steps]:
         row["kind"] = row["kind"] and clipped(row["kind"])
-    kinds = list(dict.fromkeys(map(_kind, frame["kind"])))
+    place = {kind: min(at, limits.ROWS) for at, kind in enumerate(frame["kind"].unique())}
+    bars = frame.iloc[limits.highest(time.to_numpy(), limits.BARS)]
     return {
         "phases": rows[: limits.ROWS],
         "phases_left_out": max(len(rows) - limits.ROWS, 0),
         "count": len(frame),
-        "kinds": [clipped(kind) for kind in kinds[: limits.ROWS]],
-        "bars": _bars(frame, kinds),
-        "slow": _slow_steps(frame),
-    }
-
-
-def _wall_clock(frame: pd.DataFrame, budgets: Budgets | None) -> Ints:
-    known: Any = {} if budgets is None else pd.DataFrame(windows(budgets)).groupby("step_id")["window_ns"].max()
-    return np.asarray(frame["step_id"].map(known).fillna(frame["host_ns"]), np.int64)
-
-
-def _slow_steps(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    median = frame.groupby(frame["kind"].map(_kind))["time_ns"].transform("median")
-    slow = frame.assign(row=np.arange(len(frame)), median_ns=median)[frame["time_ns"] > _SLOW * median]
-    slow = slow.sort_values("time_ns", ascending=False, kind="stable").head(_NAMED)
-    rows = records(slow[["row", "index", "kind", "time_ns", "median_ns", "gpu_time_ns"]])
-    return [{**row, "kind": clipped(_kind(row["kind"]))} for row in rows]
-
-
-def _bars(frame: pd.DataFrame, kinds: list[str]) -> dict[str, list[int]]:
-    shown = limits.highest(frame["time_ns"].to_numpy("int64"), limits.BARS)
-    index = {kind: at for at, kind in enumerate(kinds)}
-    steps = frame.iloc[shown]
-    return {
-        "step": shown.tolist(),
-        "time_ns": steps["time_ns"].tolist(),
-        "gpu_time_ns": steps["gpu_time_ns"].tolist(),
-        "kind": [min(index[_kind(kind)], limits.ROWS) for kind in steps["kind"]],
+        "kinds": [clipped(kind) for kind in [*place][: limits.ROWS]],
+        "bars": {
+            "step": bars["row"].tolist(),
+            "time_ns": bars["time_ns"].tolist(),
+            "gpu_time_ns": bars["gpu_time_ns"].tolist(),
+            "kind": bars["kind"].map(place).tolist(),
+        },
+        "slow": slow_steps,
     }
 
 
@@ -327,9 +481,15 @@ def chosen(frame: pd.DataFrame, number: int | None = None, telling: Reports = _A
     groups = [group for _, group in worked.groupby(keys, sort=False, dropna=False)]
     groups.sort(key=lambda group: (group["place"].iloc[0], -len(group)))
     steps = dict.fromkeys(worked[worked["index"] == number]["row"].tolist(), "chosen")
-    for why in ("median", "slowest", "first"):
-        for group in groups:
-            steps.setdefault(_of_group(group, why), why)
+    by_time = [group.sort_values("gpu_time_ns", kind="stable")["row"].tolist() for group in groups]
+    drawn = {
+        "median": [rows[(len(rows) - 1) // 2] for rows in by_time],
+        "slowest": [rows[-1] for rows in by_time],
+        "first": [int(group["row"].iloc[0]) for group in groups],
+    }
+    for why, rows in drawn.items():
+        for row in rows:
+            steps.setdefault(row, why)
     return [*steps.items()][: limits.STEPS]
 
 
@@ -339,13 +499,6 @@ def described(frame: pd.DataFrame, at: int, why: str) -> dict[str, Any]:
     for name in ("report", "name"):
         row[name] = row.get(name) and clipped(row[name])
     return row | {"kind": clipped(_kind(row["kind"])), "row": at, "why": why}
-
-
-def _of_group(group: pd.DataFrame, why: str) -> int:
-    if why == "first":
-        return int(group["row"].iloc[0])
-    rows = group.sort_values("gpu_time_ns", kind="stable")["row"]
-    return int(rows.iloc[(len(rows) - 1) // 2 if why == "median" else -1])
 
 
 def _kind(kind: str | None) -> str:
