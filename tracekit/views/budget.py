@@ -18,17 +18,8 @@ from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern, literals
 from tracekit.errors import plain
 from tracekit.steptime import budget as step_budget
-from tracekit.views.formatting import (
-    Cells,
-    columns_of,
-    duration,
-    fitting,
-    percent,
-    records,
-    room_beside,
-    table_of,
-    truncate,
-)
+from tracekit.views import formatting
+from tracekit.views.formatting import Cells, columns_of, duration, fitting, percent, records
 
 #: The colour and the letter of each kind in the bar.
 _STYLES = {
@@ -81,13 +72,7 @@ def length(what: str) -> str:
 
 
 def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | None:
-    """The budget of a step, or of the recording if it has none; None if no device did anything.
-
-    Args:
-        dataset: The dataset.
-        answer: Its overview, of which some rows can be left out.
-        width: The cells of a line.
-    """
+    """The rows of an overview as the budget of a step, or of the recording; None if no device did anything."""
     rows = records(answer)
     if not rows:
         return None
@@ -130,9 +115,9 @@ def _table(rows: list[dict[str, Any]], what: str, width: int, lines: list[str]) 
     }
     shown = fitting(columns, ("of all", _LED_BY), width)
     if shown.pop(_LED_BY, None):
-        cells = room_beside(shown | {_LED_BY: []}, width) + len(_LED_BY)
+        cells = formatting.room_beside(shown | {_LED_BY: []}, width) + len(_LED_BY)
         shown[_LED_BY] = [_names(row["leading"], cells, lines) for row in rows]
-    return table_of(shown, (_LETTER, "kind", _LED_BY))
+    return formatting.table_of(shown, (_LETTER, "kind", _LED_BY))
 
 
 def _names(leading: list[tuple[str, float]], width: int, lines: list[str]) -> str:
@@ -143,7 +128,9 @@ def _names(leading: list[tuple[str, float]], width: int, lines: list[str]) -> st
         names = [plain(_shorter(name, cells, lines)) for name, _ in leading[:count]]
         if max(map(cell_len, names)) <= cells:
             break
-    return ", ".join(f"{truncate(name, cells)} {share:.0%}" for name, (_, share) in zip(names, leading, strict=False))
+    return ", ".join(
+        f"{formatting.truncate(name, cells)} {share:.0%}" for name, (_, share) in zip(names, leading, strict=False)
+    )
 
 
 def _lines(dataset: Dataset) -> list[str]:

@@ -1,7 +1,5 @@
 """What changed between two datasets, in the terminal and as plain data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,18 +13,8 @@ from tracekit.comparison.difference import Difference
 from tracekit.comparison.step_metrics import KEYS, STEP
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
-from tracekit.views.formatting import (
-    WrappedText,
-    by_key,
-    change,
-    count,
-    duration,
-    fitting,
-    percent,
-    plain_table,
-    records,
-    shortened,
-)
+from tracekit.views import formatting
+from tracekit.views.formatting import WrappedText, by_key, change, count, duration, fitting, percent, records
 
 #: Rows by their key.
 _Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
@@ -56,49 +44,36 @@ def as_json(difference: Difference, failed: list[dict[str, Any]]) -> dict[str, A
 
 
 def as_text(difference: Difference, most: int, width: int) -> RenderableType:
-    """Whole steps first, then modules, those whose own kernels changed most first; equal changes share a line.
+    """Whole steps first, then at most so many lines of modules, those whose own kernels changed most first.
 
-    For training, a line reports in which phases it changed, also where these changes cancel each other out.
-
-    Args:
-        difference: The comparison.
-        most: The most lines of modules to show.
-        width: Characters of a line of the terminal.
+    Equal changes share a line. For training, a line reports in which phases it changed, also where these changes cancel
+    each other out.
     """
     rows, phases = records(difference.rows), by_key(records(difference.phases), _key)
-    changed = changed_parts(rows)
-    only_in_phases = [row for row in rows if row["what"] != "step" and _only_in_phases(row, phases)]
+    changed, same = changed_parts(rows), [row for row in rows if row["what"] != "step" and row["status"] == "same"]
+    moved = {key for key, parts in phases.items() if any(part["status"] in ("slower", "faster") for part in parts)}
+    only_in_phases = [row for row in same if _key(row) in moved]
     steps = [row | {"copies": [row]} for row in whole_steps(rows)]
     lines = by_own_change(changed + only_in_phases, difference.patterns)
     parts: list[RenderableType] = [Text(plain(note), style="dim") for note in difference.notes]
-    parts += [_wall_clock(kind, *found) for kind, found in difference.wall_clocks.items()]
+    for kind, (before, after) in difference.wall_clocks.items():
+        step = STEP if kind == STEP else f"{plain(kind)} step"
+        figures = f"{duration(before)} before, {duration(after)} after ({change(after / before - 1)})"
+        parts.append(Text(f"Wall clock of a {step}: {figures}", style="bold"))
     heading = "GPU time per step" if difference.wall_clocks else "per step"
-    tally = Text(_tally(changed, len(only_in_phases), difference.node))
     shown = steps + [line | {"by": grown_by(line, lines)} for line in lines[:most]]
-    table = _table(heading, _named(shown, difference.node), phases, by_module(difference), width)
-    parts += [table, tally]
+    no_module = {"shown": f"(no {difference.node})"}
+    shown = [line | no_module if line["what"] == "unknown" else line for line in shown]
+    parts.append(_table(heading, shown, phases, by_module(difference), width))
+    parts.append(Text(_tally(changed, len(only_in_phases), difference.node)))
     if len(lines) > most:
         parts.append(Text(f"{count(len(lines) - most, 'more line')}: --top N", style="dim"))
     return Group(*parts)
 
 
-def _wall_clock(kind: str, before: int, after: int) -> RenderableType:
-    figures = f"{duration(before)} before, {duration(after)} after ({change(after / before - 1)})"
-    step = STEP if kind == STEP else f"{plain(kind)} step"
-    return Text(f"Wall clock of a {step}: {figures}", style="bold")
-
-
 def wall_clocks(difference: Difference) -> dict[str, dict[str, int]]:
     """The wall clock of steps by kind, as plain data."""
     return {kind: found._asdict() for kind, found in difference.wall_clocks.items()}
-
-
-def _only_in_phases(row: dict[str, Any], phases: _Rows) -> bool:
-    return row["status"] == "same" and any(part["status"] in ("slower", "faster") for part in phases.get(_key(row), []))
-
-
-def _named(lines: list[dict[str, Any]], node: str) -> list[dict[str, Any]]:
-    return [line | {"shown": f"(no {node})"} if line["what"] == "unknown" else line for line in lines]
 
 
 def _tally(changed: list[dict[str, Any]], only_in_phases: int, node: str) -> str:
@@ -217,7 +192,7 @@ def _table(heading: str, lines: list[dict[str, Any]], phases: _Rows, kernels: _R
     columns = {name: [figures[name] for _, figures in rows] for name in _FIGURES}
     fit = fitting({"": [Text(" " * _LEAST_NAME)]} | columns, _SPARED, width)
     shown = [name for name in _FIGURES if name in fit]
-    table = plain_table(heading, map(str.strip, shown))
+    table = formatting.plain_table(heading, map(str.strip, shown))
     for text, figures in rows:
         table.add_row(text, *(figures[name] for name in shown))
     return table
@@ -225,26 +200,23 @@ def _table(heading: str, lines: list[dict[str, Any]], phases: _Rows, kernels: _R
 
 def _printed(line: dict[str, Any], phases: _Rows, kernels: _Rows) -> Iterator[tuple[RenderableType, dict[str, Text]]]:
     """A line, its phases and its kernels: each a name and :data:`_FIGURES`."""
-    by = f"  by {plain(line['by'])}" if line.get("by") else ""
-    name = _name(line).append(_single_phase(line, phases) + by, style="dim")
+    name = Text(plain(formatting.shortened(line.get("shown", line["path"]), _LONGEST)))
+    name.style = "bold" if line["what"] == "step" else ""
+    name.append(f"  {len(line['copies'])} x" if len(line["copies"]) > 1 else "")
+    name.append(f" {plain(line['shapes'])}" if line["shapes"] else "", style="dim")
+    by_phase = by_key(_parts(line, phases), lambda part: part["phase"])
+    if len(by_phase) == 1 and not by_phase.keys() & {"forward", "other"}:
+        name.append(f" {next(iter(by_phase))}", style="dim")
+    name.append(f"  by {plain(line['by'])}" if line.get("by") else "", style="dim")
     yield WrappedText(name), _figures(line, _status(line))
-    for phase in _changed_phases(line, phases):
+    changed = (part for part in _parts(line, phases) if part["status"] in _STYLE and len(by_phase) > 1)
+    for parts in by_key(changed, lambda part: (part["phase"], part["status"])).values():
+        phase = parts[0] | _sums(parts)
         name = Text(f"in {phase['phase']}", style="dim")
         yield Padding(name, (0, 0, 0, 2)), _figures(phase, _status(phase))
     for kernel in kernels_of(line, kernels)[:_MOST_KERNELS]:
         name = Text(plain(kernel["name"]), style="dim")
         yield Padding(WrappedText(name), (0, 0, 0, 4)), _figures(kernel, Text())
-
-
-def _name(line: dict[str, Any]) -> Text:
-    name = Text(
-        plain(shortened(line.get("shown", line["path"]), _LONGEST)), style="bold" if line["what"] == "step" else ""
-    )
-    if len(line["copies"]) > 1:
-        name.append(f"  {len(line['copies'])} x")
-    if line["shapes"]:
-        name.append(f" {plain(line['shapes'])}", style="dim")
-    return name
 
 
 def _status(line: dict[str, Any]) -> Text:
@@ -254,20 +226,6 @@ def _status(line: dict[str, Any]) -> Text:
 def _parts(line: dict[str, Any], rows: _Rows) -> list[dict[str, Any]]:
     """The phases, or kernels, of the modules of a line."""
     return [part for copy in line["copies"] for part in rows.get(_key(copy), [])]
-
-
-def _single_phase(line: dict[str, Any], phases: _Rows) -> str:
-    names = {part["phase"] for part in _parts(line, phases)}
-    return f" {names.pop()}" if len(names) == 1 and not names & {"forward", "other"} else ""
-
-
-def _changed_phases(line: dict[str, Any], phases: _Rows) -> list[dict[str, Any]]:
-    parts = _parts(line, phases)
-    if len({part["phase"] for part in parts}) == 1:
-        return []
-    changed = (part for part in parts if part["status"] in _STYLE)
-    groups = by_key(changed, lambda part: (part["phase"], part["status"]))
-    return [rows[0] | _sums(rows) for rows in groups.values()]
 
 
 def kernels_of(line: dict[str, Any], kernels: _Rows) -> list[dict[str, Any]]:
@@ -284,15 +242,7 @@ def _figures(row: dict[str, Any], status: Text) -> dict[str, Text]:
     text = f"{'' if changed < 0 else '+'}{duration(changed)}"
     if row["before_ns"]:
         text += f" ({change(row['change_ns'] / row['before_ns'])})"
-    figures = (Text(before), Text(after), Text(text), status, Text(_counts(row)))
-    return dict(zip(_FIGURES, figures, strict=True))
-
-
-def _count(number: float | None) -> str:
-    number = number or 0
-    return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
-
-
-def _counts(row: dict[str, Any]) -> str:
-    before, after = (_count(row[f"{side}_kernels"]) for side in ("before", "after"))
-    return before if before == after else f"{before} → {after}"
+    numbers = [row[f"{side}_kernels"] or 0 for side in ("before", "after")]
+    counts = [f"{number:,.0f}" if number == round(number) else f"{number:,.1f}" for number in numbers]
+    kernels = " → ".join(dict.fromkeys(counts))
+    return dict(zip(_FIGURES, (Text(before), Text(after), Text(text), status, Text(kernels)), strict=True))

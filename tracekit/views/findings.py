@@ -1,7 +1,5 @@
 """Findings in the terminal: what each would save, what to do, and the command that shows its evidence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -27,24 +25,24 @@ def first(dataset: Dataset) -> list[dict[str, Any]]:
 
 def as_text(answer: Columns, what: str) -> RenderableType:
     """A paragraph for each finding; ``what`` they save of, as :func:`tracekit.views.budget.window` calls it."""
-    return Group(*(_paragraph(row, what) for row in records(answer)))
+    parts: list[RenderableType] = []
+    for row in records(answer):
+        family = (row["family"], "bold")
+        if _is_note(row):
+            parts.append(Padding(Text.assemble(family, f": {row['advice']}"), (0, 0, 1, 0), expand=False))
+            continue
+        where, spared = plain(row["module"] or "(outside)"), duration(row["saving_ns"])
+        saving = f"  {where}  at most {spared} of the {what}, "
+        share = (percent(row["saving_share"]), "bold")
+        parts.append(Text.assemble(f"{row['rank']:<{_INDENT}}", family, saving, share))
+        command = Text(row["evidence"]["command"], style="dim")
+        parts.append(Padding(Group(Text(row["advice"]), command), (0, 0, 1, _INDENT), expand=False))
+    return Group(*parts)
 
 
 def _is_note(row: dict[str, Any]) -> bool:
     """Whether a row is no finding: what the recorder cost, or what no finding explains."""
     return not row["saving_ns"]
-
-
-def _paragraph(row: dict[str, Any], what: str) -> RenderableType:
-    if _is_note(row):
-        return Padding(Group(Text.assemble((row["family"], "bold"), f": {row['advice']}")), (0, 0, 1, 0), expand=False)
-    where, spared = plain(row["module"] or "(outside)"), duration(row["saving_ns"])
-    title = Text.assemble(
-        f"{row['rank']:<{_INDENT}}", (row["family"], "bold"), f"  {where}  at most {spared} of the {what}, ",
-        (percent(row["saving_share"]), "bold"),
-    )  # fmt: skip
-    command = Text(row["evidence"]["command"], style="dim")
-    return Group(title, Padding(Group(Text(row["advice"]), command), (0, 0, 1, _INDENT), expand=False))
 
 
 def lines(rows: list[dict[str, Any]], what: str, command: str, width: int) -> list[Text]:

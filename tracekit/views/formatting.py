@@ -44,14 +44,7 @@ _GAP = 2
 
 
 class Nouns(NamedTuple):
-    """What the work in a dataset is called, and the device that did it.
-
-    Attributes:
-        work: One kernel: ``kernel``.
-        works: Several: ``kernels``.
-        device: ``GPU`` or ``CPU``.
-        node: A row of the hierarchy: ``module``, ``range``, ``operator`` or ``node``.
-    """
+    """What a kernel and kernels are called, the device (``GPU`` or ``CPU``), and a row of the hierarchy."""
 
     work: str
     works: str
@@ -197,12 +190,7 @@ def table_of(columns: Cells, texts: Collection[str]) -> Table:
 
 
 def cell(name: str, value: object) -> str:
-    """A value for people.
-
-    Args:
-        name: The name of its column.
-        value: The value; None is empty, as is a time of 0 in a phase.
-    """
+    """A value of a column for people; None is empty, as is a time of 0 in a phase."""
     if value is None or (value == 0 and name in COLUMNS):
         return ""
     if isinstance(value, str):

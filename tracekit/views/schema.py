@@ -1,7 +1,5 @@
 """Tables as they are promised: their columns with types and meanings, as text or as plain data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -40,6 +40,7 @@ _WIDTH = 80
 _GRAPHS_TRACED_AS_A_WHOLE = {"graph_not_expanded"}
 _OUTSIDE = {"outside_modules", "outside_ranges"}
 _COMPILATION, _BACKWARD = "compilation", "backward"
+_LEFT_OUT = "left out of the times of steps and modules"
 _METHODS = {
     "annotated": "attributed by the module that torch wrote on the kernel",
     "range": "launched inside {node}'s call",
@@ -85,15 +86,20 @@ def as_text(dataset: Dataset, width: int = _WIDTH) -> RenderableType:
     parts: list[RenderableType] = [_source(dataset, by_process, words)]
     if dataset.reports or len(by_process) > 1:
         parts.append(_processes(by_process, words, with_reports=bool(dataset.reports)))
-    if budget_of_steps := _budget(dataset, budgets, width):
+    by_kind = budget.of_kinds(budgets)
+    shown = (by_kind["share"] >= _LEAST_SHARE) | (by_kind["total_share"] >= _LEAST_SHARE)
+    if budget_of_steps := budget_view.as_text(dataset, selected(by_kind, shown), width):
         parts.append(budget_of_steps)
+        parts += [Text(f"{_WITHOUT_CLOCKS}\n", style="dim")] if len(dataset.reports) > _MOST_ALIGNED else []
     parts += _hierarchy(dataset, words, width)
     parts.append(_coverage(dataset, words))
     if line := certainty_line(dataset, words):
         parts += [Text(line), Text()]
     if sentences := advice(dataset):
-        title = f"Why some time has no {words.node}, and what to do"
-        parts += [Text(title, style="bold"), _bullets(sentences), Text()]
+        bullets = Table.grid(padding=(0, 1))
+        for sentence in sentences:
+            bullets.add_row("•", Text(sentence))
+        parts += [Text(f"Why some time has no {words.node}, and what to do", style="bold"), bullets, Text()]
     parts.append(_whole_line(("Tables are in ", ""), (plain(str(dataset.folder)), "bold")))
     command = f"tracekit show findings {shlex.quote(plain(str(dataset.folder)))}"
     rank, first = _findings(dataset, budgets)
@@ -114,15 +120,6 @@ def _findings(dataset: Dataset, budgets: Budgets) -> tuple[str | None, list[dict
     return name, findings.first(part)
 
 
-def _budget(dataset: Dataset, budgets: Budgets, width: int) -> RenderableType | None:
-    answer = budget.of_kinds(budgets)
-    shown = (answer["share"] >= _LEAST_SHARE) | (answer["total_share"] >= _LEAST_SHARE)
-    text = budget_view.as_text(dataset, selected(answer, shown), width)
-    if text is None or len(dataset.reports) <= _MOST_ALIGNED:
-        return text
-    return Group(text, Text(f"{_WITHOUT_CLOCKS}\n", style="dim"))
-
-
 def total(dataset: Dataset) -> tuple[int, int]:
     """How many pieces of work there are, attributed or not, and their time."""
     times = [kernels(part, ["dur_ns"]).dur_ns for part in dataset.by_report()]
@@ -134,13 +131,16 @@ def _source(dataset: Dataset, by_process: list[dict[str, Any]], words: Nouns) ->
     name = plain(reports[0]["source"]["name"]) if not dataset.reports else count(len(reports), "report")
     processes = count(sum(len(report["processes"]) for report in _different(reports)), "process", "processes")
     named = ", ".join(_numbered(map(plain, devices(dataset, by_process))))
+    causes = [row for row in dataset.manifest["coverage"] if row["what"] == "processes"]
+    compiled_ns = sum(row["time_ns"] for row in causes if row["cause"] == _COMPILATION)
+    compilation = f"{duration(compiled_ns)} of this recording were compilation: {_LEFT_OUT}\n" if compiled_ns else ""
     return Text.assemble(
         (name, "bold"),
         f"  {' and '.join(_numbered(map(exporter, reports)))}\n",
         f"{count(number, words.work)} ({duration(spent)} on the {words.device}) in {processes}\n"
         f"{count(rows['calls'], 'call')} of {count(rows['modules'], words.node)}\n"
         f"{_steps_line(dataset, 'processes' if any(row['rank'] is None for row in by_process) else 'ranks')}\n",
-        (f"{compilation}\n", "yellow") if (compilation := _compilation(dataset)) else "",
+        (compilation, "yellow"),
         f"{named}\n" if named else "",
     )
 
@@ -227,13 +227,6 @@ def _steps_line(dataset: Dataset, process: str) -> str:
     return ", ".join(texts) or "no steps"
 
 
-def _compilation(dataset: Dataset) -> str:
-    rows = dataset.manifest["coverage"]
-    spent = sum(row["time_ns"] for row in rows if row["what"] == "processes" and row["cause"] == _COMPILATION)
-    left_out = "left out of the times of steps and modules"
-    return f"{duration(spent)} of this recording were compilation: {left_out}" if spent else ""
-
-
 def _hierarchy(dataset: Dataset, words: Nouns, width: int) -> list[RenderableType]:
     columns = module_tree.columns(dataset)
     lines = records(columns)
@@ -298,43 +291,33 @@ def doubts(coverage: list[dict[str, Any]]) -> list[str]:
     return [f"possibly lost: {cause}" for cause in causes]
 
 
-def _bullets(sentences: list[str]) -> Table:
-    grid = Table.grid(padding=(0, 1))
-    for sentence in sentences:
-        grid.add_row("•", Text(sentence))
-    return grid
-
-
 def advice(dataset: Dataset) -> list[str]:
     """Why some time has no module and what to do, a sentence each."""
     sentences, covered = _missing_data(dataset.manifest), set(_GRAPHS_TRACED_AS_A_WHOLE)
-    sentences += _unlike(dataset)
+    aligned: Counter[str] = Counter()
+    for like in (like for report in dataset.entries for like in report.get("like", ())):
+        aligned[like["name"]] += like["kernels"]
+    unlike = [name for name, kernels in aligned.items() if not kernels]
+    sentences += [f"nothing could be aligned with {name} (--like): it has no step like these" for name in unlike]
     if not dataset.manifest["rows"]["modules"]:
         covered |= _OUTSIDE
         sentences.append(nodes.none(dataset))
     by_modules = MODULES in nodes.hierarchy_keys(dataset)
     rows = dataset.manifest["coverage"]
-    # Where backward work was seen, it has its module or advice of its own.
-    may_train = all(row["cause"] != _BACKWARD for row in rows) and not _serves(dataset)
+    # Where backward work was seen, it has its module or advice of its own; engines that serve a model do not train.
+    kinds = {step["kind"] for step in steps_by_kind(dataset)}
+    serves = bool(kinds) and kinds <= {"prefill", "decode", "mixed"}
+    may_train = all(row["cause"] != _BACKWARD for row in rows) and not serves
     for row in rows:
+        repeated = row["what"] == _PROFILER_LOSSES or (row["what"] != "processes" and row["cause"] == _COMPILATION)
         # Calls of ranges and operators have no markers that could be unclear.
-        is_known = _repeated(row) or (row["what"] == "calls: losses" and not by_modules)
-        if not row["known"] and row["advice"] and row["cause"] not in covered and not is_known:
+        repeated |= row["what"] == "calls: losses" and not by_modules
+        if not (row["known"] or repeated) and row["advice"] and row["cause"] not in covered:
             text, question, hint = row["advice"].partition("Training?")
             detail = f" ({row['detail']})" if row.get("detail") else ""
             sentences.append(f"{row['what']}, {row['cause']}{detail} ({row['count']:,}): {text.strip()}")
             sentences += [f"{question}{hint}"] if hint and may_train else []
     return sentences
-
-
-def _serves(dataset: Dataset) -> bool:
-    """Whether all steps are those of an engine that serves a model."""
-    kinds = {step["kind"] for step in steps_by_kind(dataset)}
-    return bool(kinds) and kinds <= {"prefill", "decode", "mixed"}
-
-
-def _repeated(row: dict[str, Any]) -> bool:
-    return bool(row["what"] == _PROFILER_LOSSES or (row["what"] != "processes" and row["cause"] == _COMPILATION))
 
 
 def _missing_data(manifest: dict[str, Any]) -> list[str]:
@@ -345,25 +328,8 @@ def _missing_data(manifest: dict[str, Any]) -> list[str]:
     for report in reports:
         for data in report["missing"]:
             lacking.setdefault((data["what"], data["remedy"]), []).append(report["name"])
-    return [f"{report['name']} was left out: {report['problem']}" for report in manifest["left_out"]] + [
-        f"{_which(names, len(reports))} {what}: {remedy}" for (what, remedy), names in lacking.items()
-    ]
-
-
-def _unlike(dataset: Dataset) -> list[str]:
-    """Marked runs with which nothing could be aligned."""
-    served: Counter[str] = Counter()
-    for report in dataset.entries:
-        for one in report.get("like", ()):
-            served[one["name"]] += one["kernels"]
-    return [
-        f"nothing could be aligned with {name} (--like): it has no step like these"
-        for name in served
-        if not served[name]
-    ]
-
-
-def _which(names: list[str], total: int) -> str:
-    if len(names) == total:
-        return "the reports lack"
-    return f"{', '.join(names)} {'lacks' if len(names) == 1 else 'lack'}"
+    sentences = [f"{report['name']} was left out: {report['problem']}" for report in manifest["left_out"]]
+    for (what, remedy), names in lacking.items():
+        lack = f"{', '.join(names)} {'lacks' if len(names) == 1 else 'lack'}"
+        sentences.append(f"{'the reports lack' if len(names) == len(reports) else lack} {what}: {remedy}")
+    return sentences

@@ -1,7 +1,5 @@
 """The hierarchy with its times, as a tree in the terminal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -76,13 +74,8 @@ def as_text(
 ) -> RenderableType:
     """The tree as a table; layers with the same class and parameters share one line with the sum of their times.
 
-    Args:
-        lines: Columns of the analysis ``tree``.
-        words: What work and device are called.
-        width: Characters of a line of the terminal.
-        most: The most lines to show: those with the most time. A caption reports how many are hidden.
-        outside: Work outside modules, as :func:`tracekit.aggregates.phase_times.outside` returns it. In a training it
-            follows the tree, as where lines are not modules: without it, optimizers and losses would be missing.
+    At most so many lines are shown, those with the most time; a caption reports how many are hidden. Work ``outside``
+    modules follows in a training, or where lines are not modules: without it, optimizers and losses would be missing.
     """
     shown = records(selected(lines, module_tree.largest(lines, most)))
     table = table_of(shown, words, width, outside)
@@ -100,11 +93,21 @@ def table_of(rows: list[dict[str, Any]], words: Nouns, width: int, outside: Colu
     """
     if not any(row["subtree_ns"] for row in rows):
         rows, words = _on_host(rows), words._replace(device="host")
-    phases = _phases(rows)
-    rows = rows + _outside(outside, always=bool(phases) or words.node != "module")
-    columns = _fitting(_figures(rows, phases, words, wide=width >= _WIDE), width)
+    trains = any(row[name] for row in rows for name in TRAINING)
+    phases = [phase for phase, name in _PHASES.items() if trains and any(row[name] for row in rows)]
+    others = [] if outside is None else records(outside)
+    if phases or words.node != "module" or any(row[name] for row in others for name in TRAINING):
+        about = [{"label": f"({row['cause']})", "subtree_ns": row["self_ns"]} for row in others]
+        rows = rows + [_NO_MODULE | row | text for row, text in zip(others, about, strict=True)]
+    columns = _figures(rows, phases, words, wide=width >= _WIDE)
+    for headings, least in _DISPENSABLE:
+        if room_beside(columns, width) >= least:
+            break
+        columns = {heading: cells for heading, cells in columns.items() if heading not in headings}
     room = room_beside(columns, width)
-    names = _names(rows, room)
+    # By two spaces a level, or by one where two would cut a name off.
+    widest = max((2 * row["depth"] + cell_len(plain(row["label"])) for row in rows), default=0)
+    names = [_name(row, ("  " if widest <= room else " ") * row["depth"], room) for row in rows]
     table = plain_table()
     longest = max([len(words.node), *(name.cell_len for name in names)])
     table.add_column(words.node, overflow="ellipsis", no_wrap=True, width=min(longest, max(room, 1)))
@@ -126,19 +129,6 @@ def _on_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _phases(rows: list[dict[str, Any]]) -> list[str]:
-    if not any(row[name] for row in rows for name in TRAINING):
-        return []
-    return [phase for phase, name in _PHASES.items() if any(row[name] for row in rows)]
-
-
-def _outside(outside: Columns | None, *, always: bool) -> list[dict[str, Any]]:
-    rows = [] if outside is None else records(outside)
-    if not always and not any(row[name] for row in rows for name in TRAINING):
-        return []
-    return [_NO_MODULE | row | {"label": f"({row['cause']})", "subtree_ns": row["self_ns"]} for row in rows]
-
-
 def _figures(rows: list[dict[str, Any]], phases: list[str], words: Nouns, *, wide: bool) -> dict[str, list[str]]:
     times = {heading: _HEADINGS[heading] for heading in ("self", "subtree", *phases)}
     columns = {
@@ -148,26 +138,12 @@ def _figures(rows: list[dict[str, Any]], phases: list[str], words: Nouns, *, wid
         _BAR: [_bar(row["share"]) for row in rows],
     }
     if wide and any(row["modules"] > 1 for row in rows):
-        folded = [row if row["modules"] > 1 and row["median_ns"] else None for row in rows]
-        spreads = [None if row is None else (row["max_ns"] - row["min_ns"]) / row["median_ns"] for row in folded]
-        columns["median"] = ["" if row is None else duration(row["median_ns"]) for row in folded]
-        columns["spread"] = ["" if spread is None else percent(spread) for spread in spreads]
+        columns |= {"median": [""] * len(rows), "spread": [""] * len(rows)}
+        for at, row in enumerate(rows):
+            if row["modules"] > 1 and row["median_ns"]:
+                columns["median"][at] = duration(row["median_ns"])
+                columns["spread"][at] = percent((row["max_ns"] - row["min_ns"]) / row["median_ns"])
     return columns
-
-
-def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
-    for headings, least in _DISPENSABLE:
-        if room_beside(columns, width) >= least:
-            return columns
-        columns = {heading: cells for heading, cells in columns.items() if heading not in headings}
-    return columns
-
-
-def _names(rows: list[dict[str, Any]], width_left: int) -> list[Text]:
-    """Names, indented by two spaces a level, or by one where two would cut a name off."""
-    widest = max((2 * row["depth"] + cell_len(plain(row["label"])) for row in rows), default=0)
-    indent = "  " if widest <= width_left else " "
-    return [_name(row, indent * row["depth"], width_left) for row in rows]
 
 
 def _name(row: dict[str, Any], indent: str, width_left: int) -> Text:

@@ -1,7 +1,5 @@
 """A prediction in the terminal and as JSON: a step and its budget, before and after changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,7 +11,6 @@ from tracekit.steptime.whatif import Prediction
 from tracekit.views.budget import length
 from tracekit.views.formatting import change, count, duration, fitting, percent, table_of
 
-_HEADINGS = ("kind", "before", "share before", "after", "share after", "change")
 #: What a narrow terminal does without, first to last.
 _SPARED = ("share before", "share after", "before")
 
@@ -56,17 +53,16 @@ def as_text(prediction: Prediction, what: str, width: int) -> RenderableType:
 
 
 def _budgets(prediction: Prediction, width: int) -> Table:
-    before, after = ({row["kind"]: row for row in rows} for rows in (prediction.before, prediction.after))
-    columns: dict[str, list[str]] = {heading: [] for heading in _HEADINGS}
-    for kind in KINDS:
-        if kind in before or kind in after:
-            one, other = (rows.get(kind, {"ns": 0, "share": 0.0}) for rows in (before, after))
-            figures = (duration(one["ns"]), percent(one["share"]), duration(other["ns"]), percent(other["share"]))
-            texts = (kind.replace("_", " "), *figures, _signed(other["ns"] - one["ns"]))
-            for column, text in zip(columns.values(), texts, strict=True):
-                column.append(text)
-    return table_of(fitting(columns, _SPARED, width), _HEADINGS[:1])
-
-
-def _signed(ns: int) -> str:
-    return f"{'+' if ns > 0 else ''}{duration(ns)}"
+    sides = [{row["kind"]: row for row in rows} for rows in (prediction.before, prediction.after)]
+    kinds = [kind for kind in KINDS if any(kind in side for side in sides)]
+    before, after = ([side.get(kind, {"ns": 0, "share": 0.0}) for kind in kinds] for side in sides)
+    changes = [other["ns"] - one["ns"] for one, other in zip(before, after, strict=True)]
+    columns = {
+        "kind": [kind.replace("_", " ") for kind in kinds],
+        "before": [duration(row["ns"]) for row in before],
+        "share before": [percent(row["share"]) for row in before],
+        "after": [duration(row["ns"]) for row in after],
+        "share after": [percent(row["share"]) for row in after],
+        "change": [f"{'+' if change > 0 else ''}{duration(change)}" for change in changes],
+    }
+    return table_of(fitting(columns, _SPARED, width), ("kind",))
