@@ -4,29 +4,22 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tracekit.dataset.opening import Dataset
 
 Row = dict[str, Any]
-#: Columns that are told from the others, and the rest of a row.
-Answer = dict[tuple, tuple]
 
 
 class Plain:
     """The tables of a dataset as rows."""
 
     def __init__(self, dataset: Dataset) -> None:
-        for name in ("modules", "calls", "kernels", "steps", "ranges"):
-            setattr(self, name, dataset.table(name).to_pylist())
-        self.modules: list[Row]
-        self.calls: list[Row]
-        self.kernels: list[Row]
-        self.steps: list[Row]
-        self.ranges: list[Row]
-        self.several = bool(dataset.reports)
+        self.modules, self.calls, self.kernels, self.steps = (
+            dataset.table(name).to_pylist() for name in ("modules", "calls", "kernels", "steps")
+        )
         self.path = {None: None} | {row["module_id"]: row["path"] for row in self.modules}
         self.class_of = {None: None} | {row["module_id"]: row["class_name"] for row in self.modules}
         self.whole = sum(row["dur_ns"] for row in self.kernels)
@@ -218,22 +211,6 @@ def kernels(plain: Plain) -> Iterable[Row]:
         }
 
 
-def module_kernels(plain: Plain) -> Iterable[Row]:
-    pairs = grouped(plain.kernels, lambda row: (row["module_id"], row["name"], row["kind"]))
-    for (module, name, kind), rows in pairs.items():
-        yield {
-            "path": plain.path[module],
-            "class_name": plain.class_of[module],
-            "name": name,
-            "kind": kind,
-            "kernels": len(rows),
-            "gpu_time_ns": total(rows),
-            "share": plain.share(total(rows)),
-            "mean_ns": mean(row["dur_ns"] for row in rows),
-            "serves": None,
-        }
-
-
 def of_graph(row: Row) -> bool:
     graph = row["graph_id"] is not None or row["graph_node_id"] is not None
     return graph or row["kind"] == "graph"
@@ -268,19 +245,8 @@ def _included(rows: list[Row]) -> Row:
     return found | {"subtree_launch_bound_share": ratio(bound, time)}
 
 
-class _Found(NamedTuple):
-    """What a kernel found on its device.
-
-    Attributes:
-        waited_ns: For how long the device had waited for the launch; None if the work is not launch-bound.
-        blocked_ns: For how long the launch was blocked, if this is the first work of it.
-    """
-
-    waited_ns: int | None
-    blocked_ns: int
-
-
-def _waits(plain: Plain) -> dict[int, _Found]:
+def _waits(plain: Plain) -> dict[int, tuple[int | None, int]]:
+    """For how long the device had waited for each launch, None if it was not launch-bound, and how long it blocked."""
     return {
         row["kernel_id"]: _found(row, [other for other in rows if other is not row])
         for rows in plain.by_device(plain.kernels)
@@ -288,29 +254,29 @@ def _waits(plain: Plain) -> dict[int, _Found]:
     }
 
 
-def _found(row: Row, others: list[Row]) -> _Found:
+def _found(row: Row, others: list[Row]) -> tuple[int | None, int]:
     start, begun, returned = (row[name] for name in ("start_ns", "launch_start_ns", "launch_end_ns"))
     if returned is None:
-        return _Found(None, 0)
+        return (None, 0)
     ended = max((other["end_ns"] for other in others if other["end_ns"] <= start), default=begun)
     queued = returned > start and ended > begun and ended - begun >= start - ended
     blocked = max(returned - max(start, begun), 0) + (ended - begun if queued else 0)
     key = (start, row["kernel_id"])
     earlier = [other for other in others if (other["start_ns"], other["kernel_id"]) < key]
     if not earlier:
-        return _Found(0, blocked)
+        return (0, blocked)
     idle = min(start, returned) - max(other["end_ns"] for other in earlier)
-    return _Found(None if idle <= 0 or queued else idle, blocked)
+    return (None if idle <= 0 or queued else idle, blocked)
 
 
-def _launch_sums(rows: list[Row], waits: dict[int, _Found]) -> Row:
+def _launch_sums(rows: list[Row], waits: dict[int, tuple[int | None, int]]) -> Row:
     launched = [row for row in rows if row["launch_end_ns"] is not None and not of_graph(row)]
     keys = ("report", "pid", "tid", "launch_start_ns", "launch_end_ns")
     calls = grouped(launched, lambda row: tuple(row.get(key) for key in keys))
     first = [min(ones, key=lambda row: row["start_ns"]) for ones in calls.values()]
-    blocked = sum(waits[row["kernel_id"]].blocked_ns for row in first)
+    blocked = sum(waits[row["kernel_id"]][1] for row in first)
     host = sum(row["launch_end_ns"] - row["launch_start_ns"] for row in first) - blocked
-    bound = [row for row in launched if waits[row["kernel_id"]].waited_ns is not None]
+    bound = [row for row in launched if waits[row["kernel_id"]][0] is not None]
     delays = [row["start_ns"] - row["launch_end_ns"] for row in launched]
     return {
         "launches": len(calls),
@@ -320,172 +286,13 @@ def _launch_sums(rows: list[Row], waits: dict[int, _Found]) -> Row:
         "launch_per_gpu": ratio(host, total(launched)),
         "launch_bound_share": ratio(total(bound), total(launched)),
         "launch_bound_ns": total(bound),
-        "waiting_ns": sum(waits[row["kernel_id"]].waited_ns or 0 for row in bound),
+        "waiting_ns": sum(waits[row["kernel_id"]][0] or 0 for row in bound),
         "queue_median_ns": quantile(delays, 0.5),
         "queue_p95_ns": quantile(delays, 0.95),
         "replayed_ns": total(row for row in rows if of_graph(row)),
     }
 
 
-def gaps(plain: Plain) -> Iterable[Row]:
-    for rows in plain.by_device(plain.kernels):
-        ordered = sorted(rows, key=lambda row: row["start_ns"])
-        found = defaultdict(list)
-        last = ordered[0]
-        for row in ordered[1:]:
-            if row["start_ns"] > last["end_ns"]:
-                idle = row["start_ns"] - last["end_ns"]
-                found[last["module_id"], row["module_id"]].append(idle)
-            last = row if row["end_ns"] > last["end_ns"] else last
-        report, device = device_of(rows[0])
-        for (before, after), times in found.items():
-            yield {
-                "report": report,
-                "device": device,
-                "before": plain.path[before],
-                "after": plain.path[after],
-                "gaps": len(times),
-                "idle_ns": sum(times),
-                "share": ratio(sum(times), last["end_ns"] - ordered[0]["start_ns"]),
-                "median_ns": quantile(times, 0.5),
-                "longest_ns": max(times),
-            }
-
-
-def steps(plain: Plain) -> Iterable[Row]:
-    for step in plain.steps:
-        rows = [row for row in plain.kernels if row["step_id"] == step["step_id"]]
-        said = ("step_id", "kind", "index", "batch_size", "tokens", "rank", "pid", "name")
-        yield {
-            **({"report": step["report"]} if plain.several else {}),
-            **{name: step[name] for name in said},
-            "host_ns": step["end_ns"] - step["start_ns"],
-            "gpu_time_ns": total(rows),
-            "busy_ns": busy(plain, rows),
-            "gpu_ns_per_token": ratio(total(rows), step["tokens"] or 0),
-            "kernels": len(rows),
-            "compile_ns": 0,  # no simulated program compiles
-        }
-
-
-def phases(plain: Plain) -> Iterable[Row]:
-    rows = list(steps(plain))
-    for (kind, size), ones in grouped(rows, lambda r: (r["kind"], r["batch_size"])).items():
-        gpu, tokens = [row["gpu_time_ns"] for row in ones], [row["tokens"] for row in ones]
-        known = None if None in tokens else sum(tokens)
-        yield {
-            "kind": kind,
-            "batch_size": size,
-            "steps": len(ones),
-            "tokens": known,
-            "gpu_time_ns": sum(gpu),
-            "share": ratio(sum(gpu), total(rows, "gpu_time_ns")) or 0.0,
-            "gpu_ns_per_token": ratio(sum(gpu), known or 0),
-            "gpu_median_ns": quantile(gpu, 0.5),
-            "gpu_mean_ns": mean(gpu),
-            "gpu_p95_ns": quantile(gpu, 0.95),
-            "busy_median_ns": quantile([row["busy_ns"] for row in ones], 0.5),
-            "host_median_ns": quantile([row["host_ns"] for row in ones], 0.5),
-        }
-
-
-def copies(plain: Plain) -> Iterable[Row]:
-    rows = [row for row in plain.kernels if row["kind"] in ("memcpy", "memset")]
-    keys = grouped(rows, lambda row: (row["kind"], row["copy_kind"], row["module_id"]))
-    for (kind, direction, module), ones in keys.items():
-        untold = any(row["bytes"] is None for row in ones)
-        moved = None if untold else total(ones, "bytes")
-        yield {
-            "kind": kind,
-            "copy_kind": direction,
-            "path": plain.path[module],
-            "copies": len(ones),
-            "gpu_time_ns": total(ones),
-            "share": plain.share(total(ones)),
-            "moved_bytes": moved,
-            "gb_per_s": ratio(moved, total(ones)),
-        }
-
-
-def talk(plain: Plain) -> tuple[list[Row], dict[int, int]]:
-    """The work that communicates, and how much other work hides of each piece."""
-
-    def talks(row: Row) -> bool:
-        return row["collective"] is not None
-
-    hidden: dict[int, int] = {}
-    for rows in plain.by_device(plain.kernels):
-        others = [
-            (row["start_ns"], row["end_ns"])
-            for row in rows
-            if not talks(row) and row["kind"] not in ("memcpy", "memset")
-        ]
-        for row in filter(talks, rows):
-            start, end = row["start_ns"], row["end_ns"]
-            inner = [(max(s, start), min(e, end)) for s, e in others if s < end and e > start]
-            hidden[row["kernel_id"]] = length(inner)
-    return list(filter(talks, plain.kernels)), hidden
-
-
-def processes(plain: Plain) -> Iterable[Row]:
-    talking, hidden = talk(plain)
-
-    def key(row: Row) -> tuple:
-        return row.get("report"), row["rank"], row["pid"], row["device"]
-
-    heard = grouped(talking, key)
-    for one, rows in grouped(plain.kernels, key).items():
-        said = heard.get(one, [])
-        known = total(row for row in rows if row["module_id"] is not None)
-        yield {
-            **dict(zip(("report", "rank", "pid", "device"), one, strict=True)),
-            "kernels": len(rows),
-            "gpu_time_ns": total(rows),
-            "known": known / max(total(rows), 1),
-            "communication_ns": total(said),
-            "exposed_ns": total(said) - sum(hidden[row["kernel_id"]] for row in said),
-        }
-
-
-def communication(plain: Plain) -> Iterable[Row]:
-    talking, hidden = talk(plain)
-    fields = ("name", "module_id", "collective", "communicator", "group_size")
-    keys = grouped(talking, lambda row: tuple(row[field] for field in fields))
-    for (name, module, kind, communicator, ranks), rows in keys.items():
-        overlapped = sum(hidden[row["kernel_id"]] for row in rows)
-        sized = [row for row in rows if row["bytes"] is not None]
-        speed = sum(row["bytes"] for row in sized) / total(sized) if sized else None
-        yield {
-            "name": name,
-            "path": plain.path[module],
-            "kernels": len(rows),
-            "gpu_time_ns": total(rows),
-            "share": plain.share(total(rows)),
-            "exposed_ns": total(rows) - overlapped,
-            "overlapped_ns": overlapped,
-            "collective": kind,
-            "communicator": communicator,
-            "group_size": ranks,
-            "bytes": sum(row["bytes"] for row in sized) if sized else None,
-            "algorithm_gb_per_s": speed,
-            "bus_gb_per_s": 2 * (ranks - 1) / ranks * speed if kind == "all_reduce" and speed and ranks else None,
-        }
-
-
 PLAIN: dict[str, Callable[[Plain], Iterable[Row]]] = {
-    one.__name__: one
-    for one in (
-        modules,
-        classes,
-        shapes,
-        kernels,
-        module_kernels,
-        launches,
-        gaps,
-        steps,
-        phases,
-        copies,
-        communication,
-        processes,
-    )
+    one.__name__: one for one in (modules, classes, shapes, kernels, launches)
 }

@@ -1,41 +1,17 @@
 """What analyses answer, beside the trace that they answer for."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import tracekit
-from tests.golden import check_frame
+from tests.golden import Parse, check_frame
 from tests.needs import REPORTS
 from tests.trace_lines import report
+from tracekit import answers
 from tracekit.aggregates.phase_times import COLUMNS, outside
-from tracekit.answers import (
-    ANALYSES,
-    classes as modules_by_class,
-    communication,
-    copies,
-    gaps,
-    kernels as kernels_by_time,
-    launches,
-    layers,
-    module_kernels as kernels_by_module,
-    modules as modules_by_time,
-    phases,
-    shapes as modules_by_shape,
-    steps as steps_by_time,
-)
 from tracekit.arrays import codes as shapes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracekit.dataset.opening import Dataset
-
-    Parse = Callable[..., Dataset]
 
 #: Two steps of a model of two layers; the second layer's kernels overlap, one copy belongs to nobody.
 SERVING = """
@@ -62,7 +38,7 @@ memcpy 1  2800  2900  #9  50
 #: What is true of each, and the answer.
 ANSWERS = {
     "time by module is of itself of its subtree and by step": (
-        modules_by_time,
+        answers.modules,
         """
         path   calls  kernels  self_ns  subtree_ns  share   busy_ns  steps  step_mean_ns  step_median_ns  step_p95_ns
         top    2      0        0        1060          0.9138  1010     2      530           530             647
@@ -71,7 +47,7 @@ ANSWERS = {
     """,
     ),
     "a class is the sum of its modules without counting any work twice": (
-        modules_by_class,
+        answers.classes,
         """
         class_name  modules  calls  kernels  self_ns  self_share  subtree_ns  share
         Layer       2        4      5        1060     0.9138      1060          0.9138
@@ -79,7 +55,7 @@ ANSWERS = {
     """,
     ),
     "calls of one shape are one row with the time of a token": (
-        modules_by_shape,
+        answers.shapes,
         """
         path   phase    inputs      calls  gpu_time_ns  gpu_ns_per_token  steps  step_mean_ns  median_ns
         top    forward  [[2, 4]]    1      660          330               1      660           660
@@ -91,7 +67,7 @@ ANSWERS = {
     """,
     ),
     "a kernel has the modules that ran it": (
-        kernels_by_time,
+        answers.kernels,
         """
         name      kind    kernels  gpu_time_ns  share    mean_ns  median_ns  max_ns  modules  module  module_share
         gemm      kernel  4        860          0.7414   215      100        600     2        top.0   0.814
@@ -100,17 +76,17 @@ ANSWERS = {
     """,
     ),
     "module by kernel adds up to all work": (
-        kernels_by_module,
+        answers.module_kernels,
         """
-        path   class_name  name  kernels  gpu_time_ns
-        top.0  Layer       gemm  2        700
-        top.1  Layer       relu  1        200
-        top.1  Layer       gemm  2        160
-        -      -           [CUDA memcpy Host-to-Device]  1  100
+        path   class_name  name  kernels  gpu_time_ns  share   mean_ns
+        top.0  Layer       gemm  2        700          0.6034  350
+        top.1  Layer       relu  1        200          0.1724  200
+        top.1  Layer       gemm  2        160          0.1379  80
+        -      -           [CUDA memcpy Host-to-Device]  1  100  0.08621  100
     """,
     ),
     "idle time lies between the modules before and after it": (
-        gaps,
+        answers.gaps,
         """
         device  before  after  gaps  idle_ns  share     longest_ns
         0       top.1   top.0  1     1450     0.5179    1450
@@ -119,10 +95,40 @@ ANSWERS = {
     """,
     ),
     "copies have bytes and bandwidth": (
-        copies,
+        answers.copies,
         """
-        kind    copy_kind       path  copies  gpu_time_ns  moved_bytes  gb_per_s
-        memcpy  Host-to-Device  -     1       100          50           0.5
+        kind    copy_kind       path  copies  gpu_time_ns  share    moved_bytes  gb_per_s
+        memcpy  Host-to-Device  -     1       100          0.08621  50           0.5
+    """,
+    ),
+    "steps have the time of a token": (
+        answers.steps,
+        """
+        kind     batch_size  tokens  host_ns  gpu_time_ns  busy_ns  gpu_ns_per_token  kernels  compile_ns  index
+        prefill  1           8       1000     400          350      50                3        0           0
+        decode   2           2       1000     660          660      330               2        0           1
+    """,
+    ),
+    "phases are steps of one kind and batch size": (
+        answers.phases,
+        """
+        kind     batch_size  steps  tokens  gpu_time_ns  share   gpu_ns_per_token  gpu_median_ns  busy_median_ns  host_median_ns
+        decode   2           1      2       660          0.6226  330               660            660             1000
+        prefill  1           1      8       400          0.3774  50                400            350             1000
+    """,  # noqa: E501
+    ),
+    "work of a process and device": (
+        answers.processes,
+        """
+        report  rank  device  kernels  gpu_time_ns  known   communication_ns  exposed_ns
+        -       -     0       6        1160         0.9138  0                 0
+    """,
+    ),
+    "layers that are alike have a pattern and a spread": (
+        answers.layers,
+        """
+        pattern  class_name  modules  subtree_ns  share   median_ns  spread  min_ns  max_ns
+        top.0…1  Layer       2        1060        0.9138  530        0.6415  360     700
     """,
     ),
 }
@@ -134,8 +140,10 @@ def test_of_two_steps_of_a_model(parsed: Parse, claim: str) -> None:
     check_frame(analysis.frame(parsed(SERVING)), rows)
 
 
-def test_a_class_counts_where_it_stands_beside_and_below_itself(parsed: Parse) -> None:
-    dataset = parsed("""
+#: What is true of a trace, the trace, and answers about it.
+TRACES = {
+    "a class counts where it stands beside and below itself": (
+        """
         range  1   0  50  {"Module": "a", "Class": "Block", "Inputs": [[1]]}
         range  1  10  40  {"Module": "a.b", "Class": "Other", "Inputs": [[1]]}
         range  1  15  35  {"Module": "a.b.c", "Class": "Block", "Inputs": [[1]]}
@@ -144,19 +152,17 @@ def test_a_class_counts_where_it_stands_beside_and_below_itself(parsed: Parse) -
         launch 1  70  80  #2
         kernel 1  40  50  #1
         kernel 1  80  85  #2
-    """)
-    check_frame(
-        modules_by_class.frame(dataset),
-        """
+    """,
+        {
+            answers.classes: """
         class_name  modules  self_ns  subtree_ns
         Block       3        15       15
         Other       1        0        10
-    """,
-    )
-
-
-def test_modules_whose_markers_tell_no_class_are_types_by_their_name(parsed: Parse) -> None:
-    dataset = parsed("""
+    """
+        },
+    ),
+    "modules whose markers tell no class are types by their name": (
+        """
         range  1   0  50  {"Module": "top", "Inputs": [[1]]}
         range  1  10  20  {"Module": "top.layers.0", "Inputs": [[1]]}
         launch 1  12  14  #1
@@ -164,20 +170,18 @@ def test_modules_whose_markers_tell_no_class_are_types_by_their_name(parsed: Par
         launch 1  30  32  #2
         kernel 1  40  50  #1
         kernel 1  80  85  #2
-    """)
-    check_frame(
-        modules_by_class.frame(dataset),
-        """
+    """,
+        {
+            answers.classes: """
         class_name  name      modules  self_ns  subtree_ns
         -           layers.*  2        15       15
         -           top       1        0        15
         -           layers    1        0        15
-    """,
-    )
-
-
-def test_replays_of_a_captured_call_count_by_step_and_not_by_call(parsed: Parse) -> None:
-    dataset = parsed("""
+    """
+        },
+    ),
+    "replays of a captured call count by step and not by call": (
+        """
         launch 1    1    2  #1 cudaStreamBeginCapture_v10000
         range  1    5   80  {"Module": "top", "Inputs": [[2]]}
         launch 1   10   20  #2
@@ -190,32 +194,24 @@ def test_replays_of_a_captured_call_count_by_step_and_not_by_call(parsed: Parse)
         range  1  400  600  execute_context_0(0)_generation_2(2)
         launch 1  410  420  #5 cudaGraphLaunch_v10000
         kernel!6 1 430  490  #5  gemm
-    """)
-    check_frame(
-        modules_by_shape.frame(dataset),
-        """
+    """,
+        {
+            answers.shapes: """
         path  phase    inputs  calls  gpu_time_ns  gpu_ns_per_token  steps  step_median_ns  median_ns
         top   capture  [[2]]   1      100          25                2      50              -
     """,
-    )
-    check_frame(
-        modules_by_time.frame(dataset),
-        """
+            answers.modules: """
         path  calls  self_ns  steps  step_mean_ns
         top   1      100      2      50
     """,
-    )
-    check_frame(
-        launches.frame(dataset),
-        """
+            answers.launches: """
         path  launches  launch_ns  gpu_time_ns  replayed_ns  launch_per_gpu
         top   0         0          0            100          -
     """,
-    )
-
-
-def test_work_is_launch_bound_if_its_device_was_idle_when_its_launch_returned(parsed: Parse) -> None:
-    dataset = parsed("""
+        },
+    ),
+    "work is launch bound if its device was idle when its launch returned": (
+        """
         range  1   0 900  {"Module": "top", "Inputs": [[1]]}
         launch 1  10  30  #1
         kernel 1  40  90  #1   ## the first: nobody knows how long the device had been idle
@@ -223,14 +219,129 @@ def test_work_is_launch_bound_if_its_device_was_idle_when_its_launch_returned(pa
         kernel 1  95 195  #2   ## launched while the first one ran
         launch 1 200 230  #3
         kernel 1 240 250  #3   ## the device waited from 195 to 230, the launch took 10 more
-    """)
-    check_frame(
-        launches.frame(dataset),
-        """
+    """,
+        {
+            answers.launches: """
         path  launches  launch_ns  gpu_time_ns  launch_per_gpu  launch_bound_ns  launch_bound_share  waiting_ns  queue_median_ns
         top   3         70         160          0.4375          60               0.375               35          10
-    """,  # noqa: E501
-    )
+    """  # noqa: E501
+        },
+    ),
+    "a blocked copy beside another stream waits for what ended and not for what runs on": (
+        """
+        range  1    0 9000  {"Module": "top", "Inputs": [[1]]}
+        launch 1   10   30  #1
+        kernel 1   40 5000  #1   ## runs on, on a stream of its own
+        launch 1   40   60  #2
+        kernel 1   70 2000  #2
+        launch 1  100 2500  #3 cudaMemcpy_v3020
+        memcpy 1 2010 2400  #3 8
+    """,
+        {
+            answers.launches: """
+        path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
+        top   3         50         2390        7280         4960             0
+    """
+        },
+    ),
+    "a launch that started several pieces counts once": (
+        """
+        range  1   0 900  {"Module": "top", "Inputs": [[1]]}
+        launch 1  10  30  #1 cudaMemcpyBatchAsync_v12080
+        memcpy 1  40  50  #1  8
+        memcpy 1  60  70  #1  8
+    """,
+        {
+            answers.launches: """
+        path  launches  launch_ns  gpu_time_ns  subtree_launches
+        top   1         20         20           1
+    """
+        },
+    ),
+    "devices are idle each for itself": (
+        """
+        launch   1  0  1  #1
+        launch   1  2  3  #2
+        launch   1  4  5  #3
+        launch   1  6  7  #4
+        launch   1  8  9  #5
+        kernel:0 1 10 20  #1
+        kernel:1 1 20 30  #2
+        kernel:0 1 35 40  #3
+        kernel:0 1 45 50  #4
+        kernel:0 1 51 60  #5
+    """,
+        {
+            answers.gaps: """
+        device  gaps  idle_ns  share  median_ns  longest_ns
+        0       3     21       0.42   5          15
+    """
+        },
+    ),
+    "communication is exposed where nothing computes beside it": (
+        """
+        launch 1   0   1  #1
+        launch 1   2   3  #2
+        launch 1   4   5  #3
+        launch 1   6   7  #4
+        kernel 1  10 110  #1  ncclDevKernel_AllReduce_Sum_bf16_RING_LL
+        kernel 1  50  80  #2  gemm
+        kernel 1  70  90  #3  relu
+        memcpy 1  95 105  #4  8     ## copies hide nothing
+    """,
+        {
+            answers.communication: """
+        name                                      kernels  gpu_time_ns  share  exposed_ns  overlapped_ns
+        ncclDevKernel_AllReduce_Sum_bf16_RING_LL  1        100          0.625  60          40
+    """,
+            answers.processes: """
+        device  kernels  gpu_time_ns  known  communication_ns  exposed_ns
+        0       4        160          0      100               60
+    """,
+        },
+    ),
+    "phases have the mean, the median and the 95th percentile of their steps": (
+        """
+        range  1    0   90  step[DECODE bs=1 toks=1]
+        launch 1    1    2  #1
+        kernel 1    3   13  #1
+        range  1  100  180  step[DECODE bs=1 toks=1]
+        launch 1  101  102  #2
+        kernel 1  103  123  #2
+        range  1  200  270  step[DECODE bs=1 toks=1]
+        launch 1  201  202  #3
+        kernel 1  203  263  #3
+    """,
+        {
+            answers.phases: """
+        kind    steps  tokens  gpu_time_ns  gpu_median_ns  gpu_mean_ns  gpu_p95_ns  busy_median_ns  host_median_ns
+        decode  3      3       90           20             30           56          20              80
+    """
+        },
+    ),
+    "what nccl launched is communication by whatever name": (
+        """
+        domain  1   0   -  2 NCCL
+        range@2 1   5  20  ncclAllGather
+        launch  1  10  12  #1
+        kernel  1  30  50  #1  copy_engine
+    """,
+        {
+            answers.communication: """
+        name         kernels  exposed_ns
+        copy_engine  1        20
+    """
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", TRACES)
+def test_answers_about_a_trace(parsed: Parse, claim: str) -> None:
+    lines, expected = TRACES[claim]
+    dataset = parsed(lines)
+    for analysis, rows in expected.items():
+        check_frame(analysis.frame(dataset), rows)
 
 
 GEMMS = "".join(f"launch 1 {at}00 {at}50 #{at}\nkernel 1 {at}000 {at + 1}000 #{at} gemm\n" for at in range(1, 11))
@@ -249,7 +360,7 @@ def test_a_copy_that_blocks_behind_queued_kernels_waits_for_them_and_not_they_fo
         memcpy 1  {begins} {begins + 20}  #11 8
     """)
     check_frame(
-        launches.frame(dataset),
+        answers.launches.frame(dataset),
         f"""
         path      launches  launch_ns  blocked_ns     gpu_time_ns  launch_bound_ns  waiting_ns
         top       10        500        0              10000        1000             0
@@ -258,129 +369,9 @@ def test_a_copy_that_blocks_behind_queued_kernels_waits_for_them_and_not_they_fo
     )
 
 
-def test_a_blocked_copy_beside_another_stream_waits_for_what_ended_and_not_for_what_runs_on(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1    0 9000  {"Module": "top", "Inputs": [[1]]}
-        launch 1   10   30  #1
-        kernel 1   40 5000  #1   ## runs on, on a stream of its own
-        launch 1   40   60  #2
-        kernel 1   70 2000  #2
-        launch 1  100 2500  #3 cudaMemcpy_v3020
-        memcpy 1 2010 2400  #3 8
-    """)
-    check_frame(
-        launches.frame(dataset),
-        """
-        path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
-        top   3         50         2390        7280         4960             0
-    """,
-    )
-
-
-def test_a_launch_that_started_several_pieces_counts_once(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 900  {"Module": "top", "Inputs": [[1]]}
-        launch 1  10  30  #1 cudaMemcpyBatchAsync_v12080
-        memcpy 1  40  50  #1  8
-        memcpy 1  60  70  #1  8
-    """)
-    check_frame(
-        launches.frame(dataset),
-        """
-        path  launches  launch_ns  gpu_time_ns  subtree_launches
-        top   1         20         20           1
-    """,
-    )
-
-
-def test_devices_are_idle_each_for_itself(parsed: Parse) -> None:
-    dataset = parsed("""
-        launch   1  0  1  #1
-        launch   1  2  3  #2
-        launch   1  4  5  #3
-        kernel:0 1 10 20  #1
-        kernel:1 1 20 30  #2
-        kernel:0 1 35 40  #3
-    """)
-    check_frame(
-        gaps.frame(dataset),
-        """
-        device  gaps  idle_ns
-        0       1     15
-    """,
-    )
-
-
 def test_gaps_of_a_subtree_are_refused(parsed: Parse) -> None:
     with pytest.raises(tracekit.UsageError, match="whole dataset"):
-        gaps.frame(parsed(SERVING).subtree("top"))
-
-
-def test_steps_and_phases_tell_the_time_of_a_token(parsed: Parse) -> None:
-    dataset = parsed(SERVING)
-    check_frame(
-        steps_by_time.frame(dataset),
-        """
-        kind     batch_size  tokens  host_ns  gpu_time_ns  busy_ns  gpu_ns_per_token  kernels
-        prefill  1           8       1000     400          350      50                3
-        decode   2           2       1000     660          660      330               2
-    """,
-    )
-    check_frame(
-        phases.frame(dataset),
-        """
-        kind     batch_size  steps  tokens  gpu_time_ns  share   gpu_ns_per_token  gpu_median_ns
-        decode   2           1      2       660          0.6226  330               660
-        prefill  1           1      8       400          0.3774  50                400
-    """,
-    )
-
-
-def test_communication_is_exposed_where_nothing_computes_beside_it(parsed: Parse) -> None:
-    dataset = parsed("""
-        launch 1   0   1  #1
-        launch 1   2   3  #2
-        launch 1   4   5  #3
-        launch 1   6   7  #4
-        kernel 1  10 110  #1  ncclDevKernel_AllReduce_Sum_bf16_RING_LL
-        kernel 1  50  80  #2  gemm
-        kernel 1  70  90  #3  relu
-        memcpy 1  95 105  #4  8     ## copies hide nothing
-    """)
-    check_frame(
-        communication.frame(dataset),
-        """
-        name                                      kernels  gpu_time_ns  exposed_ns  overlapped_ns
-        ncclDevKernel_AllReduce_Sum_bf16_RING_LL  1        100          60          40
-    """,
-    )
-
-
-def test_what_nccl_launched_is_communication_by_whatever_name(parsed: Parse) -> None:
-    dataset = parsed("""
-        domain  1   0   -  2 NCCL
-        range@2 1   5  20  ncclAllGather
-        launch  1  10  12  #1
-        kernel  1  30  50  #1  copy_engine
-    """)
-    check_frame(
-        communication.frame(dataset),
-        """
-        name         kernels  exposed_ns
-        copy_engine  1        20
-    """,
-    )
-
-
-def test_layers_that_are_alike_have_a_pattern_and_a_spread(parsed: Parse) -> None:
-    dataset = parsed(SERVING)
-    check_frame(
-        layers.frame(dataset),
-        """
-        pattern  class_name  modules  subtree_ns  share   median_ns  spread  min_ns  max_ns
-        top.0…1  Layer       2        1060          0.9138  530        0.6415  360     700
-    """,
-    )
+        answers.gaps.frame(parsed(SERVING).subtree("top"))
 
 
 @pytest.mark.parametrize("lines", ["", "op 1 0 10 aten::x", "range 1 0 9 {'Module': 'top'}"])
@@ -389,7 +380,7 @@ def test_a_dataset_with_next_to_nothing_has_answers_with_the_same_columns(
 ) -> None:
     bare = parsed(lines)
     full = tracekit.parse(report(tmp_path / "full.sqlite", SERVING))
-    for analysis in ANALYSES:
+    for analysis in answers.ANALYSES:
         assert list(analysis.frame(bare).columns) == list(analysis.frame(full).columns)
 
 
@@ -400,17 +391,17 @@ def test_a_run_without_a_gpu_has_answers_too(parsed: Parse) -> None:
         op    1 20  40  aten::addmm
         op    1 60  70  aten::relu
     """)
-    for analysis in ANALYSES:
+    for analysis in answers.ANALYSES:
         analysis.frame(dataset)
     check_frame(
-        modules_by_time.frame(dataset),
+        answers.modules.frame(dataset),
         """
         path  kernels  self_ns  busy_ns
         top   3        50       50
     """,
     )
     check_frame(
-        kernels_by_time.frame(dataset),
+        answers.kernels.frame(dataset),
         """
         name          kind    gpu_time_ns
         aten::linear  cpu_op  20
@@ -419,7 +410,7 @@ def test_a_run_without_a_gpu_has_answers_too(parsed: Parse) -> None:
     """,
     )
     check_frame(
-        gaps.frame(dataset),
+        answers.gaps.frame(dataset),
         """
         device  before  after  idle_ns
         -       top     top    10
@@ -432,13 +423,13 @@ def test_a_run_without_a_gpu_has_answers_too(parsed: Parse) -> None:
 def test_real_traces_go_through_every_analysis(path: Path, tmp_path: Path) -> None:
     dataset = tracekit.parse(path, tmp_path / "out")
     work = dataset.kernels(["dur_ns"]).dur_ns.sum()
-    for analysis in ANALYSES:
+    for analysis in answers.ANALYSES:
         found = analysis.frame(dataset)
         if "share" in found.columns and analysis.NAME != "coverage":
             assert found["share"].dropna().between(0, 1).all(), analysis.NAME
-        if analysis in (kernels_by_time, kernels_by_module):
+        if analysis in (answers.kernels, answers.module_kernels):
             assert found["gpu_time_ns"].sum() == work
-        if analysis is modules_by_time:
+        if analysis is answers.modules:
             assert (found[[*COLUMNS]].sum(axis=1) == found["subtree_ns"]).all()
             assert outside(dataset)["self_ns"].sum() == work - found["self_ns"].sum()
 

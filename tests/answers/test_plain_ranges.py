@@ -1,32 +1,23 @@
 """Analyses, views and exports of reports without module markers: their rows are plain ranges or operators."""
 
-from __future__ import annotations
-
 import io
 import json
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 import tracekit
 from tests.command import ROOT, command
+from tests.golden import Parse
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.trace_lines import report
 from tracekit.aggregates import nodes
-from tracekit.answers import classes, layers, memory, modules, roofline, shapes, tree as module_tree
+from tracekit.answers import Analysis, classes, layers, memory, modules, roofline, shapes, tree as module_tree
+from tracekit.dataset.opening import Dataset
 from tracekit.views import answers, summary, tree
 from tracekit.views.formatting import nouns, records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracekit.answers.base import Analysis
-    from tracekit.dataset.opening import Dataset
-
-    Parse = Callable[..., Dataset]
 
 ROOT_NAME = 'train "v1.5"; a/b: x->y * größe'
 MARKED = """

@@ -148,12 +148,6 @@ def test_two_slow_ranks_are_named_and_since_when(tmp_path: Path) -> None:
     assert answer["since_step"].dropna().tolist() == [2, 2]
 
 
-def test_what_ranks_do_adds_up_to_their_steps(tmp_path: Path) -> None:
-    answer = ranks.frame(dataset_of(ran("tensor_parallel", {5: 1.2}), tmp_path))
-    assert (answer["own_ns"] + answer["collectives_ns"]).tolist() == pytest.approx(answer["step_ns"].tolist())
-    assert (answer["work_ns"] + answer["idle_ns"]).tolist() == pytest.approx(answer["own_ns"].tolist())
-
-
 def test_all_like_the_fastest_rank_is_a_range_where_nobody_knows_who_met(tmp_path: Path) -> None:
     done, mended = ran("tensor_parallel", {5: 1.2}), ran("tensor_parallel", {})
     found = predict(dataset_of(done, tmp_path), Changes(like_fastest_rank=True))

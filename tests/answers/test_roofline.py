@@ -1,28 +1,20 @@
 """FLOPs, bytes and peaks by module, beside the trace that they are worked out from."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tracekit
 from tests.command import ROOT
-from tests.golden import check_frame
+from tests.golden import Parse, check_frame
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.answers import memory as traffic, roofline, shapes as modules_by_shape
+from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.flops.peaks import gpu_named, stated
 from tracekit.views.formatting import records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracekit.dataset.opening import Dataset
-
-    Parse = Callable[..., Dataset]
 
 #: What goes into a Linear of bfloat16 from 4 to 6, and what comes out.
 LINEAR = (
@@ -105,18 +97,6 @@ def test_devices_are_described_as_far_as_the_report_does(on_gpu: Parse) -> None:
         },
         {"device": 1, "name": unknown["name"], "compute_capability": None, **nothing},
     ]
-
-
-def test_flops_and_bytes_of_a_module_and_of_all_below_it(on_gpu: Parse) -> None:
-    check_frame(
-        roofline.frame(on_gpu(STEP)),
-        """
-        path      dtype     runs  self_ns  flops  bytes  tflops_per_s  gb_per_s  flops_per_byte  subtree_ns  subtree_flops  known_share  source
-        top.up    bfloat16  1     200      384    208    0.00192       1.04      1.846           200           384              1            module
-        top       -         1     100      0      -      0             -         -               400           384              1            kernels
-        top.norm  -         1     100      0      208    0             2.08      0               100           0                1            module
-    """,  # noqa: E501
-    )
 
 
 def test_peaks_are_those_of_the_device(on_gpu: Parse) -> None:
@@ -207,40 +187,6 @@ def test_the_dtype_of_the_product_is_that_which_comes_out_under_autocast(on_gpu:
     assert row_of(on_gpu(lines.replace('"dtype": "bfloat16"', '"dtype": "int8"')), "top.up")["dtype"] is None
 
 
-def test_an_embedding_reads_the_rows_that_it_looks_up(on_gpu: Parse) -> None:
-    check_frame(
-        roofline.frame(
-            on_gpu("""
-        range  1    10   100  {"Module": "e", "Class": "Embedding", "TrainableParams": {"weight": {"shape": [100, 4], "dtype": "float16"}}, "Inputs": [[8]], "Types": ["int64 cuda:0"]}
-        launch 1    20    30  #1
-        range  1   110   111  {"Module": "e", "Class": "Embedding", "Outputs": [[8, 4]], "Types": ["float16 cuda:0"]}
-        kernel 1   200   300  #1  vectorized_gather_kernel
-    """)  # noqa: E501
-        ),
-        """
-        path  flops  bytes
-        e     0      192
-    """,
-    )
-
-
-def test_work_that_nobody_owns_leaves_its_module_unknown(on_gpu: Parse) -> None:
-    dataset = on_gpu("""
-        range  1    10   100  {"Module": "top", "Class": "Top", "Inputs": [[8]]}
-        launch 1    20    30  #1 cudaGraphLaunch_v10000
-        range  1   200   300  {"Module": "idle", "Class": "Other", "Inputs": [[8]]}
-        graph  1    40    90  #1
-    """)
-    check_frame(
-        roofline.frame(dataset),
-        """
-        path  flops  bytes  unknown
-        top   -      -      its work is inside a CUDA graph traced as a whole: nsys profile --cuda-graph-trace=node
-        idle  0      0      -
-    """,
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -298,34 +244,6 @@ kernel!6 1 430  490  #5  gemm
 SECOND = "kernel!8 1 490 500 #5 splitKreduce_kernel"
 
 
-def test_a_captured_call_ran_as_often_as_its_graph_was_replayed(on_gpu: Parse) -> None:
-    dataset = on_gpu(CAPTURED + SECOND)
-    check_frame(
-        roofline.frame(dataset),
-        """
-        path    runs  self_ns  flops  bytes  subtree_flops  tflops_per_s
-        top.up  2     120      768    416    768              0.0064
-        top     2     0        0      0      768              -
-    """,
-    )
-    check_frame(
-        modules_by_shape.frame(dataset),
-        """
-        path    calls  gpu_time_ns  flops_per_call  tflops_per_s
-        top     1      120          384    0.0064
-        top.up  1      120          384    0.0064
-    """,
-    )
-    check_frame(
-        traffic.frame(dataset),
-        """
-        path    runs  param_bytes  subtree_param_bytes  input_bytes  output_bytes  bytes
-        top     2     0            48                     -            -             0
-        top.up  2     48           48                     128          192           416
-    """,
-    )
-
-
 WHOLE = f"""
 launch 1    1    2  #9 cudaStreamBeginCapture
 made   1    1    1  graph 1
@@ -349,28 +267,6 @@ launch 1  710  720  #6
 kernel 1  730  740  #6  sm90_xmma_gemm_bf16
 range  1  810  811  {RESULT}
 """
-
-
-def test_flops_of_a_graph_traced_as_a_whole_are_those_of_everything_in_its_call(on_gpu: Parse) -> None:
-    dataset = on_gpu(WHOLE)
-    check_frame(
-        roofline.frame(dataset),
-        """
-        path      runs  self_ns  flops  tflops_per_s  subtree_ns  subtree_flops  subtree_tflops_per_s  known_share
-        top       2     200      0      -             200           768              0.00384                 1
-        top.norm  2     0        0      -             0             0                -                       -
-        top.up    2     0        768    -             0             768              -                       -
-    """,
-    )
-    check_frame(
-        modules_by_shape.frame(dataset),
-        """
-        path      calls  gpu_time_ns  flops_per_call  tflops_per_s
-        top       1      200          384             0.00384
-        top.norm  1      0            0               -
-        top.up    1      0            384             -
-    """,
-    )
 
 
 def test_no_module_s_time_is_taken_for_that_of_flops_in_a_graph_traced_as_a_whole(on_gpu: Parse) -> None:
@@ -404,20 +300,141 @@ kernel 1  1200  1300  #3  softmax_warp_forward
 """
 
 
-UNCLEAR = (
-    "operators that are not understood or may have been stopped, work outside of operators, or no operators recorded"
-)
-
-
-def test_of_operators_inside_each_other_the_outermost_that_counts_does(on_gpu: Parse) -> None:
-    check_frame(
-        roofline.frame(on_gpu(OPS)),
+#: What is true of a trace, the trace, and answers about it.
+GOLDENS = {
+    "flops and bytes of a module and of all below it": (
+        STEP,
+        {
+            roofline: """
+        path      dtype     runs  self_ns  flops  bytes  tflops_per_s  gb_per_s  flops_per_byte  subtree_ns  subtree_flops  known_share  source
+        top.up    bfloat16  1     200      384    208    0.00192       1.04      1.846           200           384              1            module
+        top       -         1     100      0      -      0             -         -               400           384              1            kernels
+        top.norm  -         1     100      0      208    0             2.08      0               100           0                1            module
+    """  # noqa: E501
+        },
+    ),
+    "an embedding reads the rows that it looks up": (
         """
+        range  1    10   100  {"Module": "e", "Class": "Embedding", "TrainableParams": {"weight": {"shape": [100, 4], "dtype": "float16"}}, "Inputs": [[8]], "Types": ["int64 cuda:0"]}
+        launch 1    20    30  #1
+        range  1   110   111  {"Module": "e", "Class": "Embedding", "Outputs": [[8, 4]], "Types": ["float16 cuda:0"]}
+        kernel 1   200   300  #1  vectorized_gather_kernel
+    """,  # noqa: E501
+        {
+            roofline: """
+        path  flops  bytes
+        e     0      192
+    """
+        },
+    ),
+    "work that nobody owns leaves its module unknown": (
+        """
+        range  1    10   100  {"Module": "top", "Class": "Top", "Inputs": [[8]]}
+        launch 1    20    30  #1 cudaGraphLaunch_v10000
+        range  1   200   300  {"Module": "idle", "Class": "Other", "Inputs": [[8]]}
+        graph  1    40    90  #1
+    """,
+        {
+            roofline: """
+        path  flops  bytes  unknown
+        top   -      -      its work is inside a CUDA graph traced as a whole: nsys profile --cuda-graph-trace=node
+        idle  0      0      -
+    """
+        },
+    ),
+    "operators of a captured call count for every replay": (
+        """
+        launch 1    1    2  #1 cudaStreamBeginCapture_v10000
+        range  1    5   80  {"Module": "a", "Class": "Attention", "Inputs": [[2, 4]]}
+        range  1    6   60  aten::mm, op_id = 8, sizes = [[2, 4], [4, 8]]
+        launch 1   10   20  #2
+        node!5 1   15   15
+        launch 1   90   94  #3 cudaStreamEndCapture_v10000
+        node!6 1   96   96  5
+        launch 1  110  120  #4 cudaGraphLaunch_v10000
+        kernel!6 1 130  170  #4  gemm
+        launch 1  410  420  #5 cudaGraphLaunch_v10000
+        kernel!6 1 430  490  #5  gemm
+    """,
+        {
+            roofline: """
+        path  runs  flops  source
+        a     2     256    operators
+    """
+        },
+    ),
+    "of operators inside each other the outermost that counts does": (
+        OPS,
+        {
+            roofline: """
         path  self_ns  flops  subtree_flops  source
         a     200      128    176              operators
         a.b   100      48     48               operators
+    """
+        },
+    ),
+    "a captured call ran as often as its graph was replayed": (
+        CAPTURED + SECOND,
+        {
+            roofline: """
+        path    runs  self_ns  flops  bytes  subtree_flops  tflops_per_s
+        top.up  2     120      768    416    768              0.0064
+        top     2     0        0      0      768              -
     """,
-    )
+            modules_by_shape: """
+        path    calls  gpu_time_ns  flops_per_call  tflops_per_s
+        top     1      120          384    0.0064
+        top.up  1      120          384    0.0064
+    """,
+            traffic: """
+        path    runs  param_bytes  subtree_param_bytes  input_bytes  output_bytes  bytes
+        top     2     0            48                     -            -             0
+        top.up  2     48           48                     128          192           416
+    """,
+        },
+    ),
+    "flops of a graph traced as a whole are those of everything in its call": (
+        WHOLE,
+        {
+            roofline: """
+        path      runs  self_ns  flops  tflops_per_s  subtree_ns  subtree_flops  subtree_tflops_per_s  known_share
+        top       2     200      0      -             200           768              0.00384                 1
+        top.norm  2     0        0      -             0             0                -                       -
+        top.up    2     0        768    -             0             768              -                       -
+    """,
+            modules_by_shape: """
+        path      calls  gpu_time_ns  flops_per_call  tflops_per_s
+        top       1      200          384             0.00384
+        top.norm  1      0            0               -
+        top.up    1      0            384             -
+    """,
+        },
+    ),
+    "memory is that of parameters tensors and copies": (
+        f"{STEP}\nlaunch 1 240 250 #4\nmemcpy 1 700 750 #4 64",
+        {
+            traffic: """
+        path      runs  self_ns  param_bytes  subtree_param_bytes  input_bytes  output_bytes  bytes  gb_per_s  copied_bytes  copied_ns
+        top       1     150      0            64                     -            -             -      -         64            50
+        top.up    1     200      48           48                     64           96            208    1.04      0             0
+        top.norm  1     100      16           16                     128          64            208    2.08      0             0
+    """  # noqa: E501
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", GOLDENS)
+def test_answers_about_a_trace(on_gpu: Parse, claim: str) -> None:
+    lines, answers = GOLDENS[claim]
+    dataset = on_gpu(lines)
+    for analysis, rows in answers.items():
+        check_frame(analysis.frame(dataset), rows)
+
+
+UNCLEAR = (
+    "operators that are not understood or may have been stopped, work outside of operators, or no operators recorded"
+)
 
 
 @pytest.mark.parametrize(
@@ -435,29 +452,6 @@ def test_an_operator_that_is_not_understood_leaves_its_call_unknown(on_gpu: Pars
     assert row["unknown"] == UNCLEAR
 
 
-def test_operators_of_a_captured_call_count_for_every_replay(on_gpu: Parse) -> None:
-    dataset = on_gpu("""
-        launch 1    1    2  #1 cudaStreamBeginCapture_v10000
-        range  1    5   80  {"Module": "a", "Class": "Attention", "Inputs": [[2, 4]]}
-        range  1    6   60  aten::mm, op_id = 8, sizes = [[2, 4], [4, 8]]
-        launch 1   10   20  #2
-        node!5 1   15   15
-        launch 1   90   94  #3 cudaStreamEndCapture_v10000
-        node!6 1   96   96  5
-        launch 1  110  120  #4 cudaGraphLaunch_v10000
-        kernel!6 1 130  170  #4  gemm
-        launch 1  410  420  #5 cudaGraphLaunch_v10000
-        kernel!6 1 430  490  #5  gemm
-    """)
-    check_frame(
-        roofline.frame(dataset),
-        """
-        path  runs  flops  source
-        a     2     256    operators
-    """,
-    )
-
-
 def test_operators_of_backward_calls_tell_their_flops(on_gpu: Parse) -> None:
     backward = '{"Module": "a", "Class": "Linear", "Phase": "backward"}'
     lines = f"""
@@ -473,19 +467,6 @@ def test_operators_of_backward_calls_tell_their_flops(on_gpu: Parse) -> None:
     assert (row["flops"], row["unknown"]) == (
         None,
         "backward work: markers record no shapes of it; record operators (--ops)",
-    )
-
-
-def test_memory_is_that_of_parameters_tensors_and_copies(on_gpu: Parse) -> None:
-    lines = f"{STEP}\nlaunch 1 240 250 #4\nmemcpy 1 700 750 #4 64"
-    check_frame(
-        traffic.frame(on_gpu(lines)),
-        """
-        path      runs  self_ns  param_bytes  subtree_param_bytes  input_bytes  output_bytes  bytes  gb_per_s  copied_bytes  copied_ns
-        top       1     150      0            64                     -            -             -      -         64            50
-        top.up    1     200      48           48                     64           96            208    1.04      0             0
-        top.norm  1     100      16           16                     128          64            208    2.08      0             0
-    """,  # noqa: E501
     )
 
 

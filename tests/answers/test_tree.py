@@ -1,11 +1,8 @@
 """The tree of modules: what is alike shares a line, and nothing is lost or counted twice."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -13,19 +10,14 @@ from rich.console import Console
 
 import tracekit
 from tests.command import command
+from tests.golden import Parse
 from tests.trace_lines import report
 from tracekit.aggregates.subtrees import Folding, hierarchy, patterns
 from tracekit.answers import modules as modules_by_time, tree as module_tree
+from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern
 from tracekit.views import tree
 from tracekit.views.formatting import nouns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracekit.dataset.opening import Dataset
-
-    Parse = Callable[..., Dataset]
 
 SUMMED = ["calls", "kernels", "self_ns"]
 Node = tuple[str, str, list["Node"]]
@@ -67,14 +59,32 @@ def shown(dataset: Dataset) -> list[tuple[str, int, int]]:
     return list(zip(found.label, found.depth, found.copies, strict=True))
 
 
-def test_numbered_layers_that_are_alike_share_a_line_with_all_below(parsed: Parse) -> None:
-    assert shown(parsed(lines_of(model([ALIKE] * 3)))) == [
-        ("top", 0, 1),
-        ("0 … 2", 1, 3),
-        ("attn", 2, 1),
-        ("mlp", 2, 1),
-        ("up", 3, 1),
-    ]
+SAME: list[Node] = [("a", "Linear", []), ("b", "Linear", []), ("c", "Linear", [])]
+#: What is true of a model, the model, and the labels, depths and copies of its lines.
+FOLDED: dict[str, tuple[list[Node], list[tuple[str, int, int]]]] = {
+    "numbered layers that are alike share a line with all below": (
+        model([ALIKE] * 3),
+        [("top", 0, 1), ("0 … 2", 1, 3), ("attn", 2, 1), ("mlp", 2, 1), ("up", 3, 1)],
+    ),
+    "modules that hold others are folded by the numbers in their names": (
+        [("top", "Top", [(f"layer_{at}", "Layer", [("fc1", "Linear", []), ("fc2", "Linear", [])]) for at in range(3)])],
+        [("top", 0, 1), ("layer_0 … 2", 1, 3), ("fc1", 2, 1), ("fc2", 2, 1)],
+    ),
+    "names without numbers are never folded": (
+        [("top", "Top", SAME)],
+        [("top", 0, 1), ("a", 1, 1), ("b", 1, 1), ("c", 1, 1)],
+    ),
+    "layers inside of layers are folded too": (
+        model([[("experts", "List", [(str(at), "Expert", []) for at in range(3)])]] * 2),
+        [("top", 0, 1), ("0 … 1", 1, 2), ("experts", 2, 1), ("0 … 2", 3, 3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", FOLDED)
+def test_lines_of_a_model(parsed: Parse, claim: str) -> None:
+    nodes, lines = FOLDED[claim]
+    assert shown(parsed(lines_of(nodes))) == lines
 
 
 OTHERS: dict[str, list[Node]] = {
@@ -114,16 +124,6 @@ def test_kinds_of_layers_that_alternate_have_a_line_each(
     assert [(label, copies) for label, depth, copies in found if depth == 1] == expected
 
 
-def test_modules_that_hold_others_are_folded_by_the_numbers_in_their_names(parsed: Parse) -> None:
-    layers: list[Node] = [(f"layer_{at}", "Layer", [("fc1", "Linear", []), ("fc2", "Linear", [])]) for at in range(3)]
-    assert shown(parsed(lines_of([("top", "Top", layers)]))) == [
-        ("top", 0, 1),
-        ("layer_0 … 2", 1, 3),
-        ("fc1", 2, 1),
-        ("fc2", 2, 1),
-    ]
-
-
 @pytest.mark.parametrize(
     ("first", "last", "label"),
     [
@@ -137,17 +137,6 @@ def test_a_line_of_layers_names_what_they_share_once(first: str, last: str, labe
     assert module_tree.folded(first, last) == label
 
 
-def test_names_without_numbers_are_never_folded(parsed: Parse) -> None:
-    same = [("a", "Linear", []), ("b", "Linear", []), ("c", "Linear", [])]
-    assert [row[2] for row in shown(parsed(lines_of([("top", "Top", same)])))] == [1] * 4
-
-
-def test_layers_inside_of_layers_are_folded_too(parsed: Parse) -> None:
-    inner: list[Node] = [("experts", "List", [(str(at), "Expert", []) for at in range(3)])]
-    found = module_tree.frame(parsed(lines_of(model([inner] * 2))))
-    assert list(zip(found.label, found.calls, strict=True)) == [("top", 1), ("0 … 1", 2), ("experts", 2), ("0 … 2", 6)]
-
-
 def text(dataset: Dataset, width: int = 100) -> str:
     out = io.StringIO()
     Console(file=out, width=width, color_system=None).print(
@@ -156,15 +145,18 @@ def text(dataset: Dataset, width: int = 100) -> str:
     return out.getvalue()
 
 
-def test_the_tree_in_the_terminal_has_every_line(parsed: Parse) -> None:
-    said = text(parsed(lines_of(model([ALIKE] * 3))))
-    assert "0 … 2  3 x Layer" in said
-    assert "CPU share" in said
-
-
-def test_the_tree_says_gpu_where_there_was_one(parsed: Parse) -> None:
-    said = text(parsed("range 1 0 9 {'Module': 'top', 'Inputs': [[1]]}\nlaunch 1 1 2 #1\nkernel 1 3 9 #1"))
-    assert "GPU share" in said
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (lines_of(model([ALIKE] * 3)), ("0 … 2  3 x Layer", "CPU share")),
+        ("range 1 0 9 {'Module': 'top', 'Inputs': [[1]]}\nlaunch 1 1 2 #1\nkernel 1 3 9 #1", ("GPU share",)),
+    ],
+)
+def test_the_tree_in_the_terminal_has_every_line_and_says_what_worked(
+    parsed: Parse, lines: str, words: tuple[str, ...]
+) -> None:
+    said = text(parsed(lines))
+    assert all(word in said for word in words)
 
 
 names = st.sampled_from(["0", "1", "2", "3", "a", "b"])
@@ -175,13 +167,13 @@ nodes = st.recursive(
 )
 
 
-@settings(max_examples=30)
-@given(st.lists(nodes, min_size=1, max_size=3, unique_by=lambda node: node[0]))
-def test_patterns_name_the_modules_of_their_lines_and_no_others(
-    tmp_path_factory: pytest.TempPathFactory, forest: list[Node]
+@settings(max_examples=40)
+@given(st.lists(nodes, min_size=1, max_size=3, unique_by=lambda node: node[0]), st.integers(0, 9))
+def test_lines_of_any_model_are_in_pre_order_and_named_by_patterns_and_the_largest_keep_those_above(
+    tmp_path_factory: pytest.TempPathFactory, forest: list[Node], count: int
 ) -> None:
     dataset = tracekit.parse(report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest)))
-    modules = hierarchy(dataset)
+    modules, whole, sums = hierarchy(dataset), module_tree.frame(dataset), modules_by_time.frame(dataset)
     stars = patterns(modules)
     for line in Folding(modules).lines():
         assert len({stars[row] for row in line.rows}) == 1
@@ -189,6 +181,15 @@ def test_patterns_name_the_modules_of_their_lines_and_no_others(
             assert Pattern(pattern).rows(modules.path) == sorted(line.rows)
         part = module_tree.frame(dataset.subtree(line.pattern))
         assert (part.pattern[0], part.modules[0]) == (line.pattern, len(line.rows))
+    assert whole[SUMMED].sum().to_dict() == sums[SUMMED].sum().to_dict()
+    places = [modules.path.index(path) for path in whole.path]
+    assert places == sorted(places)
+    assert whole.copies.gt(0).all()
+    found = whole.iloc[module_tree.largest(whole, count)]
+    assert len(found) == min(count, len(whole))
+    assert not whole.drop(found.index).subtree_ns.gt(found.subtree_ns.min()).any()
+    for row, parent in enumerate(module_tree.parents_of(whole.depth.to_numpy())):
+        assert row not in found.index or parent < 0 or parent in found.index
 
 
 def test_a_root_that_is_a_number_has_no_star_alone(parsed: Parse) -> None:
@@ -224,20 +225,6 @@ def test_numbers_of_classes_that_run_through_the_model_are_folded_and_different_
     ]
 
 
-@settings(max_examples=30)
-@given(st.lists(nodes, min_size=1, max_size=3, unique_by=lambda node: node[0]))
-def test_lines_are_in_pre_order_and_sums_of_lines_are_sums_of_modules(
-    tmp_path_factory: pytest.TempPathFactory, forest: list[Node]
-) -> None:
-    dataset = tracekit.parse(report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest)))
-    found, modules = module_tree.frame(dataset), modules_by_time.frame(dataset)
-    assert found[SUMMED].sum().to_dict() == modules[SUMMED].sum().to_dict()
-    order = dataset.table("modules").column("path").to_pylist()
-    places = [order.index(path) for path in found.path]
-    assert places == sorted(places)
-    assert found.copies.gt(0).all()
-
-
 def test_shares_are_of_all_time_also_of_that_which_nobody_owns(parsed: Parse) -> None:
     dataset = parsed("range 1 0 10 {'Module': 'top', 'Inputs': [[1]]}\nop 1 2 4 x\nop 1 20 26 y")
     assert module_tree.frame(dataset).share.tolist() == [0.25]
@@ -266,25 +253,6 @@ def test_a_long_tree_is_cut_to_its_largest_lines_and_says_how_many_more_there_ar
     every = command("show", "tree", dataset.folder, "--top", 251).out
     assert all(f" m{at} " in every for at in range(250))
     assert "more lines" not in every
-
-
-@given(st.lists(nodes, min_size=1, max_size=3, unique_by=lambda node: node[0]), st.integers(0, 9))
-@settings(max_examples=20)
-def test_the_largest_lines_come_with_those_above_them(
-    tmp_path_factory: pytest.TempPathFactory, forest: list[Node], count: int
-) -> None:
-    dataset = tracekit.parse(report(tmp_path_factory.mktemp("tree") / "report.sqlite", lines_of(forest)))
-    whole = module_tree.frame(dataset)
-    found = whole.iloc[module_tree.largest(whole, count)]
-    assert len(found) == min(count, len(whole))
-    least = found.subtree_ns.min()
-    assert not whole.drop(found.index).subtree_ns.gt(least).any()
-    parents: list[int] = []
-    for row, depth in whole.depth.items():
-        del parents[depth:]
-        if row in found.index:
-            assert set(parents) <= set(found.index)
-        parents.append(row)
 
 
 SORTED = """

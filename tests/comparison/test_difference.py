@@ -14,8 +14,8 @@ from tests.benchmarks.difference_noise import rates
 from tests.benchmarks.serving_report import Program, write_program
 from tests.command import command
 from tests.trace_lines import report
+from tracekit.aggregates.subtrees import hierarchy
 from tracekit.comparison import difference
-from tracekit.comparison.comparable import paths_of
 from tracekit.comparison.difference import Options, compare
 from tracekit.comparison.step_times import step_times
 from tracekit.dataset.opening import Dataset
@@ -44,6 +44,10 @@ def parsed(folder: Path, name: str, lines: str) -> Dataset:
     return tracekit.parse(report(folder / f"{name}.sqlite", lines))
 
 
+def both(folder: Path, before: str, after: str) -> list[Dataset]:
+    return [parsed(folder, name, lines) for name, lines in (("a", before), ("b", after))]
+
+
 def said(before: Dataset, after: Dataset, *args: str) -> tuple[int, str]:
     outcome = command("diff", before.folder, after.folder, *args)
     assert not outcome.err
@@ -58,8 +62,7 @@ def rows(before: Dataset, after: Dataset, options: Options = Options()) -> list[
 
 
 def test_what_changed_stands_beside_the_traces(tmp_path: Path) -> None:
-    before = parsed(tmp_path, "a", steps(*["gemm 100,relu 10"] * 5))
-    after = parsed(tmp_path, "b", steps(*["gemm 150,gelu 20"] * 5))
+    before, after = both(tmp_path, steps(*["gemm 100,relu 10"] * 5), steps(*["gemm 150,gelu 20"] * 5))
     assert rows(before, after) == [
         ("step", "train", None, "slower", 110.0, 170.0, 0.0),
         ("module", "top", "[]", "slower", 110.0, 170.0, 0.0),
@@ -71,11 +74,6 @@ def test_what_changed_stands_beside_the_traces(tmp_path: Path) -> None:
         ["top.a", "gelu", 0.0, 1.0, 20.0],
         ["top.a", "relu", 1.0, 0.0, -10.0],
     ]
-
-
-def test_the_command_shows_it(tmp_path: Path) -> None:
-    before = parsed(tmp_path, "a", steps(*["gemm 100,relu 10"] * 5))
-    after = parsed(tmp_path, "b", steps(*["gemm 150,gelu 20"] * 5))
     code, text = said(before, after)
     assert code == 0
     assert re.sub(r"^─+$", "─", text, flags=re.MULTILINE) == "\n".join(
@@ -94,19 +92,12 @@ def test_the_command_shows_it(tmp_path: Path) -> None:
     )
 
 
-def test_the_wall_clock_of_steps_is_told_also_if_no_module_changed(tmp_path: Path) -> None:
-    bodies = ["gemm 100"] * 5
-    before, after = parsed(tmp_path, "a", steps(*bodies)), parsed(tmp_path, "b", steps(*bodies, apart=15_000))
-    first, *_, last = said(before, after)[1].splitlines()
-    assert first == "Wall clock of a train step: 10 us before, 15 us after (+50.0 %)"
+@pytest.mark.parametrize(("unknown", "step"), [("^$", "train step"), (".*ProfilerStep.*", "step")])
+def test_the_wall_clock_of_steps_is_told_also_if_no_module_changed(tmp_path: Path, unknown: str, step: str) -> None:
+    traces = [re.sub(unknown, "", steps(*["gemm 100"] * 5, apart=apart)) for apart in (10_000, 15_000)]
+    first, *_, last = said(*both(tmp_path, *traces))[1].splitlines()
+    assert first == f"Wall clock of a {step}: 10 us before, 15 us after (+50.0 %)"
     assert last == "No module changed by more than the spread between steps."
-
-
-def test_the_wall_clock_of_steps_is_told_also_if_nothing_tells_their_kind(tmp_path: Path) -> None:
-    traces = (re.sub(".*ProfilerStep.*", "", steps(*["gemm 100"] * 5, apart=apart)) for apart in (10_000, 15_000))
-    before, after = (parsed(tmp_path, name, lines) for name, lines in zip("ab", traces, strict=True))
-    first = said(before, after)[1].splitlines()[0]
-    assert first == "Wall clock of a step: 10 us before, 15 us after (+50.0 %)"
 
 
 def test_another_mix_of_batch_sizes_does_not_change_the_wall_clock(tmp_path: Path) -> None:
@@ -139,13 +130,9 @@ def test_modules_and_shapes_of_one_side_are_added_or_gone(tmp_path: Path) -> Non
     assert found["top.a", "[[2]]"] == "gone"
     assert found["top.b", "[[4]]"] == "added"
     assert found["top", "[]"] == "same"
-
-
-def test_shapes_are_told_apart_unless_told_otherwise(tmp_path: Path) -> None:
-    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3))
-    after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3).replace("[[2]]", "[[4]]"))
-    assert {row[3] for row in rows(before, after)} == {"same", "added", "gone"}
-    assert {row[3] for row in rows(before, after, Options(shapes=False))} == {"same"}
+    other_shapes = parsed(tmp_path, "c", steps(*["gemm 100"] * 3).replace("[[2]]", "[[4]]"))
+    assert {row[3] for row in rows(before, other_shapes)} == {"same", "added", "gone"}
+    assert {row[3] for row in rows(before, other_shapes, Options(shapes=False))} == {"same"}
 
 
 def test_spread_between_steps_is_no_change_and_a_slow_down_beyond_it_is(tmp_path: Path) -> None:
@@ -159,8 +146,7 @@ def test_spread_between_steps_is_no_change_and_a_slow_down_beyond_it_is(tmp_path
 
 
 def test_a_threshold_is_exceeded_only_by_more(tmp_path: Path) -> None:
-    before = parsed(tmp_path, "a", steps(*["gemm 1000"] * 5))
-    after = parsed(tmp_path, "b", steps(*["gemm 1050"] * 5))
+    before, after = both(tmp_path, steps(*["gemm 1000"] * 5), steps(*["gemm 1050"] * 5))
     assert said(before, after, "--fail-over", "5%")[0] == 0
     code, text = said(before, after, "--fail-over", "4.9%")
     assert code == 3
@@ -218,8 +204,7 @@ def test_changed_layers_are_numbered_and_what_grew_names_the_child_that_did_it()
 
 
 def test_a_part_and_modules_of_some_time_can_be_compared_alone(tmp_path: Path) -> None:
-    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 5))
-    after = parsed(tmp_path, "b", steps(*["gemm 150"] * 5))
+    before, after = both(tmp_path, steps(*["gemm 100"] * 5), steps(*["gemm 150"] * 5))
     outcome = command("diff", before.folder, after.folder, "--json", "--path", "top.a", "--fail-over", "5%")
     assert [row["path"] for row in json.loads(outcome.out)["failed"]] == ["train", "top.a"]
     outcome = command("diff", before.folder, after.folder, "--json", "--min-share", "100.1%")
@@ -263,8 +248,7 @@ def test_replayed_kernels_count_in_the_steps_of_their_replays(tmp_path: Path) ->
 
 def test_without_steps_totals_are_compared_and_it_says_so(tmp_path: Path) -> None:
     lines = "launch 1 1 2 #1\nkernel 1 10 30 #1 gemm"
-    before = parsed(tmp_path, "a", lines)
-    after = parsed(tmp_path, "b", lines.replace("30", "40"))
+    before, after = both(tmp_path, lines, lines.replace("30", "40"))
     assert rows(before, after) == [
         ("step", "all", None, "slower", 20.0, 30.0, 0.0),
         ("unknown", "(no module)", None, "slower", 20.0, 30.0, 0.0),
@@ -302,8 +286,7 @@ def test_modules_that_run_between_steps_are_named(tmp_path: Path) -> None:
 
 def test_work_between_steps_is_compared_as_a_whole_and_it_says_so(tmp_path: Path) -> None:
     body = steps(*["gemm 100"] * 5)
-    before = parsed(tmp_path, "a", body + between(7, 7, 7, 7, 7))
-    after = parsed(tmp_path, "b", body + between(9, 9, 9, 9, 9))
+    before, after = both(tmp_path, body + between(7, 7, 7, 7, 7), body + between(9, 9, 9, 9, 9))
     whole = ("between", "(between steps)", None)
     assert rows(before, before)[0][4:6] == (100.0, 100.0)
     assert (*whole, "slower", 7.0, 9.0, 2.0) in rows(before, after)
@@ -353,8 +336,7 @@ FEW, MANY = ("DECODE", 1, 100), ("DECODE", 16, 400)
 
 
 def test_another_mix_of_sizes_is_no_slow_down_and_it_says_so(tmp_path: Path) -> None:
-    before = parsed(tmp_path, "a", serving(*[FEW] * 8, *[MANY] * 2))
-    after = parsed(tmp_path, "b", serving(*[FEW] * 2, *[MANY] * 8))
+    before, after = both(tmp_path, serving(*[FEW] * 8, *[MANY] * 2), serving(*[FEW] * 2, *[MANY] * 8))
     assert {row[3] for row in rows(before, after)} == {"same"}
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 0
@@ -383,7 +365,10 @@ def test_sizes_that_one_side_lacks_are_not_compared_and_it_says_so(tmp_path: Pat
         ("step", "decode"): "unlike",
         ("module", "top"): "unlike",
     }
-    text = said(before, nothing)[1].replace("\n", " ")
+    code, text = said(before, nothing, "--fail-over", "5%")
+    assert code == 3
+    assert "no steps of the same kind and size in both datasets, cannot be compared: step decode" in text
+    text = text.replace("\n", " ")
     assert "Only steps of the same kind and size are compared: 0.0 % of the time" in text
     assert "have no steps of the same kind and size in both runs and are not compared." in text
 
@@ -399,16 +384,8 @@ def test_a_kind_of_steps_that_comes_or_goes_does_not_pass(tmp_path: Path, side: 
     assert said(*pair)[0] == 0
 
 
-def test_runs_of_which_no_steps_are_alike_do_not_pass(tmp_path: Path) -> None:
-    before, after = (parsed(tmp_path, f"{size}", serving(*[("DECODE", size, 500)] * 5)) for size in (8, 16))
-    code, text = said(before, after, "--fail-over", "5%")
-    assert code == 3
-    assert "no steps of the same kind and size in both datasets, cannot be compared: step decode" in text
-
-
 def test_a_module_whose_time_was_none_before_does_not_pass(tmp_path: Path) -> None:
-    before = parsed(tmp_path, "a", steps(*["gemm 0"] * 5))
-    after = parsed(tmp_path, "b", steps(*["gemm 50"] * 5))
+    before, after = both(tmp_path, steps(*["gemm 0"] * 5), steps(*["gemm 50"] * 5))
     code, text = said(before, after, "--fail-over", "5%")
     assert code == 3
     assert "slower by 50 ns, from 0 ns: module top.a [[2]]" in text
@@ -430,8 +407,7 @@ def test_whose_steps_are_missing_is_told(tmp_path: Path, sides: str, words: str)
 
 
 def test_roots_of_other_names_are_one_where_that_is_certain(tmp_path: Path) -> None:
-    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 3, module="top"))
-    after = parsed(tmp_path, "b", steps(*["gemm 100"] * 3, module="Net"))
+    before, after = both(tmp_path, steps(*["gemm 100"] * 3, module="top"), steps(*["gemm 100"] * 3, module="Net"))
     assert {row[3] for row in rows(before, after)} == {"same"}
     assert "The root Net of the second dataset is matched with top of the first." in said(before, after)[1]
     other = parsed(tmp_path, "c", steps(*["gemm 100"] * 3, module="Net").replace(".a'", ".b'"))
@@ -440,7 +416,7 @@ def test_roots_of_other_names_are_one_where_that_is_certain(tmp_path: Path) -> N
 
 def test_times_of_modules_are_those_of_their_subtrees_in_every_step(tmp_path: Path) -> None:
     dataset = served(tmp_path / "a.sqlite", Noisy(4))
-    found = step_times(dataset, paths_of(dataset).whole, steps=True, shapes=False).times
+    found = step_times(dataset, hierarchy(dataset).path, steps=True, shapes=False).times
     kernels = dataset.kernels(["module", "step_id", "dur_ns"])
     for path in ("LlamaForCausalLM", "LlamaForCausalLM.model.layers.2.self_attn"):
         inside = kernels[kernels.module.astype(str).str.startswith(path)]
@@ -467,8 +443,7 @@ def test_datasets_without_work_do_not_differ(tmp_path: Path) -> None:
 
 
 def test_json_says_everything_compared_and_what_failed(tmp_path: Path) -> None:
-    before = parsed(tmp_path, "a", steps(*["gemm 100"] * 5))
-    after = parsed(tmp_path, "b", steps(*["gemm 150"] * 5))
+    before, after = both(tmp_path, steps(*["gemm 100"] * 5), steps(*["gemm 150"] * 5))
     outcome = command("diff", before.folder, after.folder, "--json", "--fail-over", "10%")
     found = json.loads(outcome.out)
     assert outcome.code == 3

@@ -1,12 +1,9 @@
 """Many runs side by side: what changed for good, what is noise or clocks, and what the command says of it."""
 
 import json
-import random
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +11,7 @@ import numpy as np
 import pytest
 
 import tracekit
-from data.simulated_gpu import Kernel, Process
-from data.simulated_llama import ROOT, Llama, Tokens
 from tests.command import command, refusal
-from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.comparison.noise import changes, common_shifts, outliers, scales
@@ -401,65 +395,13 @@ def test_the_page_has_a_line_for_each_module_and_takes_no_markup_from_names(tmp_
     assert said(tmp_path, "-o", page, "-f")[0] == 0
 
 
-class Varying(Llama):
-    """A Llama whose modules vary between runs, one of which is slower."""
-
-    def __init__(self, chance: random.Random, slower: str, share: float) -> None:
-        super().__init__(Process((chance.gauss(1, OF_RUN),)), layers=2)
-        self.process._noise = random.Random(chance.random())
-        self.chance, self.slower, self.share = chance, slower, share
-        self.factors: dict[str, float] = {}
-        self.within = [""]
-
-    @contextmanager
-    def call(self, path: str, *args: Any, **params: Any) -> Iterator[None]:
-        self.within.append(path)
-        with super().call(path, *args, **params):
-            yield
-        self.within.pop()
-
-    def run(self, kernels: Sequence[Kernel], stream: int = 7) -> None:
-        here = self.within[-1]
-        factor = self.factors.setdefault(here, self.chance.gauss(1, OF_MODULE)) * (
-            1 + self.share if here == self.slower else 1
-        )
-        super().run([kernel._replace(ns=kernel.ns * factor) for kernel in kernels], stream)
-
-
-@pytest.fixture(scope="module")
-def llamas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine reports of a Llama, in which a product is 3 % slower from the sixth on."""
-    folder, chance = tmp_path_factory.mktemp("llamas"), random.Random(5)
-    for at in range(9):
-        llama = Varying(chance, "model.layers.1.mlp.down_proj" if at > 4 else "none", 0.03)
-        for index in range(6):
-            tokens = Tokens(8, 1, 1_024)
-            llama.step(index, tokens, partial(llama.forward, tokens))
-        path = folder / f"night{at}.sqlite"
-        llama.process.write(path)
-        with writing(path) as db:
-            db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?", (at * DAY_NS,))
-        tracekit.parse(path)
-    return folder
-
-
-def test_a_slower_kernel_of_a_llama_is_found_among_clocks_and_noise(llamas: Path) -> None:
-    found = trend([llamas])
-    [change] = found.changes
-    assert (change.module.path, found.runs[change.run].name) == (f"{ROOT}.model.layers.1.mlp.down_proj", "night5")
-    assert change.change == pytest.approx(0.03, abs=0.008)
-    assert change.confidence > 0.95
-    assert 0.0005 < found.noise < 0.01
-
-
-def test_medians_are_those_of_pandas(llamas: Path) -> None:
-    found = trend([llamas])
-    dataset = load(llamas / "night3.tracekit")
-    kernels = dataset.kernels(["module", "step_id", "dur_ns"]).astype({"module": str})
-    for module in found.modules:
-        inside = kernels["module"].map(lambda path, module=module: f"{path}.".startswith(f"{module.path}."))
-        if module.path != "(no module)":
-            own = kernels[kernels["module"] == module.path].groupby("step_id")["dur_ns"].sum()
-            subtree = kernels[inside].groupby("step_id")["dur_ns"].sum()
-            assert module.subtree_ns[3] == subtree.median()
-            assert module.own_ns[3] == (own.median() if len(own) else 0)
+def test_medians_are_those_of_pandas(tmp_path: Path) -> None:
+    runs = series(tmp_path, *[lines([900 + at, 1_000, 1_300 * at, 5]) for at in range(1, 4)])
+    kernels = load(runs[1]).kernels(["module", "step_id", "dur_ns"]).astype({"module": str})
+    modules = {one.path: one for one in trend(runs).modules}
+    assert modules.keys() == {"top", "top.a", "top.b"}
+    for path, module in modules.items():
+        own = kernels[kernels["module"] == path].groupby("step_id")["dur_ns"].sum()
+        subtree = kernels[kernels["module"].str.startswith(path)].groupby("step_id")["dur_ns"].sum()
+        assert module.subtree_ns[1] == subtree.median()
+        assert module.own_ns[1] == (own.median() if len(own) else 0)

@@ -13,21 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tracekit.dataset.opening import Dataset
-from tracekit.views import answers, summary
+from tracekit.views import answers, formatting, summary
 from tracekit.views.answers import Choice
-from tracekit.views.formatting import (
-    ON_GPU,
-    WrappedText,
-    change,
-    columns_of,
-    duration,
-    flops,
-    percent,
-    plain,
-    rounded,
-    size,
-    truncate,
-)
+from tracekit.views.formatting import ON_GPU, WrappedText, change, columns_of, duration, percent, plain, rounded
 
 TIMES = {
     0: "0 ns",
@@ -56,8 +44,8 @@ def test_a_share_is_called_all_or_nothing_only_if_it_is() -> None:
 
 
 def test_bytes_and_operations_are_in_the_largest_unit_that_fits() -> None:
-    assert [size(one) for one in (0, 999_499, 999_500, 2e15)] == ["0 B", "999 kB", "1 MB", "2 PB"]
-    assert [flops(one) for one in (0, 195_124_000_000)] == ["0 FLOP", "195 GFLOP"]
+    assert [formatting.size(one) for one in (0, 999_499, 999_500, 2e15)] == ["0 B", "999 kB", "1 MB", "2 PB"]
+    assert [formatting.flops(one) for one in (0, 195_124_000_000)] == ["0 FLOP", "195 GFLOP"]
 
 
 def test_figures_have_three_digits_and_no_exponent() -> None:
@@ -117,9 +105,9 @@ def test_figures_are_shown_whole_or_not_at_all_at_every_width(width: int) -> Non
 
 
 def test_a_long_name_keeps_begin_and_end() -> None:
-    assert truncate("aten::cudnn_convolution", 16) == "aten::c…volution"
-    assert cell_len(truncate("日本語" * 9, 15)) <= 15
-    assert truncate("aten::cudnn_convolution", 5) == "aten::cudnn_convolution"
+    assert formatting.truncate("aten::cudnn_convolution", 16) == "aten::c…volution"
+    assert cell_len(formatting.truncate("日本語" * 9, 15)) <= 15
+    assert formatting.truncate("aten::cudnn_convolution", 5) == "aten::cudnn_convolution"
 
 
 def lines(text: str, width: int) -> list[str]:

@@ -14,19 +14,8 @@ from tracekit.views.other_tools import _NAME, ROWS, counterpart
 
 #: The reports of nsys without a counterpart: graphics, other libraries, the operating system, managed memory.
 NONE = (
-    "dx1",
-    "khr",
-    "mpi",
-    "network",
-    "nvvideo",
-    "openacc",
-    "opengl",
-    "openmp",
-    "osrt",
-    "um",
-    "unified",
-    "vulkan",
-    "wddm",
+    *("dx1", "khr", "mpi", "network", "nvvideo", "openacc", "opengl"),
+    *("openmp", "osrt", "um", "unified", "vulkan", "wddm"),
 )
 
 

@@ -1,18 +1,11 @@
 """How far apart two colours are, for people who see all colours and for those who do not: CIEDE2000."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 from numpy import cos, hypot, radians, sin
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from tracekit.arrays.types import Floats
 
 #: Machado, Oliveira and Fernandes (2009), full deficiency, on linear RGB.
 VISIONS: dict[str, Floats] = {

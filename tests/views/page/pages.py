@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from tracekit.dataset.opening import Dataset
 from tracekit.views.page.document import page
 
@@ -57,26 +55,9 @@ class Tables:
 
     def __init__(self, dataset: Dataset) -> None:
         self.kernels = dataset.table("kernels").to_pandas()
-        self.modules = dataset.table("modules").to_pandas()
-        self.calls = dataset.table("calls", ["module_id", "module", "phase", "gpu_time_ns", "step_id"]).to_pandas()
+        self.calls = dataset.table("calls", ["module", "phase", "gpu_time_ns", "step_id"]).to_pandas()
         self.steps = dataset.table("steps").to_pandas()
         self.kernels["named"] = self.kernels["name"].astype(object).where(self.kernels["name"].notna(), None)
-
-    def below(self, path: str) -> pd.DataFrame:
-        (row,) = self.modules[self.modules["path"] == path].itertuples()
-        return self.kernels[self.kernels["module_id"].between(row.module_id, row.subtree_end_id - 1)]
-
-    def own(self, path: str) -> pd.DataFrame:
-        (row,) = self.modules[self.modules["path"] == path].itertuples()
-        return self.kernels[self.kernels["module_id"] == row.module_id]
-
-    def in_phase(self, work: pd.DataFrame, name: str) -> int:
-        others = ~work["phase"].isin(["forward", "backward", "recompute", "optimizer"])
-        return int(work[others if name == "other" else work["phase"] == name]["dur_ns"].sum())
-
-    def calls_of(self, path: str) -> int:
-        (row,) = self.modules[self.modules["path"] == path].itertuples()
-        return int((self.calls["module_id"] == row.module_id).sum())
 
 
 def pieces(drawn: dict[str, Any]) -> Iterator[dict[str, Any]]:

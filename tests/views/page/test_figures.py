@@ -24,44 +24,35 @@ from tests.simulator.ranks import Job, reports, simulated
 from tests.simulator.strategies import capturing_plans, plans
 from tests.trace_lines import report
 from tests.views.page.pages import Tables, nodes, pieces, reach, shown
-from tracekit.answers import stragglers
+from tracekit.aggregates.phase_times import outside, trains
+from tracekit.answers import kernels, launches, module_kernels, modules, steps, stragglers
 from tracekit.comparison import difference
 from tracekit.dataset.opening import Dataset
+from tracekit.views.formatting import records
 from tracekit.views.page import limits
 from tracekit.views.page.document import page
 
-SMALL = {
-    "MODULES": 3,
-    "TYPES": 2,
-    "KERNELS": 2,
-    "PAIRS": 4,
-    "PIECES": 5,
-    "STEPS": 3,
-    "NAMES": 1,
-    "STREAMS": 1,
-    "BARS": 2,
-    "ROWS": 2,
-    "SHAPES": 3,
-    "HISTOGRAMS": 2,
-    "BINS": 3,
-    "RANK_STEPS": 2,
-}
+SMALL = {"MODULES": 3, "TYPES": 2, "KERNELS": 2, "PAIRS": 4, "PIECES": 5, "STEPS": 3, "NAMES": 1, "STREAMS": 1}
+SMALL |= {"BARS": 2, "ROWS": 2, "SHAPES": 3, "HISTOGRAMS": 2, "BINS": 3, "RANK_STEPS": 2}
+#: What the page shows of a module as the question ``modules`` answers it, and the columns of pairs.
+FIGURES = ("calls", "kernels", "self_ns", "subtree_ns", "busy_ns", "steps", "step_mean_ns", "step_median_ns")
+PAIR = ("node", "kernel", "kernels", "gpu_time_ns")
 
 
 def check(dataset: Dataset) -> None:
     data, tables = shown(dataset), Tables(dataset)
     assert data["about"]["total_ns"] == tables.kernels["dur_ns"].sum()
-    check_coverage(data, tables)
+    check_coverage(data, dataset)
     check_budget(data["budget"])
-    check_modules(data, tables)
+    check_modules(data, dataset)
     for name in ("modules", "lines"):
-        check_sums(data["nodes"][name])
-        check_pairs(data, name, tables)
-    check_lines(data, tables)
-    check_kernels(data, tables)
-    check_phases(data, tables)
+        check_sums(data["nodes"][name], data["phases"]["names"])
+        check_pairs(data, name, dataset)
+    check_lines(data)
+    check_kernels(data, dataset)
+    check_phases(data, dataset)
     check_timeline(data, tables)
-    check_bars(data, tables)
+    check_bars(data, dataset)
     check_durations(data, tables)
     check_ranks(data["ranks"])
 
@@ -104,29 +95,24 @@ def check_budget(data: dict[str, Any]) -> None:
         assert sum(row[name] for row in data["rows"]) == pytest.approx(1 if data["rows"] else 0)
 
 
-def check_coverage(data: dict[str, Any], tables: Tables) -> None:
-    work = tables.kernels
-    cause = work["method"].astype(object).where(work["method"].notna(), work["cause"])
-    expected = work.groupby(cause)["dur_ns"].agg(["size", "sum"])
+def check_coverage(data: dict[str, Any], dataset: Dataset) -> None:
+    work = dataset.coverage().query("what == 'kernels'").groupby("cause")[["count", "time_ns"]].sum()
     by_cause = {row["cause"]: (row["count"], row["time_ns"]) for row in data["coverage"]["kernels"]}
-    assert by_cause == {name: (row["size"], row["sum"]) for name, row in expected.iterrows()}
+    assert by_cause == {row.Index: tuple(row)[1:] for row in work.itertuples()}
 
 
-def check_modules(data: dict[str, Any], tables: Tables) -> None:
+def check_modules(data: dict[str, Any], dataset: Dataset) -> None:
+    """Figures of a module are those that the questions tell of it."""
+    names = (*FIGURES, *(f"{phase}_ns" for phase in data["phases"]["names"]))
+    rows = {row["path"]: row for row in records(modules.frame(dataset))}
+    launched = {row["path"]: row for row in records(launches.frame(dataset))}
     for node in nodes(data["nodes"]["modules"]):
-        own, below = tables.own(node.path), tables.below(node.path)
-        assert node.figures["self_ns"] == own["dur_ns"].sum()
-        assert node.figures["subtree_ns"] == below["dur_ns"].sum()
-        assert node.figures["kernels"] == len(own)
-        assert node.figures["calls"] == tables.calls_of(node.path)
-        by_step = below.groupby("step_id")["dur_ns"].sum()
-        assert node.figures["steps"] == len(by_step)
-        if len(by_step):
-            assert node.figures["step_median_ns"] == pytest.approx(by_step.median())
-            assert node.figures["step_p95_ns"] == pytest.approx(by_step.quantile(0.95))
+        expected = {name: rows[node.path][name] for name in names}
+        expected |= {name: launched[node.path][f"subtree_{name}"] for name in ("launches", "blocked_ns", "waiting_ns")}
+        assert {name: node.figures[name] for name in expected} == pytest.approx(expected)
 
 
-def check_sums(columns: dict[str, list[Any]]) -> None:
+def check_sums(columns: dict[str, list[Any]], phases: list[str]) -> None:
     tree = nodes(columns)
     for node in tree:
         below = sum(tree[child].figures["subtree_ns"] for child in node.children)
@@ -134,81 +120,61 @@ def check_sums(columns: dict[str, list[Any]]) -> None:
         assert node.figures["subtree_ns"] == parts
         assert node.figures["left_out_ns"] >= 0
         assert node.figures["left_out"] or not node.figures["left_out_ns"]
+        if phases:
+            assert node.figures["subtree_ns"] == sum(node.figures[f"{name}_ns"] for name in phases)
+            assert node.figures["self_ns"] == sum(node.figures[f"self_{name}_ns"] for name in phases)
 
 
-def check_lines(data: dict[str, Any], tables: Tables) -> None:
+def check_lines(data: dict[str, Any]) -> None:
     listed = data["nodes"]["modules"]
-    if len(listed["name"]) < len(tables.modules):
-        return
     for at, line in enumerate(nodes(data["nodes"]["lines"])):
-        if line.figures["left_out"]:
-            continue
         inside = [row for row, line in enumerate(listed["line"]) if line == at]
         assert len(inside) == line.figures["modules"]
         for name in ("calls", "kernels", "self_ns", "subtree_ns", "launch_bound_ns"):
             assert line.figures[name] == sum(listed[name][row] for row in inside)
 
 
-def check_pairs(data: dict[str, Any], name: str, tables: Tables) -> None:
-    pairs, listed_kernels = data["kernels"][f"of_{name}"], data["kernels"]
-    kernels = list(zip(listed_kernels["name"], listed_kernels["kind"], strict=True))
+def check_pairs(data: dict[str, Any], name: str, dataset: Dataset) -> None:
+    """Kernels of every subtree are those that its modules ran."""
+    pairs, listed, work = data["kernels"][f"of_{name}"], data["kernels"], module_kernels.frame(dataset)
+    kernels, modules_shown = list(zip(listed["name"], listed["kind"], strict=True)), nodes(data["nodes"]["modules"])
     for node, below in zip(nodes(data["nodes"][name]), reach(data["nodes"][name]), strict=True):
-        sums: dict[tuple[str, str], tuple[int, int]] = {}
-        for at, owner in enumerate(pairs["node"]):
+        sums: dict[tuple[str, str], list[int]] = {}
+        for owner, kernel, *figures in zip(*(pairs[key] for key in PAIR), strict=True):
             if owner in below:
-                key = kernels[pairs["kernel"][at]]
-                count, time = sums.get(key, (0, 0))
-                sums[key] = (count + pairs["kernels"][at], time + pairs["gpu_time_ns"][at])
-        work = tables.below(node.path) if name == "modules" else of_lines(data, tables, below)
-        groups = work.groupby(["named", "kind"], dropna=False, observed=True)["dur_ns"]
-        expected = {key: (len(time), time.sum()) for key, time in groups if key in kernels}
-        assert sums == expected
+                sums[kernels[kernel]] = [*map(sum, zip(sums.get(kernels[kernel], (0, 0)), figures, strict=True))]
+        if name == "modules":
+            inside = work["path"].map(lambda path, node=node: f"{path}.".startswith(f"{node.path}."))
+        else:
+            inside = work["path"].isin([one.path for one in modules_shown if one.figures["line"] in below])
+        groups = work[inside & work["path"].notna()].groupby(["name", "kind"], dropna=False)[list(PAIR[2:])].sum()
+        named = {(None if key[0] != key[0] else key[0], key[1]): list(row) for key, *row in groups.itertuples()}
+        assert sums == {key: figures for key, figures in named.items() if key in kernels}
 
 
-def of_lines(data: dict[str, Any], tables: Tables, lines: set[int]) -> pd.DataFrame:
-    listed = data["nodes"]["modules"]
-    assert len(listed["name"]) == len(tables.modules)
-    inside = [row for row, line in enumerate(listed["line"]) if line in lines]
-    return tables.kernels[tables.kernels["module_id"].isin(tables.modules["module_id"].iloc[inside])]
+def check_kernels(data: dict[str, Any], dataset: Dataset) -> None:
+    rows, listed = records(kernels.frame(dataset)), data["kernels"]
+    shown_ = rows[: len(listed["name"])]
+    for name in ("name", "kind", "kernels", "gpu_time_ns", "mean_ns", "median_ns", "max_ns"):
+        assert listed[name] == pytest.approx([row[name] for row in shown_])
+    assert listed["left_out"] == len(rows) - len(shown_)
+    assert listed["left_out_ns"] == sum(row["gpu_time_ns"] for row in rows[len(shown_) :])
 
 
-def check_kernels(data: dict[str, Any], tables: Tables) -> None:
-    listed_kernels = data["kernels"]
-    groups = tables.kernels.groupby(["named", "kind"], dropna=False, observed=True)["dur_ns"]
-    expected = {
-        key: (len(time), time.sum(), time.median(), time.max()) for key, time in groups if isinstance(key, tuple)
-    }
-    for at, key in enumerate(zip(listed_kernels["name"], listed_kernels["kind"], strict=True)):
-        assert expected.pop(key) == (
-            listed_kernels["kernels"][at],
-            listed_kernels["gpu_time_ns"][at],
-            pytest.approx(listed_kernels["median_ns"][at]),
-            listed_kernels["max_ns"][at],
-        )
-    assert len(expected) == listed_kernels["left_out"]
-    assert sum(time for _, time, *_ in expected.values()) == listed_kernels["left_out_ns"]
-
-
-def check_phases(data: dict[str, Any], tables: Tables) -> None:
-    """Times by phase are those of the tables, and add up; without training there are none."""
-    names, pairs = data["phases"]["names"], data["kernels"]["of_modules"]
-    trained = tables.kernels[tables.kernels["phase"].isin(["backward", "recompute", "optimizer"])]
-    assert bool(names) == bool(trained["dur_ns"].sum())
+def check_phases(data: dict[str, Any], dataset: Dataset) -> None:
+    """Times by phase add up to all of the work; without training there are none."""
+    names, pairs, lost = data["phases"]["names"], data["kernels"]["of_modules"], outside(dataset)
+    assert bool(names) == trains(dataset)
     for at, name in enumerate(names):
-        assert data["phases"]["total_ns"][at] == tables.in_phase(tables.kernels, name)
-        for node in nodes(data["nodes"]["modules"]):
-            assert node.figures[f"self_{name}_ns"] == tables.in_phase(tables.own(node.path), name)
-            assert node.figures[f"{name}_ns"] == tables.in_phase(tables.below(node.path), name)
-        for row in data["phases"]["causes"]:
-            lost = tables.kernels[tables.kernels["module_id"].isna()]
-            assert row[f"{name}_ns"] == tables.in_phase(lost[lost["cause"] == row["cause"]], name)
+        own = (
+            sum(data["nodes"]["modules"][f"self_{name}_ns"]) if not sum(data["nodes"]["modules"]["left_out"]) else None
+        )
+        by_cause = {row["cause"]: row[f"{name}_ns"] for row in data["phases"]["causes"]}
+        assert by_cause == dict(zip(lost["cause"], lost[f"{name}_ns"], strict=True))
+        assert own in (None, data["phases"]["total_ns"][at] - sum(by_cause.values()))
         if not data["kernels"]["left_out"]:
             times = zip(pairs["phase"], pairs["gpu_time_ns"], strict=True)
             assert sum(time for phase, time in times if phase == at) == data["phases"]["total_ns"][at]
-    for columns in (data["nodes"]["modules"], data["nodes"]["lines"]) if names else ():
-        for at, time in enumerate(columns["subtree_ns"]):
-            assert time == sum(columns[f"{name}_ns"][at] for name in names)
-            assert columns["self_ns"][at] == sum(columns[f"self_{name}_ns"][at] for name in names)
 
 
 def check_timeline(data: dict[str, Any], tables: Tables) -> None:
@@ -268,16 +234,14 @@ def check_host(drawn: dict[str, Any], tables: Tables, work: pd.DataFrame) -> Non
         assert sorted(found, key=str) == sorted(expected, key=str)
 
 
-def check_bars(data: dict[str, Any], tables: Tables) -> None:
-    steps, bars = data["steps"], data["steps"]["bars"]
-    assert steps["count"] == len(tables.steps)
-    by_step = tables.kernels.groupby("step_id")["dur_ns"].sum()
-    times = [int(by_step.get(step, 0)) for step in tables.steps["step_id"]]
-    assert [times[row] for row in bars["step"]] == bars["gpu_time_ns"]
+def check_bars(data: dict[str, Any], dataset: Dataset) -> None:
+    shown_, bars, rows = data["steps"], data["steps"]["bars"], records(steps.frame(dataset))
+    assert shown_["count"] == len(rows)
+    assert [rows[row]["gpu_time_ns"] for row in bars["step"]] == bars["gpu_time_ns"]
     assert all(time > 0 for time, work in zip(bars["time_ns"], bars["gpu_time_ns"], strict=True) if work)
-    for slow in steps["slow"]:
+    for slow in shown_["slow"]:
         assert slow["time_ns"] > slow["median_ns"]
-        assert slow["gpu_time_ns"] == times[slow["row"]]
+        assert slow["gpu_time_ns"] == rows[slow["row"]]["gpu_time_ns"]
 
 
 @settings(
@@ -301,18 +265,18 @@ def test_figures_of_simulated_programs_are_those_of_the_tables(plan: Plan) -> No
 
 
 def check_cut(dataset: Dataset) -> None:
-    data, tables = shown(dataset), Tables(dataset)
-    check_modules(data, tables)
+    data = shown(dataset)
+    check_modules(data, dataset)
     for name in ("modules", "lines"):
         columns = data["nodes"][name]
         assert len(columns["name"]) <= limits.MODULES
-        check_sums(columns)
+        check_sums(columns, data["phases"]["names"])
         assert len(data["kernels"][f"of_{name}"]["node"]) <= limits.PAIRS
-    check_pairs(data, "modules", tables)
-    check_kernels(data, tables)
-    check_phases(data, tables)
-    check_timeline(data, tables)
-    check_bars(data, tables)
+    check_pairs(data, "modules", dataset)
+    check_kernels(data, dataset)
+    check_phases(data, dataset)
+    check_timeline(data, Tables(dataset))
+    check_bars(data, dataset)
 
 
 @pytest.mark.traces
