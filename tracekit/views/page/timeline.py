@@ -23,8 +23,7 @@ from tracekit.arrays.groups import counts, grouped, sums
 from tracekit.arrays.intervals import lanes, nesting_order, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import REPORT, Dataset
-from tracekit.ranks.clocks import Clock
-from tracekit.ranks.meetings import ranks_of
+from tracekit.ranks.meetings import Clock, ranks_of
 from tracekit.steptime.budget import Budgets, windows
 from tracekit.steptime.own_times import times_of
 from tracekit.views.formatting import records
