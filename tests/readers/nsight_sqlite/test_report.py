@@ -14,7 +14,7 @@ from tests.readers.files import LINES, Rewrite, changed, lacks, rows, state
 from tests.trace_lines import SCHEMA, report
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
-from tracekit.readers.sqlite import file as sqlite_file, records as sqlite_records
+from tracekit.readers.sqlite import file as sqlite_file, pages as sqlite_pages
 from tracekit.readers.sqlite.pages import NotPlain
 
 pytestmark = pytest.mark.releases
@@ -114,7 +114,7 @@ def test_a_large_table_read_in_parts_is_the_same(
 ) -> None:
     whole = rows(rewritten(registered=registered))
     monkeypatch.setattr(sqlite_file, "PART_PAGES", 1)
-    monkeypatch.setattr(sqlite_records, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(sqlite_pages, "_CHUNK_BYTES", 1)
     assert rows(rewritten(registered=registered)) == whole
 
 

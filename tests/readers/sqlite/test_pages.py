@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.sqlite import writing
 from tracekit.readers.source import ENCODED_TEXT
-from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
-from tracekit.readers.sqlite.records import Columns, columns
+from tracekit.readers.sqlite.pages import Columns, NotPlain, columns, leaves, open_pages
 
 Value = int | str | float | bytes | None
 

@@ -10,17 +10,15 @@ import shlex
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tracekit.arrays.types import Ints
 from tracekit.errors import ReportError
 from tracekit.readers.source import ENCODED_BLOB, ENCODED_TEXT, Piece, Request, as_type
-from tracekit.readers.sqlite.pages import NotPlain, leaves, open_pages
-from tracekit.readers.sqlite.records import columns
+from tracekit.readers.sqlite.pages import NotPlain, columns, leaves, open_pages
 from tracekit.recording.provenance import MissingData
 
 SQLITE_MAGIC = b"SQLite format 3\0"
@@ -38,8 +36,7 @@ _INDEXES = "SELECT origin FROM pragma_index_list(?)"
 DAMAGED = "the file is damaged or truncated; export the report again"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """How the rows of a table lie in the file.
 
     Attributes:
@@ -87,13 +84,10 @@ class SqliteFile:
         """How the table's rows lie in the file; None if there is more to it than one column after the other."""
         columns = self._columns[table]
         keys = frozenset(name for name, key, _ in columns if key)
-        if any(hidden for *_, hidden in columns) or (keys and self._has_key_index(table)):
+        # If the primary key has an index or is the table itself, it is not the number of the row.
+        if any(hidden for *_, hidden in columns) or (keys and ("pk",) in self.rows(_INDEXES, table)):
             return None
         return Layout(self._roots[table], {name: at for at, (name, *_) in enumerate(columns)}, keys)
-
-    def _has_key_index(self, table: str) -> bool:
-        """Whether the primary key has an index or is the table itself, so that it is not the number of the row."""
-        return any(origin == "pk" for (origin,) in self.rows(_INDEXES, table))
 
     def _check_journal(self) -> None:
         """Refuses a file of which SQLite would first take back half of a change, by the journal next to it."""
@@ -110,13 +104,13 @@ class SqliteFile:
     @property
     def missing(self) -> tuple[MissingData, ...]:
         """Its latest changes, if they are still in a write-ahead log; a stray log file does not count."""
-        name = self.path.name
         log = Path(f"{self._place}-wal")
         with self.path.open("rb") as file:
             uses_log = file.read(_HEADER_BYTES)[18:19] == b"\x02"
         if not (uses_log and log.is_file() and log.stat().st_size > 0):
             return ()
-        remedy = f"close the program that writes it, or run: sqlite3 {name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+        command = f"sqlite3 {self.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+        remedy = f"close the program that writes it, or run: {command}"
         return (MissingData(f"its latest changes, which are still in {log.name}", remedy),)
 
     def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
@@ -128,11 +122,10 @@ class SqliteFile:
         try:
             with closing(self.connect()) as connection:
                 return connection.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            problem = f"SQLite cannot read it ({error})"
-            raise ReportError(self.path, problem, DAMAGED) from None
-        except UnicodeDecodeError:  # SQLite's own message quotes what is damaged
-            raise ReportError(self.path, "SQLite cannot read it", DAMAGED) from None
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            # A message that cannot be decoded quotes what is damaged.
+            reason = f" ({error})" if isinstance(error, sqlite3.Error) else ""
+            raise ReportError(self.path, f"SQLite cannot read it{reason}", DAMAGED) from None
 
 
 def selecting(columns: Iterable[str], table: str) -> str:
@@ -164,20 +157,10 @@ class BulkReader:
     def __init__(self, file: SqliteFile) -> None:
         self.file = file
         self.beyond = 0
-        self.path = file.path
-        self.tables = file.tables
-        self.values = file.values
+        self.path, self.tables, self.values = file.path, file.tables, file.values
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
-        """Reads several tables.
-
-        Args:
-            requests: The reads by a name of the caller's.
-            progress: Called with the share that is done.
-
-        Returns:
-            A table for each name, rows in the order of their rowids; one that the file lacks has no columns.
-        """
+        """Reads several tables, rows in the order of their rowids; one that the file lacks has no columns."""
         pages = {name: self.pieces(request, PART_PAGES) for name, request in requests.items()}
         total, done = max(1, sum(len(leaf or ()) for leaf in pages.values())), itertools.count(1)
 
@@ -195,15 +178,15 @@ class BulkReader:
                 break
             parts.append(piece)
             read_one()
-        if pages is None or len(parts) < len(pages) or not are_in_order(parts):
+        places = [place for piece in parts if piece.rows.num_rows for place in piece.place]
+        if pages is None or len(parts) < len(pages) or places != sorted(places):
             return request.without_empty(self._queried(request))
         self.beyond += sum(piece.beyond for piece in parts)
         return pa.concat_tables([piece.rows for piece in parts], promote_options="permissive").unify_dictionaries()
 
     def pieces(self, request: Request, size: int | None = None) -> list[Ints] | None:
         """The leaf pages of a table, some thousand at a time; None if it can only be read whole."""
-        size = size or PIECE_PAGES
-        name = request.table.name
+        size, name = size or PIECE_PAGES, request.table.name
         if name not in self.file.tables or (layout := self.file.layout(name)) is None:
             return None
         try:
@@ -265,12 +248,6 @@ class BulkReader:
                     yield rows
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise ReportError(self.file.path, f"{table} cannot be read ({error})", DAMAGED) from None
-
-
-def are_in_order(pieces: Iterable[Piece]) -> bool:
-    """Whether the rows of pieces follow each other in their table."""
-    places = [place for piece in pieces if piece.rows.num_rows for place in piece.place]
-    return all(one <= other for one, other in itertools.pairwise(places))
 
 
 def _converted(table: str, name: str, type_: pa.DataType) -> str:
