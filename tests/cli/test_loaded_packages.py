@@ -15,7 +15,7 @@ HEAVY = {"cxxfilt", "msgspec", "numpy", "openpyxl", "pandas.core", "pyarrow", "r
 #: Packages of formats and questions, of which a command needs one at most.
 PACKAGES = {
     f"tracekit.{name}" for name in ("answers.roofline", "capture", "exports.base", "pipeline", "trace", "views.page")
-} | {f"tracekit.readers.{name}.report" for name in ("kineto", "nsight", "nsight_native", "nvprof")}
+} | {f"tracekit.readers.{name}.report" for name in ("kineto", "nsight", "nvprof")}
 REPORT = DATA / "small_llama.sqlite"
 RUN = """
 import json, sys

@@ -20,7 +20,7 @@ from tests.readers.folders import as_folder
 from tests.trace_lines import report
 from tests.waiting import PATIENCE_S, wait_until
 from tracekit.nsight.exporting import RAW_MAGIC, REPORT_END, REPORT_MAGIC
-from tracekit.readers.nsight_native import cache
+from tracekit.readers import export_cache as cache
 
 #: Answers as nsys does, and notes every export.
 NSYS = """#!/bin/sh

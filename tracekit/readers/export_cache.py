@@ -34,7 +34,11 @@ def kept(key: str) -> Path | None:
     place = cache_folder() / key
     if not os.path.isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
         return None
-    if not _is_whole(place):
+    try:
+        whole = (place / _CONTENTS).read_text("utf-8") == _contents(place)
+    except (OSError, UnicodeError):
+        whole = False
+    if not whole:
         forget(key)
         return None
     with suppress(OSError):
@@ -53,37 +57,23 @@ def made(key: str, make: Callable[[Path], None]) -> Iterator[Path]:
 
     Equal exports have equal keys. ``make`` fills an empty folder; if it raises, nothing is left.
     """
-    folder = _writable_folder()
-    with temp_dir(_PARTIAL, folder) as partial:
+    folder = cache_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keeps = os.access(folder, os.W_OK)
+    except OSError:
+        keeps = False
+    with temp_dir(_PARTIAL, folder if keeps else None) as partial:
         make(partial)
-        yield _published(partial, folder / key) if folder else partial
-    if folder:
+        place = partial
+        if keeps:
+            with suppress(OSError):  # another process was faster, or the disk is full
+                (partial / _CONTENTS).write_text(_contents(partial), "utf-8")
+                place = partial.rename(folder / key)
+        yield place
+    if keeps:
         with suppress(OSError):
             _trim(folder)
-
-
-def _writable_folder() -> Path | None:
-    folder = cache_folder()
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder if os.access(folder, os.W_OK) else None
-    return None
-
-
-def _published(partial: Path, place: Path) -> Path:
-    """Where the export is now: where it was, if another process was faster or the place cannot be taken."""
-    try:
-        (partial / _CONTENTS).write_text(_contents(partial), "utf-8")
-        return partial.rename(place)
-    except OSError:
-        return partial
-
-
-def _is_whole(place: Path) -> bool:
-    try:
-        return (place / _CONTENTS).read_text("utf-8") == _contents(place)
-    except (OSError, UnicodeError):
-        return False
 
 
 def _contents(place: Path) -> str:
