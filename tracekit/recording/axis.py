@@ -11,21 +11,14 @@ from tracekit.recording.tables import NO_TIME, PUSH_POP, Recording
 
 @dataclass(frozen=True, slots=True)
 class ThreadAxis:
-    """Starts and ends on an axis on which threads lie end to end: positions, of which only the order is meaningful.
+    """Starts and ends on an axis on which threads lie end to end: positions, of which only the order is meaningful."""
 
-    Attributes:
-        range_start: Starts of ranges, in their order: sorted by (start, -end).
-        launch_start: Starts of launches, in their order: sorted by (start, -end).
-        ends_here: Which ranges end on the thread on which they began; the others contain nothing.
-        node_at: Times of the recording's graph nodes; rows without a time stand at 0.
-    """
-
-    range_start: Ints
+    range_start: Ints  # starts of ranges, in their order: sorted by (start, -end)
     range_end: Ints
-    launch_start: Ints
+    launch_start: Ints  # starts of launches, in their order: sorted by (start, -end)
     launch_end: Ints
-    ends_here: Flags
-    node_at: Ints
+    ends_here: Flags  # which ranges end on the thread on which they began; the others contain nothing
+    node_at: Ints  # times of the recording's graph nodes; rows without a time stand at 0
     graph_at: Ints
 
 
@@ -53,16 +46,12 @@ def nesting(recording: Recording, axis: ThreadAxis) -> Nesting:
 
 def thread_axis(recording: Recording) -> ThreadAxis:
     """Lays a recording's threads end to end."""
-    tables = (recording.ranges, recording.launches, recording.graph_nodes, recording.graphs)
-    ranged, launched, noded, graphed = (table.thread for table in tables)
-    ranges, launches, nodes, graphs = tables
+    ranges, launches, records = recording.ranges, recording.launches, (recording.graph_nodes, recording.graphs)
+    threads = [ranges.thread, ranges.thread, launches.thread, launches.thread, *(table.thread for table in records)]
     times = [ranges.start_ns, ranges.end_ns, launches.start_ns, launches.end_ns]
-    times += [np.where(table.start_ns == NO_TIME, 0, table.start_ns) for table in (nodes, graphs)]
-    ends_here = ranges.end_thread == -1
-    starts, ends, launch_starts, launch_ends, node_at, graph_at = one_axis(
-        [ranged, ranged, launched, launched, noded, graphed], times
-    )
-    return ThreadAxis(starts, ends, launch_starts, launch_ends, ends_here, node_at, graph_at)
+    times += [np.where(table.start_ns == NO_TIME, 0, table.start_ns) for table in records]
+    start, end, launch_start, launch_end, node_at, graph_at = one_axis(threads, times)
+    return ThreadAxis(start, end, launch_start, launch_end, ranges.end_thread == -1, node_at, graph_at)
 
 
 def range_around(axis: ThreadAxis, nest: Nesting, first: Ints, last: Ints) -> Rows:

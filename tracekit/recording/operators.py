@@ -6,7 +6,7 @@ import numpy as np
 
 from tracekit.arrays.intervals import nesting_order, one_axis, parents
 from tracekit.arrays.types import Ints
-from tracekit.recording.tables import CPU_OP, Launches, Work
+from tracekit.recording.tables import CPU_OP, Launches, Work, nested
 
 
 class Operators(NamedTuple):
@@ -20,8 +20,7 @@ class Operators(NamedTuple):
         """API calls and operators together, in the order of launches."""
         if not len(self.launches):
             return launches
-        both = Launches.concat([launches, self.launches])
-        return both.in_order(nesting_order(*one_axis([both.thread, both.thread], [both.start_ns, both.end_ns])))
+        return nested(Launches.concat([launches, self.launches]))
 
     def with_work(self, work: Work) -> tuple[Work, Ints | None]:
         """Device work and operators together, and the time that each piece spent in others."""
@@ -38,18 +37,10 @@ def no_operators() -> Operators:
 def operators_as_work(start: Ints, end: Ints, thread: Ints, process: Ints, name: Ints) -> Operators:
     """Operators as work that launched itself; the last three are rows of threads, processes and names."""
     # CUDA's correlation ids are not negative, and -1 is null.
-    correlation = -2 - np.arange(start.size)
-    work = Work.of(
-        kind=np.full(start.size, CPU_OP, np.int8),
-        start_ns=start,
-        end_ns=end,
-        process=process,
-        correlation_id=correlation,
-        name=name,
-        full_name=name,
-    )
-    launches = Launches.of(start_ns=start, end_ns=end, thread=thread, correlation_id=correlation)
-    return Operators(work, launches, _inside(start, end, thread))
+    both = {"start_ns": start, "end_ns": end, "correlation_id": -2 - np.arange(start.size)}
+    kind = np.full(start.size, CPU_OP, np.int8)
+    work = Work.of(**both, kind=kind, process=process, name=name, full_name=name)
+    return Operators(work, Launches.of(**both, thread=thread), _inside(start, end, thread))
 
 
 def _inside(start: Ints, end: Ints, thread: Ints) -> Ints:
@@ -59,5 +50,4 @@ def _inside(start: Ints, end: Ints, thread: Ints) -> Ints:
     inside = np.zeros(start.size, np.int64)
     within = np.flatnonzero(parent >= 0)
     np.add.at(inside, order[parent[within]], (end - start)[order[within]])
-    clipped: Ints = np.minimum(inside, end - start)
-    return clipped
+    return np.asarray(np.minimum(inside, end - start))

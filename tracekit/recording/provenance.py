@@ -12,52 +12,32 @@ _UNKNOWN = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a recording came from.
+    """Where a recording came from."""
 
-    Attributes:
-        name: Name of the file or folder that was given, without the folder it is in.
-        size_bytes: Its size.
-        sha256: Its digest.
-        format: Name of the reader.
-        exporter: Version of the program that wrote the tables, such as the nsys that exported them, if recorded.
-        schema_version: Version of the file's schema, if recorded.
-        started_utc_ns: Start of the session, nanoseconds since 1970, if recorded and before ``LATEST_UTC_NS``.
-        trace_id: The id that torch.profiler gave to the trace, if recorded.
-        world_size: How many ranks its job has, if recorded.
-        host: Name of the machine that was recorded, if recorded and only one.
-    """
-
-    name: str
-    size_bytes: int
-    sha256: str
-    format: str
+    name: str  # name of the file or folder that was given, without the folder it is in
+    size_bytes: int  # its size
+    sha256: str  # its digest
+    format: str  # name of the reader
+    #: Version of the program that wrote the tables, such as the nsys that exported them, if recorded.
     exporter: str | None = None
-    schema_version: str | None = None
+    schema_version: str | None = None  # version of the file's schema, if recorded
+    #: Start of the session, nanoseconds since 1970, if recorded and before ``LATEST_UTC_NS``.
     started_utc_ns: int | None = None
-    trace_id: str | None = None
-    world_size: int | None = None
-    host: str | None = None
+    trace_id: str | None = None  # the id that torch.profiler gave to the trace, if recorded
+    world_size: int | None = None  # how many ranks its job has, if recorded
+    host: str | None = None  # name of the machine that was recorded, if recorded and only one
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU, as far as the report describes it; None if unknown.
+    """A GPU, as far as the report describes it; None if unknown."""
 
-    Attributes:
-        name: Its name, such as ``NVIDIA H100 80GB HBM3``.
-        compute_capability: Such as ``9.0``.
-        multiprocessors: How many it has.
-        memory_bytes: Size of its memory.
-        memory_bytes_per_s: Bandwidth of its memory.
-        clock_hz: Its highest clock.
-    """
-
-    name: str
-    compute_capability: str | None = None
-    multiprocessors: int | None = None
-    memory_bytes: int | None = None
-    memory_bytes_per_s: int | None = None
-    clock_hz: int | None = None
+    name: str  # its name, such as ``NVIDIA H100 80GB HBM3``
+    compute_capability: str | None = None  # such as ``9.0``
+    multiprocessors: int | None = None  # how many it has
+    memory_bytes: int | None = None  # size of its memory
+    memory_bytes_per_s: int | None = None  # bandwidth of its memory
+    clock_hz: int | None = None  # its highest clock
 
 
 def compute_capability(major: object, minor: object) -> str | None:
@@ -70,6 +50,11 @@ def figure(value: object, unit: int = 1) -> int | None:
     """A property of a GPU as a number of ``unit``; None unless it is known."""
     known = isinstance(value, int) and not isinstance(value, bool) and 0 < value < LATEST_UTC_NS and value != _UNKNOWN
     return value * unit if known and isinstance(value, int) else None
+
+
+def executable(path: str) -> str:
+    """A program's name without its folders, which may be private."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,15 @@ null. Texts and names are stored once and referred to by their row, so that noth
 event. Times are nanoseconds since the start of the session and may be negative.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Self, TypeAlias, get_args
+from typing import Annotated, Any, Self, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tracekit.arrays.intervals import nesting_order, one_axis
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Rank, Source
 from tracekit.recording.values import Collective
@@ -48,7 +49,7 @@ class Columns:
             values = getattr(self, name)
             if not _is_constant(values):
                 object.__setattr__(self, name, _stored(values, dtype))
-        lengths = {name: len(values) for name in _names(type(self)) if (values := getattr(self, name)) is not None}
+        lengths = {name: len(values) for name, values in self._columns() if values is not None}
         if len(set(lengths.values())) > 1:
             raise TypeError(f"{type(self).__name__} has columns of different lengths: {lengths}")
 
@@ -70,7 +71,8 @@ class Columns:
         filled = [part for part in parts if len(part)]
         if len(filled) <= 1:
             return filled[0] if filled else cls.empty()
-        return cls(**{name: _concatenated([getattr(part, name) for part in filled], filled) for name in _names(cls)})
+        names = [column.name for column in fields(cls)]
+        return cls(**{name: _concatenated([getattr(part, name) for part in filled], filled) for name in names})
 
     @classmethod
     def dtype(cls, column: str) -> np.dtype[Any]:
@@ -78,16 +80,18 @@ class Columns:
         return _dtypes(cls)[column]
 
     def __len__(self) -> int:
-        return len(getattr(self, _names(type(self))[0]))
+        return len(next(values for _, values in self._columns()))
+
+    def _columns(self) -> Iterator[tuple[str, Any]]:
+        return ((column.name, getattr(self, column.name)) for column in fields(self))
 
     def take(self, rows: Rows) -> Self:
         """Some of the rows, or all in another order."""
-        return type(self)(**{name: _taken(getattr(self, name), rows) for name in _names(type(self))})
+        return type(self)(**{name: _taken(values, rows) for name, values in self._columns()})
 
     def cut(self, rows: slice) -> Self:
         """Rows that follow each other, which are not copied."""
-        columns = {name: getattr(self, name) for name in _names(type(self))}
-        return type(self)(**{name: None if values is None else values[rows] for name, values in columns.items()})
+        return type(self)(**{name: None if values is None else values[rows] for name, values in self._columns()})
 
     def filter(self, keep: Flags) -> Self:
         """The rows to keep."""
@@ -96,10 +100,6 @@ class Columns:
     def in_order(self, order: Rows) -> Self:
         """All rows in another order; most have it already."""
         return self if bool((order[1:] > order[:-1]).all()) else self.take(order)
-
-
-def _names(columns: type[Columns]) -> tuple[str, ...]:
-    return tuple(column.name for column in fields(columns))
 
 
 def _dtypes(columns: type[Columns]) -> dict[str, np.dtype[Any]]:
@@ -143,165 +143,94 @@ def _concatenated(parts: Sequence[Any], of: Sequence[Columns]) -> NDArray[Any] |
 
 @dataclass(frozen=True, slots=True)
 class Ranges(Columns):
-    """Every NVTX interval, sorted by (thread, start, -end).
+    """Every NVTX interval, sorted by (thread, start, -end)."""
 
-    Attributes:
-        start_ns: Start, in ns since the start of the session.
-        end_ns: End, on the same clock.
-        open: Whether the report has no end for it; ``end_ns`` is then the last time seen on its thread.
-        kind: ``PUSH_POP`` or ``START_END``.
-        thread: Row of threads.
-        end_thread: Row of threads on which it ended; -1 if that is the same thread.
-        domain: Row of domains; -1 for the default domain.
-        text: Row of texts; -1 if it has none.
-        forward_thread: Row of threads that made an autograd node; -1 if unknown.
-        payload_int: Integer payloads; unsigned 64-bit values wrap to two's complement. None if no range has one.
-        payload_float: Floating-point payloads. None if no range has one.
-        payload_json: Structured payloads as JSON. None if no range has one.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    open: Bool
-    kind: Int8
-    thread: Int32
-    end_thread: Int32
-    domain: Int32
-    text: Int32
-    forward_thread: Int32
+    start_ns: Int64  # start, in ns since the start of the session
+    end_ns: Int64  # end, on the same clock
+    open: Bool  # whether the report has no end for it; ``end_ns`` is then the last time seen on its thread
+    kind: Int8  # ``PUSH_POP`` or ``START_END``
+    thread: Int32  # row of threads
+    end_thread: Int32  # row of threads on which it ended; -1 if that is the same thread
+    domain: Int32  # row of domains; -1 for the default domain
+    text: Int32  # row of texts; -1 if it has none
+    forward_thread: Int32  # row of threads that made an autograd node; -1 if unknown
+    #: Integer payloads; unsigned 64-bit values wrap to two's complement. None if no range has one.
     payload_int: pa.Array | None = None
-    payload_float: pa.Array | None = None
-    payload_json: pa.Array | None = None
+    payload_float: pa.Array | None = None  # floating-point payloads; None if no range has one
+    payload_json: pa.Array | None = None  # structured payloads as JSON; None if no range has one
 
 
 @dataclass(frozen=True, slots=True)
 class Launches(Columns):
-    """API calls that may have started device work, sorted by (thread, start, -end).
+    """API calls that may have started device work, sorted by (thread, start, -end)."""
 
-    Attributes:
-        start_ns: Start of the call.
-        end_ns: Return of the call.
-        thread: Row of threads.
-        correlation_id: Links the call to its work, within one process.
-        name: Row of names; -1 if unknown.
-        kernel: Row of names: the full name of the kernel it launches; -1 if the report does not record it here.
-        stack: Row of stacks: the lines of Python around it; -1 if unknown.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int32
-    correlation_id: Int64
-    name: Int32
-    kernel: Int32
-    stack: Int32
+    start_ns: Int64  # start of the call
+    end_ns: Int64  # return of the call
+    thread: Int32  # row of threads
+    correlation_id: Int64  # links the call to its work, within one process
+    name: Int32  # row of names; -1 if unknown
+    kernel: Int32  # row of names: the full name of the kernel it launches; -1 if the report does not record it here
+    stack: Int32  # row of stacks: the lines of Python around it; -1 if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCalls(Columns):
-    """What is recorded of API calls about streams and events besides the calls themselves, in any order.
+    """What is recorded of API calls about streams and events besides the calls themselves, in any order."""
 
-    Attributes:
-        process: Row of processes.
-        correlation_id: The call, within its process.
-        device: Number of the GPU.
-        context: Id of the CUDA context.
-        stream: Stream that the call waits for, that it lets wait, or on which it records an event.
-        recorded_by: Correlation id of the call that recorded the event that it waits for.
-        event_context: Context of the stream on which that event was recorded.
-        event_stream: That stream.
-    """
-
-    process: Int32
-    correlation_id: Int64
-    device: Int32
-    context: Int32
-    stream: Int64
-    recorded_by: Int64
-    event_context: Int32
-    event_stream: Int64
+    process: Int32  # row of processes
+    correlation_id: Int64  # the call, within its process
+    device: Int32  # number of the GPU
+    context: Int32  # id of the CUDA context
+    stream: Int64  # stream that the call waits for, that it lets wait, or on which it records an event
+    recorded_by: Int64  # correlation id of the call that recorded the event that it waits for
+    event_context: Int32  # context of the stream on which that event was recorded
+    event_stream: Int64  # that stream
 
 
 @dataclass(frozen=True, slots=True)
 class Allocations(Columns):
-    """Memory that allocators handed out or took back, sorted by time: on GPUs, if they did there.
+    """Memory that allocators handed out or took back, sorted by time: on GPUs, if they did there."""
 
-    Attributes:
-        time_ns: When.
-        process: Row of processes.
-        thread: Row of threads; -1 for one that is not known.
-        device: Number of the GPU; -1 for host memory.
-        address: Where that memory begins.
-        bytes: How many bytes; negative for what was taken back.
-        total_bytes: What the allocator of the device then has handed out in all; -1 where that is not recorded.
-    """
-
-    time_ns: Int64
-    process: Int32
-    thread: Int32
-    device: Int32
-    address: Int64
-    bytes: Int64
-    total_bytes: Int64
+    time_ns: Int64  # when
+    process: Int32  # row of processes
+    thread: Int32  # row of threads; -1 for one that is not known
+    device: Int32  # number of the GPU; -1 for host memory
+    address: Int64  # where that memory begins
+    bytes: Int64  # how many bytes; negative for what was taken back
+    total_bytes: Int64  # what the allocator of the device then has handed out in all; -1 where that is not recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Work(Columns):
-    """GPU activities (or operators that ran on a CPU), in the order of the report; -1 is unknown or not applicable.
+    """GPU activities (or operators that ran on a CPU), in the order of the report; -1 is unknown or not applicable."""
 
-    Attributes:
-        kind: ``KERNEL``, ``MEMCPY``, ``MEMSET``, ``GRAPH`` or ``CPU_OP``.
-        start_ns: Start on the device.
-        end_ns: End on the device.
-        process: Row of processes.
-        device: Number of the GPU, as in the report.
-        context: Id of the CUDA context, unique within its process.
-        stream: Id of the CUDA stream, unique within its context.
-        correlation_id: Links it to its launch, within one process.
-        name: Row of names: the short name.
-        full_name: Row of names: the full signature.
-        grid_x, grid_y, grid_z: Grid size, in blocks.
-        block_x, block_y, block_z: Block size, in threads.
-        registers: Registers per thread.
-        static_smem_bytes: Static shared memory per block.
-        dynamic_smem_bytes: Dynamic shared memory per block.
-        bytes: Bytes copied or set.
-        copy_kind: Direction of a copy: row of ``COPY_KINDS``.
-        pageable: Whether one end of a copy is pageable host memory.
-        graph_id: CUDA graph it ran from.
-        graph_exec_id: Instance of that CUDA graph.
-        graph_node_id: Node of that CUDA graph.
-        collective: Row of collectives, where the report records them by kernel.
-        annotation: Row of annotations, where torch wrote modules on it.
-    """
-
-    kind: Int8
-    start_ns: Int64
-    end_ns: Int64
-    process: Int32
-    device: Int32
-    context: Int32
-    stream: Int64
-    correlation_id: Int64
-    name: Int32
-    full_name: Int32
-    grid_x: Int32
+    kind: Int8  # ``KERNEL``, ``MEMCPY``, ``MEMSET``, ``GRAPH`` or ``CPU_OP``
+    start_ns: Int64  # start on the device
+    end_ns: Int64  # end on the device
+    process: Int32  # row of processes
+    device: Int32  # number of the GPU, as in the report
+    context: Int32  # id of the CUDA context, unique within its process
+    stream: Int64  # id of the CUDA stream, unique within its context
+    correlation_id: Int64  # links it to its launch, within one process
+    name: Int32  # row of names: the short name
+    full_name: Int32  # row of names: the full signature
+    grid_x: Int32  # grid size, in blocks
     grid_y: Int32
     grid_z: Int32
-    block_x: Int32
+    block_x: Int32  # block size, in threads
     block_y: Int32
     block_z: Int32
-    registers: Int32
-    static_smem_bytes: Int32
-    dynamic_smem_bytes: Int32
-    bytes: Int64
-    copy_kind: Int32
-    pageable: Bool
-    graph_id: Int64
-    graph_exec_id: Int64
-    graph_node_id: Int64
-    collective: Int32
-    annotation: Int32
+    registers: Int32  # registers per thread
+    static_smem_bytes: Int32  # static shared memory per block
+    dynamic_smem_bytes: Int32  # dynamic shared memory per block
+    bytes: Int64  # bytes copied or set
+    copy_kind: Int32  # direction of a copy: row of ``COPY_KINDS``
+    pageable: Bool  # whether one end of a copy is pageable host memory
+    graph_id: Int64  # CUDA graph it ran from
+    graph_exec_id: Int64  # instance of that CUDA graph
+    graph_node_id: Int64  # node of that CUDA graph
+    collective: Int32  # row of collectives, where the report records them by kernel
+    annotation: Int32  # row of annotations, where torch wrote modules on it
 
 
 #: Metrics of a GPU, in per cent of the most that is possible.
@@ -310,113 +239,49 @@ GPU_METRICS = ("sm_active", "tensor_active", "dram_read", "dram_write")
 
 @dataclass(frozen=True, slots=True)
 class Samples(Columns):
-    """Samples of metrics of GPUs, in any order.
+    """Samples of metrics of GPUs, in any order."""
 
-    Attributes:
-        time_ns: When, on the clock of device work.
-        gpu: Number of the GPU in the machine.
-        metric: Row of ``GPU_METRICS``.
-        value: In per cent.
-    """
-
-    time_ns: Int64
-    gpu: Int32
-    metric: Int8
-    value: Float64
+    time_ns: Int64  # when, on the clock of device work
+    gpu: Int32  # number of the GPU in the machine
+    metric: Int8  # row of ``GPU_METRICS``
+    value: Float64  # in per cent
 
 
 @dataclass(frozen=True, slots=True)
 class GraphNodes(Columns):
-    """Records of the creation of CUDA graph nodes, in any order; a node may have several rows.
+    """Records of the creation of CUDA graph nodes, in any order; a node may have several rows."""
 
-    Attributes:
-        start_ns: Time of the record; ``NO_TIME`` if unknown.
-        thread: Row of threads.
-        node_id: The node, unique within its process.
-        original_node_id: Node of which it is a copy; -1 if it is none.
-    """
-
-    start_ns: Int64
-    thread: Int32
-    node_id: Int64
-    original_node_id: Int64
+    start_ns: Int64  # time of the record; ``NO_TIME`` if unknown
+    thread: Int32  # row of threads
+    node_id: Int64  # the node, unique within its process
+    original_node_id: Int64  # node of which it is a copy; -1 if it is none
 
 
 @dataclass(frozen=True, slots=True)
 class Graphs(Columns):
-    """Records of the creation of CUDA graphs, in any order.
+    """Records of the creation of CUDA graphs, in any order."""
 
-    Attributes:
-        event: ``GRAPH_CREATED``, ``GRAPH_CLONED`` or ``GRAPH_INSTANTIATED``.
-        start_ns: Time of the record; ``NO_TIME`` if unknown.
-        thread: Row of threads.
-        graph_id: The graph, unique within its process.
-        original_graph_id: Graph of which it is a copy; -1 if it is none.
-        exec_id: Instance that was made from it.
-    """
-
-    event: Int8
-    start_ns: Int64
-    thread: Int32
-    graph_id: Int64
-    original_graph_id: Int64
-    exec_id: Int64
+    event: Int8  # ``GRAPH_CREATED``, ``GRAPH_CLONED`` or ``GRAPH_INSTANTIATED``
+    start_ns: Int64  # time of the record; ``NO_TIME`` if unknown
+    thread: Int32  # row of threads
+    graph_id: Int64  # the graph, unique within its process
+    original_graph_id: Int64  # graph of which it is a copy; -1 if it is none
+    exec_id: Int64  # instance that was made from it
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The threads and processes that ranges, launches and work refer to by row.
+    """The threads and processes that ranges, launches and work refer to by row."""
 
-    Attributes:
-        pid: Process id of every thread.
-        tid: Thread id of every thread.
-        process: Row of processes for every thread.
-        process_pid: Process id of every process.
-    """
-
-    pid: Ints
-    tid: Ints
-    process: Ints
-    process_pid: Ints
+    pid: Ints  # process id of every thread
+    tid: Ints  # thread id of every thread
+    process: Ints  # row of processes for every thread
+    process_pid: Ints  # process id of every process
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One report in tracekit's own tables.
-
-    Attributes:
-        source: Where it came from.
-        threads: Threads and processes, by row.
-        ranges: NVTX intervals.
-        launches: API calls.
-        work: GPU activities, or operators of a CPU.
-        graph_nodes: Records of graph nodes.
-        graphs: Records of graphs.
-        failed: API calls that returned an error, and so started no work.
-        stream_calls: Streams and events of API calls; empty where they were not recorded.
-        collectives: The distinct collectives of kernels.
-        annotations: Rows of the texts of modules that torch wrote together on some work.
-        samples: Samples of metrics of GPUs; empty where they were not recorded.
-        gpus: The number of the GPU in the machine by (process id, device), where it is recorded; else it is the same.
-        os_waits: Calls of the operating system's runtime that wait, on threads that are known; none has an id.
-        loading: Loading of kernels by the driver inside other calls, as ``os_waits``.
-        stacks: The distinct texts of stacks.
-        texts: The distinct texts of ranges.
-        domains: The distinct names of NVTX domains.
-        names: The distinct names of kernels and API calls.
-        process_names: Name of the executable by process id, if known.
-        thread_names: Name of the thread by its row, where known.
-        devices: The GPU by device number, where known.
-        ranks: Ranks of processes, where known.
-        missing: What the report does not hold.
-        counters: What was lost or corrected while reading.
-        allocations: Memory handed out and taken back; empty where they were not recorded.
-        records_graphs: Whether reports of its format record how CUDA graphs and their nodes were made.
-        graph_captures: The traces of graph captures that were given with the report, and joined it.
-        attached_threads: Rows of the threads whose ranges and launches are from these traces.
-        inside_ns: For each kernel, its time spent in others that it called, as operators do; None if there
-            is only device work, which calls nothing.
-    """
+    """One report in tracekit's own tables, and what rows of them refer to."""
 
     source: Source
     threads: Threads
@@ -425,28 +290,39 @@ class Recording:
     work: Work
     texts: list[str]
     domains: list[str]
-    names: list[str]
+    names: list[str]  # the distinct names of kernels and API calls
     graph_nodes: GraphNodes = field(default_factory=GraphNodes.empty)
     graphs: Graphs = field(default_factory=Graphs.empty)
-    failed: Launches = field(default_factory=Launches.empty)
+    failed: Launches = field(default_factory=Launches.empty)  # API calls that returned an error, and so started no work
+    #: Streams and events of API calls; empty where they were not recorded.
     stream_calls: StreamCalls = field(default_factory=StreamCalls.empty)
+    #: Calls of the operating system's runtime that wait, on threads that are known; none has an id.
     os_waits: Launches = field(default_factory=Launches.empty)
+    #: Loading of kernels by the driver inside other calls, as ``os_waits``.
     loading: Launches = field(default_factory=Launches.empty)
-    stacks: list[str] = field(default_factory=list)
-    collectives: list[Collective] = field(default_factory=list)
+    stacks: list[str] = field(default_factory=list)  # the distinct texts of stacks
+    collectives: list[Collective] = field(default_factory=list)  # the distinct collectives of kernels
+    #: Rows of the texts of modules that torch wrote together on some work.
     annotations: list[tuple[int, ...]] = field(default_factory=list)
+    #: Samples of metrics of GPUs; empty where they were not recorded.
     samples: Samples = field(default_factory=Samples.empty)
+    #: The number of the GPU in the machine by (process id, device), where it is recorded; else it is the same.
     gpus: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    process_names: dict[int, str] = field(default_factory=dict)
-    thread_names: dict[int, str] = field(default_factory=dict)
-    devices: dict[int, Gpu] = field(default_factory=dict)
+    process_names: dict[int, str] = field(default_factory=dict)  # name of the executable by process id, if known
+    thread_names: dict[int, str] = field(default_factory=dict)  # name of the thread by its row, where known
+    devices: dict[int, Gpu] = field(default_factory=dict)  # the GPU by device number, where known
     ranks: tuple[Rank, ...] = ()
-    missing: tuple[MissingData, ...] = ()
-    counters: LossCounters = field(default_factory=LossCounters)
+    missing: tuple[MissingData, ...] = ()  # what the report does not hold
+    counters: LossCounters = field(default_factory=LossCounters)  # what was lost or corrected while reading
+    #: Memory handed out and taken back; empty where they were not recorded.
     allocations: Allocations = field(default_factory=Allocations.empty)
-    records_graphs: bool = True
+    records_graphs: bool = True  # whether reports of its format record how CUDA graphs and their nodes were made
+    #: The traces of graph captures that were given with the report, and joined it.
     graph_captures: tuple[Source, ...] = ()
+    #: Rows of the threads whose ranges and launches are from these traces.
     attached_threads: frozenset[int] = frozenset()
+    #: For each kernel, its time spent in others that it called, as operators do; None if there is only device work,
+    #: which calls nothing.
     inside_ns: Ints | None = None
 
     @property
@@ -480,6 +356,15 @@ class Recording:
         for rank in self.ranks:
             ranks[rank.process] = rank.rank
         return ranks
+
+
+_Intervals = TypeVar("_Intervals", Ranges, Launches)
+
+
+def nested(intervals: _Intervals) -> _Intervals:
+    """Ranges or launches, sorted by (thread, start, -end)."""
+    times = [intervals.start_ns, intervals.end_ns]
+    return intervals.in_order(nesting_order(*one_axis([intervals.thread] * 2, times)))
 
 
 def graph_launch_names(names: list[str]) -> list[int]:

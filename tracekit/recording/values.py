@@ -32,22 +32,15 @@ _MOST_BYTES = 1 << 48
 
 
 class Collective(NamedTuple):
-    """A collective, or what several that are alike have in common; None where it is unknown.
+    """A collective, or what several that are alike have in common; None where it is unknown."""
 
-    Attributes:
-        kind: One name for all spellings, as ``markers.collectives.operation_of`` gives it.
-        bytes: The whole result of an all_gather, the whole input of a reduce_scatter or all_to_all, what a group of
-            sends and receives moves one way, else the message.
-        dtype: Such as ``bfloat16``.
-        group_size: How many ranks take part.
-        communicator: Name of the process group, or NCCL's id of the communicator.
-    """
-
-    kind: str
+    kind: str  # one name for all spellings, as ``markers.collectives.operation_of`` gives it
+    #: The whole result of an all_gather, the whole input of a reduce_scatter or all_to_all, what a group of sends and
+    #: receives moves one way, else the message.
     bytes: int | None = None
-    dtype: str | None = None
-    group_size: int | None = None
-    communicator: str | None = None
+    dtype: str | None = None  # such as ``bfloat16``
+    group_size: int | None = None  # how many ranks take part
+    communicator: str | None = None  # name of the process group, or NCCL's id of the communicator
 
 
 def plausible(size: int) -> int | None:
