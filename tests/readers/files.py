@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from tests.sqlite import writing
 from tracekit.dataset.opening import Dataset
@@ -34,6 +35,12 @@ def changed(path: Path, sql: str) -> None:
 
 def rows(dataset: Dataset) -> dict[str, list[dict]]:
     return {name: dataset.table(name).to_pylist() for name in TABLES}
+
+
+def kernels(dataset: Dataset, *columns: str) -> list[Any]:
+    """Columns of kernels in the order in which they ran; one column by itself."""
+    rows = sorted(dataset.table("kernels").to_pylist(), key=lambda row: (row["start_ns"], row["kernel_id"]))
+    return [row[columns[0]] if len(columns) == 1 else tuple(row[name] for name in columns) for row in rows]
 
 
 def lacks(dataset: Dataset) -> set[str]:

@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import TypeVar
 from zlib import crc32
 
@@ -18,48 +19,35 @@ from tracekit.markers.torch_texts import PREFIX
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.values import Collective
 
-OPERATOR, ANNOTATION, MODULE, FUNCTION, ALLOCATION, FLOW, SYNC, CALL, KERNEL, MEMCPY, MEMSET = KINDS = (
-    "operator",
-    "annotation",
-    "module",
-    "function",
-    "allocation",
-    "flow",
-    "sync",
-    "call",
-    "kernel",
-    "memcpy",
-    "memset",
-)
-DEVICE_WORK = (KERNEL, MEMCPY, MEMSET)
+_RANGES = OPERATOR, ANNOTATION, MODULE = ("operator", "annotation", "module")
+_OTHERS = FUNCTION, ALLOCATION, FLOW, SYNC, CALL = ("function", "allocation", "flow", "sync", "call")
+DEVICE_WORK = KERNEL, MEMCPY, MEMSET = ("kernel", "memcpy", "memset")
+KINDS = (*_RANGES, *_OTHERS, *DEVICE_WORK)
 #: What a function may be, apart from a module's call: one called forward, one that has a line, or both.
 FORWARD, LINE = "forward", "line"
 #: What the names of functions end with that compute modules.
 CALLED_FORWARD = ": forward"
 #: Kineto's categories since 2020, in lower case.
 _CATEGORIES = {
-    "cpu_op": OPERATOR,
-    "operator": OPERATOR,
-    "user_annotation": ANNOTATION,
-    "nvtx": ANNOTATION,
-    "python_function": FUNCTION,
-    "kernel": KERNEL,
-    "concurrent_kernel": KERNEL,
-    "gpu_memcpy": MEMCPY,
-    "memcpy": MEMCPY,
-    "gpu_memset": MEMSET,
-    "memset": MEMSET,
-    "cuda_sync": SYNC,
+    OPERATOR: ("cpu_op", "operator"),
+    ANNOTATION: ("user_annotation", "nvtx"),
+    FUNCTION: ("python_function",),
+    KERNEL: ("kernel", "concurrent_kernel"),
+    MEMCPY: ("gpu_memcpy", "memcpy"),
+    MEMSET: ("gpu_memset", "memset"),
+    SYNC: ("cuda_sync",),
     # What allocators do, as the Python exporter writes it (torch 2.14): a point with a duration until the trace ends.
-    "cpu_instant_event": ALLOCATION,
-    **{f"{device}{api}": CALL for api in ("runtime", "driver") for device in ("", "cuda_", "hip_", "xpu_", "mtia_")},
-    **{f"privateuse1_{api}": CALL for api in ("runtime", "driver")},
+    ALLOCATION: ("cpu_instant_event",),
+    CALL: [of + api for api in ("runtime", "driver") for of in ("", "cuda_", "hip_", "xpu_", "mtia_", "privateuse1_")],
 }
 #: Other events: of categories that are not read, names of processes and threads, points, and what is no event.
 _OTHER, _NAMES, _POINT, _UNKNOWN, _NEEDLESS = _APART = ("other", "names", "point", "unknown", "needless")
 _CODE = {kind: number for number, kind in enumerate((*KINDS, *_APART))}
 _CODE_OF_CATEGORY: dict[str | None, int] = {
-    spelled: _CODE[kind] for name, kind in _CATEGORIES.items() for spelled in (name, name.capitalize())
+    spelled: _CODE[kind]
+    for kind, names in _CATEGORIES.items()
+    for name in names
+    for spelled in (name, name.capitalize())
 }
 #: Kinds that are neither ranges nor launches nor work.
 AUXILIARY = (FUNCTION, FORWARD, LINE, ALLOCATION, FLOW, SYNC)
@@ -72,17 +60,18 @@ _PHASES = {"M": _NAMES, **dict.fromkeys("iIstfC", _POINT)}
 #: What events are for the counters; all others are ranges.
 SUBJECTS = {CALL: "launches", **dict.fromkeys(DEVICE_WORK, "kernels"), **dict.fromkeys(AUXILIARY, "events")}
 #: Points that are needed: what allocators do, and both ends of flows from operators to the nodes of autograd they made.
-_POINT_KINDS: dict[tuple[object, object], str] = {
-    ("i", "[memory]"): ALLOCATION,
-    ("s", "fwdbwd"): FLOW,
-    ("f", "fwdbwd"): FLOW,
+_POINT_KINDS: dict[tuple[object, object], str]
+_POINT_KINDS = {("i", "[memory]"): ALLOCATION, ("s", "fwdbwd"): FLOW, ("f", "fwdbwd"): FLOW}
+_OF_DEVICE = ("device", "context", "stream", "correlation", "bytes", "graph", "graph_node")
+#: Arguments of events that are integers.
+_INTEGERS = {
+    **dict.fromkeys(DEVICE_WORK, _OF_DEVICE),
+    KERNEL: (*_OF_DEVICE, "registers"),
+    SYNC: ("device", "context", "stream", "correlation", "event_stream", "recorded_by"),
+    ALLOCATION: ("device_type", "device_id", "address", "total", "allocated"),
+    CALL: ("correlation",),
+    OPERATOR: ("forward_thread",),
 }
-#: Arguments that every piece of device work has.
-_DEVICE_COLUMNS = ("device", "context", "stream", "correlation", "bytes", "graph", "graph_node")
-#: Arguments of waits for streams and events.
-_SYNC_COLUMNS = ("device", "context", "stream", "correlation", "event_stream", "recorded_by")
-#: Arguments of what allocators do.
-_MEMORY_COLUMNS = ("device_type", "device_id", "address", "total")
 _DIMENSIONS = 3
 
 #: A column by name.
@@ -179,9 +168,11 @@ class Gathering:
 
     def _add_names(self, events: Sequence[Event]) -> None:
         for event, args in zip(events, self._args(events), strict=True):
-            if event.name == "process_name" and (name := _name_in(args)):
+            written = decoded(bytes(args.name or b""))
+            name = written.strip() if isinstance(written, str) else ""
+            if name and event.name == "process_name":
                 self.process_names[identity(event.pid)] = name
-            elif event.name == "thread_name" and (name := _name_in(args)):
+            elif name and event.name == "thread_name":
                 self.thread_names[identity(event.pid), identity(event.tid)] = name
 
     def _add_events(self, kind: str, piece: Piece, rows: Sequence[int], function: Ints) -> None:
@@ -199,33 +190,26 @@ class Gathering:
             return columns | {"name": function, "thread": self._threads(events)}
         columns["name"] = _rows([str(event.name) for event in events], self.names)
         args = [] if kind == MODULE else self._args(events)
+        columns |= _integers(args, *_INTEGERS.get(kind, ()))
         if kind in DEVICE_WORK:
             return columns | self._device_columns(kind, args)
-        if kind == SYNC:
-            return columns | {name: _integers_of([getattr(one, name) for one in args]) for name in _SYNC_COLUMNS}
-        columns["thread"] = self._threads(events)
+        if kind != SYNC:
+            columns["thread"] = self._threads(events)
         return columns | self._host_columns(kind, events, args)
 
     def _host_columns(self, kind: str, events: Sequence[Event], args: Sequence[Args]) -> Columns:
         if kind == CALL:
-            kernels = self._kernels([bytes(one.kernel or b"") for one in args])
-            return {"correlation": _integers_of([one.correlation for one in args]), "kernel": kernels}
+            kernels = [(bytes(one.kernel),) if one.kernel else None for one in args]
+            return {"kernel": _rows_of_fields(kernels, _kernel_of, self.names)}
         if kind == FLOW:
-            begins = np.array([event.ph == "s" for event in events], dtype=bool)
-            return {"id": _integers_of([event.id for event in events]), "begins": begins}
-        if kind == ALLOCATION:
-            columns = {name: _integers_of([getattr(one, name) for one in args]) for name in _MEMORY_COLUMNS}
-            return columns | {"bytes": _integers_of([one.allocated for one in args])}
+            return _integers(events, "id") | {"begins": np.array([event.ph == "s" for event in events], dtype=bool)}
         if kind not in (OPERATOR, ANNOTATION):
             return {}
         is_open = {"open": np.array([one.finished is False for one in args], dtype=bool)}
         if kind == ANNOTATION:
             return is_open | {"text": _rows([str(event.name) for event in events], self.texts)}
-        return is_open | {
-            "text": self._operator_texts(events, args),
-            "hierarchy": _rows([str(one.hierarchy or "") for one in args], self.hierarchies),
-            "forward_thread": _integers_of([one.forward_thread for one in args]),
-        }
+        hierarchy = _rows([str(one.hierarchy or "") for one in args], self.hierarchies)
+        return is_open | {"text": self._operator_texts(events, args), "hierarchy": hierarchy}
 
     def _args(self, events: Sequence[Event]) -> list[Args]:
         args, damaged = args_of(events)
@@ -233,26 +217,15 @@ class Gathering:
         return args
 
     def _device_columns(self, kind: str, args: Sequence[Args]) -> Columns:
-        columns = {name: _integers_of([getattr(one, name) for one in args]) for name in _DEVICE_COLUMNS}
+        annotation = _rows_of_fields([*map(named_modules, args)], self._annotation, self.annotations)
+        columns = {"annotation": annotation}
         if kind == KERNEL:
-            columns["registers"] = _integers_of([one.registers for one in args])
-            columns |= _sizes("grid", [one.grid for one in args])
-            columns |= _sizes("block", [one.block for one in args])
-            columns["collective"] = _rows_of_fields([fields_of(one) for one in args], collective_of, self.collectives)
-        columns["annotation"] = _rows_of_fields([*map(named_modules, args)], self._annotation, self.annotations)
+            columns |= _sizes("grid", [one.grid for one in args]) | _sizes("block", [one.block for one in args])
+            columns["collective"] = _rows_of_fields([*map(fields_of, args)], collective_of, self.collectives)
         return columns
 
     def _annotation(self, values: list[object]) -> tuple[int, ...] | None:
         return tuple(self.texts.setdefault(text, len(self.texts)) for text in texts_of(*values)) or None
-
-    def _kernels(self, texts: Sequence[bytes]) -> Ints:
-        """Rows of names of the kernels that calls launch, as ROCm's traces record; -1 where a call has none."""
-        distinct = {text: decoded(text) for text in dict.fromkeys(texts)}
-        rows = {
-            text: self.names.setdefault(name, len(self.names)) if isinstance(name, str) and name else -1
-            for text, name in distinct.items()
-        }
-        return np.array([rows[text] for text in texts], dtype=np.int64)
 
     def _threads(self, events: Sequence[Event]) -> Ints:
         known = self._rows_of_threads
@@ -303,13 +276,14 @@ def _rows_of_fields(
     return np.array([rows[fields] for fields in written], dtype=np.int64)
 
 
+def _kernel_of(values: list[object]) -> str | None:
+    """The name of the kernel that a call launches, as ROCm's traces record."""
+    [name] = values
+    return name if isinstance(name, str) and name else None
+
+
 def _code_of_point(event: Event) -> int:
     return _CODE[_POINT_KINDS.get((event.ph, event.name)) or _PHASES.get(event.ph or "", _UNKNOWN)]
-
-
-def _name_in(args: Args) -> str:
-    name = decoded(bytes(args.name or b""))
-    return name.strip() if isinstance(name, str) else ""
 
 
 def _sizes(name: str, values: Sequence[object]) -> Columns:
@@ -323,7 +297,7 @@ def _three(text: bytes) -> tuple[int, ...]:
     sizes = decoded(text)
     if not isinstance(sizes, list) or len(sizes) != _DIMENSIONS:
         return (-1,) * _DIMENSIONS
-    return tuple(min(size, LARGEST_ID) if isinstance(size, int) and size >= 0 else -1 for size in sizes)
+    return tuple(min(size, _LARGEST_ID) if isinstance(size, int) and size >= 0 else -1 for size in sizes)
 
 
 _SCALARS = (b"", b"[]")
@@ -331,30 +305,24 @@ _SCALARS = (b"", b"[]")
 _NO_SEQUENCE = 10**18
 #: Names of dtypes by those of C++; all others are no tensors.
 _DTYPES = {
+    **{f"c10::Float8_{form}": f"float8_{form}" for form in ("e5m2", "e4m3fn", "e5m2fnuz", "e4m3fnuz", "e8m0fnu")},
+    **{f"c10::{name}": name for name in ("qint8", "quint8", "qint32")},
+    **dict.fromkeys(("short", "short int"), "int16"),
+    **dict.fromkeys(("long", "long int"), "int64"),
+    **dict.fromkeys(("unsigned short", "short unsigned int"), "uint16"),
+    **dict.fromkeys(("unsigned long", "long unsigned int"), "uint64"),
     "float": "float32",
     "double": "float64",
     "c10::Half": "float16",
     "c10::BFloat16": "bfloat16",
     "unsigned char": "uint8",
     "signed char": "int8",
-    "short": "int16",
-    "short int": "int16",
     "int": "int32",
-    "long": "int64",
-    "long int": "int64",
+    "unsigned int": "uint32",
     "bool": "bool",
     "c10::complex<float>": "complex64",
     "c10::complex<double>": "complex128",
     "c10::complex<c10::Half>": "complex32",
-    "unsigned short": "uint16",
-    "short unsigned int": "uint16",
-    "unsigned int": "uint32",
-    "unsigned long": "uint64",
-    "long unsigned int": "uint64",
-    **{f"c10::Float8_{form}": f"float8_{form}" for form in ("e5m2", "e4m3fn", "e5m2fnuz", "e4m3fnuz", "e8m0fnu")},
-    "c10::qint8": "qint8",
-    "c10::quint8": "quint8",
-    "c10::qint32": "qint32",
 }
 
 
@@ -386,18 +354,18 @@ def _types(types: bytes) -> str:
 _INEXACT_US = 2.0**43
 #: Larger than any true time, even since 1970, in microseconds: 73 years.
 _LAST_US = 2.0**61 / 1000
-LARGEST_ID = 2**62
+_LARGEST_ID = 2**62
 _NO_TIMES = ExactTimes()
 #: The tables keep ids of threads and processes in 31 bits.
 _ID_BITS = 0x7FFFFFFF
 
 
-def numbers(values: Sequence[Number]) -> Floats:
+def _numbers(values: Sequence[Number]) -> Floats:
     """Numbers, also those that are written as texts; NaN for what is none."""
     try:
         return np.array(values, dtype=np.float64)
     except (ValueError, TypeError, OverflowError):
-        return np.array([_number(value) for value in values], dtype=np.float64)
+        return np.array([*map(_number, values)], dtype=np.float64)
 
 
 def _number(value: Number) -> float:
@@ -407,11 +375,16 @@ def _number(value: Number) -> float:
         return float("nan")
 
 
-def _integers_of(values: Sequence[Number]) -> Ints:
-    try:
-        return np.array(values, dtype=np.int64)
-    except (ValueError, TypeError, OverflowError):
-        return np.array([_integer(value) for value in values], dtype=np.int64)
+def _integers(rows: Sequence[Args] | Sequence[Event], *names: str) -> Columns:
+    """Columns of fields, also of those that are written as texts; -1 for what is no number."""
+    columns: Columns = {}
+    for name in names:
+        values = [*map(attrgetter(name), rows)]
+        try:
+            columns[name] = np.array(values, dtype=np.int64)
+        except (ValueError, TypeError, OverflowError):
+            columns[name] = np.array([*map(_integer, values)], dtype=np.int64)
+    return columns
 
 
 def _integer(value: Number) -> int:
@@ -419,7 +392,7 @@ def _integer(value: Number) -> int:
         number = int(value) if value is not None else -1
     except (ValueError, OverflowError):
         return -1
-    return number if abs(number) <= LARGEST_ID else -1
+    return number if abs(number) <= _LARGEST_ID else -1
 
 
 def identity(value: Number) -> int:
@@ -441,7 +414,7 @@ def decoded(text: bytes) -> object:
 def _start_and_duration(
     events: Sequence[Event], rows: Sequence[int], exact: Callable[[], list[ExactTimes]]
 ) -> tuple[Ints, Ints, Flags]:
-    start, duration = numbers([event.ts for event in events]), numbers([event.dur for event in events])
+    start, duration = _numbers([event.ts for event in events]), _numbers([event.dur for event in events])
     known = (np.abs(start) < _LAST_US) & (np.abs(duration) < _LAST_US)
     start, duration = np.where(known, start, 0.0), np.where(known, duration, 0.0)
     if bool((np.abs(start) >= _INEXACT_US).any()) and not all(isinstance(event.ts, int) for event in events):

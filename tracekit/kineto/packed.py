@@ -14,6 +14,8 @@ MOST_BYTES = 64 << 20
 
 #: What is reported of a file that cannot be unpacked, and what to do about it.
 DAMAGED, RECORD_AGAIN = "its gzip compression is cut off or damaged", "copy or record it again"
+#: The remedy for what is no trace, or not a whole one.
+EXPECTED = "expected a trace of torch.profiler, as export_chrome_trace writes it"
 
 #: Bytes that may stand before JSON: a mark of UTF-8, and blanks.
 BLANK = b"\xef\xbb\xbf \t\r\n"
@@ -26,11 +28,11 @@ _MOST_RATIO, _SURELY_HARMLESS = 200, 128 << 20
 class Chunks:
     """The unpacked pieces of a file; one whose compression is cut off ends where it is."""
 
-    def __init__(self, path: Path, raw: BinaryIO, remedy: str) -> None:
+    def __init__(self, path: Path, raw: BinaryIO) -> None:
         packed = raw.read(len(_GZIP)) == _GZIP
         raw.seek(0)
         self.bytes = 0
-        self._path, self._raw, self._remedy = path, raw, remedy
+        self._path, self._raw = path, raw
         self._read = partial(next, _members(raw), b"") if packed else partial(raw.read, _PIECE_BYTES)
 
     @property
@@ -43,18 +45,18 @@ class Chunks:
         piece = self._read()
         self.bytes += len(piece)
         if self.bytes > _SURELY_HARMLESS and self.bytes > _MOST_RATIO * self.position:
-            raise ReportError(self._path, f"unpacks to more than {_MOST_RATIO} times its size", self._remedy)
+            raise ReportError(self._path, f"unpacks to more than {_MOST_RATIO} times its size", EXPECTED)
         return piece
 
 
 @contextmanager
-def chunks_of(path: Path, *, damaged: str, too_large: str) -> Iterator[Chunks]:
-    """Opens a trace, with what to do if its compression is damaged, and if it unpacks to too much."""
+def chunks_of(path: Path) -> Iterator[Chunks]:
+    """Opens a trace."""
     try:
         with path.open("rb") as raw:
-            yield Chunks(path, raw, too_large)
+            yield Chunks(path, raw)
     except zlib.error:
-        raise ReportError(path, DAMAGED, damaged) from None
+        raise ReportError(path, DAMAGED, RECORD_AGAIN) from None
 
 
 def _members(raw: BinaryIO) -> Iterator[bytes]:
@@ -70,17 +72,13 @@ def _members(raw: BinaryIO) -> Iterator[bytes]:
         rest = rest.lstrip(b"\0")
 
 
-def beginning(head: bytes, most: int) -> bytes:
-    """What a file begins with: at most ``most`` unpacked bytes, or ``head`` if it is not packed."""
-    return head if not head.startswith(_GZIP) else _unpacked(head, most) or b""
+def beginning(head: bytes, most: int) -> bytes | None:
+    """What a file begins with: at most ``most`` unpacked bytes, or ``head`` if it is not packed.
 
-
-def is_damaged(head: bytes) -> bool:
-    """Whether a file that begins so is packed, and damaged or cut off right at its beginning."""
-    return head.startswith(_GZIP) and _unpacked(head, 1) is None
-
-
-def _unpacked(head: bytes, most: int) -> bytes | None:
+    None if it is packed, and damaged or cut off right at its beginning.
+    """
+    if not head.startswith(_GZIP):
+        return head
     content, rest, whole = b"", head, False
     try:
         while rest and not content:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from tracekit.errors import ReportError
-from tracekit.kineto.packed import BLANK, MOST_BYTES, RECORD_AGAIN, Chunks, chunks_of
+from tracekit.kineto.packed import BLANK, EXPECTED, MOST_BYTES, Chunks, chunks_of
 
 #: Numbers are numbers in most traces; some hold texts in their place.
 Number = int | float | str | None
@@ -139,9 +139,6 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 
 _T = TypeVar("_T")
 
-#: The remedy for what is no trace, or not a whole one.
-EXPECTED = "expected a trace of torch.profiler, as export_chrome_trace writes it"
-
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 #: How far from the end of a piece its boundary is looked for, and how many are tried.
@@ -209,7 +206,7 @@ class Trace:
     def pieces(self) -> Generator[Piece, None, None]:
         """The events, piece by piece."""
         try:
-            with chunks_of(self._path, damaged=RECORD_AGAIN, too_large=EXPECTED) as file:
+            with chunks_of(self._path) as file:
                 yield from self._pieces(file)
         except RecursionError:
             raise self._error("its JSON is nested too deeply", EXPECTED) from None
@@ -262,7 +259,8 @@ class Trace:
                 yield Piece(events, text, file.position)
                 rest, enough = rest[end:], 0
             elif len(rest) > MOST_BYTES:
-                raise self._error(_no_end(file.bytes - len(rest)), EXPECTED + "; record or copy it again")
+                where = f"after byte {file.bytes - len(rest):,}, or an event there has more than {MOST_BYTES >> 20} MiB"
+                raise self._error(f"its JSON is not valid {where}", EXPECTED + "; record or copy it again")
             else:
                 # Twice as much each time: what is no JSON shall not be read again for every piece.
                 enough = min(2 * len(rest), MOST_BYTES + 1)
@@ -273,23 +271,21 @@ class Trace:
         """The events before one of the last boundaries, their JSON, and where the next one begins."""
         for end, behind in _boundaries(text):
             piece = b"".join((b"[", memoryview(text)[:end], b"]"))
-            if (events := _decoded(piece)) is not None:
-                return events, piece, behind
-            if (events := _decoded(better := repair_json(piece))) is not None:
-                return events, better, behind
+            for spelling in (bytes, repair_json):
+                with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                    return _events(spelled := spelling(piece)), spelled, behind
         return None
 
     def _last(self, rest: bytes, opening: bytes, start: int) -> tuple[list[Event], bytes]:
-        text = opening + rest
-        error: Exception | None = None
-        for attempt in (text, repair_json(text)):
+        errors: list[Exception] = []
+        for spelling in (bytes, repair_json):
             try:
-                return self._end(attempt, opening)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as caught:
-                error = error or caught
-        if "truncated" in str(error):
+                return self._end(spelling(opening + rest), opening)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                errors.append(error)
+        if "truncated" in str(errors[0]):
             raise _CutOffError
-        raise self._error(f"is not valid JSON ({_short(error, start)})", EXPECTED + "; record or copy it again")
+        raise self._error(f"is not valid JSON ({_short(errors[0], start)})", EXPECTED + "; record or copy it again")
 
     def _end(self, text: bytes, opening: bytes) -> tuple[list[Event], bytes]:
         if opening == b"[":
@@ -308,15 +304,11 @@ class Trace:
 
 
 def _header(text: bytes) -> dict[str, Any] | None:
-    for attempt in (bytes, repair_json):
+    for spelling in (bytes, repair_json):
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            header: dict[str, Any] = _DECODE_ANY(attempt(text))
+            header: dict[str, Any] = _DECODE_ANY(spelling(text))
             return header
     return None
-
-
-def _no_end(where: int) -> str:
-    return f"its JSON is not valid after byte {where:,}, or an event there has more than {MOST_BYTES >> 20} MiB"
 
 
 def _events(text: bytes) -> list[Event]:
@@ -327,13 +319,6 @@ def _events(text: bytes) -> list[Event]:
         return [_or_empty(_DECODE_EVENT, entry, Event()) for entry in _DECODE_ENTRIES(text)]
 
 
-def _decoded(piece: bytes) -> list[Event] | None:
-    try:
-        return _events(piece)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
 def _or_empty(decode: Callable[[Raw | bytes], _T], entry: Raw | bytes, empty: _T) -> _T:
     try:
         return decode(entry)
@@ -341,15 +326,15 @@ def _or_empty(decode: Callable[[Raw | bytes], _T], entry: Raw | bytes, empty: _T
         return empty
 
 
-def _boundaries(text: bytes) -> Iterator[tuple[int, int]]:
+def _boundaries(text: bytes) -> list[tuple[int, int]]:
+    """The ends of the last events that others follow, and where these begin; the last first."""
     for tail in _TAILS:
-        found = list(_BOUNDARY.finditer(text, max(0, len(text) - tail)))[-_TRIES:]
-        if found:
-            yield from ((match.start() + 1, match.end()) for match in reversed(found))
-            return
+        if found := list(_BOUNDARY.finditer(text, max(0, len(text) - tail)))[-_TRIES:]:
+            return [(match.start() + 1, match.end()) for match in reversed(found)]
+    return []
 
 
-def _short(error: Exception | None, start: int = 0) -> str:
+def _short(error: Exception, start: int = 0) -> str:
     """What is wrong in text that begins at this byte of the JSON."""
-    text = str(error).removeprefix("JSON is malformed: ").splitlines()[0][:100] if error else ""
+    text = str(error).removeprefix("JSON is malformed: ").splitlines()[0][:100]
     return re.sub(r"byte (\d+)", lambda match: f"byte {start + int(match[1]):,}", text)

@@ -23,14 +23,11 @@ _EXPECTED = (
     "expected a report of Nsight Systems, such as report.nsys-rep, or its export by nsys export --type sqlite, "
     "a file that nvprof -o wrote, or a trace of torch.profiler"
 )
+_FOLDER = "expected a folder, as written by: nsys export --type arrowdir"
 _MAGICS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "is gzip-compressed", "decompress it first; " + _EXPECTED),
     (b"PK\x03\x04", "is a zip archive", "decompress it first; " + _EXPECTED),
-    (
-        b"\xff\xff\xff\xff",
-        "is a stream of Arrow tables",
-        "expected a folder, as written by: nsys export --type arrowdir",
-    ),
+    (b"\xff\xff\xff\xff", "is a stream of Arrow tables", _FOLDER),
     (b"PAR1", "is a Parquet file", _EXPECTED + "; to open a dataset, use tracekit.load(folder)"),
     (b"<?xml", "is an XML file, such as NVIDIA's Visual Profiler writes its sessions", _EXPECTED),
     (b"==", "is a text file, such as the summary that nvprof prints", "record a file with: nvprof -o report.nvprof"),
@@ -53,10 +50,12 @@ def reader_for(path: Path) -> Reader:
         ReportError: If there is no such file, it cannot be opened, or no reader recognises it.
     """
     try:
-        mode = path.stat().st_mode
+        mode, head = path.stat().st_mode, b""
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise ReportError(path, "is a pipe or device", "expected a report file such as report.sqlite")
-        head = b"" if stat.S_ISDIR(mode) else _head(path)
+        if stat.S_ISREG(mode):
+            with path.open("rb") as file:
+                head = file.read(_HEAD_BYTES)
     except FileNotFoundError:
         close = similar(path, is_report)
         remedy = f"did you mean {close}?" if close else "check the path"
@@ -78,25 +77,20 @@ def is_report(path: Path) -> bool:
     return True
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_HEAD_BYTES)
-
-
 def _foreign_file(path: Path, head: bytes) -> ReportError:
     if not head:
         return ReportError(path, "is empty", _EXPECTED)
     if head.startswith(SQLITE_MAGIC):
         return _other_database(path)
-    if packed.is_damaged(head):
+    if packed.beginning(head, 1) is None:
         return ReportError(path, packed.DAMAGED, packed.RECORD_AGAIN)
     for magic, problem, remedy in _MAGICS:
         if head.lstrip().startswith(magic):
-            return ReportError(path, problem, remedy.format(name=path.name))
+            return ReportError(path, problem, remedy)
     if path.suffix in _PERFETTO:
         return ReportError(path, "is a trace of Perfetto", "record the run as JSON: export_chrome_trace('trace.json')")
-    kind = "is a text file" if _is_text(head) else "has an unknown format"
-    return ReportError(path, kind, _EXPECTED)
+    is_text = all(byte >= ord(" ") or byte in b"\t\r\n" for byte in head)
+    return ReportError(path, "is a text file" if is_text else "has an unknown format", _EXPECTED)
 
 
 def _foreign_folder(path: Path) -> ReportError:
@@ -111,14 +105,14 @@ def _foreign_folder(path: Path) -> ReportError:
 def holding_reports(path: Path) -> ReportError | None:
     """The error about a folder that is no report but has some, if it has."""
     inside = {pattern: sorted(path.glob(pattern)) for pattern in _REPORTS}
-    pattern = max(_REPORTS, key=lambda one: len(inside[one]))
-    if found := inside[pattern]:
-        names = ", ".join(str(file.relative_to(path)) for file in found[:_MOST_NAMED])
-        more = ", …" if len(found) > _MOST_NAMED else ""
-        problem = f"holds {len(found):,} report{'s' if len(found) > 1 else ''}: {names}{more}"
-        dataset = f"{path.resolve().name}.tracekit"  # "." has no name
-        return ReportError(path, problem, f"tracekit parse {quote(f'{path}/{pattern}')} -o {quote(dataset)}")
-    return None
+    pattern, found = max(inside.items(), key=lambda item: len(item[1]))
+    if not found:
+        return None
+    names = ", ".join(str(file.relative_to(path)) for file in found[:_MOST_NAMED])
+    more = ", …" if len(found) > _MOST_NAMED else ""
+    problem = f"holds {len(found):,} report{'s' if len(found) > 1 else ''}: {names}{more}"
+    dataset = f"{path.resolve().name}.tracekit"  # "." has no name
+    return ReportError(path, problem, f"tracekit parse {quote(f'{path}/{pattern}')} -o {quote(dataset)}")
 
 
 def _other_database(path: Path) -> ReportError:
@@ -128,7 +122,3 @@ def _other_database(path: Path) -> ReportError:
     shown = ", ".join(tables[:_MOST_NAMED]) + (", …" if len(tables) > _MOST_NAMED else "")
     holds = f"has the tables {shown}" if tables else "has no tables"
     return ReportError(path, f"is a SQLite file but no report of Nsight Systems or nvprof: it {holds}", _EXPECTED)
-
-
-def _is_text(head: bytes) -> bool:
-    return b"\0" not in head and all(byte >= ord(" ") or byte in b"\t\r\n" for byte in head)

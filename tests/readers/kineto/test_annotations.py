@@ -8,7 +8,8 @@ import pytest
 import tracekit
 from tests.golden import check
 from tests.needs import TRACES
-from tests.readers.kineto.traces import event, kernel, launch, trace
+from tests.readers.files import kernels
+from tests.readers.kineto.traces import called, event, kernel, launch, marked, parsed
 from tracekit.dataset.opening import Dataset
 
 ATTENTION = {"module_fqn": "layers.0.attention", "module_type": "Attention"}
@@ -23,14 +24,6 @@ def replay(ts: float, correlation: int, *annotations: dict[str, object], dur: fl
     return rows
 
 
-def parsed(tmp_path: Path, *events: Any, rows: str = "auto") -> Dataset:
-    return tracekit.parse(trace(tmp_path / "trace.json", *events), tmp_path / "out", rows=rows)
-
-
-def module(path: str, ts: float, dur: float) -> dict[str, object]:
-    return event("user_annotation", f"{{'Module': '{path}'}}", ts, dur)
-
-
 def shares(dataset: Dataset) -> list[dict[str, float]]:
     paths = dataset.table("modules", ["path"]).column("path").to_pylist()
     found: dict[int, dict[str, float]] = {}
@@ -40,8 +33,7 @@ def shares(dataset: Dataset) -> list[dict[str, float]]:
 
 
 def modules(dataset: Dataset) -> list[tuple[object, ...]]:
-    rows = sorted(dataset.table("kernels").to_pylist(), key=lambda row: int(row["kernel_id"]))
-    return [(row["module"], row["method"]) for row in rows]
+    return kernels(dataset, "module", "method")
 
 
 def test_each_replay_is_a_call_of_each_of_its_modules_with_their_classes(tmp_path: Path) -> None:
@@ -89,11 +81,11 @@ def test_where_rows_are_operators_annotated_work_has_no_module(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("calls", "path"),
     [
-        ([event("python_function", "nn.Module: Transformer_0", 0, 90)], "Transformer_0.layers.0.attention"),
-        ([module("model", 0, 90)], "model.layers.0.attention"),
-        ([module("layers.0", 0, 90)], "layers.0.attention"),
-        ([module("model", 0, 90), module("model.layers", 1, 80)], "model.layers.0.attention"),
-        ([module("layers.0.attention", 0, 90)], "layers.0.attention"),
+        ([called("Transformer_0", 0, 90)], "Transformer_0.layers.0.attention"),
+        ([marked("model", 0, 90)], "model.layers.0.attention"),
+        ([marked("layers.0", 0, 90)], "layers.0.attention"),
+        ([marked("model", 0, 90), marked("model.layers", 1, 80)], "model.layers.0.attention"),
+        ([marked("layers.0.attention", 0, 90)], "layers.0.attention"),
     ],
 )
 def test_annotations_and_calls_are_one_hierarchy(tmp_path: Path, calls: list[Any], path: str) -> None:
@@ -112,7 +104,7 @@ def test_ranges_that_name_annotated_modules_are_their_calls(tmp_path: Path) -> N
 
 
 def test_a_replay_whose_call_is_too_short_for_its_modules_keeps_the_other_methods(tmp_path: Path) -> None:
-    dataset = parsed(tmp_path, module("top", 0, 90), *replay(10, 1, ATTENTION, dur=0.002))
+    dataset = parsed(tmp_path, marked("top", 0, 90), *replay(10, 1, ATTENTION, dur=0.002))
     assert modules(dataset) == [("top", "graph_launch")]
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import tracekit
 from tests.golden import check
-from tests.readers.kineto.traces import Event, event, trace
+from tests.readers.files import kernels
+from tests.readers.kineto.traces import Event, event, marked, parsed, trace
 from tracekit.dataset.opening import Dataset
 
 NODE = "autograd::engine::evaluate_function: MulBackward0"
@@ -17,10 +18,7 @@ def flow(number: int, end: str, ts: float, tid: int) -> Event:
 
 def forward(ts: float, tid: int, module: str) -> list[Event]:
     numbers = {"Sequence number": 3, "Fwd thread id": 0}
-    return [
-        event("user_annotation", f"{{'Module': '{module}'}}", ts, 10, tid),
-        event("cpu_op", "aten::mul", ts + 1, 5, tid, **numbers),
-    ]
+    return [marked(module, ts, 10, tid), event("cpu_op", "aten::mul", ts + 1, 5, tid, **numbers)]
 
 
 def backward(ts: float, forward_thread: int) -> list[Event]:
@@ -31,15 +29,8 @@ def backward(ts: float, forward_thread: int) -> list[Event]:
     ]
 
 
-def parsed(path: Path, *events: Event) -> Dataset:
-    return tracekit.parse(trace(path / "trace.json", *events), path / "dataset")
-
-
 def modules(dataset: Dataset) -> list[tuple[str | None, str | None]]:
-    rows = dataset.table("kernels", ["name", "module", "cause", "start_ns"]).to_pylist()
-    return [
-        (row["module"], row["cause"]) for row in sorted(rows, key=lambda row: row["start_ns"]) if row["name"] == NODE
-    ]
+    return [(module, cause) for name, module, cause in kernels(dataset, "name", "module", "cause") if name == NODE]
 
 
 def test_flows_tell_which_thread_has_which_number(tmp_path: Path) -> None:
@@ -92,8 +83,7 @@ def test_backward_work_stands_in_the_range_of_its_operator_where_ranges_name_mod
     dataset = parsed(tmp_path, *events)
     step = "ProfilerStep#*"
     assert modules(dataset) == [(f"{step}.{path}.aten::mul", None) for path in reversed(paths)]
-    rows = dataset.table("kernels", ["name", "module", "phase"]).to_pylist()
-    assert {(row["module"], row["phase"]) for row in rows if row["name"] == node} == {(f"{step}.aten::sum", "backward")}
+    assert (node, f"{step}.aten::sum", "backward") in kernels(dataset, "name", "module", "phase")
     # Without the path of a module in a list, nothing shows that ranges name modules.
     for row in events:
         row["name"] = str(row["name"]).replace(".", "_")

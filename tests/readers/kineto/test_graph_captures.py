@@ -10,7 +10,8 @@ import pytest
 import tracekit
 from tests.golden import check
 from tests.needs import TRACES
-from tests.readers.kineto.traces import PID, event, kernel, launch, trace
+from tests.readers.files import kernels
+from tests.readers.kineto.traces import PID, event, kernel, launch, marked, trace
 from tracekit.causes import GRAPH_UNMATCHED
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import ReportError
@@ -27,10 +28,6 @@ ROWS = """
     gelu  top.b     graph_order  2        8589934593     -
     gemm  top.b     graph_order  2        8589934594     -
 """
-
-
-def module(path: str, ts: float, dur: float) -> dict[str, object]:
-    return event("user_annotation", f"{{'Module': '{path}'}}", ts, dur)
 
 
 def captured(ts: float, *names: str | None, at: int = 1000) -> list[dict[str, object]]:
@@ -64,14 +61,14 @@ def parsed(tmp_path: Path, replay: Sequence[Any], *captures: Sequence[Any], **me
 
 
 def causes(dataset: Dataset) -> list[str | None]:
-    return [row["cause"] for row in dataset.table("kernels", ["cause"]).to_pylist()]
+    return kernels(dataset, "cause")
 
 
 CAPTURE: list[dict[str, Any]] = [
     step(9, 0, 100),
-    module("top", 5, 90),
-    module("top.a", 15, 8),
-    module("top.b", 25, 18),
+    marked("top", 5, 90),
+    marked("top.a", 15, 8),
+    marked("top.b", 25, 18),
     *captured(10, None, None, None),
 ]
 
@@ -87,11 +84,9 @@ def test_kernels_of_a_replay_belong_to_the_modules_of_the_graph_capture(
     replay = [step(0, 990, 100), *runs[0], step(1, 1990, 100), *runs[1]]
     dataset = parsed(tmp_path, replay, capture)
     rows = ROWS if graph else ROWS.replace("8589934592", "-").replace("8589934593", "-").replace("8589934594", "-")
-    by_start = sorted(dataset.table("kernels").to_pylist(), key=lambda row: int(row["kernel_id"]))
-    columns = rows.split("\n")[1].split()
-    found = [[str(row[name]) if row[name] is not None else "-" for name in columns] for row in by_start]
-    assert found == [line.split() for line in rows.splitlines()[2:] if line.strip()]
-    assert [row["step_id"] for row in by_start] == [0, 0, 0, 1, 1, 1]
+    columns, *expected = [line.split() for line in rows.strip().splitlines()]
+    assert [["-" if cell is None else str(cell) for cell in row] for row in kernels(dataset, *columns)] == expected
+    assert kernels(dataset, "step_id") == [0, 0, 0, 1, 1, 1]
     check(dataset, "steps", "index  kind\n0  -\n1  -")
     calls = dataset.table("calls").to_pylist()
     assert {(row["module"], row["phase"]) for row in calls} == {(path, "capture") for path in ("top", "top.a", "top.b")}
@@ -110,7 +105,7 @@ def test_without_the_graph_capture_the_cause_names_the_option(tmp_path: Path) ->
 
 def test_a_graph_capture_in_the_same_trace_needs_no_option(tmp_path: Path) -> None:
     dataset = parsed(tmp_path, [*CAPTURE[1:], *replayed(1000, 1, "gemm", "gelu", "gemm", graph=2)])
-    assert dataset.table("kernels", ["module"]).column("module").to_pylist() == ["top.a", "top.b", "top.b"]
+    assert kernels(dataset, "module") == ["top.a", "top.b", "top.b"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +119,7 @@ def test_a_graph_capture_in_the_same_trace_needs_no_option(tmp_path: Path) -> No
     ids=["fewer", "another order", "more", "captured later"],
 )
 def test_a_graph_capture_that_does_not_agree_gives_no_module(tmp_path: Path, names: list[str], late: int) -> None:
-    capture = [module("top", late, 90), *captured(late + 10, "gemm", "gelu", "gemm")]
+    capture = [marked("top", late, 90), *captured(late + 10, "gemm", "gelu", "gemm")]
     dataset = parsed(tmp_path, replayed(1000, 1, *names, graph=2), capture)
     assert set(causes(dataset)) == {"graph_unmapped"}
     details = [row["detail"] for row in dataset.manifest["coverage"] if row["cause"] == "graph_unmapped"]
@@ -134,16 +129,14 @@ def test_a_graph_capture_that_does_not_agree_gives_no_module(tmp_path: Path, nam
 def test_graphs_of_several_batch_sizes_have_modules_but_no_call(tmp_path: Path) -> None:
     captures = [CAPTURE, [row | {"ts": row["ts"] + 200} for row in CAPTURE]]
     dataset = parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "gemm", graph=4), *captures)
-    rows = dataset.table("kernels", ["module", "call_id", "capture_range_id", "method"]).to_pylist()
-    assert [tuple(row.values()) for row in rows] == [
-        (path, None, None, "graph_order") for path in ("top.a", "top.b", "top.b")
-    ]
+    expected = [(path, None, None, "graph_order") for path in ("top.a", "top.b", "top.b")]
+    assert kernels(dataset, "module", "call_id", "capture_range_id", "method") == expected
 
 
 def test_rocm_sets_and_copies_memory_with_kernels(tmp_path: Path) -> None:
     calls = [launch(10 * at, at, f"hip{name}") for at, name in enumerate(("MemsetAsync", "MemcpyAsync"), 3)]
     capture = [
-        module("top", 5, 90),
+        marked("top", 5, 90),
         launch(10, 1, "hipStreamBeginCapture"),
         *calls,
         launch(60, 9, "hipStreamEndCapture"),
@@ -174,31 +167,22 @@ def test_a_graph_changed_after_its_graph_capture_is_counted_as_updated(tmp_path:
     assert {row["cause"]: row["count"] for row in dataset.manifest["coverage"]}.get("graph_updated") == 3
 
 
-def test_what_was_captured_is_no_step_of_the_report(tmp_path: Path) -> None:
-    dataset = parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "gemm", graph=2), CAPTURE)
-    assert dataset.table("steps").num_rows == 0
-    assert dataset.table("kernels").num_rows == 3
-
-
-def test_a_graph_capture_with_nodes_added_by_hand_tells_nothing(tmp_path: Path) -> None:
-    capture = [module("top", 0, 90), *captured(10, None, None)]
-    by_hand = [*capture, launch(25, 1900, "cudaGraphAddKernelNode")]
-    assert set(causes(parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", graph=2), capture))) == {None}
-    assert None not in causes(parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "add", graph=2), by_hand))
-
-
-def test_replays_without_ids_of_a_graph_capture_with_two_streams_have_no_certain_order(tmp_path: Path) -> None:
-    capture = [module("top", 0, 90), *captured(10, "gemm", "gelu")]
-    replay = replayed(1000, 1, "gemm", "gelu")
-    assert set(causes(parsed(tmp_path, replay, capture))) == {None}
-    assert None not in causes(parsed(tmp_path, replay, [*capture, launch(25, 1900, "hipStreamWaitEvent")]))
+@pytest.mark.parametrize(
+    ("graph", "names", "more"), [(2, ("gemm", "gelu", "add"), "cudaGraphAddKernelNode"), (0, (), "hipStreamWaitEvent")]
+)
+def test_nodes_added_by_hand_and_several_streams_leave_the_order_uncertain(
+    tmp_path: Path, graph: int, names: tuple[str, ...], more: str
+) -> None:
+    capture, names_captured = [marked("top", 0, 90), *captured(10, "gemm", "gelu")], ("gemm", "gelu")
+    assert set(causes(parsed(tmp_path, replayed(1000, 1, *names_captured, graph=graph), capture))) == {None}
+    replay = replayed(1000, 1, *(names or names_captured), graph=graph)
+    assert None not in causes(parsed(tmp_path, replay, [*capture, launch(25, 1900, more)]))
 
 
 def test_work_of_the_report_was_not_launched_by_calls_of_another_session(tmp_path: Path) -> None:
     # Both sessions count their calls from the same number; the call that launched this kernel was not recorded.
     replay = [*replayed(1000, 1, "gemm", "gelu", "gemm", graph=2), kernel(3000, 1001, "lost")]
-    rows = parsed(tmp_path, replay, CAPTURE).table("kernels", ["full_name", "module"]).to_pylist()
-    assert {row["full_name"]: row["module"] for row in rows}["lost"] is None
+    assert ("lost", None) in kernels(parsed(tmp_path, replay, CAPTURE), "full_name", "module")
 
 
 def test_a_graph_capture_of_another_process_or_rank_is_refused(tmp_path: Path) -> None:
@@ -224,10 +208,9 @@ def test_every_rank_takes_its_own_graph_captures(tmp_path: Path) -> None:
     for rank in (0, 1, 2):
         reports.append(of_rank(rank, "replay", replayed(1000, 1, "gemm", graph=2)))
         if rank < 2:
-            captures.append(of_rank(rank, "capture", [module(f"top.{rank}", 5, 90), *captured(10, "gemm")]))
+            captures.append(of_rank(rank, "capture", [marked(f"top.{rank}", 5, 90), *captured(10, "gemm")]))
     dataset = tracekit.parse(reports, tmp_path / "out", graph_captures=captures)
-    rows = dataset.table("kernels", ["rank", "module", "cause"]).to_pylist()
-    assert sorted((row["rank"], row["module"], row["cause"]) for row in rows) == [
+    assert sorted(kernels(dataset, "rank", "module", "cause")) == [
         (0, "top.0", None),
         (1, "top.1", None),
         (2, None, "graph_unmapped"),
@@ -256,10 +239,11 @@ def test_a_folder_of_traces_and_what_is_none(tmp_path: Path) -> None:
         tracekit.parse(report, tmp_path / "out", graph_captures=[folder / "none.json"], force=True)
 
 
-def test_what_works_during_a_graph_capture_is_no_part_of_it(tmp_path: Path) -> None:
+def test_what_works_during_a_graph_capture_is_no_part_of_it_nor_are_its_steps_the_report_s(tmp_path: Path) -> None:
     working = [launch(34, 7), kernel(60, 7, "copy")]
     dataset = parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "gemm"), [*CAPTURE, *working])
     assert causes(dataset) == [None] * 3
+    assert dataset.table("steps").num_rows == 0
 
 
 @pytest.mark.traces

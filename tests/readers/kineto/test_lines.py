@@ -1,20 +1,15 @@
 """The line of Python that launched each kernel, beside the innermost frame found by searching all of them."""
 
-import gzip
-import json
 import re
-from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import tracekit
 from tests.command import command
 from tests.golden import check, check_frame
-from tests.needs import TRACES
-from tests.readers.kineto.traces import PID, Event, event, kernel, launch, trace
+from tests.readers.files import kernels
+from tests.readers.kineto.traces import PID, Event, called, event, kernel, launch, parsed, trace
 from tests.views.page.pages import shown
 from tracekit.answers import lines
 from tracekit.dataset.opening import Dataset
@@ -41,7 +36,7 @@ def function(name: str, start: float, dur: float, tid: int = PID) -> Event:
 def small(path: Path) -> Dataset:
     functions = [
         function(TRAIN, 0, 100),
-        function("nn.Module: Net_0", 5, 40),
+        called("Net_0", 5, 40),
         function(MODEL, 6, 38),
         function(LINEAR, 8, 20),
         function(BUILT_IN, 9, 10),
@@ -100,7 +95,7 @@ def test_time_by_line_of_several_reports_is_added_up(tmp_path: Path) -> None:
 
 
 def test_without_stacks_there_are_no_lines(tmp_path: Path) -> None:
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", launch(10, 1), kernel(20, 1)))
+    dataset = parsed(tmp_path, launch(10, 1), kernel(20, 1))
     assert not len(lines.frame(dataset))
     assert "no lines of Python were recorded" in command("show", "lines", dataset.folder)[1].replace("\n", " ")
     assert shown(dataset)["sources"]["texts"] == []
@@ -110,29 +105,27 @@ def test_of_very_deep_stacks_the_innermost_lines_are_kept(tmp_path: Path) -> Non
     deep = 3_000
     functions = [function(f"f.py({at}): f", at, 3 * deep - 2 * at) for at in range(1, deep)]
     launches = [launch(at + 0.5, at) | {"dur": 0.1} for at in range(1, deep)]
-    kernels = [kernel(4 * deep + 10 * at, at) for at in range(1, deep)]
-    rows = tracekit.parse(trace(tmp_path / "trace.json", *functions, *launches, *kernels)).table("kernels").to_pylist()
-    for at, row in enumerate(sorted(rows, key=lambda row: row["start_ns"]), 1):
-        assert row["source"] == f"f.py:{at} f"
-        first = max(at - len(row["stack"].split(";")), 0)
-        assert row["stack"] == ";".join(f"f.py:{line} f" for line in range(first + 1, at + 1))
-    assert sum(len(row["stack"]) for row in rows) < 4_000_000
+    work = [kernel(4 * deep + 10 * at, at) for at in range(1, deep)]
+    rows = kernels(parsed(tmp_path, *functions, *launches, *work), "source", "stack")
+    for at, (source, stack) in enumerate(rows, 1):
+        assert source == f"f.py:{at} f"
+        first = max(at - len(stack.split(";")), 0)
+        assert stack == ";".join(f"f.py:{line} f" for line in range(first + 1, at + 1))
+    assert sum(len(stack) for _, stack in rows) < 4_000_000
 
 
 def by_search(functions: list[Event], at: float, until: float, tid: object) -> str | None:
     """The stack around a time: all functions that hold it, the longest first, without those of torch."""
     held = [row for row in functions if row["tid"] == tid and row["ts"] <= at and until <= row["ts"] + row["dur"]]  # type: ignore[operator]
-    texts = [
-        line for row in sorted(held, key=lambda row: -float(str(row["dur"]))) if (line := spelled(str(row["name"])))
-    ]
-    return ";".join(texts) or None
+    lines = [spelled(str(row["name"])) for row in sorted(held, key=lambda row: -float(str(row["dur"])))]
+    return ";".join(filter(None, lines)) or None
 
 
 def spelled(name: str) -> str | None:
     if (
         name.startswith(("nn.Module: ", "<built-in ", "torch/"))
         or "/site-packages/torch/" in name
-        or "torchinductor_" in name
+        or "torchind" in name
     ):
         return None
     file, line, function = re.split(r"\((\d+)\): ", name)
@@ -161,56 +154,7 @@ def nested(draw: st.DrawFn) -> list[Event]:
 @given(nested(), st.lists(st.tuples(st.integers(0, 500), st.booleans()), min_size=1, max_size=12))
 def test_stacks_of_any_nested_functions(tmp_path: Path, functions: list[Event], calls: list[tuple[int, bool]]) -> None:
     launches = [launch(ts + 0.25, at) | {"dur": 0.5, "tid": PID + other} for at, (ts, other) in enumerate(calls, 1)]
-    kernels = [kernel(600 + 10 * at, at) for at in range(1, len(calls) + 1)]
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *launches, *functions, *kernels), force=True)
+    work = [kernel(600 + 10 * at, at) for at in range(1, len(calls) + 1)]
+    dataset = parsed(tmp_path, *launches, *functions, *work)
     expected = [by_search(functions, ts + 0.25, ts + 0.75, PID + other) for ts, other in calls]
-    rows = sorted(
-        dataset.table("kernels", ["start_ns", "source", "stack"]).to_pylist(), key=lambda row: row["start_ns"]
-    )
-    assert [row["stack"] for row in rows] == expected
-    assert [row["source"] for row in rows] == [stack and stack.split(";")[-1] for stack in expected]
-
-
-REAL = ("with_stack_qwen_h100", "vllm_eager_b200", "sglang_prefill_decode_mi300x", "one_step_timesformer_h100")
-
-
-@pytest.mark.traces
-@pytest.mark.parametrize("name", REAL)
-def test_sums_by_line_of_real_traces_are_those_of_a_search_through_all_functions(tmp_path: Path, name: str) -> None:
-    path = TRACES / "kineto" / f"{name}.json.gz"
-    dataset = tracekit.parse(path, tmp_path / "out.tracekit")
-    found = {
-        None if row.file is None else f"{row.file}:{row.line} {row.function}": (row.gpu_ns, row.kernels)
-        for row in lines.frame(dataset).itertuples()
-    }
-    expected = searched(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
-    assert found == {line: (sum(durations), len(durations)) for line, durations in expected.items()}
-
-
-def searched(events: list[Event]) -> dict[str | None, list[int]]:
-    """Durations of device work by line: for each launch the shortest of all functions of its thread that hold it."""
-    functions, texts = defaultdict(list), defaultdict(list)
-    for row in events:
-        if row.get("cat") == "python_function" and (line := spelled(str(row["name"]))):
-            functions[row["pid"], row["tid"]].append(edges(row))
-            texts[row["pid"], row["tid"]].append(line)
-    source: dict[object, str | None] = {}
-    for row in events:
-        if row.get("cat") in ("cuda_runtime", "cuda_driver"):
-            begin, end = edges(row)
-            begins, ends = np.array(functions[row["pid"], row["tid"]]).reshape(-1, 2).T
-            held = np.flatnonzero((begins <= begin) & (end <= ends))
-            lines_of = texts[row["pid"], row["tid"]]
-            shortest = held[np.argmin((ends - begins)[held])] if held.size else None
-            source[row["args"]["correlation"]] = lines_of[shortest] if shortest is not None else None  # type: ignore[index]
-    sums: defaultdict[str | None, list[int]] = defaultdict(list)
-    for row in events:
-        if row.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
-            begin, end = edges(row)
-            sums[source.get(row["args"]["correlation"])].append(end - begin)  # type: ignore[index]
-    return sums
-
-
-def edges(row: Event) -> tuple[int, int]:
-    begin, duration = (round(float(str(row[name])) * 1000) for name in ("ts", "dur"))
-    return begin, begin + duration
+    assert kernels(dataset, "source", "stack") == [(stack and stack.split(";")[-1], stack) for stack in expected]

@@ -6,28 +6,19 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.readers.kineto.traces import PID, Event, event, kernel, launch, trace
+from tests.golden import check
+from tests.readers.files import kernels, lacks
+from tests.readers.kineto.traces import PID, called, event, kernel, launch, marked, parsed, recorded, trace
 from tests.recorded_rows import rows_of
-from tracekit.causes import (
-    ABSURD_TIME,
-    ENDS_BEFORE_START,
-    NEVER_ENDED,
-    NO_CORRELATION_ID,
-    OTHER_EVENT,
-    PROCESS_UNKNOWN,
-    TOO_LARGE,
-    UNKNOWN_EVENT,
-)
-from tracekit.progress import no_progress
-from tracekit.readers import kineto
+from tracekit import causes
+from tracekit.causes import OTHER_EVENT, UNKNOWN_EVENT
 from tracekit.recording.provenance import Gpu, Rank
 from tracekit.recording.values import COPY_KINDS
 
 
 def test_texts_are_in_the_order_of_the_trace_in_every_process(tmp_path: Path) -> None:
     names = [f"aten::op{at}" for at in range(9)]
-    path = trace(tmp_path / "trace.json", *(event("cpu_op", name, 10 * at, 5) for at, name in enumerate(names)))
-    assert kineto.read(path, no_progress).texts == names
+    assert recorded(tmp_path, *(event("cpu_op", name, 10 * at, 5) for at, name in enumerate(names))).texts == names
 
 
 @pytest.mark.parametrize(
@@ -36,8 +27,8 @@ def test_texts_are_in_the_order_of_the_trace_in_every_process(tmp_path: Path) ->
 def test_operators_alone_are_explained_by_whether_the_machine_had_a_gpu(
     devices: list[dict[str, int]], remedy: str, tmp_path: Path
 ) -> None:
-    path = trace(tmp_path / "trace.json", event("cpu_op", "aten::mm", 10, 20), deviceProperties=devices)
-    [missing] = [data for data in kineto.read(path, no_progress).missing if data.what == "GPU work"]
+    recording = recorded(tmp_path, event("cpu_op", "aten::mm", 10, 20), deviceProperties=devices)
+    [missing] = [data for data in recording.missing if data.what == "GPU work"]
     assert remedy in missing.remedy
 
 
@@ -48,8 +39,8 @@ def test_names_ids_and_devices(tmp_path: Path) -> None:
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "stream 7 "}},
     ]
     gpu = {"id": 0, "name": "H100", "computeMajor": 9, "computeMinor": 0, "numSms": 132, "totalGlobalMem": 80}
-    path = trace(
-        tmp_path / "trace.json",
+    recording = recorded(
+        tmp_path,
         *named,
         event("cpu_op", "aten::mm", 10, 20, "101", **{"Sequence number": 3, "Input Dims": [[2, 3], [], [[4], [5]]]}),
         launch(12, 5) | {"tid": 101},
@@ -60,7 +51,6 @@ def test_names_ids_and_devices(tmp_path: Path) -> None:
         distributedInfo={"backend": "nccl", "rank": 3, "world_size": 8},
         trace_id="77C6",
     )
-    recording = kineto.read(path, no_progress)
     assert (recording.threads.pid.tolist(), recording.threads.tid.tolist()) == ([PID], [101])
     assert recording.process_names == {PID: "python3"}
     assert recording.thread_names == {0: "thread 101 (loader)"}
@@ -77,9 +67,9 @@ def test_names_ids_and_devices(tmp_path: Path) -> None:
 def test_modules_whose_weights_differ_are_two_though_each_trace_calls_its_first_linear_0(tmp_path: Path) -> None:
     paths = []
     for number, widths in enumerate(([16, 32], [32, 16])):
-        rows = [event("python_function", "nn.Module: Net_0", 0, 100)]
+        rows = [called("Net_0", 0, 100)]
         for at, width in enumerate(widths):
-            rows.append(event("python_function", f"nn.Module: Linear_{at}", 10 + 20 * at, 15))
+            rows.append(called(f"Linear_{at}", 10 + 20 * at, 15))
             dims = {"Input Dims": [[3, 8], [width, 8], [width]]}
             rows.append(event("cpu_op", "aten::linear", 12 + 20 * at, 10, **dims))
         paths.append(trace(tmp_path / f"{number}.json", *rows))
@@ -91,34 +81,32 @@ def test_modules_whose_weights_differ_are_two_though_each_trace_calls_its_first_
 
 def test_modules_of_with_stack_are_named_by_class_and_number(tmp_path: Path) -> None:
     calls = [("Net_0", 0, 100), ("Linear_0", 10, 20), ("Linear_1", 40, 20), ("Linear_0", 70, 20)]
-    modules = [event("python_function", f"nn.Module: {name}", ts, dur) for name, ts, dur in calls]
     other = event("python_function", "model.py(3): forward", 1, 98)
     rows = [launch(ts, i) for i, ts in enumerate((5, 15, 45, 75), 1)]
     rows += [kernel(200 + i * 10, i) for i in range(1, 5)]
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *modules, other, *rows), tmp_path / "out")
+    dataset = parsed(tmp_path, *(called(*call) for call in calls), other, *rows)
     assert [(row["path"], row["class_name"]) for row in dataset.table("modules").to_pylist()] == [
         ("Net_0", "Net"),
         ("Net_0.Linear_0", "Linear"),
         ("Net_0.Linear_1", "Linear"),
     ]
-    kernels = sorted(dataset.table("kernels").to_pylist(), key=lambda row: int(row["kernel_id"]))
-    assert [row["module"] for row in kernels] == ["Net_0", "Net_0.Linear_0", "Net_0.Linear_1", "Net_0.Linear_0"]
+    assert kernels(dataset, "module") == ["Net_0", "Net_0.Linear_0", "Net_0.Linear_1", "Net_0.Linear_0"]
     assert {row["inputs"] for row in dataset.table("calls").to_pylist()} == {None}
-    assert "names of modules" in {lack["what"] for lack in dataset.manifest["missing"]}
+    assert "names of modules" in lacks(dataset)
 
 
 def test_modules_of_one_name_are_told_apart_by_the_forward_that_ran(tmp_path: Path) -> None:
     """Classes of one name are numbered from 0 each; compilers and autograd have functions called forward, too."""
     calls = [("a.py(3)", 10), ("b.py(9)", 30), ("a.py(3)", 50), (None, 70)]
-    rows = [event("python_function", "nn.Module: Net_0", 0, 200)]
+    rows = [called("Net_0", 0, 200)]
     for function, ts in calls:
-        rows.append(event("python_function", "nn.Module: Block_0", ts, 15))
+        rows.append(called("Block_0", ts, 15))
         names = ["torch/nn/modules/module.py(1): _call_impl", "torch/_functorch/wrappers.py(7): forward"]
         names += [f"{function}: forward", "base.py(1): forward"] if function else []
         rows += [event("python_function", name, ts + at, 15 - 2 * at) for at, name in enumerate(names, 1)]
-    rows.append(event("python_function", "nn.Module: Other_0", 100, 10))
+    rows.append(called("Other_0", 100, 10))
     rows += [event("python_function", f"{name}.py(5): forward", 101, 5 - at) for at, name in enumerate(("a", "b"))]
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *rows), tmp_path / "out")
+    dataset = parsed(tmp_path, *rows)
     modules = {row["path"]: row["static_params"] for row in dataset.table("modules").to_pylist()}
     assert modules == {
         "Net_0": None,
@@ -126,9 +114,9 @@ def test_modules_of_one_name_are_told_apart_by_the_forward_that_ran(tmp_path: Pa
         "Net_0.Block_0~2": '{"forward": "b.py(9)"}',
         "Net_0.Other_0": None,
     }
-    called = Counter(row["module"] for row in dataset.table("calls").to_pylist())
+    found = Counter(row["module"] for row in dataset.table("calls").to_pylist())
     # The last of the four calls can be of either, so it is of neither.
-    assert called == {"Net_0": 1, "Net_0.Block_0": 2, "Net_0.Block_0~2": 1, "Net_0.Other_0": 1}
+    assert found == {"Net_0": 1, "Net_0.Block_0": 2, "Net_0.Block_0~2": 1, "Net_0.Other_0": 1}
     assert {row["cause"]: row["count"] for row in dataset.table("coverage").to_pylist()}["module_unclear"] == 1
 
 
@@ -139,21 +127,15 @@ def test_modules_called_by_a_node_of_autograd_run_again(tmp_path: Path, thread: 
     at = 250 if thread == PID else 120
     node = "autograd::engine::evaluate_function: MulBackward0"
     calls = [("Net_0", 0, 50, PID), ("Linear_0", 10, 20, PID), ("Linear_0", 110, 20, thread), ("Net_0", at, 50, PID)]
-    rows = [event("python_function", f"nn.Module: {name}", ts, dur, tid) for name, ts, dur, tid in calls]
+    rows = [called(*call) for call in calls]
     rows += [event("cpu_op", node, 100, 100, thread), event("cpu_op", "MulBackward0", 102, 90, thread)]
     rows += [event("cpu_op", "aten::mm", ts + 2, 5, tid) for _, ts, _, tid in calls]
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *rows), tmp_path / "out")
-    called = [(row["module"], row["phase"], row["occurrence"]) for row in dataset.table("calls").to_pylist()]
+    dataset = parsed(tmp_path, *rows)
     linear = "Net_0.Linear_0"
-    assert sorted(called) == [
-        ("Net_0", "forward", 1),
-        ("Net_0", "forward", 2),
-        (linear, "forward", 1),
-        (linear, "recompute", 1),
-    ]
-    work = Counter(
-        (row["module"], row["phase"]) for row in dataset.table("kernels").to_pylist() if row["op"] == "aten::mm"
-    )
+    found = [(row["module"], row["phase"], row["occurrence"]) for row in dataset.table("calls").to_pylist()]
+    twice = [("Net_0", "forward", 1), ("Net_0", "forward", 2)]
+    assert sorted(found) == [*twice, (linear, "forward", 1), (linear, "recompute", 1)]
+    work = Counter(row[:2] for row in kernels(dataset, "module", "phase", "op") if row[2] == "aten::mm")
     assert work == {("Net_0", "forward"): 2, (linear, "forward"): 1, (linear, "recompute"): 1}
 
 
@@ -177,11 +159,10 @@ def test_modules_of_torchscript_have_the_paths_of_the_trace(tmp_path: Path, mode
         for at, (name, hierarchy, _) in enumerate(SCRIPTED):
             rows.append(event("cpu_op", name, begin + 10 + at * 10, 8, **{"Module Hierarchy": hierarchy}))
         rows.append(event("cpu_op", "aten::zeros", begin + 150, 1, **{"Module Hierarchy": ""}))
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *rows), tmp_path / "out")
+    dataset = parsed(tmp_path, *rows)
     modules = [(row["path"], row["class_name"]) for row in dataset.table("modules").to_pylist()]
     assert modules == [("C", "C"), ("C.A0", "A"), ("C.B0", "B")]
-    kernels = sorted(dataset.table("kernels").to_pylist(), key=lambda row: int(row["start_ns"]))
-    found = [(row["name"], row["module"]) for row in kernels if row["name"] != "forward"]
+    found = [(name, module) for name, module in kernels(dataset, "name", "module") if name != "forward"]
     one = [*((name, module) for name, _, module in SCRIPTED), ("aten::zeros", None)]
     assert found == [("defaults", None), *one, *one]
     calls = Counter(row["module"] for row in dataset.table("calls").to_pylist())
@@ -189,13 +170,13 @@ def test_modules_of_torchscript_have_the_paths_of_the_trace(tmp_path: Path, mode
 
 
 def test_with_modules_of_a_model_that_is_no_torchscript_says_what_to_do(tmp_path: Path) -> None:
-    marker = event("user_annotation", "{'Module': 'top'}", 0, 50)
+    marker = marked("top", 0, 50)
     scripted = event("cpu_op", "aten::mul", 20, 1, **{"Module Hierarchy": OF_A})
     for name, rows, lacking in (("eager", [], True), ("marked", [marker], False), ("scripted", [scripted], False)):
-        path = trace(tmp_path / name, event("cpu_op", "aten::add", 10, 5), *rows, with_modules=1)
-        lacks = {lack.what: lack.remedy for lack in kineto.read(path, no_progress).missing}
-        assert ("modules" in lacks) == lacking, name
-        assert "with_stack=True" in lacks.get("modules", "with_stack=True")
+        recording = recorded(tmp_path, event("cpu_op", "aten::add", 10, 5), *rows, with_modules=1)
+        remedies = {lack.what: lack.remedy for lack in recording.missing}
+        assert ("modules" in remedies) == lacking, name
+        assert "with_stack=True" in remedies.get("modules", "with_stack=True")
 
 
 def test_functions_and_parts_compiled_for_themselves_are_in_the_module_around_them(tmp_path: Path) -> None:
@@ -211,27 +192,19 @@ def test_functions_and_parts_compiled_for_themselves_are_in_the_module_around_th
         ("aten::neg", part, 200, 5, None),
     ]
     events = [event("cpu_op", name, ts, dur, **{"Module Hierarchy": text}) for name, text, ts, dur, _ in rows]
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *events), tmp_path / "out")
+    dataset = parsed(tmp_path, *events)
     assert [row["path"] for row in dataset.table("modules").to_pylist()] == ["C", "C.fc"]
-    kernels = {row["name"]: row["module"] for row in dataset.table("kernels").to_pylist()}
-    assert kernels == {name: module for name, *_, module in rows}
+    assert dict(kernels(dataset, "name", "module")) == {name: module for name, *_, module in rows}
     texts = {row["text"] for row in dataset.table("ranges").to_pylist()}
     assert {"CALL_FUNCTION::f()::f", "::relu", "SELF(Linear)::scale"} <= texts
     assert len(dataset.table("calls")) == 2
 
 
 def test_where_hooks_marked_modules_their_markers_count(tmp_path: Path) -> None:
-    text = "{'Module': 'top.fc', 'Inputs': [[2, 3]]}"
-    path = trace(
-        tmp_path / "trace.json",
-        event("user_annotation", text, 0, 50),
-        event("python_function", "nn.Module: Linear_0", 1, 48),
-        launch(10, 1),
-        kernel(60, 1),
-    )
-    assert kineto.read(path, no_progress).counters.counts == {("events", OTHER_EVENT): 1}
-    dataset = tracekit.parse(path, tmp_path / "out")
-    assert [row["module"] for row in dataset.table("kernels").to_pylist()] == ["top.fc"]
+    events = marked("top.fc", 0, 50), called("Linear_0", 1, 48), launch(10, 1), kernel(60, 1)
+    assert recorded(tmp_path, *events).counters.counts == {("events", OTHER_EVENT): 1}
+    dataset = parsed(tmp_path, *events)
+    assert kernels(dataset, "module") == ["top.fc"]
     assert [row["path"] for row in dataset.table("modules").to_pylist()] == ["top", "top.fc"]
 
 
@@ -244,15 +217,21 @@ def memory(ts: float, size: int, device_type: int = 0, tid: int = PID) -> dict[s
 def test_calls_tell_the_memory_that_they_allocate_and_keep(tmp_path: Path, gpu: int) -> None:
     """Of the GPU, where there are such events; those of other threads are not theirs."""
     calls = [("Net_0", 10, 90), ("Linear_0", 20, 20), ("Linear_1", 50, 20), ("Net_0", 200, 10)]
-    modules = [event("python_function", f"nn.Module: {name}", ts, dur) for name, ts, dur in calls]
     rows = [memory(ts, size, gpu) for ts, size in ((5, 1), (15, 100), (30, 40), (35, -30), (60, -100), (150, 7))]
     rows += [memory(30, 999, gpu, tid=PID + 1), memory(30, 5_000)] if gpu else []
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *modules, *rows), tmp_path / "out")
-    assert kineto.read(tmp_path / "trace.json", no_progress).threads.tid.tolist() == [PID]
-    found = [
-        (row["module"], row["allocated_bytes"], row["retained_bytes"]) for row in dataset.table("calls").to_pylist()
-    ]
-    assert found == [("Net_0", 140, 10), ("Net_0", 0, 0), ("Net_0.Linear_0", 40, 10), ("Net_0.Linear_1", 0, -100)]
+    events = *(called(*call) for call in calls), *rows
+    assert recorded(tmp_path, *events).threads.tid.tolist() == [PID]
+    check(
+        parsed(tmp_path, *events),
+        "calls",
+        """
+        module          allocated_bytes  retained_bytes
+        Net_0           140              10
+        Net_0           0                0
+        Net_0.Linear_0  40               10
+        Net_0.Linear_1  0                -100
+        """,
+    )
 
 
 def test_every_event_is_read_or_counted(tmp_path: Path) -> None:
@@ -271,43 +250,31 @@ def test_every_event_is_read_or_counted(tmp_path: Path) -> None:
         {"ph": "B", "cat": "cpu_op", "name": "aten::mm", "pid": PID, "tid": PID, "ts": 1},
         {"cat": "cpu_op", "name": "aten::mm", "pid": PID, "tid": PID, "ts": 1},
     ]
-    points: list[Event] = [{"ph": ph, "cat": "ac2g", "name": "x", "pid": PID, "tid": PID, "ts": 1} for ph in "sfitMC"]
-    path = trace(tmp_path / "trace.json", *read, *not_needed, *not_known, *points)
-    recording = kineto.read(path, no_progress)
+    points = [{"ph": ph, "cat": "ac2g", "name": "x", "pid": PID, "tid": PID, "ts": 1} for ph in "sfitMC"]
+    recording = recorded(tmp_path, *read, *not_needed, *not_known, *points)
     assert (len(recording.ranges), len(recording.launches), len(recording.work)) == (1, 1, 1)
     assert recording.counters.counts == {("events", OTHER_EVENT): 4, ("events", UNKNOWN_EVENT): 5}
 
 
 def test_work_that_several_processes_may_have_launched_belongs_to_none_and_is_counted(tmp_path: Path) -> None:
     other = {"pid": PID + 1}
-    path = trace(
-        tmp_path / "trace.json",
-        launch(12, 5),
-        launch(12, 5) | other,
-        launch(13, 6) | other,
-        kernel(20, 5),
-        kernel(30, 6),
-    )
-    recording = kineto.read(path, no_progress)
+    calls = launch(12, 5), launch(12, 5) | other, launch(13, 6) | other
+    recording = recorded(tmp_path, *calls, kernel(20, 5), kernel(30, 6))
     assert recording.work.process.tolist() == [-1, 1]
-    assert recording.counters.counts == {("kernels", PROCESS_UNKNOWN): 1}
+    assert recording.counters.counts == {("kernels", causes.PROCESS_UNKNOWN): 1}
 
 
 def test_numbers_too_large_for_their_columns_are_null_and_counted(tmp_path: Path) -> None:
-    path = trace(
-        tmp_path / "trace.json",
-        launch(12, 5),
-        kernel(20, 5, device=1 << 31, grid=[1 << 31, 1 << 70, 3], **{"registers per thread": 1 << 40}),
-    )
-    recording = kineto.read(path, no_progress)
+    too_large = {"device": 1 << 31, "grid": [1 << 31, 1 << 70, 3], "registers per thread": 1 << 40}
+    recording = recorded(tmp_path, launch(12, 5), kernel(20, 5, **too_large))
     (work,) = rows_of(recording.work)
     assert [work[name] for name in ("device", "grid_x", "grid_y", "grid_z", "registers")] == [None, None, None, 3, None]
-    assert recording.counters.counts == {("values", TOO_LARGE): 4}
+    assert recording.counters.counts == {("values", causes.TOO_LARGE): 4}
 
 
 def test_times_and_ids_that_cannot_be_are_counted_and_not_believed(tmp_path: Path) -> None:
-    path = trace(
-        tmp_path / "trace.json",
+    recording = recorded(
+        tmp_path,
         event("cpu_op", "aten::mm", 10, 20),
         event("cpu_op", "aten::backwards", 40, -20),
         event("cpu_op", "aten::months_later", 1e13, 20),
@@ -316,29 +283,22 @@ def test_times_and_ids_that_cannot_be_are_counted_and_not_believed(tmp_path: Pat
         kernel(20, 5) | {"dur": -1},
         kernel(30, 5) | {"ts": 1e13},
     )
-    recording = kineto.read(path, no_progress)
-    ranges = rows_of(recording.ranges)
-    assert [(row["start_ns"], row["end_ns"]) for row in ranges] == [(0, 20_000), (30_000, 30_000)]
-    assert [(row["start_ns"], row["end_ns"]) for row in rows_of(recording.work)] == [(10_000, 10_000)]
+    assert (recording.ranges.start_ns.tolist(), recording.ranges.end_ns.tolist()) == ([0, 30_000], [20_000, 30_000])
+    assert (recording.work.start_ns.tolist(), recording.work.end_ns.tolist()) == ([10_000], [10_000])
     assert recording.launches.correlation_id.tolist() == [5]
+    whats = "ranges", "kernels"
     assert recording.counters.counts == {
-        ("ranges", ENDS_BEFORE_START): 1,
-        ("kernels", ENDS_BEFORE_START): 1,
-        ("ranges", ABSURD_TIME): 1,
-        ("kernels", ABSURD_TIME): 1,
-        ("launches", NO_CORRELATION_ID): 1,
+        **{(what, cause): 1 for cause in (causes.ENDS_BEFORE_START, causes.ABSURD_TIME) for what in whats},
+        ("launches", causes.NO_CORRELATION_ID): 1,
     }
 
 
 def test_an_annotation_that_had_not_finished_is_open(tmp_path: Path) -> None:
-    path = trace(
-        tmp_path / "trace.json",
-        event("user_annotation", "whole", 0, 50, finished=True),
-        event("user_annotation", "cut", 10, 30, finished=False),
-    )
-    recording = kineto.read(path, no_progress)
+    annotations = [("whole", 0, 50, True), ("cut", 10, 30, False)]
+    events = [event("user_annotation", name, ts, dur, finished=finished) for name, ts, dur, finished in annotations]
+    recording = recorded(tmp_path, *events)
     assert recording.ranges.open.tolist() == [False, True]
-    assert recording.counters.counts == {("ranges", NEVER_ENDED): 1}
+    assert recording.counters.counts == {("ranges", causes.NEVER_ENDED): 1}
 
 
 @pytest.mark.parametrize(
@@ -347,6 +307,5 @@ def test_an_annotation_that_had_not_finished_is_open(tmp_path: Path) -> None:
 def test_dimensions_of_2020_count_where_their_types_were_recorded(
     tmp_path: Path, types: list[str] | None, sizes: str
 ) -> None:
-    recorded = {"Input dims": [[2, 3]]} | ({"Input type": types} if types is not None else {})
-    path = trace(tmp_path / "trace.json", event("Operator", "aten::mm", 10, 20, **recorded))
-    assert kineto.read(path, no_progress).texts == [f"aten::mm{sizes}"]
+    args = {"Input dims": [[2, 3]]} | ({"Input type": types} if types is not None else {})
+    assert recorded(tmp_path, event("Operator", "aten::mm", 10, 20, **args)).texts == [f"aten::mm{sizes}"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.readers.kineto.traces import event, kernel, launch, trace
+from tests.readers.files import kernels
+from tests.readers.kineto.traces import called, event, kernel, launch, trace
 from tracekit.causes import ABSURD_TIME, CUT_OFF, OTHER_EVENT, REPORT, UNKNOWN_EVENT
 from tracekit.errors import ReportError
 from tracekit.kineto import packed, stream
@@ -18,6 +19,11 @@ from tracekit.readers import kineto, reader_for
 from tracekit.recording.tables import Recording
 
 EVENTS = [*(event("cpu_op", f"op {{}}, {{ {i}", i * 10, 5) for i in range(50)), launch(600, 1), kernel(700, 1)]
+
+
+@pytest.fixture(params=[1, 64, 1 << 20])
+def piece_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_PIECE_BYTES", request.param)
 
 
 def read(path: Path) -> Recording:
@@ -29,13 +35,10 @@ def texts(recording: Recording) -> list[str]:
     return [recording.texts[row] for row in recording.ranges.text.tolist()]
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 1000])
+@pytest.mark.usefixtures("piece_bytes")
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("form", ["dict", "list", "gzip", "UTF-8 mark"])
-def test_a_trace_is_the_same_in_pieces_of_any_size(
-    tmp_path: Path, form: str, indent: int | None, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed, "_PIECE_BYTES", piece_bytes)
+def test_a_trace_is_the_same_in_pieces_of_any_size(tmp_path: Path, form: str, indent: int | None) -> None:
     whole = {"a": {"b": [{}, {}]}, "traceEvents": EVENTS, "baseTimeNanoseconds": 10**18, "z": [{}, {}]}
     content = json.dumps(EVENTS if form == "list" else whole, indent=indent).encode()
     path = tmp_path / "trace"
@@ -46,11 +49,8 @@ def test_a_trace_is_the_same_in_pieces_of_any_size(
     assert recording.source.started_utc_ns == (None if form == "list" else 10**18)
 
 
-@pytest.mark.parametrize("piece_bytes", [64, 1 << 20])
-def test_json_that_kineto_writes_although_it_is_invalid_is_read(
-    tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed, "_PIECE_BYTES", piece_bytes)
+@pytest.mark.usefixtures("piece_bytes")
+def test_json_that_kineto_writes_although_it_is_invalid_is_read(tmp_path: Path) -> None:
     annotation = '{"ph": "X", "cat": "user_annotation", "name": "a "q" \\x {", "pid": 1, "tid": 1, "ts": 1, "dur": 2}'
     number = (
         '{"ph": "X", "cat": "cpu_op", "name": "b\\\\c", "pid": 1, "tid": 1, "ts": 3, "dur": 1, "args": {"x": -nan}}'
@@ -74,18 +74,15 @@ def test_times_are_whole_nanoseconds(tmp_path: Path) -> None:
 
 def test_entries_of_odd_types_are_counted_and_the_others_read(tmp_path: Path) -> None:
     odd = [7, {"ph": "X", "args": "text"}, {"ph": 3}, event("cpu_op", "late", "x", 1), event("cpu_op", "e", 1e30, 1)]
-    path = trace(tmp_path / "trace.json", *EVENTS, *odd)  # type: ignore[arg-type]
-    recording = read(path)
+    recording = read(trace(tmp_path / "trace.json", *EVENTS, *odd))
     assert len(texts(recording)) == 50
     assert recording.counters.counts == {("events", UNKNOWN_EVENT): 3, ("ranges", ABSURD_TIME): 2}
 
 
+@pytest.mark.usefixtures("piece_bytes")
 @pytest.mark.parametrize("odd", ["7", '{"ph": "X", "args": "text", "ts": 5, "dur": 7}'])
-@pytest.mark.parametrize(("form", "piece_bytes"), [("[%s]", 64), ('{"traceEvents": [%s], "z": 1}', 1 << 20)])
-def test_beside_odd_entries_times_stay_those_of_their_events(
-    tmp_path: Path, odd: str, form: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed, "_PIECE_BYTES", piece_bytes)
+@pytest.mark.parametrize("form", ["[%s]", '{"traceEvents": [%s], "z": 1}'])
+def test_beside_odd_entries_times_stay_those_of_their_events(tmp_path: Path, odd: str, form: str) -> None:
     template = '{"ph": "X", "cat": "cpu_op", "name": "%d", "pid": 1, "tid": 1, "ts": 167287679919%04d.%03d, "dur": 1}'
     path = tmp_path / "trace.json"
     path.write_text(form % ",".join([odd, *(template % (i, i, i) for i in range(50)), odd]))
@@ -121,10 +118,7 @@ def test_a_trace_of_perfetto_is_answered_with_what_to_do(tmp_path: Path) -> None
 
 
 def test_work_of_other_accelerators_is_counted_and_named(tmp_path: Path) -> None:
-    other = {"ph": "X", "cat": "mtia_ccp_events", "name": "x", "pid": 0, "tid": 0, "ts": 5, "dur": 1}
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps([other, *EVENTS[:50]]))
-    recording = read(path)
+    recording = read(trace(tmp_path / "trace.json", event("mtia_ccp_events", "x", 5, 1), *EVENTS[:50]))
     assert recording.counters.counts == {("events", OTHER_EVENT): 1}
     [remedy] = [data.remedy for data in recording.missing if data.what == "GPU work"]
     assert "mtia_ccp_events" in remedy
@@ -155,11 +149,8 @@ def test_what_is_no_whole_trace_is_refused_in_one_line(tmp_path: Path, what: str
     assert len(str(raised.value)) < 300
 
 
-@pytest.mark.parametrize("piece_bytes", [100, 1 << 20])
-def test_what_is_no_json_is_named_by_its_byte_in_the_file(
-    tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed, "_PIECE_BYTES", piece_bytes)
+@pytest.mark.usefixtures("piece_bytes")
+def test_what_is_no_json_is_named_by_its_byte_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(WHOLE + b"?")
     with pytest.raises(ReportError, match=rf"\(byte {len(WHOLE) + 1:,}\)"):
@@ -234,10 +225,7 @@ def test_a_backslash_that_escapes_nothing_stands_for_itself(tmp_path: Path) -> N
 def test_no_operator_behind_the_last_module_before_the_cut_belongs_to_an_outer_one(tmp_path: Path) -> None:
     operators = [event("cpu_op", "aten::mm", ts, 5) for ts in (12, 45)]
     calls = [("Net_0", 0, 100), ("Linear_0", 10, 20), ("ReLU_0", 32, 4), ("Linear_1", 40, 20)]
-    modules = [event("python_function", f"nn.Module: {name}", ts, dur) for name, ts, dur in calls]
-    path = trace(tmp_path / "trace.json", *operators, *modules)
-    path.write_bytes(
-        path.read_bytes().split(b', {"ph": "X", "cat": "python_function", "name": "nn.Module: Linear_1"')[0]
-    )
-    kernels = tracekit.parse(path).table("kernels").to_pylist()
-    assert [row["module"] for row in kernels] == ["Net_0.Linear_0", None]
+    path = trace(tmp_path / "trace.json", *operators, *(called(*call) for call in calls))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b', {"ph": "X"')])
+    assert kernels(tracekit.parse(path), "module") == ["Net_0.Linear_0", None]

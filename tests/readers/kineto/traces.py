@@ -1,7 +1,14 @@
-"""Small traces as Kineto writes them."""
+"""Small traces as Kineto writes them, and what is read from them."""
 
 import json
 from pathlib import Path
+from typing import Any
+
+import tracekit
+from tracekit.dataset.opening import Dataset
+from tracekit.progress import no_progress
+from tracekit.readers import kineto
+from tracekit.recording.tables import Recording
 
 Event = dict[str, object]
 PID = 100
@@ -24,3 +31,19 @@ def kernel(ts: float, correlation: int, name: str = "void ns::gemm<4>(int)", **a
 def trace(path: Path, *events: Event, **metadata: object) -> Path:
     path.write_text(json.dumps({**metadata, "traceEvents": events, "traceName": "/tmp/x"}))
     return path
+
+
+def marked(path: str, ts: float, dur: float, tid: int = PID) -> Event:
+    return event("user_annotation", f"{{'Module': '{path}'}}", ts, dur, tid)
+
+
+def called(name: str, ts: float, dur: float, tid: int = PID) -> Event:
+    return event("python_function", f"nn.Module: {name}", ts, dur, tid)
+
+
+def recorded(folder: Path, *events: Any, **metadata: object) -> Recording:
+    return kineto.read(trace(folder / "trace.json", *events, **metadata), no_progress)
+
+
+def parsed(folder: Path, *events: Any, rows: str = "auto") -> Dataset:
+    return tracekit.parse(trace(folder / "trace.json", *events), folder / "out", rows=rows, force=True)

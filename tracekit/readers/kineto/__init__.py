@@ -7,12 +7,11 @@ from tracekit.progress import Progress
 from tracekit.recording.tables import Recording
 
 NAME = "kineto"
-_OPENING = (b"{", b"[")
 
 
 def recognises(_path: Path, head: bytes) -> bool:
     """Whether it is JSON, compressed or not. Whether it is a trace shows when it is read."""
-    return beginning(head, 64).lstrip(BLANK).startswith(_OPENING)
+    return (beginning(head, 64) or b"").lstrip(BLANK).startswith((b"{", b"["))
 
 
 def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tracekit.arrays.groups import mixed
 from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
-from tracekit.arrays.types import Flags, Ints
+from tracekit.arrays.types import Ints
 from tracekit.kineto.columns import CALLED_FORWARD, Columns
 from tracekit.markers.torch_texts import AGAIN, EVALUATION, PREFIX, Frame, frames, shapes_in
 
@@ -64,7 +64,10 @@ def _signs(calls: Columns, functions: Columns, names: Sequence[str]) -> Ints:
         end[:size] += _MICROSECOND
     start, end = one_axis([thread, thread], [start, end])
     order = nesting_order(start, end)
-    around = _calls_around(start[order], end[order], order < size)
+    is_call = order < size
+    around, _ = parents(start[order], end[order])
+    while (others := (around >= 0) & ~is_call[around]).any():
+        around[others] = around[around[others]]
     sign = np.full(size, -1, dtype=np.int64)
     inner = np.flatnonzero(around >= 0)[::-1]
     outer = order[around[inner]]
@@ -72,13 +75,6 @@ def _signs(calls: Columns, functions: Columns, names: Sequence[str]) -> Ints:
     # The first of several, which is written last.
     sign[outer[fits]] = name[order[inner[fits]]]
     return sign
-
-
-def _calls_around(start: Ints, end: Ints, is_call: Flags) -> Ints:
-    around, _ = parents(start, end)
-    while (others := (around >= 0) & ~is_call[around]).any():
-        around[others] = around[around[others]]
-    return around
 
 
 def _kind(name: str) -> int:
@@ -139,47 +135,24 @@ def _innermost_call(calls: Columns, inner: Columns) -> Ints:
     return np.append(order, -1)[innermost(start, end, parents(start, end)[0], first, last)]
 
 
-class _Calls:
-    """Calls on one thread: those that are open, outermost first, and those that have ended."""
-
-    def __init__(self) -> None:
-        self.ended: list[tuple[int, int, str]] = []
-        self._open: list[tuple[str, int, int]] = []
-
-    def operator(self, hierarchy: list[str], start: int, end: int) -> None:
-        """Opens and ends calls for one more operator."""
-        common = 0
-        for text, (known, *_) in zip(hierarchy, self._open, strict=False):
-            if text != known:
-                break
-            common += 1
-        self.end(common)
-        self._open = [(text, begin, max(last, end)) for text, begin, last in self._open]
-        self._open += [(text, start, end) for text in hierarchy[common:]]
-
-    def end(self, keep: int = 0) -> None:
-        """Ends all calls but the outermost ones."""
-        self.ended += [(start, end, text) for text, start, end in self._open[keep:]]
-        self._open = self._open[:keep]
-
-
 def scripted_calls(operators: Columns, names: list[str], hierarchies: list[str], texts: dict[str, int]) -> Columns:
     """Ranges of the calls of modules, and of the methods and functions that these call; adds their texts."""
     known = [frames(hierarchy) for hierarchy in hierarchies]
     rows: list[tuple[int, int, int, int]] = []
-    if any(known):
-        # The model itself is an operator, too, named by its method; others have a namespace.
-        is_model = np.array(["::" not in name for name in names], dtype=bool)
-        operators = operators | {"is_model": is_model[operators["name"]]}
-        for thread in np.unique(operators["thread"]).tolist():
-            on_thread = np.flatnonzero(operators["thread"] == thread)
-            calls = _calls({name: column[on_thread] for name, column in operators.items()}, known)
-            rows += [(start, end, thread, texts.setdefault(text, len(texts))) for start, end, text in calls]
+    # The model itself is an operator, too, named by its method; others have a namespace.
+    is_model = np.array(["::" not in name for name in names], dtype=bool)
+    operators = operators | {"is_model": is_model[operators["name"]]}
+    for thread in np.unique(operators["thread"]).tolist() if any(known) else ():
+        on_thread = np.flatnonzero(operators["thread"] == thread)
+        calls = _calls({name: column[on_thread] for name, column in operators.items()}, known)
+        rows += [(start, end, thread, texts.setdefault(text, len(texts))) for text, start, end in calls]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     return {name: table[:, at] for at, name in enumerate(("start", "end", "thread", "text"))}
 
 
-def _calls(operators: Columns, hierarchies: list[list[Frame]]) -> list[tuple[int, int, str]]:
+def _calls(operators: Columns, hierarchies: list[list[Frame]]) -> list[tuple[str, int, int]]:
+    """The calls on one thread: text, start and end."""
+
     @cache
     def texts(base: int, row: int) -> list[str]:
         known = hierarchies[row] if base == row else hierarchies[base] + hierarchies[row][1:]
@@ -194,15 +167,23 @@ def _calls(operators: Columns, hierarchies: list[list[Frame]]) -> list[tuple[int
     around, _ = parents(start, end)
     columns = (around, operators["hierarchy"][order], start, end, operators["is_model"][order])
     has_model = [bool(known) and not known[0].is_nameless_root for known in hierarchies]
-    calls = _Calls()
+    ended: list[tuple[str, int, int]] = []
+    #: Those that are still open, outermost first.
+    calls: list[tuple[str, int, int]] = []
     #: For every operator its own hierarchy, or that of the innermost one around it, which identifies the model.
     bases: list[int] = []
     for outer, row, begin, last, is_model in zip(*(column.tolist() for column in columns), strict=True):
         bases.append(row if has_model[row] else bases[outer] if outer >= 0 else -1)
         base = bases[-1] if hierarchies[row] else -1
         if outer < 0 and (base < 0 or is_model):
-            calls.end()
+            ended += calls
+            calls = []
         if base >= 0:
-            calls.operator(texts(base, row), begin, last)
-    calls.end()
-    return calls.ended
+            hierarchy = texts(base, row)
+            common = 0
+            while common < min(len(calls), len(hierarchy)) and calls[common][0] == hierarchy[common]:
+                common += 1
+            ended += calls[common:]
+            calls = [(text, first, max(latest, last)) for text, first, latest in calls[:common]]
+            calls += [(text, begin, last) for text in hierarchy[common:]]
+    return ended + calls

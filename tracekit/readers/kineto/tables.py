@@ -9,15 +9,15 @@ from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.groups import agreed, grouped, minima
 from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.causes import NEVER_ENDED, NO_CORRELATION_ID, OTHER_EVENT, TOO_LARGE
+from tracekit.causes import NEVER_ENDED, NO_CORRELATION_ID, OTHER_EVENT, PROCESS_UNKNOWN, TOO_LARGE
 from tracekit.kineto.arguments import direction_of
-from tracekit.kineto.columns import KERNEL, MEMCPY, MEMSET, Columns
+from tracekit.kineto.columns import DEVICE_WORK, KERNEL, MEMCPY, MEMSET, Columns
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.torch_texts import ANNOTATED_MODULES, annotated_text
 from tracekit.nsight.tables import short_name
 from tracekit.recording import tables
 from tracekit.recording.provenance import LossCounters
-from tracekit.recording.tables import NOT_RECORDED, PUSH_POP, Allocations, Launches, Ranges, StreamCalls, Threads, Work
+from tracekit.recording.tables import Allocations, Launches, Ranges, StreamCalls, Threads, Work, nested
 from tracekit.recording.values import COPY_KINDS, deepest, stack_text
 
 
@@ -35,38 +35,34 @@ def threads_of(ids: Sequence[tuple[int, int]]) -> tuple[Threads, Ints]:
 def ranges_table(parts: Iterable[Columns], counters: LossCounters) -> Ranges:
     """Ranges of events that have a text."""
     rows = [{"open": np.zeros_like(part["start"]), "made_on": np.full_like(part["start"], -1)} | part for part in parts]
-    start, end, thread, text, never_ended, made_on = (
-        np.concatenate([part[name] for part in rows]) for name in ("start", "end", "thread", "text", "open", "made_on")
-    )
+    columns = ("start", "end", "thread", "text", "open", "made_on")
+    start, end, thread, text, never_ended, made_on = (np.concatenate([part[name] for part in rows]) for name in columns)
     counters.add("ranges", NEVER_ENDED, int(never_ended.sum()))
     ranges = Ranges.of(
         start_ns=start,
         end_ns=end,
         open=never_ended.astype(bool),
-        kind=np.full(start.size, PUSH_POP, dtype=np.int8),
+        kind=np.full(start.size, tables.PUSH_POP, dtype=np.int8),
         thread=thread,
         text=text,
         forward_thread=made_on,
     )
-    return ranges.in_order(_nested(start, end, thread))
+    return nested(ranges)
 
 
 def launches_table(calls: Columns, counters: LossCounters) -> Launches:
     """API calls."""
     linked = calls["correlation"] > 0
     counters.add("launches", NO_CORRELATION_ID, int((~linked).sum()))
-    start, end, thread, name, correlation, kernel = (
-        calls[column][linked] for column in ("start", "end", "thread", "name", "correlation", "kernel")
-    )
-    launches = Launches.of(
-        start_ns=start, end_ns=end, thread=thread, correlation_id=correlation, name=name, kernel=kernel
-    )
-    return launches.in_order(_nested(start, end, thread))
+    columns = {"start_ns": "start", "end_ns": "end", "correlation_id": "correlation"}
+    columns |= {name: name for name in ("thread", "name", "kernel")}
+    return nested(Launches.of(**{ours: calls[theirs] for ours, theirs in columns.items()}).filter(linked))
 
 
-def stream_calls_table(rows: Columns, process: Ints, counters: LossCounters) -> StreamCalls:
+def stream_calls_table(rows: Columns, launches: Launches, threads: Threads, counters: LossCounters) -> StreamCalls:
     """Waits for streams and events; Kineto does not write on which stream an event was recorded but here."""
     columns = _SAME | {"recorded_by": "recorded_by", "event_stream": "event_stream", "event_context": "context"}
+    process = _processes_of(rows["correlation"], launches, threads)
     known = (rows["correlation"] > 0) & (process >= 0)
     counters.add("events", OTHER_EVENT, int((~known).sum()))
     return StreamCalls.of(process=process, **{ours: rows[theirs] for ours, theirs in columns.items()}).filter(known)
@@ -75,35 +71,39 @@ def stream_calls_table(rows: Columns, process: Ints, counters: LossCounters) -> 
 def allocations_table(events: Columns) -> Allocations:
     """What allocators did on GPUs; without any, on the CPU."""
     on_device = events["device_type"] > 0
-    rows = np.flatnonzero(on_device if on_device.any() else events["bytes"] != 0)
+    rows = np.flatnonzero(on_device if on_device.any() else events["allocated"] != 0)
     rows = rows[np.argsort(events["start"][rows], kind="stable")]
-    columns = {"time_ns": "start", "device": "device_id", "total_bytes": "total"}
-    columns |= {name: name for name in ("process", "thread", "address", "bytes")}
+    columns = {"time_ns": "start", "device": "device_id", "bytes": "allocated", "total_bytes": "total"}
+    columns |= {name: name for name in ("process", "thread", "address")}
     return Allocations.of(**{ours: events[theirs][rows] for ours, theirs in columns.items()})
-
-
-def _nested(start: Ints, end: Ints, thread: Ints) -> Ints:
-    return nesting_order(*one_axis([thread, thread], [start, end]))
 
 
 _KINDS = {KERNEL: tables.KERNEL, MEMCPY: tables.MEMCPY, MEMSET: tables.MEMSET}
 _SAME = {"device": "device", "context": "context", "stream": "stream", "correlation_id": "correlation"}
 _OF_KERNELS = {f"{size}_{axis}": f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz"}
 _OF_KERNELS |= {"registers": "registers", "collective": "collective"}
+_LABELS = {MEMCPY: "[CUDA memcpy {}]", MEMSET: "[CUDA memset]"}
 _PAGEABLE = "Pageable"
 _INT32 = 2**31
 
 
-def work_table(kind: str, rows: Columns, process: Ints, names: dict[str, int], counters: LossCounters) -> Work:
-    """GPU activities of one kind; short names are added to ``names``, by row, and an unknown process is -1."""
-    size = rows["start"].size
-    columns = {"kind": np.full(size, _KINDS[kind], dtype=np.int8), "start_ns": rows["start"], "end_ns": rows["end"]}
-    columns |= {"process": process, "full_name": rows["name"], "annotation": rows["annotation"]}
-    shared = _SAME | (_OF_KERNELS if kind == KERNEL else {"bytes": "bytes"})
-    columns |= {ours: _column(rows[theirs], ours, counters) for ours, theirs in shared.items()}
-    # Kineto writes 0 where there is no CUDA graph.
-    columns |= {f"{name}_id": np.where(rows[name] > 0, rows[name], -1) for name in ("graph", "graph_node")}
-    return Work.of(**columns, **_named(kind, rows["name"], names))
+def device_work(
+    events: dict[str, Columns], launches: Launches, threads: Threads, names: dict[str, int], counters: LossCounters
+) -> Work:
+    """All GPU activities; their short names are added to ``names``, by row, and an unknown process is -1."""
+    parts = []
+    for kind in DEVICE_WORK:
+        rows = events[kind]
+        process = _processes_of(rows["correlation"], launches, threads)
+        counters.add("kernels", PROCESS_UNKNOWN, int((process < 0).sum()) if threads.process_pid.size else 0)
+        columns = {"kind": np.full(process.size, _KINDS[kind], dtype=np.int8), "process": process}
+        columns |= {"start_ns": rows["start"], "end_ns": rows["end"], "full_name": rows["name"]}
+        shared = _SAME | (_OF_KERNELS if kind == KERNEL else {"bytes": "bytes"})
+        columns |= {ours: _column(rows[theirs], ours, counters) for ours, theirs in shared.items()}
+        # Kineto writes 0 where there is no CUDA graph.
+        columns |= {f"{name}_id": np.where(rows[name] > 0, rows[name], -1) for name in ("graph", "graph_node")}
+        parts.append(Work.of(**columns, annotation=rows["annotation"], **_named(kind, rows["name"], names)))
+    return Work.concat(parts)
 
 
 def _column(values: Ints, name: str, counters: LossCounters) -> Ints:
@@ -114,39 +114,28 @@ def _column(values: Ints, name: str, counters: LossCounters) -> Ints:
 
 
 def _named(kind: str, name: Ints, names: dict[str, int]) -> dict[str, Ints | Flags]:
-
-    used = np.unique(name).tolist()
-    full = list(names)
-    directions = {row: direction_of(full[row]) for row in used} if kind == MEMCPY else {}
-    short = np.full(len(full) + 1, -1, dtype=np.int64)
+    """The columns that names tell."""
+    used, full = np.unique(name).tolist(), list(names)
+    short, direction = (np.full(len(full) + 1, -1, dtype=np.int64) for _ in range(2))
     for row in used:
-        text = _short(kind, full[row], directions.get(row, 0))
+        direction[row] = direction_of(full[row])
+        text = short_name(full[row]) if kind == KERNEL else _LABELS[kind].format(COPY_KINDS[direction[row]])
         short[row] = names.setdefault(text, len(names))
     columns: dict[str, Ints | Flags] = {"name": short[name]}
-    if directions:
-        direction = np.zeros(len(full) + 1, dtype=np.int32)
-        direction[list(directions)] = list(directions.values())
-        columns["copy_kind"] = direction[name]
-        columns["pageable"] = np.isin(name, [row for row in used if _PAGEABLE in full[row]])
+    if kind == MEMCPY:
+        pageable = [row for row in used if _PAGEABLE in full[row]]
+        columns |= {"copy_kind": direction[name], "pageable": np.isin(name, pageable)}
     return columns
 
 
-def _short(kind: str, name: str, direction: int) -> str:
-    if kind == KERNEL:
-        return short_name(name)
-    return "[CUDA memset]" if kind == MEMSET else f"[CUDA memcpy {COPY_KINDS[direction]}]"
-
-
-def processes_of(correlation: Ints, launches: Launches, thread_process: Ints, processes: int) -> Ints:
+def _processes_of(correlation: Ints, launches: Launches, threads: Threads) -> Ints:
     """The process of every kernel: the only one, or the only one with an API call of its correlation id; or -1."""
+    processes = threads.process_pid.size
     if processes <= 1:
         return np.full(correlation.size, processes - 1, dtype=np.int64)
-    ids = launches.correlation_id
-    process = thread_process[launches.thread]
-    pairs = np.unique(np.stack((ids, process)), axis=1)
-    known, first, count = np.unique(pairs[0], return_index=True, return_counts=True)
-    owner = np.where(count == 1, pairs[1][first], -1)
-    return lookup(owner, positions(correlation, known))
+    calls = grouped((launches.correlation_id,))
+    owner = agreed(calls.group, threads.process[launches.thread], calls.first.size)
+    return lookup(owner, positions(correlation, launches.correlation_id[calls.first]))
 
 
 def forward_threads(operators: Columns, flows: Columns, process: Rows) -> Ints:
@@ -168,9 +157,9 @@ def forward_threads(operators: Columns, flows: Columns, process: Rows) -> Ints:
     node_place, flow_place = places.group[: nodes.size], places.group[nodes.size :]
     flow_number = agreed(node_place, numbers.group, places.first.size)[flow_place]
     known = (flow_number >= 0) & (process[start_thread] == process[end_thread])
-    thread = agreed(np.where(known, flow_number, -1), start_thread, numbers.first.size, NOT_RECORDED)
+    thread = agreed(np.where(known, flow_number, -1), start_thread, numbers.first.size, tables.NOT_RECORDED)
     several = np.bincount(of_process[numbers.first])[of_process[numbers.first]] > 1
-    thread[~several & (thread == NOT_RECORDED)] = -1
+    thread[~several & (thread == tables.NOT_RECORDED)] = -1
     made_on[nodes] = thread[numbers.group]
     return made_on
 
@@ -197,11 +186,11 @@ def with_stacks(launches: Launches, functions: dict[str, Ints], lines: Sequence[
     start, end, line = start[order], end[order], functions["name"][order]
     parent, _ = parents(start, end)
     inner = innermost(start, end, parent, begun, ended)
-    kind = _same_stacks(line, parent)
-    kinds, first = np.unique(kind[np.unique(inner[inner >= 0])], return_index=True)
+    kind, used = _same_stacks(line, parent), np.unique(inner[inner >= 0])
+    kinds, first = np.unique(kind[used], return_index=True)
     texts: dict[str, int] = {}
     of_kind = np.full(kind.size + 1, -1, dtype=np.int64)
-    for number, row in zip(kinds.tolist(), np.unique(inner[inner >= 0])[first].tolist(), strict=True):
+    for number, row in zip(kinds.tolist(), used[first].tolist(), strict=True):
         text = stack_text(_upwards(row, line, parent, lines, deepest(kinds.size)))
         of_kind[number] = texts.setdefault(text, len(texts))
     return replace(launches, stack=of_kind[lookup(kind, inner)]), list(texts)
@@ -254,13 +243,13 @@ def annotated_calls(
     launch = _launch_of(work, rows, launches, process)
     rows, launch = rows[launch >= 0], launch[launch >= 0]
     size = np.array([*map(len, annotations), 0])[work.annotation[rows]]
-    texts = [text for row in work.annotation[rows].tolist() for text in annotations[row]]
-    calls = grouped((np.repeat(launch, size), np.array(texts, dtype=np.int64)))
-    launch, text = np.repeat(launch, size)[calls.first], np.array(texts, dtype=np.int64)[calls.first]
+    text = np.array([one for row in work.annotation[rows].tolist() for one in annotations[row]], dtype=np.int64)
+    calls = grouped((np.repeat(launch, size), text))
+    launch, text = np.repeat(launch, size)[calls.first], text[calls.first]
     order = np.lexsort((minima(calls.group, np.repeat(work.start_ns[rows], size), launch.size), launch))
     launch, text = launch[order], text[order]
-    _, first, of, size = np.unique(launch, return_index=True, return_inverse=True, return_counts=True)
-    place, number = np.arange(launch.size) - first[of], size[of]
+    _, first, of, number = np.unique(launch, return_index=True, return_inverse=True, return_counts=True)
+    place, number = np.arange(launch.size) - first[of], number[of]
     # One nanosecond is left at both ends, so that no range holds the API call itself.
     start_ns, dur_ns = launches.start_ns[launch] + 1, launches.end_ns[launch] - launches.start_ns[launch] - 2
     start, end = (start_ns + np.floor_divide(dur_ns * at, number, dtype=np.int64) for at in (place, place + 1))
@@ -270,11 +259,7 @@ def annotated_calls(
 
 
 def _launch_of(work: Work, rows: Rows, launches: Launches, process: Rows) -> Rows:
-    both = grouped(
-        (
-            np.append(process[launches.thread], work.process[rows]),
-            np.append(launches.correlation_id, work.correlation_id[rows]),
-        )
-    )
+    processes = np.append(process[launches.thread], work.process[rows])
+    both = grouped((processes, np.append(launches.correlation_id, work.correlation_id[rows])))
     found = both.first[both.group[len(launches) :]]
     return np.where(found < len(launches), found, -1)
