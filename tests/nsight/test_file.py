@@ -33,47 +33,33 @@ def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    nsight_file.write(tmp_path / "report.sqlite", TABLES)
-    dataset = tracekit.parse(tmp_path / "report.sqlite")
+@pytest.mark.parametrize(
+    "name", ["report.sqlite", "a b.sqlite", "größe.sqlite", "per%20cent?x=1#y.sqlite", "q'uo\"te.sqlite"]
+)
+def test_a_report_replaces_the_one_of_its_name_has_no_empty_tables_and_is_read_again(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("an older one")
+    nsight_file.write(path, TABLES)
+    assert names(tmp_path) == [name]
+    with closing(sqlite3.connect(path)) as db:
+        found = {table for (table,) in db.execute("SELECT name FROM sqlite_master")}
+    assert found == {table for table, rows in TABLES.items() if rows}
+    dataset = tracekit.parse(path, tmp_path / "out")
     assert dataset.calls(["module"]).module.tolist() == ['größe "x"']
     assert dataset.ranges(["open"]).open.tolist() == [False, True]
     assert dataset.kernels(["name", "dur_ns"]).values.tolist() == [["k", 10]]
 
 
-def test_a_table_without_rows_is_left_out(tmp_path: Path) -> None:
-    nsight_file.write(tmp_path / "report.sqlite", TABLES)
-    with closing(sqlite3.connect(tmp_path / "report.sqlite")) as db:
-        found = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-    assert found == {name for name, rows in TABLES.items() if rows}
-
-
-def test_no_file_but_the_report_is_left_and_one_that_was_there_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "report.sqlite").write_text("an older one")
-    nsight_file.write(tmp_path / "report.sqlite", TABLES)
-    assert names(tmp_path) == ["report.sqlite"]
-    assert (tmp_path / "report.sqlite").read_bytes().startswith(b"SQLite format 3")
-
-
-@pytest.mark.parametrize("name", ["a b.sqlite", "größe.sqlite", "per%20cent?x=1#y.sqlite", "q'uo\"te.sqlite"])
-def test_any_name_will_do(tmp_path: Path, name: str) -> None:
-    nsight_file.write(tmp_path / name, TABLES)
-    assert names(tmp_path) == [name]
-
-
-def test_an_absent_folder_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError) as failed:
-        nsight_file.write(tmp_path / "absent" / "report.sqlite", TABLES)
-    said = str(failed.value)
-    assert said.startswith(f"{tmp_path}/absent/report.sqlite: cannot be written (")
-    assert "\n" not in said
-
-
-def test_values_that_no_column_can_hold_leave_what_was_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [("absent/report.sqlite", {}), ("report.sqlite", {"StringIds": [{"id": object(), "value": "x"}]})],
+)
+def test_what_cannot_be_written_is_one_line_and_leaves_what_was_there(tmp_path: Path, name: str, tables: dict) -> None:
     (tmp_path / "report.sqlite").write_text("mine")
-    broken = TABLES | {"StringIds": [{"id": object(), "value": "x"}]}
-    with pytest.raises(CaptureError):
-        nsight_file.write(tmp_path / "report.sqlite", broken)
+    with pytest.raises(CaptureError) as failed:
+        nsight_file.write(tmp_path / name, TABLES | tables)
+    assert str(failed.value).startswith(f"{tmp_path}/{name}: cannot be written (")
+    assert "\n" not in str(failed.value)
     assert names(tmp_path) == ["report.sqlite"]
     assert (tmp_path / "report.sqlite").read_text() == "mine"
 

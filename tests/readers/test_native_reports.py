@@ -19,7 +19,7 @@ from tests.readers.files import LINES, lacks, rows, state
 from tests.readers.folders import as_folder
 from tests.trace_lines import report
 from tests.waiting import PATIENCE_S, wait_until
-from tracekit.nsight.exporting import RAW_MAGIC, REPORT_END, REPORT_MAGIC
+from tracekit.nsight.nsys import RAW_MAGIC, REPORT_END, REPORT_MAGIC
 from tracekit.readers import export_cache as cache
 
 #: Answers as nsys does, and notes every export.
@@ -115,16 +115,15 @@ def test_another_report_and_another_nsys_are_exported_anew(machine: Machine) -> 
     assert len(kept()) == 3
 
 
-def removed(export: Path) -> None:
-    (export / "NVTX_EVENTS.arrow").unlink()
+TABLE = "NVTX_EVENTS.arrow"
+DAMAGES: list[Callable[[Path], object]] = [
+    shutil.rmtree,
+    lambda export: (export / TABLE).unlink(),
+    lambda export: (export / TABLE).write_bytes(bytes((export / TABLE).stat().st_size)),
+]
 
 
-def overwritten(export: Path) -> None:
-    size = (export / "NVTX_EVENTS.arrow").stat().st_size
-    (export / "NVTX_EVENTS.arrow").write_bytes(bytes(size))
-
-
-@pytest.mark.parametrize("damage", [removed, overwritten, shutil.rmtree])
+@pytest.mark.parametrize("damage", DAMAGES, ids=["removed", "a table removed", "a table overwritten"])
 def test_an_export_that_was_damaged_since_is_made_again(machine: Machine, damage: Callable[[Path], None]) -> None:
     machine.install()
     whole = rows(tracekit.parse(machine.report))

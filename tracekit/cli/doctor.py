@@ -164,13 +164,12 @@ def _nsys() -> tuple[Nsys | None, Check]:
 
 def _native_reports(tool: Nsys | None) -> Check:
     from tracekit.nsight import nsys
-    from tracekit.nsight.exporting import export_type
 
     if tool is None:
         advice = f"{nsys.INSTALL}; or export reports where they were recorded: nsys export --type sqlite"
         return Check(_NATIVE, ok=False, detail="cannot be read here: no nsys", advice=advice)
     try:
-        if type_ := export_type(tool):
+        if type_ := tool.export_type:
             return Check(_NATIVE, ok=True, detail=f"can be read: nsys {tool.version} exports them ({type_})")
         problem = f"{tool.path} offers no export"
     except TracekitError as error:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from tracekit.errors import CaptureError, ReportError
 from tracekit.files import reason_of
 from tracekit.nsight import nsys
-from tracekit.nsight.exporting import RAW_MAGIC, REPORT_END, REPORT_MAGIC, ExportFailed, export, exported, is_raw
-from tracekit.nsight.nsys import Nsys
+from tracekit.nsight.nsys import RAW_MAGIC, REPORT_END, REPORT_MAGIC, ExportFailed, Nsys, exported, is_raw
 from tracekit.progress import Progress
 from tracekit.readers.base import Stored, source_of
 from tracekit.readers.export_cache import cache_folder, forget, kept, made
@@ -103,7 +102,7 @@ class _Report(NamedTuple):
     def _export(self, place: Path, progress: Progress) -> None:
         progress("exporting", 0.0)
         try:
-            export(self.tool, self.path, place, lambda share: progress("exporting", share))
+            self.tool.export(self.path, place, lambda share: progress("exporting", share))
         except (OSError, ExportFailed) as error:
             if isinstance(error, ExportFailed) and shutil.disk_usage(place).free >= _FULL_BYTES:
                 raise ReportError(self.path, *self._failure(str(error))) from None
