@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import tracekit
-from tests.needs import TRACES
 from tests.readers.files import LINES, changed, lacks, rows, state
 from tests.readers.folders import SUFFIXES, as_folder, write
 from tests.trace_lines import report
@@ -64,15 +63,6 @@ def test_a_thread_whose_name_is_not_utf_8_is_read(folder: Path, suffix: str) -> 
     replaced(folder, suffix, NVTX, "text", pa.Array.from_buffers(pa.string(), rows, texts.buffers()))
     replaced(folder, suffix, NVTX, "eventType", pa.array([39] * rows))
     assert tracekit.parse(folder).manifest["ranks"] == []
-
-
-@pytest.mark.traces
-def test_a_real_report_gives_the_same_from_a_folder(tmp_path: Path, suffix: str) -> None:
-    path = TRACES / "nsys" / "graph_mode_v2025.5.sqlite"
-    folder = as_folder(path, tmp_path / "run_dir", suffix)
-    by_folder, by_file = tracekit.parse(folder), tracekit.parse(path, tmp_path / "file.tracekit")
-    assert rows(by_folder) == rows(by_file)
-    assert lacks(by_folder) == lacks(by_file)
 
 
 def test_the_rank_comes_from_the_name_of_the_folder(folder: Path) -> None:

@@ -34,9 +34,10 @@ NESTED = """
 """
 
 
-def test_an_operators_own_time_is_without_those_it_called(parsed: Parse) -> None:
+def test_an_operators_own_time_is_without_those_it_called_and_calls_add_these_up(parsed: Parse) -> None:
+    dataset = parsed(NESTED)
     golden.check(
-        parsed(NESTED),
+        dataset,
         "kernels",
         """
         kind    name             module   start_ns  end_ns  dur_ns  method  cause
@@ -51,11 +52,8 @@ def test_an_operators_own_time_is_without_those_it_called(parsed: Parse) -> None
         cpu_op  aten::empty      -        300       300     0       -       outside_modules
         """,
     )
-
-
-def test_calls_add_up_the_own_times_of_their_operators(parsed: Parse) -> None:
     golden.check(
-        parsed(NESTED),
+        dataset,
         "calls",
         """
         module   gpu_time_ns  gpu_self_time_ns  kernel_count  kernel_self_count
@@ -77,16 +75,7 @@ def test_what_the_recorder_says_it_lost_is_counted(tmp_path: Path, said: object,
 
 
 def test_overlapping_operators_never_have_negative_times(parsed: Parse) -> None:
-    rows = (
-        parsed("""
-        op 1  0 10  a
-        op 1  5 15  b
-        op 1  5 15  c
-        op 1  6 30  d
-        op 1  6  6  e
-    """)
-        .table("kernels")
-        .to_pylist()
-    )
+    lines = ["op 1 0 10 a", "op 1 5 15 b", "op 1 5 15 c", "op 1 6 30 d", "op 1 6 6 e"]
+    rows = parsed("\n".join(lines)).table("kernels").to_pylist()
     assert len(rows) == 5
     assert all(0 <= row["dur_ns"] <= row["end_ns"] - row["start_ns"] for row in rows)

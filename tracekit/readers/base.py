@@ -22,9 +22,7 @@ class Reader(Protocol):
     def recognises(self, path: Path, head: bytes, /) -> bool:
         """Whether the file or folder has this format, judged by its content, never by its suffix.
 
-        Args:
-            path: The file or folder.
-            head: The first 4,096 bytes of a file; empty for a folder.
+        ``head`` are the first 4,096 bytes of a file; empty for a folder.
         """
 
     def read(self, path: Path, progress: Progress, /) -> Recording:
@@ -37,19 +35,12 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A report of Nsight Systems whose tables can be read by several processes.
+    """A report of Nsight Systems whose tables can be read by several processes."""
 
-    Attributes:
-        tables: A SQLite file, or a folder of tables.
-        source: Computes what is known of the report's file.
-        missing: What its tables lack, in addition to what they show themselves.
-        exporter: Version of the program that wrote the report, if its tables name another.
-    """
-
-    tables: Path
-    source: Callable[[], Source]
-    missing: tuple[MissingData, ...] = ()
-    exporter: str | None = None
+    tables: Path  # a SQLite file, or a folder of tables
+    source: Callable[[], Source]  # computes what is known of the report's file
+    missing: tuple[MissingData, ...] = ()  # what its tables lack, in addition to what they show themselves
+    exporter: str | None = None  # version of the program that wrote the report, if its tables name another
 
 
 @runtime_checkable

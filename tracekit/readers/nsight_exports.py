@@ -15,8 +15,6 @@ from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 from tracekit.readers.table_folder import table_files
 from tracekit.recording.tables import Recording
 
-_SQLITE, _FOLDER = "nsight-sqlite", "nsight-folder"
-
 
 def recognises(path: Path, head: bytes) -> bool:
     """Whether it is SQLite, or a folder of files, with some of Nsight's tables."""
@@ -35,7 +33,6 @@ def read(path: Path, progress: Progress) -> Recording:
 @contextmanager
 def stored(path: Path, _progress: Progress) -> Iterator[Stored]:
     """Where the tables of the report are."""
-    if path.is_dir():
-        yield Stored(path, lambda: source_of(path, _FOLDER))
-    else:
-        yield Stored(path, lambda: source_of(path, _SQLITE), SqliteFile(path).missing)
+    is_folder = path.is_dir()
+    name = "nsight-folder" if is_folder else "nsight-sqlite"
+    yield Stored(path, lambda: source_of(path, name), () if is_folder else SqliteFile(path).missing)

@@ -10,14 +10,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from tracekit.arrays.groups import maxima, minima
-from tracekit.arrays.types import Ints
 from tracekit.causes import RANK_CONTRADICTED
 from tracekit.recording.provenance import Rank
 from tracekit.recording.tables import Recording
 
 MPI, PROCESS_NAME, RANGE, FILE_NAME = "mpi", "process_name", "range", "file_name"
-#: In order of precedence as the source of a rank.
-_SOURCES = (MPI, PROCESS_NAME, RANGE, FILE_NAME)
 #: A whole name, or a whole word of one: rank0, Rank 3, RANK=12; but not local_rank=3.
 RANK_NAME = re.compile(r"rank[ _=:-]?(\d{1,6})", re.IGNORECASE)
 #: With spaces around it.
@@ -30,8 +27,6 @@ _OF_GROUPS = {"local", "node", "group", "role", "peer", "tp", "pp", "dp", "ep", 
 
 #: A process's row and a rank that it may have.
 Claim = tuple[int, int]
-#: The ranks that a process may have, by source.
-_Claims = dict[str, set[int]]
 
 
 def ranks(recording: Recording, file_name: str, by_mpi: Iterable[Claim] = ()) -> tuple[Rank, ...]:
@@ -42,26 +37,20 @@ def ranks(recording: Recording, file_name: str, by_mpi: Iterable[Claim] = ()) ->
         RANGE: _of_ranges(recording),
         FILE_NAME: _of_file_name(file_name, recording),
     }
-    claims: defaultdict[int, _Claims] = defaultdict(dict)
+    claims: defaultdict[int, dict[str, set[int]]] = defaultdict(dict)
     for source, ranks_of_processes in by_source.items():
         for process, rank in ranks_of_processes:
             claims[process].setdefault(source, set()).add(rank)
-    contradicted = sum(len(set().union(*by_process.values())) > 1 for by_process in claims.values())
-    recording.counters.add("processes", RANK_CONTRADICTED, contradicted)
-    pids = recording.threads.process_pid
-    believed = ((process, _believed(by_process)) for process, by_process in sorted(claims.items()))
-    return tuple(Rank(process, int(pids[process]), *known) for process, known in believed if known is not None)
-
-
-def _believed(claims: _Claims) -> tuple[int, str] | None:
-    """The rank that all sources agree on, or the one that MPI reports, with the source; None if there is none."""
-    ranks = set().union(*claims.values())
-    if len(ranks) > 1:
-        ranks = claims.get(MPI, set())
-    if len(ranks) != 1:
-        return None
-    [rank] = ranks
-    return rank, next(source for source in _SOURCES if source in claims)
+    found = []
+    for process, own in sorted(claims.items()):
+        believed = set().union(*own.values())
+        if len(believed) > 1:
+            recording.counters.add("processes", RANK_CONTRADICTED)
+            believed = own.get(MPI, set())
+        if len(believed) == 1:
+            source = next(source for source in by_source if source in own)
+            found.append(Rank(process, int(recording.threads.process_pid[process]), believed.pop(), source))
+    return tuple(found)
 
 
 def _of_process_names(recording: Recording) -> Iterator[Claim]:
@@ -84,33 +73,19 @@ def _of_ranges(recording: Recording) -> Iterator[Claim]:
     if not rank_of:
         return
     ranges, process_of = recording.ranges, recording.threads.process
-    text = ranges.text
-    rows = np.flatnonzero(np.isin(text, list(rank_of)))
-    first, last = _launching(recording)
-    process = process_of[ranges.thread[rows]]
-    start, end = ranges.start_ns[rows], ranges.end_ns[rows]
-    around = (start <= first[process]) & (last[process] <= end)
-    claims = zip(process[around].tolist(), text[rows][around].tolist(), strict=True)
+    launches, processes = recording.launches, recording.threads.process_pid.size
+    first = minima(process_of[launches.thread], launches.start_ns, processes)
+    last = maxima(process_of[launches.thread], launches.end_ns, processes)
+    named = ranges.take(np.flatnonzero(np.isin(ranges.text, list(rank_of))))
+    process = process_of[named.thread]
+    around = (named.start_ns <= first[process]) & (last[process] <= named.end_ns)
+    claims = zip(process[around].tolist(), named.text[around].tolist(), strict=True)
     yield from {(process_row, rank_of[text_row]) for process_row, text_row in claims}
-
-
-def _launching(recording: Recording) -> tuple[Ints, Ints]:
-    launches = recording.launches
-    process = recording.threads.process[launches.thread]
-    processes = recording.threads.process_pid.size
-    first = minima(process, launches.start_ns, processes)
-    last = maxima(process, launches.end_ns, processes)
-    return first, last
 
 
 def _of_file_name(name: str, recording: Recording) -> Iterator[Claim]:
     """The rank in the file's name belongs to the only process that used a GPU."""
-    numbers = [
-        int(match["rank"]) for match in _IN_FILE_NAME.finditer(name) if (match["of"] or "").lower() not in _OF_GROUPS
-    ]
-    if not numbers:
-        return
-    used = np.bincount(recording.work.process + 1)[1:]
-    processes = np.flatnonzero(used).tolist()
-    if len(processes) == 1:
-        yield from ((processes[0], rank) for rank in numbers)
+    processes = np.flatnonzero(np.bincount(recording.work.process + 1)[1:]).tolist()
+    for match in _IN_FILE_NAME.finditer(name):
+        if len(processes) == 1 and (match["of"] or "").lower() not in _OF_GROUPS:
+            yield processes[0], int(match["rank"])

@@ -14,25 +14,28 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.intervals import nesting_order, one_axis
 from tracekit.arrays.types import Flags, Ints
-from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, FAILED_CALL, NEVER_ENDED
+from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, NEVER_ENDED
 from tracekit.recording.provenance import LossCounters
-from tracekit.recording.tables import Launches, names_starting
+from tracekit.recording.tables import Launches
 
-#: CUPTI's column → ours, for all work on a device and for kernels.
-WORK_COLUMNS = {"deviceId": "device", "contextId": "context", "streamId": "stream", "correlationId": "correlation_id"}
-KERNEL_COLUMNS = {f"{what}{axis}": f"{what}_{axis.lower()}" for what in ("grid", "block") for axis in "XYZ"} | {
-    "registersPerThread": "registers",
-    "staticSharedMemory": "static_smem_bytes",
-    "dynamicSharedMemory": "dynamic_smem_bytes",
-}
+
+def integers_or_null(rows: pa.Table, column: str, null: int = -1) -> Ints:
+    """An integer column with ``null`` in place of nulls, also where the report has no such column."""
+    return integers(rows, column, null) if column in rows.column_names else np.full(rows.num_rows, null, np.int64)
+
+
+def encoded(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
+    """The distinct values of a dictionary-encoded column, and the row there of each of its values, -1 for null."""
+    array = column.combine_chunks()
+    rows = array.indices.fill_null(-1) if array.indices.null_count else array.indices
+    return array.dictionary, np.asarray(rows)
 
 
 def occurring(column: pa.ChunkedArray) -> Ints:
     """The distinct values of a dictionary-encoded column that occur in it."""
-    array = _one(column)
-    return np.asarray(array.dictionary, dtype=np.int64)[used_rows(_indices(array), len(array.dictionary))]
+    values, rows = encoded(column)
+    return np.asarray(values, dtype=np.int64)[used_rows(rows, len(values))]
 
 
 def used_rows(rows: Ints, size: int) -> Ints:
@@ -45,21 +48,9 @@ def used_rows(rows: Ints, size: int) -> Ints:
 
 def rows_of(column: pa.ChunkedArray, known: Ints, mask: int = -1) -> Ints:
     """For every value of a dictionary-encoded column its row in the sorted array ``known``; -1 for null or unknown."""
-    array = _one(column)
-    values = np.asarray(array.dictionary, dtype=np.int64) & mask
-    if not values.size or not known.size:
-        return np.full(len(array), -1, dtype=np.int32)
-    row = np.append(positions(values, known), -1).astype(np.int32)
-    return row.take(_indices(array))
-
-
-def _one(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _indices(array: pa.DictionaryArray) -> Ints:
-    indices = array.indices
-    return np.asarray(indices.fill_null(-1) if indices.null_count else indices)
+    values, rows = encoded(column)
+    row = np.append(positions(np.asarray(values, dtype=np.int64) & mask, known), -1).astype(np.int32)
+    return row.take(rows)
 
 
 class Names:
@@ -87,8 +78,7 @@ class Names:
         """Row in ``used`` for every text; -1 where it is null, or the report has no such column."""
         if column not in table.column_names or table.column(column).null_count == table.num_rows:
             return np.full(table.num_rows, -1, dtype=np.int32)
-        array = _one(table.column(column))
-        return self._rows(array.dictionary, _indices(array))
+        return self._rows(*encoded(table.column(column)))
 
     def _rows(self, values: pa.Array, positions: Ints, spelled: Callable[[str], str] | None = None) -> Ints:
         wanted = used_rows(positions, len(values))
@@ -118,10 +108,8 @@ def sorted_strings(strings: pa.Table) -> tuple[Ints, pa.Array]:
     """The string table by id."""
     if not strings.num_rows:
         return np.empty(0, dtype=np.int64), pa.array([], pa.string())
-    ids, values = (
-        np.asarray(strings.column("id").fill_null(0), dtype=np.int64),
-        strings.column("value").combine_chunks(),
-    )
+    ids = np.asarray(strings.column("id").fill_null(0), dtype=np.int64)
+    values = strings.column("value").combine_chunks()
     if bool((ids[1:] >= ids[:-1]).all()):
         return ids, values
     order = np.argsort(ids, kind="stable")
@@ -142,12 +130,6 @@ def texts_at(values: pa.Array, positions: Ints) -> list[str]:
     return [(text or b"").decode("utf-8", "replace") for text in raw]
 
 
-def decoded(texts: pa.ChunkedArray) -> list[str | None]:
-    """A column of texts; bytes that are not UTF-8 are replaced."""
-    raw = texts.cast(pa.string()).cast(pa.binary()).to_pylist()
-    return [text if text is None else text.decode("utf-8", "replace") for text in raw]
-
-
 def strings_of(strings: pa.Table, ids: Ints) -> dict[int, str]:
     """Some strings by their ids, without those that the report lacks."""
     known, values = sorted_strings(strings)
@@ -165,10 +147,9 @@ def start_and_end(rows: pa.Table, table: str, subject: str, counters: LossCounte
         if missing := rows.column(column).null_count:
             raise DamagedRows(f"{missing} rows of {table} have no {column}")
     start, end = integers(rows, "start"), integers(rows, "end")
-    if (backwards := int((end < start).sum())) == 0:
-        return start, end
+    backwards = int((end < start).sum())
     counters.add(subject, ENDS_BEFORE_START, backwards)
-    return start, np.maximum(start, end)
+    return start, np.maximum(start, end) if backwards else end
 
 
 def times_of_ranges(
@@ -179,11 +160,12 @@ def times_of_ranges(
     Finished launches may outlast them.
     """
     never_ended = np.asarray(rows.column("end").is_null())
-    if not never_ended.any():
-        return (*start_and_end(rows, table, "ranges", counters), never_ended)
-    closed = pc.coalesce(rows.column("end"), rows.column("start"))
-    rows = rows.set_column(rows.column_names.index("end"), "end", closed)
+    if never_ended.any():
+        closed = pc.coalesce(rows.column("end"), rows.column("start"))
+        rows = rows.set_column(rows.column_names.index("end"), "end", closed)
     start, end = start_and_end(rows, table, "ranges", counters)
+    if not never_ended.any():
+        return start, end, never_ended
     last = np.full(int(thread.max()) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, thread, end)
     known = launches.thread < last.size
@@ -192,34 +174,15 @@ def times_of_ranges(
     return start, np.where(never_ended, last[thread], end), never_ended
 
 
-#: Return values that are no failure: success, and "not ready", the answer of queries, which was 34 before CUDA 10.1.
-_NO_FAILURE = (0, 34, 600)
-#: They end a graph capture even if they return an error.
-_ENDS_EITHER_WAY = ("cudaStreamEndCapture", "cuStreamEndCapture")
-
-
-def without_failed(
-    launches: Launches, returned: Ints, names: list[str], counters: LossCounters
-) -> tuple[Launches, Launches]:
-    """API calls by their return values: those that may have launched work, and those that failed; both sorted."""
-    failed = ~np.isin(returned, _NO_FAILURE) & ~np.isin(launches.name, names_starting(names, _ENDS_EITHER_WAY))
-    order = nesting_order(*one_axis([launches.thread, launches.thread], [launches.start_ns, launches.end_ns]))
-    launches, failed = launches.in_order(order), failed[order]
-    if not failed.any():
-        return launches, Launches.empty()
-    counters.add("launches", FAILED_CALL, int(failed.sum()))
-    return launches.filter(~failed), launches.filter(failed)
-
-
 #: Larger than any true time, even since 1970: 73 years.
 LAST_NS = 1 << 61
 #: Longer than any session: 104 days.
 FARTHEST_NS = 1 << 53
 
 
-def have_start(_: str, table: pa.Table) -> Flags:
-    """All rows of a table are events of the run if it has starts."""
-    return np.full(table.num_rows, "start" in table.column_names)
+def all_rows(_: str, table: pa.Table) -> Flags:
+    """All rows of a table are events of the run."""
+    return np.ones(table.num_rows, dtype=bool)
 
 
 def drop_implausible_times(
@@ -227,7 +190,7 @@ def drop_implausible_times(
     names: Mapping[str, str],
     subjects: Mapping[str, str],
     counters: LossCounters,
-    timed: Callable[[str, pa.Table], Flags] = have_start,
+    timed: Callable[[str, pa.Table], Flags] = all_rows,
 ) -> dict[str, pa.Table]:
     """The tables without rows whose time is absurd, which are counted.
 
@@ -239,25 +202,19 @@ def drop_implausible_times(
     """
     if are_plausible([bound for table in tables.values() for bound in bounds_of(table)]):
         return tables
-    middle = _middle([_starts(table, timed(name, table)) for name, table in tables.items()])
+    starts = {name: integers_or_null(table, "start", LAST_NS)[timed(name, table)] for name, table in tables.items()}
+    middle = _middle(np.concatenate([*starts.values()]))
     kept = {}
     for name, table in tables.items():
-        events = timed(name, table)
-        absurd = _absurd(table, events, middle)
+        absurd = timed(name, table) & _far(table, middle)
+        if starts[name].size == absurd.sum() > 1:  # it may have a clock of its own
+            absurd &= _far(table, _middle(starts[name]))
         count = int(absurd.sum())
-        if count > 1 and count == np.count_nonzero(events):
+        if starts[name].size == count > 1:
             raise DamagedRows(f"{names[name]} has times that are months or years apart")
         counters.add(subjects.get(name, "kernels"), ABSURD_TIME, count)
         kept[name] = table.filter(pa.array(~absurd)) if count else table
     return kept
-
-
-def _absurd(table: pa.Table, timed: Flags, middle: int) -> Flags:
-    """Which rows of a table are absurd, by the table's own clock if it has another than most."""
-    absurd = _far(table, middle)
-    if timed.sum() > 1 and bool(absurd[timed].all()):
-        absurd = _far(table, _middle([_starts(table, timed)]))
-    return absurd & timed
 
 
 def _far(table: pa.Table, middle: int) -> Flags:
@@ -269,19 +226,12 @@ def _far(table: pa.Table, middle: int) -> Flags:
     return far
 
 
-def _middle(starts: list[Ints]) -> int:
-    times = np.concatenate(starts)
+def _middle(times: Ints) -> int:
     times = times[(times > -LAST_NS) & (times < LAST_NS)]
     if not times.size:
         return 0
-    at = (times.size - 1) // 2, times.size // 2
-    return int(min(np.partition(times, at)[list(at)].tolist(), key=abs))
-
-
-def _starts(table: pa.Table, timed: Flags) -> Ints:
-    if "start" not in table.column_names:
-        return np.empty(0, dtype=np.int64)
-    return integers(table, "start", null=LAST_NS)[timed]
+    at = [(times.size - 1) // 2, times.size // 2]
+    return int(min(np.partition(times, at)[at].tolist(), key=abs))
 
 
 def _columns(table: pa.Table) -> list[str]:

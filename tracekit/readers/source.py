@@ -30,17 +30,12 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One bulk read.
+    """One bulk read."""
 
-    Attributes:
-        table: A declared table.
-        columns: The columns to read with the Arrow types to store them in; columns that the file lacks are left out.
-        rare: Columns that are also left out if all their values are null.
-    """
-
-    table: StoredTable
+    table: StoredTable  # a declared table
+    #: The columns to read with the Arrow types to store them in; columns that the file lacks are left out.
     columns: Mapping[str, pa.DataType]
-    rare: tuple[str, ...] = ()
+    rare: tuple[str, ...] = ()  # columns that are also left out if all their values are null
 
     def without_empty(self, table: pa.Table) -> pa.Table:
         """The table without those rare columns in which all values are null."""
@@ -76,16 +71,12 @@ def as_type(array: _Values, type_: pa.DataType) -> tuple[_Values, int]:
 
 
 class Piece(NamedTuple):
-    """Some rows of a large table.
-
-    Attributes:
-        place: The first and last place of the rows in their table, by any numbers that grow from row to row.
-        beyond: Number of values that were too large for their column and became null.
-    """
+    """Some rows of a large table."""
 
     rows: pa.Table
+    #: The first and last place of the rows in their table, by any numbers that grow from row to row.
     place: tuple[int, int]
-    beyond: int
+    beyond: int  # number of values that were too large for their column and became null
 
 
 class TableSource(Protocol):
@@ -94,18 +85,9 @@ class TableSource(Protocol):
     Large tables are given whole or piece by piece, so that several processes can share the work.
     """
 
-    #: What errors name.
-    @property
-    def path(self) -> Path:
-        """The report."""
-
-    @property
-    def tables(self) -> Mapping[str, frozenset[str]]:
-        """The columns of each table."""
-
-    @property
-    def beyond(self) -> int:
-        """Number of values that were too large for their column and became null."""
+    path: Path  # the report, which errors name
+    tables: Mapping[str, frozenset[str]]  # the columns of each table
+    beyond: int  # number of values that were too large for their column and became null
 
     def values(self, table: str, columns: tuple[str, ...], /) -> list[Any]:
         """Columns of a small table that has them, a tuple for each row."""

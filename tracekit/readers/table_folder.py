@@ -6,8 +6,9 @@ what is too large for its column becomes null and is counted.
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.errors import ReportError
-from tracekit.readers.rows import decoded
 from tracekit.readers.source import ENCODED_BLOB, ENCODED_TEXT, Piece, Request, as_type
 
-DAMAGED = "its files are damaged or truncated; export the report again"
 _PARQUET, _ARROW = ".parquet", ".arrow"
 #: So many rows at least make a piece, the work of one task.
 PIECE_ROWS = 500_000
@@ -33,18 +32,15 @@ def table_files(folder: Path) -> dict[str, Path]:
     return {path.stem: path for suffix in (_ARROW, _PARQUET) for path in sorted(folder.glob(f"*{suffix}"))}
 
 
-def opened(folder: Path, path: Path) -> "_ParquetFile | _ArrowFile":
-    """Opens the file of a table."""
+@contextmanager
+def _errors_named(folder: Path, path: Path) -> Iterator[None]:
+    """Errors about the file of a table that cannot be read name the folder and the file."""
     try:
-        return _ParquetFile(path) if path.suffix == _PARQUET else _ArrowFile(path)
+        yield
     except (pa.ArrowException, OSError) as error:
-        raise damaged(folder, path, error) from None
-
-
-def damaged(folder: Path, path: Path, error: Exception) -> ReportError:
-    """The error for a table file that cannot be read."""
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return ReportError(folder, f"its file {path.name} cannot be read ({reason.removesuffix('.')})", DAMAGED)
+        reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+        remedy = "its files are damaged or truncated; export the report again"
+        raise ReportError(folder, f"its file {path.name} cannot be read ({reason})", remedy) from None
 
 
 class _ParquetFile:
@@ -108,19 +104,18 @@ class FolderTables:
         """Opens those tables that may be asked for."""
         self.path = path
         self.paths = {name: file for name, file in table_files(path).items() if name in wanted}
-        self._files = {name: opened(path, file) for name, file in self.paths.items()}
-        #: The columns of each table.
-        self.tables = {name: file.columns for name, file in self._files.items()}
-        #: Number of values that were too large for their column and became null.
+        self._files: dict[str, _ParquetFile | _ArrowFile] = {}
+        for name, file in self.paths.items():
+            with _errors_named(path, file):
+                self._files[name] = _ParquetFile(file) if file.suffix == _PARQUET else _ArrowFile(file)
+        self.tables: Mapping[str, frozenset[str]] = {name: file.columns for name, file in self._files.items()}
         self.beyond = 0
 
     def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
         """Columns of a small table, a tuple for each row."""
-        try:
+        with _errors_named(self.path, self.paths[table]):
             rows = self._files[table].read(columns)
             plain = [_python(_plain(rows.column(name))) for name in columns]
-        except (pa.ArrowException, OSError) as error:
-            raise damaged(self.path, self.paths[table], error) from None
         return list(zip(*plain, strict=True))
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
@@ -143,10 +138,8 @@ class FolderTables:
         name = request.table.name
         if name not in self._files:
             return None
-        try:
+        with _errors_named(self.path, self.paths[name]):
             sizes = self._files[name].groups()
-        except (pa.ArrowException, OSError) as error:
-            raise damaged(self.path, self.paths[name], error) from None
         bounds, rows = [0], 0
         for at, size in enumerate(sizes, 1):
             rows += size
@@ -167,24 +160,20 @@ class FolderTables:
         present = [column for column in request.columns if column in self.tables[name]]
         texts = [column for column in present if request.columns[column] == ENCODED_TEXT]
         arrays, beyond = {}, 0
-        try:
+        with _errors_named(self.path, self.paths[name]):
             rows = self._files[name].read(present, texts, groups)
             for column in present:
                 arrays[column], too_large = _stored(rows.column(column), request.columns[column])
                 beyond += too_large
-        except (pa.ArrowException, OSError) as error:
-            raise damaged(self.path, self.paths[name], error) from None
         return request.without_empty(pa.table(arrays)), beyond
 
 
 def _stored(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[pa.Array, int]:
     if column.null_count == len(column):
         return pa.nulls(len(column), type_), 0
-    if type_ == ENCODED_TEXT:
-        encoded = column if pa.types.is_dictionary(column.type) else column.cast(pa.string()).dictionary_encode()
+    if type_ in {ENCODED_TEXT, ENCODED_BLOB}:
+        encoded = column if pa.types.is_dictionary(column.type) else column.cast(type_.value_type).dictionary_encode()
         return _joined(encoded.cast(type_)), 0
-    if type_ == ENCODED_BLOB:
-        return _joined(column.cast(pa.binary()).dictionary_encode().cast(type_)), 0
     column = _plain(column)
     if pa.types.is_floating(type_) or pa.types.is_string(type_):
         return _joined(column.cast(type_)), 0
@@ -209,4 +198,8 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _python(column: pa.ChunkedArray) -> list[Any]:
-    return decoded(column) if pa.types.is_string(column.type) else list(column.to_pylist())
+    """The values of a column; bytes of texts that are not UTF-8 are replaced."""
+    if not pa.types.is_string(column.type):
+        return list(column.to_pylist())
+    raw = column.cast(pa.binary()).to_pylist()
+    return [None if text is None else text.decode("utf-8", "replace") for text in raw]

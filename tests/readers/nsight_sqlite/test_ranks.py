@@ -45,24 +45,8 @@ def named(thread: str, name: str, event: int = 39) -> str:
 def test_mpi_s_names_of_threads_tell_the_ranks_of_their_processes(rewritten: Rewrite) -> None:
     dataset = rewritten(named("7/1", "MPI Rank 3") + named("8/9", "MPI Rank 0"), TWO)
     assert ranks_of(dataset) == {7: (3, "mpi"), 8: (0, "mpi")}
-    check(
-        dataset,
-        "kernels",
-        """
-        name  pid  rank
-        a     7    3
-        b     8    0
-    """,
-    )
-    check(
-        dataset,
-        "ranges",
-        """
-        pid  rank  text
-        7    3     outer
-        8    0     outer
-    """,
-    )
+    check(dataset, "kernels", "name  pid  rank\na  7  3\nb  8  0")
+    check(dataset, "ranges", "pid  rank  text\n7  3  outer\n8  0  outer")
 
 
 def test_newer_exports_of_mpi_programs_have_a_table(rewritten: Rewrite) -> None:
@@ -94,24 +78,23 @@ def test_a_process_may_be_named_after_its_rank(name: str, rank: int | None, rewr
     assert ranks_of(rewritten(row, TWO)) == expected
 
 
-@pytest.mark.parametrize("text", ["rank4", "RANK=4", " Rank 4 "])
-def test_a_range_around_all_that_a_process_launched_may_be_named_after_its_rank(text: str, rewritten: Rewrite) -> None:
-    dataset = rewritten(lines=f"range 7/1 -10 200 {text}\n{TWO}")
-    assert ranks_of(dataset) == {7: (4, "range")}
-
-
 @pytest.mark.parametrize(
-    "lines",
+    ("line", "rank"),
     [
-        "range 7/1 19 24 rank4",  # what is sent to rank 4, perhaps
-        "range 7/1 -10 200 send to rank4",
-        "range 7/1 -10 200 local_rank=4",
-        "range 7/1 -10 200 {'Module': 'rank4'}",
+        ("range 7/1 -10 200 rank4", 4),
+        ("range 7/1 -10 200 RANK=4", 4),
+        ("range 7/1 -10 200  Rank 4 ", 4),
+        ("range 7/1 19 24 rank4", None),  # what is sent to rank 4, perhaps
+        ("range 7/1 -10 200 send to rank4", None),
+        ("range 7/1 -10 200 local_rank=4", None),
+        ("range 7/1 -10 200 {'Module': 'rank4'}", None),
     ],
 )
-def test_a_range_that_may_name_another_rank_tells_nothing(lines: str, rewritten: Rewrite) -> None:
-    dataset = rewritten(lines=f"{lines}\n{TWO}")
-    assert (ranks_of(dataset), contradicted(dataset)) == ({}, 0)
+def test_a_range_around_all_that_a_process_launched_may_be_named_after_its_rank(
+    line: str, rank: int | None, rewritten: Rewrite
+) -> None:
+    dataset = rewritten(lines=f"{line}\n{TWO}")
+    assert (ranks_of(dataset), contradicted(dataset)) == ({} if rank is None else {7: (rank, "range")}, 0)
 
 
 @pytest.mark.parametrize(

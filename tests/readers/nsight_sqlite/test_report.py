@@ -108,28 +108,22 @@ def test_the_order_of_rows_does_not_matter(rewritten: Rewrite) -> None:
     assert rows(rewritten(lines="\n".join(lines))) == rows(rewritten())
 
 
-@pytest.mark.parametrize("registered", [False, True])
-def test_a_large_table_read_in_parts_is_the_same(
-    rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch, registered: bool
-) -> None:
-    whole = rows(rewritten(registered=registered))
-    monkeypatch.setattr(sqlite_file, "PART_PAGES", 1)
-    monkeypatch.setattr(sqlite_pages, "_CHUNK_BYTES", 1)
-    assert rows(rewritten(registered=registered)) == whole
+def _refuses(*_: object) -> None:
+    raise NotPlain
+
+
+IN_PARTS = [(sqlite_file, "PART_PAGES", 1), (sqlite_pages, "_CHUNK_BYTES", 1)]
+BY_QUERIES = [(sqlite_file, "leaves", _refuses)]
 
 
 @pytest.mark.parametrize("registered", [False, True])
-def test_a_table_read_by_queries_is_the_same_as_one_read_from_pages(
-    rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch, registered: bool
+@pytest.mark.parametrize("changes", [IN_PARTS, BY_QUERIES, [*BY_QUERIES, (sqlite_file, "_BATCH_ROWS", 1)]])
+def test_a_table_is_the_same_from_pages_at_once_in_parts_and_from_queries(
+    rewritten: Rewrite, monkeypatch: pytest.MonkeyPatch, registered: bool, changes: list
 ) -> None:
     whole = rows(rewritten(registered=registered))
-
-    def refuses(*_: object) -> None:
-        raise NotPlain
-
-    monkeypatch.setattr(sqlite_file, "leaves", refuses)
-    assert rows(rewritten(registered=registered)) == whole
-    monkeypatch.setattr(sqlite_file, "_BATCH_ROWS", 1)
+    for module, name, value in changes:
+        monkeypatch.setattr(module, name, value)
     assert rows(rewritten(registered=registered)) == whole
 
 

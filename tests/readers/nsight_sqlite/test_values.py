@@ -27,14 +27,7 @@ EVERY_ID = """
 def test_ids_are_signed_numbers_of_64_bits(rewritten: Rewrite, top: int) -> None:
     lines = "range 7/9 0 100 {'Module': 'top'}\nlaunch 7/9 20 25 #1\nkernel 7/9 900 950 #1 gemm"
     dataset = rewritten(EVERY_ID.format(change=f"| ({top})"), lines)
-    check(
-        dataset,
-        "kernels",
-        """
-        name  pid  tid  module
-        gemm  7    9    top
-    """,
-    )
+    check(dataset, "kernels", "name  pid  tid  module\ngemm  7  9  top")
     check(dataset, "ranges", "pid  tid  gpu_op_count\n7  9  1")
 
 

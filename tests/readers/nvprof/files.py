@@ -100,12 +100,6 @@ class Writer:
         if end is not None:
             self.marker(4, end, tid, **more)
 
-    def call(self, table: str, tid: int, span: tuple[int, int], correlation: int, name: str) -> None:
-        names = call_names(table.lower())
-        values = placed(*span, correlation)
-        caller = {"processId": PID, "threadId": tid, "cbid": names.index(name) + 1, "returnValue": 0}
-        self.row(table, **caller, **{column: values[column] for column in ("start", "end", "correlationId")})
-
     def kernel(self, start: int, end: int, correlation: int, symbol: str, **more: object) -> None:
         table = str(more.pop("table", "CONCURRENT_KERNEL"))
         values = _SIZES | placed(start, end, correlation) | {"gridId": correlation, "name": self.string(symbol)}
@@ -119,8 +113,11 @@ class Writer:
         elif word in {"api", "driver"}:
             tid, start, end, call = rest
             number, name = call.split()
-            table = "RUNTIME" if word == "api" else "DRIVER"
-            self.call(table, int(tid), (int(start), int(end)), int(number[1:]), name)
+            table = "runtime" if word == "api" else "driver"
+            caller = {"processId": PID, "threadId": int(tid), "cbid": call_names(table).index(name) + 1}
+            place = placed(int(start), int(end), int(number[1:]))
+            call_place = {column: place[column] for column in ("start", "end", "correlationId")}
+            self.row(table.upper(), **caller, **call_place, returnValue=0)
         else:
             start, end, number, *symbol = rest
             place = int(start), int(end), int(number[1:])
@@ -139,11 +136,3 @@ def file_of(path: Path, lines: str) -> Iterator[Writer]:
         for line in filter(None, map(str.strip, lines.splitlines())):
             writer.line(line)
         yield writer
-
-
-def written(path: Path, lines: str, *changes: str) -> Path:
-    """A file of these lines, after some SQL, in which KIND_ is short for the start of tables' names."""
-    with file_of(path, lines) as writer:
-        for change in changes:
-            writer.db.executescript(change.replace("KIND_", activity("")))
-    return path

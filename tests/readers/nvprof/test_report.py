@@ -8,8 +8,8 @@ import pytest
 
 import tracekit
 from tests.golden import check
-from tests.readers.files import lacks
-from tests.readers.nvprof.files import PID, Writer, activity, file_of, object_id, written
+from tests.readers.files import kernels, lacks
+from tests.readers.nvprof.files import PID, Writer, activity, file_of, object_id
 from tracekit.causes import FAILED_CALL, PROCESS_UNKNOWN, TIME_UNKNOWN
 from tracekit.dataset.opening import Dataset
 from tracekit.readers.nvprof.work import full_name, kernel_name
@@ -29,11 +29,11 @@ LINES = f"""
 """
 
 
-def parsed(tmp_path: Path, lines: str = LINES, change: Callable[[Writer], None] | None = None) -> Dataset:
+def parsed(tmp_path: Path, lines: str = LINES, change: Callable[[Writer], None] = bool, sql: str = "") -> Dataset:
     path = tmp_path / "run.prof"
     with file_of(path, lines) as writer:
-        if change:
-            change(writer)
+        change(writer)
+        writer.db.executescript(sql.replace("KIND_", activity("")))
     return tracekit.parse(path, force=True)
 
 
@@ -45,14 +45,9 @@ def counted(dataset: Dataset) -> dict[str, int]:
     return total
 
 
-def by_time(dataset: Dataset, *columns: str) -> list[tuple[object, ...]]:
-    rows = sorted(dataset.table("kernels").to_pylist(), key=lambda row: row["start_ns"])
-    return [tuple(row[name] for name in columns) for row in rows]
-
-
 def test_kernels_of_runtime_and_driver_calls_go_to_the_module_open_on_their_thread(tmp_path: Path) -> None:
     dataset = parsed(tmp_path)
-    assert by_time(dataset, "name", "start_ns", "module", "launch_name", "pid", "tid") == [
+    assert kernels(dataset, "name", "start_ns", "module", "launch_name", "pid", "tid") == [
         ("gemm", 900, "top.a", "cudaLaunchKernel", PID, TID),
         ("[CUDA memcpy Host-to-Device]", 960, "top", "cudaMemcpyAsync", PID, TID),
         ("plain_c_name", 975, "top", "cuLaunchKernel", PID, TID),
@@ -67,7 +62,7 @@ def test_kernels_of_runtime_and_driver_calls_go_to_the_module_open_on_their_thre
         10        50      {TID}  0
     """,
     )
-    assert by_time(dataset, "full_name")[0] == ("void foo::gemm<float>(float*)",)
+    assert kernels(dataset, "full_name")[0] == "void foo::gemm<float>(float*)"
     source = dataset.manifest["source"]
     assert (source["format"], source["exporter"], source["schema_version"]) == ("nvprof", "nvprof", "12")
     assert lacks(dataset) == set()
@@ -131,15 +126,9 @@ def test_gpus_and_names_of_processes_are_known_and_arguments_are_not_kept(tmp_pa
 
 
 def test_calls_that_failed_launch_nothing_and_those_that_end_a_capture_or_wait_have_not_failed(tmp_path: Path) -> None:
-    codes = f"UPDATE {activity('RUNTIME')} SET returnValue = %d WHERE correlationId = %d"  # noqa: S608
-
-    def failed(writer: Writer) -> None:
-        writer.call("RUNTIME", TID, (80, 85), 9, "cudaStreamEndCapture")
-        for code, call in ((2, 1), (600, 2), (2, 9)):
-            writer.db.execute(codes % (code, call))
-
-    dataset = parsed(tmp_path, change=failed)
-    assert by_time(dataset, "name", "module", "cause")[:2] == [
+    ends = f"{LINES}\napi {TID} 80 85 #9 cudaStreamEndCapture"
+    dataset = parsed(tmp_path, ends, sql="UPDATE KIND_RUNTIME SET returnValue = iif(correlationId = 2, 600, 2)")
+    assert kernels(dataset, "name", "module", "cause")[:2] == [
         ("gemm", None, "no_launch"),
         ("[CUDA memcpy Host-to-Device]", "top", None),
     ]
@@ -155,8 +144,8 @@ def test_a_file_with_little_in_it_says_what_it_lacks(tmp_path: Path, lines: str)
 
 
 def test_changes_that_are_still_in_the_log_of_the_file_are_lacking(tmp_path: Path) -> None:
-    path = written(tmp_path / "run.prof", LINES, "PRAGMA journal_mode=WAL")
-    assert lacks(tracekit.parse(path)) == set()
+    assert lacks(parsed(tmp_path, sql="PRAGMA journal_mode=WAL")) == set()
+    path = tmp_path / "run.prof"
     path.with_name("run.prof-wal").write_bytes(b"more")
     assert lacks(tracekit.parse(path, force=True)) == {"its latest changes, which are still in run.prof-wal"}
 
@@ -180,11 +169,10 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_nvprof_never_writes_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
-    path = written(tmp_path / "run.nvvp", LINES, BROKEN[what])
     with pytest.raises(tracekit.ReportError) as raised:
-        tracekit.parse(path)
+        parsed(tmp_path, sql=BROKEN[what])
     assert "\n" not in str(raised.value)
-    assert raised.value.path == path
+    assert raised.value.path == tmp_path / "run.prof"
 
 
 TOLERATED = {
@@ -199,14 +187,13 @@ TOLERATED = {
 
 @pytest.mark.parametrize("what", TOLERATED)
 def test_what_is_odd_is_read_as_far_as_it_goes(tmp_path: Path, what: str) -> None:
-    dataset = tracekit.parse(written(tmp_path / "run.sql", LINES, TOLERATED[what]))
+    dataset = parsed(tmp_path, sql=TOLERATED[what])
     assert dataset.table("kernels").num_rows == 4
 
 
 def test_times_that_nvprof_did_not_see_cost_their_rows(tmp_path: Path) -> None:
-    change = "UPDATE KIND_CONCURRENT_KERNEL SET end = 0 WHERE correlationId = 3"
-    dataset = tracekit.parse(written(tmp_path / "run.sql", LINES, change))
-    assert "plain_c_name" not in {row["name"] for row in dataset.table("kernels").to_pylist()}
+    dataset = parsed(tmp_path, sql="UPDATE KIND_CONCURRENT_KERNEL SET end = 0 WHERE correlationId = 3")
+    assert "plain_c_name" not in kernels(dataset, "name")
     assert counted(dataset) == {TIME_UNKNOWN.detail: 1}
 
 
@@ -214,12 +201,11 @@ def test_kernels_of_kernels_have_no_launch(tmp_path: Path) -> None:
     def child(writer: Writer) -> None:
         writer.kernel(910, 920, 0, "child", table="CDP_KERNEL", gridId=50, parentGridId=1)
 
-    rows = by_time(parsed(tmp_path, change=child), "name", "module", "cause")
-    assert ("child", None, "no_launch") in rows
+    assert ("child", None, "no_launch") in kernels(parsed(tmp_path, change=child), "name", "module", "cause")
 
 
 def test_of_several_processes_none_is_known_to_have_done_the_work(tmp_path: Path) -> None:
-    dataset = tracekit.parse(written(tmp_path / "run.sql", LINES, "UPDATE KIND_DRIVER SET processId = 78"))
-    assert {row["pid"] for row in dataset.table("kernels").to_pylist()} == {None}
+    dataset = parsed(tmp_path, sql="UPDATE KIND_DRIVER SET processId = 78")
+    assert set(kernels(dataset, "pid")) == {None}
     assert counted(dataset) == {PROCESS_UNKNOWN.detail: 4}
     assert lacks(dataset) == {"the processes of 4 GPU activities"}

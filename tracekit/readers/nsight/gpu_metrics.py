@@ -13,7 +13,7 @@ from tracekit.recording.tables import Samples
 
 #: Names of the metrics, in the order of ``GPU_METRICS``, as NVIDIA's user guide lists them: they differ by GPU and
 #: release. Averages and cycles of the same have another unit behind the name.
-_NAMES = tuple(
+_NAMES = [
     re.compile(rf"{name}( \[Throughput %\])?", re.IGNORECASE)
     for name in (
         r"SMs? Active",
@@ -21,7 +21,7 @@ _NAMES = tuple(
         r"[DV]RAM Read (Bandwidth|Throughput)",
         r"[DV]RAM Write (Bandwidth|Throughput)",
     )
-)
+]
 _REQUEST = Request(
     nsight.GPU_METRICS, {"timestamp": pa.int64(), "typeId": pa.int64(), "metricId": pa.int64(), "value": pa.float64()}
 )
@@ -66,15 +66,10 @@ def _wanted(source: TableSource) -> dict[int, dict[int, int]]:
 
 def _chosen(rows: pa.Table, wanted: dict[int, dict[int, int]]) -> Samples:
     rows = rows.drop_null()  # before integers(): no number stands for null
-    kind, number = integers(rows, "typeId"), integers(rows, "metricId")
+    time_ns, kind, number = (integers(rows, name) for name in ("timestamp", "typeId", "metricId"))
     value = rows.column("value").to_numpy()
-    parts = []
-    for one, known in wanted.items():
-        of_type = np.flatnonzero((kind == one) & (value >= 0))
-        numbers = np.array(sorted(known), np.int64)
-        metric = np.array([known[at] for at in numbers.tolist()] + [-1])[positions(number[of_type], numbers)]
-        found = of_type[metric >= 0]
-        gpu = np.full(found.size, one & _GPU_MASK)
-        time_ns = integers(rows, "timestamp")[found]
-        parts.append(Samples(time_ns, gpu, metric[metric >= 0], value[found]))
-    return Samples.concat(parts)
+    metric = np.full(rows.num_rows, -1)
+    for type_, known in wanted.items():
+        of_type = np.flatnonzero((kind == type_) & (value >= 0))
+        metric[of_type] = np.array([*known.values(), -1])[positions(number[of_type], np.array([*known], np.int64))]
+    return Samples(time_ns, kind & _GPU_MASK, metric, value).filter(metric >= 0)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.intervals import one_axis
@@ -55,16 +54,10 @@ _LONGEST_QUOTE = 160
 
 
 class Loss(NamedTuple):
-    """A loss that nsys reports.
-
-    Attributes:
-        quote: The first message, or nothing if it cannot be shown.
-        inside: Whether it may concern processes that have data in the report.
-    """
+    """A loss that nsys reports, and whether it may concern processes that have data in the report."""
 
     cause: Cause
-    messages: int
-    quote: str
+    messages: list[str]
     inside: bool
 
 
@@ -79,42 +72,31 @@ def reported_losses(source: TableSource, processes: Collection[int]) -> list[Los
         # Messages about the machine as a whole name process 0.
         if process >> nsight.THREAD_BITS & nsight.ID_MASK and process & nsight.PROCESS_MASK not in processes:
             outside.update(causes_of_message(text))
-    return [
-        Loss(cause, len(texts), _quote(texts[0]), inside=outside[cause] < len(texts))
-        for cause, texts in messages.items()
-    ]
+    return [Loss(cause, texts, inside=outside[cause] < len(texts)) for cause, texts in messages.items()]
 
 
 def causes_of_message(text: str) -> tuple[Cause, ...]:
     """The losses that a message reports; none if it is about something else."""
     if _NOT_OURS.search(text):
         return ()
+    kinds = [kind for kind, words in enumerate((_CUDA, _NVTX)) if words.search(text)]
     if _NOT_BEGUN.search(text):
-        return _of_kind(text, CUDA_NOT_TRACED, NVTX_NOT_TRACED)
+        return tuple((CUDA_NOT_TRACED, NVTX_NOT_TRACED)[kind] for kind in kinds)
     if not _LOST.search(text) or _NOTHING_LOST.search(text):
         return ()
-    return _of_kind(text, CUDA_EVENTS_LOST, NVTX_EVENTS_LOST) or (EVENTS_LOST,)
+    return tuple((CUDA_EVENTS_LOST, NVTX_EVENTS_LOST)[kind] for kind in kinds) or (EVENTS_LOST,)
 
 
-def _of_kind(text: str, cuda: Cause, nvtx: Cause) -> tuple[Cause, ...]:
-    return tuple(cause for cause, kind in ((cuda, _CUDA), (nvtx, _NVTX)) if kind.search(text))
-
-
-def lacking(losses: Iterable[Loss]) -> list[MissingData]:
-    """What the report lacks because of these losses."""
-    missing = []
+def lacking(losses: Iterable[Loss]) -> Iterator[MissingData]:
+    """What the report lacks because of these losses, with the first message where it can be shown."""
     for loss in losses:
         processes = "its processes" if loss.inside else "processes without any data in it"
-        quote = f' (nsys says: "{loss.quote}")' if loss.quote else ""
-        missing.append(MissingData(f"{_LACKS[loss.cause]} of {processes}{quote}", loss.cause.advice))
-    return missing
-
-
-def _quote(text: str) -> str:
-    plain = " ".join(text.split())
-    if len(plain) > _LONGEST_QUOTE:
-        plain = plain.split(". ")[0].removesuffix(".") + "."
-    return plain if len(plain) <= _LONGEST_QUOTE and _QUOTABLE.fullmatch(plain) else ""
+        plain = " ".join(loss.messages[0].split())
+        if len(plain) > _LONGEST_QUOTE:
+            plain = plain.split(". ")[0].removesuffix(".") + "."
+        shown = len(plain) <= _LONGEST_QUOTE and _QUOTABLE.fullmatch(plain)
+        quote = f' (nsys says: "{plain}")' if shown else ""
+        yield MissingData(f"{_LACKS[loss.cause]} of {processes}{quote}", loss.cause.advice)
 
 
 def recorder_saw_every_graph(figures: dict[str, int], recording: Recording) -> bool:
@@ -138,96 +120,90 @@ _WANTED_COLUMNS = {
 
 
 class HeldEvents(NamedTuple):
-    """What some processes of a report have, as far as it shows what the report lacks."""
+    """How much some processes of a report have, as far as it shows what the report lacks."""
 
     ranges: int
     work: int
     launches: int
-    on_device: bool
-    whole_graphs: bool
-    replays_without_work: bool
-    collectives: bool
-    other_collectives: bool
-    sizes_of_collectives: bool
+    on_device: int
+    whole_graphs: int
+    replays_without_work: int
+    collectives: int
+    other_collectives: int
+    sizes_of_collectives: int
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
         """What a recording holds."""
         of_nccl, others = collectives_among(recording.kernel_names)
+        payloads = recording.ranges.payload_json
+        sizes = [] if payloads is None else [pc.any(pc.match_substring(payloads, name)).as_py() for name in SIZE_FIELDS]
         return cls(
             ranges=len(recording.ranges),
             work=len(recording.work),
             launches=len(recording.launches),
-            on_device=bool(recording.on_device.any()),
-            whole_graphs=bool((recording.work.kind == GRAPH).any()),
+            on_device=int(recording.on_device.sum()),
+            whole_graphs=int((recording.work.kind == GRAPH).sum()),
             replays_without_work=_replays_without_work(recording),
             collectives=of_nccl,
             other_collectives=others,
-            sizes_of_collectives=_has_sizes(recording.ranges.payload_json),
+            sizes_of_collectives=any(sizes),
         )
 
     @classmethod
     def together(cls, parts: Iterable[Self]) -> Self:
         """What all parts of a report hold."""
-        return cls(*(type(column[0])(sum(column)) for column in zip(*parts, strict=True)))
-
-
-def missing_data(source: TableSource, held: HeldEvents) -> tuple[MissingData, ...]:
-    """Everything that the report could hold and does not."""
-    figures = recorder_figures(source)
-    events = _missing_events(held, captured="calls" in figures)
-    others = (*_missing_graphs(held), *_missing_sizes(held), *_missing_columns(source))
-    return (*_missing_calls(figures, held), *events, *others)
+        return cls(*map(sum, zip(*parts, strict=True)))
 
 
 def recorder_figures(source: TableSource) -> dict[str, int]:
     """Figures of what tracekit recorded: calls and markers lost, layers with their fused path switched off."""
-    figures: dict[str, int] = dict(typed(source, nsight.RECORDER, "name", "value"))
-    return {name: max(0, value) for name, value in figures.items()}
+    return {name: max(0, value) for name, value in typed(source, nsight.RECORDER, "name", "value")}
 
 
-def _missing_calls(figures: dict[str, int], held: HeldEvents) -> Iterator[MissingData]:
+def missing_data(source: TableSource, held: HeldEvents) -> Iterator[MissingData]:
+    """Everything that the report could hold and does not."""
+    figures = recorder_figures(source)
     calls = figures.get("calls")
     if lost := figures.get("calls_lost"):
         yield MissingData(f"{lost:,} of {calls:,} {CAPTURED}", "nsys lost them; record again, or with --engine torch")
     elif calls == 0 and not held.ranges:
         yield MissingData(CAPTURED, "tracekit capture reached no process of the command that called a torch module")
-
-
-def _missing_events(held: HeldEvents, *, captured: bool) -> Iterator[MissingData]:
-    if not held.ranges and not captured:
+    if not held.ranges and calls is None:
         yield MissingData("NVTX ranges", "record with: nsys profile --trace=cuda,nvtx")
+    yield from _missing_work(held, "record with: nsys profile --trace=cuda,nvtx," if calls is None else "record")
+    if held.collectives and not held.sizes_of_collectives:
+        export = "nsys export --type sqlite --include-blobs true --include-json true"
+        record = "record with NVTX and NCCL 2.19 or newer, and export with nsys 2026 or newer"
+        yield MissingData("sizes of collectives", f"{record}: {export}")
+    if held.other_collectives:
+        yield MissingData(*OTHERS_SIZES)
+    yield from _missing_columns(source)
+
+
+def _missing_columns(source: TableSource) -> Iterator[MissingData]:
+    if has_unknown_metrics(source):
+        yield MissingData("GPU metrics that are known by name", "sample the default set: --gpu-metrics-devices=all")
+    for table, columns in _WANTED_COLUMNS.items():
+        present = source.tables.get(table.name, frozenset(columns))
+        for column in columns:
+            if column not in present:
+                yield MissingData(f"{table.name}.{column}", "export the report with a newer nsys")
+
+
+def _missing_work(held: HeldEvents, record: str) -> Iterator[MissingData]:
     if not held.work:
-        record = "record" if captured else "record with: nsys profile --trace=cuda,nvtx,"
         yield MissingData("GPU work", f"{record} on a machine whose driver permits it")
     elif not held.on_device:
         yield MissingData("GPU work", "CPU operators are shown instead; record on a machine with a GPU")
     elif not held.launches:
         remedy = "without them no kernel can be given a module; export CUPTI_ACTIVITY_KIND_RUNTIME as well"
         yield MissingData("CUDA API calls", remedy)
-
-
-def _missing_graphs(held: HeldEvents) -> Iterator[MissingData]:
     if held.whole_graphs:
         yield MissingData("the kernels inside CUDA graphs", "record with: nsys profile --cuda-graph-trace=node")
     elif held.replays_without_work:
         remedy = "record with nsys 2024 or newer, or: nsys profile --cuda-graph-trace=node"
         yield MissingData("the GPU time of CUDA graphs", remedy)
-
-
-def _missing_sizes(held: HeldEvents) -> Iterator[MissingData]:
-    if held.collectives and not held.sizes_of_collectives:
-        remedy = (
-            "record with NVTX and NCCL 2.19 or newer, and export with nsys 2026 or newer: "
-            "nsys export --type sqlite --include-blobs true --include-json true"
-        )
-        yield MissingData("sizes of collectives", remedy)
-    if held.other_collectives:
-        yield MissingData(*OTHERS_SIZES)
-
-
-def _has_sizes(payloads: pa.Array | None) -> bool:
-    return payloads is not None and any(pc.any(pc.match_substring(payloads, name)).as_py() for name in SIZE_FIELDS)
 
 
 def _replays_without_work(recording: Recording) -> bool:
@@ -241,13 +217,3 @@ def _replays_without_work(recording: Recording) -> bool:
         [launch_process, work.process[started]], [launches.correlation_id[replays], work.correlation_id[started]]
     )
     return not bool(np.isin(replay_ids, work_ids).all())
-
-
-def _missing_columns(source: TableSource) -> Iterator[MissingData]:
-    if has_unknown_metrics(source):
-        yield MissingData("GPU metrics that are known by name", "sample the default set: --gpu-metrics-devices=all")
-    for table, columns in _WANTED_COLUMNS.items():
-        present = source.tables.get(table.name, frozenset(columns))
-        for column in columns:
-            if column not in present:
-                yield MissingData(f"{table.name}.{column}", "export the report with a newer nsys")

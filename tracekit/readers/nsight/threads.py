@@ -1,16 +1,15 @@
 """Threads and processes of a report: 64-bit ids become rows of small tables; ranks as MPI recorded them."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Ints, Rows
 from tracekit.nsight import tables as nsight
 from tracekit.readers.ranks import Claim
-from tracekit.readers.rows import decoded, occurring, rows_of, strings_of
+from tracekit.readers.rows import occurring, rows_of
 from tracekit.readers.source import TableSource, typed
 from tracekit.recording.tables import Threads
 
@@ -34,8 +33,7 @@ class GlobalIds:
     def process_of(self, column: pa.ChunkedArray) -> Rows:
         """Row of the process for every ``globalTid``."""
         of_thread = np.searchsorted(self.pids, self.tids & nsight.PROCESS_MASK)
-        rows: Rows = of_thread[self.threads(column)]
-        return rows
+        return np.asarray(of_thread[self.threads(column)])
 
     def processes(self, column: pa.ChunkedArray) -> Ints:
         """Row of the process for every ``globalPid``; -1 for null."""
@@ -44,10 +42,10 @@ class GlobalIds:
 
 def global_threads(tables: dict[str, pa.Table]) -> tuple[Threads, GlobalIds]:
     """The threads and processes of all tables of a report."""
-    tids = _distinct(tables, ("globalTid", "endGlobalTid"))
+    tids = _distinct(tables, "globalTid", "endGlobalTid")
     if any("globalTid" in table.column_names and table.column("globalTid").null_count for table in tables.values()):
         tids = np.union1d(tids, [0])
-    pids = np.unique(np.concatenate((tids, _distinct(tables, ("globalPid",)))) & nsight.PROCESS_MASK)
+    pids = np.unique(np.concatenate((tids, _distinct(tables, "globalPid"))) & nsight.PROCESS_MASK)
     threads = Threads(
         pid=(tids >> nsight.THREAD_BITS) & nsight.ID_MASK,
         tid=tids & nsight.ID_MASK,
@@ -57,40 +55,14 @@ def global_threads(tables: dict[str, pa.Table]) -> tuple[Threads, GlobalIds]:
     return threads, GlobalIds(tids, pids)
 
 
-def _distinct(tables: dict[str, pa.Table], columns: Iterable[str]) -> Ints:
-    values = [
-        occurring(table.column(column))
-        for table in tables.values()
-        for column in columns
-        if column in table.column_names
-    ]
-    return np.unique(np.concatenate(values)) if values else np.empty(0, dtype=np.int64)
+def _distinct(tables: dict[str, pa.Table], *names: str) -> Ints:
+    columns = [table.column(name) for table in tables.values() for name in names if name in table.column_names]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *map(occurring, columns)]))
 
 
 #: The name that profilers give to threads of MPI programs.
 _MPI_THREAD = re.compile(r"MPI Rank (\d{1,6})")
 _LARGEST = 2**31 - 1
-
-
-def named_threads(events: pa.Table, strings: pa.Table, ids: GlobalIds) -> list[tuple[int, str]]:
-    """The names that NVTX gave to threads: row of the process and name."""
-    if "eventType" not in events.column_names:
-        return []
-    naming = np.flatnonzero(integers(events, "eventType") == nsight.THREAD_NAMED)
-    if not naming.size:
-        return []
-    rows = events.take(pa.array(naming))
-    inline = decoded(rows.column("text")) if "text" in rows.column_names else []
-    by_id = rows.column("textId").to_pylist() if "textId" in rows.column_names else []
-    known = strings_of(strings, np.array([one for one in by_id if one is not None], dtype=np.int64))
-    names = []
-    for at, process in enumerate(ids.process_of(rows.column("globalTid")).tolist()):
-        text = inline[at] if inline else None
-        if text is None and by_id:
-            text = known.get(by_id[at])
-        if text is not None:
-            names.append((process, text))
-    return names
 
 
 def ranks_by_mpi(report: TableSource, named: list[tuple[int, str]], ids: GlobalIds) -> Iterator[Claim]:

@@ -12,15 +12,15 @@ from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Ints, Rows
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.threads import GlobalIds
-from tracekit.readers.rows import Names, start_and_end
+from tracekit.readers.rows import Names, integers_or_null, start_and_end
 from tracekit.readers.source import ENCODED, Request
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import Allocations, Launches, StreamCalls, Threads
 
-SYNCS, EVENTS, OS_CALLS, OVERHEAD, MEMORY = WAITING_TABLES = ("syncs", "events", "os_calls", "overhead", "memory")
+SYNCS, EVENTS, OS_CALLS, OVERHEAD, MEMORY = TABLES = ("syncs", "events", "os_calls", "overhead", "memory")
 _IDS = {"correlationId": pa.int64(), "deviceId": pa.int32(), "contextId": pa.int32(), "streamId": pa.int64()}
 _STREAM_COLUMNS = {"globalPid": ENCODED, **_IDS, "eventId": pa.int64(), "eventSyncId": pa.int64()}
-_TIMED_COLUMNS = {"start": pa.int64(), "end": pa.int64(), "globalTid": ENCODED, "nameId": ENCODED}
+TIMED_COLUMNS = {"start": pa.int64(), "end": pa.int64(), "globalTid": ENCODED, "nameId": ENCODED}
 _MEMORY_COLUMNS = {"start": pa.int64(), "globalPid": ENCODED, "deviceId": pa.int32(), "address": pa.int64()}
 _MEMORY_COLUMNS |= {"bytes": pa.int64(), "memKind": pa.int32(), "memoryOperationType": pa.int32()}
 _ALLOCATING = re.compile(r"[Aa]lloc|Free")
@@ -34,13 +34,13 @@ _OS_WAITS = re.compile(
 _LOADING = re.compile(r"Runtime Triggered Module Loading|Lazy Function Loading")
 
 
-def waiting_requests() -> dict[str, Request]:
+def requests() -> dict[str, Request]:
     """What to read of these tables."""
     return {
         SYNCS: Request(nsight.SYNCHRONIZATION, _STREAM_COLUMNS, rare=("eventSyncId",)),
         EVENTS: Request(nsight.CUDA_EVENT, _STREAM_COLUMNS, rare=("eventSyncId",)),
-        OS_CALLS: Request(nsight.OS_RUNTIME, _TIMED_COLUMNS),
-        OVERHEAD: Request(nsight.OVERHEAD, _TIMED_COLUMNS),
+        OS_CALLS: Request(nsight.OS_RUNTIME, TIMED_COLUMNS),
+        OVERHEAD: Request(nsight.OVERHEAD, TIMED_COLUMNS),
         MEMORY: Request(nsight.MEMORY_USAGE, _MEMORY_COLUMNS),
     }
 
@@ -55,9 +55,8 @@ def stream_calls(syncs: pa.Table, events: pa.Table, ids: GlobalIds) -> StreamCal
     numbered = "eventSyncId" in syncs.column_names and "eventSyncId" in events.column_names
     record = _records(sync, event, "eventSyncId" if numbered else "eventId")
     of_record = {ours: np.append(event[theirs], -1)[record] for ours, theirs in _OF_RECORD.items()}
-    waits = StreamCalls.of(**{ours: sync[theirs] for ours, theirs in _OF_CALL.items()}, **of_record)
-    records = StreamCalls.of(**{ours: event[theirs] for ours, theirs in _OF_CALL.items()})
-    return StreamCalls.concat([waits, records])
+    waits, records = ({ours: calls[theirs] for ours, theirs in _OF_CALL.items()} for calls in (sync, event))
+    return StreamCalls.concat([StreamCalls.of(**waits, **of_record), StreamCalls.of(**records)])
 
 
 #: Our columns → those of the call, and of the record that it waits for.
@@ -68,10 +67,9 @@ _OF_RECORD = {"recorded_by": "correlationId", "event_context": "contextId", "eve
 
 def _columns(rows: pa.Table, ids: GlobalIds) -> dict[str, Ints]:
     """The rows of known processes and calls."""
-    names = _STREAM_COLUMNS.keys() - {"globalPid"}
-    nothing = np.full(rows.num_rows, -1)
-    columns = {name: integers(rows, name) if name in rows.column_names else nothing for name in names}
-    columns["process"] = ids.processes(rows.column("globalPid")) if "globalPid" in rows.column_names else nothing
+    columns = {name: integers_or_null(rows, name) for name in _STREAM_COLUMNS if name != "globalPid"}
+    owned = "globalPid" in rows.column_names
+    columns["process"] = ids.processes(rows.column("globalPid")) if owned else np.full(rows.num_rows, -1)
     columns["streamId"] = np.where(columns["streamId"] == nsight.NO_STREAM, -1, columns["streamId"])
     known = (columns["process"] >= 0) & (columns["correlationId"] >= 0)
     return {name: column[known] for name, column in columns.items()}
@@ -81,9 +79,8 @@ def _records(sync: dict[str, Ints], event: dict[str, Ints], key: str) -> Rows:
     """For every wait the row of the latest record of its event before it, or -1."""
     handles = np.unique(event[key])
     asked, made = (positions(columns[key], handles) for columns in (sync, event))
-    group, asked_group = (
-        columns["process"].astype(np.int64) * handles.size + code for columns, code in ((event, made), (sync, asked))
-    )
+    group = event["process"].astype(np.int64) * handles.size + made
+    asked_group = sync["process"].astype(np.int64) * handles.size + asked
     made_at, asked_at = one_axis([group, np.maximum(asked_group, 0)], [event["correlationId"], sync["correlationId"]])
     order = np.append(np.argsort(made_at, kind="stable"), -1)
     latest = order[np.searchsorted(made_at[order[:-1]], asked_at) - 1]
@@ -99,7 +96,7 @@ def os_waits_and_loading(
     found = []
     for name, table, which in ((OS_CALLS, nsight.OS_RUNTIME, _OS_WAITS), (OVERHEAD, nsight.OVERHEAD, _LOADING)):
         rows = tables[name]
-        if not {*_TIMED_COLUMNS} <= {*rows.column_names}:
+        if not {*TIMED_COLUMNS} <= {*rows.column_names}:
             found.append(Launches.empty())
             continue
         code, thread = spelled.rows(rows, "nameId"), ids.known_threads(rows.column("globalTid"))

@@ -7,7 +7,6 @@ from tracekit.readers.nvprof.tables import STRINGS
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 from tracekit.recording.tables import Recording
 
-NAME = "nvprof"
 _KINDS = "CUPTI_ACTIVITY_KIND_"
 
 

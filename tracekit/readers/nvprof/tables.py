@@ -11,14 +11,11 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracekit.arrays.codes import positions
-from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Ints
-from tracekit.causes import TIME_UNKNOWN
 from tracekit.nsight.tables import stored
-from tracekit.recording.provenance import LossCounters
+from tracekit.readers.rows import encoded, integers_or_null
 from tracekit.recording.tables import Threads
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -27,8 +24,7 @@ _KERNEL_COLUMNS = (
     f"{_PLACE} name gridX gridY gridZ blockX blockY blockZ "
     "registersPerThread staticSharedMemory dynamicSharedMemory graphNodeId graphId"
 )
-MEMORY_KINDS = ("srcKind", "dstKind")
-_COPY_COLUMNS = f"{_PLACE} bytes copyKind {' '.join(MEMORY_KINDS)} graphNodeId graphId"
+_COPY_COLUMNS = f"{_PLACE} bytes copyKind srcKind dstKind graphNodeId graphId"
 _CALL_COLUMNS = "cbid start end processId threadId correlationId returnValue"
 
 STRINGS = stored("StringTable", "_id_", texts="value")
@@ -73,26 +69,22 @@ _OBJECT = struct.Struct("<II")
 
 def thread_keys(pid: Ints, tid: Ints) -> Ints:
     """One number for each thread of each process."""
-    keys: Ints = (pid.astype(np.int64) & _PID_MASK) << _ID_BITS | (tid.astype(np.int64) & _ID_MASK)
-    return keys
+    return np.asarray((pid.astype(np.int64) & _PID_MASK) << _ID_BITS | (tid.astype(np.int64) & _ID_MASK))
 
 
 def call_keys(calls: pa.Table) -> Ints:
     """The threads of API calls."""
-    return thread_keys(_column(calls, "processId"), _column(calls, "threadId"))
+    return thread_keys(integers_or_null(calls, "processId", 0), integers_or_null(calls, "threadId", 0))
 
 
 def object_keys(rows: pa.Table) -> Ints:
     """The threads of rows about objects: the first 8 bytes are ids of process and thread, the others mean nothing."""
     if "objectId" not in rows.column_names:
         return np.zeros(rows.num_rows, dtype=np.int64)
-    array = rows.column("objectId").combine_chunks()
-    ids = [
-        _OBJECT.unpack((raw or b"")[: _OBJECT.size].ljust(_OBJECT.size, b"\0")) for raw in array.dictionary.to_pylist()
-    ]
+    objects, row = encoded(rows.column("objectId"))
+    ids = [_OBJECT.unpack((raw or b"")[: _OBJECT.size].ljust(_OBJECT.size, b"\0")) for raw in objects.to_pylist()]
     pid, tid = np.array([*ids, (0, 0)], dtype=np.int64).T
-    row = np.asarray(array.indices.fill_null(-1))
-    kind = _column(rows, "objectKind", THREAD)
+    kind = integers_or_null(rows, "objectKind", THREAD)
     of_process = np.isin(kind, (PROCESS, THREAD))
     return thread_keys(np.where(of_process, pid[row], 0), np.where(kind == THREAD, tid[row], 0))
 
@@ -100,43 +92,12 @@ def object_keys(rows: pa.Table) -> Ints:
 def threads_of(keys: Iterable[Ints]) -> tuple[Threads, Ints]:
     """The threads of a report, and their distinct keys in order."""
     distinct = np.unique(np.concatenate([np.empty(0, np.int64), *(np.asarray(pa.array(key).unique()) for key in keys)]))
-    pid = distinct >> _ID_BITS
+    pid, tid = distinct >> _ID_BITS, (distinct & _ID_MASK).astype(np.uint32).view(np.int32).astype(np.int64)
     pids = np.unique(pid)
-    threads = Threads(
-        pid=pid,
-        tid=(distinct & _ID_MASK).astype(np.uint32).view(np.int32).astype(np.int64),
-        process=np.searchsorted(pids, pid),
-        process_pid=pids,
-    )
-    return threads, distinct
+    return Threads(pid=pid, tid=tid, process=np.searchsorted(pids, pid), process_pid=pids), distinct
 
 
 def thread_rows(keys: Ints, known: Ints) -> Ints:
     """The row of each thread."""
     encoded = pa.array(keys).dictionary_encode()
-    rows: Ints = positions(np.asarray(encoded.dictionary), known)[np.asarray(encoded.indices)].astype(np.int32)
-    return rows
-
-
-def _column(rows: pa.Table, name: str, missing: int = 0) -> Ints:
-    if name not in rows.column_names:
-        return np.full(rows.num_rows, missing, dtype=np.int64)
-    return integers(rows, name, null=missing)
-
-
-def with_times(rows: pa.Table, subject: str, counters: LossCounters) -> pa.Table:
-    """The rows that have start and end; CUPTI writes 0 for a time that it did not see."""
-    if not rows.num_rows or "start" not in rows.column_names:
-        return rows
-    timed = (integers(rows, "start", null=0) != 0) & (integers(rows, "end", null=0) != 0)
-    counters.add(subject, TIME_UNKNOWN, int((~timed).sum()))
-    return rows if timed.all() else rows.filter(pa.array(timed))
-
-
-def shifted(rows: pa.Table, origin: int) -> pa.Table:
-    """The rows with times since an origin."""
-    for name in ("start", "end"):
-        if name in rows.column_names:
-            at = rows.column_names.index(name)
-            rows = rows.set_column(at, name, pc.subtract(rows.column(name), pa.scalar(origin, pa.int64())))
-    return rows
+    return np.asarray(positions(np.asarray(encoded.dictionary), known)[np.asarray(encoded.indices)], np.int32)

@@ -1,5 +1,1 @@
-"""SQLite files as such.
-
-``file`` opens them read-only and reads large tables into Arrow: where possible out of the file's own ``pages``, by
-``records``, otherwise by queries. It does not know profilers.
-"""
+"""SQLite files as such, opened read-only, and their large tables as Arrow. It does not know profilers."""

@@ -37,16 +37,11 @@ DAMAGED = "the file is damaged or truncated; export the report again"
 
 
 class Layout(NamedTuple):
-    """How the rows of a table lie in the file.
+    """How the rows of a table lie in the file."""
 
-    Attributes:
-        root: Its root page, counted from 1.
-        keys: Columns whose values are the numbers of the rows and so are not stored in them.
-    """
-
-    root: int
+    root: int  # its root page, counted from 1
     positions: Mapping[str, int]
-    keys: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()  # columns whose values are the numbers of the rows and so are not stored in them
 
 
 class SqliteFile:
@@ -69,7 +64,7 @@ class SqliteFile:
                 self._roots[table] = root
                 self._columns.setdefault(table, []).extend([(*column,)] if isinstance(column[0], str) else [])
         #: The columns of each table, without computed ones.
-        self.tables: dict[str, frozenset[str]] = {
+        self.tables: Mapping[str, frozenset[str]] = {
             table: frozenset(name for name, _, hidden in columns if not hidden)
             for table, columns in self._columns.items()
         }
@@ -163,11 +158,10 @@ class BulkReader:
         """Reads several tables, rows in the order of their rowids; one that the file lacks has no columns."""
         pages = {name: self.pieces(request, PART_PAGES) for name, request in requests.items()}
         total, done = max(1, sum(len(leaf or ()) for leaf in pages.values())), itertools.count(1)
-
-        def read_one() -> None:
-            progress(next(done) / total)
-
-        return {name: self._table(request, pages[name], read_one) for name, request in requests.items()}
+        return {
+            name: self._table(request, pages[name], lambda: progress(next(done) / total))
+            for name, request in requests.items()
+        }
 
     def _table(self, request: Request, pages: list[Ints] | None, read_one: Callable[[], None]) -> pa.Table:
         if request.table.name not in self.file.tables:

@@ -149,8 +149,7 @@ def _joined(position: int, parts: list[tuple[Ints, Columns]]) -> pa.ChunkedArray
 
 def _chunk(pages: Pages, leaf: Ints, asked: ColumnTypes) -> tuple[Ints, Columns]:
     data = pages.load(leaf)
-    has_texts = ENCODED_TEXT in asked.values()
-    if not bool((data[: -_SLACK : pages.size] == _LEAF).all()) or (has_texts and not pages.utf8):
+    if not (data[: -_SLACK : pages.size] == _LEAF).all() or (ENCODED_TEXT in asked.values() and not pages.utf8):
         raise NotPlain
     cell, edge = _cells(data, leaf.size, pages)
     if not cell.size:
@@ -169,8 +168,7 @@ def _cells(data: Bytes, count: int, pages: Pages) -> tuple[Ints, Ints]:
         raise NotPlain
     pointer = np.ndarray((count, most), ">u2", data, 8, (pages.size, 2)).astype(np.int64)
     is_cell = np.arange(most) < number[:, None]
-    outside = (pointer < 8 + 2 * number[:, None]) | (pointer >= pages.usable)
-    if bool((outside & is_cell).any()):
+    if (((pointer < 8 + 2 * number[:, None]) | (pointer >= pages.usable)) & is_cell).any():
         raise NotPlain
     page = np.arange(count, dtype=np.int64) * pages.size
     pointer += page[:, None]
@@ -192,8 +190,7 @@ def _decoded(data: Bytes, cell: Ints, edge: Ints, longest: int, asked: ColumnTyp
         raise NotPlain
     decoded: Columns = {}
     for stretch in _stretches(body, kinds):
-        # The columns must lie within the row.
-        if bool((stretch.following > end).any()):
+        if (stretch.following > end).any():  # a column outside of the row
             raise NotPlain
         decoded |= _stretch(data, stretch, kinds, asked)
     return rowid, decoded
@@ -290,17 +287,11 @@ def _length(kind: _InRows) -> int | Ints:
 
 
 class _Stretch(NamedTuple):
-    """Columns that are equally far from one place in all rows.
+    """Columns that are equally far from one place in all rows."""
 
-    Attributes:
-        body: The place in each row.
-        offsets: How far from there each column begins, by its position.
-        following: The place in each row behind the last column, whose length alone may differ from row to row.
-    """
-
-    body: Ints
-    offsets: dict[int, int]
-    following: Ints
+    body: Ints  # the place in each row
+    offsets: dict[int, int]  # how far from there each column begins, by its position
+    following: Ints  # the place in each row behind the last column, whose length alone may differ from row to row
 
 
 def _stretches(body: Ints, kinds: list[_InRows]) -> Iterator[_Stretch]:
@@ -386,7 +377,7 @@ def _values(data: Bytes, kinds: _InRows, body: Ints, type_: pa.DataType) -> pa.C
     if null.all():
         return None
     of_type = null | ((kind >= first) & (kind & 1 == first & 1))
-    if not bool(of_type.all()) or bool((body + length > data.size).any()):
+    if not of_type.all() or (body + length > data.size).any():
         raise NotPlain
     view = np.zeros((kind.size, 4), dtype="<i4")
     view[:, 0] = length
@@ -396,7 +387,6 @@ def _values(data: Bytes, kinds: _InRows, body: Ints, type_: pa.DataType) -> pa.C
     view[short, 1:] = letters.view("<i4")
     view[long, 1] = _cut(data, body[long], 4).view("<i4").ravel()
     view[long, 3] = body[long]
-    valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
-    buffers = [valid, pa.py_buffer(view), pa.py_buffer(data)]
-    views = pa.Array.from_buffers(view_type, kind.size, buffers)
+    valid = np.packbits(~null, bitorder="little")
+    views = pa.Array.from_buffers(view_type, kind.size, [*map(pa.py_buffer, (valid, view, data))])
     return pa.chunked_array([views.cast(type_.value_type).dictionary_encode()], type=type_)
