@@ -115,11 +115,7 @@ _ESCAPE = re.compile(
 
 def repair_json(text: bytes) -> bytes:
     """The text with names escaped, what is no character replaced, and null for numbers that are none."""
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        text = text.decode("utf-8", "replace").encode()
-    text = _NAME.sub(_escaped, text)
+    text = _NAME.sub(_escaped, text.decode("utf-8", "replace").encode())
     text = _NO_NUMBER.sub(rb"\1null", text)
     return _ESCAPE.sub(_whole_escape, text)
 
@@ -139,6 +135,7 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 
 _T = TypeVar("_T")
 
+_WHOLE = f"{EXPECTED}; record or copy it again"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 #: How far from the end of a piece its boundary is looked for, and how many are tried.
@@ -173,8 +170,7 @@ class Piece(NamedTuple):
 
     def whole(self) -> list[Any]:
         """The events with all that is written of them."""
-        events: list[Any] = _DECODE_ANY(self.text)
-        return events
+        return list(_DECODE_ANY(self.text))
 
 
 def args_of(events: Sequence[Event]) -> tuple[list[Args], int]:
@@ -209,7 +205,7 @@ class Trace:
             with chunks_of(self._path) as file:
                 yield from self._pieces(file)
         except RecursionError:
-            raise self._error("its JSON is nested too deeply", EXPECTED) from None
+            raise ReportError(self._path, "its JSON is nested too deeply", EXPECTED) from None
 
     def _pieces(self, file: Chunks) -> Iterator[Piece]:
         text, opening = self._events_begin(file)
@@ -235,7 +231,7 @@ class Trace:
                     self.metadata, self.header = msgspec.convert(header, Metadata), header
                     return text[match.end() :], b'{"last_events":['
             if len(text) > MOST_BYTES:
-                raise self._error(f"has no list traceEvents in its first {MOST_BYTES >> 20} MiB", EXPECTED)
+                raise ReportError(self._path, f"has no list traceEvents in its first {MOST_BYTES >> 20} MiB", EXPECTED)
             if not (more := file.next()):
                 raise self._no_events(text)
             text += more
@@ -244,8 +240,8 @@ class Trace:
         try:
             _DECODE_ANY(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return self._error(f"is not valid JSON ({_short(error)})", EXPECTED)
-        return self._error("is JSON without a list traceEvents", EXPECTED)
+            return ReportError(self._path, f"is not valid JSON ({_short(error)})", EXPECTED)
+        return ReportError(self._path, "is JSON without a list traceEvents", EXPECTED)
 
     def _all_but_last(self, file: Chunks, rest: bytes) -> Generator[Piece, None, bytes]:
         """Yields the events of every piece that ends with an event. Returns what is left."""
@@ -260,7 +256,7 @@ class Trace:
                 rest, enough = rest[end:], 0
             elif len(rest) > MOST_BYTES:
                 where = f"after byte {file.bytes - len(rest):,}, or an event there has more than {MOST_BYTES >> 20} MiB"
-                raise self._error(f"its JSON is not valid {where}", EXPECTED + "; record or copy it again")
+                raise ReportError(self._path, f"its JSON is not valid {where}", _WHOLE)
             else:
                 # Twice as much each time: what is no JSON shall not be read again for every piece.
                 enough = min(2 * len(rest), MOST_BYTES + 1)
@@ -285,22 +281,19 @@ class Trace:
                 errors.append(error)
         if "truncated" in str(errors[0]):
             raise _CutOffError
-        raise self._error(f"is not valid JSON ({_short(errors[0], start)})", EXPECTED + "; record or copy it again")
+        raise ReportError(self._path, f"is not valid JSON ({_short(errors[0], start)})", _WHOLE)
 
     def _end(self, text: bytes, opening: bytes) -> tuple[list[Event], bytes]:
         if opening == b"[":
             return _events(text), text
         tail = _DECODE_TAIL(text)
         if tail.traceEvents is not UNSET:
-            raise self._error("has traceEvents twice", EXPECTED)
+            raise ReportError(self._path, "has traceEvents twice", EXPECTED)
         for name in Metadata.__struct_fields__:
             if getattr(self.metadata, name) is None:
                 setattr(self.metadata, name, getattr(tail, name))
         listed = bytes(tail.last_events)
         return _events(listed), listed
-
-    def _error(self, problem: str, remedy: str) -> ReportError:
-        return ReportError(self._path, problem, remedy)
 
 
 def _header(text: bytes) -> dict[str, Any] | None:

@@ -14,7 +14,6 @@ from tracekit.causes import RANK_CONTRADICTED
 from tracekit.recording.provenance import Rank
 from tracekit.recording.tables import Recording
 
-MPI, PROCESS_NAME, RANGE, FILE_NAME = "mpi", "process_name", "range", "file_name"
 #: A whole name, or a whole word of one: rank0, Rank 3, RANK=12; but not local_rank=3.
 RANK_NAME = re.compile(r"rank[ _=:-]?(\d{1,6})", re.IGNORECASE)
 #: With spaces around it.
@@ -31,12 +30,8 @@ Claim = tuple[int, int]
 
 def ranks(recording: Recording, file_name: str, by_mpi: Iterable[Claim] = ()) -> tuple[Rank, ...]:
     """The ranks of processes whose sources agree, MPI's in the report among them; contradictions are counted."""
-    by_source = {
-        MPI: by_mpi,
-        PROCESS_NAME: _of_process_names(recording),
-        RANGE: _of_ranges(recording),
-        FILE_NAME: _of_file_name(file_name, recording),
-    }
+    by_source = {"mpi": by_mpi, "process_name": _of_process_names(recording), "range": _of_ranges(recording)}
+    by_source["file_name"] = _of_file_name(file_name, recording)
     claims: defaultdict[int, dict[str, set[int]]] = defaultdict(dict)
     for source, ranks_of_processes in by_source.items():
         for process, rank in ranks_of_processes:
@@ -46,7 +41,7 @@ def ranks(recording: Recording, file_name: str, by_mpi: Iterable[Claim] = ()) ->
         believed = set().union(*own.values())
         if len(believed) > 1:
             recording.counters.add("processes", RANK_CONTRADICTED)
-            believed = own.get(MPI, set())
+            believed = own.get("mpi", set())
         if len(believed) == 1:
             source = next(source for source in by_source if source in own)
             found.append(Rank(process, int(recording.threads.process_pid[process]), believed.pop(), source))

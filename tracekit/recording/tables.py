@@ -7,13 +7,13 @@ event. Times are nanoseconds since the start of the session and may be negative.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Self, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tracekit.arrays.intervals import nesting_order, one_axis
+from tracekit.arrays.intervals import nesting_order, one_axis, parents
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Rank, Source
 from tracekit.recording.values import Collective
@@ -365,6 +365,53 @@ def nested(intervals: _Intervals) -> _Intervals:
     """Ranges or launches, sorted by (thread, start, -end)."""
     times = [intervals.start_ns, intervals.end_ns]
     return intervals.in_order(nesting_order(*one_axis([intervals.thread] * 2, times)))
+
+
+class Operators(NamedTuple):
+    """Operators that ran on a CPU, as work and as launches, and the time of each that was spent in those it called.
+
+    Its own thread started each one by running it, so it is its own launch.
+    """
+
+    work: Work
+    launches: Launches
+    inside_ns: Ints
+
+    @classmethod
+    def of(cls, start: Ints, end: Ints, thread: Rows, process: Rows, name: Rows) -> Self:
+        """From their times; the last three are rows of threads, processes and names."""
+        # CUDA's correlation ids are not negative, and -1 is null.
+        both = {"start_ns": start, "end_ns": end, "correlation_id": -2 - np.arange(start.size)}
+        kind = np.full(start.size, CPU_OP, np.int8)
+        work = Work.of(**both, kind=kind, process=process, name=name, full_name=name)
+        return cls(work, Launches.of(**both, thread=thread), _inside(start, end, thread))
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Of a recording without operators."""
+        return cls(Work.empty(), Launches.empty(), np.empty(0, np.int64))
+
+    def with_launches(self, launches: Launches) -> Launches:
+        """API calls and operators together, in the order of launches."""
+        if not len(self.launches):
+            return launches
+        return nested(Launches.concat([launches, self.launches]))
+
+    def with_work(self, work: Work) -> tuple[Work, Ints | None]:
+        """Device work and operators together, and the time that each piece spent in others."""
+        if not len(self.work):
+            return work, None
+        return Work.concat([work, self.work]), np.concatenate((np.zeros(len(work), np.int64), self.inside_ns))
+
+
+def _inside(start: Ints, end: Ints, thread: Ints) -> Ints:
+    first, last = one_axis([thread, thread], [start, end])
+    order = nesting_order(first, last)
+    parent, _ = parents(first[order], last[order])
+    inside = np.zeros(start.size, np.int64)
+    within = np.flatnonzero(parent >= 0)
+    np.add.at(inside, order[parent[within]], (end - start)[order[within]])
+    return np.asarray(np.minimum(inside, end - start))
 
 
 def graph_launch_names(names: list[str]) -> list[int]:

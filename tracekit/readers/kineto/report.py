@@ -26,9 +26,8 @@ from tracekit.readers.base import source_of
 from tracekit.readers.kineto import NAME, modules, tables
 from tracekit.readers.rows import FARTHEST_NS
 from tracekit.recording import provenance
-from tracekit.recording.operators import Operators, no_operators, operators_as_work
 from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Rank, Source, executable
-from tracekit.recording.tables import Recording, Threads, graph_launch_names, names_starting
+from tracekit.recording.tables import Operators, Recording, Threads, graph_launch_names, names_starting
 
 #: Calls of modules that are inferred from operators.
 SCRIPTED = "scripted"
@@ -60,7 +59,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     launches = tables.launches_table(events[kineto.CALL], counters)
     device_work = tables.device_work(events, launches, threads, gathering.names, counters)
     with_operators = operators_as_work or not len(device_work)
-    as_work = _operators(events, list(gathering.names), threads) if with_operators else no_operators()
+    as_work = _operators(events, list(gathering.names), threads) if with_operators else Operators.empty()
     work, inside_ns = as_work.with_work(device_work)
     events[ANNOTATED] = tables.annotated_calls(device_work, launches, threads.process, [*gathering.annotations])
     annotations["text"] = tables.annotated_texts(annotations["text"], gathering.texts, gathering.annotations)
@@ -127,11 +126,11 @@ def _operators(events: dict[str, Columns], names: Sequence[str], threads: Thread
     """Operators as work, with collectives of process groups on CPUs, which torch annotates."""
     operators, annotations = events[kineto.OPERATOR], events[kineto.ANNOTATION]
     if not operators["start"].size:
-        return no_operators()
+        return Operators.empty()
     own = np.array([*map(is_process_group, names), False])[annotations["name"]]
     columns = ("start", "end", "thread", "name")
     start, end, thread, name = (np.append(operators[one], annotations[one][own]) for one in columns)
-    return operators_as_work(start, end, thread, threads.process[thread], name)
+    return Operators.of(start, end, thread, threads.process[thread], name)
 
 
 def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, counters: LossCounters) -> bool:

@@ -102,11 +102,9 @@ def lacking(losses: Iterable[Loss]) -> Iterator[MissingData]:
 def recorder_saw_every_graph(figures: dict[str, int], recording: Recording) -> bool:
     """Whether a report of the embedded recorder holds the graph capture of every graph that is replayed in it.
 
-    The recorder counted torch's graph captures before it began, which must be none, and torch's replays, all of which
-    must be here.
+    It counted torch's graph captures before it began, which must be none, and torch's replays, all of them here.
     """
-    names = np.asarray(graph_launch_names(recording.names), dtype=np.int64)
-    launched = int(np.isin(recording.launches.name, names).sum())
+    launched = int(np.isin(recording.launches.name, graph_launch_names(recording.names)).sum())
     return figures.get("graphs_before") == 0 and figures.get("graph_replays") == launched
 
 

@@ -23,9 +23,8 @@ from tracekit.readers.source import Request, TableSource, check_columns, named_r
 from tracekit.readers.sqlite.file import DAMAGED, BulkReader, SqliteFile
 from tracekit.readers.table_folder import FolderTables
 from tracekit.recording import provenance
-from tracekit.recording.operators import Operators, no_operators, operators_as_work
 from tracekit.recording.provenance import Gpu, LossCounters, Source, compute_capability, executable, figure
-from tracekit.recording.tables import Recording, Threads
+from tracekit.recording.tables import Operators, Recording, Threads
 
 #: A report with one of these was written by Nsight Systems, whatever it recorded.
 _NSIGHT_TABLES = {"META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SYSTEM_ENV", "ThreadNames", *nsight.ESSENTIAL}
@@ -169,10 +168,10 @@ def _process_names(source: TableSource, threads: Threads) -> dict[int, str]:
 
 def _operators_of(rows: pa.Table, ids: GlobalIds, names: Names, counters: LossCounters) -> Operators:
     if not rows.num_rows:
-        return no_operators()
+        return Operators.empty()
     start, end = start_and_end(rows, nsight.OPERATORS.name, "kernels", counters)
     tids = rows.column("globalTid")
-    return operators_as_work(start, end, ids.threads(tids), ids.process_of(tids), names.rows(rows, "nameId"))
+    return Operators.of(start, end, ids.threads(tids), ids.process_of(tids), names.rows(rows, "nameId"))
 
 
 def _thread_names(source: TableSource, strings: pa.Table, ids: GlobalIds) -> dict[int, str]:

@@ -60,8 +60,8 @@ def stream_calls(syncs: pa.Table, events: pa.Table, ids: GlobalIds) -> StreamCal
 
 
 #: Our columns → those of the call, and of the record that it waits for.
-_OF_CALL = {"process": "process", "correlation_id": "correlationId", "device": "deviceId", "context": "contextId"}
-_OF_CALL["stream"] = "streamId"
+_OF_CALL = {"process": "process", "correlation_id": "correlationId"}
+_OF_CALL |= {"device": "deviceId", "context": "contextId", "stream": "streamId"}
 _OF_RECORD = {"recorded_by": "correlationId", "event_context": "contextId", "event_stream": "streamId"}
 
 
