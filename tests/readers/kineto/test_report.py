@@ -1,6 +1,7 @@
 """Rows of small traces."""
 
 from collections import Counter
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import tracekit
 from tests.golden import check
 from tests.readers.files import kernels, lacks
-from tests.readers.kineto.traces import PID, called, event, kernel, launch, marked, parsed, recorded, trace
+from tests.readers.kineto.traces import PID, Event, called, event, kernel, launch, marked, parsed, recorded, trace
 from tests.recorded_rows import rows_of
 from tracekit import causes
 from tracekit.causes import OTHER_EVENT, UNKNOWN_EVENT
@@ -256,49 +257,49 @@ def test_every_event_is_read_or_counted(tmp_path: Path) -> None:
     assert recording.counters.counts == {("events", OTHER_EVENT): 4, ("events", UNKNOWN_EVENT): 5}
 
 
-def test_work_that_several_processes_may_have_launched_belongs_to_none_and_is_counted(tmp_path: Path) -> None:
-    other = {"pid": PID + 1}
-    calls = launch(12, 5), launch(12, 5) | other, launch(13, 6) | other
-    recording = recorded(tmp_path, *calls, kernel(20, 5), kernel(30, 6))
-    assert recording.work.process.tolist() == [-1, 1]
-    assert recording.counters.counts == {("kernels", causes.PROCESS_UNKNOWN): 1}
+OTHER = {"pid": PID + 1}
+LARGE = {"device": 1 << 31, "grid": [1 << 31, 1 << 70, 3], "registers per thread": 1 << 40}
+#: Events, columns of what is read of them, and what is counted.
+ODD: dict[str, tuple[list[Event], dict[str, list], dict]] = {
+    "work that several processes may have launched": (
+        [launch(12, 5), launch(12, 5) | OTHER, launch(13, 6) | OTHER, kernel(20, 5), kernel(30, 6)],
+        {"work.process": [-1, 1]},
+        {("kernels", causes.PROCESS_UNKNOWN): 1},
+    ),
+    "numbers too large for their columns": (
+        [launch(12, 5), kernel(20, 5, **LARGE)],
+        {"work.device": [-1], "work.grid_x": [-1], "work.grid_y": [-1], "work.grid_z": [3], "work.registers": [-1]},
+        {("values", causes.TOO_LARGE): 4},
+    ),
+    "ranges that end before they start or are far away": (
+        [event("cpu_op", "aten::mm", *times) for times in ((10, 20), (40, -20), (1e13, 20))],
+        {"ranges.start_ns": [0, 30_000], "ranges.end_ns": [20_000, 30_000]},
+        {("ranges", causes.ENDS_BEFORE_START): 1, ("ranges", causes.ABSURD_TIME): 1},
+    ),
+    "work that ends before it starts or is far away": (
+        [launch(10, 5), kernel(20, 5) | {"dur": -1}, kernel(30, 5) | {"ts": 1e13}],
+        {"work.start_ns": [10_000], "work.end_ns": [10_000]},
+        {("kernels", causes.ENDS_BEFORE_START): 1, ("kernels", causes.ABSURD_TIME): 1},
+    ),
+    "calls without a correlation id": (
+        [launch(12, 0), launch(13, 5)],
+        {"launches.correlation_id": [5]},
+        {("launches", causes.NO_CORRELATION_ID): 1},
+    ),
+    "annotations that had not finished": (
+        [event("user_annotation", name, ts, 5, finished=not ts) for ts, name in enumerate(("whole", "cut"))],
+        {"ranges.open": [False, True]},
+        {("ranges", causes.NEVER_ENDED): 1},
+    ),
+}
 
 
-def test_numbers_too_large_for_their_columns_are_null_and_counted(tmp_path: Path) -> None:
-    too_large = {"device": 1 << 31, "grid": [1 << 31, 1 << 70, 3], "registers per thread": 1 << 40}
-    recording = recorded(tmp_path, launch(12, 5), kernel(20, 5, **too_large))
-    (work,) = rows_of(recording.work)
-    assert [work[name] for name in ("device", "grid_x", "grid_y", "grid_z", "registers")] == [None, None, None, 3, None]
-    assert recording.counters.counts == {("values", causes.TOO_LARGE): 4}
-
-
-def test_times_and_ids_that_cannot_be_are_counted_and_not_believed(tmp_path: Path) -> None:
-    recording = recorded(
-        tmp_path,
-        event("cpu_op", "aten::mm", 10, 20),
-        event("cpu_op", "aten::backwards", 40, -20),
-        event("cpu_op", "aten::months_later", 1e13, 20),
-        launch(12, 0),
-        launch(13, 5),
-        kernel(20, 5) | {"dur": -1},
-        kernel(30, 5) | {"ts": 1e13},
-    )
-    assert (recording.ranges.start_ns.tolist(), recording.ranges.end_ns.tolist()) == ([0, 30_000], [20_000, 30_000])
-    assert (recording.work.start_ns.tolist(), recording.work.end_ns.tolist()) == ([10_000], [10_000])
-    assert recording.launches.correlation_id.tolist() == [5]
-    whats = "ranges", "kernels"
-    assert recording.counters.counts == {
-        **{(what, cause): 1 for cause in (causes.ENDS_BEFORE_START, causes.ABSURD_TIME) for what in whats},
-        ("launches", causes.NO_CORRELATION_ID): 1,
-    }
-
-
-def test_an_annotation_that_had_not_finished_is_open(tmp_path: Path) -> None:
-    annotations = [("whole", 0, 50, True), ("cut", 10, 30, False)]
-    events = [event("user_annotation", name, ts, dur, finished=finished) for name, ts, dur, finished in annotations]
+@pytest.mark.parametrize("what", ODD)
+def test_what_is_odd_is_counted_and_not_believed(tmp_path: Path, what: str) -> None:
+    events, columns, counts = ODD[what]
     recording = recorded(tmp_path, *events)
-    assert recording.ranges.open.tolist() == [False, True]
-    assert recording.counters.counts == {("ranges", causes.NEVER_ENDED): 1}
+    assert {name: attrgetter(name)(recording).tolist() for name in columns} == columns
+    assert recording.counters.counts == counts
 
 
 @pytest.mark.parametrize(
