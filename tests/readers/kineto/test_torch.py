@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tracekit
+from tests.readers.files import kernels
 from tracekit.dataset.opening import Dataset
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 PHASES = ("forward", "recompute")
+NAMES = ("aten::addmm", "AddmmBackward0")
 
 
 def model() -> nn.Module:
@@ -115,19 +117,18 @@ def test_modules_that_run_again_for_the_backward_pass_are_the_same_modules(tmp_p
     layer = "Net_0.Sequential_0"
     run_again = [layer, f"{layer}.Linear_0", f"{layer}.ReLU_0"]
     assert calls == Counter([("Net_0", "forward"), *((path, phase) for path in run_again for phase in PHASES)] * 2)
-    work = Counter(row["phase"] for row in dataset.table("kernels").to_pylist() if row["op"] == "aten::addmm")
+    work = Counter(phase for phase, op in kernels(dataset, "phase", "op") if op == "aten::addmm")
     assert work["forward"] == work["recompute"] > 0
 
 
 def test_backward_work_of_eager_models_belongs_to_the_module_of_its_forward(stacks: Dataset) -> None:
-    kernels = stacks.table("kernels").to_pylist()
-    backward = Counter((row["module"], row["name"]) for row in kernels if row["method"] == "backward")
+    rows = kernels(stacks, "module", "name", "method")
+    backward = Counter((module, name) for module, name, method in rows if method == "backward")
     linears = [f"Net_0.{name}" for name in ("Block_0.Linear_1", "Block_1.Linear_2", "Sequential_0.Linear_5")]
     assert all(backward[linear, "AddmmBackward0"] == 2 for linear in linears)
     assert backward["Net_0.Block_0", "ReluBackward0"] == backward["Net_0.Sequential_0.ReLU_0", "ReluBackward0"] == 2
-    assert {row["module"] for row in kernels if row["name"] == "aten::addmm"} == {
-        row["module"] for row in kernels if row["name"] == "AddmmBackward0"
-    }
+    of_name = {wanted: {module for module, name, _ in rows if name == wanted} for wanted in NAMES}
+    assert of_name["aten::addmm"] == of_name["AddmmBackward0"]
 
 
 def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path: Path) -> None:
@@ -140,27 +141,19 @@ def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path:
     content = json.loads(trace.read_text())
     pid = next(row["pid"] for row in content["traceEvents"] if row.get("cat") == "cpu_op")
     report_of(trace, pid, tmp_path / "engine.sqlite", ops=True)
-    ours, theirs = (
-        tracekit.parse(tmp_path / name, tmp_path / f"{name}.out") for name in ("trace.json", "engine.sqlite")
-    )
-    columns = {
-        "kernels": ("kind", "name", "start_ns", "end_ns", "pid", "tid", "module", "method", "cause", "phase"),
-        "calls": ("module", "start_ns", "end_ns", "inputs", "phase", "tid"),
-        "modules": ("path", "class_name", "kind"),
-    }
-    for table, names in columns.items():
-        one, other = (sorted(map(str, dataset.table(table).select(names).to_pylist())) for dataset in (ours, theirs))
-        assert one == other, table
-    by_operators = [
-        tracekit.parse(tmp_path / name, tmp_path / f"{name}.ops", rows="operators")
-        for name in ("trace.json", "engine.sqlite")
-    ]
-    one, other = (
-        Counter((row["module"], str(row["inputs"])) for row in dataset.table("calls").to_pylist())
-        for dataset in by_operators
-    )
-    assert one == other
-    assert any("[3, 8]" in shapes for _, shapes in one)
+
+    def checked(rows: str, columns: dict[str, tuple[str, ...]]) -> list[str]:
+        names = "trace.json", "engine.sqlite"
+        datasets = [tracekit.parse(tmp_path / name, tmp_path / f"{name}.{rows}", rows=rows) for name in names]
+        for table, chosen in columns.items():
+            ours, theirs = (sorted(map(str, data.table(table).select(chosen).to_pylist())) for data in datasets)
+            assert ours == theirs, table
+        return ours
+
+    kernels = ("kind", "name", "start_ns", "end_ns", "pid", "tid", "module", "method", "cause", "phase")
+    calls = ("module", "start_ns", "end_ns", "inputs", "phase", "tid")
+    checked("auto", {"kernels": kernels, "calls": calls, "modules": ("path", "class_name", "kind")})
+    assert any("[3, 8]" in call for call in checked("operators", {"calls": ("module", "inputs")}))
 
 
 def test_operators_tell_the_flops_of_modules_and_the_dtype_that_they_multiply_in(tmp_path: Path) -> None:
@@ -183,5 +176,5 @@ def test_operators_tell_the_flops_of_modules_and_the_dtype_that_they_multiply_in
     assert int(linears.flops.sum()) == counts["Global"] == counter.get_total_flops()
     assert set(linears.dtype) == {"bfloat16"}
     assert int(linears.flops["Net_0.Sequential_0.Linear_5"]) == counts["Net.head.0"]
-    types = {row["op_types"] for row in dataset.table("kernels").to_pylist() if row["op"] == "aten::addmm"}
+    types = {types for types, op in kernels(dataset, "op_types", "op") if op == "aten::addmm"}
     assert types == {'["bfloat16", "bfloat16", "bfloat16", "", ""]'}
