@@ -1,6 +1,6 @@
 """How close does each module come to the limits of its device: FLOP/s and memory bandwidth?
 
-``frame`` reads like the calculation: what calls cost (``costs``), what modules cost by themselves (``ModuleCosts``),
+``frame`` reads like the calculation: what calls cost (``costs``), what modules cost by themselves (``Own``),
 what their devices can do (``_ModuleDevices``), how long the calls would take at those limits (``_roof``), and what
 samplers of the devices saw (``_Measured``).
 """
@@ -21,7 +21,7 @@ from tracekit.arrays.groups import grouped, sums
 from tracekit.arrays.slices import greatest_of, least_of
 from tracekit.arrays.types import Floats
 from tracekit.costs.calls import Costs, costs
-from tracekit.costs.subtree_costs import ModuleCosts, Own
+from tracekit.costs.subtree_costs import Own
 from tracekit.dataset.opening import Dataset
 from tracekit.flops.peaks import Stated, dtypes_stated, stated
 
@@ -86,14 +86,13 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     """
     user_peaks, user_dtype = stated(peaks), dtypes_stated(dtype)
     modules = hierarchy(dataset)
-    gathered, ran_on, runs, measured = ModuleCosts(modules), _ModuleDevices(), MergedCounts(4), _Measured(modules)
+    own, ran_on, runs, measured = Own(modules), _ModuleDevices(), MergedCounts(4), _Measured(modules)
     for calls in costs(dataset, user_dtype, modules):
-        gathered.add(calls)
+        own.add(calls)
         ran_on.add(calls)
         flops, size = (np.maximum(figure, 0) for figure in (calls.flops, calls.column("bytes")))
         runs.add(calls.owner, flops, size, np.maximum(calls.runs, 0))
         measured.add(calls.report)
-    own = gathered.own()
     limits = ran_on.limits(own, user_peaks)
     compute_ns, memory_ns = _roof(runs, own, limits)
     bounds = zip((compute_ns > 0).tolist(), (memory_ns > 0).tolist(), strict=True)
@@ -106,14 +105,14 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
             "bound": pd.array([_BOUNDS.get(bound) for bound in bounds], dtype=object),
             **measured.columns(),
             **_rates(own, limits),
-            "dtype": pd.array(own.dtype, dtype=object),
+            "dtype": pd.array(own.dtypes(), dtype=object),
             "runs": own.runs.column(),
             **_of_subtree(modules, own, limits),
-            "source": pd.array(gathered.sources(own), dtype=object),
-            "unknown": pd.array(gathered.reasons(own), dtype=object),
+            "source": pd.array(own.sources(), dtype=object),
+            "unknown": pd.array(own.reasons(), dtype=object),
         }
     )
-    answer = answer[gathered.called]
+    answer = answer[own.called]
     return answer.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
 
 
@@ -146,8 +145,9 @@ class _ModuleDevices:
     def limits(self, own: Own, user_peaks: Stated) -> _Limits:
         """The limits of the devices on which each module's own work ran."""
         limits: dict[int, set[tuple[float, float]]] = {}
+        dtypes = own.dtypes()
         for module, device in self._pairs:
-            peaks, dtype = user_peaks.of(*device), own.dtype[module]
+            peaks, dtype = user_peaks.of(*device), dtypes[module]
             doubtful = own.doubtful[module] and "float32" not in user_peaks.tflops and "tfloat32" in peaks.tflops
             tflops = _UNKNOWN if dtype is None or doubtful else peaks.tflops.get(dtype, _UNKNOWN)
             limits.setdefault(module, set()).add((tflops, peaks.gb_per_s or _UNKNOWN))

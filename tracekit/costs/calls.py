@@ -1,7 +1,10 @@
-"""Costs of each call without the calls inside: FLOPs and bytes of one run, number of runs, causes of unknowns."""
+"""Costs of each call without the calls inside: FLOPs and bytes of one run, number of runs, causes of unknowns.
+
+Modules inside compiled graphs have no calls of their own: kernel maps attribute the time and the FLOPs.
+"""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,34 +12,21 @@ import pyarrow as pa
 
 from tracekit.aggregates.each_report import Words
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
-from tracekit.arrays.codes import codes, joint, positions
+from tracekit.aggregates.weighted_kernels import kernels, weighted_work
+from tracekit.arrays.codes import codes, joint, lookup, positions
 from tracekit.arrays.columns import integers
-from tracekit.arrays.groups import grouped
-from tracekit.arrays.types import Ints, Rows
-from tracekit.costs.compiled import Compiled, compiled_costs
+from tracekit.arrays.groups import counts, grouped, sums
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.costs.operators import OperatorFlops, operator_flops
-from tracekit.costs.own_work import (
-    COMPILED,
-    CPU_ATTENTION,
-    NONE,
-    PRODUCT,
-    SINGLE,
-    TENSOR_FLOAT,
-    UNLIKE_LINEAR,
-    UNLISTED,
-    OwnWork,
-    RecordedTotals,
-    calls_together,
-    own_work,
-)
+from tracekit.costs.own_work import OwnWork, RecordedTotals, calls_together, is_compiled, own_work
 from tracekit.dataset.opening import REPORT, Dataset
-from tracekit.flops.base import Call
 from tracekit.flops.judging import Judged, Seen, judged
+from tracekit.flops.kernels import Work
+from tracekit.flops.layers import Call
 from tracekit.flops.tensors import MULTIPLIED, Tensors
-from tracekit.schema.tables import Calls
+from tracekit.schema.tables import Calls, KernelModules, Kernels
 
 _TENSORS = ("inputs", "outputs", "kwargs", "input_types", "output_types", "kwarg_types")
-_OPERATORS, _UNCLEAR_OPERATORS = 1, 2
 
 
 class CallKinds:
@@ -44,7 +34,10 @@ class CallKinds:
 
     def __init__(self, dataset: Dataset, dtype: str | None) -> None:
         self.judged: list[Judged] = []
-        self._facts, self._dtype, self._phases = _facts(dataset), dtype, Words()
+        self._dtype, self._phases = dtype, Words()
+        # What markers state about each module.
+        facts = dataset.table("modules", ["class_name", "params", "static_params"]).to_pylist()
+        self._facts = [json.dumps(row) for row in facts]
         self._known: dict[Any, Judged] = {}
         self._rows: pa.Table | None = None
         self._groups = np.empty(0, np.int64)
@@ -52,14 +45,16 @@ class CallKinds:
 
     def numbered(self, calls: Calls, parent: Rows, owner: Rows, work: OwnWork, operators: OperatorFlops | None) -> Rows:
         """The kind of each call of a report, given the calls and modules around it."""
-        phase = self._phases.codes(calls.phase)
-        evidence = _Evidence(owner + 1, phase + 1, *_evidence(parent, work, operators))
-        columns = [*evidence, *(codes(calls.table.column(name).combine_chunks()) for name in _TENSORS)]
-        kind, first = grouped([joint(columns)])
-        evidence = _Evidence(*(column[first] for column in evidence))
-        rows = pa.table([*map(pa.array, evidence)], names=[*_Evidence._fields])
-        for name in _TENSORS:
-            rows = rows.append_column(name, calls.table.column(name).take(pa.array(first)))
+        # Of what may be unknown one more than its number.
+        numbers = {
+            "owner": owner + 1,
+            "phase": self._phases.codes(calls.phase) + 1,
+            "work": _bits(calls, parent, owner, work, operators),
+            "multiplied": np.zeros_like(parent) if operators is None else operators.dtype + 1,
+        }
+        tensors = {name: calls.table.column(name).combine_chunks() for name in _TENSORS}
+        kind, first = grouped([joint([*numbers.values(), *map(codes, tensors.values())])])
+        rows = pa.table(numbers | tensors).take(pa.array(first))
         number, new = self._placed(rows)
         self._judge(rows.take(pa.array(new)), work, first[new])
         return number[kind]
@@ -93,93 +88,43 @@ class CallKinds:
         return code[known:], new - known
 
     def _judge(self, rows: pa.Table, work: OwnWork, first: Rows) -> None:
-        evidence = _Evidence(*(integers(rows, name).tolist() for name in _Evidence._fields))
-        backward = self._phases.named(integers(rows, "phase") - 1)
-        seen = _seen(evidence, [phase == "backward" for phase in backward], work, first)
-        shapes = rows.select(_TENSORS).to_pylist()
-        for owner, tensors, one in zip(evidence.owner, shapes, seen, strict=True):
-            fact = self._facts.code[owner - 1]
-            key = (fact, json.dumps(tensors, default=str), one)
+        """Judges new kinds of calls, given the first call of each."""
+        owners, bits, multiplied = (integers(rows, name).tolist() for name in ("owner", "work", "multiplied"))
+        shapes, examples = rows.select(_TENSORS).to_pylist(), work.example[first].tolist()
+        for owner, flags, dtype, tensors, example in zip(owners, bits, multiplied, shapes, examples, strict=True):
+            seen = Seen(Work(flags), None if example < 0 else work.names[example], (None, *MULTIPLIED)[dtype])
+            key = (fact := self._facts[owner - 1], json.dumps(tensors, default=str), seen)
             if key not in self._known:
-                self._known[key] = judged(*_call(self._facts.distinct[fact], tensors), one, self._dtype)
+                self._known[key] = judged(*_call(json.loads(fact), tensors), seen, self._dtype)
             self.judged.append(self._known[key])
 
 
-class _Evidence(NamedTuple):
-    """What distinguishes calls of one shape, as columns of numbers; of module and phase one more than their number."""
-
-    owner: Any
-    phase: Any
-    bits: Any
-    has_calls: Any
-    by_operators: Any
-    never_ran: Any
-    unseen: Any
-    multiplied: Any
-
-
-def _evidence(parent: Rows, work: OwnWork, operators: OperatorFlops | None) -> Iterable[Rows]:
-    has_calls = np.zeros(parent.size, dtype=np.int64)
-    has_calls[parent[parent >= 0]] = 1
-    by_operators = np.zeros(parent.size, dtype=np.int64)
+def _bits(calls: Calls, parent: Rows, owner: Rows, work: OwnWork, operators: OperatorFlops | None) -> Ints:
+    """What is known of the work of each call, as bits of :class:`~tracekit.flops.kernels.Work`."""
+    bits = work.bits.copy()
+    bits[parent[parent >= 0]] |= Work.AROUND
+    holds = {
+        Work.RECORDED: work.together.recorded,
+        Work.BACKWARD: calls.phase.among("backward"),
+        Work.UNSEEN: work.hidden.incomplete,
+        Work.LOST: work.together.loses_work[owner],
+        Work.NEVER: work.runs == 0,
+    }
     if operators is not None:
-        by_operators = np.where(operators.flops >= 0, _OPERATORS, operators.any * _UNCLEAR_OPERATORS)
-    never_ran, unseen = (work.runs == 0).astype(np.int64), work.hidden.incomplete.astype(np.int64)
-    multiplied = operators.dtype + 1 if operators is not None else np.zeros_like(has_calls)
-    return work.bits, has_calls, by_operators, never_ran, unseen, multiplied
-
-
-def _seen(evidence: _Evidence, backward: list[bool], work: OwnWork, first: Rows) -> list[Seen]:
-    work_bits, unseen = evidence.bits, evidence.unseen
-    example, loses_work = work.example[first], work.together.loses_work
-    return [
-        Seen(
-            recorded=work.together.recorded,
-            backward=backward[at],
-            unseen=bool(unseen[at]),
-            idle=bool(work_bits[at] & NONE) and not unseen[at],
-            harmless=not work_bits[at] & (NONE | UNLISTED) and not unseen[at],
-            product=bool(work_bits[at] & PRODUCT),
-            cpu_attention=bool(work_bits[at] & CPU_ATTENTION),
-            tensor_float=bool(work_bits[at] & TENSOR_FLOAT),
-            single=bool(work_bits[at] & SINGLE),
-            unlike_linear=bool(work_bits[at] & UNLIKE_LINEAR),
-            lost=bool(loses_work[evidence.owner[at] - 1]),
-            around=bool(evidence.has_calls[at]),
-            never=bool(evidence.never_ran[at]),
-            by_operators=evidence.by_operators[at] == _OPERATORS,
-            operators_unclear=evidence.by_operators[at] == _UNCLEAR_OPERATORS,
-            example=None if example[at] < 0 else work.names[example[at]],
-            multiplied=(None, *MULTIPLIED)[evidence.multiplied[at]],
-            compiled=bool(work_bits[at] & COMPILED),
-        )
-        for at in range(first.size)
-    ]
-
-
-class _Facts(NamedTuple):
-    """The distinct facts that markers state about modules, and the place of each module's among them."""
-
-    distinct: list[dict[str, Any]]
-    code: list[int]
-
-
-def _facts(dataset: Dataset) -> _Facts:
-    place: dict[str, int] = {}
-    distinct: list[dict[str, Any]] = []
-    code = []
-    for row in dataset.table("modules", ["class_name", "params", "static_params"]).to_pylist():
-        key = json.dumps(row)
-        if key not in place:
-            place[key] = len(distinct)
-            distinct.append(row)
-        code.append(place[key])
-    return _Facts(distinct, code)
+        holds[Work.BY_OPERATORS] = operators.flops >= 0
+        holds[Work.OPERATORS_UNCLEAR] = operators.any & (operators.flops < 0)
+    for flag, where in holds.items():
+        bits |= np.where(where, flag, 0)
+    return bits
 
 
 def _call(module: dict[str, Any], tensors: dict[str, Any]) -> tuple[Call, Tensors]:
     settings = json.loads(module["static_params"] or "null")
-    kwargs, types = dict(tensors["kwargs"] or ()), dict(tensors.get("kwarg_types") or ())
+    kwargs, types = dict(tensors["kwargs"] or ()), dict(tensors["kwarg_types"] or ())
+    dtypes: list[str] = []
+    for name, shapes in kwargs.items():
+        named = types.get(name) or ()
+        dtypes += named if len(named) == len(shapes) else [""] * len(shapes)
     call = Call(
         class_name=module["class_name"],
         params={param["name"]: param["shape"] for param in module["params"]},
@@ -190,17 +135,80 @@ def _call(module: dict[str, Any], tensors: dict[str, Any]) -> tuple[Call, Tensor
     )
     return call, Tensors(
         params=[param["dtype"] for param in module["params"]],
-        inputs=tensors.get("input_types"),
-        outputs=tensors.get("output_types"),
-        kwargs=[dtype for name in kwargs for dtype in _as_many(types.get(name), kwargs[name])],
+        inputs=tensors["input_types"],
+        outputs=tensors["output_types"],
+        kwargs=dtypes,
     )
 
 
-def _as_many(types: list[str] | None, shapes: list[object]) -> list[str]:
-    return types if types is not None and len(types) == len(shapes) else [""] * len(shapes)
+_COLUMNS = ["call_id", "parent_call_id", "module_id", "phase", "gpu_time_ns", "gpu_self_time_ns"]
 
 
-_COLUMNS = (*("call_id", "parent_call_id", "module_id", "phase", "gpu_time_ns", "gpu_self_time_ns"),)
+_WORK = ["kernel_id", "module_id", "method", "call_id", "kind", "name", "dur_ns", "device", "collective"]
+_LARGEST = 2.0**62
+
+
+class Compiled(NamedTuple):
+    """Work of compiled graphs: a row for every kernel and module that it serves.
+
+    ``dtype`` is a place in ``MULTIPLIED``, ``unknown`` one in ``words`` (why FLOPs are not known); -1 is unknown.
+    For every call: the time and FLOPs of such work in it, and whether it holds any.
+    """
+
+    work: Kernels
+    module: Rows
+    ns: Ints
+    flops: Ints
+    dtype: Rows
+    unknown: Rows
+    words: list[str]
+    of_call: Ints
+    flops_of_call: Ints
+    held: Flags
+
+    def ran(self, modules: int) -> Flags:
+        """Which modules it serves."""
+        return np.asarray(counts(self.module, modules) > 0)
+
+
+def compiled_costs(dataset: Dataset, calls: Calls, modules: Hierarchy) -> Compiled:
+    """What the work of compiled graphs costs. A subtree serves portions of kernels that are rows of other modules."""
+    compiled = is_compiled(kernels(dataset.whole, ["method"]))
+    work = whole = Kernels(dataset.whole.schema("kernels").empty_table())
+    shares = KernelModules(KernelModules.SPEC.empty())
+    if compiled.any():
+        whole = kernels(dataset.whole, _WORK).filter(pa.array(compiled))
+        work = weighted_work(dataset, whole)
+        shares = dataset.whole.rows(KernelModules, ["kernel_id", "module_id", "flops", "flops_dtype", "flops_unknown"])
+        shares = shares.filter(np.isin(shares.kernel_id, whole.kernel_id))
+    width = int(shares.module_id.max(initial=0)) + 2
+    keys = shares.kernel_id * width + shares.module_id
+    row = positions(work.kernel_id * width + work.module_id, keys)
+    words, flops = shares.flops_unknown, shares.flops
+    place = [MULTIPLIED.index(word) if word in MULTIPLIED else -1 for word in shares.flops_dtype.words]
+    call = positions(whole.call_id, calls.call_id)
+    of_call, flops_of_call, held = _by_call(call, whole, shares, flops, len(calls))
+    return Compiled(
+        work=work,
+        module=modules.rows_of(work.module_id),
+        ns=work.dur_ns,
+        flops=lookup(flops, row),
+        dtype=np.array([*place, -1], dtype=np.int64)[lookup(shares.flops_dtype.code, row)],
+        unknown=np.where(lookup(flops, row) < 0, lookup(words.code, row), -1),
+        words=[word or "" for word in words.words],
+        of_call=of_call,
+        flops_of_call=flops_of_call,
+        held=held,
+    )
+
+
+def _by_call(call: Rows, whole: Kernels, shares: KernelModules, flops: Ints, calls: int) -> tuple[Ints, Ints, Flags]:
+    ids = whole.kernel_id
+    of_share = lookup(call, positions(shares.kernel_id, ids))
+    total = sums(of_share, np.maximum(flops, 0), calls)
+    large = np.bincount(of_share + 1, np.maximum(flops, 0), minlength=calls + 1)[1:] >= _LARGEST
+    unknown = (counts(np.where(flops < 0, of_share, -1), calls) > 0) | large
+    return sums(call, whole.dur_ns, calls), np.where(unknown, -1, total), counts(call, calls) > 0
 
 
 class Costs(NamedTuple):
@@ -256,7 +264,7 @@ def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: Re
     operators = operator_flops(dataset, calls, owner, work)
     if operators is not None:
         # Those inside a compiled graph belong to the modules that its kernels serve.
-        held = work.bits & COMPILED > 0
+        held = work.bits & Work.COMPILED > 0
         operators = operators._replace(flops=np.where(held, -1, operators.flops))
     kind = kinds.numbered(calls, parent, owner, work, operators)
     flops = np.array([-1 if verdict.flops is None else verdict.flops for verdict in kinds.judged], np.int64)[kind]

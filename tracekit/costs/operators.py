@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.aggregates.weighted_kernels import kernels, report_codes
@@ -11,8 +10,9 @@ from tracekit.arrays.codes import positions
 from tracekit.arrays.groups import agreed, grouped, sums
 from tracekit.arrays.intervals import depths, nesting_order, one_axis, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.costs.own_work import CPU_ATTENTION, NONE, OwnWork, RecordedTotals, harmless, returned_any
+from tracekit.costs.own_work import OwnWork, harmless, returned_any
 from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.flops.kernels import Work
 from tracekit.flops.operators import Operator, operator
 from tracekit.flops.tensors import MULTIPLIED
 from tracekit.markers.torch_texts import COMPLETE, COUNTING_FIELDS
@@ -30,31 +30,34 @@ class Marked(NamedTuple):
 
     def those(self, name: str) -> Flags:
         """The operators for which something holds."""
-        flags = np.array([kind is not None and getattr(kind, name) for kind in self.kinds])
-        return np.asarray(flags[self.operator])
+        return self.column(name, missing=0) > 0
 
-
-class Stopped(NamedTuple):
-    """Products that were never computed, and those of which it is not known."""
-
-    never: Rows
-    unclear: Rows
+    def column(self, name: str, *, missing: int) -> Ints:
+        """A number of each operator."""
+        numbers = [missing if kind is None else getattr(kind, name) for kind in self.kinds]
+        return np.array(numbers, dtype=np.int64)[self.operator]
 
 
 def stopped_products(
     marked: Marked, outermost: Flags, calls: Calls, owner: Rows, launches: Kernels, work: OwnWork
-) -> Stopped:
-    """The products in which a recomputation stopped, or may have; ``launches`` are of all device work.
+) -> tuple[Rows, Rows]:
+    """The products in which a recomputation stopped, and those in which it may have; ``launches`` are of all work.
 
     Where no call of a module records what it returned, it may have stopped in the last one. It did if this product has
     nothing of the recomputation's work on a device. ``outermost`` are operators whose FLOPs are registered.
     """
-    returned_nothing, tell_nothing = _cut_short(calls, owner, work.together)
+    again = calls.phase.among("recompute")
+    # Calls that returned no tensors though others of the module did.
+    returned_nothing = again & ~returned_any(calls.outputs) & work.together.returned[owner]
     never = _last_products(marked, outermost, returned_nothing)
+    tell_nothing = again & ~work.together.known_outputs[owner]
     if not tell_nothing.any():
-        return Stopped(never, never[:0])
+        return never, never[:0]
     end = subtree_ends(marked.parent, depths(marked.parent))
-    last = _last_recomputed(marked, tell_nothing)
+    rows = np.flatnonzero(np.append(tell_nothing, False)[marked.call] & (marked.parent >= 0))
+    above = marked.parent[rows]
+    rows = rows[(marked.operator[above] >= 0) & ~marked.those("never_stops")[above]][::-1]
+    last = rows[np.unique(marked.parent[rows], return_index=True)[1]]
     # For the end of each of these calls its beginning.
     begin = np.full(end.size + 1, end.size, dtype=np.int64)
     begin[end[last]] = last
@@ -64,21 +67,7 @@ def stopped_products(
     launched = launches.range_id[~launches.kind.among("cpu_op")]
     before = np.append(0, np.cumsum((marked.range_id >= 0) & np.isin(marked.range_id, launched)))
     inside, around = (before[end[products]] - before[rows] > 0 for rows in (products, begin[end[products]]))
-    return Stopped(np.concatenate((never, products[around & ~inside])), products[~around])
-
-
-def _cut_short(calls: Calls, owner: Rows, known: RecordedTotals) -> tuple[Flags, Flags]:
-    """Recomputed calls that returned no tensors though others of the module did; those of which no call records any."""
-    again = calls.phase.among("recompute")
-    returned = returned_any(calls.outputs)
-    return again & ~returned & known.returned[owner], again & ~known.known_outputs[owner]
-
-
-def _last_recomputed(marked: Marked, again: Flags) -> Rows:
-    rows = np.flatnonzero(np.append(again, [False])[marked.call] & (marked.parent >= 0))
-    rows = rows[(marked.operator[marked.parent[rows]] >= 0) & ~marked.those("never_stops")[marked.parent[rows]]][::-1]
-    _, first = np.unique(marked.parent[rows], return_index=True)
-    return rows[first]
+    return np.concatenate((never, products[around & ~inside])), products[~around]
 
 
 def _last_products(marked: Marked, outermost: Flags, cut_short: Flags) -> Rows:
@@ -117,8 +106,10 @@ def operator_flops(dataset: Dataset, calls: Calls, owner: Rows, work: OwnWork) -
     """
     if (ranges := _operators(dataset.whole)) is None:
         return None
-    distinct, code = _distinct(ranges.table.column("text"))
-    marked = _nested(dataset, calls, ranges, code, [*(operator(text) for text in distinct), None])
+    column = ranges.table.column("text").combine_chunks()
+    plain = pc.replace_substring_regex(column.dictionary, COUNTING_FIELDS, "").dictionary_encode()
+    code = np.asarray(plain.indices)[np.asarray(column.indices)]
+    marked = _nested(dataset, calls, ranges, code, [*map(operator, plain.dictionary.to_pylist()), None])
     return _added_up(dataset, marked, calls, owner, work)
 
 
@@ -131,13 +122,6 @@ def _operators(dataset: Dataset) -> Ranges | None:
     columns = ["range_id", "text", "pid", "tid", "start_ns", "end_ns"]
     report = [REPORT] if dataset.reports else []
     return dataset.rows(Ranges, [*columns, *report]).take(rows)
-
-
-def _distinct(text: pa.ChunkedArray) -> tuple[list[str], Rows]:
-    column = text.combine_chunks()
-    plain = pc.replace_substring_regex(column.dictionary, COUNTING_FIELDS, "").dictionary_encode()
-    code = np.asarray(plain.indices)[np.asarray(column.indices)]
-    return plain.dictionary.to_pylist(), code
 
 
 def _nested(dataset: Dataset, calls: Calls, ranges: Ranges, code: Rows, kinds: list[Operator | None]) -> Marked:
@@ -161,41 +145,36 @@ def _nested(dataset: Dataset, calls: Calls, ranges: Ranges, code: Rows, kinds: l
 
 def _added_up(dataset: Dataset, marked: Marked, table: Calls, owner: Rows, work: OwnWork) -> OperatorFlops:
     """The FLOPs of each call's operators, with the attention that fused ones have inside, except on a CPU."""
-    calls, kinds, registered = len(table), marked.kinds, marked.those("registered")
-    around = _around(marked, registered)
-    outermost = registered & ~around.registered
-    inside = np.flatnonzero((marked.operator >= 0) & (around.call >= 0))
+    calls, registered = len(table), marked.those("registered")
+    call_of, in_registered = _around(marked, registered)
+    outermost = registered & ~in_registered
+    inside = np.flatnonzero((marked.operator >= 0) & (call_of >= 0))
     has_operators = np.zeros(calls, dtype=bool)
-    has_operators[around.call[inside]] = True
+    has_operators[call_of[inside]] = True
     counted = inside[outermost[inside]]
-    of_call = around.call[counted]
-    every, fused = (
-        np.array([missing if kind is None else getattr(kind, name) for kind in kinds], dtype=np.int64)[marked.operator]
-        for name, missing in (("flops", -1), ("attention", 0))
-    )
+    of_call = call_of[counted]
+    every, fused = marked.column("flops", missing=-1), marked.column("attention", missing=0)
     flops, attention = every[counted], fused[counted]
     flops[(_multiplied_inside(marked, registered, outermost, every) > every + fused)[counted]] = -1
     launches = kernels(dataset, _LAUNCHES)
-    stopped = stopped_products(marked, outermost, table, owner, launches, work)
-    flops[np.isin(counted, stopped.never)] = 0
-    flops[np.isin(counted, stopped.unclear)] = -1
-    on_cpu = work.bits[of_call] & CPU_ATTENTION > 0
+    never, unclear = stopped_products(marked, outermost, table, owner, launches, work)
+    flops[np.isin(counted, never)] = 0
+    flops[np.isin(counted, unclear)] = -1
+    on_cpu = work.bits[of_call] & Work.CPU_ATTENTION > 0
     known = np.maximum(flops, 0) + np.where(on_cpu, 0, attention)
     total = sums(of_call, known, calls)
     unknown = np.bincount(of_call, known, calls) > _LARGEST
     unknown[of_call[flops < 0]] = True
-    in_doubt = _in_doubt(marked, registered | around.registered, outermost)
-    unknown[around.call[inside[in_doubt[inside]]]] = True
+    # They may multiply, without being, being in, or containing an operator whose FLOPs are registered.
+    in_doubt = ~(marked.those("harmless") | registered | in_registered | _contain(marked.parent, outermost))
+    unknown[call_of[inside[in_doubt[inside]]]] = True
     unknown |= _launched_outside(marked, work, launches)
-    unrecorded = (work.bits & NONE > 0) & (work.runs != 0) & work.together.recorded & ~work.hidden.incomplete
+    unrecorded = (work.bits & Work.NONE > 0) & (work.runs != 0) & work.together.recorded & ~work.hidden.incomplete
     unknown |= (total > 0) & unrecorded
-    dtype = agreed(of_call[flops > 0], _dtypes(kinds)[marked.operator[counted[flops > 0]]], calls)
+    words = [None if kind is None else kind.dtype for kind in marked.kinds]
+    dtypes = np.array([MULTIPLIED.index(word) if word in MULTIPLIED else -1 for word in words], dtype=np.int64)
+    dtype = agreed(of_call[flops > 0], dtypes[marked.operator[counted[flops > 0]]], calls)
     return OperatorFlops(has_operators, np.where(has_operators & ~unknown, total, -1), dtype)
-
-
-def _dtypes(kinds: list[Operator | None]) -> Ints:
-    words = [kind.dtype if kind is not None else None for kind in kinds]
-    return np.array([MULTIPLIED.index(word) if word in MULTIPLIED else -1 for word in words], dtype=np.int64)
 
 
 def _multiplied_inside(marked: Marked, registered: Flags, outermost: Flags, flops: Ints) -> Ints:
@@ -210,29 +189,16 @@ def _multiplied_inside(marked: Marked, registered: Flags, outermost: Flags, flop
     return sums(top, np.maximum(flops[inside], 0), flops.size)
 
 
-def _in_doubt(marked: Marked, in_registered: Flags, outermost: Flags) -> Flags:
-    """Which operators may multiply, without being, being in, or containing one whose FLOPs are registered."""
-    may_multiply = (marked.operator >= 0) & ~marked.those("harmless")
-    return np.asarray(may_multiply & ~in_registered & ~_contain(marked.parent, outermost))
-
-
-class _Around(NamedTuple):
+def _around(marked: Marked, registered: Flags) -> tuple[Rows, Flags]:
     """For each range its innermost call, and whether a registered operator lies between the two."""
-
-    call: Rows
-    registered: Flags
-
-
-def _around(marked: Marked, registered: Flags) -> _Around:
     call = np.append(marked.call, -1)
-    is_call = np.append(marked.operator < 0, [True])
-    is_call[-1] = True
+    is_call = np.append(marked.operator < 0, True)
     up = np.append(marked.parent, -1)
-    met = np.append(registered, [False])[up] & ~is_call[up]
+    met = np.append(registered, False)[up] & ~is_call[up]
     while not is_call[up].all():
         met |= met[up] & ~is_call[up]
         up = np.where(is_call[up], up, up[up])
-    return _Around(call[up][:-1], met[:-1])
+    return call[up][:-1], met[:-1]
 
 
 def _contain(parent: Rows, rows: Flags) -> Flags:

@@ -18,9 +18,8 @@ from tracekit.arrays.groups import counts, distinct, grouped, maxima, minima, mi
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import GRAPH_UPDATED
-from tracekit.costs.compiled import is_compiled
 from tracekit.dataset.opening import Dataset
-from tracekit.flops.kernels import Kind, kind_of, operator_kind
+from tracekit.flops.kernels import Work, kind_of, operator_kind
 from tracekit.markers.base import RANGES
 from tracekit.schema.tables import Calls, Kernels, Ranges
 
@@ -32,7 +31,7 @@ class RecordedTotals(NamedTuple):
     """What the calls of a dataset, or of a subtree of one, record together.
 
     Attributes:
-        recorded: Whether the whole dataset has any work.
+        recorded: Whether there is any work at all.
         updated: Whether graphs were replayed after they had been updated.
         replays_unplaced: Whether replayed work could not be attributed, or to no single call, as where ranges are rows.
         loses_work: Which modules launched work that no call of them is known for; and a last one for no module.
@@ -50,28 +49,34 @@ class RecordedTotals(NamedTuple):
     known_outputs: Flags
 
 
-def of_tables(
-    dataset: Dataset, modules: Hierarchy, calls: Calls, unattributed: Kernels, shared: Kernels
-) -> RecordedTotals:
-    """What calls record together, with :func:`unattributed_work` and :func:`shared_work` of their dataset."""
+def recorded_totals(dataset: Dataset, modules: Hierarchy, calls: Calls, work: Kernels) -> RecordedTotals:
+    """What the calls of a dataset, or of a subtree of one, record together."""
+
+    def marked(rows: Rows) -> Flags:
+        flags = np.zeros(len(modules.path) + 1, dtype=bool)
+        flags[rows] = True
+        return flags
+
+    # Work without a module, which the tables of a subtree do not have, and replays known only as a whole.
+    whole = work if dataset.root is None else dataset.whole.rows(Kernels, _UNATTRIBUTED)
+    unattributed = Kernels(whole.table.select(_UNATTRIBUTED)).filter((whole.module_id < 0) | _as_a_whole(whole))
+    shared = marked(modules.rows_of(shared_work(work).module_id))
+    loses_work, ids = shared.copy(), unattributed.range_id
+    if (ids >= 0).any():
+        ranges = dataset.rows(Ranges, ["range_id", "module_id"])
+        loses_work[modules.rows_of(ranges.module_id[np.isin(ranges.range_id, ids)])] = True
+    loses_work[-1] = False
+    unplaced = bool(from_graph(unattributed.table).any() or shared.any())
     outputs, owner = calls.outputs, modules.rows_of(calls.module_id)
     return RecordedTotals(
         recorded=dataset.manifest["rows"]["kernels"] > 0,
         updated=any(row["cause"] == GRAPH_UPDATED.name for row in dataset.manifest["coverage"]),
-        replays_unplaced=bool(from_graph(unattributed.table).any())
-        or len(shared) > 0
-        or RANGES in hierarchy_keys(dataset),
-        loses_work=_loses_work(dataset, modules, unattributed, shared),
-        shared=_marked(modules, modules.rows_of(shared.module_id)),
-        returned=_marked(modules, owner[returned_any(outputs)]),
-        known_outputs=_marked(modules, owner[np.asarray(outputs.is_valid())]),
+        replays_unplaced=unplaced or RANGES in hierarchy_keys(dataset),
+        loses_work=loses_work,
+        shared=shared,
+        returned=marked(owner[returned_any(outputs)]),
+        known_outputs=marked(owner[np.asarray(outputs.is_valid())]),
     )
-
-
-def _marked(modules: Hierarchy, rows: Rows) -> Flags:
-    marked = np.zeros(len(modules.path) + 1, dtype=bool)
-    marked[rows] = True
-    return marked
 
 
 def returned_any(outputs: pa.ChunkedArray) -> Flags:
@@ -81,22 +86,11 @@ def returned_any(outputs: pa.ChunkedArray) -> Flags:
 
 def calls_together(parts: Sequence[Dataset], modules: Hierarchy) -> RecordedTotals:
     """What the calls of several reports record together, with one report in memory at a time."""
-    return reduce(_both, (_of_report(part, modules) for part in parts))
-
-
-def _of_report(part: Dataset, modules: Hierarchy) -> RecordedTotals:
-    work, calls = part.rows(Kernels, _WORK), part.rows(Calls, ["module_id", "outputs"])
-    return of_tables(part, modules, calls, unattributed_work(part, work), shared_work(work))
-
-
-def _both(one: RecordedTotals, other: RecordedTotals) -> RecordedTotals:
-    return RecordedTotals._make(map(or_, one, other))
-
-
-def unattributed_work(dataset: Dataset, work: Kernels) -> Kernels:
-    """The work without a module, which the tables of a subtree do not have, and replays known only as a whole."""
-    whole = work if dataset.root is None else dataset.whole.rows(Kernels, _UNATTRIBUTED)
-    return Kernels(whole.table.select(_UNATTRIBUTED)).filter((whole.module_id < 0) | _as_a_whole(whole))
+    each = (
+        recorded_totals(part, modules, part.rows(Calls, ["module_id", "outputs"]), part.rows(Kernels, _WORK))
+        for part in parts
+    )
+    return reduce(lambda one, other: RecordedTotals._make(map(or_, one, other)), each)
 
 
 def shared_work(work: Kernels) -> Kernels:
@@ -104,16 +98,6 @@ def shared_work(work: Kernels) -> Kernels:
     by_node = work.method.among("graph_node", "graph_order")
     shared = by_node & (work.call_id < 0) & (work.module_id >= 0)
     return Kernels(work.table.select(["module_id", "dur_ns"])).filter(shared)
-
-
-def _loses_work(dataset: Dataset, modules: Hierarchy, unattributed: Kernels, shared: Kernels) -> Flags:
-    loses = _marked(modules, modules.rows_of(shared.module_id))
-    ids = unattributed.range_id
-    if (ids >= 0).any():
-        ranges = dataset.rows(Ranges, ["range_id", "module_id"])
-        loses[modules.rows_of(ranges.module_id[np.isin(ranges.range_id, ids)])] = True
-    loses[-1] = False
-    return loses
 
 
 _CALLS = ["call_id", "parent_call_id", "module_id", "phase"]
@@ -148,15 +132,12 @@ class Hidden(NamedTuple):
         own[owner[self.incomplete]] = True
         pairs = np.unique(np.stack((owner, modules.rows_of(self.holder_module)))[:, self.below], axis=1).T.tolist()
         subtree = np.zeros(own.size, dtype=bool)
-        for module, other in [*pairs, *(pair[::-1] for pair in pairs)]:
-            _mark_up_to(subtree, modules, module, other)
+        for first, other in [*pairs, *(pair[::-1] for pair in pairs)]:
+            module = first
+            while module >= 0 and not module <= other < modules.end[module]:
+                subtree[module] = True
+                module = int(modules.parent[module])
         return own, subtree
-
-
-def _mark_up_to(marked: Flags, modules: Hierarchy, module: int, other: int) -> None:
-    while module >= 0 and not module <= other < modules.end[module]:
-        marked[module] = True
-        module = int(modules.parent[module])
 
 
 def is_whole_graph(work: Kernels) -> Flags:
@@ -173,40 +154,32 @@ def hidden(dataset: Dataset, calls: Calls, work: Kernels) -> Hidden:
     if dataset.root is not None:
         work = dataset.whole.rows(Kernels, ["call_id", "kind", "method", "dur_ns"])
     if not (is_whole_graph(work) & (work.call_id >= 0)).any():
-        return _nothing(len(calls))
+        none, zero, no_call = (np.full(len(calls), value) for value in (False, 0, -1))
+        return Hidden(none, none, none, zero, zero, no_call, no_call)
     everything = calls if dataset.root is None else dataset.whole.rows(Calls, _CALLS)
-    answer = _of_all(everything, work)
-    if dataset.root is None:
-        return answer
-    rows = positions(calls.call_id, everything.call_id)
-    holder = lookup(everything.call_id, answer.holder[rows])
-    return Hidden._make(column[rows] for column in answer)._replace(holder=positions(holder, calls.call_id))
-
-
-def _nothing(calls: int) -> Hidden:
-    none, zero, no_call = np.zeros(calls, bool), np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
-    return Hidden(none, none, none, zero, zero, no_call, no_call)
-
-
-def _of_all(calls: Calls, work: Kernels) -> Hidden:
-    ids, in_graph_capture = calls.call_id, calls.phase.among("capture")
+    ids, in_graph_capture = everything.call_id, everything.phase.among("capture")
     rows = np.flatnonzero(is_whole_graph(work))
     owner = positions(work.call_id[rows], ids)
     replays = counts(owner, ids.size)
-    around = _nearest(positions(calls.parent_call_id, ids), replays > 0)
+    around = _nearest(positions(everything.parent_call_id, ids), replays > 0)
     inside = in_graph_capture & (around >= 0)
     holder = np.where(inside, around, -1)
     # Calls of several graph captures may lie below a holder that is in none itself.
     runs = np.where(lookup(in_graph_capture, holder, missing=0), lookup(replays, holder), -1)
-    return Hidden(
+    answer = Hidden(
         holds=replays > 0,
         inside=inside,
         below=inside & (holder != np.arange(ids.size)),
         runs=np.where(inside, runs, 0),
         time_ns=sums(owner, work.dur_ns[rows], ids.size),
         holder=holder,
-        holder_module=lookup(calls.module_id.astype(np.int64), holder),
+        holder_module=lookup(everything.module_id.astype(np.int64), holder),
     )
+    if dataset.root is None:
+        return answer
+    kept = positions(calls.call_id, ids)
+    answer = Hidden._make(column[kept] for column in answer)
+    return answer._replace(holder=positions(lookup(ids, answer.holder), calls.call_id))
 
 
 def _nearest(parent: Rows, marked: Flags) -> Rows:
@@ -217,8 +190,6 @@ def _nearest(parent: Rows, marked: Flags) -> Rows:
     return nearest
 
 
-#: What the own work of a call contains, as bits.
-(NONE, UNLISTED, PRODUCT, CPU_ATTENTION, TENSOR_FLOAT, SINGLE, UNLIKE_LINEAR, COMPILED) = (1 << bit for bit in range(8))
 #: Work of torch.compile around a graph whose kernels are recorded: it checks, and calls it.
 _AROUND_GRAPHS = re.compile(
     r"TorchDynamo .*|Torch-Compiled Region: .*|Pregraph bytecode|AOTDispatcher .*|## Call CompiledFxGraph .*"
@@ -266,17 +237,16 @@ def own_work(dataset: Dataset, modules: Hierarchy, calls: Calls, known: Recorded
     holds[around[compiled & (around >= 0)]] = True
     names = table.name
     of_work[holds[around] & names.among(*filter(_AROUND_GRAPHS.fullmatch, names.words))] = 0
-    bits = np.full(len(calls), NONE, dtype=np.int64)
+    bits = np.full(len(calls), Work.NONE, dtype=np.int64)
     bits[call[owned]] = 0
     np.bitwise_or.at(bits, call[owned], of_work[owned])
-    bits[holds[:-1]] |= COMPILED
+    bits[holds[:-1]] |= Work.COMPILED
     example = np.full(len(calls), -1, dtype=np.int64)
-    for bit in (UNLISTED, PRODUCT):  # the first of them, preferably one with a name that shows a product
+    for bit in (Work.UNLISTED, Work.PRODUCT):  # the first of them, preferably one with a name that shows a product
         rows = owned[of_work[owned] & bit > 0][::-1]
         example[call[rows]] = names.code[rows]
-    shared = shared_work(table)
     if known is None:
-        known = of_tables(dataset, modules, calls, unattributed_work(dataset, table), shared)
+        known = recorded_totals(dataset, modules, calls, table)
     return OwnWork(
         call=call,
         bits=bits,
@@ -284,14 +254,19 @@ def own_work(dataset: Dataset, modules: Hierarchy, calls: Calls, known: Recorded
         names=names.words,
         runs=_runs(dataset, calls, modules.rows_of(calls.module_id), table, around, (unseen, known)),
         hidden=unseen,
-        shared=shared,
+        shared=shared_work(table),
         together=known,
     )
 
 
+def is_compiled(work: Kernels) -> Flags:
+    """Which kernels have their modules by a kernel map."""
+    return work.method.among("compiled")
+
+
 def harmless(work: Kernels) -> Flags:
     """Which pieces certainly multiply no matrices."""
-    return np.asarray(bits_of_names(work) & UNLISTED == 0)
+    return np.asarray(bits_of_names(work) & Work.UNLISTED == 0)
 
 
 def bits_of_names(work: Kernels) -> Ints:
@@ -304,20 +279,12 @@ def bits_of_names(work: Kernels) -> Ints:
     return np.where(work.collective.code >= 0, 0, of_pairs[pair])
 
 
-def _bits(kind: str | None, name: str) -> int:
+def _bits(kind: str | None, name: str) -> Work:
     if kind in _HARMLESS_KINDS:
-        return 0
-    known = operator_kind(name) if kind == "cpu_op" else kind_of(name) if kind == "kernel" else None
-    properties = known or Kind(harmless=False, product=False)
-    bits = {
-        UNLISTED: not properties.harmless,
-        PRODUCT: properties.product,
-        CPU_ATTENTION: properties.cpu_attention,
-        TENSOR_FLOAT: properties.tensor_float,
-        SINGLE: properties.single,
-        UNLIKE_LINEAR: properties.unlike_linear,
-    }
-    return sum(bit for bit, is_so in bits.items() if is_so)
+        return Work(0)
+    if kind == "cpu_op":
+        return operator_kind(name)
+    return kind_of(name) if kind == "kernel" else Work.UNLISTED
 
 
 def _runs(
@@ -356,32 +323,24 @@ def _replays(dataset: Dataset, call: Rows, again: Rows, calls: int) -> tuple[Int
     work = kernels(dataset, _REPLAYED)
     node = work.original_graph_node_id[again]
     by_order = work.method.among("graph_order")[again] | (node < 0)
-    by_node = _counted(call[again[~by_order]], (node[~by_order],))
-    least = np.minimum(minima(by_node.call, by_node.rows, calls), _MANY)
-    most = np.maximum(maxima(by_node.call, by_node.rows, calls), 0)
+    of_node, copies = _counted(call[again[~by_order]], (node[~by_order],))
+    least = np.minimum(minima(of_node, copies, calls), _MANY)
+    most = np.maximum(maxima(of_node, copies, calls), 0)
     rows = again[by_order]
     if rows.size:
         launch = [column[rows] for column in (work.pid, work.tid, work.launch_start_ns)]
-        by_launch = _counted(call[rows], (report_codes(dataset, work.table)[rows], *launch))
-        uneven = mixed(by_launch.call, by_launch.rows, calls)
-        np.minimum.at(least, by_launch.call, np.where(uneven[by_launch.call], 0, by_launch.pairs))
-        np.maximum.at(most, by_launch.call, by_launch.pairs)
+        of_launch, kernels_of = _counted(call[rows], (report_codes(dataset, work.table)[rows], *launch))
+        launches = counts(of_launch, calls)[of_launch]
+        uneven = mixed(of_launch, kernels_of, calls)
+        np.minimum.at(least, of_launch, np.where(uneven[of_launch], 0, launches))
+        np.maximum.at(most, of_launch, launches)
     return least, most
 
 
-class _Counted(NamedTuple):
-    """Distinct pairs of a call and keys: the call, the rows of the pair, and the pairs of the call."""
-
-    call: Rows
-    rows: Ints
-    pairs: Ints
-
-
-def _counted(call: Rows, keys: tuple[Ints, ...]) -> _Counted:
+def _counted(call: Rows, keys: tuple[Ints, ...]) -> tuple[Rows, Ints]:
+    """The calls of distinct pairs of a call and keys, and the number of rows of each pair."""
     group, first = grouped((call, *keys))
-    of_pair = call[first]
-    pairs = counts(of_pair, int(of_pair.max(initial=-1)) + 1)
-    return _Counted(of_pair, counts(group, first.size), pairs[of_pair])
+    return call[first], counts(group, first.size)
 
 
 def _from_below(parent: Rows, in_graph_capture: Flags, least: Ints, most: Ints) -> None:

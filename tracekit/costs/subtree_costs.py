@@ -12,10 +12,9 @@ from tracekit.aggregates.subtrees import Hierarchy
 from tracekit.arrays.groups import counts, maxima, minima, sums, sums_by
 from tracekit.arrays.intervals import by_level, depths
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
-from tracekit.costs import own_work
-from tracekit.costs.calls import Costs
-from tracekit.costs.compiled import KERNEL_MAP, Compiled
+from tracekit.costs.calls import Compiled, Costs
 from tracekit.costs.own_work import bits_of_names
+from tracekit.flops.kernels import Work
 from tracekit.flops.tensors import MULTIPLIED
 
 _LARGEST = 2.0**62
@@ -83,38 +82,22 @@ _TOO_LARGE = "a number too large to be true"
 _RUNS = "how often its graph was replayed is unknown"
 
 
-class Own(NamedTuple):
-    """What modules cost by themselves, over all their calls.
+class Own:
+    """What modules cost by themselves, over all their calls, added up over reports.
 
     Attributes:
         known_flops: FLOPs of the calls whose FLOPs are known; ``known_ns`` is their GPU time.
-        dtype: The dtype of their matrix products, or None; ``doubtful`` is whether float32 may have been TF32.
+        doubtful: Whether float32 may have been TF32.
         mixed: Whether their time is not that of their FLOPs: one of both is of a CUDA graph traced as a whole.
     """
-
-    ns: Ints
-    runs: Sum
-    flops: Sum
-    bytes: Sum
-    known_flops: Sum
-    known_ns: Ints
-    dtype: list[str | None]
-    doubtful: Flags
-    too_large: Flags
-    mixed: Flags
-    subtree_mixed: Flags
-
-
-class ModuleCosts:
-    """What modules cost by themselves, added up over reports."""
 
     def __init__(self, modules: Hierarchy) -> None:
         count = len(modules.path)
         self._modules = modules
-        self._ns, self._known_ns = np.zeros((2, count), np.int64)
-        self._runs = self._flops = self._bytes = self._known_flops = Sum.zero(count)
-        self._called, self._compiled, self._reached, self._doubtful = np.zeros((4, count), bool)
-        self._mixed, self._subtree_mixed = np.zeros((2, count), bool)
+        self.ns, self.known_ns = np.zeros((2, count), np.int64)
+        self.flops = self.known_flops = self._runs = self._bytes = Sum.zero(count)
+        self.doubtful, self.mixed, self.subtree_mixed = np.zeros((3, count), bool)
+        self._called, self._compiled, self._reached = np.zeros((3, count), bool)
         self._dtypes: dict[str | None, int] = {word: at for at, word in enumerate((*MULTIPLIED, None))}
         # The least and the largest number of a dtype.
         self._least, self._most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
@@ -131,31 +114,38 @@ class ModuleCosts:
         self._add_figures(calls)
         self._add_dtypes(calls)
         mixed, subtree_mixed = calls.work.hidden.mixed(calls.modules, calls.owner)
-        self._mixed |= mixed
-        self._subtree_mixed |= subtree_mixed
+        self.mixed |= mixed
+        self.subtree_mixed |= subtree_mixed
         self._sources |= _sources(calls)
         for module, word, ns in _reasons(calls):
             self._reasons[module, word] = self._reasons.get((module, word), 0) + ns
 
     def _add_figures(self, calls: Costs) -> None:
-        compiled, modules = calls.compiled, self._ns.size
+        compiled, modules = calls.compiled, self.ns.size
         shared = calls.work.shared
-        self._ns += sums(calls.owner, calls.table.gpu_self_time_ns - compiled.of_call, modules)
-        self._ns += sums(calls.modules.rows_of(shared.module_id), shared.dur_ns, modules)
-        self._ns += sums(compiled.module, compiled.ns, modules)
+        self.ns += sums(calls.owner, calls.table.gpu_self_time_ns - compiled.of_call, modules)
+        self.ns += sums(calls.modules.rows_of(shared.module_id), shared.dur_ns, modules)
+        self.ns += sums(compiled.module, compiled.ns, modules)
         counted = (calls.flops == 0) | ((calls.flops > 0) & (calls.runs >= 0))
-        self._known_ns += sums(calls.owner, _known_time(calls, counted), modules)
-        self._known_ns += sums(np.where(compiled.flops >= 0, compiled.module, -1), compiled.ns, modules)
-        in_graphs = _of_compiled(compiled, modules)
+        hidden = calls.work.hidden
+        own_ns = calls.table.gpu_self_time_ns - hidden.time_ns - compiled.of_call
+        # The time of a graph traced as a whole is known if the FLOPs of all calls inside are.
+        unknown = counts(np.where(counted, -1, hidden.holder), counted.size)
+        known_ns = own_ns + np.where(unknown == 0, hidden.time_ns, 0)
+        self.known_ns += sums(calls.owner, np.where(counted, known_ns, 0), modules)
+        self.known_ns += sums(np.where(compiled.flops >= 0, compiled.module, -1), compiled.ns, modules)
+        inside = compiled.module >= 0
+        in_graphs = totals(compiled.module[inside], compiled.flops[inside], np.ones(inside.sum(), np.int64), modules)
         known = totals(calls.owner, np.where(counted, calls.flops, 0), calls.runs, modules)
         known_in_graphs = in_graphs._replace(lacking=np.zeros_like(in_graphs.lacking))
-        self._known_flops = self._known_flops.plus(known).plus(known_in_graphs)
-        self._flops = self._flops.plus(totals(calls.owner, calls.flops, calls.runs, modules)).plus(in_graphs)
+        self.known_flops = self.known_flops.plus(known).plus(known_in_graphs)
+        self.flops = self.flops.plus(totals(calls.owner, calls.flops, calls.runs, modules)).plus(in_graphs)
         self._runs = self._runs.plus(totals(calls.owner, np.ones_like(calls.runs), calls.runs, modules))
         self._bytes = self._bytes.plus(totals(calls.owner, calls.column("bytes"), calls.runs, modules))
         self._called |= counts(calls.owner, modules) > 0
-        self._compiled |= compiled.ran(modules)
-        self._reached |= compiled.reached(calls.modules)
+        served = counts(compiled.module, modules)
+        self._compiled |= served > 0
+        self._reached |= calls.modules.subtree_sums(served) > 0
 
     def _add_dtypes(self, calls: Costs) -> None:
         code, words = calls.coded_texts("dtype")
@@ -167,42 +157,37 @@ class ModuleCosts:
         owner = np.concatenate((calls.owner[multiplies], module))
         self._least = np.minimum(self._least, minima(owner, code, self._least.size))
         self._most = np.maximum(self._most, maxima(owner, code, self._most.size))
-        self._doubtful[calls.owner[multiplies & (doubt > 0)]] = True
-        self._doubtful[module[may_be_tf32]] = True
+        self.doubtful[calls.owner[multiplies & (doubt > 0)]] = True
+        self.doubtful[module[may_be_tf32]] = True
 
-    def own(self) -> Own:
-        """The own costs of each module."""
+    @property
+    def runs(self) -> Sum:
+        """How often calls of each module ran."""
+        return self._runs.masked(self._reached & ~self._called)
+
+    @property
+    def bytes(self) -> Sum:
+        """The least that the calls of each module had to move."""
+        return self._bytes.masked(self._compiled)
+
+    def dtypes(self) -> list[str | None]:
+        """The dtype of the matrix products of each module, or None."""
         words = [*self._dtypes, None]
-        return Own(
-            ns=self._ns,
-            runs=self._runs.masked(self._reached & ~self._called),
-            flops=self._flops,
-            bytes=self._bytes.masked(self._compiled),
-            known_flops=self._known_flops,
-            known_ns=self._known_ns,
-            dtype=[words[word] for word in np.where(self._least == self._most, self._most, -1).tolist()],
-            doubtful=self._doubtful,
-            too_large=~self._known_flops.known,
-            mixed=self._mixed,
-            subtree_mixed=self._subtree_mixed,
-        )
+        return [words[word] for word in np.where(self._least == self._most, self._most, -1).tolist()]
 
-    def sources(self, own: Own) -> list[str | None]:
+    def sources(self) -> list[str | None]:
         """Where the FLOPs of each module are known from, or None."""
-        words_of: list[set[str]] = [set() for _ in own.dtype]
+        words_of: list[set[str]] = [set() for _ in self.ns]
         for module, word in self._sources:
             words_of[module].add(word)
         for module in np.flatnonzero(self._compiled).tolist():
-            words_of[module].add(KERNEL_MAP)
-        known = own.flops.known.tolist()
-        return [
-            " and ".join(sorted(of_module)) or None if all_known else None
-            for of_module, all_known in zip(words_of, known, strict=True)
-        ]
+            words_of[module].add("kernel_map")
+        texts = (" and ".join(sorted(words)) or None for words in words_of)
+        return [text if known else None for text, known in zip(texts, self.flops.known.tolist(), strict=True)]
 
-    def reasons(self, own: Own) -> list[str | None]:
+    def reasons(self) -> list[str | None]:
         """Why the FLOPs of a module or of its subtree are unknown: the reason with the most time."""
-        why: list[str | None] = [_TOO_LARGE if large else None for large in own.too_large.tolist()]
+        why: list[str | None] = [None if known else _TOO_LARGE for known in self.known_flops.known.tolist()]
         spent = np.full(len(why), -1, dtype=np.int64)
         for (module, word), ns in self._reasons.items():
             if (-ns, word) < (-spent[module], why[module] or ""):
@@ -210,31 +195,14 @@ class ModuleCosts:
         return _from_below(self._modules, why, spent)
 
 
-def _of_compiled(compiled: Compiled, modules: int) -> Sum:
-    flops = np.maximum(compiled.flops, 0)
-    large = np.bincount(compiled.module + 1, flops, minlength=modules + 1)[1:]
-    lacking = counts(np.where(compiled.flops < 0, compiled.module, -1), modules)
-    return Sum(sums(compiled.module, flops, modules), lacking, np.asarray(large, np.float64))
-
-
-def _known_time(calls: Costs, counted: Flags) -> Ints:
-    """The own time of calls whose FLOPs are known; of graphs traced as a whole, if those of all calls inside are."""
-    hidden = calls.work.hidden
-    own = calls.table.gpu_self_time_ns - hidden.time_ns - calls.compiled.of_call
-    unknown = counts(np.where(counted, -1, hidden.holder), counted.size)
-    return np.where(counted, own, 0) + np.where(counted & (unknown == 0), hidden.time_ns, 0)
-
-
 def _dtypes_of_compiled(compiled: Compiled) -> tuple[Rows, Rows, Flags]:
     """Modules of compiled work that multiplies, the place in ``MULTIPLIED`` of its dtype, and whether TF32 is."""
     rows = np.flatnonzero((compiled.flops != 0) & (compiled.module >= 0))
-    tensor_float, single = (
-        bits_of_names(compiled.work)[rows] & bit > 0 for bit in (own_work.TENSOR_FLOAT, own_work.SINGLE)
-    )
+    precision = bits_of_names(compiled.work)[rows] & (Work.TENSOR_FLOAT | Work.SINGLE)
     dtype = np.where(compiled.dtype[rows] >= 0, compiled.dtype[rows], len(MULTIPLIED))
     is_float32 = dtype == MULTIPLIED.index("float32")
-    dtype[is_float32 & tensor_float & ~single] = MULTIPLIED.index("tfloat32")
-    return compiled.module[rows], dtype, is_float32 & ~tensor_float & ~single
+    dtype[is_float32 & (precision == Work.TENSOR_FLOAT)] = MULTIPLIED.index("tfloat32")
+    return compiled.module[rows], dtype, is_float32 & (precision == 0)
 
 
 def subtree_flops(calls: Costs) -> tuple[Ints, Floats]:

@@ -6,9 +6,9 @@ work that it ran itself is known to multiply no matrices.
 
 from typing import NamedTuple
 
-from tracekit.flops.base import Call, Unknown
-from tracekit.flops.layers import flops_of
-from tracekit.flops.tensors import Bytes, Tensors, bytes_of
+from tracekit.flops.kernels import Work
+from tracekit.flops.layers import Call, Unknown, flops_of
+from tracekit.flops.tensors import Tensors, bytes_of
 
 #: Classes of torch.nn that only call others.
 _CONTAINERS = frozenset(
@@ -33,43 +33,23 @@ class Seen(NamedTuple):
     """The work that a call ran itself, without that of modules it calls.
 
     Attributes:
-        recorded: Whether the dataset holds any work at all.
-        backward: Whether the call is part of a backward pass.
-        unseen: Whether work of it lies in a CUDA graph traced as a whole; then it is neither idle nor harmless.
-        harmless: Whether it ran work, none of which multiplies matrices.
-        product: Whether some work has the name of a matrix product.
-        cpu_attention: Whether some work is the fused attention of CPUs.
-        tensor_float: Whether some work multiplies float32 as TF32.
-        single: Whether some work multiplies float32 in full precision.
-        unlike_linear: Whether some work has the name of another kind of layer than a Linear.
-        lost: Whether its module launched work that could not be attributed.
-        around: Whether the call calls other modules.
-        never: Whether it ran during a graph capture and was never replayed.
-        by_operators: Whether markers of its operators record its FLOPs.
-        operators_unclear: Whether there are such markers that do not record them.
-        example: Name of a piece of its work that may multiply matrices.
-        compiled: Whether it also holds work of compiled graphs, which is that of the modules inside.
+        example: Name of a piece of it that may multiply matrices.
         multiplied: The dtype in which its operators multiply, if their markers record it.
     """
 
-    recorded: bool
-    backward: bool
-    unseen: bool
-    idle: bool
-    harmless: bool
-    product: bool
-    cpu_attention: bool
-    tensor_float: bool
-    single: bool
-    unlike_linear: bool
-    lost: bool
-    around: bool
-    never: bool
-    by_operators: bool
-    operators_unclear: bool
+    work: Work
     example: str | None
-    multiplied: str | None = None
-    compiled: bool = False
+    multiplied: str | None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there was none."""
+        return Work.NONE in self.work and Work.UNSEEN not in self.work
+
+    @property
+    def harmless(self) -> bool:
+        """Whether there was some, none of which multiplies matrices."""
+        return not self.work & (Work.NONE | Work.UNLISTED | Work.UNSEEN)
 
 
 class Judged(NamedTuple):
@@ -94,35 +74,37 @@ class Judged(NamedTuple):
 
 def judged(call: Call, tensors: Tensors, seen: Seen, dtype: str | None = None) -> Judged:
     """What is known about a call. ``dtype`` is assumed for its tensors where markers record none and it multiplies."""
-    call = call._replace(cpu_attention=seen.cpu_attention)
+    call = call._replace(cpu_attention=Work.CPU_ATTENTION in seen.work)
     formula = flops_of(call)
     flops, source, unknown = _flops(call, formula, seen)
     believed = isinstance(formula, int) and unknown is None
     if dtype is not None and tensors.has_no_dtypes and believed and formula:
         tensors = tensors.all_of(dtype, call)
-    size = bytes_of(call, tensors)
+    params, inputs, outputs, least = bytes_of(call, tensors)
     multiplied = tensors.computed_in(call) or seen.multiplied
-    if multiplied == "float32" and seen.tensor_float and not seen.single:
+    precision = seen.work & (Work.TENSOR_FLOAT | Work.SINGLE)
+    if multiplied == "float32" and precision == Work.TENSOR_FLOAT:
         multiplied = "tfloat32"
     return Judged(
         flops=flops,
-        bytes=_least(call, seen, size, idle_is_nothing=flops == 0, believed=believed),
-        param_bytes=size.params,
-        input_bytes=size.inputs,
-        output_bytes=size.outputs,
+        bytes=_least(call, seen, least if believed else None, idle_is_nothing=flops == 0),
+        param_bytes=params,
+        input_bytes=inputs,
+        output_bytes=outputs,
         dtype=multiplied,
-        tf32_possible=multiplied == "float32" and not (seen.single and not seen.tensor_float),
+        tf32_possible=multiplied == "float32" and precision != Work.SINGLE,
         source=source,
         unknown=unknown,
     )
 
 
 def _flops(call: Call, formula: int | Unknown | None, seen: Seen) -> tuple[int | None, str | None, str | None]:
-    if seen.by_operators:
+    work = seen.work
+    if Work.BY_OPERATORS in work:
         return None, OPERATORS, None
-    if seen.compiled:
+    if Work.COMPILED in work:
         flops = _by_work(seen, f"it may multiply matrices outside of compiled graphs, in {seen.example}")
-    elif seen.backward:
+    elif Work.BACKWARD in work:
         flops = _by_work(seen, _BACKWARD)
     elif isinstance(formula, Unknown):
         flops = formula
@@ -131,44 +113,43 @@ def _flops(call: Call, formula: int | Unknown | None, seen: Seen) -> tuple[int |
     else:
         flops = _contradicted(call, formula, seen) or formula
     if isinstance(flops, Unknown):
-        return None, None, _UNCLEAR_OPERATORS if seen.operators_unclear else flops.reason
-    if seen.compiled:
+        return None, None, _UNCLEAR_OPERATORS if Work.OPERATORS_UNCLEAR in work else flops.reason
+    if Work.COMPILED in work:
         return flops, None, None
-    by_class = (formula is not None or seen.unseen) and not seen.backward
+    by_class = (formula is not None or Work.UNSEEN in work) and Work.BACKWARD not in work
     return flops, MODULE if by_class else KERNELS, None
 
 
 def _contradicted(call: Call, formula: int, seen: Seen) -> Unknown | None:
-    if formula and seen.recorded and seen.idle and not seen.never:
+    if formula and seen.idle and seen.work & (Work.RECORDED | Work.NEVER) == Work.RECORDED:
         return Unknown(_NOT_RECORDED)
-    if formula and (seen.harmless or (call.class_name is None and seen.unlike_linear)):
+    if formula and (seen.harmless or (call.class_name is None and Work.UNLIKE_LINEAR in seen.work)):
         return Unknown("its shapes are those of a Linear, its kernels are not")
-    if not formula and seen.product:
+    if not formula and Work.PRODUCT in seen.work:
         return Unknown(f"a class that multiplies no matrices runs {seen.example}")
     return None
 
 
 def _without_formula(call: Call, seen: Seen) -> int | Unknown:
-    if not seen.recorded or seen.unseen:
-        only_calls = call.class_name in _CONTAINERS and seen.around
-        why = _UNSEEN if seen.unseen else "no work is recorded, and its class is not one of torch.nn"
+    unseen = Work.UNSEEN in seen.work
+    if Work.RECORDED not in seen.work or unseen:
+        only_calls = call.class_name in _CONTAINERS and Work.AROUND in seen.work
+        why = _UNSEEN if unseen else "no work is recorded, and its class is not one of torch.nn"
         return 0 if only_calls else Unknown(why)
     return _by_work(seen, f"it may multiply matrices itself, in {seen.example}; record operators (--ops)")
 
 
 def _by_work(seen: Seen, otherwise: str) -> int | Unknown:
-    if seen.unseen:
+    if Work.UNSEEN in seen.work:
         return Unknown(_UNSEEN)
-    if seen.recorded and seen.idle:
-        return Unknown(_LOST) if seen.lost or seen.operators_unclear else 0
+    if Work.RECORDED in seen.work and seen.idle:
+        return Unknown(_LOST) if seen.work & (Work.LOST | Work.OPERATORS_UNCLEAR) else 0
     return 0 if seen.harmless else Unknown(otherwise)
 
 
-def _least(call: Call, seen: Seen, size: Bytes, *, idle_is_nothing: bool, believed: bool) -> int | None:
+def _least(call: Call, seen: Seen, least: int | None, *, idle_is_nothing: bool) -> int | None:
     """The least that one run must move; None where several kernels exchange tensors that no marker records."""
-    if seen.compiled:
-        return None
-    if seen.recorded and seen.idle and idle_is_nothing and not seen.lost:
+    if idle_is_nothing and seen.idle and seen.work & (Work.RECORDED | Work.LOST | Work.COMPILED) == Work.RECORDED:
         return 0
-    alone = believed and call.class_name != "MultiheadAttention" and not seen.backward
-    return size.least if alone else None
+    exchanges = seen.work & (Work.COMPILED | Work.BACKWARD) or call.class_name == "MultiheadAttention"
+    return None if exchanges else least

@@ -1,7 +1,8 @@
 """Names of device work: which multiplies no matrices, which may, and why FLOPs of compiled kernels are not known."""
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from enum import IntFlag, auto
 
 #: Kernels of PyTorch (aten/src/ATen/native/cuda), vLLM (csrc), Thrust and CUB, by the beginnings of their short names.
 _HARMLESS = re.compile(
@@ -40,7 +41,6 @@ CPU_ATTENTIONS = (
 )
 #: What MultiheadAttention runs in place of all others in inference, with and without weights as a result.
 FUSED_ATTENTION = "aten::_native_multi_head_attention"
-_CPU_ATTENTION = (*CPU_ATTENTIONS, FUSED_ATTENTION)
 
 _MATRIX = re.compile(
     r"gemm|gemv|xmma|cutlass|cublas|matmul|mma_|_mm_|conv(?!ert)|wgrad|dgrad|winograd|flash(?!_kernel)|attention|attn|fmha|nvjet"
@@ -54,46 +54,61 @@ _UNLIKE_LINEAR = re.compile(
 _SINGLE = re.compile(r"sgemm|simt|ffma|gemv|gemmk1|gemmSN", re.IGNORECASE)
 
 
-class Kind(NamedTuple):
-    """What the name of a kernel shows about it: ``harmless`` if it certainly multiplies no matrices.
+class Work(IntFlag):
+    """What is known of one piece of device work, by its name, or of all work that a call ran itself."""
 
-    ``single`` multiplies float32 in full precision; ``unlike_linear`` is named as another kind of layer than a Linear.
-    """
+    UNLISTED = auto()  #: It may multiply matrices: its name is not among those that certainly do not.
+    PRODUCT = auto()  #: It has the name of a matrix product.
+    CPU_ATTENTION = auto()  #: It is the fused attention of CPUs.
+    TENSOR_FLOAT = auto()  #: It multiplies float32 as TF32.
+    SINGLE = auto()  #: It multiplies float32 in full precision.
+    UNLIKE_LINEAR = auto()  #: It has the name of another kind of layer than a Linear.
+    # Only of calls:
+    NONE = auto()  #: The call ran no work that is recorded.
+    COMPILED = auto()  #: It also holds work of compiled graphs, which is that of the modules inside.
+    UNSEEN = auto()  #: Work of it lies in a CUDA graph traced as a whole.
+    RECORDED = auto()  #: The dataset holds any work at all.
+    BACKWARD = auto()  #: The call is part of a backward pass.
+    LOST = auto()  #: Its module launched work that could not be attributed.
+    AROUND = auto()  #: It calls other modules.
+    NEVER = auto()  #: It ran during a graph capture and was never replayed.
+    BY_OPERATORS = auto()  #: Markers of its operators record its FLOPs.
+    OPERATORS_UNCLEAR = auto()  #: There are such markers that do not record them.
 
-    harmless: bool
-    product: bool
-    cpu_attention: bool = False
-    tensor_float: bool = False
-    single: bool = False
-    unlike_linear: bool = False
 
-
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> Work:
     """What the name of a kernel on a GPU shows."""
     if _FUSED.match(name):
-        mixed = _PRODUCT_IN_FUSED.search(name) is not None
-        return Kind(not mixed, mixed)
+        return Work.UNLISTED | Work.PRODUCT if _PRODUCT_IN_FUSED.search(name) else Work(0)
     product = _MATRIX.search(name) is not None
-    return Kind(
-        harmless=not product and _HARMLESS.match(name) is not None,
-        product=product,
-        tensor_float=_TENSOR_FLOAT_32.search(name) is not None,
-        single=_SINGLE.search(name) is not None,
-        unlike_linear=_UNLIKE_LINEAR.search(name) is not None,
+    return _flags(
+        {
+            Work.UNLISTED: product or not _HARMLESS.match(name),
+            Work.PRODUCT: product,
+            Work.TENSOR_FLOAT: _TENSOR_FLOAT_32.search(name),
+            Work.SINGLE: _SINGLE.search(name),
+            Work.UNLIKE_LINEAR: _UNLIKE_LINEAR.search(name),
+        }
     )
 
 
-def operator_kind(name: str) -> Kind:
+def operator_kind(name: str) -> Work:
     """What the name of an operator on a CPU shows."""
     if _NODE.fullmatch(name):
-        return Kind(harmless=True, product=False)
+        return Work(0)
     product = may_multiply(name)
-    return Kind(
-        harmless=name.startswith("aten::") and not product,
-        product=product,
-        cpu_attention=name in _CPU_ATTENTION,
-        unlike_linear=_UNLIKE_LINEAR.search(name) is not None,
+    return _flags(
+        {
+            Work.UNLISTED: product or not name.startswith("aten::"),
+            Work.PRODUCT: product,
+            Work.CPU_ATTENTION: name in (*CPU_ATTENTIONS, FUSED_ATTENTION),
+            Work.UNLIKE_LINEAR: _UNLIKE_LINEAR.search(name),
+        }
     )
+
+
+def _flags(holds: Mapping[Work, object]) -> Work:
+    return Work(sum(flag for flag, it_does in holds.items() if it_does))
 
 
 def may_multiply(operator: str) -> bool:

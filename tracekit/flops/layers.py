@@ -1,10 +1,63 @@
 """FLOPs of the layers of torch.nn and of serving engines, from classes, shapes and settings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from tracekit.flops.base import Call, Shape, Unknown, matched, whole
+Shape = Sequence[int]
+
+
+class Call(NamedTuple):
+    """A call, as its markers describe it. A dimension that is not known is None.
+
+    Attributes:
+        class_name: Class of the module, or None.
+        params: Shapes of its own parameters by name.
+        settings: Other arguments that the module was built with, under the names in vLLM's markers.
+        inputs: Shapes of positional tensors, or None.
+        outputs: Shapes of results, or None.
+        kwargs: Shapes of keyword tensors by name.
+        cpu_attention: Whether attention ran as the fused operator of CPUs, which ``flop_counter`` does not count.
+    """
+
+    class_name: str | None
+    params: Mapping[str, Shape]
+    settings: Mapping[str, object]
+    inputs: Sequence[Shape] | None
+    outputs: Sequence[Shape] | None
+    kwargs: Mapping[str, Sequence[Shape]]
+    cpu_attention: bool = False
+
+    @property
+    def given(self) -> list[Shape]:
+        """Shapes of all input tensors, positional ones first."""
+        return [*(self.inputs or ()), *(shape for shapes in self.kwargs.values() for shape in shapes)]
+
+    def without_unknown_dimensions(self) -> "Call":
+        """The same call without its inputs, outputs or parameters if a dimension of any of them is not known.
+
+        All inputs are dropped, not just one: the rest might be taken for all of them.
+        """
+        call = self
+        if not all(map(is_known, self.given)):
+            call = call._replace(inputs=None, kwargs={})
+        if not all(map(is_known, self.outputs or ())):
+            call = call._replace(outputs=None)
+        if not all(map(is_known, self.params.values())):
+            call = call._replace(params={})
+        return call
+
+
+class Unknown(NamedTuple):
+    """The reason why the FLOPs of a call are not known, for people to read."""
+
+    reason: str
+
+
+def is_known(shape: Sequence[int | None] | None) -> bool:
+    """Whether all dimensions of a shape are known; not so where the shape itself is None."""
+    return shape is not None and None not in shape
+
 
 #: Classes of ``torch.nn`` and serving engines (vLLM, SGLang); ``Conv1D`` of Transformers is a Linear despite its name.
 _LINEARS = frozenset(
@@ -20,20 +73,14 @@ _PACKED = frozenset({"qweight", "weight_packed", "w_q"})
 _BESIDE = ("bias", "scale", "zero", "zp", "g_idx", "shape", "perm", "absmax")
 
 _DIMENSIONS = 2
-_LINEAR_UNCLEAR = Unknown("a Linear whose shapes do not fit its weight, or are not known")
 
 
-def _linear(call: Call) -> int | Unknown | None:
-    if call.class_name is not None and call.class_name not in _LINEARS:
+def _linear(call: Call) -> int | None:
+    if (weight := _weight(call)) is None or len(call.given) != 1 or not call.given[0]:
         return None
-    unclear = None if call.class_name is None else _LINEAR_UNCLEAR
-    if (weight := _weight(call)) is None or len(call.given) != 1:
-        return unclear
-    given, returned = call.given[0], _result(call)
-    if not given:
-        return unclear
-    out = _width(call, weight, given, returned)
-    return unclear if out is None else 2 * prod(given) * out
+    given = call.given[0]
+    out = _width(call, weight, given)
+    return None if out is None else 2 * prod(given) * out
 
 
 def is_packed(call: Call) -> bool:
@@ -46,42 +93,37 @@ def _weight(call: Call) -> Shape | None:
     return call.params[large[0]] if large == ["weight"] or set(large) & _PACKED else None
 
 
-def _result(call: Call) -> Shape | None:
-    """The shape of its result, or None; engines may also return a bias that is still to be added."""
-    return None if not call.outputs or any(len(shape) != 1 for shape in call.outputs[1:]) else call.outputs[0]
-
-
-def _width(call: Call, weight: Shape, given: Shape, returned: Shape | None) -> int | None:
-    if returned is None:
+def _width(call: Call, weight: Shape, given: Shape) -> int | None:
+    # Engines may also return a bias that is still to be added.
+    if not call.outputs or any(len(shape) != 1 for shape in call.outputs[1:]):
         # The weight of torch.nn.Linear is [out, in]; other classes may have it the other way round.
         plain = call.class_name == "Linear" and len(weight) == _DIMENSIONS and not is_packed(call)
         return weight[0] if plain and weight[1] == given[-1] else None
-    if len(returned) != len(given) or not matched(returned[:-1], given[:-1]):
+    returned = call.outputs[0]
+    if len(returned) != len(given) or list(returned[:-1]) != list(given[:-1]):
         return None
     fits = len(weight) == _DIMENSIONS and sorted(weight) == sorted((given[-1], returned[-1]))
     return returned[-1] if fits or is_packed(call) else None
 
 
 _SPATIAL = {f"{name}{n}d": n for name in ("Conv", "ConvTranspose") for n in (1, 2, 3)}
-_CONVOLUTION_UNCLEAR = Unknown("a convolution whose shapes do not fit its weight, or are not known")
 
 
-def _convolution(call: Call) -> int | Unknown | None:
-    """``2 * positions * weight``: positions of the output or, transposed, of the input."""
-    if (spatial := _SPATIAL.get(call.class_name or "")) is None:
-        return None
-    weight = call.params.get("weight", ())
+def _convolution(call: Call) -> int | None:
+    """``2 * batch * positions * weight``: positions of the output or, transposed, of the input."""
+    class_name = call.class_name or ""
+    spatial, weight = _SPATIAL[class_name], call.params.get("weight", ())
     # A transposed convolution may be given the size of its output, which is no tensor.
     if len(weight) != spatial + 2 or len(call.given) != 1:
-        return _CONVOLUTION_UNCLEAR
-    given = call.given[0]
-    if len(given) == spatial + 1:
-        given = (1, *given)
+        return None
+    given = (1, *call.given[0]) if len(call.given[0]) == spatial + 1 else call.given[0]
     if len(given) != spatial + 2:
-        return _CONVOLUTION_UNCLEAR
-    transposed = (call.class_name or "").startswith("ConvTranspose")
-    positions = (given[2:] if given[1] == weight[0] else None) if transposed else _positions(call, weight, given)
-    return _CONVOLUTION_UNCLEAR if positions is None else 2 * given[0] * prod(positions) * prod(weight)
+        return None
+    if class_name.startswith("ConvTranspose"):
+        positions = given[2:] if given[1] == weight[0] else None
+    else:
+        positions = _positions(call, weight, given)
+    return None if positions is None else 2 * given[0] * prod(positions) * prod(weight)
 
 
 def _positions(call: Call, weight: Shape, given: Shape) -> Shape | None:
@@ -112,61 +154,42 @@ def _computed_positions(call: Call, filter_: Shape, given: Shape) -> Shape | Non
 
 
 def _each(setting: object, dimensions: int) -> Sequence[int] | None:
-    items = setting if isinstance(setting, list) else []
-    numbers = [number for number in map(whole, items) if number is not None and number >= 0]
-    return numbers if len(numbers) == len(items) == dimensions else None
+    if not isinstance(setting, list) or len(setting) != dimensions:
+        return None
+    return setting if all(type(number) is int and number >= 0 for number in setting) else None
 
 
 _NAMES = ("query", "key", "value")
 _BATCHED = 3
-_ATTENTION_UNCLEAR = Unknown("a MultiheadAttention whose shapes do not fit its weights, or are not known")
 
 
-class _Sizes(NamedTuple):
-    """Sizes of its three tensors."""
-
-    batch: int
-    queries: int
-    keys: int
-    width: int
-    key_width: int
-    value_width: int
-
-
-def _attention(call: Call) -> int | Unknown | None:
+def _attention(call: Call) -> int | None:
     """Three projections, queries by keys, weights by values, and the output's projection.
 
-    On a CPU, the fused operator in the middle is not counted, as in ``flop_counter`` up to torch 2.13.
+    On a CPU, the fused operator in the middle is not counted, as in ``flop_counter`` up to torch 2.13; it does not run
+    where weights are returned.
     """
-    if call.class_name != "MultiheadAttention":
+    if (tensors := _query_key_value(call)) is None:
         return None
-    if (sizes := _sizes(call)) is None or not _fit(call, sizes):
-        return _ATTENTION_UNCLEAR
-    batch, queries, keys, width, key_width, value_width = sizes
+    (batch, queries, width), (_, keys, key_width), (_, _, value_width) = tensors
+    if not _fit(call, width, key_width, value_width):
+        return None
     projected = width * (2 * queries * width + keys * (key_width + value_width))
     attended = keys + ("bias_k" in call.params) + bool(call.settings.get("add_zero_attn"))
-    between = 0 if _is_left_out(call) else 2 * queries * attended * width
-    return 2 * batch * (projected + between)
+    is_fused = call.cpu_attention and len(call.outputs or ()) < len(("output", "weights"))
+    return 2 * batch * (projected + (0 if is_fused else 2 * queries * attended * width))
 
 
-def _is_left_out(call: Call) -> bool:
-    """Whether torch does not count the attention itself, since it is fused: it is not where weights are returned."""
-    return call.cpu_attention and len(call.outputs or ()) < len(("output", "weights"))
-
-
-def _sizes(call: Call) -> _Sizes | None:
+def _query_key_value(call: Call) -> list[Shape] | None:
+    """The shapes of its three tensors as ``[batch, length, width]``; None where they cannot be known."""
     tensors = list(call.inputs or ())[:_BATCHED]
     for name in _NAMES[len(tensors) :]:
         tensors += call.kwargs.get(name, ())
-    if len(tensors) != _BATCHED or len({len(shape) for shape in tensors}) != 1:
-        return None
     shapes = [shape for shape in (_batch_first(call, tensor) for tensor in tensors) if shape is not None]
-    if len(shapes) != _BATCHED:
+    if not len(shapes) == len(tensors) == _BATCHED or len({len(shape) for shape in tensors}) != 1:
         return None
     query, key, value = shapes
-    if not matched(key[:2], value[:2]) or query[0] != key[0]:
-        return None
-    return _Sizes(query[0], query[1], key[1], query[2], key[2], value[2])
+    return shapes if list(key[:2]) == list(value[:2]) and query[0] == key[0] else None
 
 
 def _batch_first(call: Call, shape: Shape) -> Shape | None:
@@ -174,30 +197,21 @@ def _batch_first(call: Call, shape: Shape) -> Shape | None:
     if len(shape) == _BATCHED - 1:
         return (1, *shape)
     batch_first = call.settings.get("batch_first")
-    if len(shape) != _BATCHED or (whole(batch_first) is None and not isinstance(batch_first, bool)):
+    if len(shape) != _BATCHED or not isinstance(batch_first, int):
         return None
     return shape if batch_first else (shape[1], shape[0], shape[2])
 
 
-def _fit(call: Call, sizes: _Sizes) -> bool:
+def _fit(call: Call, width: int, key_width: int, value_width: int) -> bool:
     """Whether the weights fit such tensors: classes of other packages have the same name."""
-    weights, width = call.params, sizes.width
-    if "in_proj_weight" in weights:
-        same = width == sizes.key_width == sizes.value_width
-        return same and matched(weights["in_proj_weight"], (3 * width, width))
-    widths = zip(_NAMES, (width, sizes.key_width, sizes.value_width), strict=True)
-    return all(matched(weights.get(f"{name[0]}_proj_weight", ()), (width, given)) for name, given in widths)
+    if "in_proj_weight" in call.params:
+        return width == key_width == value_width and list(call.params["in_proj_weight"]) == [3 * width, width]
+    widths = {"q_proj_weight": width, "k_proj_weight": key_width, "v_proj_weight": value_width}
+    return all(list(call.params.get(name, ())) == [width, given] for name, given in widths.items())
 
 
-_RECURRENT = frozenset({"RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "Bilinear"})
-
-
-def _recurrent(call: Call) -> Unknown | None:
-    """Always unknown: cuDNN and oneDNN run a recurrent layer as one operator, which ``flop_counter`` does not know."""
-    if call.class_name not in _RECURRENT:
-        return None
-    return Unknown(f"torch counts {call.class_name} differently per device, or not at all")
-
+#: cuDNN and oneDNN run a recurrent layer as one operator, which ``flop_counter`` does not know.
+_RECURRENT = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "Bilinear")
 
 _EVERY_DIMENSION = """
 AdaptiveAvgPool AdaptiveMaxPool AvgPool BatchNorm CircularPad ConstantPad Dropout FractionalMaxPool InstanceNorm
@@ -219,29 +233,34 @@ SoftMarginLoss TripletMarginLoss TripletMarginWithDistanceLoss
 _WITHOUT_PRODUCTS = {*_EMBEDDINGS, *_OTHERS, *(f"{name}{n}d" for name in _EVERY_DIMENSION for n in (1, 2, 3))}
 
 
-def _zero_flop_layer(call: Call) -> int | None:
-    return 0 if call.class_name in _WITHOUT_PRODUCTS else None
-
-
 def is_embedding(call: Call) -> bool:
     """Whether it reads only one row of its weight for every index."""
     return call.class_name in _EMBEDDINGS
 
 
-#: The FLOPs of a call itself by layers of one kind, the reason why they are not known, or None for other layers.
-FORMULAS: tuple[Callable[[Call], int | Unknown | None], ...] = (
-    *(_linear, _convolution, _attention, _recurrent, _zero_flop_layer),
-)
+_UNFIT = "whose shapes do not fit its weight, or are not known"
+_UNFIT_ATTENTION = Unknown("a MultiheadAttention whose shapes do not fit its weights, or are not known")
+#: By class: the formula for one run of a call itself, None where shapes do not fit; and why FLOPs are not known then.
+FORMULAS: Mapping[str | None, tuple[Callable[[Call], int | None], Unknown | None]] = {
+    None: (_linear, None),
+    **dict.fromkeys(_LINEARS, (_linear, Unknown(f"a Linear {_UNFIT}"))),
+    **dict.fromkeys(_SPATIAL, (_convolution, Unknown(f"a convolution {_UNFIT}"))),
+    "MultiheadAttention": (_attention, _UNFIT_ATTENTION),
+    **{
+        name: (lambda _: None, Unknown(f"torch counts {name} differently per device, or not at all"))
+        for name in _RECURRENT
+    },
+    **dict.fromkeys(_WITHOUT_PRODUCTS, (lambda _: 0, None)),
+}
 _LARGEST = 2**63 - 1
 
 
 def flops_of(call: Call) -> int | Unknown | None:
     """The FLOPs of one run of a call itself, or why they are not known; None if no formula knows the class."""
-    call = call.without_unknown_dimensions()
-    for formula in FORMULAS:
-        flops = formula(call)
-        if isinstance(flops, int) and flops > _LARGEST:
-            return Unknown("a number too large to be true")
-        if flops is not None:
-            return flops
-    return None
+    if call.class_name not in FORMULAS:
+        return None
+    formula, unclear = FORMULAS[call.class_name]
+    flops = formula(call.without_unknown_dimensions())
+    if flops is None:
+        return unclear
+    return flops if flops <= _LARGEST else Unknown("a number too large to be true")

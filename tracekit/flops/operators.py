@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
-from tracekit.flops.base import Shape
-from tracekit.flops.kernels import CPU_ATTENTIONS, FUSED_ATTENTION, operator_kind
+from tracekit.flops.kernels import CPU_ATTENTIONS, FUSED_ATTENTION, Work, operator_kind
+from tracekit.flops.layers import Shape
 from tracekit.flops.tensors import computed_in
 
 _FORM = re.compile(r"(?P<name>[^,]+)(, sizes = (?P<sizes>\[[\[\]\d, ]*\]))?(, types = (?P<types>\[[^\]]*\]))?")
@@ -33,17 +33,14 @@ class Operator(NamedTuple):
         never_stops: Whether it recomputes to the end, as the nodes of reentrant checkpoints do.
     """
 
-    registered: bool
-    flops: int
-    harmless: bool
-    saves_first: bool
-    of_torch: bool
+    registered: bool = False
+    flops: int = 0
+    harmless: bool = False
+    saves_first: bool = False
+    of_torch: bool = False
     attention: int = 0
     dtype: str | None = None
     never_stops: bool = False
-
-
-_UNREGISTERED = Operator(registered=False, flops=0, harmless=False, saves_first=False, of_torch=False)
 
 
 def operator(text: str) -> Operator:
@@ -54,13 +51,11 @@ def operator(text: str) -> Operator:
     formula = _REGISTRY.get(name) or (_FUSED.get(name) if sizes is not None else None)
     of_torch = name.startswith(_OF_TORCH)
     if formula is None:
-        return _UNREGISTERED._replace(
-            harmless=operator_kind(name).harmless, of_torch=of_torch, never_stops=name == _REENTRANT
-        )
+        harmless = Work.UNLISTED not in operator_kind(name)
+        return Operator(harmless=harmless, of_torch=of_torch, never_stops=name == _REENTRANT)
     return Operator(
         registered=True,
         flops=_flops(formula, sizes),
-        harmless=False,
         saves_first="attention" not in name,
         of_torch=of_torch,
         dtype=computed_in(_types(match["types"] if match else None), ()),
@@ -100,10 +95,6 @@ def _product(left: Shape, right: Shape, *_others: Shape) -> int:
     if batch != same or inner != shared:
         raise ValueError
     return 2 * prod(batch) * rows * inner * columns
-
-
-def _product_added(_to: Shape, left: Shape, right: Shape, *_others: Shape) -> int:
-    return _product(left, right)
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_others: Shape) -> int:
@@ -170,8 +161,8 @@ _REGISTRY: dict[str, Callable[..., int]] = {
     "aten::mm": _product,
     "aten::bmm": _product,
     "aten::_scaled_mm": _product,
-    "aten::addmm": _product_added,
-    "aten::baddbmm": _product_added,
+    "aten::addmm": lambda _to, *factors: _product(*factors),
+    "aten::baddbmm": lambda _to, *factors: _product(*factors),
     **{f"aten::{name}": _unknown for name in _WITHOUT_SIZES},
     **{f"aten::_scaled_dot_product_{kind}_attention": _attention for kind in _ATTENTIONS},
     **{f"aten::_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _ATTENTIONS},

@@ -98,7 +98,6 @@ GPUS: tuple[Gpu, ...] = (
     Gpu(("GB200",), _tensor(2500, tfloat32=1250, float8=5000, int8=5000), 8000),
 )
 _EXPECTED = f"expected DTYPE=TFLOPS ({', '.join(MULTIPLIED)}), memory=GB_PER_S or the name of a GPU"
-_MAKERS = ("nvidia ", "tesla ")
 
 
 def gpu_named(name: str) -> Gpu | None:
@@ -118,7 +117,8 @@ def stated(texts: Iterable[str]) -> Stated:
         if name in figures:
             raise UsageError(f"--peak {text}: {name} is given twice; give each peak once")
         figures[name] = _number(text, name, number) if equals else math.nan
-        gpu = gpu if equals else _named(text)
+        if not equals and (gpu := gpu_named(text)) is None:
+            raise UsageError(f"--peak {text}: {_EXPECTED}; known GPUs: {', '.join(gpu.names[0] for gpu in GPUS)}")
     tflops = {name: figure for name, figure in figures.items() if name in MULTIPLIED}
     return Stated(gpu, tflops, figures.get("memory"))
 
@@ -142,14 +142,5 @@ def _number(text: str, name: str, number: str) -> float:
     return figure
 
 
-def _named(text: str) -> Gpu:
-    if (gpu := gpu_named(text)) is None:
-        raise UsageError(f"--peak {text}: {_EXPECTED}; known GPUs: {', '.join(gpu.names[0] for gpu in GPUS)}")
-    return gpu
-
-
 def _short(name: str) -> str:
-    short = " ".join(name.lower().split())
-    for maker in _MAKERS:
-        short = short.removeprefix(maker)
-    return short
+    return " ".join(name.lower().split()).removeprefix("nvidia ").removeprefix("tesla ")

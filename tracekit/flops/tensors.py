@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
-from tracekit.flops.base import Call, Shape, is_known
-from tracekit.flops.layers import is_embedding, is_packed
+from tracekit.flops.layers import Call, Shape, is_embedding, is_known, is_packed
 
 _HALF = frozenset({"float16", "bfloat16"})
 _NAMES = {
@@ -86,22 +85,13 @@ class Tensors(NamedTuple):
         return computed_in(dtypes, map(dtype_of, self.outputs or ()))
 
 
-class Bytes(NamedTuple):
-    """Bytes of a call's tensors, and the least that it must move; None where a shape or a dtype is not known."""
-
-    params: int | None
-    inputs: int | None
-    outputs: int | None
-    least: int | None
-
-
 def dtype_of(type_: str) -> str:
     """The dtype without the device: ``bfloat16`` for ``bfloat16 cuda:0``."""
     return type_.partition(" ")[0]
 
 
-def bytes_of(call: Call, tensors: Tensors) -> Bytes:
-    """Bytes of the tensors of a call.
+def bytes_of(call: Call, tensors: Tensors) -> tuple[int | None, int | None, int | None, int | None]:
+    """Bytes of a call's parameters, inputs and outputs, and the least that it must move; None where not known.
 
     An embedding reads one row per index, at most its whole weight.
     """
@@ -110,20 +100,17 @@ def bytes_of(call: Call, tensors: Tensors) -> Bytes:
     named = _sum_of_tensors([shape for shapes in call.kwargs.values() for shape in shapes], tensors.kwargs)
     inputs = _sum((positional, named))
     outputs = _sum_of_tensors(call.outputs, tensors.outputs)
-    read = _rows_read(call, params) if is_embedding(call) else params
-    return Bytes(params, inputs, outputs, _sum((read, inputs, outputs)))
+    read = params
+    if is_embedding(call) and params is not None:
+        shape, indices = call.params.get("weight", ()), call.inputs[0] if call.inputs else None
+        fits = len(call.params) == 1 and len(shape) == 2 and is_known(indices)  # noqa: PLR2004 - rows, columns
+        read = params // max(shape[0], 1) * min(prod(indices or ()), shape[0]) if fits else None
+    return params, inputs, outputs, _sum((read, inputs, outputs))
 
 
 def param_bytes(params: Iterable[tuple[Shape, str | None]]) -> int | None:
     """Bytes of parameters, given by shape and dtype; None where one is not known."""
     return _sum(_size(shape, dtype) for shape, dtype in params)
-
-
-def _rows_read(call: Call, weight: int | None) -> int | None:
-    shape = call.params.get("weight", ())
-    if weight is None or len(call.params) != 1 or len(shape) != 2 or not call.inputs:  # noqa: PLR2004 - rows, columns
-        return None
-    return None if not is_known(call.inputs[0]) else weight // max(shape[0], 1) * min(prod(call.inputs[0]), shape[0])
 
 
 def _sum_of_tensors(shapes: Sequence[Shape] | None, types: Sequence[str] | None) -> int | None:

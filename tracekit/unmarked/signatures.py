@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.flops.kernels import kind_of
+from tracekit.flops.kernels import Work, kind_of
 from tracekit.markers.collectives import communication
 from tracekit.recording.tables import CPU_OP, GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS
 
@@ -113,7 +113,7 @@ def _group(name: str) -> int:
     for found, pattern in _BEFORE_PRODUCTS:
         if re.search(pattern, name, re.IGNORECASE):
             return _CLASSES.index(found)
-    if kind_of(name).product:
+    if Work.PRODUCT in kind_of(name):
         return PRODUCT
     for found, pattern in _AFTER_PRODUCTS:
         if re.search(pattern, name, re.IGNORECASE):
