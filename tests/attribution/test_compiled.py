@@ -3,7 +3,7 @@
 import pytest
 
 from tests.golden import Parse, check
-from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_REWRITTEN, RUN_CUT
+from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_REWRITTEN, RUN_CUT, Cause
 from tracekit.dataset.opening import Dataset
 from tracekit.markers.kernel_maps import unmapped_graph
 
@@ -46,38 +46,31 @@ def launches(*names: str, at: int = 20, number: int = 1, thread: str = "1") -> s
 FUSED = ("triton_poi_fused_norm_0", "gemm", "triton_poi_fused_gelu_1")
 
 
+def one_run(told: str, *names: str, graph_pass: str = "inference", around: str = "{'Module': 'top'}") -> str:
+    return f"""
+        range 1  0 100 {around}
+        range 1 10  10 {told}
+        range 1 12  90 {run(graph_pass)}
+        {launches(*names)}
+    """
+
+
 def test_what_a_backward_graph_only_computes_anew_is_recomputation(parsed: Parse) -> None:
     again = kernel_map(
         "[['extern_kernels.addmm', 0, [[0, 1]], 'recompute'], ['triton_poi_fused_0', 1, [[0, 1]]]]", "up"
     )
-    dataset = parsed(f"""
-        range 1  0 100 {{'Module': 'top'}}
-        range 1 10  10 {again}
-        range 1 12  90 {run("backward")}
-        {launches("gemm", "triton_poi_fused_0")}
-    """)
-    check(
-        dataset,
-        "kernels",
-        """
+    dataset = parsed(one_run(again, "gemm", "triton_poi_fused_0", graph_pass="backward"))
+    expected = """
         name                module  method    phase
         gemm                top.up  compiled  recompute
         triton_poi_fused_0  top.up  compiled  backward
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
 
 
 def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range 1  0 100 {{'Module': 'top'}}
-        range 1 10  10 {MAP}
-        range 1 12  90 {run()}
-        {launches(*FUSED)}
-    """)
-    check(
-        dataset,
-        "modules",
-        """
+    dataset = parsed(one_run(MAP, *FUSED))
+    expected = """
         module_id  path                 kind    parent_id
         0          top                  module  -
         1          top.layers           module  0
@@ -87,38 +80,29 @@ def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(p
         5          top.layers.0.mlp.up  module  4
         6          top.layers.0.mlp.act  module  4
         7          top.embed            module  0
-    """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+    """
+    check(dataset, "modules", expected)
+    expected = """
         name                     module               method    call_id  phase
         triton_poi_fused_norm_0  top.layers.0.norm    compiled  0        forward
         triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  0        forward
         gemm                     top.layers.0.mlp.up  compiled  0        forward
-    """,
-    )
-    check(
-        dataset,
-        "kernel_modules",
-        """
+    """
+    check(dataset, "kernels", expected)
+    expected = """
         kernel_id  module_id  weight
         0          3          0.75
         0          7          0.25
         1          5          1.0
         2          5          0.5
         2          6          0.5
-    """,
-    )
-    check(
-        dataset,
-        "calls",
-        """
+    """
+    check(dataset, "kernel_modules", expected)
+    expected = """
         module  gpu_time_ns  gpu_self_time_ns  kernel_count
         top     30           30                3
-    """,
-    )
+    """
+    check(dataset, "calls", expected)
 
 
 @pytest.mark.parametrize("call", ["top", "top.layers.0", "top.layers.0.mlp.up"])
@@ -136,22 +120,14 @@ def test_whole_paths_of_a_map_are_places_of_the_model_whatever_call_is_around_th
 
 
 def test_maps_alone_make_a_hierarchy_of_modules_where_nothing_else_is_marked(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range 1  0 100 something of the user's
-        range 1 10  10 {MAP}
-        range 1 12  90 {run("forward")}
-        {launches(*FUSED)}
-    """)
-    check(
-        dataset,
-        "kernels",
-        """
+    dataset = parsed(one_run(MAP, *FUSED, graph_pass="forward", around="something of the user's"))
+    expected = """
         name                     module               method    call_id  phase
         triton_poi_fused_norm_0  top.layers.0.norm    compiled  -        forward
         triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  -        forward
         gemm                     top.layers.0.mlp.up  compiled  -        forward
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
     assert dataset.table("calls").num_rows == 0
 
 
@@ -168,65 +144,48 @@ def test_map_in_parts_told_by_another_process_holds_for_all(parsed: Parse) -> No
         range 8/1 12 90 {run()}
         {launches(*names, thread="8/1")}
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expected = """
         name                  pid  module
         triton_poi_fused_a_0  8    top.a
         triton_poi_fused_b_1  8    top.b
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
 
 
 ONE_KERNEL = "[['triton_poi_fused_a_0', 1, [[0, 1]]]]"
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("maps", "end", "cause"),
     [
-        ("", MAP_INCOMPLETE.detail),
-        (f"range 1 5 5 {kernel_map(ONE_KERNEL, 'a', part='2/2')}", MAP_INCOMPLETE.detail),
-        (
-            f"range 1 5 5 {kernel_map(ONE_KERNEL, 'a')}\nrange 1 6 6 {kernel_map(ONE_KERNEL, 'b')}",
-            MAP_INCOMPLETE.detail,
-        ),
-        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('_a_', '_c_'), 'a')}", MAP_DIFFERS.detail),
-        (f"range 1 5 5 {kernel_map('[]', 'a')}", MAP_DIFFERS.detail),
-        (f"range 1 5 5 {kernel_map(ONE_KERNEL.replace('[0, 1]', ''), 'a')}", MAP_REWRITTEN.detail),
+        ([], 90, MAP_INCOMPLETE),
+        ([kernel_map(ONE_KERNEL, "a", part="2/2")], 90, MAP_INCOMPLETE),
+        ([kernel_map(ONE_KERNEL, "a"), kernel_map(ONE_KERNEL, "b")], 90, MAP_INCOMPLETE),
+        ([kernel_map(ONE_KERNEL.replace("_a_", "_c_"), "a")], 90, MAP_DIFFERS),
+        ([kernel_map("[]", "a")], 90, MAP_DIFFERS),
+        ([kernel_map(ONE_KERNEL.replace("[0, 1]", ""), "a")], 90, MAP_REWRITTEN),
+        ([kernel_map(ONE_KERNEL, "a")], "-", RUN_CUT),
     ],
 )
 def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
-    parsed: Parse, told: str, reason: str
+    parsed: Parse, maps: list[str], end: object, cause: Cause
 ) -> None:
+    told = "\n".join(f"range 1 5 5 {each}" for each in maps)
     dataset = parsed(f"""
         {told}
         range 1 10 100 {{'Module': 'top'}}
-        range 1 12  90 {run()}
+        range 1 12 {end} {run()}
         {launches("triton_poi_fused_a_0")}
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expected = """
         module  call_id  method  cause
         -       -        -       compiled_unmatched
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
     rows = [row for row in dataset.table("coverage").to_pylist() if row["what"].startswith("compiled graph")]
     assert [(row["what"], row["detail"], row["count"], row["time_ns"]) for row in rows] == [
-        (f"compiled graph {ID}", reason, 1, 10)
+        (f"compiled graph {ID}", cause.detail, 1, 10)
     ]
-
-
-def test_work_of_a_run_without_an_end_has_no_module_and_coverage_says_so(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range 1  5 5 {kernel_map(ONE_KERNEL, "a")}
-        range 1 12 - {run()}
-        {launches("triton_poi_fused_a_0")}
-    """)
-    rows = [row for row in dataset.table("coverage").to_pylist() if row["what"].startswith("compiled graph")]
-    assert [(row["detail"], row["count"]) for row in rows] == [(RUN_CUT.detail, 1)]
 
 
 #: Between anchors: one library kernel, two, two again.
@@ -263,10 +222,7 @@ def test_library_kernels_between_anchors(parsed: Parse, names: tuple[str, ...], 
         range 1 10 90 {run()}
         {launches(*names)}
     """)
-    rows = sorted(dataset.table("kernels", ["kernel_id", "module"]).to_pylist(), key=lambda row: row["kernel_id"])
-    assert [row["module"] and row["module"].removeprefix("top.") for row in rows] == [
-        None if name == "-" else name for name in modules.split()
-    ]
+    assert modules_of(dataset) == [None if name == "-" else name for name in modules.split()]
 
 
 def modules_of(dataset: Dataset) -> list[str | None]:
@@ -330,10 +286,7 @@ def test_operators_of_a_cpu_run_are_matched_by_their_names(parsed: Parse) -> Non
         op 1 46 50 mkldnn::_linear_pointwise
         op 1 51 60 graph_0_cpp_fused_norm_0
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expected = """
         name                      module  dur_ns
         graph_0_cpp_fused_norm_0  top.a   10
         aten::addmm               top.b   6
@@ -341,8 +294,8 @@ def test_operators_of_a_cpu_run_are_matched_by_their_names(parsed: Parse) -> Non
         aten::mm                  top.c   4
         mkldnn::_linear_pointwise  top.d  4
         graph_0_cpp_fused_norm_0  top.e   9
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
 
 
 def test_work_of_a_call_or_a_run_further_inside_is_not_the_outer_runs(parsed: Parse) -> None:
@@ -359,22 +312,20 @@ def test_work_of_a_call_or_a_run_further_inside_is_not_the_outer_runs(parsed: Pa
         range 1 40 50 {run(map_id=OTHER)}
         {launches("triton_poi_fused_b_0", at=42, number=3)}
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expected = """
         name                  module       method
         triton_poi_fused_a_0  top.y        compiled
         flash                 top.attn     range
         triton_poi_fused_b_0  top.inner.x  compiled
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
 
 
-def test_work_of_a_cuda_graph_is_that_of_the_run_that_was_captured(parsed: Parse) -> None:
-    dataset = parsed(f"""
+def captured(told: str) -> str:
+    """A run of three kernels that is captured, and replayed once."""
+    return f"""
         range  1   0  90 {{'Module': 'top'}}
-        range  1   1   1 {MAP}
+        range  1   1   1 {told}
         range  1   5  85 {run()}
         launch 1   3   4 #1 cudaStreamBeginCapture_v10000
         launch 1  10  12 #2
@@ -387,21 +338,25 @@ def test_work_of_a_cuda_graph_is_that_of_the_run_that_was_captured(parsed: Parse
         node!7 1 100 100 4
         node!8 1 101 101 5
         node!9 1 102 102 6
-        launch 1 200 205 #9 cudaGraphLaunch_v10000
-        kernel!7 1 300 310 #9 triton_poi_fused_norm_0
-        kernel!8 1 320 330 #9 gemm
-        kernel!9 1 340 350 #9 triton_poi_fused_gelu_1
-    """)
-    check(
-        dataset,
-        "kernels",
-        """
+        {replayed(9, 200)}
+    """
+
+
+def replayed(number: int, start: int) -> str:
+    ends = [(start + 100 + 20 * at, start + 110 + 20 * at) for at in range(3)]
+    kernels = (f"kernel!{7 + at} 1 {begin} {end} #{number} {FUSED[at]}" for at, (begin, end) in enumerate(ends))
+    return "\n".join([f"launch 1 {start} {start + 5} #{number} cudaGraphLaunch_v10000", *kernels])
+
+
+def test_work_of_a_cuda_graph_is_that_of_the_run_that_was_captured(parsed: Parse) -> None:
+    dataset = parsed(captured(MAP))
+    expected = """
         name                     module               method    call_id  phase
         triton_poi_fused_norm_0  top.layers.0.norm    compiled  0        forward
         triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  0        forward
         gemm                     top.layers.0.mlp.up  compiled  0        forward
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
 
 
 def test_backward_graph_on_a_thread_of_its_own_serves_the_modules_of_the_forward_calls(parsed: Parse) -> None:
@@ -414,15 +369,12 @@ def test_backward_graph_on_a_thread_of_its_own_serves_the_modules_of_the_forward
         range 2 210 250 {run("backward", map_id=OTHER)}
         {launches("gemm", at=220, number=2, thread="2")}
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expected = """
         name                  tid  module             method    call_id  phase
         triton_poi_fused_a_0  1    top.layers.3.norm  compiled  0        forward
         gemm                  2    top.layers.3.norm  compiled  -        backward
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
 
 
 def test_graph_shared_by_equal_layers_names_the_root_of_each_run(parsed: Parse) -> None:
@@ -437,24 +389,18 @@ def test_graph_shared_by_equal_layers_names_the_root_of_each_run(parsed: Parse) 
         range 1 111 199 {run(root="top.layers.1")}
         {launches("triton_poi_fused_a_0", at=130, number=2)}
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expected = """
         kernel_id  module
         0          top.layers.0.norm
         1          top.layers.1.norm
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
 
 
 def test_what_compiles_inside_a_run_is_compilation(parsed: Parse) -> None:
     dataset = parsed(f"""
-        range 1   0 100 {{'Module': 'top'}}
-        range 1  10  10 {kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "a")}
-        range 1  12  90 {run()}
+        {one_run(kernel_map(ONE_KERNEL, "a"), "triton_poi_fused_a_0")}
         range 1  14  30 CachingAutotuner.benchmark_all_configs
-        {launches("triton_poi_fused_a_0", at=20)}
         {launches("triton_poi_fused_a_0", at=40, number=2)}
     """)
     assert dataset.table("kernels").num_rows == 2
@@ -463,24 +409,18 @@ def test_what_compiles_inside_a_run_is_compilation(parsed: Parse) -> None:
 def test_ranges_as_nodes_hold_modules_of_maps_below_them_and_no_range_of_a_run(parsed: Parse) -> None:
     dataset = parsed(
         f"""
-        range 1  0 100 serve
-        range 1 10  10 {kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "a")}
-        range 1 12  90 {run()}
-        {launches("triton_poi_fused_a_0")}
+        {one_run(kernel_map(ONE_KERNEL, "a"), "triton_poi_fused_a_0", around="serve")}
         range 1 91  99 {run(map_id=OTHER)}
         {launches("unknown", at=95, number=2)}
     """,
         rows="ranges",
     )
-    check(
-        dataset,
-        "kernels",
-        """
+    expected = """
         name                  module       method
         unknown               serve        range
         triton_poi_fused_a_0  serve.top.a  compiled
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
 
 
 REGIONS = """
@@ -507,18 +447,15 @@ def test_graphs_of_others_are_regions_on_the_threads_of_both_passes(parsed: Pars
         launch 2 105 106 #3
         kernel 2 940 950 #3 triton_poi_fused_b_0
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    expected = """
         kind    path
         region  Torch-Compiled Region: 0/0
         region  Torch-Compiled Region: 0/0.## Call CompiledFxGraph * ##
         region  Torch-Compiled Region: 1/0
         region  Torch-Compiled Region: 1/0.## Call CompiledFxGraph * ##
         region  ## Call CompiledFxGraph * ##
-    """,
-    )
+    """
+    check(dataset, "modules", expected)
     assert dataset.table("kernels", ["module_id"]).column("module_id").to_pylist() == [1, 3, 4]
     assert compiled_code(dataset) == [(3, 30, 1.0)]
 
@@ -529,15 +466,12 @@ def test_run_without_a_map_stays_with_the_module_around_it_and_coverage_says_why
         range 1 15 60 {unmapped_graph("branches", "forward")}
         {REGIONS}
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expected = """
         name                  module  method
         triton_poi_fused_a_0  top     range
         sample                top     range
-    """,
-    )
+    """
+    check(dataset, "kernels", expected)
     rows = dataset.table("coverage").to_pylist()
     told = [(row["detail"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
     assert told == [("branches or loops (torch.cond, while_loop) decide which kernels run", 1, 10)]

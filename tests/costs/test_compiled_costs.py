@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.attribution.test_compiled import kernel_map, launches, run
+from tests.attribution.test_compiled import captured, kernel_map, launches, replayed, run
 from tests.golden import check
 from tracekit.answers import memory as traffic, roofline, shapes as by_shape
 from tracekit.dataset.opening import Dataset
@@ -39,10 +39,7 @@ def twice(told: str, names: tuple[str, ...]) -> str:
 
 
 def test_the_first_kernel_of_a_library_has_the_flops_of_its_call(parsed: Parse) -> None:
-    check(
-        parsed(twice(MAP, NAMES)),
-        "kernel_modules",
-        """
+    expected = """
         kernel_id  module_id  weight  flops  flops_dtype  flops_unknown
         0          1          0.75    0      -            -
         0          2          0.25    0      -            -
@@ -54,8 +51,8 @@ def test_the_first_kernel_of_a_library_has_the_flops_of_its_call(parsed: Parse) 
         5          4          1.0     4096   bfloat16     -
         6          4          1.0     0      -            -
         7          5          1.0     0      -            -
-    """,
-    )
+    """
+    check(parsed(twice(MAP, NAMES)), "kernel_modules", expected)
 
 
 def test_modules_inside_compiled_graphs_have_their_time_and_their_flops(parsed: Parse) -> None:
@@ -106,30 +103,6 @@ def test_of_products_that_cannot_be_told_apart_the_flops_count_where_their_time_
 
 
 def test_flops_count_in_every_replay_of_a_cuda_graph(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        range  1   0  90 {{'Module': 'top'}}
-        range  1   1   1 {MAP}
-        range  1   5  85 {run()}
-        launch 1   3   4 #1 cudaStreamBeginCapture_v10000
-        launch 1  10  12 #2
-        node!4 1  11  11
-        launch 1  20  22 #3
-        node!5 1  21  21
-        launch 1  30  32 #4
-        node!6 1  31  31
-        launch 1  86  87 #5 cudaStreamEndCapture_v10000
-        node!7 1 100 100 4
-        node!8 1 101 101 5
-        node!9 1 102 102 6
-        launch 1 200 205 #9 cudaGraphLaunch_v10000
-        kernel!7 1 300 310 #9 triton_poi_fused_norm_0
-        kernel!8 1 320 330 #9 gemm
-        kernel!9 1 340 350 #9 triton_poi_fused_gelu_1
-        launch 1 400 405 #10 cudaGraphLaunch_v10000
-        kernel!7 1 500 510 #10 triton_poi_fused_norm_0
-        kernel!8 1 520 530 #10 gemm
-        kernel!9 1 540 550 #10 triton_poi_fused_gelu_1
-    """)
-    rows = rows_of(dataset)
+    rows = rows_of(parsed(captured(MAP) + replayed(10, 400)))
     assert (rows["top.mlp.up"]["flops"], rows["top.mlp.up"]["self_ns"]) == (8192, 20)
     assert rows["top"]["subtree_flops"] == 8192

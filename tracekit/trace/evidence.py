@@ -222,7 +222,7 @@ def _hierarchy_of(found: _BeforeHierarchy, decoded: Decoded, by: str) -> _Hierar
     keyed = keyed._replace(autograd=autograd_threads(recording, axis, marks, operated, nodes))
     if keyed.by != MODULES:
         # Where ranges are nodes, work whose modules no map records is that of the range around it.
-        runs = runs.with_a_map() if keyed.with_modules else runs.none()
+        runs = runs.only(runs.mapped & keyed.with_modules)
         keyed = keyed._replace(nodes=nodes)
     return _Hierarchy(keyed._replace(runs=runs.mapped_runs), marks, runs, nodes)
 

@@ -207,15 +207,8 @@ class Runs:
         """Which belong to a graph whose map is known."""
         return np.array([*(marker.map_id in self.maps for marker in self.graphs), False])[self.graph]
 
-    def with_a_map(self) -> Runs:
-        """Those that are mapped."""
-        return self._at(self.mapped)
-
-    def none(self) -> Runs:
-        """None of them."""
-        return self._at(np.zeros(self.start.size, dtype=bool))
-
-    def _at(self, rows: Flags) -> Runs:
+    def only(self, rows: Flags) -> Runs:
+        """Some of them."""
         names = ("range_row", "start", "end", "process", "start_ns", "graph", "cut")
         columns = {name: getattr(self, name)[rows] for name in names}
         return replace(self, **columns, parent=parents(columns["start"], columns["end"])[0])
@@ -223,13 +216,12 @@ class Runs:
     @property
     def mapped_runs(self) -> MappedRuns:
         """What the hierarchy has to know of them."""
-        roots = [marker.root if marker.root is not None else self._map(marker).root for marker in self.graphs]
-        paths = [self._map(marker).paths for marker in self.graphs]
+        maps = [self.maps.get(marker.map_id, KernelMap("", (), ())) for marker in self.graphs]
+        pairs = zip(self.graphs, maps, strict=True)
+        roots = [own.root if marker.root is None else marker.root for marker, own in pairs]
+        paths = [own.paths for own in maps]
         graph = np.where(self.mapped, self.graph, NO_MAP)
         return MappedRuns(self.start, self.end, self.process, self.start_ns, graph, roots, paths)
-
-    def _map(self, marker: CompiledGraphMarker) -> KernelMap:
-        return self.maps.get(marker.map_id, KernelMap("", (), ()))
 
 
 def runs_of(recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: Ints) -> Runs:
@@ -277,15 +269,12 @@ def maps_of(markers: Iterable[Marker]) -> dict[str, KernelMap]:
     for marker in markers:
         if isinstance(marker, KernelMapMarker):
             parts_of.setdefault(marker.map_id, set()).add(marker)
-    maps = ((map_id, _whole(sorted(parts, key=lambda part: part.part))) for map_id, parts in parts_of.items())
-    return {map_id: whole for map_id, whole in maps if whole is not None}
-
-
-def _whole(parts: list[KernelMapMarker]) -> KernelMap | None:
-    if [part.part for part in parts] != list(range(1, parts[0].parts + 1)):
-        return None
-    if len({(part.parts, part.root) for part in parts}) > 1:
-        return None
-    kernels = tuple(kernel for part in parts for kernel in part.kernels)
-    paths = dict.fromkeys(path for kernel in kernels for path, _ in kernel.modules)
-    return KernelMap(parts[0].root, kernels, tuple(paths))
+    maps = {}
+    for map_id, unordered in parts_of.items():
+        parts = sorted(unordered, key=lambda part: part.part)
+        whole = [part.part for part in parts] == list(range(1, parts[0].parts + 1))
+        if whole and len({(part.parts, part.root) for part in parts}) == 1:
+            kernels = tuple(kernel for part in parts for kernel in part.kernels)
+            paths = dict.fromkeys(path for kernel in kernels for path, _ in kernel.modules)
+            maps[map_id] = KernelMap(parts[0].root, kernels, tuple(paths))
+    return maps

@@ -22,7 +22,6 @@ from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import KERNEL, Recording
 from tracekit.trace.calls.calls import Calls
 from tracekit.trace.compiled.launches import (
-    KernelMap,
     OwnLaunches,
     Runs,
     captured,
@@ -123,7 +122,6 @@ def _once(recording: Recording, launched: Launched, launch: Rows, rows: Rows) ->
 class _Sequence(NamedTuple):
     """Launches of the same names, of one map: what each is, and the number of its name."""
 
-    kernel_map: KernelMap
     pattern: Pattern
     match: Match
     names: list[int]
@@ -150,17 +148,20 @@ def _shares_of_units(
         else:
             alike.setdefault((place, sequences.key(at, start, end)), []).append(start)
     sequences.divide()
+    rows: dict[tuple[int, Target, bool], int] = {}
     for (place, key), starts in alike.items():
         found = sequences.known[key]
         targets = {id(target): target for target in found.match.targets}
-        at_home = place, mapped_modules.places[place]
-        of_target = {
-            number: table.row(found.kernel_map, target, at_home, complete=key[2]) for number, target in targets.items()
-        }
+        places = mapped_modules.places[place]
+        of_target = {}
+        for number, target in targets.items():
+            if (asked := (place, target, key[2])) not in rows:
+                rows[asked] = table.row(found.pattern.kernels, target, places, complete=key[2])
+            of_target[number] = rows[asked]
         units = np.add.outer(starts, np.arange(len(found.match.targets)))
         of_unit[units] = [of_target[id(target)] for target in found.match.targets]
-        firsts = {target: at for at, target in reversed(list(enumerate(found.match.targets)))}
-        counted[units[:, list(firsts.values())]] = True
+        first_of = {target: at for at, target in reversed(list(enumerate(found.match.targets)))}
+        counted[units[:, list(first_of.values())]] = True
     return of_unit, counted
 
 
@@ -200,17 +201,17 @@ class _Sequences:
             patterns.resolve(found.pattern, found.match, found.names)
 
     def _matched(self, map_id: str, names: list[int], *, complete: bool) -> _Sequence:
-        kernel_map = self.runs.maps[map_id]
         if map_id not in self._patterns:
-            self._patterns[map_id] = pattern_of(kernel_map), {-1: ""}
-        pattern, keys = self._patterns[map_id]
-        for name in set(names) - keys.keys():
-            keys[name] = key_of_launch(self._own.names[name], pattern)
-        self._room -= len(kernel_map.kernels) + len(names)
-        if self._room < 0:
-            return _Sequence(kernel_map, pattern, nothing_matched(len(names)), names)
-        match = matched(pattern, [keys[name] for name in names], complete=complete)
-        return _Sequence(kernel_map, pattern, match or nothing_matched(len(names)), names)
+            kernels = self.runs.maps[map_id].kernels
+            keys = [_unnumbered(kernel.name) if kernel.generated else _operator(kernel.name) for kernel in kernels]
+            self._patterns[map_id] = Pattern(kernels, keys, frozenset(keys)), {-1: ""}
+        pattern, key_of = self._patterns[map_id]
+        for name in set(names) - key_of.keys():
+            key_of[name] = key_of_launch(self._own.names[name], pattern)
+        self._room -= len(pattern.kernels) + len(names)
+        keys = [key_of[name] for name in names]
+        match = matched(pattern, keys, complete=complete) if self._room >= 0 else None
+        return _Sequence(pattern, match or Match([()] * len(names), []), names)
 
 
 #: Kernels of a map that may have launched something; none if it is not known.
@@ -235,16 +236,15 @@ _BUSY = re.compile(r"extern_kernels\..+|(torch\.ops\.)?aten\..+")
 
 
 class Pattern(NamedTuple):
-    """The kernels of a map, as names of launches show them."""
+    """The kernels of a map, and for each its key: how names of launches show it."""
 
+    kernels: Sequence[MappedKernel]
     keys: list[str]
-    generated: list[bool]
-    names: list[str]
     known: frozenset[str]
 
 
 class Gap(NamedTuple):
-    """Launches of several kernels of a library, up to the one before ``last``; where each begins is not known."""
+    """Launches of kernels of a library, up to the one before ``last``; of several it is not known where each begins."""
 
     first: int
     last: int
@@ -252,25 +252,10 @@ class Gap(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What the launches of a run are.
-
-    Attributes:
-        targets: For every launch the kernels of the map that it may be of.
-        gaps: Where these are several.
-        alone: Where one kernel of a library certainly launched all: as gaps of one.
-    """
+    """For every launch of a run the kernels of the map that it may be of, and the gaps whose launches are all known."""
 
     targets: list[Target]
     gaps: list[Gap]
-    alone: list[Gap]
-
-
-def pattern_of(kernel_map: KernelMap) -> Pattern:
-    """The pattern of a map."""
-    kernels = kernel_map.kernels
-    keys = [_unnumbered(kernel.name) if kernel.generated else _operator(kernel.name) for kernel in kernels]
-    generated, names = [kernel.generated for kernel in kernels], [kernel.name for kernel in kernels]
-    return Pattern(keys, generated, names, frozenset(keys))
 
 
 def key_of_launch(name: str, pattern: Pattern) -> str:
@@ -293,11 +278,6 @@ def _operator(name: str) -> str:
     return f"aten::{_CALLS.get(operator, operator)}" if namespace == "extern_kernels" else f"{namespace}::{operator}"
 
 
-def nothing_matched(launches: int) -> Match:
-    """No launch belongs to the map."""
-    return Match([()] * launches, [], [])
-
-
 def matched(pattern: Pattern, keys: Sequence[str], *, complete: bool) -> Match | None:
     """What each launch of a run, by its :func:`key_of_launch`, is; None if the run cannot be one of this map.
 
@@ -307,13 +287,13 @@ def matched(pattern: Pattern, keys: Sequence[str], *, complete: bool) -> Match |
     if anchored is None:
         return None
     anchors, lost = anchored
-    match = nothing_matched(len(keys))
+    match = Match([()] * len(keys), [])
     for (kernel, launch), (next_kernel, next_launch) in pairwise([(-1, -1), *anchors, (len(pattern.keys), len(keys))]):
         if launch >= 0:
             match.targets[launch] = (kernel,)
         between = range(kernel + 1, next_kernel)
         if lost.isdisjoint(between) and not any(keys[launch + 1 : next_launch]):
-            busy = tuple(each for each in between if not _LAUNCHES_NOTHING.fullmatch(pattern.names[each]))
+            busy = tuple(each for each in between if not _LAUNCHES_NOTHING.fullmatch(pattern.kernels[each].name))
             zeroes = next_launch < len(keys) and keys[next_launch].startswith(_ZEROES_BEFORE)
             _fill(pattern, match, Gap(launch + 1, next_launch - zeroes, busy), complete=complete)
     return match
@@ -334,7 +314,7 @@ def _anchors(pattern: Pattern, keys: Sequence[str]) -> tuple[list[tuple[int, int
         launches = of_run.get(key, [])
         if len(kernels) == len(launches):
             pairs += zip(kernels, launches, strict=True)
-        elif launches or pattern.generated[kernels[0]]:
+        elif launches or pattern.kernels[kernels[0]].generated:
             lost.update(kernels)
     pairs.sort()
     in_order = all(one[1] < other[1] for one, other in pairwise(pairs))
@@ -355,11 +335,10 @@ def _fill(pattern: Pattern, match: Match, gap: Gap, *, complete: bool) -> None:
     match.targets[gap.first : gap.last] = [gap.kernels] * number
     if not complete:
         return
-    if len(gap.kernels) == 1:
-        match.alone.append(gap)
-    elif len(gap.kernels) == number and all(_BUSY.fullmatch(pattern.names[kernel]) for kernel in gap.kernels):
+    busy = all(_BUSY.fullmatch(pattern.kernels[kernel].name) for kernel in gap.kernels)
+    if busy and len(gap.kernels) == number:
         match.targets[gap.first : gap.last] = [(kernel,) for kernel in gap.kernels]
-        match.alone.extend(Gap(at, at + 1, (kernel,)) for at, kernel in enumerate(gap.kernels, gap.first))
+        match.gaps.extend(Gap(at, at + 1, (kernel,)) for at, kernel in enumerate(gap.kernels, gap.first))
     else:
         match.gaps.append(gap)
 
@@ -374,12 +353,12 @@ class LibraryLaunchPatterns:
 
     def learn(self, pattern: Pattern, match: Match, names: Sequence[int]) -> None:
         """Learns from a run, given the number of the name of each launch."""
-        for gap in match.alone:
-            launched = tuple(names[gap.first : gap.last])
-            self._of_kernel.setdefault(pattern.names[gap.kernels[0]], set()).add(launched)
-            self._first.add(launched[0])
-            self._later.update(launched[1:])
-        self._first.update(names[gap.first] for gap in match.gaps)
+        for gap in match.gaps:
+            self._first.add(names[gap.first])
+            if len(gap.kernels) == 1:
+                launched = tuple(names[gap.first : gap.last])
+                self._of_kernel.setdefault(pattern.kernels[gap.kernels[0]].name, set()).add(launched)
+                self._later.update(launched[1:])
 
     def resolve(self, pattern: Pattern, match: Match, names: Sequence[int]) -> None:
         """Divides gaps where only one way is known: some names only ever begin what a kernel launches, others never."""
@@ -390,12 +369,13 @@ class LibraryLaunchPatterns:
             if len(begins) != len(gap.kernels):
                 continue
             parts = list(zip(gap.kernels, begins, [*begins[1:], gap.last], strict=True))
-            if all(self._known(pattern.names[kernel], names[start:end]) for kernel, start, end in parts):
+            known = (
+                tuple(names[start:end]) in self._of_kernel.get(pattern.kernels[kernel].name, ())
+                for kernel, start, end in parts
+            )
+            if all(known):
                 for kernel, start, end in parts:
                     match.targets[start:end] = [(kernel,)] * (end - start)
-
-    def _known(self, kernel: str, launched: Sequence[int]) -> bool:
-        return tuple(launched) in self._of_kernel.get(kernel, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,41 +414,29 @@ class ShareTable:
     def __init__(self, modules: Sequence[Module]) -> None:
         self._modules = modules
         self._rows: dict[_Set, int] = {}
-        self._of_target: dict[tuple[int, Target, bool], int] = {}
 
-    def row(
-        self,
-        kernel_map: KernelMap,
-        target: Target,
-        mapped_modules: tuple[int, dict[str, int]],
-        *,
-        complete: bool = True,
-    ) -> int:
+    def row(self, mapped: Sequence[MappedKernel], target: Target, places: dict[str, int], *, complete: bool) -> int:
         """The row of the shares of some kernels of a map, of which one launched the work, or why it has none.
 
-        ``mapped_modules`` is where the modules of the map stand: a number, and the row of modules of every path, or -1.
-        ``complete`` is whether the report seems to hold all that the kernels launched.
+        ``places`` has the row of modules of every path of the map, or -1. ``complete`` is whether the report seems to
+        hold all that the kernels launched.
         """
-        number, places = mapped_modules
-        key = number, target, complete
-        if key not in self._of_target:
-            self._of_target[key] = self._row(kernel_map, target, places, complete=complete)
-        return self._of_target[key]
-
-    def _row(self, kernel_map: KernelMap, target: Target, places: dict[str, int], *, complete: bool) -> int:
         if not target:
             return DIFFERS
-        kernels = [kernel_map.kernels[kernel] for kernel in target]
+        kernels = [mapped[kernel] for kernel in target]
         if not all(kernel.modules for kernel in kernels):
             return REWRITTEN
         weights: dict[int, int] = {}
         flops: dict[int, Flops] = {}
         for kernel in kernels:
-            of_kernel = _flops_of(kernel, complete=complete)
+            certain = complete or kernel.generated
+            of_kernel = kernel.flops or [Flops(-1, UNRECORDED)] * len(kernel.modules)
             for (path, weight), number in zip(kernel.modules, of_kernel, strict=True):
                 place = places[path]
                 weights[place] = weights.get(place, 0) + weight
-                flops[place] = flops.get(place, _NOTHING).plus(number)
+                # A library's kernel may have lost launches.
+                known = number if certain or number.number <= 0 else Flops(-1, LOST)
+                flops[place] = flops.get(place, _NOTHING).plus(known)
         if len(target) > 1:
             # What they compute together is known, and counts where their time does.
             around = self._around(list(weights))
@@ -518,11 +486,3 @@ class ShareTable:
     def _main(self, row: tuple[_Share, ...]) -> int:
         heaviest = max(weight for _, weight, _ in row)
         return self._around([module for module, weight, _ in row if weight == heaviest])
-
-
-def _flops_of(kernel: MappedKernel, *, complete: bool) -> Sequence[Flops]:
-    """What a kernel computes for each of its modules; not known of a library's that may have lost launches."""
-    flops = kernel.flops or [Flops(-1, UNRECORDED)] * len(kernel.modules)
-    if complete or kernel.generated:
-        return flops
-    return [Flops(-1, LOST) if number.number > 0 else number for number in flops]
