@@ -18,8 +18,7 @@ import torch
 
 from tests.benchmarks.measuring import benchmark
 from tests.capture.compile.models import ATTENTION, Llama
-from tracekit.capture.compile import CompileConfig, compile_model
-from tracekit.capture.compile.counters import counters
+from tracekit.capture.compile import CompileConfig, compile_model, counters
 
 #: What a warm start may take of a cold one, and 32 equal layers of 2.
 WARM_LIMIT = 0.3

@@ -38,9 +38,6 @@ class Net(nn.Module):
 
 def make():
     return Net().eval(), torch.zeros(3, 4)
-
-def loop():
-    make()[0](torch.zeros(3, 4))
 """
 SPLIT = ("--compile", "--split", "tracekit_test::attend")
 

@@ -116,7 +116,7 @@ def hits() -> int:
 
 
 def loaded() -> int:
-    from tracekit.capture.compile.counters import counters
+    from tracekit.capture.compile import counters
 
     return int(counters.artifacts_loaded)
 

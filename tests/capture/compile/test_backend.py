@@ -10,19 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.capture.compile import COMPILING
-from tests.capture.compile.models import (
-    ATTENTION,
-    Branching,
-    Counting,
-    Encoder,
-    Llama,
-    Silly,
-    calls,
-    compiled,
-    ids,
-    traced,
-)
+from tests.capture.compile import COMPILING, models
+from tests.capture.compile.models import ATTENTION, Counting, Encoder, Llama, Silly, calls, compiled, ids, traced
 from tests.test_package import loaded_by
 from tracekit.capture.compile import CompileConfig, Counters, CountersDiffer, PiecewiseBackend, counters
 from tracekit.capture.compile.sizes import CodeSize, facts_of, inputs_of
@@ -33,14 +22,9 @@ pytestmark = COMPILING
 RECORD: dict[str, Any] = {"graph_capture": "record", "cudagraph_sizes": (1, 2)}
 
 
-def seen(graphs: int, pieces: int, capturable: int, compilations: int, captured: int) -> Any:
-    return counters.expect(
-        graphs_seen=graphs,
-        pieces_seen=pieces,
-        capturable_pieces_seen=capturable,
-        backend_compilations=compilations,
-        graphs_captured=captured,
-    )
+def seen(*numbers: int) -> Any:
+    names = "graphs_seen", "pieces_seen", "capturable_pieces_seen", "backend_compilations", "graphs_captured"
+    return counters.expect(**dict(zip(names, numbers, strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -73,20 +57,20 @@ def test_nothing_is_counted_where_nothing_is_compiled() -> None:
             assert torch.allclose(run(first), 9 * first + 19, atol=1e-4)
 
 
-def test_ranges_and_sizes_are_compiled_before_anything_runs() -> None:
+@pytest.mark.parametrize(
+    ("settings", "compilations", "sizes"),
+    [
+        ({"compile_ranges": (8, 32), "compile_sizes": (16, 64, 128)}, 6, (16, 5, 200, 64, 128, 8192)),
+        ({"compile_ranges": ((8, 32),)}, 1 + 1, (100, 7, 101)),
+    ],
+)
+def test_ranges_and_sizes_have_code_of_their_own_and_all_others_share_one(
+    settings: dict[str, Any], compilations: int, sizes: tuple[int, ...]
+) -> None:
     first = torch.randn(20)
-    with seen(1, 1, 1, 6, 0):
-        backend = PiecewiseBackend(CompileConfig(compile_ranges=(8, 32), compile_sizes=(16, 64, 128), mode="eager"))
-        run = compiled(nn.ReLU(), first, backend=backend)
-        for x in (first, *map(torch.randn, (16, 5, 200, 64, 128, 8192))):
-            assert torch.equal(run(x), x.relu())
-
-
-def test_a_size_outside_of_every_range_is_served_by_a_compilation_for_all() -> None:
-    first = torch.randn(20)
-    with seen(1, 1, 1, 1 + 1, 0):
-        run = compiled(nn.ReLU(), first, mode="eager", compile_ranges=((8, 32),))
-        for x in (first, *map(torch.randn, (100, 7, 101))):
+    with seen(1, 1, 1, compilations, 0):
+        run = compiled(nn.ReLU(), first, mode="eager", **settings)
+        for x in (first, *map(torch.randn, sizes)):
             assert torch.equal(run(x), x.relu())
 
 
@@ -115,7 +99,7 @@ def test_masks_keywords_and_dicts_come_through() -> None:
 
 
 def test_a_model_that_dynamo_breaks_is_compiled_graph_by_graph() -> None:
-    model = Branching().eval()
+    model = models.Branching().eval()
     backend = PiecewiseBackend(CompileConfig(mode="eager"))
     run = torch.compile(model, backend=backend)
     for x in (torch.randn(3, 4), torch.ones(3, 4), -torch.ones(3, 4), torch.randn(5, 4)):
@@ -258,7 +242,7 @@ def test_code_of_a_range_is_not_used_for_sizes_that_its_compiler_excluded() -> N
     graph = traced(lambda x: x + 1, torch.ones(16))
     symbol = facts_of(graph, inputs_of(graph)).size.symbol
     assert symbol is not None
-    made = CodeSize.of(SizeRange(8, 32))
+    made = CodeSize(SizeRange(8, 32))
     assert made.holds(9)
     (size,) = (value for value in inputs_of(made.applied(graph, symbol)) if isinstance(value, torch.SymInt))
     assert (bool(size >= 8), bool(size > 32)) == (True, False)  # known without a guard

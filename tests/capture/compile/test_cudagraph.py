@@ -2,6 +2,7 @@
 
 import gc
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,8 @@ from torch import nn
 
 from tests.capture.compile import COMPILING
 from tests.capture.compile.models import ATTENTION, compiled
-from tracekit.capture.compile import cudagraph, piece
+from tracekit.capture.compile import counters, cudagraph, piece
 from tracekit.capture.compile.backend import PiecewiseBackend
-from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.cudagraph import CudaGraphs, StandInGraphs, weak_tensor
 from tracekit.capture.compile_config import CompileConfig
 
@@ -38,30 +38,25 @@ def test_the_stand_in_runs_what_it_is_given_and_remembers_the_results_of_the_cap
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is asked of CUDA, in order; the graph replays what ran while it was captured."""
     said: list[str] = []
-
-    class Graph:
-        def capture_begin(self, pool: object) -> None:
-            said.append(f"begin in {pool}")
-
-        def capture_end(self) -> None:
-            said.append("end")
-
-        def replay(self) -> None:
-            said.append("replay")
-
-    class Stream:
-        def wait_stream(self, _other: object) -> None:
-            said.append("wait")
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "the pool")
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: said.append("empty"))
+    graph = SimpleNamespace(
+        capture_begin=lambda pool: said.append(f"begin in {pool}"),
+        capture_end=lambda: said.append("end"),
+        replay=lambda: said.append("replay"),
+    )
+    stream = SimpleNamespace(wait_stream=lambda _other: said.append("wait"))
+    cuda = {
+        "CUDAGraph": lambda: graph,
+        "Stream": lambda: stream,
+        "stream": lambda _stream: nullcontext(),
+        "current_stream": lambda: stream,
+        "graph_pool_handle": lambda: "the pool",
+        "is_current_stream_capturing": lambda: False,
+        "is_available": lambda: True,
+        "synchronize": lambda: None,
+        "empty_cache": lambda: said.append("empty"),
+    }
+    for name, stand_in in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(gc, "collect", lambda: said.append("collect"))
     return said
 

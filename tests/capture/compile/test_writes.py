@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from tests.capture.compile import COMPILING
 from tests.capture.compile.models import traced
-from tracekit.capture.compile.memory import written_inputs
+from tracekit.capture.compile.sizes import written_inputs
 
 pytestmark = COMPILING
 attention = torch.ops.tracekit_tests.attention

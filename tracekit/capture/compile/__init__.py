@@ -9,7 +9,7 @@ imported by :mod:`tracekit.capture` itself, because Dynamo and Inductor are slow
 """
 
 from tracekit.capture.compile.backend import PiecewiseBackend
-from tracekit.capture.compile.counters import Counters, CountersDiffer, counters
+from tracekit.capture.compile.compiler import Counters, CountersDiffer, counters
 from tracekit.capture.compile.model import compile_model
 from tracekit.capture.compile_config import CompileConfig
 

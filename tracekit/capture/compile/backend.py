@@ -1,20 +1,20 @@
 """``torch.compile(model, backend=PiecewiseBackend(config))``: splits a graph, compiles the pieces and joins them."""
 
 import logging
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import fx
 
-from tracekit.capture.compile.compiler import Compiler, laid_out, real_forward
-from tracekit.capture.compile.counters import counters, progress_bar
-from tracekit.capture.compile.cudagraph import Call, Graphs, graphs_for
-from tracekit.capture.compile.memory import BoundGraph, StaticInputs, written_inputs
-from tracekit.capture.compile.piece import Codes, GraphCapturePlan, Piece
-from tracekit.capture.compile.sizes import CodeSize, GraphFacts, equate_sizes, facts_of, inputs_of
+from tracekit.capture.compile.compiler import Compiler, counters, laid_out, real_forward
+from tracekit.capture.compile.cudagraph import Graphs, graphs_for
+from tracekit.capture.compile.piece import BoundGraph, Codes, GraphCapturePlan, Piece, StaticInputs
+from tracekit.capture.compile.sizes import CodeSize, GraphFacts, equate_sizes, facts_of, inputs_of, written_inputs
 from tracekit.capture.compile.split import Part, Split, split, write_split
 from tracekit.capture.compile_config import CompileConfig
 from tracekit.capture.frames import variable_of
@@ -60,7 +60,10 @@ class PiecewiseBackend:
         if self.config.mode == "none":
             return real_forward(graph)
         if self.config.mode == "stock":
-            return _stock(graph, example_inputs, self.config)
+            from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - slow to import
+
+            compiled = compile_fx(graph, example_inputs, config_patches=dict(self.config.inductor_config))
+            return cast("Callable[..., Any]", compiled)
         counters.graphs_seen += 1
         if isinstance(start_ns := variable_of("_compile", "start_time_ns"), int):  # Dynamo's own
             counters.trace_ns += max(0, time.time_ns() - start_ns)
@@ -117,14 +120,16 @@ class PiecewiseBackend:
             _LOG.warning("graph %d: %s", facts.number, self.missing_operators)
 
     def _pieces(self, split_graph: Split, facts: GraphFacts, around: Scope | None) -> list[Piece]:
-        sizes = [CodeSize.of(sizes) for sizes in self.config.code_sizes]
+        sizes = list(map(CodeSize, self.config.code_sizes))
         pieces = []
         with progress_bar(len(split_graph.parts)) as advance:
             for part in split_graph.parts:
                 size = facts.size.among(inputs_of(part.graph))
                 traced = None if around is None else Traced(part.graph, around)
                 if part.splitting:
-                    codes, plan = Codes("eager", (), partial(_uncompiled, part.graph, traced, grad=facts.grad)), None
+                    run = real_forward(part.graph)
+                    run = run if traced is None else running_uncompiled(run, part.graph, traced, grad=facts.grad)
+                    codes, plan = Codes("eager", (), partial(laid_out, run, part.graph)), None
                 else:
                     codes = self._codes(part, sizes if size.alone and size.at is not None else (), facts, traced)
                     plan = self._graph_capture_plan(split_graph, part, facts) if size.alone else None
@@ -158,13 +163,12 @@ class PiecewiseBackend:
         return GraphCapturePlan(self.graphs, self.config, watched, repeatable=not written_inputs(part.graph))
 
 
-def _uncompiled(graph: fx.GraphModule, traced: Traced | None, *, grad: bool) -> Call:
-    run = real_forward(graph)
-    return laid_out(run if traced is None else running_uncompiled(run, graph, traced, grad=grad), graph)
+@contextmanager
+def progress_bar(total: int) -> Iterator[Callable[[], object]]:
+    """Shows a bar on stderr while the block runs. Yields the function to call after each of ``total`` compilations."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.progress import Progress  # noqa: PLC0415
 
-
-def _stock(graph: fx.GraphModule, inputs: Sequence[Any], config: CompileConfig) -> Callable[..., Any]:
-    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - slow to import
-
-    compiled = compile_fx(graph, inputs, config_patches=dict(config.inductor_config))
-    return cast("Callable[..., Any]", compiled)
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("compiling", total=total)
+        yield lambda: bars.advance(task)

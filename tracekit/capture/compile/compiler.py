@@ -1,4 +1,4 @@
-"""Compiles one piece, unless an equal piece was compiled before. It does not know the other pieces."""
+"""Compiles one piece, unless an equal piece was compiled before, and counts. It does not know the other pieces."""
 
 import hashlib
 import logging
@@ -8,12 +8,13 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -22,7 +23,6 @@ from torch._dynamo.utils import counters as torch_counters
 from torch._functorch._aot_autograd import autograd_cache
 from torch._inductor.utils import clear_caches
 
-from tracekit.capture.compile.counters import counters
 from tracekit.capture.compile.cudagraph import Call
 from tracekit.capture.compile.sizes import CodeSize, GraphFacts, hint, inputs_of, value_of
 from tracekit.capture.compile_config import CompileConfig
@@ -38,6 +38,72 @@ _TUNED = {"max_autotune": True, "coordinate_descent_tuning": True}
 #: The environment variables that name the folders of Inductor's and Triton's caches.
 _PLACES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 _LOCK = threading.RLock()
+
+
+class CountersDiffer(AssertionError):  # noqa: N818 - a failed assertion, not an error
+    """The counters increased by other numbers than expected; ``differences`` has (expected, actual) by name."""
+
+    def __init__(self, differences: dict[str, tuple[int, int]]) -> None:
+        self.differences = differences
+        lines = (f"{name}: expected {expected}, found {actual}" for name, (expected, actual) in differences.items())
+        super().__init__("; ".join(lines))
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since the process began, or since :meth:`reset` was called.
+
+    Attributes:
+        graphs_seen: Graphs that Dynamo handed over.
+        pieces_seen: Pieces that they were split into, including those of splitting operators.
+        capturable_pieces_seen: Pieces that can be compiled and captured as CUDA graphs: all except those of splitting
+            operators.
+        backend_compilations: Compilations requested: one for every piece and every size or range.
+        graphs_captured: Graph captures: one for every piece and size.
+        cache_hits: Compilations saved because an equal piece had been compiled, or the cache folder had the code.
+        cache_misses: All other compilations of Inductor.
+        artifacts_saved: Compiled pieces that torch's caches have written to the cache folder.
+        artifacts_loaded: Compiled pieces that torch's caches had in the cache folder.
+        trace_ns: Time that Dynamo took to trace, in nanoseconds.
+        compile_ns: Time taken to compile pieces or load them from the cache, in nanoseconds.
+    """
+
+    graphs_seen: int = 0
+    pieces_seen: int = 0
+    capturable_pieces_seen: int = 0
+    backend_compilations: int = 0
+    graphs_captured: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    artifacts_saved: int = 0
+    artifacts_loaded: int = 0
+    trace_ns: int = 0
+    compile_ns: int = 0
+
+    def reset(self) -> None:
+        """Sets all counters to zero."""
+        for name in asdict(self):
+            setattr(self, name, 0)
+
+    def snapshot(self) -> dict[str, int]:
+        """The current counts, by name."""
+        return asdict(self)
+
+    @contextmanager
+    def expect(self, **delta: int) -> Iterator[None]:
+        """Checks that the named counters increase by these numbers in the block; if not, raises CountersDiffer."""
+        before = self.snapshot()
+        if unknown := sorted(set(delta) - set(before)):
+            raise TypeError(f"no counter {', '.join(unknown)}; there are {', '.join(before)}")
+        yield
+        actual = {name: number - before[name] for name, number in self.snapshot().items()}
+        differences = {name: (expected, actual[name]) for name, expected in delta.items() if actual[name] != expected}
+        if differences:
+            raise CountersDiffer(differences)
+
+
+#: The counters of this process.
+counters = Counters()
 
 
 class Compiler:
@@ -184,35 +250,6 @@ def _caches_in(folder: Path | None) -> Iterator[None]:
             clear_caches()
 
 
-class Layout(NamedTuple):
-    """The layout of a traced result: the order of its dimensions, and its strides if all of its sizes are fixed."""
-
-    order: tuple[int, ...]
-    strides: tuple[int, ...] | None
-
-    def strides_at(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Its strides at a shape; where sizes are dynamic, its elements lie side by side."""
-        return self.strides or torch.empty_permuted(shape, self.order, device="meta").stride()
-
-    def fits(self, shape: Sequence[int], strides: Sequence[int]) -> bool:
-        """Whether a tensor has this layout, as far as its shape shows: strides of single elements do not matter."""
-        dimensions = zip(shape, strides, self.strides_at(shape), strict=True)
-        return 0 in shape or all(real == traced for size, real, traced in dimensions if size > 1)
-
-
-def layout_of(value: object) -> Layout | None:
-    """The layout of an example value; None if it is no tensor of strides, or has sizes that only a run knows."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_nested:
-        return None
-    shape, strides = tuple(map(hint, value.shape)), tuple(map(hint, value.stride()))
-    if None in shape or None in strides or 0 in strides:
-        return None
-    fixed = all(isinstance(number, int) for number in (*value.shape, *value.stride()))
-    order = tuple(sorted(range(len(shape)), key=lambda dimension: -strides[dimension]))
-    layout = Layout(order, strides if fixed else None)
-    return layout if layout.fits(shape, strides) else None
-
-
 def laid_out(run: Call, graph: fx.GraphModule) -> Call:
     """The code of a piece, with results that have the strides that they were traced with.
 
@@ -221,9 +258,9 @@ def laid_out(run: Call, graph: fx.GraphModule) -> Call:
     """
     (output,) = graph.graph.find_nodes(op="output")
     nodes = output.args[0] if isinstance(output.args[0], tuple | list) else ()
-    values = [value_of(node) if isinstance(node, fx.Node) else None for node in nodes]
-    layouts = {at: layout for at, value in enumerate(values) if (layout := layout_of(value)) is not None}
-    if not layouts:
+    known = ((at, _strides_of(value_of(node))) for at, node in enumerate(nodes) if isinstance(node, fx.Node))
+    strides_of = {at: strides for at, strides in known if strides is not None}
+    if not strides_of:
         return run
     kept = False
 
@@ -232,21 +269,48 @@ def laid_out(run: Call, graph: fx.GraphModule) -> Call:
         results = run(*args)
         if kept:
             return results
-        others = [at for at, layout in layouts.items() if not layout.fits(results[at].shape, results[at].stride())]
+        strides = {at: strides_at(results[at].shape) for at, strides_at in strides_of.items()}
+        others = {at: traced for at, traced in strides.items() if not _fit(results[at], traced)}
         # Strides of none or of single elements show nothing.
-        kept = not others and all(min(results[at].shape, default=2) > 1 for at in layouts)
-        return _copied(results, args, {at: layouts[at] for at in others}) if others else results
+        kept = not others and all(min(results[at].shape, default=2) > 1 for at in strides)
+        return _copied(results, args, others) if others else results
 
     return piece
 
 
-def _copied(results: Sequence[Any], args: Sequence[Any], layouts: Mapping[int, Layout]) -> Sequence[Any]:
+def _strides_of(value: object) -> Callable[[Sequence[int]], Sequence[int]] | None:
+    """The strides of an example value at any shape; None if it is no tensor of strides that the trace knows.
+
+    Where sizes are dynamic, its elements lie side by side.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_nested:
+        return None
+    shape, strides = tuple(map(hint, value.shape)), tuple(map(hint, value.stride()))
+    if None in shape or None in strides or 0 in strides:
+        return None
+    if all(isinstance(number, int) for number in (*value.shape, *value.stride())):
+        return lambda _: strides
+    order = sorted(range(len(shape)), key=lambda dimension: -strides[dimension])
+
+    def side_by_side(shape: Sequence[int]) -> Sequence[int]:
+        return torch.empty_permuted(shape, order, device="meta").stride()
+
+    traced = torch.empty_strided(shape, strides, device="meta")
+    return side_by_side if _fit(traced, side_by_side(shape)) else None
+
+
+def _fit(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
+    """Whether a tensor has these strides, as far as its shape shows: those of single elements do not matter."""
+    dimensions = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    return 0 in tensor.shape or all(real == traced for size, real, traced in dimensions if size > 1)
+
+
+def _copied(results: Sequence[Any], args: Sequence[Any], strides: dict[int, Sequence[int]]) -> Sequence[Any]:
     copied = list(results)
     tensors = (value for value in (*results, *args) if isinstance(value, torch.Tensor))
     used = Counter(tensor.untyped_storage()._cdata for tensor in tensors)
-    for at, layout in layouts.items():
+    for at, traced in strides.items():
         old = results[at]
         if used[old.untyped_storage()._cdata] == 1:  # else a copy would not see what is written to the other
-            strides = layout.strides_at(old.shape)
-            copied[at] = torch.empty_strided(old.shape, strides, dtype=old.dtype, device=old.device).copy_(old)
+            copied[at] = torch.empty_strided(old.shape, traced, dtype=old.dtype, device=old.device).copy_(old)
     return copied

@@ -72,7 +72,15 @@ class CudaGraphs:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             _warm_up(fn, args, warmups)
-            captured = [self._graph_captured(graph, fn, args)]
+            torch.cuda.synchronize()
+            graph.capture_begin(pool=self._pool)
+            try:
+                captured = [tuple(fn(*args))]
+            except BaseException:
+                with suppress(RuntimeError):  # the first error is more useful than that the graph capture is invalid
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         torch.cuda.current_stream().wait_stream(self._stream)
         outputs = tuple(weak_tensor(item) for item in captured[0])
 
@@ -81,18 +89,6 @@ class CudaGraphs:
             return captured.pop() if captured else outputs
 
         return replay
-
-    def _graph_captured(self, graph: torch.cuda.CUDAGraph, fn: Call, args: Sequence[Any]) -> tuple[Any, ...]:
-        torch.cuda.synchronize()
-        graph.capture_begin(pool=self._pool)
-        try:
-            outputs = tuple(fn(*args))
-        except BaseException:
-            with suppress(RuntimeError):  # the first error is more useful than that the graph capture is invalid
-                graph.capture_end()
-            raise
-        graph.capture_end()
-        return outputs
 
 
 Graphs = StandInGraphs | CudaGraphs

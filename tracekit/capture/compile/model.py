@@ -1,8 +1,4 @@
-"""``compile_model``: a model with torch's guards, or traced once and called without any.
-
-Before every call, ``torch.compile`` checks everything that it assumed while tracing, so its results are right by
-definition. Serving engines skip these checks: what the model was traced with must not change but sizes.
-"""
+"""``compile_model``: a model with torch's guards, or traced once and called without any, as serving engines do."""
 
 import inspect
 import threading
@@ -11,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -90,7 +86,12 @@ class _DynamicSizes:
     def marked(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[None]:
         """While the block runs, Dynamo must make these sizes dynamic. The tensors' marks are restored afterwards."""
         tensors = list(self._tensors(args, kwargs))
-        before = [(tensor, _attributes(tensor)) for tensor, _ in tensors]
+        before = []
+        for tensor, _ in tensors:
+            own = vars(tensor)
+            # Dynamo changes its marks in place.
+            marks = {name: copy(own[name]) for name in own if "_dynamo" in name or name == "_specialize_on"}
+            before.append((tensor, own | marks))
         try:
             for tensor, dim in tensors:
                 torch._dynamo.mark_dynamic(tensor, dim)
@@ -109,12 +110,6 @@ class _DynamicSizes:
                     yield from ((leaf, dim % leaf.dim()) for dim in dims if -leaf.dim() <= dim < leaf.dim())
 
 
-def _attributes(tensor: torch.Tensor) -> dict[str, object]:
-    """Attributes of a tensor; those in which Dynamo marks it are copied, because it changes them in place."""
-    marks = {name: copy(value) for name, value in vars(tensor).items() if "_dynamo" in name or name == "_specialize_on"}
-    return vars(tensor) | marks
-
-
 class _Unguarded:
     """Calls a model: the first call traces it, all others run Dynamo's bytecode for it.
 
@@ -129,7 +124,7 @@ class _Unguarded:
         self._backend = backend
         self._lock = threading.RLock()
         self._run: Callable[..., object] | None = None
-        self._function = _calling_model(_CALL_MODEL.__code__.replace())
+        self._function = _calling_model(_call_model.__code__.replace())
         options: dict[str, Any] = {} if config.debug else {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         reference = weakref.ref(backend)  # Dynamo keeps it until it is reset; CUDA graphs must not stay so long
 
@@ -187,11 +182,8 @@ def _call_model(self: nn.Module, *args: object, **kwargs: object) -> object:
     return self(*args, **kwargs)
 
 
-_CALL_MODEL = cast("types.FunctionType", _call_model)
-
-
 def _calling_model(code: types.CodeType) -> types.FunctionType:
-    function = types.FunctionType(code, _CALL_MODEL.__globals__)
+    function = types.FunctionType(code, globals())
     # Dynamo keeps what it compiles for a code object for ever; with the function that code is of no use.
     weakref.finalize(function, remove_from_cache, code).atexit = False
     return function

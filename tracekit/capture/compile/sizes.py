@@ -1,4 +1,4 @@
-"""The size of a graph and its pieces, and pieces at one size or in a range of sizes."""
+"""The size and inputs of a graph and its pieces, which of these it writes to, and pieces at chosen sizes."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,8 +13,9 @@ from torch._guards import tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StrictMinMaxConstraint, free_symbols
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._sympy.value_ranges import ValueRanges
+from typing_extensions import override
 
 from tracekit.capture.compile_config import SizeRange
 
@@ -138,23 +139,19 @@ def facts_of(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFacts
     return GraphFacts(next(_graphs), size, moving, tuple(static), needs_grad(values), known={})
 
 
-class CodeSize(NamedTuple):
+class CodeSize:
     """What code is compiled for: one size, or one that is known to lie in a range. A graph's pieces have the same."""
 
-    sizes: SizeRange
-    expr: sympy.Expr
-    mode: FakeTensorMode
-    shapes: ShapeEnv
-    known: dict[str, Callable[..., Any]]
-
-    @classmethod
-    def of(cls, sizes: SizeRange) -> "CodeSize":
-        """A new one."""
-        shapes, expr = ShapeEnv(), sympy.Integer(sizes.start)
+    def __init__(self, sizes: SizeRange) -> None:
+        self.sizes = sizes
+        self.shapes = ShapeEnv()
+        self.expr = sympy.Integer(sizes.start)
         if sizes.start < sizes.end:
             limits = StrictMinMaxConstraint(vr=ValueRanges(sizes.start, sizes.end), warn_only=False)
-            expr = shapes.create_symbol(max(2, sizes.start), ConstantSource("size"), DimDynamic.DYNAMIC, limits)
-        return cls(sizes, expr, FakeTensorMode(shape_env=shapes), shapes, known={})
+            first = max(2, sizes.start)
+            self.expr = self.shapes.create_symbol(first, ConstantSource("size"), DimDynamic.DYNAMIC, limits)
+        self.mode = FakeTensorMode(shape_env=self.shapes)
+        self.known: dict[str, Callable[..., Any]] = {}
 
     @property
     def single(self) -> bool:
@@ -188,3 +185,54 @@ class CodeSize(NamedTuple):
                 with self.mode:
                     new.meta["example_value"] = resized(value_of(node), number)
         return fx.GraphModule(graph, copy)
+
+
+def written_inputs(graph: fx.GraphModule) -> set[int]:
+    """Indices of the inputs that the graph may write to; all of them where that cannot be found out by running it."""
+    values = inputs_of(graph)
+    every = set(range(len(values)))
+    if any(value is None for value in values):
+        return every
+    try:
+        with own_fakes():
+            inputs = [resized(value, hint) for value in values]
+            with _Writes() as writes:
+                _Running(graph).run(*inputs)
+    except Exception:  # noqa: BLE001 - a piece without its surroundings may raise anything
+        return every
+    tensors = ((index, value) for index, value in enumerate(inputs) if isinstance(value, torch.Tensor))
+    return {index for index, value in tensors if memory_of(value) in writes.memory}
+
+
+class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the memory that operators write to, as their schemas say it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.memory: set[int] = set()
+
+    @override
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = args[index] if index < len(args) else kwargs.get(argument.name)
+                self.memory |= {memory_of(item) for item in pytree.tree_leaves(written) if item is not None}
+        return func(*args, **kwargs)
+
+
+class _Running(fx.Interpreter):
+    """Runs a graph but for what neither takes nor returns tensors: sizes, and switches of autograd or autocast."""
+
+    @override
+    def run_node(self, n: fx.Node) -> Any:
+        """The value of a node."""
+        values = (*self.fetch_args_kwargs_from_env(n), value_of(n))
+        if n.op.startswith("call_") and not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(values)):
+            return resized(value_of(n), hint)
+        return super().run_node(n)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Identifies a tensor's memory. All tensors that are not strided are assumed to share theirs."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else -1

@@ -2,7 +2,7 @@
 
 import logging
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -96,18 +96,14 @@ def _merge_allocations(piece_of: dict[fx.Node, int], splitting: set[int]) -> Non
     for node, piece in piece_of.items():
         nodes.setdefault(piece, []).append(node)
     for piece, members in sorted(nodes.items()):
-        if piece in splitting or not all(_allocates(node) for node in members):
+        targets = (getattr(node.target, "overloadpacket", node.target) for node in members)
+        if piece in splitting or not all(getattr(target, "__name__", target) in _EMPTY for target in targets):
             continue
         before = [other for other in nodes if other < piece and other not in splitting]
         needed = {piece_of.get(source, 0) for node in members for source in node.all_input_nodes}
         if before and max(needed - {piece}, default=0) <= max(before):
             nodes[max(before)] += nodes.pop(piece)
             piece_of.update(dict.fromkeys(members, max(before)))
-
-
-def _allocates(node: fx.Node) -> bool:
-    target = node.target.overloadpacket if isinstance(node.target, OpOverload) else node.target
-    return getattr(target, "__name__", target) in _EMPTY
 
 
 def _decompose_sizes(graph: fx.GraphModule) -> None:
@@ -194,13 +190,27 @@ class NodeOperators:
 
     def _alone(self, node: fx.Node) -> frozenset[str]:
         """Traces a node with fake tensors of its own, so that nothing of the graph's own trace changes."""
+
+        def argument(item: Any) -> Any:  # noqa: ANN401 - as torch's
+            if isinstance(item, fx.Node):
+                item = _attribute(item) if item.op == "get_attr" and value_of(item) is None else value_of(item)
+            return resized(item, hint)
+
         with own_fakes():
-            args, kwargs = cast("tuple[Any, Any]", fx.node.map_aggregate((node.args, dict(node.kwargs)), _argument))
-            function = _function(node)
-            key = (function if node.op == "call_module" else node.target, _text((args, kwargs)))
+            args, kwargs = cast("tuple[Any, Any]", fx.node.map_aggregate((node.args, dict(node.kwargs)), argument))
+            called: Any = _attribute(node) if node.op == "call_module" else node.target
+            key = called, _text((args, kwargs))
             if key not in self._traced:
-                before, after = (_runs(function, args, kwargs, pre_dispatch=early) for early in (True, False))
-                self._traced[key] = before | after
+
+                def call(args: Any, kwargs: Any) -> object:  # noqa: ANN401 - whatever the node has
+                    if node.op == "call_method":
+                        return getattr(args[0], called)(*args[1:], **kwargs)
+                    return called(*args, **kwargs)
+
+                stages = (make_fx(call, pre_dispatch=early, _allow_non_fake_inputs=True) for early in (True, False))
+                nodes = (item for trace in stages for item in trace(args, kwargs).graph.nodes)
+                names = (_names(item) for item in nodes if item.op == "call_function")
+                self._traced[key] = frozenset().union(*names)
             return self._traced[key]
 
 
@@ -220,19 +230,6 @@ def _attribute(node: fx.Node) -> object:
     return None if owner is None else operator.attrgetter(str(node.target))(owner)
 
 
-def _function(node: fx.Node) -> Callable[..., Any]:
-    if node.op == "call_method":
-        name = str(node.target)
-        return lambda tensor, *args, **kwargs: getattr(tensor, name)(*args, **kwargs)
-    return cast("Callable[..., Any]", _attribute(node) if node.op == "call_module" else node.target)
-
-
-def _argument(item: Any) -> Any:  # noqa: ANN401 - as torch's
-    if isinstance(item, fx.Node):
-        item = _attribute(item) if item.op == "get_attr" and value_of(item) is None else value_of(item)
-    return resized(item, hint)
-
-
 def _text(inputs: object) -> str:
     def of(leaf: object) -> str:
         if isinstance(leaf, torch.Tensor):
@@ -241,14 +238,6 @@ def _text(inputs: object) -> str:
 
     leaves, structure = pytree.tree_flatten(inputs)
     return f"{structure} {[of(leaf) for leaf in leaves]}"
-
-
-def _runs(function: Callable[..., Any], args: Any, kwargs: Any, *, pre_dispatch: bool) -> frozenset[str]:  # noqa: ANN401
-    def call(args: Any, kwargs: Any) -> object:  # noqa: ANN401 - whatever the node has
-        return function(*args, **kwargs)
-
-    graph = make_fx(call, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True)(args, kwargs).graph
-    return frozenset().union(*(_names(node) for node in graph.nodes if node.op == "call_function"))
 
 
 def run_operators(graph: fx.GraphModule, known: NodeOperators) -> tuple[str, ...]:
