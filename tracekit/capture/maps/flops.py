@@ -5,7 +5,7 @@ costs what it was before. What may multiply and has no formula is unknown and na
 If sizes are symbols, FLOPs are a polynomial of the numbers that a run is given.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -46,11 +46,6 @@ class Cost(NamedTuple):
         return Flops(number, self.note if number else "") if 0 <= number < MOST_FLOPS else Flops(-1, UNCLEAR)
 
 
-def sizes_in(costs: Iterable[Cost]) -> list[int]:
-    """The inputs that FLOPs depend on."""
-    return sorted({at for cost in costs for _, powers in cost.terms or () for at, _ in powers})
-
-
 _NOTHING = Cost(())
 #: Operators of torch, of Inductor and of collectives; those of others may do anything.
 _KNOWN = frozenset({"aten", "prims", "prim", "inductor", "_c10d_functional", "quantized_decomposed", "rngprims"})
@@ -65,8 +60,9 @@ def flops_of(graph: fx.GraphModule, kernels: Sequence[Kernel], owners: Owners) -
     counting = Counting(graph)
     distinct = {node: counting.cost(node) for nodes in computed for node in nodes}
     costs = {node: cost for node, cost in distinct.items() if cost is not _NOTHING}
-    if any(counting.is_product(node) for node in graph.graph.nodes if node.users and node not in costs):
-        # No kernel is known to compute it.
+    others = (node for node in graph.graph.nodes if node.users and node not in costs and _formula(node) is not None)
+    if any(counting.cost(node) is not _NOTHING for node in others):
+        # No kernel is known to compute this product.
         return [dict.fromkeys(kernel.modules, Cost(None, UNCLEAR)) for kernel in owners.modules_of(kernels)]
     holders = _holders(costs, kernels, computed)
     found = []
@@ -110,9 +106,9 @@ class Counting:
     """Counts the FLOPs of the nodes of a graph; of symbols among sizes it knows which inputs they are."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
-        inputs = enumerate(graph.graph.find_nodes(op="placeholder"))
-        sizes = ((at, _symbol(node.meta.get("val"))) for at, node in inputs)
-        self._inputs = {symbol: at for at, symbol in sizes if symbol is not None}
+        values = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
+        sizes = {at: value.node.expr for at, value in enumerate(values) if isinstance(value, torch.SymInt)}
+        self._inputs = {expression: at for at, expression in sizes.items() if expression.is_Symbol}
 
     def cost(self, node: fx.Node) -> Cost:
         """What a node costs."""
@@ -122,10 +118,6 @@ class Counting:
         if str(_packet(node.target)) == "aten.mul" and original is not None and _packet(original) in _registry():
             return self._summed(node, str(_packet(original)))
         return _NOTHING if not _may_multiply(node.target) else Cost(None, _operator(node.target)[:MOST_NOTE_CHARACTERS])
-
-    def is_product(self, node: fx.Node) -> bool:
-        """Whether a node has a formula, and costs something."""
-        return _formula(node) is not None and self.cost(node) is not _NOTHING
 
     def _by_formula(self, node: fx.Node, formula: Callable[..., Any]) -> Cost:
         args, kwargs, result = fx.node.map_arg((node.args, node.kwargs, node), lambda item: item.meta.get("val"))
@@ -154,20 +146,15 @@ class Counting:
         if type(number) is int:
             return Cost(((number, ()),), dtype) if number else _NOTHING
         try:
-            terms = number.as_poly(*sorted(number.free_symbols, key=str)).terms()
-            symbols = [self._inputs[symbol] for symbol in sorted(number.free_symbols, key=str)]
-            return Cost(tuple(_term(int(factor), symbols, powers) for powers, factor in terms), dtype)
+            symbols = sorted(number.free_symbols, key=str)
+            inputs = [self._inputs[symbol] for symbol in symbols]
+            terms = []
+            for powers, factor in number.as_poly(*symbols).terms():
+                given = ((at, power) for at, power in zip(inputs, powers, strict=True) if power)
+                terms.append((int(factor), tuple(given)))
+            return Cost(tuple(terms), dtype)
         except Exception:  # noqa: BLE001 - not a polynomial, or of symbols that are no inputs
             return Cost(None, SIZES)
-
-
-def _term(factor: int, symbols: Sequence[int], powers: Sequence[int]) -> Term:
-    return factor, tuple((at, power) for at, power in zip(symbols, powers, strict=True) if power)
-
-
-def _symbol(value: object) -> Any:  # noqa: ANN401 - a symbol of SymPy
-    expression = _expression(value) if isinstance(value, torch.SymInt) else None
-    return expression if getattr(expression, "is_Symbol", False) else None
 
 
 def _expression(dimension: Any) -> Any:  # noqa: ANN401

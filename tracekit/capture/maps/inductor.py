@@ -1,10 +1,8 @@
 """Kernel maps of Inductor's graphs: switched on, its functions are patched; switched off, they are as before.
 
-While a graph is compiled, it is noted which nodes each kernel is made of; when compiled code is ready, ranges are put
-around its runs. This is the only module that changes anything of PyTorch. It knows PyTorch 2.11 to 2.15; of other
-releases nothing is changed, and a message reports it. Kernels of a graph are kept with its code, so they are in
-Inductor's caches, too; those caches have another key while maps are on, so that code without kernels is not taken for
-code with some.
+This is the only module that changes anything of PyTorch, 2.11 to 2.15. Kernels of a graph are kept with its code, so
+they are in Inductor's caches, too; these have another key while maps are on, so that code without kernels is not taken
+for code with some.
 """
 
 import importlib
@@ -15,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -75,7 +74,7 @@ def maps_of_recording(*, cpu_kernels: bool = False) -> Iterator[None]:
             if cpu_kernels:
                 settings.enter_context(_profiled())
 
-        with _when_imported(COMPILER, imported):
+        with _when_imported(imported):
             yield
 
 
@@ -112,12 +111,12 @@ def _profiled() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _when_imported(name: str, action: Callable[[], object]) -> Iterator[None]:
-    if name in sys.modules:
+def _when_imported(action: Callable[[], object]) -> Iterator[None]:
+    if COMPILER in sys.modules:
         action()
         yield
         return
-    finder = _Finder(name, action)
+    finder = _Finder(action)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -127,12 +126,12 @@ def _when_imported(name: str, action: Callable[[], object]) -> Iterator[None]:
             sys.meta_path.remove(finder)
 
 
+@dataclass(eq=False)
 class _Finder:
-    """Finds one module as all other finders do, and takes an action when it has been imported."""
+    """Finds the compiler as all other finders do, and takes an action when it has been imported."""
 
-    def __init__(self, name: str, action: Callable[[], object]) -> None:
-        self.name = name
-        self.action = action
+    action: Callable[[], object]
+    name: str = COMPILER
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
@@ -169,21 +168,29 @@ def watch() -> str | None:
         return None
     for place, name, patch in _watched():
         original = getattr(place, name)
-        watched = wraps(original)(patch(original))
+        watched = _wrapped(original, patch)
         written = vars(place)[name]
         _patched.append((place, name, written))
         setattr(place, name, staticmethod(watched) if isinstance(written, staticmethod) else watched)
     return None
 
 
+def _wrapped(original: Any, patch: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ANN401
+    @wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return patch(original, *args, **kwargs)
+
+    return watched
+
+
 def unwatch() -> None:
     """Restores what was changed. Compiled graphs that are marked stay so, and do nothing."""
     while _patched:
-        place, name, original = _patched.pop()
-        setattr(place, name, original)
+        setattr(*_patched.pop())
 
 
-def _watched() -> Iterator[tuple[Any, str, Callable[[Any], Callable[..., Any]]]]:
+def _watched() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Where functions of PyTorch are, their names, and what is called in their place, with the original first."""
     compiler: Any = importlib.import_module(COMPILER)
     yield compiler, "compile_fx", patch_compile
     yield compiler._InProcessFxCompile, "codegen_and_compile", patch_code_generation
@@ -221,53 +228,41 @@ def active_graph(traced: Traced | None) -> AbstractContextManager[None]:
     return replaced(_thread, "traced", traced or _thread.traced)
 
 
-def patch_compile(original: Any) -> Callable[..., Any]:  # noqa: ANN401 - any callable
+def patch_compile(original: Any, model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
     """Remembers the graph that Inductor is handed, also for a backward graph that is compiled at the first backward."""
+    inner = args[0] if args else kwargs.get("inner_compile", sys.modules[COMPILER].compile_fx_inner)
+    is_bound = hasattr(inner, "tracekit") or hasattr(getattr(inner, "func", None), "tracekit")
+    if is_bound or not isinstance(model_, fx.GraphModule):
+        return original(model_, example_inputs_, *args, **kwargs)
+    traced = _thread.traced or _attempt(lambda: Traced(model_, scope(model_), chosen_by_inputs=_thread.shared))
 
-    def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        if not isinstance(model_, fx.GraphModule) or _is_bound(args, kwargs):
-            return original(model_, example_inputs_, *args, **kwargs)
-        traced = _thread.traced or _attempt(lambda: Traced(model_, scope(model_), chosen_by_inputs=_thread.shared))
-        inner = args[0] if args else kwargs.get("inner_compile", sys.modules[COMPILER].compile_fx_inner)
-
-        @wraps(inner)
-        def inner_compile(*inner_args: Any, **inner_kwargs: Any) -> Any:  # noqa: ANN401
-            with active_graph(traced):
-                return inner(*inner_args, **inner_kwargs)
-
-        inner_compile.tracekit = True  # type: ignore[attr-defined]
+    @wraps(inner)
+    def inner_compile(*inner_args: Any, **inner_kwargs: Any) -> Any:  # noqa: ANN401
         with active_graph(traced):
-            return original(model_, example_inputs_, *args[1:], **{**kwargs, "inner_compile": inner_compile})
+            return inner(*inner_args, **inner_kwargs)
 
-    return compile_fx
-
-
-def _is_bound(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    inner = args[0] if args else kwargs.get("inner_compile")
-    return hasattr(inner, "tracekit") or hasattr(getattr(inner, "func", None), "tracekit")
+    inner_compile.tracekit = True  # type: ignore[attr-defined]
+    with active_graph(traced):
+        return original(model_, example_inputs_, *args[1:], **{**kwargs, "inner_compile": inner_compile})
 
 
-def patch_code_generation(original: Any) -> Callable[..., Any]:  # noqa: ANN401
+def patch_code_generation(original: Any, self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
     """Keeps the kernels of a graph with its code."""
-
-    def codegen_and_compile(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        traced = _thread.traced
-        backward = bool((kwargs.get("graph_kwargs") or args[-1]).get("is_backward"))
-        owners = None if traced is None else _attempt(lambda: Owners(gm, backward=backward))
-        kernels: list[Kernel] = []
-        _thread.kernels.append(kernels)
-        try:
-            compiled = original(self, gm, *args, **kwargs)
-            whole = _thread.kernels[-1] is kernels
-            if traced is not None and owners is not None:
-                flops = (_attempt(lambda: flops_of(gm, kernels, owners)) if whole else None) or []
-                kernel_map = _attempt(lambda: _kernel_map(traced, owners, kernels, flops)) if whole else BRANCHES
-                compiled.__dict__[_KEPT] = kernel_map or FAILED
-        finally:
-            _thread.kernels.pop()
-        return compiled
-
-    return codegen_and_compile
+    traced = _thread.traced
+    backward = bool((kwargs.get("graph_kwargs") or args[-1]).get("is_backward"))
+    owners = None if traced is None else _attempt(lambda: Owners(gm, backward=backward))
+    kernels: list[Kernel] = []
+    _thread.kernels.append(kernels)
+    try:
+        compiled = original(self, gm, *args, **kwargs)
+        whole = _thread.kernels[-1] is kernels
+        if traced is not None and owners is not None:
+            flops = (_attempt(lambda: flops_of(gm, kernels, owners)) if whole else None) or []
+            kernel_map = _attempt(lambda: _kernel_map(traced, owners, kernels, flops)) if whole else BRANCHES
+            compiled.__dict__[_KEPT] = kernel_map or FAILED
+    finally:
+        _thread.kernels.pop()
+    return compiled
 
 
 def _kernel_map(
@@ -282,15 +277,11 @@ def _kernel_map(
     return traced.digest, tuple(rows), traced.kept
 
 
-def patch_kernel(original: Any) -> Callable[..., Any]:  # noqa: ANN401
+def patch_kernel(original: Any, node_schedule: Any, kernel_name: str, is_extern: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002
     """Notes a kernel when its call is written."""
-
-    def kernel(node_schedule: Any, kernel_name: str, is_extern: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002
-        if _thread.kernels:
-            _attempt(lambda: _note(node_schedule, kernel_name, extern=is_extern))
-        return original(node_schedule, kernel_name, is_extern)
-
-    return kernel
+    if _thread.kernels:
+        _attempt(lambda: _note(node_schedule, kernel_name, extern=is_extern))
+    return original(node_schedule, kernel_name, is_extern)
 
 
 def _note(schedule: Any, name: str, *, extern: bool) -> None:  # noqa: ANN401
@@ -303,13 +294,11 @@ def _note(schedule: Any, name: str, *, extern: bool) -> None:  # noqa: ANN401
         return
     library = _IN_CPP.fullmatch(name) if extern else None
     name = f"extern_kernels.{library[1]}" if library else name
-    kernels.append(Kernel(name, not extern, tuple(_origins(schedule, extern=extern))))
-
-
-def _origins(schedule: Any, *, extern: bool) -> list[fx.Node]:  # noqa: ANN401
     if extern:
-        return [schedule.origin_node] if schedule.origin_node is not None else list(schedule.origins)
-    return list(dict.fromkeys(origin for item in schedule for origin in _computed(item) or _read_by(item)))
+        origins = schedule.origins if schedule.origin_node is None else [schedule.origin_node]
+    else:
+        origins = dict.fromkeys(origin for item in schedule for origin in _computed(item) or _read_by(item))
+    kernels.append(Kernel(name, not extern, tuple(origins)))
 
 
 def _computed(item: Any) -> list[fx.Node]:  # noqa: ANN401
@@ -323,24 +312,16 @@ def _read_by(item: Any) -> list[fx.Node]:  # noqa: ANN401
     return [node for output in outputs for user in output.users for node in _computed(user.node)]
 
 
-def patch_piece(original: Any) -> Callable[..., Any]:  # noqa: ANN401
+def patch_piece(original: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
     """Notes that code is compiled or loaded which an engine may run as several equal pieces of a graph."""
-
-    def piece(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        with replaced(_thread, "shared", True):  # noqa: FBT003
-            return original(*args, **kwargs)
-
-    return piece
+    with replaced(_thread, "shared", True):  # noqa: FBT003
+        return original(*args, **kwargs)
 
 
-def patch_loading(original: Any) -> Callable[..., Any]:  # noqa: ANN401
+def patch_loading(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
     """Puts ranges around the runs of a graph that was compiled or loaded."""
-
-    def post_compile(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        original(self, *args, **kwargs)
-        _attempt(lambda: _mark(self))
-
-    return post_compile
+    original(self, *args, **kwargs)
+    _attempt(lambda: _mark(self))
 
 
 def _mark(compiled: Any) -> None:  # noqa: ANN401
@@ -351,22 +332,19 @@ def _mark(compiled: Any) -> None:  # noqa: ANN401
     training = "backward" if kwargs.get("is_backward") else "forward"
     graph_pass = "inference" if kwargs.get("is_inference") else training
     kept = compiled.__dict__.get(_KEPT, UNSEEN)
-    compiled.current_callable = (
-        UnmappedRuns(run, kept, graph_pass) if isinstance(kept, str) else _with_map(compiled, kept, graph_pass)
-    )
-
-
-def _with_map(compiled: Any, kept: tuple[Any, ...], graph_pass: str) -> Runs | UnmappedRuns:  # noqa: ANN401
-    """The runs of a graph whose code was kept with its kernels, as the active graph or as the one it was kept with."""
-    run, kernel_map, traced = compiled.current_callable, KernelMap(*kept[:2]), _thread.traced
+    traced = _thread.traced
+    if isinstance(kept, str):
+        compiled.current_callable = UnmappedRuns(run, kept, graph_pass)
+        return
     if traced is None:
         # Programs keep code of theirs in files, and load it without tracing anything.
-        return Runs(run, kernel_map, graph_pass, Traced.restored(kept[2], chosen_by_inputs=_thread.shared))
-    if kernel_map.digest != traced.digest:
-        return UnmappedRuns(run, OTHER_MODULES, graph_pass)
+        traced = Traced.restored(kept[2], chosen_by_inputs=_thread.shared)
+    elif kept[0] != traced.digest:
+        compiled.current_callable = UnmappedRuns(run, OTHER_MODULES, graph_pass)
+        return
     # The code may have come from an equal graph. If it is kept from here, it is this graph's.
     compiled.__dict__[_KEPT] = (*kept[:2], traced.kept)
-    return Runs(run, kernel_map, graph_pass, traced)
+    compiled.current_callable = Runs(run, KernelMap(*kept[:2]), graph_pass, traced)
 
 
 def _attempt(action: Callable[[], Any]) -> Any:  # noqa: ANN401

@@ -79,9 +79,10 @@ class Owners:
         kernels = list(kernels)
         called = {node for kernel in kernels for node in _called(kernel)}
         for kernel, nodes in zip(kernels, self.computed(kernels), strict=True):
-            busy = [node for node in nodes if _name(node) not in _FREE] or nodes
-            weights = self._weights(kernel, busy, called)
-            yield KernelModules(kernel.name, kernel.generated, weights, self._backward and _is_forward(busy))
+            computing = [node for node in nodes if _name(node) not in _FREE]
+            weights = self._weights(kernel, computing or nodes, called)
+            again = all(node.meta.get("partitioner_tag") == "is_forward" for node in computing)
+            yield KernelModules(kernel.name, kernel.generated, weights, self._backward and bool(computing) and again)
 
     def computed(self, kernels: Sequence[Kernel]) -> list[list[fx.Node]]:
         """The nodes that each kernel computes."""
@@ -126,11 +127,6 @@ class Owners:
         return (True, owners.pop()) if len(owners) == 1 else (False, None)
 
 
-def _is_forward(nodes: Sequence[fx.Node]) -> bool:
-    busy = [node for node in nodes if _name(node) not in _FREE]
-    return bool(busy) and all(node.meta.get("partitioner_tag") == "is_forward" for node in busy)
-
-
 def _called(kernel: Kernel) -> list[fx.Node]:
     """The nodes of the operator that a kernel is a call of; a node may leave open which overload it calls."""
     if kernel.generated:
@@ -168,8 +164,7 @@ def _factors(node: fx.Node) -> tuple[fx.Node, ...]:
     places = _FACTORS.get(_name(node), ())
     if not places or len(node.args) <= max(places):
         return ()
-    factors = tuple(node.args[place] for place in places)
-    return tuple(item for item in factors if isinstance(item, fx.Node)) if len(factors) == len(places) else ()
+    return tuple(item for item in (node.args[place] for place in places) if isinstance(item, fx.Node))
 
 
 def _input(node: fx.Node) -> fx.Node | None:

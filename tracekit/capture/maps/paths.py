@@ -1,17 +1,15 @@
 """The marked paths of the modules that one run of a compiled graph serves: several modules may run the same code.
 
-The roots of a graph, the modules outside which it has no other, are known by the parameters and buffers that the run is
-given, else by the marked call around it. Only next to a root that is still the one of the trace, others are what they
-were then, too. Backward runs belong to the modules of their forward run (``runs.py``).
+The roots of a graph are known by the parameters and buffers that the run is given, else by the marked call around it.
+Only next to a root that is still the one of the trace, others are what they were then, too.
 
-Engines compile one of their equal layers and run its code for all of them. What these differ in are numbers: the code
-was compiled with ``layers.0.norm.weight``, and a run with ``layers.7.norm.weight`` is one of layer 7. If no input
-has a number, the module is left out.
+Engines compile one of their equal layers and run its code for all of them. What these differ in are numbers: a run with
+``layers.7.norm.weight`` of code compiled with ``layers.0.norm.weight`` is one of layer 7. A module below a number that
+no input has is left out.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -32,24 +30,23 @@ def paths_of_forward(traced: Traced, inputs: Sequence[Any], lane: Lane) -> Paths
     """The paths of a forward run, or of one without gradients."""
     by_inputs, witnesses, agree = roots_by_inputs(traced, inputs)
     paths = [path or _called(root, lane) for path, root in zip(by_inputs, traced.roots, strict=True)]
-    unknown = any(path is None for path, root in zip(paths, traced.roots, strict=True) if root is not CALLER)
-    if unknown and not traced.chosen_by_inputs and not (any(by_inputs) and _unmoved(traced, paths)):
+    roots = list(zip(paths, traced.roots, strict=True))
+    unknown = any(path is None for path, root in roots if root is not CALLER)
+    unmoved = all(path in (None, _marked(root)) for path, root in roots if root is not CALLER)
+    if unknown and not traced.chosen_by_inputs and not (any(by_inputs) and unmoved):
         return None, witnesses
-    paths = [path or _marked(root) for path, root in zip(paths, traced.roots, strict=True)]
+    paths = [path or _marked(root) for path, root in roots]
     known = traced.chosen_by_inputs or agree
     return (paths if known and any(paths) else None), witnesses
 
 
-def _unmoved(traced: Traced, paths: Sequence[str | None]) -> bool:
-    roots = zip(traced.roots, paths, strict=True)
-    return all(path in (None, _marked(root)) for root, path in roots if root is not CALLER)
-
-
 def _called(root: Root, lane: Lane) -> str | None:
+    """The path of a root by the marked calls that are open on this thread."""
     if root is CALLER:
-        return marked_models.innermost(lane)
-    paths = marked_models.paths_of(root.class_name)
-    for call in marked_models.calls(lane):
+        entry = lane.open[-1] if lane.open else None
+        return entry.path if isinstance(entry, Marks) else None
+    paths = marked_models.now().classes.get(root.class_name, [])
+    for call in (entry.path for entry in reversed(lane.open) if isinstance(entry, Marks)):
         inside = [path for path in paths if path == call or path.startswith(f"{call}.")]
         if inside:
             return call if call in inside else inside[0] if len(inside) == 1 else None
@@ -59,66 +56,60 @@ def _called(root: Root, lane: Lane) -> str | None:
 
 def _marked(root: Root) -> str | None:
     module = None if root.module is None else root.module()
-    return None if module is None else marked_models.path_of(module)
+    return None if module is None else marked_models.now().paths.get(module)
 
 
 #: A root's number and a path below it.
 Place = tuple[int, str]
 
 
-class RunModules(NamedTuple):
-    """The places of the modules of one run of shared code, and the input that identifies them; -1 if none does."""
+def modules_by_inputs(
+    traced: Traced, prefixes: Sequence[str | None], inputs: Sequence[object]
+) -> tuple[tuple[Place | None, ...] | None, tuple[int, ...]]:
+    """The modules of a run of shared code whose roots have these paths, and the inputs that identify them.
 
-    places: tuple[Place | None, ...]
-    witness: int
-
-
-def modules_by_inputs(traced: Traced, prefixes: Sequence[str | None], inputs: Sequence[object]) -> RunModules | None:
-    """The modules of a run whose roots have these paths; None if its inputs are not those of an equal piece."""
+    None if the inputs are not those of an equal piece.
+    """
     numbers: dict[Place, str] = {}
     shared: set[Place] = set()
-    witness = -1
+    witnesses: tuple[int, ...] = ()
+    marked = marked_models.now()
     for index, root, before in traced.given:
         address = _address(inputs, index)
-        names = marked_models.names_at(address) if address else []
-        known = list(_below(names, prefixes[root]))
-        if marked_models.is_shared(address):
+        names = marked.tensors.get(address, [])
+        above = f"{prefixes[root] or ''}."
+        known = [name[len(above) :] for name in names if name.startswith(above)]
+        if address in marked.shared:
             # It shows nothing about the layer that runs, but the module that it is of is this one.
             shared.update([(root, before.rpartition(".")[0])] if before in known else ())
-        elif names and not any(_is_alike(before, now) and _noted(numbers, root, before, now) for now in known):
-            return None
-        elif names and witness < 0 and any(_numbered(before)):
-            witness = index
+        elif names and not any(_is_alike(before, now) and _agree(numbers, root, before, now) for now in known):
+            return None, ()
+        elif names and not witnesses and any(_numbered(before)):
+            witnesses = (index,)
     places = (place if place is None or place in shared else _renumbered(place, numbers) for place in traced.places)
-    return RunModules(tuple(places), witness)
+    return tuple(places), witnesses
 
 
-class RootPaths(NamedTuple):
-    """The marked paths of the roots of a run, and an input of each that no other module has.
+def roots_by_inputs(traced: Traced, inputs: Sequence[object]) -> tuple[list[str | None], tuple[int, ...], bool]:
+    """The marked paths of the roots of a run, each by its own inputs, and an input of each that no other module has.
 
-    They ``agree`` if all inputs of a root may be where the graph was given them, below one path.
+    They agree, which is the last item, if all inputs of a root may be where the graph was given them, below one path.
+    If an engine shares the code, any of the equal pieces may run.
     """
-
-    paths: list[str | None]
-    witnesses: tuple[int, ...]
-    agree: bool
-
-
-def roots_by_inputs(traced: Traced, inputs: Sequence[object]) -> RootPaths:
-    """The roots of a run, each by its own inputs. If an engine shares the code, any of the equal pieces may run."""
     candidates: dict[int, set[str]] = {}
     witnesses: dict[int, int] = {}
+    marked = marked_models.now()
     for index, root, before in traced.given:
         address = _address(inputs, index)
-        if not address or marked_models.is_shared(address):
+        if not address or address in marked.shared:
             continue
         witnesses.setdefault(root, index)
-        if names := marked_models.names_at(address):
+        if names := marked.tensors.get(address):
             above = set(_above(names, before, alike=traced.chosen_by_inputs))
             candidates[root] = candidates.get(root, above) & above
     known = {root: next(iter(paths)) for root, paths in candidates.items() if len(paths) == 1}
     paths = [known.get(root) for root in range(len(traced.roots))]
-    return RootPaths(paths, tuple(witnesses.values()), agree=all(candidates.values()))
+    return paths, tuple(witnesses.values()), all(candidates.values())
 
 
 def _above(names: Sequence[str], before: str, *, alike: bool) -> Iterator[str]:
@@ -136,11 +127,6 @@ def _address(inputs: Sequence[object], index: int) -> int:
     return item.data_ptr() if isinstance(item, torch.Tensor) else 0
 
 
-def _below(names: Sequence[str], prefix: str | None) -> Iterator[str]:
-    above = f"{prefix or ''}."
-    return (name[len(above) :] for name in names if name.startswith(above))
-
-
 def _is_alike(before: str, now: str) -> bool:
     one, other = before.split("."), now.split(".")
     same = (a == b or (a.isdecimal() and b.isdecimal()) for a, b in zip(one, other, strict=False))
@@ -154,7 +140,8 @@ def _numbered(name: str) -> Iterator[tuple[int, str]]:
             yield number, ".".join(parts[: number + 1])
 
 
-def _noted(numbers: dict[Place, str], root: int, before: str, now: str) -> bool:
+def _agree(numbers: dict[Place, str], root: int, before: str, now: str) -> bool:
+    """Notes which numbers stand now in the places of those before; whether they are the same as for other inputs."""
     parts = now.split(".")
     return all(numbers.setdefault((root, above), parts[part]) == parts[part] for part, above in _numbered(before))
 
@@ -169,16 +156,29 @@ def _renumbered(place: Place, numbers: dict[Place, str]) -> Place | None:
     return root, ".".join(parts)
 
 
+class Marked(NamedTuple):
+    """Where things are in the models that have markers.
+
+    Attributes:
+        paths: The path of each module.
+        classes: The paths of all modules of a class.
+        tensors: The dotted names of the parameters and buffers at an address; several if they are tied.
+        shared: The addresses of those that several modules of a model, or one of several names, have.
+    """
+
+    paths: WeakKeyDictionary[nn.Module, str]
+    classes: dict[str, list[str]]
+    tensors: dict[int, list[str]]
+    shared: set[int]
+
+
 class MarkedModels:
-    """The models that have markers now. Looking at one is put off until a path is asked for."""
+    """The models that have markers now. Looking at one is put off until something in it is asked for."""
 
     def __init__(self) -> None:
         self._models: dict[object, tuple[ref[nn.Module], str]] = {}
         self._epoch = -1
-        self._classes: dict[str, list[str]] = {}
-        self._paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-        self._tensors: dict[int, list[str]] = {}
-        self._shared: set[int] | None = None
+        self._marked = Marked(WeakKeyDictionary(), {}, {}, set())
         #: The paths of modules that ran in compiled code, and of those around them.
         self.compiled: set[str] = set()
 
@@ -197,63 +197,27 @@ class MarkedModels:
         self.compiled = {new_path(path, paths) for path in self.compiled}
         epoch.begin()
 
-    def ran_compiled(self, paths: Iterable[str]) -> None:
-        """Notes modules that a run of a compiled graph serves."""
-        for path in paths:
-            self.compiled.update(accumulate(path.split("."), "{}.{}".format))
+    def now(self) -> Marked:
+        """Where things are now."""
+        if self._epoch != epoch.number:
+            number, marked = epoch.number, Marked(WeakKeyDictionary(), {}, {}, set())
+            for model, prefix in [(model(), prefix) for model, prefix in self._models.values()]:
+                if model is not None:
+                    _look(model, prefix, marked)
+            self._marked, self._epoch = marked, number
+        return self._marked
 
-    def path_of(self, module: nn.Module) -> str | None:
-        """The path of a module; None if its model is not marked."""
-        self._look()
-        return self._paths.get(module)
 
-    def paths_of(self, class_name: str) -> list[str]:
-        """The paths of all modules of this class."""
-        self._look()
-        return self._classes.get(class_name, [])
-
-    def names_at(self, address: int) -> list[str]:
-        """The dotted names of the parameters and buffers at an address; several if they are tied."""
-        self._look()
-        return self._tensors.get(address, [])
-
-    def is_shared(self, address: int) -> bool:
-        """Whether several modules of a model, or one of several names, have the parameter or buffer at an address."""
-        self._look()
-        if self._shared is None:
-            models = [model for reference, _ in self._models.values() if (model := reference()) is not None]
-            counted = [
-                Counter(at for _, part in model.named_modules(remove_duplicate=False) for _, at in addresses(part))
-                for model in models
-            ]
-            self._shared = {address for names in counted for address, count in names.items() if count > 1}
-        return address in self._shared
-
-    def calls(self, lane: Lane) -> Iterator[str]:
-        """The paths of the marked calls that are open on this thread, from the innermost outwards."""
-        return (entry.path for entry in reversed(lane.open) if isinstance(entry, Marks))
-
-    def innermost(self, lane: Lane) -> str | None:
-        """The path of the innermost marked call that is open on this thread, if nothing else is open inside."""
-        entry = lane.open[-1] if lane.open else None
-        return entry.path if isinstance(entry, Marks) else None
-
-    def _look(self) -> None:
-        if self._epoch == epoch.number:
-            return
-        tensors: defaultdict[int, list[str]] = defaultdict(list)
-        self._paths.clear()
-        self._classes.clear()
-        for model, prefix in [(model(), prefix) for model, prefix in self._models.values()]:
-            for path, _, module in modules_of(model, prefix) if model is not None else ():
-                original = unwrapped(module)
-                self._paths[original] = path
-                self._classes.setdefault(type(original).__name__, []).append(path)
-                for name, address in addresses(original):
-                    tensors[address].append(f"{path}.{name}")
-        self._tensors = dict(tensors)
-        self._shared = None
-        self._epoch = epoch.number
+def _look(model: nn.Module, prefix: str, marked: Marked) -> None:
+    for path, _, module in modules_of(model, prefix):
+        original = unwrapped(module)
+        marked.paths[original] = path
+        marked.classes.setdefault(type(original).__name__, []).append(path)
+        for name, address in addresses(original):
+            marked.tensors.setdefault(address, []).append(f"{path}.{name}")
+    parts = model.named_modules(remove_duplicate=False)
+    uses = Counter(address for _, part in parts for _, address in addresses(part))
+    marked.shared.update(address for address, count in uses.items() if count > 1)
 
 
 def addresses(module: nn.Module) -> Iterator[tuple[str, int]]:

@@ -8,17 +8,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
 from tracekit.capture.emit import Emitter, epoch, quiet_emitter
-from tracekit.capture.maps.flops import Cost, sizes_in
+from tracekit.capture.maps.flops import Cost
 from tracekit.capture.maps.paths import Place, marked_models, modules_by_inputs, paths_of_forward
-from tracekit.capture.maps.traced import Traced, module_text
+from tracekit.capture.maps.traced import Traced, module_text, name_of
 from tracekit.capture.marks import Switch
 from tracekit.markers.base import Flops, MappedKernel
 from tracekit.markers.kernel_maps import FAILED, SEVERAL_MODULES, compiled_graph, kernel_map, unmapped_graph
@@ -57,46 +57,30 @@ class CompiledModules(NamedTuple):
 _forward: dict[tuple[int, str, int], CompiledModules | None] = {}
 
 
-def _note_forward(digest: str, compiled: CompiledModules | None) -> None:
-    # The node was made just before.
-    key = epoch.number, digest, torch._C._autograd._get_sequence_nr() - 1
-    while len(_forward) >= _MOST_FORWARD:
-        _forward.pop(next(iter(_forward)), None)
-    _forward[key] = compiled if _forward.setdefault(key, compiled) == compiled else None
-
-
-def _forward_of_node(digest: str) -> CompiledModules | None:
-    node: Any = torch._C._current_autograd_node()
-    return None if node is None else _forward.get((epoch.number, digest, node._sequence_nr()))
-
-
+@dataclass(eq=False)
 class Runs:
     """A compiled graph's callable with ranges around its runs."""
 
-    __slots__ = ("_states", "graph_pass", "kernel_map", "run", "state", "traced")
-
-    def __init__(
-        self, run: Callable[[Sequence[Any]], Any], kernel_map: "KernelMap", graph_pass: str, traced: Traced
-    ) -> None:
-        self.run = run
-        self.kernel_map = kernel_map
-        self.graph_pass = graph_pass
-        self.traced = traced
-        self.state: _State | None = None
-        self._states: dict[int, _State] = {}
+    run: Callable[[Sequence[Any]], Any]
+    kernel_map: "KernelMap"
+    graph_pass: str
+    traced: Traced
+    state: "_State | None" = None
+    _states: dict[int, "_State"] = field(default_factory=dict)
 
     def __call__(self, inputs: Sequence[Any]) -> Any:  # noqa: ANN401 - whatever the graph returns
         """Runs the graph."""
         if not switch.on:
             return self.run(inputs)
         emitter = quiet_emitter()
-        forward = _forward_of_node(self.kernel_map.digest) if self.graph_pass == "backward" else None
+        forward = None
+        if self.graph_pass == "backward" and (node := torch._C._current_autograd_node()) is not None:
+            forward = _forward.get((epoch.number, self.kernel_map.digest, node._sequence_nr()))
         traced = forward.traced if forward is not None else _running.traced or self.traced
         state = self.state
         if state is None or state.asked is not traced or state.emitter is not emitter or state.epoch != epoch.number:
             state = self.state = self._state(traced, emitter)
-        opener = state.opener(inputs, forward)
-        opener()
+        state.opener(inputs, forward)()
         try:
             return self.run(inputs)
         finally:
@@ -113,8 +97,6 @@ class Runs:
 
 class UnmappedRuns:
     """The callable of a compiled graph that has no map, with ranges around its runs that record why."""
-
-    __slots__ = ("run", "text")
 
     def __init__(self, run: Callable[[Sequence[Any]], Any], reason: str, graph_pass: str) -> None:
         self.run = run
@@ -157,11 +139,6 @@ class _Opener(NamedTuple):
 class _State:
     """What is known of a graph's runs as a traced graph, for one emitter, while the marked models stay the same."""
 
-    __slots__ = (
-        *("asked", "by_inputs", "emitter", "epoch", "graph_pass", "maps", "openers", "kernel_map", "sizes"),
-        *("traced", "witnesses"),
-    )
-
     def __init__(self, runs: Runs, asked: Traced, emitter: Emitter) -> None:
         self.kernel_map = runs.kernel_map
         self.graph_pass = runs.graph_pass
@@ -190,7 +167,12 @@ class _State:
         if emitted is not None and time.monotonic_ns() - emitted.emitted_ns > _EMITTED_AGAIN_NS:
             emitted.emit(self.emitter)
         if self.graph_pass == "forward":
-            _note_forward(self.kernel_map.digest, opener.modules)
+            # The node was made just before.
+            node = epoch.number, self.kernel_map.digest, torch._C._autograd._get_sequence_nr() - 1
+            while len(_forward) >= _MOST_FORWARD:
+                _forward.pop(next(iter(_forward)), None)
+            same = _forward.setdefault(node, opener.modules) == opener.modules
+            _forward[node] = opener.modules if same else None
         return opener.open
 
     def _key(self, inputs: Sequence[Any], forward: CompiledModules | None) -> object:
@@ -224,13 +206,10 @@ class _State:
         paths, witnesses = paths_of_forward(self.traced, inputs, self.emitter.lane)
         if paths is None:
             return None, witnesses
-        places = tuple(self.traced.places)
+        places: tuple[Place | None, ...] | None = tuple(self.traced.places)
         if self.by_inputs:
-            compiled = modules_by_inputs(self.traced, paths, inputs)
-            if compiled is None:
-                return None, ()
-            places, witnesses = compiled.places, (compiled.witness,) if compiled.witness >= 0 else ()
-        return CompiledModules(self.asked, tuple(paths), places), witnesses
+            places, witnesses = modules_by_inputs(self.traced, paths, inputs)
+        return None if places is None else CompiledModules(self.asked, tuple(paths), places), witnesses
 
     def _mapped(self, of: CompiledModules, inputs: Sequence[Any]) -> _Opener:
         _, paths, places = of
@@ -242,8 +221,8 @@ class _State:
         if emitted is None:
             map_id, texts = kernel_map(root or "", list(self.kernel_map.mapped(places, prefixes, sized)))
             emitted = _EmittedMap(root or "", map_id, [self.emitter.opener(text) for text in texts])
-            compiled = [None if place is None else _joined(paths[place[0]], place[1]) for place in places]
-            marked_models.ran_compiled(filter(None, compiled))
+            for path in filter(None, _absolute(places, paths)):
+                marked_models.compiled.update(accumulate(path.split("."), "{}.{}".format))
             self.maps[places, prefixes, sizes] = emitted
         other = None if (root or "") == emitted.root else root
         return _Opener(self.emitter.opener(compiled_graph(emitted.map_id, self.graph_pass, other)), emitted, of)
@@ -272,13 +251,14 @@ class KernelMap(NamedTuple):
 
     def sizes(self) -> list[int]:
         """The inputs on which FLOPs depend."""
-        return sizes_in(Cost(*cost) for _, _, compiled, _ in self.kernels for _, _, *cost in compiled if cost)
+        costs = [Cost(*cost) for _, _, compiled, _ in self.kernels for _, _, *cost in compiled if cost]
+        return sorted({at for cost in costs for _, powers in cost.terms or () for at, _ in powers})
 
     def mapped(
         self, places: Sequence[Place | None], prefixes: Sequence[str | None], inputs: Sequence[Any] | None
     ) -> Iterator[MappedKernel]:
         """The kernels of a map in a run. Without its inputs, FLOPs that depend on sizes are not known."""
-        found = [None if place is None else _joined(prefixes[place[0]], place[1]) for place in places]
+        found = _absolute(places, prefixes)
         for name, generated, modules, recomputes in self.kernels:
             weights: dict[str, int] = {}
             flops: dict[str, Flops] = {}
@@ -291,26 +271,19 @@ class KernelMap(NamedTuple):
             yield MappedKernel(name, generated, tuple(weights.items()), flops_by_module, recomputes)
 
 
-def _joined(prefix: str | None, path: str) -> str | None:
-    return None if prefix is None else ".".join(filter(None, (prefix, path)))
+def _absolute(places: Sequence[Place | None], prefixes: Sequence[str | None]) -> list[str | None]:
+    """The paths of modules below those of their roots; None for a module in no root, or in one without a path."""
+    found = ((prefixes[place[0]], place[1]) if place is not None else (None, "") for place in places)
+    return [None if prefix is None else ".".join(filter(None, (prefix, path))) for prefix, path in found]
 
 
 def running_uncompiled(
     run: Callable[..., Any], graph: fx.GraphModule, traced: Traced, *, grad: bool
 ) -> Callable[..., Any]:
     """A piece that runs as it was traced, with ranges that name the modules it serves."""
-    runs = Runs(
-        lambda inputs: run(*inputs), _map_of_operators(graph, traced), "forward" if grad else "inference", traced
-    )
-    return lambda *args: runs(args)
-
-
-def _map_of_operators(graph: fx.GraphModule, traced: Traced) -> KernelMap:
-    operators = (node for node in graph.graph.nodes if node.op.startswith("call_") and _name(node) != "getitem")
+    operators = (node for node in graph.graph.nodes if node.op.startswith("call_") and name_of(node) != "getitem")
     texts = groupby(operators, module_text)
-    kernels = ((_name(next(nodes)), False, ((traced.numbers[text], 1),), False) for text, nodes in texts)
-    return KernelMap(traced.digest, tuple(kernels))
-
-
-def _name(node: fx.Node) -> str:
-    return str(getattr(node.target, "__name__", node.target))
+    kernels = ((name_of(next(nodes)), False, ((traced.numbers[text], 1),), False) for text, nodes in texts)
+    kernel_map = KernelMap(traced.digest, tuple(kernels))
+    runs = Runs(lambda inputs: run(*inputs), kernel_map, "forward" if grad else "inference", traced)
+    return lambda *args: runs(args)

@@ -1,11 +1,11 @@
 """The modules of a traced graph, numbered in the order in which they first appear in it.
 
-Compilers share code between graphs that are equal but for the names of their modules: 12 equal layers, or a graph from
-a cache. So what is kept with code are numbers of modules, and the graph that runs identifies these modules.
+Compilers share code between graphs that are equal but for the names of their modules, so what is kept with code are
+numbers of modules, and the graph that runs identifies these.
 
-Dynamo names a module after the way on which the program came to it: through a bound method, a closure, or a global that
-holds the layers by their names. Dynamo also records which module it was. A module gets the name under which its model
-holds it first, as markers do; where this is not below the module that calls it, its place is below that one.
+Dynamo names a module after the way on which the program came to it, such as a closure. A module gets the name under
+which its model holds it first, as markers do; where this is not below the module that calls it, its place is below
+that one.
 """
 
 import hashlib
@@ -131,20 +131,21 @@ class Traced:
         for node in _nodes(graph):
             # Inputs are not compared: in a cache's key they have no names, and they do no work.
             number = self.numbers.setdefault(module_text(node), len(self.numbers)) if node.op != "placeholder" else -1
-            content.update(f"{node.op} {number} {_target(node)}\n".encode())
+            called = name_of(node) if node.op in ("call_function", "call_method") else ""
+            content.update(f"{node.op} {number} {called}\n".encode())
         self.digest = content.hexdigest()[:32]
         self.chosen_by_inputs = chosen_by_inputs
         self._read_roots(graph, around)
 
     @property
     def kept(self) -> Kept:
-        """What is kept of it with code that is loaded where no graph is at hand."""
+        """What is kept of it with code, for where that is loaded without a graph."""
         roots = tuple((root.text, root.class_name) for root in self.roots)
         return self.digest, roots, tuple(self.places), tuple(self.given)
 
     @classmethod
     def restored(cls, kept: Kept, *, chosen_by_inputs: bool) -> "Traced":
-        """The graph of code that is loaded where no graph is at hand; its modules themselves are not known."""
+        """The graph of code that is loaded without one; its modules themselves are not known."""
         traced = cls.__new__(cls)
         traced.digest, roots, places, given = kept
         traced.numbers = {}
@@ -155,13 +156,13 @@ class Traced:
 
     def _read_roots(self, graph: fx.GraphModule, around: Scope) -> None:
         places, held = canonical_names(_nodes(graph), around.modules, around.owner)
-        around = around._replace(tensors={node: _renamed(text, held) for node, text in around.tensors.items()})
+        tensors = {node: text.rpartition(".") for node, text in around.tensors.items()}
+        named = {node: f"{held.get(module, module)}.{name}" for node, (module, _, name) in tensors.items()}
+        around = around._replace(tensors=named)
         owners = [text.rpartition(".")[0] for text in around.tensors.values()]
         texts = [around.owner if text is None else places.get(text, text) for text in self.numbers]
         known = [text for text in [*texts, *owners] if text]
-        stacks = (node.meta.get("nn_module_stack") for node in _nodes(graph))
-        entries = (entry for stack in stacks if isinstance(stack, dict) for entry in stack.values())
-        classes = dict(map(entry_of, entries))
+        classes = dict(entry_of(entry) for stack in _stacks(_nodes(graph)) for entry in stack.values())
         roots = {base: _root_text(base, known, around) for base in dict.fromkeys(map(base_of, known))}
         self.roots = [_root(text, around, classes) for text in roots.values()]
         index = {base: number for number, base in enumerate(roots)}
@@ -169,13 +170,11 @@ class Traced:
         if None in texts or not roots:
             self.roots.append(CALLER)
         self.places = [self._place(text, index) if text else own for text in texts]
-        self.given = list(self._given(graph, around, index))
-
-    def _given(self, graph: fx.GraphModule, around: Scope, index: Mapping[str, int]) -> Iterator[Given]:
+        self.given: list[Given] = []
         for position, node in enumerate(graph.graph.find_nodes(op="placeholder")):
             text = around.tensors.get(node.name)
             if text is not None and (place := self._place(text, index)) is not None:
-                yield position, *place
+                self.given.append((position, *place))
 
     def _place(self, text: str, index: Mapping[str, int]) -> tuple[int, str] | None:
         number = index[base_of(text)]
@@ -189,9 +188,13 @@ def _nodes(graph: fx.GraphModule) -> Iterator[fx.Node]:
             yield from module.graph.nodes
 
 
-def _target(node: fx.Node) -> str:
-    if node.op in ("placeholder", "get_attr", "output", "call_module"):
-        return ""
+def _stacks(nodes: Iterable[fx.Node]) -> Iterator[dict[object, Any]]:
+    stacks = (node.meta.get("nn_module_stack") for node in nodes)
+    return (stack for stack in stacks if isinstance(stack, dict))
+
+
+def name_of(node: fx.Node) -> str:
+    """The name of the function or method that a node calls."""
     return str(getattr(node.target, "__name__", node.target))
 
 
@@ -205,11 +208,6 @@ def _root_text(base: str, known: list[str], around: Scope) -> str:
     return ".".join(inside[0][:common])
 
 
-def _renamed(tensor: str, names: Mapping[str, str]) -> str:
-    module, _, name = tensor.rpartition(".")
-    return f"{names[module]}.{name}" if module in names else tensor
-
-
 def _root(text: str, around: Scope, classes: Mapping[str, str]) -> Root:
     module = around.modules.get(text)
     name = classes.get(text, "") if module is None else type(unwrapped(module)).__name__
@@ -217,38 +215,37 @@ def _root(text: str, around: Scope, classes: Mapping[str, str]) -> Root:
 
 
 def _tensor_text(node: fx.Node) -> str | None:
-    source = getattr(node.meta.get("grapharg"), "source", None)
-    name = getattr(source, "name", None)
+    name = getattr(getattr(node.meta.get("grapharg"), "source", None), "name", None)
     text = name() if callable(name) else name
-    if not isinstance(text, str) or not re.search(r"\._(?:parameters|buffers)\['[^']*'\]$", text):
-        return None
-    return plain(text)
+    is_tensor = isinstance(text, str) and re.search(r"\._(?:parameters|buffers)\['[^']*'\]$", text)
+    return plain(text) if is_tensor else None
 
 
-class CanonicalNames(NamedTuple):
-    """Other texts for those of a graph: where modules are called, and under which name their model holds them."""
-
-    places: dict[str, str]
-    held: dict[str, str]
-
-
-def canonical_names(nodes: Iterable[fx.Node], variables: Mapping[str, nn.Module], owner: str | None) -> CanonicalNames:
-    """What models call the modules of a graph.
+def canonical_names(
+    nodes: Iterable[fx.Node], variables: Mapping[str, nn.Module], owner: str | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Other texts for those of a graph: where modules are called, and under which name their model holds them.
 
     A module of a global that no known model has, as vLLM's context may hold, is work of the only module that calls it.
     A text that stands for several places stays.
     """
-    models = _Models(variables)
+    names: dict[int, dict[str, str]] = {}
+    for variable, model in variables.items():
+        for path, module in model.named_modules():
+            parts = (part for part in path.split(".") if part not in ("", WRAPPED))
+            names.setdefault(id(module), {})[variable] = ".".join((variable, *parts))
     places: dict[str, set[str | None]] = {}
     held: dict[str, str] = {}
-    stacks = (node.meta.get("nn_module_stack") for node in nodes)
-    texts = (
-        ((str(key), entry_of(entry)[0]) for key, entry in stack.items()) for stack in stacks if isinstance(stack, dict)
-    )
+    texts = (((str(key), entry_of(entry)[0]) for key, entry in stack.items()) for stack in _stacks(nodes))
     for stack in set(map(tuple, texts)):
         caller = place = None
         for key, text in stack:
-            name = models.name_of(key, text)
+            number = key.partition("@")[0]
+            if number.isdecimal():  # which module Dynamo saw, first by the variable that it came from
+                own = names.get(int(number), {})
+                name = own.get(base_of(text)) or next(iter(own.values()), None)
+            else:
+                name = text if base_of(text) in variables else None
             if name is None:
                 elsewhere = text.startswith("G[")
                 places.setdefault(text, set()).add((place or owner) if elsewhere else text)
@@ -257,34 +254,13 @@ def canonical_names(nodes: Iterable[fx.Node], variables: Mapping[str, nn.Module]
             places.setdefault(text, set()).add(place)
             held[text] = name
     only = {text: place for text, (place, *others) in places.items() if place is not None and not others}
-    return CanonicalNames({text: place for text, place in only.items() if place != text}, held)
+    return {text: place for text, place in only.items() if place != text}, held
 
 
 def _place(name: str, caller: str | None, above: str | None) -> str:
     if above is None or name.startswith(f"{above}.") or "." not in name:
         return name
     return above if name == caller else f"{above}.{name.rpartition('.')[2]}"
-
-
-class _Models:
-    def __init__(self, variables: Mapping[str, nn.Module]) -> None:
-        self._variables = variables
-        self._names: dict[int, dict[str, str]] = {}
-        for variable, model in variables.items():
-            for path, module in model.named_modules():
-                parts = (part for part in path.split(".") if part not in ("", WRAPPED))
-                self._names.setdefault(id(module), {})[variable] = ".".join((variable, *parts))
-
-    def name_of(self, key: str, text: str) -> str | None:
-        """What its model calls a module, by its key in Dynamo and its text in the graph; None if none has it.
-
-        That of the variable it came from, which may be another module in the next run, else of the first that has it.
-        """
-        number = key.partition("@")[0]
-        if number.isdecimal():
-            names = self._names.get(int(number), {})
-            return names.get(base_of(text)) or next(iter(names.values()), None)
-        return text if base_of(text) in self._variables else None
 
 
 #: What a traced name begins with: a local or global of the traced function.
