@@ -48,27 +48,24 @@ class Net(nn.Module):
         return self.head(x.mean(dim=(0, 1), keepdim=True)[0])
 
 
+def once(model: nn.Module, x: Tensor, *, backward: bool) -> None:
+    out = model(x)
+    if backward:
+        out.sum().backward()
+
+
 def counted(model: nn.Module, x: Tensor, *, backward: bool) -> Counter[str]:
     with FlopCounterMode(display=False, custom_mapping=dict.fromkeys(NOT_COUNTED, lambda *_, **__: 0)) as counter:
-        out = model(x)
-        if backward:
-            out.sum().backward()
-    return Counter(
-        {
-            name.replace(type(model).__name__, "top", 1): sum(of_module.values())
-            for name, of_module in counter.get_flop_counts().items()
-        }
-    )
+        once(model, x, backward=backward)
+    counts = counter.get_flop_counts().items()
+    return Counter({name.replace(type(model).__name__, "top", 1): sum(each.values()) for name, each in counts})
 
 
 def told(model: nn.Module, x: Tensor, *, backward: bool) -> list[tuple[str, Flops]]:
     with watched(model) as seen:
-        out = model(x)
-        if backward:
-            out.sum().backward()
-    return [
-        (path, flops) for kernel in seen.kernels for (path, _), flops in zip(kernel.modules, kernel.flops, strict=True)
-    ]
+        once(model, x, backward=backward)
+    pairs = ((each, flops) for kernel in seen.kernels for each, flops in zip(kernel.modules, kernel.flops, strict=True))
+    return [(path, flops) for (path, _), flops in pairs]
 
 
 def subtree_sums(rows: list[tuple[str, Flops]]) -> Counter[str]:

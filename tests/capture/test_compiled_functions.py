@@ -18,37 +18,12 @@ _WIDTH = 8
 Step = Callable[[Tensor], Tensor]
 
 
-class Angles(nn.Module):
-    """What all layers share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("angles", torch.ones(_WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.angles
-
-
-class Layer(nn.Module):
-    """A layer that begins with what all share."""
-
-    def __init__(self, shared: Angles) -> None:
-        super().__init__()
-        self.shared = shared
-        self.up = nn.Linear(_WIDTH, _WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.up(self.shared(x))
-
-
 class Model(nn.Module):
     """Modules that are equal, and a step that is its work."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
-        shared = Angles()
-        self.layers = nn.ModuleList(Layer(shared) for _ in range(3))
+        self.a, self.b, self.c = (nn.Linear(_WIDTH, _WIDTH) for _ in range(3))
         self.step: Step | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,7 +38,7 @@ def variables(model: Model) -> Step:
 
 def arguments(model: Model) -> Step:
     both = torch.compile(lambda x, first, second: second(first(x)).sin())
-    return lambda x: both(both(x, model.a, model.b), model.b, model.layers[0].up)
+    return lambda x: both(both(x, model.a, model.b), model.b, model.c)
 
 
 def exchanged_arguments(model: Model) -> Step:
@@ -126,23 +101,23 @@ class Act(nn.Module):
         return x.sin().relu()
 
 
-class Gated(Layer):
+class Gated(nn.Module):
     """A layer with a module without parameters."""
 
-    def __init__(self, shared: Angles) -> None:
-        super().__init__(shared)
-        self.act, self.down = Act(), nn.Linear(_WIDTH, _WIDTH)
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.act = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH), Act()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.act(self.up(x))
 
 
-class Stack(Model):
+class Stack(nn.Module):
     """Equal layers that a method of the model runs, in two graphs each."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Gated(Angles()) for _ in range(4))
+        self.layers = nn.ModuleList(Gated() for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -202,7 +177,7 @@ def test_modules_without_parameters_in_code_of_their_own_are_those_that_are_call
     skip: list[type[nn.Module] | str], *, trains: bool
 ) -> None:
     """Where no call tells which layer runs, its work is of none."""
-    model = nn.Sequential(*(Gated(Angles()) for _ in range(4)))
+    model = nn.Sequential(*(Gated() for _ in range(4)))
     for layer in model:
         layer.act.compile()
     with compiled_maps(), torch.set_grad_enabled(trains):

