@@ -63,13 +63,13 @@ def flops_of(graph: fx.GraphModule, kernels: Sequence[Kernel], owners: Owners) -
     others = (node for node in graph.graph.nodes if node.users and node not in costs and _formula(node) is not None)
     if any(counting.cost(node) is not _NOTHING for node in others):
         # No kernel is known to compute this product.
-        return [dict.fromkeys(kernel.modules, Cost(None, UNCLEAR)) for kernel in owners.modules_of(kernels)]
+        return [dict.fromkeys(modules, Cost(None, UNCLEAR)) for modules, _ in owners.modules_of(kernels)]
     holders = _holders(costs, kernels, computed)
     found = []
-    for at, kernel in enumerate(owners.modules_of(kernels)):
+    for at, (modules, _) in enumerate(owners.modules_of(kernels)):
         here = [node for node in computed[at] if at in holders.get(node, ())]
         divided = {node: costs[node] if len(holders[node]) == 1 else Cost(None, DIVIDED) for node in here}
-        found.append(_by_module(divided, kernel.modules, owners))
+        found.append(_by_module(divided, modules, owners))
     return found
 
 

@@ -269,11 +269,11 @@ def _kernel_map(
     traced: Traced, owners: Owners, kernels: Sequence[Kernel], flops: Sequence[Mapping[str | None, Cost]]
 ) -> tuple[object, ...]:
     rows = []
-    for at, (name, generated, weights, recomputes) in enumerate(owners.modules_of(kernels)):
+    for at, (weights, recomputes) in enumerate(owners.modules_of(kernels)):
         counted = flops[at] if flops else {}
         numbers = ((traced.numbers.get(text), text, weight) for text, weight in weights.items())
         costed = ((number, weight, *counted.get(text, ())) for number, text, weight in numbers if number is not None)
-        rows.append((name, generated, tuple(costed), recomputes))
+        rows.append((kernels[at].name, kernels[at].generated, tuple(costed), recomputes))
     return traced.digest, tuple(rows), traced.kept
 
 

@@ -46,18 +46,6 @@ class Kernel(NamedTuple):
     nodes: tuple[fx.Node, ...]
 
 
-class KernelModules(NamedTuple):
-    """A kernel and the weights of the modules it serves, by text; None is the function's own work. Empty if unknown.
-
-    One of a backward graph ``recomputes`` if it does nothing but what a forward pass did before.
-    """
-
-    name: str
-    generated: bool
-    modules: dict[str | None, int]
-    recomputes: bool
-
-
 class Owners:
     """The owners of a graph's nodes (``backward``: of a backward pass), read before the compiler rewrites it."""
 
@@ -74,15 +62,18 @@ class Owners:
                 for weight in filter(None, map(_input, factors)):
                     self._by_weight.setdefault(weight.name, set()).add(module_text(node))
 
-    def modules_of(self, kernels: Iterable[Kernel]) -> Iterator[KernelModules]:
-        """Whom each kernel serves."""
-        kernels = list(kernels)
+    def modules_of(self, kernels: Sequence[Kernel]) -> Iterator[tuple[dict[str | None, int], bool]]:
+        """For each kernel the weights of the modules that it serves, by text, and whether it recomputes.
+
+        None is the function's own work; no module if it is unknown. A kernel of a backward graph recomputes if it does
+        nothing but what a forward pass did before.
+        """
         called = {node for kernel in kernels for node in _called(kernel)}
         for kernel, nodes in zip(kernels, self.computed(kernels), strict=True):
             computing = [node for node in nodes if _name(node) not in _FREE]
             weights = self._weights(kernel, computing or nodes, called)
             again = all(node.meta.get("partitioner_tag") == "is_forward" for node in computing)
-            yield KernelModules(kernel.name, kernel.generated, weights, self._backward and bool(computing) and again)
+            yield weights, self._backward and bool(computing) and again
 
     def computed(self, kernels: Sequence[Kernel]) -> list[list[fx.Node]]:
         """The nodes that each kernel computes."""
