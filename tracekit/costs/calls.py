@@ -187,7 +187,10 @@ def compiled_costs(dataset: Dataset, calls: Calls, modules: Hierarchy) -> Compil
     words, flops = shares.flops_unknown, shares.flops
     place = [MULTIPLIED.index(word) if word in MULTIPLIED else -1 for word in shares.flops_dtype.words]
     call = positions(whole.call_id, calls.call_id)
-    of_call, flops_of_call, held = _by_call(call, whole, shares, flops, len(calls))
+    of_share = lookup(call, positions(shares.kernel_id, whole.kernel_id))
+    computed = np.maximum(flops, 0)
+    large = np.bincount(of_share + 1, computed, minlength=len(calls) + 1)[1:] >= _LARGEST
+    unknown = (counts(np.where(flops < 0, of_share, -1), len(calls)) > 0) | large
     return Compiled(
         work=work,
         module=modules.rows_of(work.module_id),
@@ -196,19 +199,10 @@ def compiled_costs(dataset: Dataset, calls: Calls, modules: Hierarchy) -> Compil
         dtype=np.array([*place, -1], dtype=np.int64)[lookup(shares.flops_dtype.code, row)],
         unknown=np.where(lookup(flops, row) < 0, lookup(words.code, row), -1),
         words=[word or "" for word in words.words],
-        of_call=of_call,
-        flops_of_call=flops_of_call,
-        held=held,
+        of_call=sums(call, whole.dur_ns, len(calls)),
+        flops_of_call=np.where(unknown, -1, sums(of_share, computed, len(calls))),
+        held=counts(call, len(calls)) > 0,
     )
-
-
-def _by_call(call: Rows, whole: Kernels, shares: KernelModules, flops: Ints, calls: int) -> tuple[Ints, Ints, Flags]:
-    ids = whole.kernel_id
-    of_share = lookup(call, positions(shares.kernel_id, ids))
-    total = sums(of_share, np.maximum(flops, 0), calls)
-    large = np.bincount(of_share + 1, np.maximum(flops, 0), minlength=calls + 1)[1:] >= _LARGEST
-    unknown = (counts(np.where(flops < 0, of_share, -1), calls) > 0) | large
-    return sums(call, whole.dur_ns, calls), np.where(unknown, -1, total), counts(call, calls) > 0
 
 
 class Costs(NamedTuple):
@@ -271,16 +265,5 @@ def _of_report(dataset: Dataset, modules: Hierarchy, kinds: CallKinds, known: Re
     if operators is not None:
         flops = np.where(operators.flops >= 0, operators.flops, flops)
     compiled = compiled_costs(dataset, calls, modules)
-    return Costs(
-        dataset,
-        Calls(calls.table.drop_columns(_TENSORS)),
-        parent,
-        modules,
-        owner,
-        work.runs,
-        flops,
-        kinds,
-        kind,
-        work,
-        compiled,
-    )
+    table = Calls(calls.table.drop_columns(_TENSORS))
+    return Costs(dataset, table, parent, modules, owner, work.runs, flops, kinds, kind, work, compiled)
