@@ -125,14 +125,11 @@ def _operators(dataset: Dataset) -> Ranges | None:
 
 
 def _nested(dataset: Dataset, calls: Calls, ranges: Ranges, code: Rows, kinds: list[Operator | None]) -> Marked:
-    keys, times = [], []
-    own = dataset.rows(Calls, ["pid", "tid", "start_ns", "end_ns", *([REPORT] if dataset.reports else [])])
-    for table in (own, ranges):
-        keys.append((report_codes(dataset, table.table), table.pid, table.tid))
-        times.append((table.start_ns, table.end_ns))
-    keyed = [np.concatenate(parts) for parts in zip(*keys, strict=True)]
-    start, end = (np.concatenate(parts) for parts in zip(*times, strict=True))
-    line = grouped(keyed).group
+    names = ["pid", "tid", "start_ns", "end_ns"]
+    tables = dataset.rows(Calls, [*names, *([REPORT] if dataset.reports else [])]), ranges
+    report = np.concatenate([report_codes(dataset, table.table) for table in tables])
+    pid, tid, start, end = (np.concatenate([getattr(table, name) for table in tables]) for name in names)
+    line = grouped((report, pid, tid)).group
     start, end = one_axis([line, line], [start, end])
     order = nesting_order(start, end)
     # A call is around an operator of the same extent: calls come first, and the order is stable.
