@@ -11,6 +11,7 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     os      1   10  20  pthread_cond_wait     a call of the system's runtime
     overhead 1  10  20  Lazy Function Loading what CUPTI tells of the driver's own work, and of its own
     kernel  1   30  50  #5 gemm               work that it started; the thread names the process only
+    run     1   10  20  gemm                  an API call, and the kernel that it started a millisecond later
     memcpy  1   30  50  #6 1024               bytes; ``kind=11`` behind them is the direction, CUPTI's code; ``from=0``
                                               and ``to=0`` are ends in pageable memory
     memset  1   30  50  #7 1024
@@ -96,6 +97,18 @@ def report(path: Path, lines: str, *, registered: bool = False) -> Path:
     return path
 
 
+def repeated(lines: str, times: int, *, every: int = 1000, begin: int = 0) -> str:
+    """The lines again and again, each time so much later, with ids of calls of their own."""
+    moved = []
+    for time in range(times):
+        for line in filter(None, map(str.strip, lines.splitlines())):
+            kind, thread, start, end, *rest = line.split(None, 4)
+            at = [str(int(one) + begin + time * every) for one in (start, end)]
+            numbered = [re.sub(r"^#(?=\d)", f"#{begin + time + 1}", text) for text in rest]
+            moved.append(" ".join([kind, thread, *at, *numbered]))
+    return "\n".join(moved)
+
+
 def global_tid(thread: str) -> int:
     process, _, number = thread.rpartition("/")
     return (1 << 48) | (int(process or 1) << 24) | int(number)
@@ -107,6 +120,7 @@ class _Writer:
         self.db.executescript(SCHEMA)
         self.registered = registered
         self.strings: dict[str, int] = {}
+        self.runs = 0
         self.nodes: list[tuple[object, ...]] = []
         self.graphs: list[tuple[object, ...]] = []
 
@@ -179,6 +193,13 @@ class _Writer:
             columns = {"deviceId": 0, "contextId": 1, "streamId": options.get("stream", 2**32 - 1)}
             columns |= {"correlationId": line["id"], "globalPid": line["pid"], "eventSyncId": options.get("event")}
             self.insert(table, eventId=options.get("handle", options.get("event")), **columns)
+
+    def _run(self, line: dict[str, Any]) -> None:
+        self.runs += 1
+        later = line["end"] + 1_000_000
+        numbered = line | {"id": 1_000_000 + self.runs}
+        self._launch(numbered | {"rest": ""})
+        self._kernel(numbered | {"start": later, "end": later + 10})
 
     def _timed(self, line: dict[str, Any]) -> None:
         table = TIMED[line["kind"]]

@@ -1,32 +1,26 @@
 """Golden tests of the rules of attribution: a trace, and the rows that it must give."""
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table, check
 
 
 def test_kernel_goes_to_the_innermost_call_open_at_its_launch_however_late_it_runs(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top'}
         range  1  10  50 {'Module': 'top.a'}
-        launch 1  20  25 #1
-        kernel 1 900 950 #1 inside
+        run    1  20  25 inside
         launch 1  60  65 #2
         memcpy 1 960 970 #2 64
         launch 1  70  75 #3
         memset 1 970 975 #3 8
-        launch 1 200 205 #4
-        kernel 1 980 990 #4 outside
+        run    1 200 205 outside
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         kind    name           module  method  cause            bytes  copy_kind
         memcpy  [CUDA memcpy Host-to-Device]  top  range  -     64     Host-to-Device
         memset  [CUDA memset]  top     range   -                8      -
         kernel  inside         top.a   range   -                -      -
         kernel  outside        -       -       outside_modules  -      -
-    """,
-    )
+    """)
 
 
 def test_a_launch_may_begin_and_end_with_its_call_but_not_outlast_it(parsed: Parse) -> None:
@@ -44,34 +38,25 @@ def test_a_launch_may_begin_and_end_with_its_call_but_not_outlast_it(parsed: Par
         kernel 1 903 904 #4 too-late
         kernel 1 904 905 #5 outlasts-all
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name          module  cause
         too-early     top     -
         too-late      top     -
         begins-with   top.a   -
         ends-with     top.a   -
         outlasts-all  -       outside_modules
-    """,
-    )
+    """)
 
 
 def test_a_call_on_one_thread_owns_no_launch_of_another(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top'}
-        launch 2  20  25 #1
-        kernel 1 900 950 #1 stranger
+        run    2  20  25 stranger
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name      module  cause            tid  launch_start_ns  launch_end_ns
         stranger  -       outside_modules  2    20               25
-    """,
-    )
+    """)
 
 
 def test_work_finds_its_launch_by_process_and_correlation_id_together(parsed: Parse) -> None:
@@ -84,16 +69,12 @@ def test_work_finds_its_launch_by_process_and_correlation_id_together(parsed: Pa
         kernel:1 8/1 900 955 #5 of-eight
         kernel:2 9/1 900 957 #5 of-nobody
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name       pid  device  module  cause      launch_start_ns
         of-seven   7    0       top.a   -          20
         of-eight   8    1       top.b   -          30
         of-nobody  9    2       -       no_launch  -
-    """,
-    )
+    """)
 
 
 def test_rows_that_repeat_a_call_for_its_backtrace_count_for_nothing(parsed: Parse) -> None:
@@ -107,15 +88,11 @@ def test_rows_that_repeat_a_call_for_its_backtrace_count_for_nothing(parsed: Par
         launch 2  60  61 #2 cudaLaunchKernel class=67
         kernel 1 950 960 #2 lonely
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name    module  cause      launch_start_ns
         gemm    b       -          50
         lonely  -       no_launch  -
-    """,
-    )
+    """)
 
 
 def test_a_launch_that_cannot_be_told_leaves_a_cause(parsed: Parse) -> None:
@@ -131,17 +108,13 @@ def test_a_launch_that_cannot_be_told_leaves_a_cause(parsed: Parse) -> None:
         launch 1  32  38 #3 cuLaunchKernel class=1
         kernel 1 930 940 #3 runtime-around-driver
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name                   module  cause             launch_name       launch_start_ns
         runtime-around-driver  top     -                 cudaLaunchKernel  30
         claimed-twice          -       no_launch  -                 -
         claimed-never          -       no_launch         -                 -
         [CUDA memcpy Host-to-Device]  -  managed_memory  -                 -
-    """,
-    )
+    """)
 
 
 def test_replayed_work_of_an_unknown_graph_capture_is_as_a_whole_of_the_call_that_launched_it(parsed: Parse) -> None:
@@ -162,10 +135,7 @@ def test_replayed_work_of_an_unknown_graph_capture_is_as_a_whole_of_the_call_tha
         launch   1  92  94 #6 cudaGraphLaunch_v10000
         kernel!8 1 196 199 #6 outside
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         kind    name           module  method        cause           step_id  graph_node_id
         kernel  node-seven     top     graph_launch  -               0        7
         kernel  without-node   top     graph_launch  -               0        -
@@ -174,68 +144,41 @@ def test_replayed_work_of_an_unknown_graph_capture_is_as_a_whole_of_the_call_tha
         graph   [CUDA graph]   top     graph_launch  -               0        -
         kernel  eager          top     range         -               0        -
         kernel  outside        -       -             graph_unmapped  0        8
-    """,
-    )
-    check(
-        dataset,
-        "calls",
-        """
-        module  gpu_time_ns  kernel_count  launch_time_ns
-        top     95           6             5
-    """,
-    )
+    """)
+    check(dataset, "calls", "module  gpu_time_ns  kernel_count  launch_time_ns\ntop  95  6  5")
     # Its projection is NVIDIA's all the same, in which a launch of many kernels counts once.
-    check(
-        dataset,
-        "ranges",
-        """
+    Table(dataset, "ranges").reads("""
         marker  gpu_start_ns  gpu_end_ns  gpu_op_count
         step    100           199         6
         module  100           195         5
-    """,
-    )
+    """)
 
 
 def test_work_inside_an_unreadable_marker_is_nobodys(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top'}
         range  1  10  50 {'Module': [[3]], 'Inputs': [[1]]}
-        launch 1  20  25 #1
-        kernel 1 900 910 #1 whose
+        run    1  20  25 whose
         range  1  30  40 {'Module': 'top.a'}
-        launch 1  32  35 #2
-        kernel 1 910 920 #2 known
-        launch 1  60  65 #3
-        kernel 1 920 930 #3 of-top
+        run    1  32  35 known
+        run    1  60  65 of-top
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name    module  method  cause
         of-top  top     range   -
         known   top.a   range   -
         whose   -       -       marker_unreadable
-    """,
-    )
+    """)
 
 
 def test_the_name_in_its_outputs_names_a_call_whose_name_was_overwritten(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top'}
         range  1  10  50 {'Module': [[3]], 'Inputs': [[1]]}
-        launch 1  20  25 #1
-        kernel 1 900 910 #1 gemm
+        run    1  20  25 gemm
         range  1  51  51 {'Module': 'top.a', 'Outputs': [[1]]}
     """)
-    check(
-        dataset,
-        "kernels",
-        """
-        name  module
-        gemm  top.a
-    """,
-    )
+    check(dataset, "kernels", "name  module\ngemm  top.a")
 
 
 #: A model whose parts run one operator each on thread 1; thread 2 runs backward.
@@ -253,39 +196,27 @@ NUMBERED = """
 def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number(parsed: Parse) -> None:
     dataset = parsed(f"""{NUMBERED}
         range  2  200 209 autograd::engine::evaluate_function: TanhBackward0, seq = 5, op_id = 5
-        launch 2  202 203 #1
-        kernel 1  902 903 #1 of-top
+        run    2  202 203 of-top
         range  2  210 219 autograd::engine::evaluate_function: MulBackward0, op_id = 6
         range  2  211 217 MulBackward0, seq = 4, op_id = 7
         range  2  212 215 aten::mul, op_id = 8
-        launch 2  213 214 #2
-        kernel 1  904 905 #2 of-b
+        run    2  213 214 of-b
         range  2  220 229 autograd::engine::evaluate_function: AddmmBackward0, seq = 3, op_id = 9
-        launch 2  222 223 #3
-        kernel 1  906 907 #3 of-a
+        run    2  222 223 of-a
         range  2  230 239 autograd::engine::evaluate_function: torch::autograd::AccumulateGrad, op_id = 10
-        launch 2  232 233 #4
-        kernel 1  908 909 #4 without-number
+        run    2  232 233 without-number
         range  2  240 249 autograd::engine::evaluate_function: LateBackward0, seq = 99, op_id = 11
-        launch 2  242 243 #5
-        kernel 1  910 911 #5 not-recorded
+        run    2  242 243 not-recorded
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name            module  method    cause     phase     call_id
         of-top          top     backward  -         backward  1
         of-a            top.a   backward  -         backward  3
         of-b            top.b   backward  -         backward  5
         without-number  -       -         backward  backward  -
         not-recorded    -       -         backward  backward  -
-    """,
-    )
-    check(
-        dataset,
-        "calls",
-        """
+    """)
+    Table(dataset, "calls").reads("""
         module  phase     parent_call_id  tid  start_ns  end_ns  kernel_count  kernel_self_count
         top     forward   -               1    0         100     0             0
         top     backward  -               2    200       229     3             1
@@ -293,8 +224,7 @@ def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number
         top.a   backward  1               2    220       229     1             1
         top.b   forward   0               1    30        40      0             0
         top.b   backward  1               2    210       219     1             1
-    """,
-    )
+    """)
 
 
 def test_what_a_graph_replays_inside_a_node_is_not_the_node_s(parsed: Parse) -> None:
@@ -305,15 +235,11 @@ def test_what_a_graph_replays_inside_a_node_is_not_the_node_s(parsed: Parse) -> 
         kernel!9 1  902 903 #1 replayed
         graph    1  904 905 #1
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         kind    module  method  cause
         kernel  -       -       graph_unmapped
         graph   -       -       graph_not_expanded
-    """,
-    )
+    """)
 
 
 def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_has_the_node_s_name(
@@ -339,65 +265,46 @@ def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_
         launch 3   62  63 #3
         kernel 1  908 909 #3 of-either
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name                module  method    cause
         named               b       backward  -
         of-neither          -       -         backward
         of-another-process  -       -         backward
         of-either           -       -         backward
-    """,
-    )
+    """)
 
 
 def test_markers_of_a_backward_pass_count_more_than_sequence_numbers(parsed: Parse) -> None:
     dataset = parsed(f"""{NUMBERED}
         range  2  200 220 {{"Module": "top.b", "Phase": "backward"}}
         range  2  201 209 autograd::engine::evaluate_function: TanhBackward0, seq = 5, op_id = 5
-        launch 2  202 203 #1
-        kernel 1  902 903 #1 marked
+        run    2  202 203 marked
         range  2  230 239 autograd::engine::evaluate_function: AddmmBackward0, seq = 3, op_id = 9
-        launch 2  232 233 #2
-        kernel 1  904 905 #2 not-marked
+        run    2  232 233 not-marked
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name        module  method  cause
         marked      top.b   range   -
         not-marked  -       -       backward
-    """,
-    )
+    """)
 
 
 def test_what_a_checkpointed_function_computes_again_outside_modules_is_nobody_s(parsed: Parse) -> None:
     dataset = parsed("""
         range  1    0  90 {"Module": "top", "Phase": "backward"}
-        launch 1    2   3 #1
-        kernel 1  902 903 #1 backward
+        run    1    2   3 backward
         range  1   10  80 {"Module": "", "Phase": "recompute"}
-        launch 1   12  13 #2
-        kernel 1  904 905 #2 before
+        run    1   12  13 before
         range  1   20  40 {"Module": "top.a", "Phase": "recompute"}
-        launch 1   22  23 #3
-        kernel 1  906 907 #3 inside
-        launch 1   52  53 #4
-        kernel 1  908 909 #4 after
-        launch 1   82  83 #5
-        kernel 1  910 911 #5 backward-again
+        run    1   22  23 inside
+        run    1   52  53 after
+        run    1   82  83 backward-again
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name            module  phase      cause
         backward        top     backward   -
         backward-again  top     backward   -
         inside          top.a   recompute  -
         before          -       recompute  recomputed
         after           -       recompute  recomputed
-    """,
-    )
+    """)

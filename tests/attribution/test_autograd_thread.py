@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table, check
 
 TRAINING = """
     range  1   0  90 Forward
@@ -18,16 +18,12 @@ NAMED = "named  2   0   0 pt_autograd_0\n"
 
 
 def test_it_belongs_to_the_one_range_that_waits(parsed: Parse) -> None:
-    check(
-        parsed(NAMED + TRAINING),
-        "kernels",
-        """
+    Table(parsed(NAMED + TRAINING), "kernels").reads("""
         name              module    method           cause     phase
         forward           Forward   range            -         -
         backward          Backward  autograd_thread  -         backward
         behind the range  -         -                backward  backward
-        """,
-    )
+    """)
 
 
 @pytest.mark.parametrize(
@@ -36,31 +32,23 @@ def test_it_belongs_to_the_one_range_that_waits(parsed: Parse) -> None:
     ids=["another thread in a range", "who waits begins a range", "who waits is inside a library"],
 )
 def test_it_belongs_to_nobody_if_no_single_thread_only_waits(parsed: Parse, other: str) -> None:
-    check(
-        parsed(NAMED + TRAINING + other),
-        "kernels",
-        """
+    Table(parsed(NAMED + TRAINING + other), "kernels").reads("""
         name              module   method
         forward           Forward  range
         backward          -        -
         behind the range  -        -
-        """,
-    )
+    """)
 
 
 def test_it_belongs_to_nobody_if_that_thread_launches_at_that_time(parsed: Parse) -> None:
     other = "launch 1 205 215 #9\nkernel 1 240 250 #9 of another thread\n"
-    check(
-        parsed(NAMED + TRAINING + other),
-        "kernels",
-        """
+    Table(parsed(NAMED + TRAINING + other), "kernels").reads("""
         name               module    method
         forward            Forward   range
         of another thread  Backward  range
         backward           -         -
         behind the range   -         -
-        """,
-    )
+    """)
 
 
 MM = "autograd::engine::evaluate_function: MmBackward0"
@@ -74,27 +62,19 @@ OWN = f"""
 def test_ranges_of_such_a_thread_are_part_of_the_range_that_waits(parsed: Parse) -> None:
     """Ranges of the backward pass tell such a thread, too."""
     dataset = parsed(TRAINING + OWN)
-    check(
-        dataset,
-        "kernels",
-        f"""
+    Table(dataset, "kernels").reads(f"""
         name              module         method           phase
         forward           Forward        range            -
         backward          Backward       autograd_thread  backward
         mm                Backward.{MM}  autograd_thread  backward
         behind the range  -              -                -
-        """,
-    )
-    check(
-        dataset,
-        "calls",
-        f"""
+        """)
+    Table(dataset, "calls").reads(f"""
         module         parent_call_id  gpu_time_ns
         Forward        -               10
         Backward       -               15
         Backward.{MM}  1               5
-        """,
-    )
+    """)
 
 
 def test_they_are_part_of_none_if_the_other_thread_does_something_meanwhile(parsed: Parse) -> None:
@@ -105,30 +85,18 @@ def test_they_are_part_of_none_if_the_other_thread_does_something_meanwhile(pars
 
 def test_a_marked_report_is_as_it_was(parsed: Parse) -> None:
     lines = "range 1 0 90 {'Module': 'top'}\n" + NAMED + TRAINING
-    check(
-        parsed(lines),
-        "kernels",
-        """
+    Table(parsed(lines), "kernels").reads("""
         name              module
         forward           top
         backward          -
         behind the range  -
-        """,
-    )
+    """)
 
 
 def test_a_thread_may_wait_in_its_range_until_the_recording_ends(parsed: Parse) -> None:
     lines = """
         range  1 100   - Backward
         range  1 110 120 loss
-        launch 2 200 210 #2
-        kernel 1 220 230 #2 backward
+        run    2 200 210 backward
     """
-    check(
-        parsed(NAMED + lines),
-        "kernels",
-        """
-        name      module    method
-        backward  Backward  autograd_thread
-        """,
-    )
+    check(parsed(NAMED + lines), "kernels", "name  module  method\nbackward  Backward  autograd_thread")

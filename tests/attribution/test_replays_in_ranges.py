@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table
 from tracekit.answers import gaps, launches
 from tracekit.dataset.opening import Dataset
 
@@ -49,10 +49,7 @@ FORWARD = "step *.model_forward"
 
 def test_it_belongs_below_the_range_that_replays_it(parsed: Parse) -> None:
     dataset = parsed(CAPTURE + NODES + STEPS)
-    check(
-        dataset,
-        "kernels",
-        f"""
+    Table(dataset, "kernels").reads(f"""
         name   module                       method      step_id  call_id
         gemm3  {FORWARD}                    range       0        6
         gemm3  {FORWARD}                    range       1        7
@@ -60,12 +57,8 @@ def test_it_belongs_below_the_range_that_replays_it(parsed: Parse) -> None:
         gemm1  {FORWARD}.layer 1.attention  graph_node  1        7
         gemm2  {FORWARD}.layer 2            graph_node  0        6
         gemm2  {FORWARD}.layer 2            graph_node  1        7
-        """,
-    )
-    check(
-        dataset,
-        "calls",
-        f"""
+    """)
+    Table(dataset, "calls").reads(f"""
         module                            phase    parent_call_id  gpu_time_ns  kernel_count
         capture_graphs                    -        -               0            0
         capture_graphs.layer 1            capture  0               0            0
@@ -75,8 +68,7 @@ def test_it_belongs_below_the_range_that_replays_it(parsed: Parse) -> None:
         step *                            -        -               30           3
         {FORWARD}                         -        4               30           3
         {FORWARD}                         -        5               30           3
-        """,
-    )
+    """)
 
 
 def test_gaps_and_launches_agree(parsed: Parse) -> None:
@@ -89,16 +81,12 @@ def test_gaps_and_launches_agree(parsed: Parse) -> None:
 
 
 def test_outside_of_ranges_what_opened_in_the_graph_capture_is_known(parsed: Parse) -> None:
-    check(
-        parsed(CAPTURE + NODES + replay(210, 21)),
-        "kernels",
-        """
+    Table(parsed(CAPTURE + NODES + replay(210, 21)), "kernels").reads("""
         name   module             method      cause
         gemm1  layer 1.attention  graph_node  -
         gemm2  layer 2            graph_node  -
         gemm3  -                  -           outside_ranges
-        """,
-    )
+    """)
 
 
 @pytest.mark.parametrize("capture", ["", CAPTURE], ids=["without the graph capture", "without records of nodes"])
@@ -114,15 +102,11 @@ def test_so_is_a_graph_traced_as_a_whole(parsed: Parse) -> None:
         launch 1 340 350 #8 cudaGraphLaunch_v10000
         graph  1 400 430 #8 exec 2 of 1
     """
-    check(
-        parsed(CAPTURE + whole),
-        "kernels",
-        """
+    Table(parsed(CAPTURE + whole), "kernels").reads("""
         kind   module         method  cause
         graph  model_forward  range   -
         graph  -              -       outside_ranges
-        """,
-    )
+    """)
 
 
 def test_replays_by_a_thread_of_autograd_are_those_of_the_range_that_waits(parsed: Parse) -> None:

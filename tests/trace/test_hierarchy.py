@@ -1,6 +1,6 @@
 """Golden tests of the hierarchy: where modules stand, whatever their markers say."""
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table, check
 
 
 def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(parsed: Parse) -> None:
@@ -11,13 +11,9 @@ def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(pars
         range  1  50  80 {'Module': 'top.layers.1'}
         range  1  60  70 {'Module': 'top.layers.0.rotary'}
         range  1  62  68 {'Module': 'top.layers.0.rotary.cache'}
-        launch 1  63  64 #1
-        kernel 1 900 950 #1 cos
+        run    1  63  64 cos
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         module_id  subtree_end_id  parent_id  depth  path                       alias_of
         0          7               -          0      top                        -
         1          7               0          1      top.layers                 -
@@ -26,8 +22,7 @@ def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(pars
         4          7               1          2      top.layers.1               -
         5          7               4          3      top.layers.1.rotary        top.layers.0.rotary
         6          7               5          4      top.layers.1.rotary.cache  top.layers.0.rotary.cache
-    """,
-    )
+    """)
     check(dataset, "kernels", "name  module\ncos  top.layers.1.rotary.cache")
 
 
@@ -37,16 +32,12 @@ def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: P
         range  1  20  30 {'Module': 'top', 'TrainableParams': {'w': [4, 2]}, 'Inputs': [[1, 2]], 'mask': [[1]]}
         range  1  40  50 {'Module': 'top', 'TrainableParams': {'w': [4, 2]}, 'Inputs': [[8, 2]]}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         call_id  module  occurrence  phase    start_ns  inputs    kwargs
         0        top     1           forward  0         [[8, 2]]  []
         1        top     2           forward  20        [[1, 2]]  [('mask', [[1]])]
         2        top     3           forward  40        [[8, 2]]  []
-    """,
-    )
+    """)
     check(dataset, "modules", "path  params\ntop  [{'name': 'w', 'shape': [4, 2], 'dtype': None}]")
 
 
@@ -56,38 +47,29 @@ def test_a_root_without_a_name_gets_one_and_its_modules_stand_below(parsed: Pars
         range  1  10  50 {'Module': 'layers.0'}
         range  1  20  40 {'Module': 'layers.0.mlp'}
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path                 name    alias_of
         (root)               (root)  -
         (root).layers        layers  -
         (root).layers.0      0       -
         (root).layers.0.mlp  mlp     -
-    """,
-    )
+    """)
 
 
 def test_a_compiled_region_stands_below_its_caller_under_its_class(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top.model', 'Inputs': [[8]]}
         range  1  10  50 Torch Compiled Module (input):LlamaModel
-        launch 1  20  25 #1
-        kernel 1 900 950 #1 triton
+        run    1  20  25 triton
         range  1  52  53 Torch Compiled Module (output):LlamaModel
         range  1  60  90 Torch Compiled Module (input):LlamaModel
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path                  class_name  alias_of
         top                   -           -
         top.model             -           -
         top.model.LlamaModel  LlamaModel  -
-    """,
-    )
+    """)
 
 
 def test_a_module_below_another_name_keeps_its_own_place(parsed: Parse) -> None:
@@ -108,10 +90,7 @@ def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: 
         range  2/1 700 800 {'Module': 'first'}
         range  2/1  -9  -5 {'Module': 'first.below'}
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         module_id  path
         0          first
         1          first.below
@@ -119,8 +98,7 @@ def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: 
         3          top.early
         4          top.middle
         5          top.late
-    """,
-    )
+    """)
 
 
 def test_numbered_layers_of_the_stages_of_a_pipeline_stand_by_their_numbers(parsed: Parse) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table, check
 from tests.trace_lines import report
 from tracekit import parse
 from tracekit.causes import MANAGED_MEMORY
@@ -48,25 +48,14 @@ def test_work_that_began_before_its_call_is_nobodys(parsed: Parse) -> None:
         kernel 1  61  70  #3 while-called
         memcpy 1   5  10  #3 64
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name          module  cause              method  launch_start_ns
         at-once       top     -                  range   40
         while-called  top     -                  range   60
         [CUDA memcpy Host-to-Device]  -  no_launch  -  -
         too-early     -       no_launch  -       -
-    """,
-    )
-    check(
-        dataset,
-        "ranges",
-        """
-        text               gpu_start_ns  gpu_end_ns  gpu_op_count
-        {'Module': 'top'}  40            70          2
-    """,
-    )
+    """)
+    check(dataset, "ranges", "text  gpu_start_ns  gpu_end_ns  gpu_op_count\n{'Module': 'top'}  40  70  2")
 
 
 def test_an_idle_call_with_the_id_of_a_launch_is_no_rival(parsed: Parse) -> None:
@@ -99,8 +88,7 @@ def test_a_failed_call_starts_nothing_and_is_no_rival(parsed: Parse) -> None:
 def test_migrations_of_managed_memory_have_a_cause_of_their_own(parsed: Parse, kind: int, number: str) -> None:
     dataset = parsed(f"""
         range  1   0 100  {{'Module': 'top'}}
-        launch 1  20  25  #1
-        kernel 1 900 950  #1 gemm
+        run    1  20  25 gemm
         memcpy 1 890 900  {number} 4096 kind={kind}
         kernel 1 960 970  #98 orphan
     """)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.golden import Parse, check, losses
+from tests.golden import Parse, Table, check, losses
 from tests.parsed_programs import over_programs, piece, placed, same, true_piece
 from tests.simulator.strategies import raising_plans
 
@@ -10,64 +10,44 @@ from tests.simulator.strategies import raising_plans
 def test_calls_left_open_end_at_the_latest_with_the_next_call_of_their_root(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0   - {'Module': 'top', 'Inputs': [[1]]}
-        launch 1   5   6 #1
-        kernel 1 900 901 #1 before-a
+        run    1   5   6 before-a
         range  1  10   - {'Module': 'top.a', 'Inputs': [[1]]}
-        launch 1  12  14 #2
-        kernel 1 910 920 #2 whose
+        run    1  12  14 whose
         range  1 100 200 {'Module': 'top', 'Inputs': [[1]]}
         range  1 110 150 {'Module': 'top.a', 'Inputs': [[1]]}
-        launch 1 120 125 #3
-        kernel 1 920 930 #3 in-a
-        launch 1 300 305 #4
-        kernel 1 930 940 #4 optimizer
+        run    1 120 125 in-a
+        run    1 300 305 optimizer
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module  start_ns  end_ns  parent_call_id  kernel_self_count
         top     0         100     -               1
         top     100       200     -               0
         top.a   10        100     0               0
         top.a   110       150     1               1
-    """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+    """)
+    Table(dataset, "kernels").reads("""
         name       module  cause
         before-a   top     -
         in-a       top.a   -
         whose      -       left_open
         optimizer  -       outside_modules
-    """,
-    )
-    check(
-        dataset,
-        "steps",
-        """
+    """)
+    Table(dataset, "steps").reads("""
         name  start_ns  end_ns
         top   0         100
         top   100       200
-    """,
-    )
+    """)
     assert losses(dataset) == {"left_open": 2, "range_cut": 2}
     advice = {row["cause"]: row["advice"] for row in dataset.table("coverage").to_pylist()}
     assert "always_call" in advice["left_open"]
     # The ranges stay what the report says.
-    check(
-        dataset,
-        "ranges",
-        """
+    Table(dataset, "ranges").reads("""
         start_ns  end_ns  open   module_id
         0         305     True   0
         10        305     True   1
         100       200     False  0
         110       150     False  1
-    """,
-    )
+    """)
 
 
 def test_ends_that_are_shifted_by_one_are_believed_by_no_work_but_corrected_for_calls(parsed: Parse) -> None:
@@ -81,83 +61,57 @@ def test_ends_that_are_shifted_by_one_are_believed_by_no_work_but_corrected_for_
         range  1  30  40  {'Module': 'top.b', 'Inputs': [[1]]}
         launch 1  32  34  #2
         kernel 1 910 920  #2 in-b
-        launch 1  43  44  #3
-        kernel 1 920 930  #3 in-top
-        launch 1 485 486  #4
-        kernel 1 930 940  #4 in-step
-        launch 1 494 496  #5
-        kernel 1 940 950  #5 between
+        run    1  43  44 in-top
+        run    1 485 486 in-step
+        run    1 494 496 between
         range  1 500 990  ProfilerStep#2
         range  1 510 900  {'Module': 'top', 'Inputs': [[1]]}
         range  1 520 540  {'Module': 'top.a', 'Inputs': [[1]]}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module  start_ns  end_ns  step_id
         top     10        490     0
         top     510       900     1
         top.a   20        30      0
         top.a   520       540     1
         top.b   30        40      0
-    """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+    """)
+    Table(dataset, "kernels").reads("""
         name     module  cause            step_id
         whose    -       left_open        0
         in-b     -       left_open        0
         in-top   -       left_open        0
         in-step  -       left_open        0
         between  -       outside_modules  -
-    """,
-    )
-    check(
-        dataset,
-        "steps",
-        """
+    """)
+    Table(dataset, "steps").reads("""
         name            start_ns  end_ns
         ProfilerStep#1  0         490
         ProfilerStep#2  500       990
-    """,
-    )
+    """)
 
 
 def test_a_call_without_an_end_ends_with_the_call_around_it(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top'}
         range  1  10   - {'Module': 'top.a'}
-        launch 1  50  60 #1
-        kernel 1 900 910 #1 whose
-        launch 1 150 160 #2
-        kernel 1 910 920 #2 after
+        run    1  50  60 whose
+        run    1 150 160 after
         range  1 200 300 {'Module': 'top'}
-        launch 1 250 260 #3
-        kernel 1 920 930 #3 in-top
+        run    1 250 260 in-top
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module  start_ns  end_ns
         top     0         100
         top     200       300
         top.a   10        100
-    """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+    """)
+    Table(dataset, "kernels").reads("""
         name    module  cause
         in-top  top     -
         whose   -       left_open
         after   -       outside_modules
-    """,
-    )
+    """)
 
 
 def test_a_call_that_is_open_in_the_end_is_believed_on_a_thread_that_left_none_open(parsed: Parse) -> None:
@@ -165,8 +119,7 @@ def test_a_call_that_is_open_in_the_end_is_believed_on_a_thread_that_left_none_o
         range  1   0 100 {'Module': 'top'}
         range  1 200   - {'Module': 'top'}
         range  1 210   - {'Module': 'top.a'}
-        launch 1 250 260 #1
-        kernel 1 900 910 #1 in-a
+        run    1 250 260 in-a
     """)
     check(dataset, "kernels", "name  module\nin-a  top.a")
 
@@ -187,8 +140,7 @@ def test_a_module_that_first_calls_itself_in_a_step_that_is_cut_off_ends_as_reco
         range  2 130 140  {'Module': 'top.a', 'Inputs': [[2]]}
         launch 2 132 134  #1
         kernel 1 900 910  #1 inner
-        launch 2 150 152  #2
-        kernel 1 910 920  #2 outer
+        run    2 150 152 outer
     """)
     check(dataset, "kernels", "name  module\nouter  top.a\ninner  top.a.a")
     assert "left_open" not in losses(dataset)

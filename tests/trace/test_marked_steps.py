@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table, check
 from tracekit.answers import phases
 from tracekit.dataset.opening import Dataset
 
@@ -20,15 +20,11 @@ def test_an_iteration_that_two_programs_mark_is_one_step(parsed: Parse) -> None:
         range  1 2000 3000 {OURS % 1}
         range  1 2010 2800 execute_context_0(0)_generation_2(2)
     """)
-    check(
-        dataset,
-        "steps",
-        """
+    Table(dataset, "steps").reads("""
         step_id  name       kind    index  start_ns  end_ns  batch_size  tokens
         0        iteration  decode  0      0         1000    2           2
         1        iteration  decode  1      2000      3000    2           2
-        """,
-    )
+    """)
     check(dataset, "kernels", "name     step_id\nin-ours  0\nin-both  0")
     [phase] = phases.frame(dataset).to_dict("records")
     assert (phase["steps"], phase["tokens"], phase["gpu_time_ns"]) == (2, 4, 30)
@@ -40,14 +36,10 @@ def test_the_more_telling_of_two_markers_says_what_the_step_is(parsed: Parse, ou
         range  1    0 1000 {outer}
         range  1   10  800 execute_context_0(0)_generation_2(2)
     """)
-    check(
-        dataset,
-        "steps",
-        """
+    Table(dataset, "steps").reads("""
         name            kind    index  start_ns  end_ns  batch_size  tokens
         ProfilerStep#7  decode  7      0         1000    2           2
-        """,
-    )
+    """)
 
 
 def test_a_step_around_several_steps_is_none_and_is_counted(parsed: Parse) -> None:
@@ -59,20 +51,15 @@ def test_a_step_around_several_steps_is_none_and_is_counted(parsed: Parse) -> No
         range  1  320  500 step[DECODE bs=2]
         launch 1  330  340 #1
         kernel 1  400  410 #1 in-decode
-        launch 1  700  710 #2
-        kernel 1  800  820 #2 between
+        run    1  700  710 between
         range  2    0  900 ProfilerStep#5
     """)
-    check(
-        dataset,
-        "steps",
-        """
+    Table(dataset, "steps").reads("""
         name            kind     index  tid  start_ns  end_ns  batch_size  tokens
         ProfilerStep#5  -        5      2    0         900     -           -
         ProfilerStep#0  prefill  0      1    10        300     2           64
         ProfilerStep#1  decode   1      1    310       600     2           2
-        """,
-    )
+    """)
     check(dataset, "kernels", "name       step_id\nbetween    -\nin-decode  2")
     rows = dataset.table("coverage").to_pylist()
     assert [row["count"] for row in rows if row["cause"] == "steps_unclear"] == [1]

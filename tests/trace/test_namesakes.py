@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import Parse, check, losses
+from tests.golden import Parse, Table, check, losses
 from tests.joined import joined_here
 from tests.trace_lines import report
 from tracekit.answers import roofline
@@ -37,35 +37,24 @@ INTERLEAVED = "\n".join(
 
 def test_two_models_of_one_prefix_are_two_modules(parsed: Parse) -> None:
     dataset = parsed(linear("1", 0, 32) + linear("1", 1000, 512) + linear("1", 3000, 32))
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         module_id  subtree_end_id  parent_id  path   name   class_name  alias_of  params
         0          1               -          top    top    Linear      -         [{'name': 'weight', 'shape': [32, 32], 'dtype': 'float16'}]
         1          2               -          top~2  top~2  Linear      top       [{'name': 'weight', 'shape': [512, 512], 'dtype': 'float16'}]
-    """,  # noqa: E501
-    )
-    check(
-        dataset,
-        "calls",
-        """
+    """)  # noqa: E501
+    Table(dataset, "calls").reads("""
         module  occurrence  start_ns
         top     1           0
         top     2           3000
         top~2   1           1000
-    """,
-    )
+    """)
     check(dataset, "kernels", "name  module\ngemm32  top\ngemm32  top\ngemm512  top~2")
     assert losses(dataset) == {"steps_unclear": 3}
 
 
 def test_modules_that_are_alike_in_two_models_go_with_their_own_root(parsed: Parse) -> None:
     dataset = parsed(INTERLEAVED)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         module_id  subtree_end_id  parent_id  depth  path        alias_of
         0          3               -          0      top         -
         1          2               0          1      top.norm    -
@@ -73,8 +62,7 @@ def test_modules_that_are_alike_in_two_models_go_with_their_own_root(parsed: Par
         3          6               -          0      top~2       top
         4          5               3          1      top~2.norm  top.norm
         5          6               3          1      top~2.head  top.head
-    """,
-    )
+    """)
     assert dataset.subtree("top~2").kernels()["name"].tolist() == ["norm32", "norm32"]
 
 
@@ -82,8 +70,7 @@ def test_a_call_that_may_be_of_either_model_is_of_none_and_counted(parsed: Parse
     dataset = parsed(f"""{INTERLEAVED}
         range  1 8000 8090 {{'Module': 'top', 'Inputs': [[4]]}}
         range  1 8010 8020 {{'Module': 'top.norm', 'TrainableParams': {{'weight': [8]}}}}
-        launch 1 8011 8012 #9
-        kernel 1 8500 8501 #9 whose
+        run    1 8011 8012 whose
     """)
     (whose,) = [row for row in dataset.table("kernels").to_pylist() if row["name"] == "whose"]
     assert (whose["module"], whose["call_id"], whose["cause"]) == (None, None, "module_unclear")
@@ -99,11 +86,9 @@ def test_a_layer_recomputed_by_itself_goes_with_the_model_whose_it_is(parsed: Pa
     """As activation checkpointing does, on the thread of the backward pass."""
     dataset = parsed(f"""{INTERLEAVED}
         range  2 8000 8010 {{'Module': 'top.head', 'TrainableParams': {{'weight': [32, 8]}}}}
-        launch 2 8001 8002 #9
-        kernel 2 8500 8501 #9 again
+        run    2 8001 8002 again
         range  2 9000 9010 {{'Module': 'top.norm', 'TrainableParams': {{'weight': [8]}}}}
-        launch 2 9001 9002 #10
-        kernel 2 9500 9501 #10 whose
+        run    2 9001 9002 whose
     """)
     kernels = {row["name"]: row for row in dataset.table("kernels").to_pylist()}
     assert kernels["again"]["module"] == "top~2.head"
@@ -121,10 +106,7 @@ def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Par
         range  1 220 280 {'Module': 'top.a.w', 'TrainableParams': {'weight': [8]}}
         range  1 310 390 {'Module': 'top.b'}
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path       alias_of
         top        -
         top.a      -
@@ -132,8 +114,7 @@ def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Par
         top.a~2    top.a
         top.a~2.w  top.a.w
         top.b      -
-    """,
-    )
+    """)
     assert dataset.table("calls").column("module").to_pylist() == [
         "top",
         "top.a",
@@ -158,18 +139,14 @@ def test_a_module_that_took_the_place_of_another_is_apart_where_it_stands(parsed
         range  1 160 170 {'Module': 'Net.head.0', 'Class': 'Linear', 'TrainableParams': {'weight': [2, 8]}}
         range  1 200 210 {'Module': 'Net.body', 'Class': 'Body'}
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path          class_name  alias_of
         Net           Net         -
         Net.body      Body        -
         Net.head      Linear      -
         Net.head~2    Sequential  Net.head
         Net.head~2.0  Linear      Net.head.0
-    """,
-    )
+    """)
     assert Counter(dataset.table("calls").column("module").to_pylist())["Net.body"] == 3
 
 
@@ -179,16 +156,12 @@ def test_a_number_that_tells_modules_apart_is_no_other_module_s_name(parsed: Par
         range 1  20  30 {'Module': 'top~2', 'Class': 'C'}
         range 1  40  50 {'Module': 'top', 'Class': 'B'}
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path   class_name  alias_of
         top    A           -
         top~2  C           -
         top~3  B           top
-    """,
-    )
+    """)
 
 
 @pytest.mark.parametrize(
@@ -259,15 +232,11 @@ def test_modules_that_end_up_at_one_place_give_it_no_figures_of_one_of_them(pars
         {linear("1", 100, 32, "draft.mlp")}
         {linear("1", 300, 512, "target.mlp")}
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path        alias_of   params
         runner      -          []
         runner.mlp  draft.mlp  [{'name': 'weight', 'shape': [None, None], 'dtype': 'float16'}]
-    """,
-    )
+    """)
     assert losses(dataset) == {"module_unclear": 1, "modules_differ": 1}
     figures = roofline.frame(dataset).set_index("path").loc["runner.mlp"]
     assert figures[["flops", "bytes"]].isna().all()
@@ -292,18 +261,14 @@ def test_two_models_of_one_prefix_are_the_same_two_on_every_rank(parsed: Parse) 
         + linear("2/1", 1500, 32)
         + linear("3/1", 2500, 512)
     )
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module  start_ns
         top     0
         top     1500
         top~2   500
         top~2   1000
         top~2   2500
-    """,
-    )
+    """)
 
 
 def test_two_models_of_one_prefix_are_the_same_two_in_every_report(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table, check
 from tracekit.trace.decoding import decode
 from tracekit.trace.operators import Operator, operators_of
 
@@ -85,46 +85,33 @@ def test_releases_before_1_3_write_no_blanks_around_the_number() -> None:
 
 
 def test_labels_of_a_user_that_torch_numbers_are_plain_ranges(parsed: Parse) -> None:
-    dataset = parsed(
-        """
+    dataset = parsed("""
         range  1   0  100 my iteration 4, op_id = 1
         range  1  10   90 aten::mm, op_id = 2
-        launch 1  20   30 #1
-        kernel 1  40   50 #1 gemm
+        run    1  20   30 gemm
         range  1 200  300 my iteration 5, op_id = 3
-        launch 1 220  230 #2
-        kernel 1 240  250 #2 copy
-        """
-    )
+        run    1 220  230 copy
+        """)
     check(dataset, "modules", "path  kind\nmy iteration *  range\nmy iteration *.aten::mm  operator")
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name  op        step_id
         copy  -         1
         gemm  aten::mm  0
-        """,
-    )
+    """)
 
 
 EAGER = """
     range  1   0 1000 {'Module': 'top'}
     range  1  10  500 aten::linear, seq = 3, op_id = 1, sizes = [[2, 4], [8, 4], [8]]
     range  1  20  200 aten::addmm, seq = 3, op_id = 2, sizes = [[8], [2, 4], [4, 8], [], []]
-    launch 1  50   60 #1
-    kernel 1  70   80 #1 gemm
-    launch 1 300  310 #2
-    kernel 1 320  340 #2 bias
+    run    1  50   60 gemm
+    run    1 300  310 bias
     range  1 600  700 aten::relu
     range  1 610  690 my own range
-    launch 1 620  630 #3
-    kernel 1 640  650 #3 relu
-    launch 1 800  810 #4
-    kernel 1 820  830 #4 other
+    run    1 620  630 relu
+    run    1 800  810 other
     range  2   0 900 autograd::engine::evaluate_function: AddmmBackward0, seq = 3, op_id = 9
-    launch 2 100  110 #5
-    kernel 1 900  910 #5 backward
+    run    2 100  110 backward
 """
 
 
@@ -144,88 +131,61 @@ def test_work_has_the_innermost_operator_around_its_launch_whatever_the_hierarch
 
 
 def test_replayed_work_has_the_operator_of_its_graph_capture(parsed: Parse) -> None:
-    check(
-        parsed(
-            """
-            range     1   0  100 aten::mm, seq = 1, op_id = 1, sizes = [[2, 2], [2, 2]]
-            launch    1  10   20 #1 cudaLaunchKernel
-            node!9    1  15   15
-            range     1 200  300 aten::replay, op_id = 2
-            launch    1 210  220 #2 cudaGraphLaunch
-            kernel!10 1 230  240 #2 gemm
-            node!10   1 110  110 9
-            kernel!77 1 240  250 #2 unknown
-            """
-        ),
-        "kernels",
-        """
+    dataset = parsed("""
+        range     1   0  100 aten::mm, seq = 1, op_id = 1, sizes = [[2, 2], [2, 2]]
+        launch    1  10   20 #1 cudaLaunchKernel
+        node!9    1  15   15
+        range     1 200  300 aten::replay, op_id = 2
+        launch    1 210  220 #2 cudaGraphLaunch
+        kernel!10 1 230  240 #2 gemm
+        node!10   1 110  110 9
+        kernel!77 1 240  250 #2 unknown
+    """)
+    Table(dataset, "kernels").reads("""
         name     op        op_shapes         op_seq
         gemm     aten::mm  [[2, 2], [2, 2]]  1
         unknown  -         -                 -
-        """,
-    )
+    """)
 
 
 def test_operators_on_a_cpu_name_themselves(parsed: Parse) -> None:
-    check(
-        parsed(
-            """
-            range 1  0 100 {'Module': 'top'}
-            range 1 10  50 aten::mm, seq = 7, op_id = 1, sizes = [[2, 4], [4, 8]]
-            op    1 10  50 aten::mm
-            op    1 20  30 aten::resize_
-            op    1 60  70 aten::relu
-            """
-        ),
-        "kernels",
-        """
+    dataset = parsed("""
+        range 1  0 100 {'Module': 'top'}
+        range 1 10  50 aten::mm, seq = 7, op_id = 1, sizes = [[2, 4], [4, 8]]
+        op    1 10  50 aten::mm
+        op    1 20  30 aten::resize_
+        op    1 60  70 aten::relu
+    """)
+    Table(dataset, "kernels").reads("""
         name           op             op_shapes         op_seq
         aten::mm       aten::mm       [[2, 4], [4, 8]]  7
         aten::resize_  aten::resize_  -                 -
         aten::relu     aten::relu     -                 -
-        """,
-    )
+    """)
 
 
 def test_an_operator_that_never_ended_launches_nothing_for_certain(parsed: Parse) -> None:
-    check(
-        parsed(
-            """
-            range  1   0    - aten::mm, seq = 7
-            launch 1  10   20 #1
-            kernel 1  30   40 #1 gemm
-            """
-        ),
-        "kernels",
-        """
-        name  op
-        gemm  -
-        """,
-    )
+    dataset = parsed("""
+        range  1   0    - aten::mm, seq = 7
+        run    1  10   20 gemm
+    """)
+    check(dataset, "kernels", "name  op\ngemm  -")
 
 
 @pytest.mark.parametrize("by", ["ranges", "operators"])
 def test_operators_inside_leave_the_phase_of_a_backward_node(parsed: Parse, by: str) -> None:
-    check(
-        parsed(
-            """
-            range  1   0  100 autograd::engine::evaluate_function: MmBackward0, op_id = 5
-            range  1  10   90 aten::mm, op_id = 2
-            launch 1  20   30 #1
-            kernel 1  40   50 #1 gemm
-            range  1 200  300 aten::add, op_id = 9
-            launch 1 210  220 #2
-            kernel 1 240  250 #2 add
-            """,
-            rows=by,
-        ),
-        "kernels",
-        """
+    lines = """
+        range  1   0  100 autograd::engine::evaluate_function: MmBackward0, op_id = 5
+        range  1  10   90 aten::mm, op_id = 2
+        run    1  20   30 gemm
+        range  1 200  300 aten::add, op_id = 9
+        run    1 210  220 add
+    """
+    Table(parsed(lines, rows=by), "kernels").reads("""
         name  op         phase
         gemm  aten::mm   backward
         add   aten::add  -
-        """,
-    )
+    """)
 
 
 PYPROF = """
@@ -235,24 +195,18 @@ PYPROF = """
 '/x/pyprof/nvtx/nvmarker.py:95', '/x/functional.py:7']}
     range  1  30  470 {'mod': 'torch', 'op': 'matmul', 'args': []}
     range  1  40  460 mm, seq = 5
-    launch 1  50   60 #1
-    kernel 1  70   80 #1 gemm
-    launch 1 484  486 #2
-    kernel 1 490  495 #2 bias
+    run    1  50   60 gemm
+    run    1 484  486 bias
     range  1 600  700 {'traceMarker': ['/home/me/run.py:9', '/home/me/net.py:21']}
     range  1 610  690 {'mod': 'LSTM', 'strRepr': '200, 200'}
-    launch 1 620  630 #3
-    kernel 1 640  650 #3 rnn
+    run    1 620  630 rnn
 """
 
 
 def test_lines_of_call_stacks_are_nodes_each_inside_the_one_that_called_it(parsed: Parse) -> None:
     dataset = parsed(PYPROF)
     stack = "run.py:9.net.py:20.linear.py:50"
-    check(
-        dataset,
-        "modules",
-        f"""
+    Table(dataset, "modules").reads(f"""
         depth  path                                                        name             kind
         0      run.py:9                                                    run.py:9         range
         1      run.py:9.net.py:20                                          net.py:20        range
@@ -263,18 +217,13 @@ def test_lines_of_call_stacks_are_nodes_each_inside_the_one_that_called_it(parse
         6      {stack}.torch.linear.functional.py:7.torch.matmul.mm        mm               operator
         1      run.py:9.net.py:21                                          net.py:21        range
         2      run.py:9.net.py:21.LSTM(200, 200)                           LSTM(200, 200)   operator
-        """,
-    )
-    check(
-        dataset,
-        "kernels",
-        f"""
+    """)
+    Table(dataset, "kernels").reads(f"""
         name  module                                                op              op_shapes  op_seq
         bias  {stack}.torch.linear                                  torch.linear    [[8, 2]]   -
         gemm  {stack}.torch.linear.functional.py:7.torch.matmul.mm  mm              -          5
         rnn   run.py:9.net.py:21.LSTM(200, 200)                     LSTM(200, 200)  -          -
-        """,
-    )
+    """)
     assert dataset.manifest["hierarchy"]["by"] == "operators"
 
 
@@ -284,15 +233,11 @@ def test_files_of_one_name_are_told_apart_by_their_folders(parsed: Parse) -> Non
         range  1 200 300 {'traceMarker': ['/me/train.py:9', '/me/data/net/__init__.py:20']}
         range  1 400 500 {'traceMarker': ['C:\\me\\other.py:9', '/me/data/net/__init__.py:21']}
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path                                     name
         train.py:9                               train.py:9
         train.py:9.models/net/__init__.py:20     models/net/__init__.py:20
         train.py:9.data/net/__init__.py:20       data/net/__init__.py:20
         other.py:9                               other.py:9
         other.py:9.data/net/__init__.py:21       data/net/__init__.py:21
-        """,
-    )
+    """)

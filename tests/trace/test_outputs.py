@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check, losses
+from tests.golden import Parse, Table, check, losses
 
 
 def test_on_a_coarse_clock_outputs_that_share_a_tick_with_all_around_them_are_nobodys(parsed: Parse) -> None:
@@ -14,16 +14,12 @@ def test_on_a_coarse_clock_outputs_that_share_a_tick_with_all_around_them_are_no
         range  1  50  70 {'Module': 'top'}
         range  1  70  70 {'Module': 'top', 'Outputs': [[8]]}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module  start_ns  outputs
         top     0         -
         top     50        -
         top.a   10        -
-    """,
-    )
+    """)
     assert losses(dataset)["range_cut"] == 3
 
 
@@ -37,16 +33,12 @@ def test_outputs_are_of_the_call_of_their_own_thread_and_process(parsed: Parse) 
         range 7/2  34 35 {'Module': 'top', 'Outputs': [[72]]}
         range 7/3  36 37 {'Module': 'top', 'Outputs': [[73]]}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         pid  tid  outputs
         7    1    [[71]]
         8    1    [[81]]
         7    2    [[72]]
-    """,
-    )
+    """)
     assert losses(dataset)["range_cut"] == 1
 
 

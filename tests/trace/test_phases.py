@@ -1,22 +1,11 @@
 """Golden tests of phases: ranges that torch writes around backward passes, optimizers, data and compilation."""
 
-import re
-
 import pytest
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table, check
 from tests.graphs.test_clone_chains import CAPTURE, NODES
+from tests.trace_lines import repeated
 from tracekit.markers.phases import phase_of
-
-
-def loop(lines: str, times: int) -> str:
-    actual = []
-    for time in range(times):
-        for kind, thread, start, end, rest in (line.split(None, 4) for line in lines.strip().splitlines()):
-            ids = re.sub(r"^#(?=\d)", f"#{time + 1}", rest)
-            actual.append(f"{kind} {thread} {int(start) + time * 1000} {int(end) + time * 1000} {ids}")
-    return "\n".join(actual)
-
 
 #: Two forward passes to one step of the optimizer; thread 2 is autograd's.
 TRAINING = """
@@ -24,43 +13,30 @@ TRAINING = """
     launch 1   5  10 #1
     memcpy 1  50  60 #1 8
     range  1 100 200 {'Module': 'Net', 'Inputs': [[2]]}
-    launch 1 120 125 #2
-    kernel 1 300 310 #2 forward
+    run    1 120 125 forward
     range  2 220 260 autograd::engine::evaluate_function: MmBackward0, seq = 4, op_id = 7
-    launch 2 230 240 #3
-    kernel 1 310 320 #3 backward
+    run    2 230 240 backward
     range  1 300 400 {'Module': 'Net', 'Inputs': [[2]]}
-    launch 1 320 325 #4
-    kernel 1 420 430 #4 forward
-    launch 2 430 440 #5
-    kernel 1 440 450 #5 unmarked
+    run    1 320 325 forward
+    run    2 430 440 unmarked
     range  1 500 600 Optimizer.step#AdamW.step
-    launch 1 510 520 #6
-    kernel 1 600 610 #6 step
+    run    1 510 520 step
     range  1 620 640 Optimizer.zero_grad#AdamW.zero_grad
-    launch 1 625 630 #7
-    kernel 1 640 650 #7 zero
+    run    1 625 630 zero
 """
 
 
 def test_a_step_goes_from_one_step_of_the_optimizer_to_the_next(parsed: Parse) -> None:
-    dataset = parsed(loop(TRAINING, 2))
-    check(
-        dataset,
-        "steps",
-        """
+    dataset = parsed(repeated(TRAINING, 2))
+    Table(dataset, "steps").reads("""
         name   kind   index  tid  start_ns  end_ns  compile_ns
         train  train  0      1    0         600     0
         train  train  1      1    600       1600    0
-        """,
-    )
+    """)
 
 
 def test_work_of_all_threads_is_in_the_step_with_its_phase(parsed: Parse) -> None:
-    check(
-        parsed(loop(TRAINING, 1)),
-        "kernels",
-        """
+    Table(parsed(repeated(TRAINING, 1)), "kernels").reads("""
         name      phase      module  cause            step_id
         forward   forward    Net     -                0
         forward   forward    Net     -                0
@@ -69,19 +45,18 @@ def test_work_of_all_threads_is_in_the_step_with_its_phase(parsed: Parse) -> Non
         unmarked  -          -       outside_modules  0
         step      optimizer  -       optimizer        0
         zero      optimizer  -       optimizer        -
-        """,
-    )
+    """)
 
 
 def test_a_thread_of_autograd_that_calls_a_module_again_works_for_the_step(parsed: Parse) -> None:
     again = "    range  2 225 255 {'Module': 'Net.layer', 'Inputs': [[2]]}\n"
-    kernels = parsed(loop(TRAINING + again, 2)).kernels(["name", "step_id"])
+    kernels = parsed(repeated(TRAINING + again, 2)).kernels(["name", "step_id"])
     assert kernels[kernels.name == "backward"].step_id.tolist() == [0, 1]
 
 
 def test_optimizers_without_a_call_in_between_end_the_same_step(parsed: Parse) -> None:
     second = TRAINING + "    range 1 700 800 Optimizer.step#AdamW.step"
-    assert parsed(loop(second, 3)).steps().end_ns.tolist() == [800, 1800, 2800]
+    assert parsed(repeated(second, 3)).steps().end_ns.tolist() == [800, 1800, 2800]
 
 
 #: Two optimizers that take turns.
@@ -97,42 +72,32 @@ TUNING = """
 def test_optimizers_that_take_turns_share_steps_and_later_ones_have_their_own(
     parsed: Parse, before: int, times: int, ends: list[int]
 ) -> None:
-    assert parsed(loop(TRAINING, before) + "\n" + loop(TUNING, times)).steps().end_ns.tolist() == ends
+    assert parsed(repeated(TRAINING, before) + "\n" + repeated(TUNING, times)).steps().end_ns.tolist() == ends
 
 
 def updated(lines: str = "") -> str:
     text = """
         range  1   20   40 enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
         range  1  100  200 {'Module': 'Net', 'Inputs': [[2]]}
-        launch 1  120  125 #1
-        kernel 1  300  310 #1 forward
+        run    1  120  125 forward
         range  1  210  290 Backward 0
-        launch 1  220  230 #2
-        kernel 1  310  320 #2 backward
-        launch 1  350  360 #3
-        kernel 1  400  410 #3 update
+        run    1  220  230 backward
+        run    1  350  360 update
     """
     changed = [f'range 1 {at}090 {at}090 {{"Training": "after update", "Number": 0}}' for at in (1, 2)]
-    return "\n".join([loop(text, 3), *changed, lines])
+    return "\n".join([repeated(text, 3), *changed, lines])
 
 
 def test_without_an_optimizer_a_step_goes_from_one_change_of_the_parameters_to_the_next(parsed: Parse) -> None:
     """It begins with its data, before the call in which the change is seen."""
     dataset = parsed(updated())
-    check(
-        dataset,
-        "steps",
-        """
+    Table(dataset, "steps").reads("""
         name   kind   index  tid  start_ns  end_ns
         train  train  0      1    100       1020
         train  train  1      1    1020      2020
         train  train  2      1    2020      2290
-        """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+        """)
+    Table(dataset, "kernels").reads("""
         name      phase     cause            step_id
         forward   forward   -                0
         forward   forward   -                1
@@ -143,8 +108,7 @@ def test_without_an_optimizer_a_step_goes_from_one_change_of_the_parameters_to_t
         update    -         outside_modules  1
         backward  backward  backward         2
         update    -         outside_modules  -
-        """,
-    )
+    """)
 
 
 def test_evaluation_between_changes_of_the_parameters_is_in_no_step(parsed: Parse) -> None:
@@ -152,16 +116,12 @@ def test_evaluation_between_changes_of_the_parameters_is_in_no_step(parsed: Pars
         range  1 1400 1500 {'Module': 'Net', 'Inputs': [[2]]}
         range  1 2085 2085 {"Training": "after evaluation"}
     """
-    check(
-        parsed(updated(evaluation)),
-        "steps",
-        """
+    Table(parsed(updated(evaluation)), "steps").reads("""
         name   kind   start_ns  end_ns
         train  train  100       1020
         train  train  1020      1290
         train  train  2020      2290
-        """,
-    )
+    """)
 
 
 def test_models_that_change_at_different_times_make_no_steps(parsed: Parse) -> None:
@@ -177,53 +137,42 @@ def test_what_runs_without_gradients_in_every_step_is_part_of_it(
 ) -> None:
     """A teacher does; a model that runs so before one step alone is evaluated."""
     marks = "".join(f'\n    range 1 {at}290 {at}290 {{"Training": "after no_grad"}}' for at in after)
-    assert parsed(loop(TRAINING, 3) + marks).steps().start_ns.tolist() == starts
+    assert parsed(repeated(TRAINING, 3) + marks).steps().start_ns.tolist() == starts
 
 
 def test_what_compiles_inside_a_call_is_not_the_modules(parsed: Parse) -> None:
-    check(
-        parsed("""
+    dataset = parsed("""
             range  1   0 900 {'Module': 'Net', 'Inputs': [[2]]}
-            launch 1  10  20 #1
-            kernel 1  30  40 #1 before
+            run    1  10  20 before
             range  1 100 500 dynamo
             range  1 110 490 _compile.compile_inner (dynamo_timed)
             range  1 120 400 aten::mm, op_id = 3
-            launch 1 150 160 #2
-            kernel 1 170 180 #2 autotuned
+            run    1 150 160 autotuned
             range  1 600 650 TorchDynamo Cache Lookup
-            launch 1 610 620 #3
-            kernel 1 630 640 #3 after
+            run    1 610 620 after
             range  2 480 700 compile_file (dynamo_timed), op_id = 9
-        """),
-        "kernels",
-        """
+        """)
+    Table(dataset, "kernels").reads("""
         name       phase    module  method  cause        step_id
         before     forward  Net     range   -            0
         after      forward  Net     range   -            0
         autotuned  compile  -       -       compilation  -
-        """,
-    )
+    """)
 
 
 def test_what_runs_while_a_model_is_compiled_is_compilation_whatever_is_called(parsed: Parse) -> None:
-    check(
-        parsed("""
-            range  1   0 900 dynamo
-            range  1 100 500 {'Module': 'Net', 'Inputs': [[2]]}
-            launch 1 200 210 #1
-            kernel 1 300 310 #1 in-call
-            range  1 600 700 Optimizer.zero_grad#AdamW.zero_grad
-            launch 1 610 620 #2
-            kernel 1 630 640 #2 in-phase
-        """),
-        "kernels",
-        """
+    dataset = parsed("""
+        range  1   0 900 dynamo
+        range  1 100 500 {'Module': 'Net', 'Inputs': [[2]]}
+        run    1 200 210 in-call
+        range  1 600 700 Optimizer.zero_grad#AdamW.zero_grad
+        run    1 610 620 in-phase
+    """)
+    Table(dataset, "kernels").reads("""
         name      phase    module  cause        step_id
         in-call   compile  -       compilation  -
         in-phase  compile  -       compilation  -
-        """,
-    )
+    """)
 
 
 def test_what_a_graph_replays_while_a_model_is_compiled_is_the_modules(parsed: Parse) -> None:
@@ -243,8 +192,7 @@ def test_where_ranges_are_nodes_compiling_is_one_of_them(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 900 my step
         range  1 100 500 dynamo
-        launch 1 200 210 #1
-        kernel 1 300 310 #1 tuned
+        run    1 200 210 tuned
     """)
     check(
         dataset, "kernels", "name   phase    module          method  cause\ntuned  compile  my step.dynamo  range   -"

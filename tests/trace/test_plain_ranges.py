@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table, check
 from tracekit.answers import modules
 
 TRAINING = """
@@ -30,21 +30,14 @@ TRAINING = """
 
 def test_a_report_without_modules_has_a_hierarchy_of_its_ranges(parsed: Parse) -> None:
     dataset = parsed(TRAINING)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         module_id  subtree_end_id  parent_id  depth  path                          name         kind
         0          4               -          0      epoch *                       epoch *      range
         1          4               0          1      epoch *.iteration *           iteration *  range
         2          3               1          2      epoch *.iteration *.layer_0   layer_0      range
         3          4               1          2      epoch *.iteration *.layer_1   layer_1      range
-        """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+    """)
+    Table(dataset, "kernels").reads("""
         name  module                       method  cause            step_id  phase
         add   epoch *.iteration *          range   -                0        -
         gemm  epoch *.iteration *.layer_0  range   -                0        -
@@ -52,12 +45,8 @@ def test_a_report_without_modules_has_a_hierarchy_of_its_ranges(parsed: Parse) -
         gemm  epoch *.iteration *.layer_1  range   -                0        -
         gemm  epoch *.iteration *.layer_1  range   -                1        -
         copy  -                            -       outside_ranges   -        -
-        """,
-    )
-    check(
-        dataset,
-        "calls",
-        """
+    """)
+    Table(dataset, "calls").reads("""
         module                       occurrence  phase  range_id  start_ns  end_ns  gpu_time_ns  kernel_count
         epoch *                      1           -      0         0         1000    68           5
         epoch *.iteration *          1           -      1         10        400     35           3
@@ -66,17 +55,12 @@ def test_a_report_without_modules_has_a_hierarchy_of_its_ranges(parsed: Parse) -
         epoch *.iteration *.layer_0  2           -      5         420       490     12           1
         epoch *.iteration *.layer_1  1           -      3         100       190     20           1
         epoch *.iteration *.layer_1  2           -      6         500       590     21           1
-        """,
-    )
-    check(
-        dataset,
-        "steps",
-        """
+    """)
+    Table(dataset, "steps").reads("""
         name         kind  index  start_ns  end_ns
         iteration *  -     0      10        400
         iteration *  -     1      410       900
-        """,
-    )
+    """)
     assert dataset.manifest["hierarchy"] == {"by": "ranges", "asked": "auto"}
 
 
@@ -86,34 +70,25 @@ MARKED = """
     range  1  20  300 first half
     range  1  30  200 {'Module': 'top.layers.0'}
     range  1  40  100 aten::mm, seq = 3, op_id = 7, sizes = [[2, 4], [4, 8]]
-    launch 1  50   60 #1
-    kernel 1  70   80 #1 mm
+    run    1  50   60 mm
     range  1 310  400 {'Module': 'top.layers.1'}
-    launch 1 320  330 #2
-    kernel 1 340  350 #2 add
+    run    1 320  330 add
 """
 
 
 def test_modules_come_first_in_a_marked_report(parsed: Parse) -> None:
-    check(
-        parsed(MARKED),
-        "modules",
-        """
+    Table(parsed(MARKED), "modules").reads("""
         path          kind
         top           module
         top.layers    module
         top.layers.0  module
         top.layers.1  module
-        """,
-    )
+    """)
 
 
 def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> None:
     dataset = parsed(MARKED, rows="ranges")
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path                                         kind
         train                                        range
         train.top                                    module
@@ -123,12 +98,8 @@ def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> N
         train.top.first half.layers.0.aten::mm       operator
         train.top.layers                             module
         train.top.layers.1                           module
-        """,
-    )
-    check(
-        dataset,
-        "calls",
-        """
+    """)
+    Table(dataset, "calls").reads("""
         module                                  inputs            kernel_count
         train                                   -                 2
         train.top                               []                2
@@ -136,8 +107,7 @@ def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> N
         train.top.first half.layers.0           []                1
         train.top.first half.layers.0.aten::mm  [[2, 4], [4, 8]]  1
         train.top.layers.1                      []                1
-        """,
-    )
+    """)
 
 
 def test_operators_alone_are_a_hierarchy_too(parsed: Parse) -> None:
@@ -201,17 +171,13 @@ def test_paths_stay_distinct_where_names_hold_dots(parsed: Parse) -> None:
         range 1 25 30 b
         range 1 50 60 a.b~2
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path     name   parent_id
         a.b      a.b    -
         a        a      -
         a.b~2    b~2    1
         a.b~2~2  a.b~2~2  -
-        """,
-    )
+    """)
 
 
 def test_a_librarys_ranges_are_never_above_a_users(parsed: Parse) -> None:
@@ -220,8 +186,7 @@ def test_a_librarys_ranges_are_never_above_a_users(parsed: Parse) -> None:
         range@1 1 10 90 ncclGroup
         range   1 20 80 my step
         range@1 1 30 70 ncclAllReduce
-        launch  1 40 50 #1
-        kernel  1 60 70 #1 allreduce
+        run     1 40 50 allreduce
         range@1 1 100 120 ncclAllReduce
     """)
     check(dataset, "modules", "path  parent_id\nmy step  -\nmy step.NCCL:ncclAllReduce  0\nNCCL:ncclAllReduce  -")
@@ -231,28 +196,20 @@ def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(pa
     dataset = parsed("""
         range  1   0 100 outer
         range  1  10   - lost
-        launch 1  20  30 #1
-        kernel 1  40  41 #1 inside
-        launch 1 110 120 #2
-        kernel 1 130 131 #2 behind
+        run    1  20  30 inside
+        run    1 110 120 behind
         range  1 200   - again
-        launch 1 210 220 #3
-        kernel 1 230 231 #3 first
+        run    1 210 220 first
         range  1 300 400 again
-        launch 1 410 420 #4
-        kernel 1 430 431 #4 after all
+        run    1 410 420 after all
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name       module
         inside     outer.lost
         first      again
         behind     -
         after all  -
-        """,
-    )
+    """)
 
 
 SERVING = """
@@ -268,37 +225,29 @@ SERVING = """
 
 @pytest.mark.parametrize("by", ["modules", "ranges", "operators"])
 def test_ranges_around_and_inside_a_model_change_nothing_in_its_steps(parsed: Parse, by: str) -> None:
-    check(
-        parsed(SERVING, rows=by),
-        "steps",
-        """
+    Table(parsed(SERVING, rows=by), "steps").reads("""
         name  start_ns  end_ns
         top   10        100
         top   110       200
-        """,
-    )
+    """)
 
 
 def test_iterations_around_a_model_are_better_steps_than_its_calls(parsed: Parse) -> None:
-    check(
-        parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, rows="ranges"),
-        "steps",
-        """
+    Table(
+        parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, rows="ranges"), "steps"
+    ).reads("""
         name         start_ns  end_ns
         iteration *  0         105
         iteration *  107       300
-        """,
-    )
+    """)
 
 
 def test_a_start_end_range_ends_with_the_call_of_the_module_that_it_began_in(parsed: Parse) -> None:
     lines = """
         range  1  10  90 {'Module': 'top'}
         async  1  20 150 prefetch
-        launch 1  30  40 #1
-        kernel 1  50  60 #1 in both
-        launch 1 100 110 #2
-        kernel 1 120 130 #2 behind the call
+        run    1  30  40 in both
+        run    1 100 110 behind the call
     """
     check(parsed(lines, rows="ranges"), "kernels", "name  module\nin both  top.prefetch\nbehind the call  -")
 
@@ -308,14 +257,11 @@ def test_a_range_that_never_ended_makes_way_for_the_next_of_its_place_alone(pars
     lines = """
         domain 1  0   - 1 app
         range  1  10  - step 1
-        launch 1  20 30 #1
-        kernel 1  40 50 #1 first
+        run    1  20 30 first
         range@1 1 60 70 step 7
-        launch 1  80 90 #2
-        kernel 1 100 110 #2 still the first
+        run    1  80 90 still the first
         range  1 200 300 step 2
-        launch 1 310 320 #3
-        kernel 1 330 340 #3 behind the second
+        run    1 310 320 behind the second
     """
     check(parsed(lines), "kernels", "name  module\nfirst  step *\nstill the first  step *\nbehind the second  -")
 
@@ -335,10 +281,7 @@ def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(
         kernel 1 300 310 #4 gemm
         node!9 1  13  13
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module                    occurrence  phase    kernel_count
         decode                    1           -        0
         decode                    2           -        1
@@ -346,8 +289,7 @@ def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(
         decode.layer_0            1           -        1
         decode.layer_0.attention  1           capture  0
         decode.layer_0.attention  1           -        1
-        """,
-    )
+    """)
 
 
 def test_what_start_end_ranges_lose_where_they_overlap_is_counted(parsed: Parse) -> None:
@@ -355,27 +297,19 @@ def test_what_start_end_ranges_lose_where_they_overlap_is_counted(parsed: Parse)
     dataset = parsed("""
         range  1   0 100 compute
         async  1  50 200 copy
-        launch 1  60  70 #1
-        kernel 1 300 310 #1 in-both
-        launch 1  95 105 #2
-        kernel 1 310 320 #2 across
-        launch 1 120 130 #3
-        kernel 1 320 330 #3 in-copy
-        launch 1 250 260 #4
-        kernel 1 330 340 #4 after
+        run    1  60  70 in-both
+        run    1  95 105 across
+        run    1 120 130 in-copy
+        run    1 250 260 after
         async  1 400 500 whole
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name     module        cause
         in-both  compute.copy  -
         across   -             not_nested
         in-copy  -             not_nested
         after    -             outside_ranges
-        """,
-    )
+    """)
     rows = [row for row in dataset.table("coverage").to_pylist() if row["cause"] == "not_nested"]
     assert [(row["what"], row["count"], row["known"]) for row in rows] == [
         ("kernels", 2, False),
@@ -399,10 +333,8 @@ def test_a_start_end_range_that_began_with_a_shorter_one_is_around_it(parsed: Pa
     dataset = parsed("""
         async  1  0 100 copy
         range  1  0  50 compute
-        launch 1 10  20 #1
-        kernel 1 30  31 #1 in both
-        launch 1 60  70 #2
-        kernel 1 80  81 #2 in copy alone
+        run    1 10  20 in both
+        run    1 60  70 in copy alone
     """)
     check(dataset, "kernels", "name           module\nin copy alone  copy\nin both        copy.compute")
 
@@ -497,17 +429,13 @@ SERVER = """
 
 def test_requests_that_interleave_are_siblings_and_never_above_a_step_that_outlives_them(parsed: Parse) -> None:
     dataset = parsed(SERVER)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path                    name
         serve                   serve
         serve.request *         request *
         serve.request *.step *  step *
         serve.step *            step *
-        """,
-    )
+    """)
     found = modules.frame(dataset)
     assert dict(zip(found.path, zip(found.calls, found.subtree_ns, strict=True), strict=True)) == {
         "serve": (1, 65),
@@ -515,10 +443,7 @@ def test_requests_that_interleave_are_siblings_and_never_above_a_step_that_outli
         "serve.request *.step *": (4, 50),
         "serve.step *": (1, 15),
     }
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module                  parent_call_id  range_id  gpu_time_ns
         serve                   -               0         65
         serve.request *         0               1         0
@@ -530,8 +455,7 @@ def test_requests_that_interleave_are_siblings_and_never_above_a_step_that_outli
         serve.request *.step *  2               6         13
         serve.request *.step *  4               8         14
         serve.step *            0               9         15
-        """,
-    )
+    """)
 
 
 def test_stages_of_interleaved_requests_are_their_siblings_where_any_overlaps_in_part(parsed: Parse) -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table
 from tracekit.markers.formatting import MOST_CHARACTERS, renamed
 
 #: Parts run before their whole. One of a part is named by itself, the other goes with it; ``Idle`` is to be skipped.
@@ -10,16 +10,14 @@ from tracekit.markers.formatting import MOST_CHARACTERS, renamed
 LINES = """
     range  1    0  50 {"Module": "Encoder", "Inputs": [[2]]}
     range  1   10  20 {"Module": "Encoder.norm", "Inputs": [[2]]}
-    launch 1   11  12 #1
-    kernel 1   60  70 #1 early
+    run    1   11  12 early
     range  1   30  40 {"Module": "Encoder.up", "Inputs": [[2]]}
     range  1   80  90 {"Module": "Idle", "Inputs": [[2]]}
     range  1  100 100 {"Renamed": 0, "Paths": {"Encoder": "Whole.enc", "Encoder.norm": "Whole.enc.first", "Idle": ""}}
     range  1  200 300 {"Module": "Whole", "Inputs": [[2]]}
     range  1  210 250 {"Module": "Whole.enc", "Inputs": [[2]]}
     range  1  220 240 {"Module": "Whole.enc.first", "Inputs": [[2]]}
-    launch 1  221 222 #2
-    kernel 1  400 410 #2 late
+    run    1  221 222 late
     range  1  500 550 {"Module": "Encoder", "Inputs": [[2]]}
     range  2/1  0  50 {"Module": "Encoder", "Inputs": [[2]]}
 """
@@ -27,10 +25,7 @@ LINES = """
 
 def test_calls_before_a_renaming_have_the_new_path_and_others_keep_theirs(parsed: Parse) -> None:
     dataset = parsed(LINES)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module           occurrence  pid  start_ns
         Whole            1           1    200
         Whole.enc        1           1    0
@@ -40,17 +35,12 @@ def test_calls_before_a_renaming_have_the_new_path_and_others_keep_theirs(parsed
         Whole.enc.up     1           1    30
         Encoder          1           2    0
         Encoder          1           1    500
-        """,
-    )
-    check(
-        dataset,
-        "kernels",
-        """
+    """)
+    Table(dataset, "kernels").reads("""
         name   module           method
         early  Whole.enc.first  range
         late   Whole.enc.first  range
-        """,
-    )
+    """)
 
 
 def test_many_new_paths_are_in_as_many_texts_as_have_room_for_them() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check, losses
+from tests.golden import Parse, Table, losses
 from tests.parsed_programs import over_programs, place, placed, same, shapes
 from tests.simulator.strategies import plans_of_quiet_modules
 
@@ -12,23 +12,18 @@ def test_a_second_range_that_says_less_than_its_call_is_part_of_it(parsed: Parse
     dataset = parsed("""
         range  1   0  50 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'Inputs': [[1]], 'StaticParams': {'p': 1}}
         range  1  10  40 {'Module': 'top.a', 'Inputs': [[1]]}
-        launch 1  20  21 #1
-        kernel 1 900 910 #1 gemm
+        run    1  20  21 gemm
         range  1  41  42 {'Module': 'top.a'}
         range  1  52  53 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'StaticParams': {'p': 1}}
         range  1  60  70 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'ids': [[1]], 'StaticParams': {'p': 1}}
         range  1  72  73 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'StaticParams': {'p': 1}}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module  start_ns  end_ns  inputs  outputs  kernel_count
         top     0         50      [[1]]   -        1
         top     60        70      []      -        0
         top.a   10        40      [[1]]   -        1
-    """,
-    )
+    """)
     assert dataset.table("steps").num_rows == 2
     assert dataset.table("ranges").num_rows == 6
     assert losses(dataset) == {}
@@ -64,10 +59,7 @@ def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_ha
         range 8/1  0  50 {'Module': 'net'}
         range 8/1 60  70 {'Module': 'net'}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module  pid  start_ns
         top     1    0
         top     1    60
@@ -75,8 +67,7 @@ def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_ha
         top.b   1    13
         net     8    0
         net     8    60
-    """,
-    )
+    """)
 
 
 @pytest.mark.parametrize("calls", [2, 3])
@@ -92,20 +83,15 @@ def test_ends_of_calls_from_before_the_recording_are_counted(parsed: Parse) -> N
         range  1  13  14 {'Module': 'top'}
         range  1  20  30 {'Module': 'top'}
         range  1  25  26 {'Module': 'top.a', 'Inputs': [[1]]}
-        launch 1  25  26 #1
-        kernel 1 900 910 #1 gemm
+        run    1  25  26 gemm
         range  1  27  28 {'Module': 'top.a'}
         range  1  31  32 {'Module': 'top'}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module  start_ns  kernel_count
         top     20        1
         top.a   25        1
-    """,
-    )
+    """)
     assert dataset.table("steps").num_rows == 1
     assert losses(dataset) == {"range_cut": 2}
 
@@ -116,20 +102,15 @@ def test_calls_that_two_sets_of_hooks_mark_are_one(parsed: Parse) -> None:
         range  1   2  98 {'Module': 'top'}
         range  1  10  50 {'Module': 'top.a'}
         range  1  15  40 {'Module': 'top.a'}
-        launch 1  26  27 #1
-        kernel 1 900 910 #1 gemm
+        run    1  26  27 gemm
         range  1  41  42 {'Module': 'top.a', 'Outputs': [[3]]}
         range  1  51  52 {'Module': 'top.a', 'Outputs': [[3]]}
     """)
-    check(
-        dataset,
-        "calls",
-        """
+    Table(dataset, "calls").reads("""
         module  start_ns  end_ns  outputs  kernel_count
         top     0         100     -        1
         top.a   10        50      [[3]]    1
-    """,
-    )
+    """)
     assert dataset.table("steps").num_rows == 1
 
 
@@ -161,16 +142,12 @@ def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(parsed: Pa
         async  1>2 120 150 ProfilerStep#3
         async  1>2 120 150 plain
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    Table(dataset, "kernels").reads("""
         name       module  cause
         of-top     top     -
         whose      -       not_nested
         elsewhere  -       outside_modules
-    """,
-    )
+    """)
     rows = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "ranges"]
     assert {(row["cause"], row["known"]): row["count"] for row in rows} == {
         ("marker", True): 1,

@@ -1,22 +1,10 @@
 """Golden tests of steps that nobody marks: a program's calls, and which of them are its iterations."""
 
-from textwrap import dedent
-
 import pytest
 
-from tests.golden import Parse, check, losses
+from tests.golden import Parse, Table, losses
+from tests.trace_lines import repeated
 from tracekit.dataset.opening import Dataset
-
-
-def loop(lines: str, times: int, *, every: int = 1000, begin: int = 0) -> str:
-    moved_lines = []
-    for time in range(times):
-        for line in dedent(lines).strip().splitlines():
-            kind, thread, start, end, *rest = line.split(None, 4)
-            at = [str(int(one) + begin + time * every) for one in (start, end)]
-            text = " ".join(rest).replace("#", f"#{begin + time}") if rest else ""
-            moved_lines.append(f"{kind} {thread} {at[0]} {at[1]} {text}")
-    return "\n".join(moved_lines)
 
 
 def names(dataset: Dataset) -> list[str]:
@@ -34,29 +22,22 @@ def steps_of_kernels(dataset: Dataset) -> dict[str, list[int | None]]:
 SERVING = """
     range  1 100 200 {'Module': 'Llama', 'Inputs': [[2]]}
     range  1 110 150 {'Module': 'Llama.model', 'Inputs': [[2]]}
-    launch 1 120 125 #1
-    kernel 1 300 310 #1 model
+    run    1 120 125 model
     range  1 210 230 {'Module': 'Llama.logits_processor', 'Inputs': [[2]]}
-    launch 1 215 220 #2
-    kernel 1 310 320 #2 logits
+    run    1 215 220 logits
     range  1 240 260 {'Module': 'Sampler', 'Inputs': [[2]]}
-    launch 1 245 250 #3
-    kernel 1 320 330 #3 sample
+    run    1 245 250 sample
 """
 
 
 def test_a_step_lasts_until_the_last_of_what_a_server_calls_by_turns(parsed: Parse) -> None:
-    dataset = parsed(loop(SERVING, 3))
-    check(
-        dataset,
-        "steps",
-        """
+    dataset = parsed(repeated(SERVING, 3))
+    Table(dataset, "steps").reads("""
         step_id  name                                      kind  index  tid  start_ns  end_ns
         0        Llama + Llama.logits_processor + Sampler  -     0      1    100       260
         1        Llama + Llama.logits_processor + Sampler  -     1      1    1100      1260
         2        Llama + Llama.logits_processor + Sampler  -     2      1    2100      2260
-    """,
-    )
+    """)
     assert steps_of_kernels(dataset) == {"model": [0, 1, 2], "logits": [0, 1, 2], "sample": [0, 1, 2]}
     assert losses(dataset) == {}
 
@@ -66,19 +47,16 @@ TRAINING = """
     range  1  10  40 {'Module': 'net.layers.0', 'Inputs': [[8]]}
     range  1  50  90 {'Module': 'net.layers.1', 'Inputs': [[8]]}
     range  1 110 120 {'Module': 'CrossEntropyLoss', 'Inputs': [[8]]}
-    launch 1 112 115 #1
-    kernel 1 500 510 #1 loss
+    run    1 112 115 loss
     range  9 200 210 {'Module': 'net.layers.1', 'Inputs': [[8]]}
-    launch 9 202 205 #2
-    kernel 1 510 520 #2 computed-again
+    run    9 202 205 computed-again
     range  9 220 230 {'Module': 'net.layers.0', 'Inputs': [[8]]}
-    launch 1 300 305 #3
-    kernel 1 520 530 #3 optimizer
+    run    1 300 305 optimizer
 """
 
 
 def test_layers_that_are_computed_again_begin_no_step(parsed: Parse) -> None:
-    dataset = parsed(loop(TRAINING, 3))
+    dataset = parsed(repeated(TRAINING, 3))
     assert names(dataset) == ["net + CrossEntropyLoss"] * 3
     again, rest = [None] * 3, [None] * 3
     assert steps_of_kernels(dataset) == {"loss": [0, 1, 2], "computed-again": again, "optimizer": rest}
@@ -92,7 +70,7 @@ def test_what_is_left_of_a_forward_that_began_before_the_recording_is_no_step(pa
         "CrossEntropyLoss": "range 1 50 60 {'Module': 'CrossEntropyLoss'}\n",
     }
     left = [*rest][[*rest].index(cut) :]
-    dataset = parsed("".join(rest[one] for one in left) + loop(TRAINING, 2, begin=1000))
+    dataset = parsed("".join(rest[one] for one in left) + repeated(TRAINING, 2, begin=1000))
     assert names(dataset) == ["net + CrossEntropyLoss"] * 2
 
 
@@ -111,34 +89,27 @@ def test_a_stage_of_a_pipeline_passes_through_its_layers_in_each_step(parsed: Pa
     """Of the first pass only the end was recorded."""
     forward = """
         range  1  10  20 {'Module': 'net.layers.4'}
-        launch 1  21  22 #1
-        kernel 1 500 510 #1 between
+        run    1  21  22 between
         range  1  30  40 {'Module': 'net.layers.10'}
-        launch 1  31  32 #2
-        kernel 1 510 520 #2 inside
-        launch 1  50  55 #3
-        kernel 1 520 530 #3 behind
+        run    1  31  32 inside
+        run    1  50  55 behind
         range  9 200 210 {'Module': 'net.layers.10'}
         range  9 220 230 {'Module': 'net.layers.4'}
     """
     cut = "range 1 0 5 {'Module': 'net.layers.10'}\n"
-    dataset = parsed(cut + loop(forward, 2, begin=1000))
-    check(
-        dataset,
-        "steps",
-        """
+    dataset = parsed(cut + repeated(forward, 2, begin=1000))
+    Table(dataset, "steps").reads("""
         step_id  name        index  tid  start_ns  end_ns
         0        net.layers  0      1    1010      1040
         1        net.layers  1      1    2010      2040
-    """,
-    )
+    """)
     assert steps_of_kernels(dataset) == {"between": [0, 1], "inside": [0, 1], "behind": [None, None]}
 
 
 def test_chunks_of_layers_that_run_by_turns_are_one_step_together(parsed: Parse) -> None:
     """An interleaved schedule: two batches go through the first chunk before one goes through the second."""
     dataset = parsed(
-        loop(
+        repeated(
             """
             range 1  0 10 {'Module': 'net.layers.0'}
             range 1 20 30 {'Module': 'net.layers.0'}
@@ -213,7 +184,7 @@ def test_models_of_several_threads_that_take_turns_are_one_step(parsed: Parse) -
     turn = (
         "range 1 0 40 {'Module': 'encoder'}\nrange 2 50 90 {'Module': 'decoder'}\nrange 2 95 99 {'Module': 'decoder'}"
     )
-    dataset = parsed(loop(turn, 3))
+    dataset = parsed(repeated(turn, 3))
     assert spans(dataset) == [99] * 3
     assert losses(dataset) == {}
 
@@ -223,26 +194,19 @@ def test_replicas_are_one_step(parsed: Parse) -> None:
     dataset = parsed("""
         range  11   0  50 {'Module': 'net'}
         range  12   5  60 {'Module': 'net'}
-        launch 12  20  25 #1
-        kernel 1  100 110 #1 replica
-        launch 12  55  58 #2
-        kernel 1  110 120 #2 after-the-first-has-ended
+        run    12  20  25 replica
+        run    12  55  58 after-the-first-has-ended
         range  1   70  80 {'Module': 'loss'}
         range  14 101 150 {'Module': 'net'}
         range  13 105 160 {'Module': 'net'}
-        launch 14 110 115 #3
-        kernel 1  200 210 #3 replica
+        run    14 110 115 replica
         range  1  170 180 {'Module': 'loss'}
     """)
-    check(
-        dataset,
-        "steps",
-        """
+    Table(dataset, "steps").reads("""
         name        tid  start_ns  end_ns
         net + loss  11   0         80
         net + loss  13   105       180
-    """,
-    )
+    """)
     assert steps_of_kernels(dataset) == {"replica": [0, 1], "after-the-first-has-ended": [0]}
 
 
@@ -258,13 +222,13 @@ def test_threads_that_call_one_model_by_turns_make_a_step_each(parsed: Parse) ->
 
 def test_threads_that_each_run_a_loop_of_their_own_make_steps_of_their_own(parsed: Parse) -> None:
     body = "range {0} 0 50 {{'Module': 'net'}}\nrange {0} 60 70 {{'Module': 'loss'}}"
-    both = loop(body.format(1), 2) + "\n" + loop(body.format(2), 2, begin=20)
+    both = repeated(body.format(1), 2) + "\n" + repeated(body.format(2), 2, begin=20)
     assert names(parsed(both)) == ["net + loss"] * 4
 
 
 def test_models_that_run_one_after_the_other_have_steps_each(parsed: Parse) -> None:
-    first = loop("range 1 0 50 {'Module': 'small'}", 3)
-    second = loop("range 1 0 50 {'Module': 'large'}", 2, begin=5000)
+    first = repeated("range 1 0 50 {'Module': 'small'}", 3)
+    second = repeated("range 1 0 50 {'Module': 'large'}", 2, begin=5000)
     assert names(parsed(f"{first}\n{second}")) == ["small"] * 3 + ["large"] * 2
 
 
@@ -277,7 +241,6 @@ def test_parts_of_a_model_that_was_only_captured_lead_no_steps(parsed: Parse) ->
         launch 1  20  30  #2
         launch 1  60  70  #3 cudaStreamEndCapture_v10000
         range  1 100 140  {'Module': 'top.a'}
-        launch 1 110 120  #4
-        kernel 1 150 160  #4
+        run    1 110 120
     """)
     assert len(dataset.table("steps")) == 0
