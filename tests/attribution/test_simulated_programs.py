@@ -44,31 +44,11 @@ def test_a_kernel_has_either_a_method_or_a_cause(it) -> None:
 
 @of_any_program
 def test_kernels_know_their_launch_and_what_was_open_at_it(it) -> None:
-    calls = it.keys("calls", "call_id")
-    same(
-        (
-            (
-                *piece(row),
-                row["tid"],
-                bare(row["launch_name"]),
-                row["launch_start_ns"],
-                row["launch_end_ns"],
-                calls[row["call_id"]],
-            )
-            for row in it.tables["kernels"]
-        ),
-        (
-            (
-                *true_piece(work),
-                work.tid,
-                bare(work.launch_name),
-                work.launch_start_ns,
-                work.launch_end_ns,
-                placed(work.call),
-            )
-            for work in it.truth.work
-        ),
-    )
+    calls, names = it.keys("calls", "call_id"), ("tid", "launch_start_ns", "launch_end_ns")
+    found, true = it.tables["kernels"], it.truth.work
+    of_launch = [(*(row[name] for name in names), bare(row["launch_name"]), calls[row["call_id"]]) for row in found]
+    expected = [(*(getattr(work, name) for name in names), bare(work.launch_name), placed(work.call)) for work in true]
+    same(zip(map(piece, found), of_launch, strict=True), zip(map(true_piece, true), expected, strict=True))
 
 
 @of_any_program
@@ -94,17 +74,12 @@ def test_kernels_keep_what_the_file_says_of_them(it) -> None:
 def test_calls_are_those_that_the_program_made(it) -> None:
     calls = it.keys("calls", "call_id")
     assert {row["phase"] for row in it.tables["calls"]} <= {"forward"}
+    found = [
+        (*place(row), row["module"], shapes(row["inputs"]), calls[row["parent_call_id"]]) for row in it.tables["calls"]
+    ]
+    kwargs = [sorted((name, shapes(listed)) for name, listed in row["kwargs"] or ()) for row in it.tables["calls"]]
     same(
-        (
-            (
-                *place(row),
-                row["module"],
-                shapes(row["inputs"]),
-                calls[row["parent_call_id"]],
-                tuple(sorted((name, shapes(listed)) for name, listed in row["kwargs"] or ())),
-            )
-            for row in it.tables["calls"]
-        ),
+        ((*call, tuple(own)) for call, own in zip(found, kwargs, strict=True)),
         (
             (*placed(call.key), call.path, call.inputs, placed(call.parent), tuple(sorted(call.kwargs.items())))
             for call in it.truth.calls
@@ -199,34 +174,19 @@ def test_shares_of_a_kernel_sum_to_one(it) -> None:
 @of_any_program
 def test_ranges_and_their_gpu_projection_are_nvidias(it) -> None:
     texts = {None: None} | {row["range_id"]: (*place(row), row["text"]) for row in it.tables["ranges"]}
-    nameless = it.plan.oddities.nameless_domains
+    names = ("kind", "open", "gpu_start_ns", "gpu_end_ns", "gpu_op_count")
+
+    def domain(name: str | None) -> object:
+        return name is not None if it.plan.oddities.nameless_domains else name
+
+    found = (
+        (*texts[row["range_id"]], *(row[name] for name in names), domain(row["domain"])) for row in it.tables["ranges"]
+    )
+    same(found, ((*one.key, *(getattr(one, name) for name in names), domain(one.domain)) for one in it.truth.ranges))
+    around = {row["range_id"]: row["parent_range_id"] for row in it.tables["ranges"] if row["kind"] == "push_pop"}
     same(
-        (
-            (
-                *texts[row["range_id"]],
-                row["kind"],
-                row["open"],
-                row["gpu_start_ns"],
-                row["gpu_end_ns"],
-                row["gpu_op_count"],
-                row["domain"] is not None if nameless else row["domain"],
-                texts[row["parent_range_id"]] if row["kind"] == "push_pop" else None,
-            )
-            for row in it.tables["ranges"]
-        ),
-        (
-            (
-                *one.key,
-                one.kind,
-                one.open,
-                one.gpu_start_ns,
-                one.gpu_end_ns,
-                one.gpu_op_count,
-                one.domain is not None if nameless else one.domain,
-                one.parent and tuple(one.parent),
-            )
-            for one in it.truth.ranges
-        ),
+        ((texts[row], texts[outer]) for row, outer in around.items()),
+        ((tuple(one.key), one.parent and tuple(one.parent)) for one in it.truth.ranges if one.kind == "push_pop"),
     )
 
 
