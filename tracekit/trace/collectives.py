@@ -103,9 +103,9 @@ def _of_ranges(recording: Recording) -> tuple[Rows, list[Collective]]:
     sized = np.append([not {*SIZE_FIELDS}.isdisjoint(one) for one in fields], False)[payload] & (ranges.text >= 0)
     rows = np.flatnonzero(sized)
     pairs, which = np.unique(np.stack([ranges.text[rows], payload[rows]]), axis=1, return_inverse=True)
-    calls = [_Call(_collective(texts[text], fields[at], sizes), fields[at].get(_PEER)) for text, at in pairs.T.tolist()]
+    calls = [(_collective(texts[text], fields[at], sizes), fields[at].get(_PEER)) for text, at in pairs.T.tolist()]
     of_range[rows] = which.ravel()
-    found = [call.collective for call in calls]
+    found = [collective for collective, _ in calls]
     for row, members in _groups(ranges, texts, of_range, sized):
         of_range[row] = len(found)
         found.append(_of_group([calls[member] for member in members]))
@@ -114,9 +114,8 @@ def _of_ranges(recording: Recording) -> tuple[Rows, list[Collective]]:
     return lookup(place, of_range), [*known]
 
 
-class _Call(NamedTuple):
-    collective: Collective | None
-    peer: int | None
+#: A collective, if it is known, and the rank at the other end of a send or a receive.
+_Call = tuple[Collective | None, int | None]
 
 
 def _fields(payload: str) -> dict[str, int]:
@@ -178,7 +177,7 @@ def _of_group(calls: Sequence[_Call]) -> Collective | None:
 
     Every rank of an all_to_all sends to all and receives from all, itself included.
     """
-    first, *others = (call.collective for call in calls)
+    first, *others = (collective for collective, _ in calls)
     if first is None or not others:
         return first
     moved, peers = {"send": 0, "recv": 0}, {"send": list[int | None](), "recv": list[int | None]()}

@@ -69,17 +69,16 @@ def _shift(time_ns: Ints, active: Floats, busy: Covered) -> int:
     if time_ns.size < _ENOUGH:
         return 0
     half = int(np.median(np.diff(time_ns))) // 2
-    left = {shift: _unexplained(active, _running(time_ns + shift, half, busy)) for shift in (0, half, -half)}
+    left = {}
+    for shift in (0, half, -half):
+        middle = time_ns + shift
+        left[shift] = _unexplained(active, busy.until(middle + half) - busy.until(middle - half))
     best = min(left, key=left.__getitem__)
     return best if left[best] < _CLEARLY * left[0] else 0
 
 
-def _running(middle: Ints, half: int, busy: Covered) -> Ints:
-    return busy.until(middle + half) - busy.until(middle - half)
-
-
 def _unexplained(active: Floats, running: Ints) -> float:
     spread = float(np.std(active) * np.std(running))
-    return (
-        1.0 if not spread else 1 - float(np.mean((active - active.mean()) * (running - running.mean())) / spread) ** 2
-    )
+    if not spread:
+        return 1.0
+    return 1 - float(np.mean((active - active.mean()) * (running - running.mean())) / spread) ** 2

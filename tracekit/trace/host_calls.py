@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.arrays.codes import lookup, positions
-from tracekit.arrays.groups import agreed
+from tracekit.arrays.groups import agreed, grouped
 from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Ints, Rows
 from tracekit.recording.tables import NO_TIME, Launches, Recording
@@ -162,9 +162,10 @@ def _work_waited_for(evidence: Evidence, launch: Rows) -> Rows:
     stream = np.where(unknown & ~by_context, agreed(work.process, work.stream, processes)[process], stream)
     before = np.where(event, _recorded_ns(recording, process, lookup(about.recorded_by, at)), calls.start_ns)
     known = (before != NO_TIME) & (context >= 0) & (by_context | (stream >= 0))
-    for chosen, streams in ((known & by_context, False), (known & ~by_context, True)):
-        place = _Places(process[chosen], context[chosen], stream[chosen] if streams else None)
-        found[rows[chosen]] = place.last_work(evidence, before[chosen])
+    columns = (process, work.process), (context, work.context), (stream, work.stream)
+    for chosen, several in ((known & by_context, columns[:2]), (known & ~by_context, columns)):
+        places = [(asked[chosen], of_work) for asked, of_work in several]
+        found[rows[chosen]] = _last_work(evidence, places, before[chosen])
     # A call that returned before that work ended waited for a stream that did nothing.
     elsewhere = unknown & ~by_context & (lookup(work.end_ns, found[rows]) > calls.end_ns)
     found[rows[elsewhere]] = -1
@@ -185,42 +186,27 @@ def _recorded_ns(recording: Recording, process: Ints, correlation: Ints) -> Ints
     return np.where(correlation >= 0, start_ns, NO_TIME)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Streams, or whole contexts, of processes."""
+def _last_work(evidence: Evidence, places: list[tuple[Ints, Ints]], before: Ints) -> Rows:
+    """The kernel that ended last, of those launched at each place before a time; or -1.
 
-    process: Ints
-    context: Ints
-    stream: Ints | None
-
-    def last_work(self, evidence: Evidence, before: Ints) -> Rows:
-        """The kernel that ended last, of those launched at each place before a time; or -1."""
-        work, launch = evidence.recording.work, evidence.launched.launch
-        place, own = self._codes(work.process, work.context, work.stream)
-        rows = np.flatnonzero((own >= 0) & (launch >= 0))
-        if not rows.size or not before.size:
-            return np.full(before.size, -1)
-        launched, asked = one_axis([own[rows], place], [evidence.recording.launches.start_ns[launch[rows]], before])
-        order = np.argsort(launched, kind="stable")
-        rows, launched = rows[order], launched[order]
-        by_end = np.argsort(work.end_ns[rows], kind="stable")
-        rank = np.empty_like(by_end)
-        rank[by_end] = np.arange(by_end.size)
-        latest = np.maximum.accumulate(rank + own[rows] * rows.size) % rows.size
-        at = np.searchsorted(launched, asked) - 1
-        found = rows[by_end[latest[at]]]
-        return np.where((at >= 0) & (own[rows[at]] == place), found, -1)
-
-    def _codes(self, process: Ints, context: Ints, stream: Ints) -> tuple[Ints, Ints]:
-        """A number for each place, and for each kernel that of its place, or -1."""
-        place, own = self.process, process.astype(np.int64)
-        pairs = [(self.context, context), *([] if self.stream is None else [(self.stream, stream)])]
-        for asked, of_work in pairs:
-            distinct = np.unique(asked)
-            at = positions(of_work, distinct)
-            own = np.where((own >= 0) & (at >= 0), own * max(distinct.size, 1) + at, -1)
-            place = place * max(distinct.size, 1) + positions(asked, distinct)
-        return place, own
+    Places are streams, or whole contexts, of processes: columns of those asked for, and of all work.
+    """
+    work, launch = evidence.recording.work, evidence.launched.launch
+    known = grouped([np.concatenate(columns) for columns in places])
+    place, own = known.group[: before.size], known.group[before.size :]
+    rows = np.flatnonzero(np.isin(np.arange(known.first.size), place)[own] & (launch >= 0))
+    if not rows.size:
+        return np.full(before.size, -1)
+    launched, asked = one_axis([own[rows], place], [evidence.recording.launches.start_ns[launch[rows]], before])
+    order = np.argsort(launched, kind="stable")
+    rows, launched = rows[order], launched[order]
+    by_end = np.argsort(work.end_ns[rows], kind="stable")
+    rank = np.empty_like(by_end)
+    rank[by_end] = np.arange(by_end.size)
+    latest = np.maximum.accumulate(rank + own[rows] * rows.size) % rows.size
+    at = np.searchsorted(launched, asked) - 1
+    found = rows[by_end[latest[at]]]
+    return np.where((at >= 0) & (own[rows[at]] == place), found, -1)
 
 
 def streams_of(recording: Recording, calls: HostCalls) -> tuple[Ints, Ints, Ints]:

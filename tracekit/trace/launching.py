@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -64,28 +63,26 @@ def launched(recording: Recording) -> Launched:
     joinable = (work.correlation_id != -1) & (process >= 0)
     launch = np.full(process.size, -1, dtype=np.int32)
     contested = np.zeros(process.size, dtype=bool)
-    starters = _may_start_work(recording)
+    idle = [_STARTS_NOTHING.fullmatch(name) is not None for name in recording.call_names]
+    starters = ~np.array([*idle, False])[launches.name] & (launches.correlation_id != 0)
     if thread.size and joinable.any():
         launch_key, work_key = one_axis(
             [recording.threads.process[thread], process[joinable]],
             [launches.correlation_id, work.correlation_id[joinable]],
         )
-        extents = _Extents(thread, launches.start_ns, launches.end_ns)
-        launch[joinable], contested[joinable] = _look_up(launch_key, work_key, extents, starters)
+        launch[joinable], contested[joinable] = _look_up(launch_key, work_key, launches, starters)
         launch[contested] = -1
     impossible = _began_before(recording, launch)
     launch[impossible] = -1
     pending = np.flatnonzero(joinable & (launch < 0) & ~contested)
-    impossible[pending] |= _has_id_of_idle_call(recording, pending, starters)
+    if pending.size:
+        idle_calls = Launches.concat([launches.filter(~starters), recording.failed])
+        work_key, idle_key = one_axis(
+            [process[pending], recording.threads.process[idle_calls.thread]],
+            [work.correlation_id[pending], idle_calls.correlation_id],
+        )
+        impossible[pending] |= np.isin(work_key, idle_key)
     return Launched(launch, contested, impossible, is_replayed(recording, launch))
-
-
-def _may_start_work(recording: Recording) -> Flags:
-    matches = [*map(_STARTS_NOTHING.fullmatch, recording.call_names), None]
-    starts_nothing = np.array([match is not None for match in matches])
-    launches = recording.launches
-    idle = starts_nothing.take(launches.name) | (launches.correlation_id == 0)
-    return np.asarray(~idle)
 
 
 def _began_before(recording: Recording, launch: Rows) -> Flags:
@@ -102,24 +99,7 @@ def _began_before(recording: Recording, launch: Rows) -> Flags:
     return early
 
 
-def _has_id_of_idle_call(recording: Recording, pending: Rows, starters: Flags) -> Flags:
-    if not pending.size:
-        return np.zeros(0, dtype=bool)
-    idle = Launches.concat([recording.launches.filter(~starters), recording.failed])
-    work_key, idle_key = one_axis(
-        [recording.work.process[pending], recording.threads.process[idle.thread]],
-        [recording.work.correlation_id[pending], idle.correlation_id],
-    )
-    return np.isin(work_key, idle_key)
-
-
-class _Extents(NamedTuple):
-    thread: Rows
-    start_ns: Ints
-    end_ns: Ints
-
-
-def _look_up(launch_key: Ints, work_key: Ints, extents: _Extents, starters: Flags) -> tuple[Ints, Flags]:
+def _look_up(launch_key: Ints, work_key: Ints, launches: Launches, starters: Flags) -> tuple[Ints, Flags]:
     """The first launch with the key of each kernel, and whether a launch outside of that one has the key, too."""
     launch_key, work_key = _dense(launch_key, work_key)
     table = np.full(int(launch_key.max()) + 2, -1, dtype=np.int64)
@@ -128,8 +108,8 @@ def _look_up(launch_key: Ints, work_key: Ints, extents: _Extents, starters: Flag
     table[key[::-1]] = rows[::-1]
     again = table[key] != rows
     later, first = rows[again], table[key[again]]
-    same_thread = extents.thread[later] == extents.thread[first]
-    apart = ~same_thread | (extents.start_ns[later] >= extents.end_ns[first])
+    same_thread = launches.thread[later] == launches.thread[first]
+    apart = ~same_thread | (launches.start_ns[later] >= launches.end_ns[first])
     contested = np.zeros(table.size, dtype=bool)
     contested[key[again][apart]] = True
     return table[work_key], contested[work_key]
@@ -151,15 +131,12 @@ def is_replayed(recording: Recording, launch: Rows) -> Flags:
 
     A launch without a name that started several kernels may be a graph launch, and counts as one.
     """
-    replays = graph_launch_names(recording.call_names)
-    name = np.append(recording.launches.name, -1)
-    of_graph = np.isin(name, replays)
-    nameless = name < 0
-    nameless[-1] = False
-    if nameless.any():
+    name = recording.launches.name
+    of_graph = np.isin(name, graph_launch_names(recording.call_names))
+    if (nameless := name < 0).any():
         of_graph |= nameless & (counts(launch, name.size) > 1)
     in_graph = recording.work.graph_node_id >= 0
-    return in_graph | of_graph.take(launch) | is_whole_graph(recording)
+    return in_graph | np.append(of_graph, np.False_)[launch] | is_whole_graph(recording)
 
 
 def is_whole_graph(recording: Recording) -> Flags:

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.intervals import innermost, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers import torch_texts
-from tracekit.markers.base import Marker, OperatorMarker, Shapes
+from tracekit.markers.base import OperatorMarker, Shapes
 from tracekit.markers.literal import MOST_CHARACTERS
 from tracekit.markers.plain import LONGEST_NAME
 from tracekit.recording.axis import ThreadAxis
@@ -59,7 +60,10 @@ def operators_of(texts: list[str], decoded: Decoded) -> Operators:
     number = np.full(len(texts) + 1, -1, dtype=np.int64)
     numbers: dict[Operator, int] = {}
     for text in np.flatnonzero(decoded.rows(OperatorMarker)[decoded.of_text]).tolist():
-        if operator := _of_dialect(decoded.marker(decoded.of_text[text])):
+        marker = decoded.marker(decoded.of_text[text])
+        if isinstance(marker, OperatorMarker) and marker.name is not None:
+            name = f"{marker.namespace}.{marker.name}" if marker.namespace else marker.name
+            operator = Operator(name[:LONGEST_NAME], marker.inputs or None)
             of_text[text] = numbers.setdefault(operator, len(numbers))
     others = np.flatnonzero(decoded.of_text < 0)
     column = pa.array([texts[row] for row in others.tolist()], pa.large_string())
@@ -67,21 +71,14 @@ def operators_of(texts: list[str], decoded: Decoded) -> Operators:
     chosen = np.flatnonzero(_candidates(column, fields))
     if not chosen.size:
         return Operators(list(numbers), of_text, number, {})
-    rows, torchs = others[chosen], _of_torch(column.take(pa.array(chosen)), fields)
-    known = np.full(len(torchs.distinct), -1, dtype=np.int64)
-    for row in np.unique(torchs.of_text[torchs.called]).tolist():
-        known[row] = numbers.setdefault(torchs.distinct[row], len(numbers))
-    of_text[rows] = np.where(torchs.called, known[torchs.of_text], -1)
-    number[rows] = torchs.number
-    labels = {int(rows[at]): torchs.distinct[torchs.of_text[at]].name for at in np.flatnonzero(~torchs.called).tolist()}
+    rows = others[chosen]
+    distinct, own, called, number[rows] = _of_torch(column.take(pa.array(chosen)), fields)
+    known = np.full(len(distinct), -1, dtype=np.int64)
+    for row in np.unique(own[called]).tolist():
+        known[row] = numbers.setdefault(distinct[row], len(numbers))
+    of_text[rows] = np.where(called, known[own], -1)
+    labels = {int(rows[at]): distinct[own[at]].name for at in np.flatnonzero(~called).tolist()}
     return Operators(list(numbers), of_text, number, labels)
-
-
-def _of_dialect(marker: Marker) -> Operator | None:
-    if not isinstance(marker, OperatorMarker) or marker.name is None:
-        return None
-    name = f"{marker.namespace}.{marker.name}" if marker.namespace else marker.name
-    return Operator(name[:LONGEST_NAME], marker.inputs or None)
 
 
 def _candidates(column: pa.Array, fields: torch_texts.Fields) -> Flags:
@@ -90,21 +87,11 @@ def _candidates(column: pa.Array, fields: torch_texts.Fields) -> Flags:
     return np.asarray(pc.and_(matches, pc.less_equal(pc.binary_length(column), MOST_CHARACTERS)))
 
 
-class _OfTorch(NamedTuple):
-    """Texts that torch wrote.
+def _of_torch(texts: pa.Array, fields: torch_texts.Fields) -> tuple[list[Operator], Rows, Flags, Ints]:
+    """Distinct operators among texts that torch wrote, and for every text the row of its own.
 
-    Attributes:
-        called: Which texts are operators, not labels of a user that torch numbered.
-        number: The sequence number of each, or -1.
+    Also which texts are operators, not labels of a user that torch numbered; and the number of each, or -1.
     """
-
-    distinct: list[Operator]
-    of_text: Rows
-    called: Flags
-    number: Ints
-
-
-def _of_torch(texts: pa.Array, fields: torch_texts.Fields) -> _OfTorch:
     digits = pc.struct_field(pc.extract_regex(texts, fields.sequence), "seq")
     number = np.asarray(pc.max_element_wise(digits.cast(pa.int64()), -1))
     plain = pc.replace_substring_regex(texts, fields.counting, "").dictionary_encode()
@@ -119,7 +106,7 @@ def _of_torch(texts: pa.Array, fields: torch_texts.Fields) -> _OfTorch:
         Operator(word[:LONGEST_NAME], torch_texts.shapes_in(size), torch_texts.types_in(dtypes))
         for word, size, dtypes in words
     ]
-    return _OfTorch(distinct, of_text, called[of_text] | np.asarray(digits.is_valid()), number)
+    return distinct, of_text, called[of_text] | np.asarray(digits.is_valid()), number
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +120,7 @@ class OperatorRanges:
 
     def texts_around(self, start: Ints, end: Ints) -> Rows:
         """The text of the innermost around each interval, or -1."""
-        if not self.text.size:
-            return np.full(start.size, -1, dtype=np.int64)
-        return np.append(self.text, -1)[innermost(self.start, self.end, self.parent, start, end)]
+        return lookup(self.text, innermost(self.start, self.end, self.parent, start, end))
 
 
 def operator_ranges(recording: Recording, axis: ThreadAxis, operators: Operators) -> OperatorRanges:

@@ -7,7 +7,7 @@ is inside a backward pass, and calls of modules know it better.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +42,7 @@ from tracekit.trace.launching import Launched
 _AUTOGRAD_THREAD = re.compile(r"pt_autograd_\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Phased:
+class Phased(NamedTuple):
     """Ranges and operators that name a phase, by thread, start and end.
 
     ``of_text`` is the position in ``PHASES`` for every text of ranges, and last for ranges without a text; -1 is none.
@@ -65,21 +64,11 @@ class Phased:
 
     def at(self, rows: Rows | Flags) -> "Phased":
         """Some of them."""
-        names = ("start", "end", "start_ns", "end_ns", "thread", "text")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        return self._replace(**{name: getattr(self, name)[rows] for name in self._fields[:6]})
 
     def around(self, start: Ints, end: Ints) -> Rows:
         """The innermost around each interval of the axis, or -1."""
-        if not self.start.size:
-            return np.full(start.size, -1, dtype=np.int64)
         return innermost(self.start, self.end, parents(self.start, self.end)[0], start, end)
-
-
-class _Source(NamedTuple):
-    """Ranges or operators with a phase: their rows, and the phase of each."""
-
-    rows: Rows
-    phase: list[Phase]
 
 
 def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: Launched) -> Phased:
@@ -106,10 +95,6 @@ def phased(recording: Recording, decoded: Decoded, axis: ThreadAxis, launches: L
     start, end, start_ns, end_ns, thread, text = (np.concatenate(pair).astype(np.int64) for pair in columns)
     phase = np.array([*(one.code for one in texts), -1])[of_text]
     marks = Phased(start, end, start_ns, end_ns, thread, text, texts, phase).at(nesting_order(start, end))
-    return _with_recomputation(marks, recording)
-
-
-def _with_recomputation(marks: Phased, recording: Recording) -> Phased:
     forward, backward = marks.code == FORWARD, marks.code == BACKWARD
     if not forward.any():
         return marks
@@ -117,7 +102,7 @@ def _with_recomputation(marks: Phased, recording: Recording) -> Phased:
         marks.at(backward).around(marks.start, marks.end) >= 0
     )
     text = np.where(forward & again, len(marks.texts), marks.text)
-    return replace(marks, text=text, texts=[*marks.texts, Phase(RECOMPUTE)])
+    return marks._replace(text=text, texts=[*marks.texts, Phase(RECOMPUTE)])
 
 
 def named_autograd_threads(recording: Recording) -> Rows:
@@ -186,7 +171,11 @@ def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase:
 
     ``call`` is the innermost call around each launch that may name a phase, or -1.
     """
-    call = _innermost_with_phase(axis, calls, call_phase, call)
+    with_phase = np.flatnonzero(call_phase >= 0)
+    if with_phase.size < call_phase.size:
+        start, end = calls.start[with_phase], calls.end[with_phase]
+        around = innermost(start, end, parents(start, end)[0], axis.launch_start, axis.launch_end)
+        call = lookup(with_phase, around)
     phase = lookup(call_phase, call)
     compiling = marks.at(marks.code == COMPILE)
     marks = marks.at((marks.code >= 0) & (marks.code != GARBAGE_COLLECTION))
@@ -198,17 +187,6 @@ def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase:
         phase = np.where((around >= 0) & inner, code, phase)
         phase[compiling.around(axis.launch_start, axis.launch_end) >= 0] = COMPILE
     return phase.astype(np.int8)
-
-
-def _innermost_with_phase(axis: ThreadAxis, calls: Calls, phase: Ints, call: Rows) -> Rows:
-    with_phase = np.flatnonzero(phase >= 0)
-    if with_phase.size == phase.size:
-        return call
-    if not with_phase.size:
-        return np.full(call.size, -1, dtype=np.int64)
-    start, end = calls.start[with_phase], calls.end[with_phase]
-    around = innermost(start, end, parents(start, end)[0], axis.launch_start, axis.launch_end)
-    return np.append(with_phase, -1)[around]
 
 
 @dataclass(frozen=True, slots=True)
