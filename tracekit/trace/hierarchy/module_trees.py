@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -178,15 +178,12 @@ def _reversed_siblings(trees: list[Tree], parent: int) -> Iterator[tuple[int, st
     for (name, _), members in by_name.items():
         one_per_source = len(members) == 1 or len({tree.source for tree in members}) == len(members)
         groups += [Group(name, members)] if one_per_source else _groups_of_name(name, members)
-    groups = in_order(groups, _spelled)
+    groups = _in_order(groups)
     return ((parent, name, group) for name, group in reversed([*zip(_names(groups), groups, strict=True)]))
 
 
 def _names(groups: list[Group]) -> list[str]:
-    names = [group.name for group in groups]
-    taken = set(names)
-    if len(taken) == len(names):
-        return names
+    taken = {group.name for group in groups}
     count: Counter[str] = Counter()
     names = []
     for group in groups:
@@ -232,7 +229,14 @@ def _grouped(members: list[Tree], numbers: list[int]) -> list[list[Tree]]:
 
 def _parts(evidence: list[dict[str, Facts]]) -> list[int]:
     """A number for each tree, the same for trees that can be one module with all below it; -1 if several fit."""
-    cluster = _clusters_by_path(evidence)
+    # For every path and each of its facts a number, the same for facts that do not contradict each other.
+    cluster: dict[str, dict[Facts, int]] = {}
+    for paths in evidence:
+        for path, facts in paths.items():
+            cluster.setdefault(path, {})[facts] = 0
+    for of_path in cluster.values():
+        several = sorted(of_path, key=repr)
+        of_path.update(zip(several, clusters(several, same), strict=True))
     contested = {path: row for row, path in enumerate(sorted(cluster)) if max(cluster[path].values()) > 0}
     tokens = [
         {
@@ -244,18 +248,6 @@ def _parts(evidence: list[dict[str, Facts]]) -> list[int]:
     ]
     numbers = split_conflicting(tokens, _MOST_MODULES)
     return list(range(len(evidence))) if numbers is None else numbers
-
-
-def _clusters_by_path(evidence: list[dict[str, Facts]]) -> dict[str, dict[Facts, int]]:
-    """For every path and each of its facts a number, the same for facts that do not contradict each other."""
-    cluster: dict[str, dict[Facts, int]] = {}
-    for paths in evidence:
-        for path, facts in paths.items():
-            cluster.setdefault(path, {})[facts] = 0
-    for of_path in cluster.values():
-        distinct = sorted(of_path, key=repr)
-        of_path.update(zip(distinct, clusters(distinct, same), strict=True))
-    return cluster
 
 
 def _spelled(group: Group) -> str:
@@ -301,17 +293,11 @@ class Group:
         return min(tree.first for tree in self.members if tree.first is not None)
 
 
-def in_order(groups: list[Group], spelled: Callable[[Group], str]) -> list[Group]:
-    """Siblings by their first calls if one clock times them all, otherwise in the order of the sources.
-
-    A ``spelled`` text distinguishes siblings of one name.
-    """
-    timed = all(tree.first is not None for group in groups for tree in group.members)
-    return (
-        _by_number(sorted(groups, key=lambda group: group.first))
-        if timed
-        else _as_in_sources(groups, _keys(groups, spelled))
-    )
+def _in_order(groups: list[Group]) -> list[Group]:
+    """Siblings by their first calls if one clock times them all, otherwise in the order of the sources."""
+    if all(tree.first is not None for group in groups for tree in group.members):
+        return _by_number(sorted(groups, key=lambda group: group.first))
+    return _as_in_sources(groups)
 
 
 def _by_number(groups: list[Group]) -> list[Group]:
@@ -335,13 +321,20 @@ def _by_number(groups: list[Group]) -> list[Group]:
     return ordered
 
 
-def _as_in_sources(groups: list[Group], keys: list[tuple[object, ...]]) -> list[Group]:
+def _as_in_sources(groups: list[Group]) -> list[Group]:
     """Merges the orders of all sources; siblings that no source orders, and all if sources contradict, go by name."""
+    count = Counter(group.name for group in groups)
+    keys = [(_natural(group.name), _spelled(group) if count[group.name] > 1 else "") for group in groups]
     by_name = sorted(range(len(groups)), key=keys.__getitem__)
     rank = {place: number for number, place in enumerate(by_name)}
     sorter = TopologicalSorter(dict.fromkeys(by_name, ()))
-    for earlier, later in _neighbours(groups):
-        sorter.add(later, earlier)
+    by_source: dict[int, list[tuple[int, int]]] = {}
+    for place, group in enumerate(groups):
+        for tree in group.members:
+            by_source.setdefault(tree.source, []).append((tree.row, place))
+    for rows in by_source.values():
+        for (_, earlier), (_, later) in pairwise(sorted(rows)):
+            sorter.add(later, earlier)
     try:
         sorter.prepare()
     except CycleError:
@@ -355,20 +348,6 @@ def _as_in_sources(groups: list[Group], keys: list[tuple[object, ...]]) -> list[
         ordered.append(groups[place])
         sorter.done(place)
     return ordered
-
-
-def _neighbours(groups: list[Group]) -> Iterable[tuple[int, int]]:
-    by_source: dict[int, list[tuple[int, int]]] = {}
-    for place, group in enumerate(groups):
-        for tree in group.members:
-            by_source.setdefault(tree.source, []).append((tree.row, place))
-    for rows in by_source.values():
-        yield from pairwise([place for _, place in sorted(rows)])
-
-
-def _keys(groups: list[Group], spelled: Callable[[Group], str]) -> list[tuple[object, ...]]:
-    count = Counter(group.name for group in groups)
-    return [(_natural(group.name), spelled(group) if count[group.name] > 1 else "") for group in groups]
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

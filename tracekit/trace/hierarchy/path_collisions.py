@@ -286,13 +286,9 @@ def _common_shape(shapes: set[Shape | None]) -> tuple[Shape | None, bool]:
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
         return None, len(known) > 1
-    common_sizes: list[int | None] = []
-    differ = False
-    for sizes in zip(*known, strict=True):
-        distinct = set(sizes)
-        common_sizes.append(next(iter(distinct)) if len(distinct) == 1 else None)
-        differ |= len(distinct - {None}) > 1
-    return tuple(common_sizes), differ
+    sizes = [set(of_dimension) for of_dimension in zip(*known, strict=True)]
+    differ = any(len(of_dimension - {None}) > 1 for of_dimension in sizes)
+    return tuple(size.pop() if len(size) == 1 else None for size in sizes), differ
 
 
 #: More facts about one path than these are not those of different modules: something in its markers keeps changing.
@@ -325,9 +321,9 @@ def split_conflicting(statements: Sequence[Statement], most: int) -> list[int] |
     distinct = {text: dict(text) for text in texts}
     if len(distinct) > _MOST_STATEMENTS:
         return None
-    numbers = dict(zip(distinct, clusters(list(distinct.values()), _compatible, _MOST_STATEMENTS), strict=True))
+
+    def agree(left: Statement, right: Statement) -> bool:
+        return all(right.get(place, thing) == thing for place, thing in left.items())
+
+    numbers = dict(zip(distinct, clusters(list(distinct.values()), agree, _MOST_STATEMENTS), strict=True))
     return None if max(numbers.values(), default=0) >= most else [numbers[text] for text in texts]
-
-
-def _compatible(left: Statement, right: Statement) -> bool:
-    return all(right.get(place, thing) == thing for place, thing in left.items())
