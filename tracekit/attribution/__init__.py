@@ -12,7 +12,6 @@ from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.attribution import methods
 from tracekit.attribution.base import Ids, Method, Owners, Trace
-from tracekit.attribution.causes import causes_of
 from tracekit.causes import GRAPH_UPDATED
 from tracekit.graphs.api_calls import replayed_after_update
 from tracekit.markers.base import MODULES
@@ -41,7 +40,10 @@ _, _COMPILED, _BACKWARD, _, _BY_NODE, _BY_ORDER, _, _, _AUTOGRAD_THREAD = range(
 def attribute(evidence: Evidence) -> Trace:
     """Gives every kernel to a call, or to a cause."""
     recording = evidence.recording
-    _count_updated(evidence)
+    # Replayed work may belong to another call than the captured one if its graph has changed since.
+    late = replayed_after_update(recording, evidence.launched.launch)
+    by_capture = (evidence.origin_known & evidence.by_capture) | (evidence.replayed_module >= 0)
+    recording.counters.add("kernels", GRAPH_UPDATED, int(by_capture[late].sum()))
     owners = _owners(evidence)
     module = lookup(evidence.calls.module, owners.call)
     mapped = np.flatnonzero(owners.method == _COMPILED)
@@ -71,14 +73,6 @@ def _with_backward_calls(evidence: Evidence, made: ForwardCalls, call: Rows, lin
     phase[found.row] = evidence.phase_of_calls
     evidence = replace(evidence, calls=found.calls, call_at_launch=around.astype(np.int32), phase_of_calls=phase)
     return evidence, np.where(linked, runs, lookup(found.row, call)).astype(np.int32)
-
-
-def _count_updated(evidence: Evidence) -> None:
-    """Counts replayed work that may belong to another call than the captured one, since its graph may have changed."""
-    recording = evidence.recording
-    late = replayed_after_update(recording, evidence.launched.launch)
-    by_capture = (evidence.origin_known & evidence.by_capture) | (evidence.replayed_module >= 0)
-    recording.counters.add("kernels", GRAPH_UPDATED, int(by_capture[late].sum()))
 
 
 def _owners(evidence: Evidence) -> Owners:
@@ -111,7 +105,7 @@ def _owners(evidence: Evidence) -> Owners:
     unknown = (lookup(evidence.calls.module, call) < 0) & ~mapped & (evidence.replayed_module < 0)
     cause = np.full(kernels, -1, dtype=np.int16)
     if unknown.any():
-        cause[unknown] = causes_of(evidence, call)[unknown]
+        cause[unknown] = methods.causes_of(evidence, call)[unknown]
     call[unknown], method[unknown] = -1, -1
     return Owners(call.astype(np.int32), method, cause)
 
@@ -119,11 +113,11 @@ def _owners(evidence: Evidence) -> Owners:
 def ids_of(evidence: Evidence, module: Ints) -> Ids:
     """The keys of calls and kernels; ``module`` is that of every kernel."""
     calls, recording = evidence.calls, evidence.recording
-    by_time = _stable_order(recording.ranges.start_ns[calls.range_row])
+    by_time = np.argsort(recording.ranges.start_ns[calls.range_row], kind="stable")
     call_order = _by_module(calls.module, by_time)[np.count_nonzero(calls.module < 0) :]
     call_id = np.full(calls.start.size, -1, dtype=np.int32)
     call_id[call_order] = np.arange(call_order.size, dtype=np.int32)
-    by_time = _stable_order(recording.work.start_ns)
+    by_time = np.argsort(recording.work.start_ns, kind="stable")
     kernel_id = np.empty(by_time.size, dtype=np.int32)
     kernel_id[by_time] = np.arange(by_time.size, dtype=np.int32)
     kernel_order = np.roll(_by_module(module, by_time), -np.count_nonzero(module < 0))
@@ -132,8 +126,5 @@ def ids_of(evidence: Evidence, module: Ints) -> Ids:
 
 def _by_module(module: Ints, by_time: Rows) -> Rows:
     few = int(module.max(initial=0)) < np.iinfo(np.int16).max
-    return by_time[_stable_order((module.astype(np.int16) if few else module)[by_time])]
-
-
-def _stable_order(keys: Ints) -> Rows:
-    return np.argsort(keys, kind="stable")
+    # NumPy sorts numbers of 16 bits by their digits.
+    return by_time[np.argsort((module.astype(np.int16) if few else module)[by_time], kind="stable")]

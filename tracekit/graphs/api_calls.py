@@ -21,7 +21,7 @@ _PREFIXES: tuple[tuple[int, tuple[str, ...]], ...] = (
     (ENDS_CAPTURE, ("cudaStreamEndCapture", "cuStreamEndCapture", "hipStreamEndCapture")),
 )
 #: Copies that become several nodes at once.
-_BATCHES = ("cudaMemcpyBatch", "cudaMemcpy3DBatch", "cuMemcpyBatch", "cuMemcpy3DBatch")
+BATCHES = ("cudaMemcpyBatch", "cudaMemcpy3DBatch", "cuMemcpyBatch", "cuMemcpy3DBatch")
 #: The kind of work that a captured call does when it is replayed; -1 for other calls.
 _KIND_OF_ROLE = np.full(GRAPH_LAUNCH + 1, -1, dtype=np.int8)
 _KIND_OF_ROLE[[KERNEL_LAUNCH, MEMCPY_CALL, MEMSET_CALL]] = KERNEL, MEMCPY, MEMSET
@@ -61,11 +61,6 @@ def kinds_of(role: Ints) -> Ints:
 def makes_node(role: Ints) -> Flags:
     """Which calls become nodes when captured, or add a node to a graph."""
     return (role >= KERNEL_LAUNCH) & (role <= UNNAMED)
-
-
-def is_batch(recording: Recording, launch: Rows) -> Flags:
-    """Which of some launches copy in batches, so that one call becomes several nodes."""
-    return launches_named(recording, _BATCHES)[launch]
 
 
 def launches_named(recording: Recording, prefixes: tuple[str, ...]) -> Flags:

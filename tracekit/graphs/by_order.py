@@ -54,7 +54,7 @@ class _Replay(NamedTuple):
     """What one launch of a graph ran, in order, and a number for the outermost range around it.
 
     Attributes:
-        graph: The process and the id of its graph, or -1 and the launch.
+        graph: The process and the id of its graph; or, if that is not known, -1 and the launch.
         keys: With the names of kernels and without.
         numbered: Whether all of it names its nodes.
     """
@@ -65,11 +65,6 @@ class _Replay(NamedTuple):
     keys: tuple[_Key, _Key]
     numbered: bool
     group: int
-
-    @property
-    def is_identified(self) -> bool:
-        """Whether the id of its graph is known."""
-        return self.graph[0] >= 0
 
 
 def unnumbered_work(recording: Recording, launch: Rows) -> Rows | None:
@@ -206,7 +201,7 @@ def _candidates(captures: Sequence[_Captured], replays: Sequence[_Replay]) -> li
                 found[turn.graph].add(row)
     possible = [frozenset(found[one.graph]) for one in replays]
     # A graph always runs the same, so that without ids those that ran the same may be one graph.
-    graphs = {(rows, one.graph if one.is_identified else one.keys) for rows, one in zip(possible, replays, strict=True)}
+    graphs = {(rows, one.graph if one.graph[0] >= 0 else one.keys) for rows, one in zip(possible, replays, strict=True)}
     number = Counter(rows for rows, _ in graphs)
     return [
         frozenset(row for row in rows if number[rows] <= len(rows) and captures[row].key in one.keys)
@@ -223,7 +218,7 @@ def _groups(numbers: Sequence[int]) -> list[list[int]]:
 
 def _turns(step: Sequence[_Replay]) -> Sequence[_Replay]:
     """What a step replayed; of graphs with ids each one once, in the order of ids, which is that of graph captures."""
-    if not all(one.is_identified for one in step):
+    if not all(one.graph[0] >= 0 for one in step):
         return step
     # A replay that ran less than others of its graph was not recorded whole.
     by_size = sorted(step, key=lambda one: one.nodes.size)
@@ -232,7 +227,7 @@ def _turns(step: Sequence[_Replay]) -> Sequence[_Replay]:
 
 def _replayed(captures: Sequence[_Captured], batch: Sequence[int], turns: Sequence[_Replay]) -> bool:
     """Whether the replays of a step can be those of a batch of graph captures, in its order."""
-    if len(turns) == len(batch) == 1 or all(one.is_identified for one in turns):
+    if len(turns) == len(batch) == 1 or all(one.graph[0] >= 0 for one in turns):
         ordered = len(turns) == len(batch)
     else:
         different = 1 in Counter(captures[row].key for row in batch).values() if len(batch) > 1 else len(captures) == 1

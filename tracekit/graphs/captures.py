@@ -4,19 +4,136 @@ A launch is believed to have become a node only if the making of that node was r
 put no work on the device. Some versions of nsys record nodes after the graph capture has ended: such a record lies in
 no launch, or in one of another graph, and its time proves nothing. So several nodes in one launch are not believed
 unless the launch copies in batches.
+
+A node that is replayed is a clone of a clone … of the captured one. Ids of nodes are unique within one process. A clone
+has two records, one without and one with the node that it was cloned from (CUPTI: ``originalGraphNodeId``); a node of
+an instance may lack the latter. A chain that leads in a circle or to two nodes is not believed.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit.arrays.groups import agreed, counts, grouped, maxima
+from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs import api_calls
-from tracekit.graphs.nodes import CloneChains
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import NO_TIME, Recording
+
+
+@dataclass(frozen=True, slots=True)
+class CloneChains:
+    """Nodes that are recorded or were replayed, sorted by (process, id), and their clone chains.
+
+    Attributes:
+        root: Row of the node at the top of its chain, possibly itself; -1 where the chain is not believed.
+        of_record: For every row of the recording's graph nodes the row of its node.
+        of_work: For every kernel the row of the node it ran from, or -1.
+    """
+
+    process: Rows
+    node_id: Ints
+    root: Rows
+    recorded: Flags
+    cloned: Flags
+    of_record: Rows
+    of_work: Rows
+
+    @property
+    def replayed(self) -> Flags:
+        """Which nodes did work."""
+        return counts(self.of_work, self.root.size) > 0
+
+    @property
+    def original(self) -> Rows:
+        """For every node the row of the recorded node at the top of its clone chain, or -1."""
+        original: Rows = np.where(np.append(self.recorded, False)[self.root], self.root, -1)
+        return original
+
+
+def clone_chains(recording: Recording, unnumbered: Rows | None = None) -> CloneChains:
+    """Finds the clone chain of every node; each ``unnumbered`` kernel, which names no node, has one of its own."""
+    records = recording.graph_nodes
+    process = recording.threads.process[records.thread]
+    node, original = records.node_id, records.original_node_id
+    is_clone = (original != -1) & (original != node)
+    process_of_run, node_of_run, run = _nodes_of_work(recording, unnumbered)
+    processes = np.concatenate((process, process[is_clone], process_of_run))
+    ids = np.concatenate((node, original[is_clone], node_of_run))
+    _, first, row = np.unique(one_axis([processes], [ids])[0], return_index=True, return_inverse=True)
+    of_record, above, of_run = np.split(row.astype(np.int32), np.cumsum((node.size, int(is_clone.sum()))))
+    recorded, cloned = np.zeros(first.size, dtype=bool), np.zeros(first.size, dtype=bool)
+    recorded[of_record] = True
+    cloned[of_record[is_clone]] = True
+    return CloneChains(
+        process=processes[first].astype(np.int32),
+        node_id=ids[first],
+        root=_roots(first.size, of_record[is_clone], above),
+        recorded=recorded,
+        cloned=cloned,
+        of_record=of_record,
+        of_work=np.append(of_run, np.int32(-1))[run],
+    )
+
+
+def _nodes_of_work(recording: Recording, unnumbered: Rows | None) -> tuple[Rows, Ints, Rows]:
+    """Process and id of the distinct nodes that did work, and for every kernel the row of its node there, or -1."""
+    process, node = recording.work.process, recording.work.graph_node_id
+    if unnumbered is not None and unnumbered.size:
+        # No profiler gives negative ids to nodes.
+        node = node.copy()
+        node[unnumbered] = -2 - np.arange(unnumbered.size)
+    rows = np.flatnonzero((node != -1) & (process >= 0))
+    of_work = np.full(process.size, -1, dtype=np.int32)
+    if not rows.size:
+        return np.empty(0, np.int32), np.empty(0, np.int64), of_work
+    encoded = pc.dictionary_encode(pa.array(node[rows]))
+    ids = np.asarray(encoded.dictionary, dtype=np.int64)
+    code = process[rows] * np.int64(ids.size) + np.asarray(encoded.indices)
+    if int(recording.threads.process_pid.size) * ids.size <= rows.size:
+        present = np.zeros(recording.threads.process_pid.size * ids.size, dtype=bool)
+        present[code] = True
+        distinct, position = np.flatnonzero(present), (np.cumsum(present) - 1)[code]
+    else:
+        distinct, position = np.unique(code, return_inverse=True)
+    of_work[rows] = position
+    return (distinct // ids.size).astype(np.int32), ids[distinct % ids.size], of_work
+
+
+def _roots(number: int, clone: Rows, above: Rows) -> Rows:
+    """For every node the row of the node at the top of its clone chain, or -1.
+
+    Each of ``clone`` is recorded as cloned from that ``above`` it; several times if several records do so.
+    """
+    lowest, highest = np.arange(number, dtype=np.int32), np.arange(number, dtype=np.int32)
+    lowest[clone], highest[clone] = number, -1
+    np.minimum.at(lowest, clone, above)
+    np.maximum.at(highest, clone, above)
+    top = highest
+    # Pointer doubling: after k rounds a node points 2^k steps up, or at the top.
+    for _ in range(number.bit_length()):
+        higher = top[top]
+        if np.array_equal(higher, top):
+            break
+        top = higher
+    disputed = lowest != highest
+    lost = (highest[top] != top) | _leads_to(disputed, highest)
+    return np.where(lost, -1, top).astype(np.int32)
+
+
+def _leads_to(marked: Flags, above: Rows) -> Flags:
+    if not marked.any():
+        return marked
+    reached, step = marked.copy(), above
+    for _ in range(above.size.bit_length()):
+        reached = reached | reached[step]
+        step = step[step]
+    return reached
+
 
 #: Position on the axis of a time that is not known.
 NOWHERE = np.iinfo(np.int64).min
@@ -101,15 +218,6 @@ class Submissions(NamedTuple):
         return _holding(self.start, self.end, time, time)
 
 
-def submissions_of(recording: Recording, axis: ThreadAxis, role: Ints, works: Flags) -> Submissions:
-    """Finds the launches that hand over work; ``works`` are those that put work on the device."""
-    row = outermost(axis, np.flatnonzero(works | api_calls.makes_node(role) | (role == api_calls.GRAPH_LAUNCH)))
-    worked = np.zeros(row.size, dtype=bool)
-    worked[np.searchsorted(axis.launch_start[row], axis.launch_start[works], side="right") - 1] = True
-    process = recording.threads.process[recording.launches.thread[row]]
-    return Submissions(row, axis.launch_start[row], axis.launch_end[row], process, role[row], worked)
-
-
 @dataclass(frozen=True, slots=True)
 class GraphCaptures:
     """What was captured into CUDA graphs.
@@ -141,28 +249,26 @@ def graph_captures_of(recording: Recording, axis: ThreadAxis, chains: CloneChain
     windows, edges = windows_of(axis, role, recording.launches.thread)
     if not edges.size and not len(recording.graph_nodes):
         role, works = np.zeros_like(role), np.zeros_like(works)
-    submissions = submissions_of(recording, axis, role, works)
+    row = outermost(axis, np.flatnonzero(works | api_calls.makes_node(role) | (role == api_calls.GRAPH_LAUNCH)))
+    worked = np.zeros(row.size, dtype=bool)
+    worked[np.searchsorted(axis.launch_start[row], axis.launch_start[works], side="right") - 1] = True
+    process = recording.threads.process[recording.launches.thread[row]]
+    submissions = Submissions(row, axis.launch_start[row], axis.launch_end[row], process, role[row], worked)
     timed = np.flatnonzero((recording.graph_nodes.start_ns != NO_TIME) & ~chains.cloned[chains.of_record])
     node, maker = chains.of_record[timed], submissions.at(axis.node_at[timed])
-    by_node = _with_a_node(recording, submissions, node[maker >= 0], maker[maker >= 0])
+    # Each node was made during its maker, as the records say.
+    of_maker = grouped((maker[maker >= 0], node[maker >= 0]))
+    number = counts(maker[maker >= 0][of_maker.first], submissions.row.size)
+    several = (number > 1) & api_calls.launches_named(recording, api_calls.BATCHES)[submissions.row]
+    by_node = submissions.without_work & ((number == 1) | several)
     within = windows.at(submissions.start, submissions.end) >= 0
     captured = by_node | (submissions.without_work & within)
     made = np.append(by_node, False)[maker]
-    nodes = _node_places(submissions, node[made], maker[made], chains.root.size)
-    return GraphCaptures(windows, edges, submissions, captured, by_node, nodes)
-
-
-def _with_a_node(recording: Recording, submissions: Submissions, node: Rows, maker: Rows) -> Flags:
-    """Which submissions became a node, as the records say: each of ``node`` was made during its ``maker``."""
-    number = counts(maker[grouped((maker, node)).first], submissions.row.size)
-    several = (number > 1) & api_calls.is_batch(recording, submissions.row)
-    return np.asarray(submissions.without_work & ((number == 1) | several))
-
-
-def _node_places(submissions: Submissions, node: Rows, maker: Rows, nodes: int) -> tuple[Ints, Ints]:
-    """The place of every node: the one launch that became it; ``NOWHERE`` if there is none, or several."""
-    place = agreed(node, submissions.start[maker], nodes, missing=NOWHERE)
-    return place, np.where(place == NOWHERE, NOWHERE, maxima(node, submissions.end[maker], nodes))
+    node, maker = node[made], maker[made]
+    # The one launch that became a node; nowhere if there is none, or several.
+    start = agreed(node, submissions.start[maker], chains.root.size, missing=NOWHERE)
+    end = np.where(start == NOWHERE, NOWHERE, maxima(node, submissions.end[maker], chains.root.size))
+    return GraphCaptures(windows, edges, submissions, captured, by_node, (start, end))
 
 
 @dataclass(frozen=True, slots=True)

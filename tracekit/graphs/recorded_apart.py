@@ -14,8 +14,7 @@ import numpy as np
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.api_calls import GRAPH_LAUNCH, is_update, roles_of
-from tracekit.graphs.captures import Windows, graph_captures_of
-from tracekit.graphs.nodes import clone_chains
+from tracekit.graphs.captures import Windows, clone_chains, graph_captures_of
 from tracekit.recording.axis import ThreadAxis, thread_axis
 from tracekit.recording.tables import Allocations, Launches, Ranges, Recording, Threads, Work
 

@@ -16,7 +16,7 @@ from tracekit.arrays.groups import counts, maxima
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.api_calls import GRAPH_LAUNCH, first_updates, launches_named
 from tracekit.graphs.captures import GraphEvidence
-from tracekit.recording.tables import GRAPH, GRAPH_CLONED, GRAPH_CREATED, GRAPH_INSTANTIATED, NO_TIME, Recording
+from tracekit.recording.tables import GRAPH, GRAPH_CLONED, GRAPH_CREATED, GRAPH_INSTANTIATED, NO_TIME
 
 #: API calls that add nodes by hand; those of them that may add a graph; and those that capture into an older graph.
 _ADDS = ("cudaGraphAdd", "cuGraphAdd")
@@ -36,39 +36,35 @@ class WholeGraphs(NamedTuple):
     captured_in: Rows
 
 
-def no_whole_graphs() -> WholeGraphs:
-    """No graphs traced as a whole."""
-    none = np.empty(0, dtype=np.int64)
-    return WholeGraphs(none, none, none, none)
-
-
 def whole_graphs(known: GraphEvidence, launch: Rows) -> WholeGraphs:
     """Finds the graph captures of graphs that were traced as a whole."""
     recording, captures = known.recording, known.captures
     work = np.flatnonzero(recording.work.kind == GRAPH)
     if not work.size or not captures.windows.isolated.any():
-        return no_whole_graphs()
-    extents = _extents(known)
+        return WholeGraphs(*(np.empty(0, dtype=np.int64) for _ in range(4)))
+    launches, windows, axis = recording.launches, captures.windows, known.axis
+    begin, end = (np.searchsorted(axis.launch_start, edge) for edge in (windows.begin, windows.closed))
+    process = recording.threads.process[launches.thread[begin]]
+    extents = _Extents(process, begin, end, launches.start_ns[begin], launches.end_ns[end])
     window = _windows_of(known, work)
     window[~np.append(_understood(known, extents), False)[window]] = -1
-    window[~_as_captured(recording, extents, work, launch[work], window)] = -1
-    kept = window >= 0
+    # A graph whose launch is not known may have been launched after any update.
+    launched_ns = lookup(launches.start_ns, launch[work], missing=_LAST)
+    updated = launched_ns >= first_updates(recording)[extents.process[window]]
+    kept = (window >= 0) & (recording.work.start_ns[work] >= extents.end_ns[window]) & ~updated
     within = captures.windows.at(captures.submissions.start, captures.submissions.end)
     rows = captures.captured & np.isin(within, window[kept])
     return WholeGraphs(work[kept], window[kept], captures.submissions.row[rows], within[rows])
 
 
 class _Extents(NamedTuple):
+    """Windows, with the rows of the calls that begin and end them."""
+
     process: Rows
+    begin: Rows
+    end: Rows
     begin_ns: Ints
     end_ns: Ints
-
-
-def _extents(known: GraphEvidence) -> _Extents:
-    launches, windows, axis = known.recording.launches, known.captures.windows, known.axis
-    begin, end = (np.searchsorted(axis.launch_start, edge) for edge in (windows.begin, windows.closed))
-    process = known.recording.threads.process[launches.thread[begin]]
-    return _Extents(process, launches.start_ns[begin], launches.end_ns[end])
 
 
 def _windows_of(known: GraphEvidence, work: Rows) -> Rows:
@@ -76,7 +72,7 @@ def _windows_of(known: GraphEvidence, work: Rows) -> Rows:
     of = known.recording.work
     columns = np.stack([column[work] for column in (of.process, of.graph_id, of.graph_exec_id)])
     instances, instance = np.unique(columns, axis=1, return_inverse=True)
-    records = graph_records_of(known)
+    records = _graph_records(known)
     windows = [records.window_of(*ids) for ids in instances.T.tolist()]
     return np.array(windows, dtype=np.int64)[instance.reshape(-1)]
 
@@ -124,25 +120,16 @@ def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
     Most versions of nsys record only some kinds of calls, so gaps in the ids show nothing. If a process has more
     calls than gaps, every kind is recorded, and a gap is a call that was lost.
     """
-    launches, windows = known.recording.launches, known.captures.windows
-    begin, end = (np.searchsorted(known.axis.launch_start, edge) for edge in (windows.begin, windows.closed))
+    launches = known.recording.launches
     process = known.recording.threads.process[launches.thread]
-    first, last = launches.correlation_id[begin], launches.correlation_id[end]
-    complete = np.zeros(begin.size, dtype=bool)
+    first, last = launches.correlation_id[extents.begin], launches.correlation_id[extents.end]
+    complete = np.zeros(first.size, dtype=bool)
     for owner in np.unique(extents.process).tolist():
         recorded = np.unique(launches.correlation_id[process == owner])
         only_some = recorded.size < _MANY or 2 * recorded.size < recorded[-1] - recorded[0]
         without_gap = np.searchsorted(recorded, last) - np.searchsorted(recorded, first) == last - first
         complete |= (extents.process == owner) & (without_gap | only_some)
     return complete
-
-
-def _as_captured(recording: Recording, extents: _Extents, work: Rows, launch: Rows, window: Rows) -> Flags:
-    process = extents.process[window]
-    # A graph whose launch is not known may have been launched after any update.
-    launched_ns = lookup(recording.launches.start_ns, launch, missing=_LAST)
-    updated = launched_ns >= first_updates(recording)[process]
-    return (recording.work.start_ns[work] >= extents.end_ns[window]) & ~updated
 
 
 #: A graph of a process: its row and the id of the graph.
@@ -183,8 +170,7 @@ class GraphRecords(NamedTuple):
         return -1
 
 
-def graph_records_of(known: GraphEvidence) -> GraphRecords:
-    """Reads the records of graphs."""
+def _graph_records(known: GraphEvidence) -> GraphRecords:
     graphs, windows = known.recording.graphs, known.captures.windows
     window = windows.at(known.axis.graph_at, known.axis.graph_at)
     at_its_begin = (graphs.start_ns != NO_TIME) & (known.axis.graph_at <= np.append(windows.opened, 0)[window])

@@ -16,9 +16,8 @@ from tracekit.markers.torch_texts import FIELD, Node, hierarchy_texts
 from tracekit.progress import Progress, no_progress
 from tracekit.readers import kineto
 from tracekit.recording.tables import CPU_OP, KERNEL, MEMCPY, MEMSET
-from tracekit.trace.decoding import decode
+from tracekit.trace.decoding import decode, with_last_paths
 from tracekit.trace.evidence import evidence_of
-from tracekit.trace.renaming import with_last_paths
 
 _LEVEL = 1
 #: Lines that are written at once: many small pieces take long to compress.

@@ -19,9 +19,8 @@ from tracekit.progress import Progress, no_progress
 from tracekit.readers.base import Reader
 from tracekit.recording.tables import Recording
 from tracekit.storage.locations import Location, is_remote, reachable
-from tracekit.trace.decoding import decode
+from tracekit.trace.decoding import decode, with_last_paths
 from tracekit.trace.evidence import evidence_of
-from tracekit.trace.renaming import with_last_paths
 from tracekit.unmarked import Reference, aligned
 from tracekit.version import __version__
 

@@ -17,7 +17,7 @@ from tracekit.markers.base import CALL_PHASES, ModuleMarker
 from tracekit.schema import tables
 from tracekit.tables.base import Columns, category, module_paths, of_thread, or_null, pieces
 from tracekit.trace.evidence import Evidence
-from tracekit.trace.steps.steps import step_at
+from tracekit.trace.steps import step_at
 
 _NEVER = np.iinfo(np.int64).min
 

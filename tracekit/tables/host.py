@@ -15,7 +15,7 @@ from tracekit.recording.tables import Allocations
 from tracekit.schema import tables
 from tracekit.tables.base import Columns, category, module_paths, of_thread, or_null, pieces
 from tracekit.trace import host_calls
-from tracekit.trace.steps.steps import step_at
+from tracekit.trace.steps import step_at
 
 _NEVER = np.iinfo(np.int64).min
 

@@ -28,7 +28,7 @@ from tracekit.trace.compiled.work import Shares
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.gpu_metrics import Sampled, sampled
 from tracekit.trace.operators import operator_ranges
-from tracekit.trace.steps.steps import step_at
+from tracekit.trace.steps import step_at
 
 _NO_LAUNCH = np.iinfo(np.int64).min
 

@@ -34,7 +34,6 @@ class AutogradNodes(NamedTuple):
         maker_start: Start of that operator on the axis, or -1.
         maker_end: Its end, or -1.
         inside: The evaluation that the operator ran in, or -1.
-        until: Where it is only known that the node was made since that operator began: until when on the axis; else -1.
         numbered: Which have a number. What accumulates gradients has none.
         ambiguous: Which have a number that several operators may have given, so that their operator is unknown.
     """
@@ -47,7 +46,6 @@ class AutogradNodes(NamedTuple):
     maker_start: Ints
     maker_end: Ints
     inside: Rows
-    until: Ints
     numbered: Flags
     ambiguous: Flags
 
@@ -72,52 +70,55 @@ def autograd_nodes(
     text = recording.ranges.text
     of_use = (evaluation | (operators.number >= 0))[text] & axis.ends_here & ~_in_marked_process(recording, decoded)
     rows = np.flatnonzero(of_use)
-    numbered = _numbered(recording, axis, rows, operators.number, np.array([*codes, -1])[operators.of_text])
-    nodes, operated = _nodes_and_operators(numbered, evaluation[text[rows]], list(names))
-    return None if not nodes.row.size or not operated.row.size else _with_makers(nodes, operated, list(names))
+    text, thread = text[rows], recording.ranges.thread[rows]
+    numbered = Numbered(
+        row=rows,
+        start=axis.range_start[rows],
+        end=axis.range_end[rows],
+        start_ns=recording.ranges.start_ns[rows],
+        thread=thread,
+        process=recording.threads.process[thread],
+        forward_thread=recording.ranges.forward_thread[rows],
+        number=operators.number[text],
+        name=np.array([*codes, -1])[operators.of_text][text],
+    )
+    nodes, operated = _nodes_and_operators(numbered, evaluation[text], list(names))
+    if not nodes.row.size or not operated.row.size:
+        return None
+    above, _ = parents(nodes.start, nodes.end)
+    around = innermost(nodes.start, nodes.end, above, operated.start, operated.end)
+    maker, ambiguous = _makers(nodes, operated, around, list(names))
+    return AutogradNodes(
+        row=nodes.row,
+        start=nodes.start,
+        end=nodes.end,
+        parent=above,
+        maker=lookup(operated.row, maker),
+        maker_start=lookup(operated.start, maker),
+        maker_end=lookup(operated.end, maker),
+        inside=lookup(around, maker),
+        numbered=nodes.number >= 0,
+        ambiguous=ambiguous,
+    )
 
 
 def _nodes_and_operators(numbered: Numbered, evaluates: Flags, names: list[str]) -> tuple[Numbered, Numbered]:
     """The nodes that run, each with the number that identifies who made it; and the operators that make nodes."""
     nodes, others = numbered.at(evaluates), numbered.at(~evaluates)
     around = innermost(nodes.start, nodes.end, parents(nodes.start, nodes.end)[0], others.start, others.end)
-    functions = node_functions(nodes, others, around, names)
-    numbered_too = functions.numbered_by >= 0
-    row = functions.numbered_by[numbered_too]
+    numbered_by, within, alone = _node_functions(nodes, others, around, names)
+    numbered_too = numbered_by >= 0
+    row = numbered_by[numbered_too]
     number, forward_thread, name = nodes.number.copy(), nodes.forward_thread.copy(), nodes.name.copy()
     number[numbered_too], name[numbered_too] = others.number[row], others.name[row]
     unknown = forward_thread[numbered_too] == -1
     forward_thread[np.flatnonzero(numbered_too)[unknown]] = others.forward_thread[row[unknown]]
     nodes = nodes._replace(number=number, forward_thread=forward_thread, name=name)
-    if functions.alone.any():
-        columns = zip(nodes, others.at(functions.alone), strict=True)
+    if alone.any():
+        columns = zip(nodes, others.at(alone), strict=True)
         nodes = Numbered(*(np.concatenate(pair) for pair in columns))
         nodes = nodes.at(nesting_order(nodes.start, nodes.end))
-    return nodes, others.at(~functions.within & ~functions.alone)
-
-
-def _with_makers(nodes: Numbered, operated: Numbered, names: list[str]) -> AutogradNodes:
-    above, _ = parents(nodes.start, nodes.end)
-    around = innermost(nodes.start, nodes.end, above, operated.start, operated.end)
-    made = makers(nodes, operated, around, names)
-    start, inside = lookup(operated.start, made.operator), lookup(around, made.operator)
-    # What was made before the evaluation ended in which it began, and before any other one, was made there.
-    began = np.searchsorted(nodes.start, start) == np.searchsorted(nodes.start, made.until)
-    certain = (made.until < 0) | (began & ((inside < 0) | (lookup(nodes.end, inside) > made.until)))
-    operator = np.where(certain, made.operator, -1)
-    return AutogradNodes(
-        row=nodes.row,
-        start=nodes.start,
-        end=nodes.end,
-        parent=above,
-        maker=lookup(operated.row, operator),
-        maker_start=lookup(operated.start, operator),
-        maker_end=lookup(operated.end, operator),
-        inside=np.where(certain, inside, -1),
-        until=np.where(certain, made.until, -1),
-        numbered=nodes.number >= 0,
-        ambiguous=made.ambiguous,
-    )
+    return nodes, others.at(~within & ~alone)
 
 
 def _in_marked_process(recording: Recording, decoded: Decoded) -> Flags:
@@ -129,42 +130,11 @@ def _in_marked_process(recording: Recording, decoded: Decoded) -> Flags:
     return np.isin(process, process[np.array([*backward, False])[decoded.canonical_marker[marker]]])
 
 
-def _numbered(recording: Recording, axis: ThreadAxis, rows: Rows, number: Ints, name: Ints) -> Numbered:
-    ranges = recording.ranges
-    text, thread = ranges.text[rows], ranges.thread[rows]
-    return Numbered(
-        row=rows,
-        start=axis.range_start[rows],
-        end=axis.range_end[rows],
-        start_ns=ranges.start_ns[rows],
-        thread=thread,
-        process=recording.threads.process[thread],
-        forward_thread=ranges.forward_thread[rows],
-        number=number[text],
-        name=name[text],
-    )
-
-
 #: How the names of nodes begin that custom operators in C++ make, and those of operators that make none of these.
 _CUSTOM = "torch::autograd::CppNode<"
 _OF_TORCH = ("aten::", "prims::")
 #: Nodes of views that were made again, whenever something asked for them, after their tensor had changed.
 _OF_VIEWS = "AsStridedBackward", "torch::autograd::CopySlices"
-
-
-class NodeCreators(NamedTuple):
-    """Who made nodes.
-
-    Attributes:
-        operator: For every node the row of the operator that made it, or -1.
-        until: Where it is only known that the node was made since that operator began: when on the axis the next one
-            of its counter began; else -1.
-        ambiguous: Which nodes have a number that fits several operators.
-    """
-
-    operator: Rows
-    until: Ints
-    ambiguous: Flags
 
 
 class _Pairs(NamedTuple):
@@ -184,13 +154,14 @@ class _Known(NamedTuple):
     plain: Plain
 
 
-def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str]) -> NodeCreators:
-    """For every node the operator with a number that made it; ``around`` is the evaluation around each operator.
+def _makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str]) -> tuple[Rows, Flags]:
+    """For every node the operator with a number that made it, or -1; ``around`` is the evaluation around each operator.
 
     If there are several, it is the one that ran in an evaluation around the node or, without, the only one of its name.
+    Second, which nodes have a number that fits several operators.
     """
     size = nodes.number.size
-    known = _Known(counters := counters_of(operators), candidate_counters(nodes, counters), plain_names(names))
+    known = _Known(counters := _counters_of(operators), _candidate_counters(nodes, counters), _plain_names(names))
     pairs = _candidates(nodes, operators, counters.of_operator)
     made_on = nodes.forward_thread[pairs.node]
     pairs = pairs.at((made_on == -1) | (made_on == operators.thread[pairs.operator]))
@@ -199,21 +170,23 @@ def makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str])
     operator = np.full(size, -1, dtype=np.int64)
     operator[pairs.node] = pairs.operator
     ambiguous = found & (operator < 0)
-    custom = np.flatnonzero((operator >= 0) & begins(names, _CUSTOM)[nodes.name])
+    custom = np.flatnonzero((operator >= 0) & _begin(names, _CUSTOM)[nodes.name])
     if custom.size:
         operator[custom] = _custom_makers(operators, operator[custom], names)
-    view = begins(names, *_OF_VIEWS)[nodes.name]
-    doubtful = pairs.node[view[pairs.node] & ~known.plain.fit(nodes.name[pairs.node], operators.name[pairs.operator])]
-    unnumbered = ~found & (nodes.number >= 0) & (nodes.forward_thread >= -1) & known.reach.by_one
-    rows = np.union1d(doubtful, np.flatnonzero(unnumbered))
-    operator, until = _made_between(nodes, operators, known, operator, rows)
-    # Who made other nodes than those of views is known at once, or not at all.
-    return NodeCreators(np.where(view | (until < 0), operator, -1), np.where(view, until, -1), ambiguous)
+    fit = known.plain.fit(nodes.name[pairs.node], operators.name[pairs.operator])
+    operator[pairs.node[_begin(names, *_OF_VIEWS)[nodes.name[pairs.node]] & ~fit]] = -1
+    unnumbered = ~found & (nodes.number >= 0) & (nodes.forward_thread >= -1)
+    unnumbered &= (known.reach.below == 1) & ~known.reach.above
+    rows = np.flatnonzero(unnumbered)
+    operator[rows] = _of_their_names(nodes, operators, known, rows)
+    return operator, ambiguous
 
 
 def _certain(nodes: Numbered, operators: Numbered, pairs: _Pairs, known: _Known, around: Rows) -> _Pairs:
     size = nodes.number.size
-    near = _inside_one_evaluation(pairs, nodes, lookup(around, pairs.operator))
+    outer = lookup(around, pairs.operator)
+    near = (outer >= 0) & (lookup(nodes.start, outer) <= nodes.start[pairs.node])
+    near &= lookup(nodes.end, outer) >= nodes.end[pairs.node]
     is_near = np.bincount(pairs.node[near], minlength=size) > 0
     pairs = pairs.at(near | ~is_near[pairs.node])
     alone = (counts(pairs.node, size) == 1) & (is_near | (known.reach.below <= 1))
@@ -234,8 +207,7 @@ def _custom_makers(operators: Numbered, last: Rows, names: list[str]) -> Rows:
     at = last.copy()
     while (climbs := (parent[at] >= 0) & (operators.number[parent[at]] == operators.number[at])).any():
         at[climbs] = parent[at[climbs]]
-    of_torch = np.array([name.startswith(_OF_TORCH) for name in names])
-    return np.where(of_torch[operators.name[at]], -1, at)
+    return np.where(_begin(names, *_OF_TORCH)[operators.name[at]], -1, at)
 
 
 def _candidates(nodes: Numbered, operators: Numbered, counter: Ints) -> _Pairs:
@@ -257,32 +229,20 @@ def _candidates(nodes: Numbered, operators: Numbered, counter: Ints) -> _Pairs:
     return _Pairs(node[valid], order[last[valid]])
 
 
-def _inside_one_evaluation(pairs: _Pairs, nodes: Numbered, around: Rows) -> Flags:
-    begins = lookup(nodes.start, around) <= nodes.start[pairs.node]
-    return np.asarray((around >= 0) & begins & (lookup(nodes.end, around) >= nodes.end[pairs.node]))
+def _of_their_names(nodes: Numbered, operators: Numbered, known: _Known, rows: Rows) -> Rows:
+    """For nodes whose numbers no operator records the last one before that number, if it has the node's name; or -1.
 
-
-def _made_between(nodes: Numbered, operators: Numbered, known: _Known, operator: Rows, rows: Rows) -> tuple[Rows, Ints]:
-    """Operators since whose beginning nodes were made, and the beginning of the next one of the counter.
-
-    An operator with the node's name made it itself, as a user's function or one of several tensors does.
+    A user's function makes such nodes, and an operator of several tensors.
     """
     counters = known.counters
-    until = np.full(operator.size, -1, dtype=np.int64)
     _, rank = np.unique(np.concatenate((operators.number, nodes.number[rows])), return_inverse=True)
     span = int(rank.max(initial=0)) + 1
-    counter = np.where(operator[rows] >= 0, counters.of_operator[operator[rows]], known.reach.counter[rows])
     order = np.lexsort((operators.start, operators.number, counters.of_operator))
     key = (counters.of_operator * span + rank[: operators.number.size])[order]
-    at = np.searchsorted(key, counter * span + rank[operators.number.size :], side="right")
-    last, following = np.append(order, -1)[at - 1], np.append(order, -1)[at]
-    last_fits = lookup(counters.of_operator, last) == counter
-    before = last_fits & (operators.start_ns[last] <= nodes.start_ns[rows])
-    next_fits = before & (lookup(counters.of_operator, following) == counter)
-    own = before & known.plain.fit(nodes.name[rows], operators.name[last])
-    operator[rows] = np.where(own | next_fits, last, -1)
-    until[rows] = np.where(next_fits & ~own, lookup(operators.start, following), -1)
-    return operator, until
+    counter = known.reach.counter[rows]
+    last = order[np.searchsorted(key, counter * span + rank[operators.number.size :], side="right") - 1]
+    own = (counters.of_operator[last] == counter) & (operators.start_ns[last] <= nodes.start_ns[rows])
+    return np.where(own & known.plain.fit(nodes.name[rows], operators.name[last]), last, -1)
 
 
 class Numbered(NamedTuple):
@@ -336,13 +296,8 @@ class CandidateCounters(NamedTuple):
     counter: Rows
     above: Flags
 
-    @property
-    def by_one(self) -> Flags:
-        """Which nodes only one counter can have made."""
-        return np.asarray((self.below == 1) & ~self.above)
 
-
-def counters_of(operators: Numbered) -> Counters:
+def _counters_of(operators: Numbered) -> Counters:
     """One counter for each thread, and another one whenever its numbers fall."""
     order = np.lexsort((np.arange(operators.start.size), operators.start, operators.thread))
     thread, number = operators.thread[order], operators.number[order]
@@ -354,7 +309,7 @@ def counters_of(operators: Numbered) -> Counters:
     return Counters(counter, operators.process[first], operators.thread[first], operators.number[first])
 
 
-def candidate_counters(nodes: Numbered, counters: Counters) -> CandidateCounters:
+def _candidate_counters(nodes: Numbered, counters: Counters) -> CandidateCounters:
     """Which counters may have made nodes: they gave the number, or one below, or began above it."""
     has_thread = nodes.forward_thread >= 0
     below, counter, all_of_place = (np.zeros(nodes.number.size, dtype=np.int64) for _ in range(3))
@@ -397,12 +352,13 @@ class Plain(NamedTuple):
         return np.asarray((own >= 0) & (own == self.operator[operator]))
 
 
-def plain_names(names: list[str]) -> Plain:
-    """Reads names."""
+def _plain_names(names: list[str]) -> Plain:
+    """Names as torch makes one of the other: ``NllLossBackward0`` is the node of ``aten::nll_loss_forward``."""
     codes: dict[str, int] = {}
-    called = [_plain_operator(name) for name in names]
+    called = [name.rpartition("::")[2].lower().replace("_", "").removesuffix("forward") for name in names]
     operator = [codes.setdefault(name.removeprefix(_FOREACH), len(codes)) for name in called]
-    node = [codes.get(_plain_node(name) or "", -1) for name in names]
+    matches = map(_NODE_NAME.fullmatch, names)
+    node = [codes.get(match[1].lower().replace("_", ""), -1) if match and match[1] else -1 for match in matches]
     qualified = any("::" in name for name in names)  # releases before 1.3 qualify no operators
     spreads = [
         name.startswith(_FOREACH) or (qualified and "::" not in whole)
@@ -411,19 +367,8 @@ def plain_names(names: list[str]) -> Plain:
     return Plain(np.array(node), np.array(operator), np.array(spreads))
 
 
-def begins(names: list[str], *prefixes: str) -> Flags:
-    """Which names begin with one of the prefixes."""
+def _begin(names: list[str], *prefixes: str) -> Flags:
     return np.array([name.startswith(prefixes) for name in names], dtype=bool)
-
-
-def _plain_node(name: str) -> str | None:
-    match = _NODE_NAME.fullmatch(name)
-    return match[1].lower().replace("_", "") if match else None
-
-
-def _plain_operator(name: str) -> str:
-    """As torch names nodes: ``NllLossBackward0`` is that of ``aten::nll_loss_forward``."""
-    return name.rpartition("::")[2].lower().replace("_", "").removesuffix("forward")
 
 
 #: The node of an operator that changed a view in place, which runs that operator's node.
@@ -434,33 +379,25 @@ _TORCH_FUNCTION = re.compile(r"torch::autograd::.*|\w+Backward\d+")
 ALONE = re.compile(rf"{_TORCH_FUNCTION.pattern}|\w+Backward")
 
 
-class NodeFunctions(NamedTuple):
-    """Functions of nodes among numbered ranges.
+def _node_functions(nodes: Numbered, numbered: Numbered, around: Rows, names: list[str]) -> tuple[Rows, Flags, Flags]:
+    """For every evaluation the row of the numbered range that records its number, or -1.
 
-    Attributes:
-        numbered_by: For every evaluation the row of the numbered range that records its number, or -1.
-        within: Which numbered ranges are part of an evaluation of their node, or of the node of a view around it.
-        alone: Which are functions of nodes that run outside of an evaluation of theirs.
+    Also which numbered ranges are part of an evaluation of their node, or of the node of a view around it; and which
+    are functions of nodes that run outside of an evaluation of theirs.
     """
-
-    numbered_by: Rows
-    within: Flags
-    alone: Flags
-
-
-def node_functions(nodes: Numbered, numbered: Numbered, around: Rows, names: list[str]) -> NodeFunctions:
-    """Finds the functions of nodes."""
     numbered_by = np.full(nodes.row.size, -1, dtype=np.int64)
     own = lookup(nodes.number, around)
     repeats = (around >= 0) & (lookup(nodes.name, around) == numbered.name)
     repeats = _first_of(repeats & ((own == -1) | (own == numbered.number)), around)
     numbered_by[around[repeats]] = np.flatnonzero(repeats)
     named = _named(_TORCH_FUNCTION if nodes.row.size else ALONE, names)[numbered.name]
-    of_views = lookup(np.array([name == _COPY_SLICES for name in names])[nodes.name], around, missing=0).astype(bool)
+    of_views = lookup(_begin(names, _COPY_SLICES)[nodes.name], around, missing=False)
     changes = _first_of(of_views & ~repeats & _named(ALONE, names)[numbered.name], around)
     numbered_by[around[changes]] = np.flatnonzero(changes)
     within = repeats | changes
-    return NodeFunctions(numbered_by, within, named & ~within & ~_in_its_like(numbered))
+    # A function that calls another of its name is no node.
+    parent, _ = parents(numbered.start, numbered.end)
+    return numbered_by, within, named & ~within & (lookup(numbered.name, parent) != numbered.name)
 
 
 def _named(pattern: re.Pattern[str], names: list[str]) -> Flags:
@@ -473,9 +410,3 @@ def _first_of(which: Flags, around: Rows) -> Flags:
     only = np.zeros(which.size, dtype=bool)
     only[rows[first]] = True
     return only
-
-
-def _in_its_like(numbered: Numbered) -> Flags:
-    """Which ranges lie directly in one of the same name: a function that calls another of its name is no node."""
-    parent, _ = parents(numbered.start, numbered.end)
-    return np.asarray(lookup(numbered.name, parent) == numbered.name)

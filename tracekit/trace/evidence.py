@@ -12,24 +12,29 @@ from tracekit.arrays.groups import sums
 from tracekit.arrays.intervals import firsts, innermost
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.by_order import match_by_order, unnumbered_work
-from tracekit.graphs.captures import GraphCaptures, Origins, by_clone_chains, graph_captures_of
-from tracekit.graphs.nodes import CloneChains, clone_chains
+from tracekit.graphs.captures import (
+    CloneChains,
+    GraphCaptures,
+    Origins,
+    by_clone_chains,
+    clone_chains,
+    graph_captures_of,
+)
 from tracekit.graphs.whole_graphs import WholeGraphs, whole_graphs
 from tracekit.markers.base import AUTO, MODULES, RANGES
 from tracekit.markers.phases import BACKWARD, COMPILE, FORWARD
 from tracekit.recording.axis import Nesting, ThreadAxis, nesting, thread_axis
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import Recording
-from tracekit.trace.annotated import AnnotatedWork, annotated_work
 from tracekit.trace.autograd_nodes import AutogradNodes, autograd_nodes
 from tracekit.trace.calls.backward_calls import ForwardCalls, forward_call_of
 from tracekit.trace.calls.call_ends import RangeEnds, range_ends
 from tracekit.trace.calls.calls import Calls, calls_of
-from tracekit.trace.calls.replays import replayed_modules
-from tracekit.trace.calls.waiting import waiting_calls
+from tracekit.trace.calls.trees import waiting_calls
 from tracekit.trace.compiled.launches import Runs, runs_of
 from tracekit.trace.compiled.work import NO_RUN, CompiledContext, CompiledWork, compiled_work
 from tracekit.trace.decoding import Decoded
+from tracekit.trace.hierarchy_keys import Extents, HierarchyKey, Work, choose_hierarchy
 from tracekit.trace.launching import Launched, launched
 from tracekit.trace.operators import Operators, operator_ranges, operators_of
 from tracekit.trace.phases import (
@@ -42,9 +47,8 @@ from tracekit.trace.phases import (
     phase_of_launches,
     phased,
 )
-from tracekit.trace.plain import HierarchyKey, Work, choose_hierarchy
-from tracekit.trace.plain.keys import Extents
-from tracekit.trace.steps.steps import Steps, steps_of
+from tracekit.trace.replays import AnnotatedWork, annotated_work, replayed_modules
+from tracekit.trace.steps import Steps, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,49 +142,49 @@ def evidence_of(
         nested = pool.submit(nesting, recording, axis)
         launches = launched(recording)
         reading = pool.submit(operators_of, recording.texts, decoded)
-        graphs = _graphs_of(recording, axis, launches)
+        chains, captures, works = _graphs_of(recording, axis, launches)
         ends = range_ends(recording, decoded, axis)
-        found = _BeforeHierarchy(recording, axis, launches, graphs, ends, reading.result())
+        found = _BeforeHierarchy(recording, axis, launches, captures, works, ends, reading.result())
         progress(0.15)
-        hierarchy = _hierarchy_of(found, decoded, by)
+        keyed, marks, runs, nodes = _hierarchy_of(found, decoded, by)
         progress(0.2)
-        calls, models = _calls_of(found, hierarchy.keyed)
+        calls, models = _calls_of(found, keyed)
         progress(0.85)
-        context = _launch_context(found, hierarchy, calls)
+        context = _launch_context(found, keyed, marks, nodes, calls)
         progress(0.9)
-        known = by_clone_chains(recording, axis, graphs.chains, graphs.captures)
+        known = by_clone_chains(recording, axis, chains, captures)
         origins = match_by_order(known, launches.launch, lookup(calls.module, context.call))
         call = np.where(context.call >= 0, context.call, context.waiting)
-        node = np.where((launches.launch >= 0) & (hierarchy.keyed.by == RANGES), graphs.chains.of_work, -1)
+        node = np.where((launches.launch >= 0) & (keyed.by == RANGES), chains.of_work, -1)
         called = lookup(call, launches.launch)
-        calls, replayed_module = replayed_modules(calls, graphs.captures.windows, origins, node, called)
+        calls, replayed_module = replayed_modules(calls, captures.windows, origins, node, called)
         around = CompiledContext(recording, axis, found.operators, calls, context.call, launches)
-        captured = origins, graphs.chains.of_work, graphs.captures.captured_launches
+        captured = origins, chains.of_work, captures.captured_launches
         progress(0.95)
-        work = compiled_work(around, hierarchy.runs, captured, np.flatnonzero(context.phase == COMPILE))
-        if hierarchy.keyed.by == RANGES:
+        work = compiled_work(around, runs, captured, np.flatnonzero(context.phase == COMPILE))
+        if keyed.by == RANGES:
             # Replayed work follows its launch, whatever a map records of its graph capture.
             work = replace(work, of_work=np.where(launches.replayed, NO_RUN, work.of_work))
         annotated, work = annotated_work(around, work)
         progress(1.0)
         return Evidence(
             recording=recording,
-            keyed=hierarchy.keyed,
+            keyed=keyed,
             operators=found.operators,
             axis=axis,
             nesting=nested.result(),
             ends=ends,
             calls=calls,
-            phased=hierarchy.marks,
-            compiling=compiling(hierarchy.marks, recording.threads.process),
-            steps=steps_of(recording, hierarchy.keyed, models, ends, hierarchy.marks, context.phase),
+            phased=marks,
+            compiling=compiling(marks, recording.threads.process),
+            steps=steps_of(recording, keyed, models, ends, marks, context.phase),
             launched=launches,
             call_at_launch=call,
             waited_for=context.waiting >= 0,
             forward_call_of=context.forward_call_of,
             phase_of_calls=context.phase_of_calls,
             phase=context.phase,
-            chains=graphs.chains,
+            chains=chains,
             origins=origins,
             whole_graphs=whole_graphs(known, launches.launch),
             compiled_work=work,
@@ -195,21 +199,16 @@ class _BeforeHierarchy(NamedTuple):
     recording: Recording
     axis: ThreadAxis
     launches: Launched
-    graphs: "_Graphs"
+    captures: GraphCaptures
+    works: Flags
     ends: RangeEnds
     operators: Operators
 
 
-class _Hierarchy(NamedTuple):
+def _hierarchy_of(
+    found: _BeforeHierarchy, decoded: Decoded, by: str
+) -> tuple[HierarchyKey, Phased, Runs, AutogradNodes | None]:
     """What the hierarchy is keyed by, what shows phases, runs of compiled graphs, and nodes of autograd, if any."""
-
-    keyed: HierarchyKey
-    marks: Phased
-    runs: Runs
-    nodes: AutogradNodes | None
-
-
-def _hierarchy_of(found: _BeforeHierarchy, decoded: Decoded, by: str) -> _Hierarchy:
     recording, axis, ends = found.recording, found.axis, found.ends
     runs = runs_of(recording, decoded, axis, ends.end)
     by = MODULES if by == AUTO and runs.mapped.any() else by
@@ -224,17 +223,17 @@ def _hierarchy_of(found: _BeforeHierarchy, decoded: Decoded, by: str) -> _Hierar
         # Where ranges are nodes, work whose modules no map records is that of the range around it.
         runs = runs.only(runs.mapped & keyed.with_modules)
         keyed = keyed._replace(nodes=nodes)
-    return _Hierarchy(keyed._replace(runs=runs.mapped_runs), marks, runs, nodes)
+    return keyed._replace(runs=runs.mapped_runs), marks, runs, nodes
 
 
 def _calls_of(found: _BeforeHierarchy, keyed: HierarchyKey) -> tuple[Calls, Calls]:
-    recording, graphs = found.recording, found.graphs
-    calls = calls_of(recording, keyed, found.axis, found.ends, graphs.works, graphs.captures)
+    recording = found.recording
+    calls = calls_of(recording, keyed, found.axis, found.ends, found.works, found.captures)
     if keyed.by == MODULES:
         return calls, calls
     # Plain ranges around models change nothing in what their loops are; nor is anything counted twice.
     aside = replace(recording, counters=LossCounters())
-    return calls, calls_of(aside, keyed.modules_alone, found.axis, found.ends, graphs.works, graphs.captures)
+    return calls, calls_of(aside, keyed.modules_alone, found.axis, found.ends, found.works, found.captures)
 
 
 class _LaunchContext(NamedTuple):
@@ -247,23 +246,24 @@ class _LaunchContext(NamedTuple):
     phase_of_calls: Ints
 
 
-def _launch_context(found: _BeforeHierarchy, hierarchy: _Hierarchy, calls: Calls) -> _LaunchContext:
-    recording, keyed, nodes = found.recording, hierarchy.keyed, hierarchy.nodes
-    call, of_calls = _call_at_launch(calls, found.axis), phase_of_calls(calls, keyed.decoded)
-    phase = phase_of_launches(hierarchy.marks, found.axis, calls, of_calls, call)
+def _launch_context(
+    found: _BeforeHierarchy, keyed: HierarchyKey, marks: Phased, nodes: AutogradNodes | None, calls: Calls
+) -> _LaunchContext:
+    recording, axis, of_calls = found.recording, found.axis, phase_of_calls(calls, keyed.decoded)
+    call = calls.innermost(axis.launch_start, axis.launch_end).astype(np.int32)
+    phase = phase_of_launches(marks, axis, calls, of_calls, call)
     # Where ranges are nodes, those of the backward pass are nodes of their own.
-    made = forward_call_of(nodes, found.axis, calls, call) if nodes and keyed.by == MODULES else None
+    made = forward_call_of(nodes, axis, calls, call) if nodes and keyed.by == MODULES else None
     if made:
         # Older releases of torch name no phase next to the number.
         phase[(made.call >= 0) & np.isin(phase, (-1, FORWARD))] = BACKWARD
+    waiting = np.full(call.size, -1, dtype=np.int32)
     if bool((calls.waiting >= 0).any()):
         waiting = lookup(calls.waiting[firsts(calls.parent)], call)
-    else:
-        waiting = np.full(call.size, -1, dtype=np.int32)
     if keyed.by != MODULES and keyed.autograd.size:
         rows = np.flatnonzero(call < 0)
         extents = Extents(calls.range_row, calls.start, calls.end)
-        waiting[rows] = waiting_calls(recording, found.axis, keyed, extents, recording.launches.take(rows))
+        waiting[rows] = waiting_calls(recording, axis, keyed, extents, recording.launches.take(rows))
     _complete_phases(found, nodes, waiting >= 0, phase)
     return _LaunchContext(call, waiting, phase, made, of_calls)
 
@@ -276,7 +276,7 @@ def _complete_phases(found: _BeforeHierarchy, nodes: AutogradNodes | None, waite
     if nodes is None:
         return
     operators = operator_ranges(recording, axis, found.operators)
-    made = np.flatnonzero((nodes.maker >= 0) & (nodes.inside < 0) & (nodes.until < 0))
+    made = np.flatnonzero((nodes.maker >= 0) & (nodes.inside < 0))
     at = innermost(operators.start, operators.end, operators.parent, nodes.maker_start[made], nodes.maker_end[made])
     top = np.unique(firsts(operators.parent)[at[at >= 0]])
     none = np.full(top.size, -1, dtype=np.int64)
@@ -284,24 +284,12 @@ def _complete_phases(found: _BeforeHierarchy, nodes: AutogradNodes | None, waite
     phase[(phase < 0) & (around >= 0)] = FORWARD
 
 
-class _Graphs(NamedTuple):
+def _graphs_of(recording: Recording, axis: ThreadAxis, launches: Launched) -> tuple[CloneChains, GraphCaptures, Flags]:
     """CUDA graphs of a recording, and which of its launches put work on the device or into a graph."""
-
-    chains: CloneChains
-    captures: GraphCaptures
-    works: Flags
-
-
-def _graphs_of(recording: Recording, axis: ThreadAxis, launches: Launched) -> _Graphs:
     works = np.zeros(len(recording.launches) + 1, dtype=bool)  # the last one takes the -1 of work without a launch
     works[launches.launch] = True
     works = works[:-1]
     chains = clone_chains(recording, unnumbered_work(recording, launches.launch))
     captures = graph_captures_of(recording, axis, chains, works)
     works[captures.captured_launches] = True
-    return _Graphs(chains, captures, works)
-
-
-def _call_at_launch(calls: Calls, axis: ThreadAxis) -> Rows:
-    call = innermost(calls.start, calls.end, calls.parent, axis.launch_start, axis.launch_end)
-    return call.astype(np.int32)
+    return chains, captures, works

@@ -19,7 +19,7 @@ from tracekit.recording.tables import Work
 from tracekit.tables.modules import table_of
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.hierarchy.modules import Module
-from tracekit.trace.steps.steps import Steps, step_at
+from tracekit.trace.steps import Steps, step_at
 from tracekit.unmarked.pattern_matches import Matcher, StretchMatch, without_copied
 from tracekit.unmarked.reference import Ordering, Reference
 from tracekit.unmarked.signatures import PRODUCT, SIZES, SPLIT, Signatures, signatures_of

@@ -46,7 +46,8 @@ def with_backward(
     stretches, of_run = _stretches(calls, runs, owner[runs], ends)
     of_node = np.full(owner.size, -1, dtype=np.int64)
     of_node[runs] = of_run
-    of_node = _of_nodes_inside(nodes, owner, of_node)
+    while (inside := (of_node < 0) & (owner >= 0) & (lookup(of_node, nodes.parent) >= 0)).any():
+        of_node = np.where(inside, lookup(of_node, nodes.parent), of_node)
     return _merged(calls, nodes, stretches, of_node)
 
 
@@ -120,12 +121,6 @@ def _levels(calls: Calls, owner: Rows) -> Iterator[Rows]:
         yield np.where(whole & (level < depth), levels[at, np.arange(owner.size)], -1)
 
 
-def _of_nodes_inside(nodes: AutogradNodes, owner: Rows, of_node: Rows) -> Rows:
-    while (inside := (of_node < 0) & (owner >= 0) & (lookup(of_node, nodes.parent) >= 0)).any():
-        of_node = np.where(inside, lookup(of_node, nodes.parent), of_node)
-    return of_node
-
-
 def _merged(calls: Calls, nodes: AutogradNodes, stretches: _Stretches, of_node: Rows) -> WithBackward:
     size = calls.start.size
     start = np.concatenate((calls.start, nodes.start[stretches.first]))
@@ -191,10 +186,7 @@ def forward_call_of(nodes: AutogradNodes, axis: ThreadAxis, calls: Calls, call_a
 
 def _owners(nodes: AutogradNodes, calls: Calls) -> tuple[Rows, Flags]:
     call = innermost(calls.start, calls.end, calls.parent, nodes.maker_start, nodes.maker_end)
-    # Between two operators it is known which call's a node is only if no call begins or ends there.
-    alike = np.searchsorted(calls.start, nodes.maker_start) == np.searchsorted(calls.start, nodes.until)
-    certain = (nodes.until < 0) | (alike & (lookup(calls.end, call) > nodes.until))
-    call = np.where((nodes.maker >= 0) & certain, call, -1)
+    call = np.where(nodes.maker >= 0, call, -1)
     inside = (nodes.inside >= 0) & (lookup(nodes.start, nodes.inside) >= lookup(calls.start, call))
     first = firsts(np.where(inside, nodes.inside, -1))
     owner = np.where(inside, -1, call)[first]

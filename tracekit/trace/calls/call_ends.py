@@ -3,7 +3,8 @@
 The profiler ends the innermost open range at each pop, whichever range the pop was meant for. So after a forward that
 raised left ranges open, recorded ends are late, never early. A range that was left open ends at the end of the range
 around it, at the next call of its root (the next step of its kind), or at the next call that only a range further out
-makes, also of the same module. Work after the last call that it certainly made is in doubt (``left_open``).
+makes, also of the same module. In an outermost call in which a range was left open, work after the last call that a
+call made is in doubt (``left_open``).
 
 The second, empty range that hooks write when a call has ended is part of that call, whether it records outputs or not.
 """
@@ -130,7 +131,7 @@ def range_ends(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> Rang
     clipped = _end_with_the_range_around(recording, axis, rows, end, end_ns)
     pushes = _pushes(recording, axis, names, rows, marker[ranges.text[rows]], end)
     trees = _left_open_trees(pushes, clipped)
-    cut, sure, last_called = _cut(pushes, trees)
+    cut, parent, unsure = _cut(pushes, trees)
     dead = np.flatnonzero(cut >= 0)
     left_open = np.union1d(pushes.row[dead], clipped)
     if not left_open.size:
@@ -139,7 +140,7 @@ def range_ends(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> Rang
     at = pushes.row[cut[dead]]
     end[pushes.row[dead]], end_ns[pushes.row[dead]] = axis.range_start[at], recording.ranges.start_ns[at]
     _end_steps(recording, axis, pushes, cut, end, end_ns)
-    return RangeEnds(end, end_ns, _doubts(axis, pushes, end, trees & ~sure, last_called))
+    return RangeEnds(end, end_ns, _doubts(axis, pushes, end, unsure, _last_called(pushes, parent)))
 
 
 def _suspects(recording: Recording, axis: ThreadAxis, rows: Rows, names: _Names, marker: Rows) -> Rows:
@@ -197,31 +198,17 @@ def _left_open_trees(pushes: _Pushes, clipped: Rows) -> Flags:
     return np.isin(tree, tree[shown])
 
 
-def _cut(pushes: _Pushes, trees: Flags) -> tuple[Rows, Flags, Rows]:
-    """For every call and step of some trees the push by which it had ended, or -1; and which ended as recorded.
+def _cut(pushes: _Pushes, trees: Flags) -> tuple[Rows, Rows, Flags]:
+    """For every call and step of some trees the push by which it had ended, or -1; and the one around it, or -1.
 
-    Third, the last call that each certainly made, which proves it open until then; or itself.
+    Calls of the root end what is open of it, and calls that only the module above them makes what is open inside that.
+    Third, which need not have ended as recorded: those outside of an outermost one that did.
     """
-    cut, _, sure = _walked(pushes, trees, np.full(trees.size, -1), np.zeros_like(trees))
-    known = sure | ~trees
-    elsewhere = pushes.name[pushes.callers(pushes.parent)[1] & known & known[pushes.parent]]
-    ending = (pushes.kind == _MODULE) & ~sure & ~np.isin(pushes.name, elsewhere)
-    cut, parent, sure = _walked(pushes, trees, cut, ending)
-    return np.where(sure, -1, cut), sure, _last_called(pushes, parent)
-
-
-def _walked(pushes: _Pushes, trees: Flags, cut: Rows, ending: Flags) -> tuple[Rows, Rows, Flags]:
-    """Follows what is open from push to push, where some calls may end those inside.
-
-    Returns:
-        For every call and step the push by which it had ended, or -1; the one around it, or -1; and whether it ended as
-        recorded: it was outermost, or its caller made a later call with as much recorded as open around it.
-    """
-    starts, ends = pushes.start.tolist(), np.where(cut >= 0, pushes.start[cut], pushes.end).tolist()
-    outer, last_called = pushes.parent.tolist(), _last_called(pushes, pushes.parent)
+    elsewhere = pushes.name[pushes.callers(pushes.parent)[1] & ~trees]
+    ending = (pushes.kind == _MODULE) & ~np.isin(pushes.name, elsewhere)
+    starts, ends, last_called = pushes.start.tolist(), pushes.end.tolist(), _last_called(pushes, pushes.parent)
     asked = (ending | (pushes.above == _OUTERMOST)).tolist()
-    cut, parent, since = cut.copy(), np.full(trees.size, -1), np.arange(trees.size)
-    first: dict[tuple[int, int], int] = {}
+    cut, parent = np.full(trees.size, -1), np.full(trees.size, -1)
     is_open: list[int] = []
     for push in np.flatnonzero(trees).tolist():
         while is_open and ends[is_open[-1]] <= starts[push]:
@@ -230,17 +217,11 @@ def _walked(pushes: _Pushes, trees: Flags, cut: Rows, ending: Flags) -> tuple[Ro
             kept = _still_open(pushes, last_called, is_open, push, may_end=bool(ending[push]))
             cut[is_open[kept:]] = push
             del is_open[kept:]
-        around = is_open[-1] if is_open else -1
-        parent[push] = around
-        since[push] = first.setdefault((outer[push], around), push)
+        parent[push] = is_open[-1] if is_open else -1
         is_open.append(push)
-    by_caller = np.flatnonzero(trees & pushes.callers(parent)[0])
-    followed = np.zeros(trees.size + 1, dtype=np.int64)
-    np.add.at(followed, since[by_caller], 1)
-    np.add.at(followed, by_caller, -1)
-    outermost = trees & pushes.ended & (parent < 0) & (cut < 0)
-    inside = np.maximum.accumulate(np.where(outermost, pushes.end, _BEFORE_ALL)) >= pushes.end
-    return cut, parent, trees & (inside | (np.cumsum(followed[:-1]) > 0))
+    whole = trees & pushes.ended & (parent < 0) & (cut < 0)
+    sure = np.maximum.accumulate(np.where(whole, pushes.end, _BEFORE_ALL)) >= pushes.end
+    return np.where(sure, -1, cut), parent, trees & ~sure
 
 
 def _still_open(pushes: _Pushes, last_called: Rows, is_open: list[int], push: int, *, may_end: bool) -> int:
@@ -271,7 +252,7 @@ def _last_called(pushes: _Pushes, parent: Rows) -> Rows:
 
 
 def _doubts(axis: ThreadAxis, pushes: _Pushes, end: Ints, unsure: Flags, last_called: Rows) -> tuple[Ints, Ints, Rows]:
-    """Stretches in which the innermost call may have ended: after the last call that it certainly made."""
+    """Stretches in which the innermost call may have ended: after the last call that it made."""
     calls = np.flatnonzero(pushes.kind < _STEP)
     calls = calls[nesting_order(axis.range_start[pushes.row[calls]], end[pushes.row[calls]])]
     start, until = axis.range_start[pushes.row[calls]], end[pushes.row[calls]]
@@ -296,17 +277,6 @@ def _end_steps(recording: Recording, axis: ThreadAxis, pushes: _Pushes, cut: Row
             end[pushes.row[step]], end_ns[pushes.row[step]] = axis.range_end[at], recording.ranges.end_ns[at]
 
 
-class SecondRanges(NamedTuple):
-    """Which spans end a call and are none, the call (-1 where it is not in the report), and every span's marker.
-
-    A call that could not be read has the marker of its second range.
-    """
-
-    second: Flags
-    call: Rows
-    marker: Rows
-
-
 #: A forward that raised has no second range: one of so many calls may lack it.
 _SELDOM = 5
 #: So many calls without tensors that were each followed by an equal, empty range show that all are.
@@ -325,8 +295,10 @@ def _traits(spans: Spans, decoded: Decoded) -> tuple[Flags, Flags, Flags]:
     return of_marker[0].take(spans.marker), of_marker[1].take(spans.marker), of_marker[2].take(spans.marker)
 
 
-def second_ranges(spans: Spans, decoded: Decoded) -> SecondRanges:
-    """Tells the spans that only end a call from the calls themselves.
+def second_ranges(spans: Spans, decoded: Decoded) -> tuple[Flags, Rows, Rows]:
+    """Which spans only end a call, that call (-1 where it is not in the report), and every span's marker.
+
+    A call that could not be read has the marker of its second range.
 
     One that records outputs and no inputs always does. One that records no tensors at all does if it follows its call
     and says the same of the module, where nearly all calls of the process are followed by one.
@@ -352,7 +324,7 @@ def second_ranges(spans: Spans, decoded: Decoded) -> SecondRanges:
         second, call = second | closing, np.where(closing, candidate, call)
     named = np.flatnonzero((call >= 0) & unreadable[call])
     marker[call[named]] = marker[named]
-    return SecondRanges(second, call, marker)
+    return second, call, marker
 
 
 def _pairs(spans: Spans, path: Ints, pending: Flags, candidate: Rows) -> tuple[Flags, Flags]:

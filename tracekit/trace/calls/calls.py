@@ -5,7 +5,6 @@ another of the same text, with nothing between the two, is one call. A module th
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,10 +17,9 @@ from tracekit.graphs.captures import GraphCaptures
 from tracekit.markers.base import OPERATORS, RANGES, ModuleMarker, StepMarker, Unreadable
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import Recording
-from tracekit.trace.calls.call_ends import RangeEnds, SecondRanges, second_ranges
+from tracekit.trace.calls.call_ends import RangeEnds, second_ranges
 from tracekit.trace.calls.trees import (
     CallColumns,
-    Forest,
     OperatorPlaces,
     Spans,
     Trees,
@@ -33,13 +31,13 @@ from tracekit.trace.calls.trees import (
     outside_siblings,
     runs_again,
     trees_of,
+    waiting_calls,
 )
-from tracekit.trace.calls.waiting import waiting_calls
 from tracekit.trace.decoding import Decoded
 from tracekit.trace.hierarchy.mapped_modules import MappedModules
 from tracekit.trace.hierarchy.module_paths import Nested
 from tracekit.trace.hierarchy.modules import Hierarchy, Module, hierarchy
-from tracekit.trace.plain.keys import Extents, HierarchyKey
+from tracekit.trace.hierarchy_keys import Extents, HierarchyKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,30 +124,28 @@ def calls_of(
     marker = lookup(decoded.of_text, recording.ranges.text)
     if not keyed.with_modules:
         marker[decoded.rows(ModuleMarker, Unreadable)[marker]] = -1
-    # None of the spans' columns is kept.
-    calls, forest = _calls_of_spans(recording, decoded, spans_of(recording, decoded, axis, ends, marker, works))
-    calls, forest = with_plain(calls, forest, keyed.extents, keyed.marker)
+    calls = _calls_of_spans(recording, decoded, _spans_of(recording, decoded, axis, ends, marker, works))
+    calls = _with_plain(calls, keyed.extents, keyed.marker)
     elsewhere = np.flatnonzero(~axis.ends_here)
     elsewhere = elsewhere[decoded.rows(ModuleMarker, Unreadable)[marker[elsewhere]]]
-    again = runs_again(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
-    calls, forest = with_unknown(calls, forest, axis, ends, elsewhere, again)
-    apart = apart_from_parent(decoded.bare, decoded.canonical_marker[calls.marker], forest.parent)
-    evaluated = evaluations(keyed.nodes, calls, forest, decoded, recording.counters)
-    waiting, linked = np.full(calls.start.size, -1, dtype=np.int32), evaluated.forward >= 0
+    again = runs_again(decoded.bare, decoded.canonical_marker[calls.marker], calls.parent)
+    calls = _with_unknown(calls, axis, ends, elsewhere, again)
+    own = decoded.canonical_marker[calls.marker]
+    apart = apart_from_parent(decoded.bare, own, calls.parent)
+    forward, within = evaluations(keyed.nodes, calls, decoded, recording.counters)
+    waiting, linked = np.full(calls.start.size, -1, dtype=np.int32), forward >= 0
     if keyed.by == RANGES:
-        rows = np.flatnonzero(forest.parent < 0)
+        rows = np.flatnonzero(calls.parent < 0)
         extents = Extents(calls.range_row, calls.start, calls.end)
         waiting[rows] = waiting_calls(recording, axis, keyed, extents, recording.ranges.take(calls.range_row[rows]))
-    around = innermost(calls.start, calls.end, forest.parent, keyed.runs.start, keyed.runs.end)
-    above = np.where(waiting >= 0, waiting, outside_siblings(forest.parent, calls.range_row, keyed.siblings))
-    own = decoded.canonical_marker[calls.marker]
-    places = operator_places(above, evaluated.forward, own, decoded.bare, whole=keyed.by == OPERATORS)
-    if keyed.by == RANGES and evaluated.within.any():
-        places = places._replace(above=forward_ranges(above, evaluated.forward, own, decoded.bare, places.above))
-    trees = below(trees_of(forest.parent, forest.depth, apart | linked, above), np.where(linked, places.above, -1))
+    above = np.where(waiting >= 0, waiting, outside_siblings(calls.parent, calls.range_row, keyed.siblings))
+    places = operator_places(above, forward, own, decoded.bare, whole=keyed.by == OPERATORS)
+    if keyed.by == RANGES and within.any():
+        places = places._replace(above=forward_ranges(above, forward, own, decoded.bare, places.above))
+    trees = below(trees_of(calls.parent, calls.depth, apart | linked, above), np.where(linked, places.above, -1))
     if keyed.by == OPERATORS:
-        apart |= linked & (forest.parent >= 0)
-    modules, module, unclear, mapped = _hierarchy(recording, keyed, calls, trees, (around, places))
+        apart |= linked & (calls.parent >= 0)
+    modules, module, unclear, mapped = _hierarchy(recording, keyed, calls, trees, places)
     range_row = calls.range_row.astype(np.int32, copy=False)
     calls.cause[unclear] = causes.CAUSES.index(causes.MODULE_UNCLEAR)
     return Calls(
@@ -157,34 +153,55 @@ def calls_of(
         last_range=range_row,
         start=calls.start,
         end=calls.end,
-        parent=forest.parent.astype(np.int32, copy=False),
-        depth=forest.depth.astype(np.int32, copy=False),
+        parent=calls.parent.astype(np.int32, copy=False),
+        depth=calls.depth.astype(np.int32, copy=False),
         marker=calls.marker.astype(np.int32, copy=False),
         outputs=calls.outputs.astype(np.int32, copy=False),
         cause=calls.cause.astype(np.int32, copy=False),
         module=module.astype(np.int32),
         apart=apart,
         waiting=waiting.astype(np.int32, copy=False),
-        evaluates=evaluated.within,
+        evaluates=within,
         unmarked=np.zeros(calls.start.size, dtype=bool),
         siblings=keyed.siblings,
-        captured=_during_graph_captures(captures, calls, forest) | _recorded_apart(recording, calls),
+        captured=_during_graph_captures(recording, captures, calls),
         modules=modules,
         mapped_modules=mapped,
     )
 
 
-def _calls_of_spans(recording: Recording, decoded: Decoded, spans: Spans) -> tuple[CallColumns, Forest]:
-    seconds = second_ranges(spans, decoded)
-    recording.counters.add("ranges", causes.ORPHAN_OUTPUTS, int((seconds.second & (seconds.call < 0)).sum()))
-    return once_each(with_outputs(spans, seconds, decoded), spans, seconds.second, decoded)
+def _calls_of_spans(recording: Recording, decoded: Decoded, spans: Spans) -> CallColumns:
+    """Every span that is no second range as a call, each once; with the marker of the one that records its outputs."""
+    second, ended, marker = second_ranges(spans, decoded)
+    recording.counters.add("ranges", causes.ORPHAN_OUTPUTS, int((second & (ended < 0)).sum()))
+    outputs = np.full(spans.start.size, -1, dtype=np.int32)
+    closing = np.flatnonzero(ended >= 0)
+    outputs[ended[closing]] = marker[closing]
+    again = [isinstance(marker, Unreadable) and marker.cause is causes.RECOMPUTED for marker in decoded.bare]
+    known = causes.CAUSES.index(causes.RECOMPUTED), causes.CAUSES.index(causes.MODULE_UNREADABLE)
+    unreadable = np.where([*again, False], *known).astype(np.int32)[decoded.canonical_marker].take(spans.marker)
+    row = np.append(np.cumsum(~second, dtype=np.int32) - 1, np.int32(-1))
+    rows = np.flatnonzero(~second)
+    columns = spans.range_row, spans.start, spans.end, marker, outputs, unreadable
+    nested = row.take(spans.parent[rows]), spans.depth[rows]
+    calls = CallColumns._make([*(column[rows] for column in columns), *nested])
+    path = decoded.path.take(calls.marker)
+    path = np.where(path < 0, -1, path + spans.process[rows].astype(np.int64) * (path.max(initial=0) + 1))
+    inner = _inner_of_duplicates(calls, path, spans.worked)
+    if not inner.any():
+        return calls
+    # From the inside out, so that of many ranges the outermost learns the outputs that any of them records.
+    for inside in np.flatnonzero(inner)[::-1].tolist():
+        outer = calls.parent[inside]
+        if calls.outputs[outer] < 0:
+            calls.outputs[outer] = calls.outputs[inside]
+    return CallColumns.nested([[column[~inner] for column in calls[:6]]])
 
 
 def _hierarchy(
-    recording: Recording, keyed: HierarchyKey, calls: CallColumns, trees: Trees, related: tuple[Rows, OperatorPlaces]
+    recording: Recording, keyed: HierarchyKey, calls: CallColumns, trees: Trees, places: OperatorPlaces
 ) -> Hierarchy:
-    around, places = related
-    decoded = keyed.decoded
+    decoded, runs = keyed.decoded, keyed.runs
     marker = decoded.canonical_marker.take(calls.marker)
     marker = np.where(places.marker >= 0, len(decoded.bare) + places.marker, marker)
     range_row = calls.range_row.take(trees.call)
@@ -195,26 +212,21 @@ def _hierarchy(
         process=recording.threads.process.astype(np.int32).take(recording.ranges.thread.take(range_row)),
         start_ns=recording.ranges.start_ns.take(range_row),
     )
-    above = lookup(trees.node, around)
-    found = hierarchy(nested, [*decoded.bare, *places.markers], recording.counters, keyed.runs, above)
+    above = lookup(trees.node, innermost(calls.start, calls.end, calls.parent, runs.start, runs.end))
+    found = hierarchy(nested, [*decoded.bare, *places.markers], recording.counters, runs, above)
     return found._replace(module=found.module.take(trees.node), unclear=found.unclear.take(trees.node))
 
 
-def _recorded_apart(recording: Recording, calls: CallColumns) -> Flags:
-    """Which calls were recorded with a graph capture, apart from the report: all that ran there is part of that."""
-    thread = recording.ranges.thread[calls.range_row]
-    return np.isin(thread, [*recording.attached_threads])
-
-
-def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: Forest) -> Flags:
-    """Which calls ran during a graph capture of their thread.
+def _during_graph_captures(recording: Recording, captures: GraphCaptures, calls: CallColumns) -> Flags:
+    """Which calls ran during a graph capture of their thread, or were recorded with one apart from the report.
 
     A call did if it lies between the begin and the end of one. If these were not recorded, it did if it launched
     something and every launch inside it became a node. Whatever such a call calls did too, even if it launches nothing.
     """
     start, end = calls.start, calls.end
+    apart = np.isin(recording.ranges.thread[calls.range_row], [*recording.attached_threads])
     if not captures.submissions.row.size:
-        return np.zeros(start.size, dtype=bool)
+        return apart
     launches = _count_between(captures.submissions.start, start, end)
     nodes = _count_between(captures.submissions.start[captures.by_node], start, end)
     without_edges = _count_between(captures.edges, start, end) == 0
@@ -223,94 +235,46 @@ def _during_graph_captures(captures: GraphCaptures, calls: CallColumns, forest: 
     rows = np.flatnonzero(inside)
     open_subtrees = np.zeros(start.size + 1, dtype=np.int64)
     np.add.at(open_subtrees, rows, 1)
-    np.add.at(open_subtrees, subtree_ends(forest.parent, forest.depth)[rows], -1)
-    return np.cumsum(open_subtrees[:-1]) > 0
+    np.add.at(open_subtrees, subtree_ends(calls.parent, calls.depth)[rows], -1)
+    return apart | (np.cumsum(open_subtrees[:-1]) > 0)
 
 
 def _count_between(times: Ints, start: Ints, end: Ints) -> Ints:
     return np.searchsorted(times, end) - np.searchsorted(times, start)
 
 
-def with_outputs(spans: Spans, seconds: SecondRanges, decoded: Decoded) -> CallColumns:
-    """Every span that is no second range as a call, with the marker of the second range that records its outputs."""
-    outputs = np.full(spans.start.size, -1, dtype=np.int32)
-    closing = np.flatnonzero(seconds.call >= 0)
-    outputs[seconds.call[closing]] = seconds.marker[closing]
-    again = [isinstance(marker, Unreadable) and marker.cause is causes.RECOMPUTED for marker in decoded.bare]
-    cause = np.where(
-        [*again, False], causes.CAUSES.index(causes.RECOMPUTED), causes.CAUSES.index(causes.MODULE_UNREADABLE)
-    )
-    unreadable = cause.astype(np.int32)[decoded.canonical_marker].take(spans.marker)
-    columns = CallColumns(spans.range_row, spans.start, spans.end, seconds.marker, outputs, unreadable)
-    return columns.chosen(np.flatnonzero(~seconds.second))
-
-
-def once_each(calls: CallColumns, spans: Spans, second: Flags, decoded: Decoded) -> tuple[CallColumns, Forest]:
-    """How calls nest, without second ranges; and the calls without the inner ranges of those that are marked twice."""
-    row = np.append(np.cumsum(~second, dtype=np.int32) - 1, np.int32(-1))
-    rows = np.flatnonzero(~second)
-    forest = Forest(row.take(spans.parent[rows]), spans.depth[rows])
-    process = spans.process[rows].astype(np.int64)
-    path = decoded.path.take(calls.marker)
-    path = np.where(path < 0, -1, path + process * (path.max(initial=0) + 1))
-    marked = MarkedCalls(calls.start, calls.end, forest.parent, calls.marker, path, spans.worked)
-    inner = inner_of_duplicates(marked)
-    return _without(inner, calls, forest) if inner.any() else (calls, forest)
-
-
-def _without(inner: Flags, calls: CallColumns, forest: Forest) -> tuple[CallColumns, Forest]:
-    # From the inside out, so that of many ranges the outermost learns the outputs that any of them records.
-    for row in np.flatnonzero(inner)[::-1].tolist():
-        outer = forest.parent[row]
-        if calls.outputs[outer] < 0:
-            calls.outputs[outer] = calls.outputs[row]
-    calls = calls.chosen(~inner)
-    return calls, Forest(*parents(calls.start, calls.end))
-
-
-def with_plain(calls: CallColumns, forest: Forest, extents: Extents, marker: Rows) -> tuple[CallColumns, Forest]:
-    """Adds plain ranges that are nodes of the hierarchy."""
+def _with_plain(calls: CallColumns, extents: Extents, marker: Rows) -> CallColumns:
+    """Adds plain ranges that are nodes of the hierarchy. If one and a call have one extent, it is the outer one."""
     if not extents.row.size:
-        return calls, forest
+        return calls
     none = np.full(extents.row.size, -1, dtype=np.int32)
-    plain = CallColumns(extents.row, extents.start, extents.end, marker, none, none)
-    # If a range and a call have one extent, the range is the outer one.
-    calls = CallColumns(*(np.concatenate(columns) for columns in zip(plain, calls, strict=True)))
-    calls = calls.chosen(nesting_order(calls.start, calls.end))
-    return calls, Forest(*parents(calls.start, calls.end))
+    return CallColumns.nested([(*extents, marker, none, none), calls[:6]])
 
 
-def with_unknown(
-    calls: CallColumns, forest: Forest, axis: ThreadAxis, ends: RangeEnds, elsewhere: Rows, again: Flags
-) -> tuple[CallColumns, Forest]:
+def _with_unknown(calls: CallColumns, axis: ThreadAxis, ends: RangeEnds, elsewhere: Rows, again: Flags) -> CallColumns:
     """Adds calls of unknown modules, so that launches inside them are given to no other call."""
     unknown = [
-        _of_no_module(causes.RECOMPUTED, *_recomputed_stretches(calls, forest, again)),
+        _of_no_module(causes.RECOMPUTED, *_recomputed_stretches(calls, again)),
         _of_no_module(causes.ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
         _of_no_module(causes.LEFT_OPEN, *_doubtful_stretches(ends, calls)),
     ]
-    if not any(part.start.size for part in unknown):
-        return calls, forest
-    calls = CallColumns(*(np.concatenate(columns) for columns in zip(calls, *unknown, strict=True)))
-    # Calls of one extent keep their order: the later one is inside.
-    calls = calls.chosen(nesting_order(calls.start, calls.end))
-    return calls, Forest(*parents(calls.start, calls.end))
+    return CallColumns.nested([calls[:6], *unknown]) if any(part[0].size for part in unknown) else calls
 
 
-def _of_no_module(cause: causes.Cause, start: Ints, end: Ints, range_row: Rows) -> CallColumns:
+def _of_no_module(cause: causes.Cause, start: Ints, end: Ints, range_row: Rows) -> list[Ints]:
     none = np.full(start.size, -1, dtype=np.int32)
-    return CallColumns(range_row, start, end, none, none, np.full_like(none, causes.CAUSES.index(cause)))
+    return [range_row, start, end, none, none, np.full_like(none, causes.CAUSES.index(cause))]
 
 
-def _recomputed_stretches(calls: CallColumns, forest: Forest, apart: Flags) -> tuple[Ints, Ints, Rows]:
+def _recomputed_stretches(calls: CallColumns, apart: Flags) -> tuple[Ints, Ints, Rows]:
     """Stretches of several calls that run again, with what runs again between them: start, end, row of ranges.
 
     The function that runs again need not be a module, and what it computes is not of the call that runs backward.
     """
     if not apart.any():
         return calls.start[:0], calls.end[:0], calls.range_row[:0]
-    by_parent = np.argsort(forest.parent, kind="stable")
-    again, parent = apart[by_parent], forest.parent[by_parent]
+    by_parent = np.argsort(calls.parent, kind="stable")
+    again, parent = apart[by_parent], calls.parent[by_parent]
     follows = np.zeros(again.size, dtype=bool)
     follows[1:] = again[1:] & again[:-1] & (parent[1:] == parent[:-1])
     first = np.flatnonzero(again & ~follows & np.append(follows[1:], False))
@@ -331,7 +295,7 @@ def _doubtful_stretches(ends: RangeEnds, calls: CallColumns) -> tuple[Ints, Ints
     return edges[:-1][inside], edges[1:][inside], row[at[inside]]
 
 
-def spans_of(
+def _spans_of(
     recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: RangeEnds, marker: Ints, works: Flags
 ) -> Spans:
     """Finds the marked ranges; ``works`` are the launches that put work on a device or into a graph."""
@@ -393,72 +357,26 @@ def _with_a_call_inside(start: Ints, end: Ints, parent: Rows) -> Flags:
 _MOST_TIMES = 4
 
 
-class MarkedCalls(NamedTuple):
-    """Marked ranges that are no second ranges, by (start, -end).
+def _inner_of_duplicates(calls: CallColumns, path: Ints, worked: Ints) -> Flags:
+    """Which calls mark the same call as the one around them: they are alone in one of the same text and the same work.
 
-    Attributes:
-        parent: The one around it, or -1.
-        path: A number for every path in every process; -1 where the marker records none.
-        worked: When each launch of work began, on the axis; not one for every range.
+    So must be all calls of that path, and of all paths called by it. ``path`` is a number for every path in every
+    process, -1 for none; ``worked`` is when each launch of work began.
     """
-
-    start: Ints
-    end: Ints
-    parent: Rows
-    marker: Rows
-    path: Ints
-    worked: Ints
-
-    def launches(self, rows: Rows) -> Ints:
-        """How many launches of work lie inside each of some ranges."""
-        return np.searchsorted(self.worked, self.end[rows]) - np.searchsorted(self.worked, self.start[rows])
-
-
-class _Callees(NamedTuple):
-    """Which path calls which, once for every call that is not itself an inner range; -1 for no caller's path."""
-
-    caller: Ints
-    callee: Ints
-
-
-def inner_of_duplicates(calls: MarkedCalls) -> Flags:
-    """Which ranges mark the same call as the range around them."""
-    inner = _alone_in_an_equal(calls)
+    parent = calls.parent
+    inner: Flags = (parent >= 0) & (np.append(calls.marker, -1)[parent] == calls.marker) & (path >= 0)
+    rows = np.flatnonzero(inner)
+    launches, of_parent = (_count_between(worked, calls.start[at], calls.end[at]) for at in (rows, parent[rows]))
+    inner[rows] = (counts(parent, parent.size)[parent[rows]] == 1) & (launches == of_parent)
     if not inner.any():
         return inner
-    duplicated = _always_duplicated(calls, inner)
-    return np.asarray(inner & np.append(duplicated, False)[calls.path])
-
-
-def _alone_in_an_equal(calls: MarkedCalls) -> Flags:
-    parent = calls.parent
-    children = counts(parent, parent.size)
-    inner: Flags = (parent >= 0) & (np.append(calls.marker, -1)[parent] == calls.marker) & (calls.path >= 0)
-    rows = np.flatnonzero(inner)
-    alone = (children[parent[rows]] == 1) & (calls.launches(rows) == calls.launches(parent[rows]))
-    inner[rows[~alone]] = False
-    return inner
-
-
-def _always_duplicated(calls: MarkedCalls, inner: Flags) -> Flags:
-    """For every path whether all of its calls are duplicated, and so are those of all modules called by it."""
-    outer = (calls.path >= 0) & ~inner
-    called = np.flatnonzero(outer & (calls.parent >= 0))
-    callees = _Callees(np.append(calls.path, -1)[calls.parent[called]], calls.path[called])
-    duplicated = _every_call_duplicated(calls, inner, outer)
-    while True:
-        single = callees.caller[(callees.caller >= 0) & ~duplicated[callees.callee]]
-        if not duplicated[single].any():
-            break
-        duplicated[single] = False
-    return duplicated
-
-
-def _every_call_duplicated(calls: MarkedCalls, inner: Flags, outer: Flags) -> Flags:
-    paths = int(calls.path.max()) + 1
-    known = calls.path >= 0
+    known, outer, paths = path >= 0, (path >= 0) & ~inner, int(path.max()) + 1
     times = np.zeros(paths, dtype=np.int32)
-    chain = depths(np.where(inner, calls.parent, -1))
-    np.maximum.at(times, calls.path[known], chain[known] + 1)
-    outers, inners = (np.bincount(calls.path[chosen], minlength=paths) for chosen in (outer, inner))
-    return np.asarray((inners > 0) & (times <= _MOST_TIMES) & (inners == (times - 1) * outers))
+    np.maximum.at(times, path[known], depths(np.where(inner, parent, -1))[known] + 1)
+    outers, inners = (np.bincount(path[chosen], minlength=paths) for chosen in (outer, inner))
+    duplicated = (inners > 0) & (times <= _MOST_TIMES) & (inners == (times - 1) * outers)
+    called = np.flatnonzero(outer & (parent >= 0))
+    caller, callee = path[parent[called]], path[called]
+    while (single := (caller >= 0) & duplicated[caller] & ~duplicated[callee]).any():
+        duplicated[caller[single]] = False
+    return np.asarray(inner & np.append(duplicated, False)[path])

@@ -1,20 +1,24 @@
-"""Trees of calls: what is part of what."""
+"""Trees of calls: what is part of what, also across threads."""
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import distinct, sums
-from tracekit.arrays.intervals import by_level, depths, firsts, innermost, parents
+from tracekit.arrays.intervals import by_level, depths, firsts, innermost, nesting_order, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import AMBIGUOUS_SEQ
 from tracekit.markers.base import MODULE, OPERATOR, RANGE, Marker, ModuleMarker
+from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.provenance import LossCounters
+from tracekit.recording.tables import Launches, Ranges, Recording
 from tracekit.trace.autograd_nodes import AutogradNodes
 from tracekit.trace.decoding import Decoded
 from tracekit.trace.hierarchy.module_paths import name_and_kind
+from tracekit.trace.hierarchy_keys import Extents, HierarchyKey, of_libraries
 
 
 class Spans(NamedTuple):
@@ -51,17 +55,16 @@ class CallColumns(NamedTuple):
     marker: Rows
     outputs: Rows
     cause: Rows
-
-    def chosen(self, rows: Flags | Rows) -> "CallColumns":
-        """Some of the calls."""
-        return CallColumns(*(column[rows] for column in self))
-
-
-class Forest(NamedTuple):
-    """How calls nest: the row of the call around each, or -1."""
-
     parent: Rows
     depth: Rows
+
+    @staticmethod
+    def nested(parts: Sequence[Sequence[Ints]]) -> "CallColumns":
+        """Calls of several parts, given the columns but the last two; of those of one extent the later is inside."""
+        columns = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+        order = nesting_order(columns[1], columns[2])
+        columns = [column[order] for column in columns]
+        return CallColumns._make([*columns, *parents(columns[1], columns[2])])
 
 
 class Trees(NamedTuple):
@@ -145,38 +148,34 @@ def _nested(parent: Rows, depth: Ints, apart: Flags) -> Trees:
     return Trees(call, node, above[call], (depth - np.where(root >= 0, depth[root], 0))[call])
 
 
-class Evaluations(NamedTuple):
-    """Which calls evaluate nodes of autograd whose operators are known.
-
-    Attributes:
-        forward: For every call that of the operator which made the node that it evaluates, or -1.
-        within: Which calls are such evaluations, or plain ranges inside.
-    """
-
-    forward: Rows
-    within: Flags
-
-
 def evaluations(
-    nodes: AutogradNodes | None, calls: CallColumns, forest: Forest, decoded: Decoded, counters: LossCounters
-) -> Evaluations:
-    """Finds the calls that evaluate nodes of autograd; counts those whose node several operators may have made."""
+    nodes: AutogradNodes | None, calls: CallColumns, decoded: Decoded, counters: LossCounters
+) -> tuple[Rows, Flags]:
+    """For every call that of the operator which made the node of autograd that it evaluates, or -1.
+
+    Second, which calls are such evaluations, or plain ranges inside. Counts those whose node several operators may have
+    made.
+    """
     size = calls.start.size
     if nodes is None or not nodes.row.size:
-        return Evaluations(np.full(size, -1, dtype=np.int32), np.zeros(size, dtype=bool))
+        return np.full(size, -1, dtype=np.int32), np.zeros(size, dtype=bool)
     counters.add("ranges", AMBIGUOUS_SEQ, int(nodes.ambiguous.sum()))
     call_of_range = np.full(int(max(nodes.row.max(), calls.range_row.max(initial=0))) + 1, -1, dtype=np.int64)
     marked = np.flatnonzero(calls.marker >= 0)
     call_of_range[calls.range_row[marked]] = marked
-    maker = innermost(calls.start, calls.end, forest.parent, nodes.maker_start, nodes.maker_end)
-    known = (nodes.maker >= 0) & (nodes.until < 0)
+    maker = innermost(calls.start, calls.end, calls.parent, nodes.maker_start, nodes.maker_end)
+    known = nodes.maker >= 0
     maker = np.where(known & (lookup(calls.marker, maker) >= 0), maker, -1)
     maker = np.where(known, maker[firsts(nodes.inside)], -1)
     evaluation = call_of_range[nodes.row]
     linked = (maker >= 0) & (evaluation >= 0)
     forward = np.full(size, -1, dtype=np.int64)
     forward[evaluation[linked]] = maker[linked]
-    return Evaluations(forward, _within(forward, calls, decoded))
+    of_module = [isinstance(marker, ModuleMarker) and marker.kind == MODULE for marker in decoded.bare]
+    bounds = np.flatnonzero((forward >= 0) | np.array([*of_module, False])[decoded.canonical_marker[calls.marker]])
+    start, end = calls.start[bounds], calls.end[bounds]
+    around = innermost(start, end, parents(start, end)[0], calls.start, calls.end)
+    return forward, np.asarray(lookup(forward[bounds], around) >= 0)
 
 
 class OperatorPlaces(NamedTuple):
@@ -237,14 +236,6 @@ def forward_ranges(parent: Rows, forward: Rows, marker: Rows, markers: list[Mark
     return np.where(lookup(module, own, missing=False), own, above)
 
 
-def _within(forward: Rows, calls: CallColumns, decoded: Decoded) -> Flags:
-    of_module = [isinstance(marker, ModuleMarker) and marker.kind == MODULE for marker in decoded.bare]
-    bounds = np.flatnonzero((forward >= 0) | np.array([*of_module, False])[decoded.canonical_marker[calls.marker]])
-    start, end = calls.start[bounds], calls.end[bounds]
-    around = innermost(start, end, parents(start, end)[0], calls.start, calls.end)
-    return np.asarray(lookup(forward[bounds], around) >= 0)
-
-
 def below(trees: Trees, around: Rows) -> Trees:
     """The trees of calls, in pre-order, with roots below the calls that ``around`` holds for them (-1 for none)."""
     if not (around >= 0).any():
@@ -273,3 +264,70 @@ def _pre_order(parent: Rows) -> Ints:
         start_of_family = np.repeat(before[first], np.diff(np.append(first, rows.size)))
         place[rows] = lookup(place, above, missing=-1) + 1 + before - start_of_family
     return place
+
+
+_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+def waiting_calls(
+    recording: Recording, axis: ThreadAxis, keyed: HierarchyKey, calls: Extents, asked: Ranges | Launches
+) -> Rows:
+    """For what autograd threads did the innermost call on the one other thread of the process that waits, or -1.
+
+    PyTorch runs backward passes on threads of its own while the thread that called ``backward()`` waits. If exactly one
+    other thread of the process is inside a call then, and neither launches nor begins or ends a range itself, other
+    than to evaluate nodes of autograd, the work is that call's. A thread inside a library's range does not wait. This
+    is inferred, and only where plain ranges or operators are the nodes: marked modules identify their own backward
+    work.
+
+    ``keyed`` knows the autograd threads; ``asked`` are ranges or launches on any threads.
+    """
+    process = np.where(np.isin(asked.thread, keyed.autograd), recording.threads.process[asked.thread], -1)
+    candidates = np.zeros(process.size, dtype=np.int64)
+    waiting = np.full(process.size, -1, dtype=np.int64)
+    calling = np.unique(recording.ranges.thread[calls.row]) if (process >= 0).any() else process[:0]
+    library = of_libraries(recording)[calls.row]
+    for number in np.setdiff1d(calling, keyed.autograd).tolist():
+        at = np.flatnonzero(process == recording.threads.process[number])
+        before, after, idle = _open_calls(
+            recording, axis, keyed.nodes, calls, number, (asked.start_ns[at], asked.end_ns[at])
+        )
+        candidates[at] += (before >= 0) | (after >= 0)
+        idle &= (before >= 0) & ~library[before]
+        waiting[at[idle]] = before[idle]
+    return np.where(candidates == 1, waiting, -1)
+
+
+def _open_calls(
+    recording: Recording,
+    axis: ThreadAxis,
+    nodes: AutogradNodes | None,
+    calls: Extents,
+    number: int,
+    asked: tuple[Ints, Ints],
+) -> tuple[Rows, Rows, Flags]:
+    """The innermost call that a thread was inside of as stretches began and as they ended; and when it was idle."""
+    ranges, launches = recording.ranges, recording.launches
+    own = np.flatnonzero((ranges.thread[calls.row] == number) & _outside(nodes, calls.start, calls.end))
+    on = np.flatnonzero((ranges.thread == number) & _outside(nodes, axis.range_start, axis.range_end))
+    launched = np.flatnonzero((launches.thread == number) & _outside(nodes, axis.launch_start, axis.launch_end))
+    ended = on[axis.ends_here[on] & ~ranges.open[on]]
+    begun, returned = axis.launch_start[launched], np.sort(axis.launch_end[launched])
+    at = np.concatenate((axis.range_start[on], axis.range_end[ended], begun, returned))
+    times = ranges.start_ns[on], ranges.end_ns[ended], launches.start_ns[launched], np.sort(launches.end_ns[launched])
+    order = np.argsort(at, kind="stable")
+    # A call that never ended need not have ended when its thread was last seen: the thread may have waited since.
+    open_ = ranges.open[calls.row[own]] & (calls.end[own] == axis.range_end[calls.row[own]])
+    start, end = calls.start[own], np.where(open_, _LAST, calls.end[own])
+    at = np.concatenate(([_FIRST], at[order], [_LAST]))
+    # Between two events nothing changes on the thread.
+    event_ns = np.concatenate(times)[order]
+    first, last = np.searchsorted(event_ns, asked[0], side="right"), np.searchsorted(event_ns, asked[1], side="left")
+    above, _ = parents(start, end)
+    before, after = (np.append(own, -1)[innermost(start, end, above, at[row], at[row + 1])] for row in (first, last))
+    launching = np.searchsorted(begun, at[first], side="right") > np.searchsorted(returned, at[first], side="right")
+    return before, after, np.asarray((first == last) & ~launching)
+
+
+def _outside(nodes: AutogradNodes | None, start: Ints, end: Ints) -> Flags:
+    return np.ones(start.size, dtype=bool) if nodes is None else np.asarray(nodes.around(start, end) < 0)

@@ -36,24 +36,8 @@ class MappedRuns(NamedTuple):
     paths: Sequence[Sequence[str]]
 
 
-def no_runs() -> MappedRuns:
-    """None at all."""
-    nothing = np.empty(0, dtype=np.int64)
-    return MappedRuns(nothing, nothing, nothing, nothing, nothing, [], [])
-
-
-class EnclosingCalls(NamedTuple):
-    """The calls around runs.
-
-    Attributes:
-        node: For every run the row of the node of that call; -1 for none, ``UNPLACED`` where it is not known.
-        place: Row of its path, or -1.
-        marker: Row of its marker, or -1.
-    """
-
-    node: Rows
-    place: Rows
-    marker: Rows
+_NONE = np.empty(0, dtype=np.int64)
+NO_RUNS = MappedRuns(_NONE, _NONE, _NONE, _NONE, _NONE, [], [])
 
 
 class MappedModules(NamedTuple):
@@ -68,47 +52,38 @@ class MappedModules(NamedTuple):
     places: list[dict[str, int]]
 
 
-class MappedTrees(NamedTuple):
-    """As :class:`MappedModules`, before they have rows: the tree of each path, None where that is not known."""
-
-    of_run: Rows
-    trees: list[dict[str, Tree | None]]
-
-    def at(self, row_of_tree: dict[int, int]) -> MappedModules:
-        """Their places, by the row of modules of every tree."""
-        return MappedModules(
-            self.of_run,
-            [
-                {path: -1 if tree is None else row_of_tree[id(tree)] for path, tree in trees.items()}
-                for trees in self.trees
-            ],
-        )
-
-
 def add_mapped_modules(
     runs: MappedRuns,
-    enclosing: EnclosingCalls,
+    enclosing: tuple[Rows, Rows, Rows],
     trees_of_processes: ModuleTrees,
     markers: Sequence[Marker],
     paths: Sequence[str],
-) -> MappedTrees:
-    """The modules of the maps of some runs, each once for every place and map, added to the trees of processes."""
-    of_run = np.where(runs.graph < 0, NO_MAP, np.where(enclosing.node == UNPLACED, UNPLACED, 0))
+) -> tuple[Rows, list[dict[str, Tree | None]]]:
+    """The modules of the maps of some runs, each once for every place and map, added to the trees of processes.
+
+    ``enclosing`` is for every run the row of the node of the call around it (-1 for none, ``UNPLACED`` where it is not
+    known), of its path and of its marker.
+
+    Returns:
+        For every run a row as ``MappedModules.of_run``, and for these the tree of each path; None if it is not known.
+    """
+    node, place_around, marker_around = enclosing
+    of_run = np.where(runs.graph < 0, NO_MAP, np.where(node == UNPLACED, UNPLACED, 0))
     rows = np.flatnonzero(of_run == 0)
-    groups = grouped((runs.process[rows], enclosing.node[rows], enclosing.marker[rows], runs.graph[rows]))
+    groups = grouped((runs.process[rows], node[rows], marker_around[rows], runs.graph[rows]))
     of_run[rows] = groups.group
     first_ns = minima(groups.group, runs.start_ns[rows], groups.first.size)
     builder = TreeBuilder(trees_of_processes)
     trees: list[dict[str, Tree | None]] = [{} for _ in groups.first]
     for number in np.argsort(first_ns, kind="stable").tolist():
         row = rows[groups.first[number]]
-        position, graph = int(enclosing.node[row]), int(runs.graph[row])
+        position, graph = int(node[row]), int(runs.graph[row])
         tree = None if position < 0 else trees_of_processes.of_node[position]
-        marker = markers[enclosing.marker[row]] if position >= 0 else None
-        above = (paths[enclosing.place[row]], marker.path) if isinstance(marker, ModuleMarker) else None
+        marker = markers[marker_around[row]] if position >= 0 else None
+        above = (paths[place_around[row]], marker.path) if isinstance(marker, ModuleMarker) else None
         where = int(runs.process[row]), int(first_ns[number])
         trees[number] = builder.add(_Position(tree, above), runs.roots[graph], runs.paths[graph], where)
-    return MappedTrees(of_run, trees)
+    return of_run, trees
 
 
 class _Position(NamedTuple):

@@ -5,18 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import mixed
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import MODULE_UNCLEAR, MODULES_DIFFER, SHARED_PLACE
 from tracekit.markers.base import MODULE, Marker, ModuleMarker
 from tracekit.recording.provenance import LossCounters
-from tracekit.trace.hierarchy.mapped_modules import (
-    UNPLACED,
-    EnclosingCalls,
-    MappedModules,
-    MappedRuns,
-    add_mapped_modules,
-)
+from tracekit.trace.hierarchy.mapped_modules import UNPLACED, MappedModules, MappedRuns, add_mapped_modules
 from tracekit.trace.hierarchy.module_paths import NAMELESS_ROOT, Nested, module_paths_of
 from tracekit.trace.hierarchy.module_trees import MergedModule, Nodes, merge_hierarchies, nodes_of, trees
 from tracekit.trace.hierarchy.path_collisions import NOTHING, Called, Facts, facts_of, path_collisions_of
@@ -59,19 +54,19 @@ def hierarchy(
     """
     places = module_paths_of(calls, markers, counters)
     marker_facts, facts = _facts(markers)
-    of_calls = places.path, places.placed, _path_numbers(markers)[calls.marker], marker_facts[calls.marker]
+    numbers: dict[str, int] = {}
+    marked_path = [numbers.setdefault(getattr(marker, "path", ""), len(numbers)) for marker in markers]
+    of_calls = places.path, places.placed, np.array([*marked_path, -1])[calls.marker], marker_facts[calls.marker]
     called = Called(calls.parent, calls.depth, calls.process, *of_calls)
     collisions = path_collisions_of(called, places.paths, facts)
-    known = np.array([isinstance(marker, ModuleMarker) for marker in markers] + [False])[calls.marker]
+    known = np.array([*(isinstance(marker, ModuleMarker) for marker in markers), False])[calls.marker]
     clear = np.flatnonzero(known & ~collisions.unclear)
     nodes, node = nodes_of(called, collisions, clear, calls.start_ns, facts)
     trees_of_processes = trees(nodes, places.paths, collisions.numbers)
     node_of_call = np.full(known.size + 1, UNPLACED, dtype=np.int64)
     node_of_call[clear], node_of_call[-1] = node, -1
-    enclosing = EnclosingCalls(
-        node_of_call[around], np.append(places.path, -1)[around], np.append(calls.marker, -1)[around]
-    )
-    mapped = add_mapped_modules(runs, enclosing, trees_of_processes, markers, places.paths)
+    enclosing = node_of_call[around], lookup(places.path, around), lookup(calls.marker, around)
+    of_run, mapped = add_mapped_modules(runs, enclosing, trees_of_processes, markers, places.paths)
     joints = merge_hierarchies(trees_of_processes.roots)
     module = np.full(known.size, -1, dtype=np.int64)
     of_node, first_call = _rows_of_nodes(joints, nodes)
@@ -82,26 +77,21 @@ def hierarchy(
     # Each process marks its own modules.
     own = np.where(called.placed, node_of_call[:-1], -1)
     counters.add("calls", SHARED_PLACE, _sharing(called.marked_path, calls.start_ns, own))
-    firsts = (np.append(column, -1)[first_call].tolist() for column in (calls.marker, places.first))
-    columns, elsewhere = zip(joints, *firsts, strict=True), [*places.paths, None]
-    modules = [_module(joint, _marked(markers, marker) or elsewhere[first]) for joint, marker, first in columns]
-    with_maps = enumerate(joints) if mapped.trees else ()
-    row_of_tree = {id(tree): number for number, joint in with_maps for tree in joint.same}
-    return Hierarchy(modules, module, unclear, mapped.at(row_of_tree))
-
-
-def _path_numbers(markers: list[Marker]) -> Ints:
-    numbers: dict[str, int] = {}
-    paths = (getattr(marker, "path", "") for marker in markers)
-    return np.array([*(numbers.setdefault(path, len(numbers)) for path in paths), -1])
+    firsts = (lookup(column, first_call).tolist() for column in (calls.marker, places.first))
+    elsewhere = [*places.paths, None]
+    modules = [
+        _module(joint, _marked(markers, marker) or elsewhere[first])
+        for joint, marker, first in zip(joints, *firsts, strict=True)
+    ]
+    row_of_tree: dict[int, int] = {id(tree): row for row, joint in enumerate(joints) for tree in joint.same}
+    rows = [{path: row_of_tree.get(id(tree), -1) for path, tree in trees.items()} for trees in mapped]
+    return Hierarchy(modules, module, unclear, MappedModules(of_run, rows))
 
 
 def _facts(markers: list[Marker]) -> tuple[Ints, list[Facts]]:
     numbers: dict[Facts, int] = {NOTHING: 0}
-    rows = [
-        numbers.setdefault(facts_of(marker), len(numbers)) if isinstance(marker, ModuleMarker) else 0
-        for marker in markers
-    ]
+    facts = (facts_of(marker) if isinstance(marker, ModuleMarker) else NOTHING for marker in markers)
+    rows = [numbers.setdefault(known, len(numbers)) for known in facts]
     return np.array([*rows, 0], dtype=np.int64), list(numbers)
 
 

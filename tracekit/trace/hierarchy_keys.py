@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import grouped, sums
+from tracekit.arrays.groups import agreed, grouped, sums
 from tracekit.arrays.intervals import ancestors, by_level, highest, innermost, nesting_order, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import RANGES_OVERLAP
@@ -39,10 +39,10 @@ from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import PUSH_POP, Recording
 from tracekit.trace.autograd_nodes import AutogradNodes
 from tracekit.trace.decoding import Decoded
-from tracekit.trace.hierarchy.mapped_modules import MappedRuns, no_runs
+from tracekit.trace.hierarchy.mapped_modules import NO_RUNS, MappedRuns
 from tracekit.trace.hierarchy.module_paths import part
 from tracekit.trace.operators import Operators
-from tracekit.trace.plain.names import Names, names_of, short_names, stack_lines
+from tracekit.trace.range_names import Names, names_of, short_names, stack_lines
 
 _LAST = np.iinfo(np.int64).max
 _DIGITS = re.compile(r"\d+")
@@ -56,7 +56,10 @@ class Extents(NamedTuple):
     end: Ints
 
 
-def extents_of(
+_NOTHING = Extents(*(np.empty(0, dtype=np.int64) for _ in range(3)))
+
+
+def _extents_of(
     recording: Recording, axis: ThreadAxis, rows: Rows, place: Ints, calls: Extents
 ) -> tuple[Extents, dict[int, int]]:
     """Where some ranges begin and end so that they nest, and ``HierarchyKey.siblings``."""
@@ -66,7 +69,12 @@ def extents_of(
     if popped.all():
         return Extents(rows, start, end), {}
     loose = np.flatnonzero(~popped)
-    end[loose] = np.minimum(end[loose], _next_of_its_place(start, place, never_ended)[loose])
+    # One that never ended does so when the next of its place begins.
+    in_place = np.lexsort((start, place))
+    follows = np.full(start.size, _LAST)
+    same = place[in_place[1:]] == place[in_place[:-1]]
+    follows[in_place[:-1][same]] = start[in_place[1:][same]]
+    end[never_ended] = np.minimum(end, follows)[never_ended]
     whole_start, whole_end = np.append(start[popped], calls.start), np.append(end[popped], calls.end)
     order = nesting_order(whole_start, whole_end)
     end[loose] = _nested_in(whole_start[order], whole_end[order], start[loose], end[loose])
@@ -75,15 +83,6 @@ def extents_of(
     kind = recording.ranges.kind[rows[loose]]
     siblings = {row: own for row, own, of in zip(rows[loose].tolist(), group, kind, strict=True) if of != PUSH_POP}
     return Extents(rows[order], start[order], end[order]), siblings
-
-
-def _next_of_its_place(start: Ints, place: Ints, which: Flags) -> Ints:
-    """For some ranges when the next one of its place begins; for the others, and where there is none, never."""
-    order = np.lexsort((start, place))
-    follows = np.full(start.size, _LAST)
-    same = place[order[1:]] == place[order[:-1]]
-    follows[order[:-1][same]] = start[order[1:][same]]
-    return np.where(which, follows, _LAST)
 
 
 def _nested_in(start: Ints, end: Ints, first: Ints, last: Ints) -> Ints:
@@ -152,7 +151,7 @@ class HierarchyKey(NamedTuple):
     steps: Extents
     step_markers: list[StepMarker]
     step_parts: dict[int, int]
-    runs: MappedRuns
+    runs: MappedRuns = NO_RUNS
     nodes: AutogradNodes | None = None
     autograd: Rows = np.empty(0, dtype=np.int64)
 
@@ -194,14 +193,20 @@ def choose_hierarchy(
     if by == AUTO:
         plain = ~(ranges.called | ranges.operator | ranges.library | ranges.mapping) & axis.ends_here
         by = RANGES if plain.any() or not ranges.operator.any() else OPERATORS
-    extents, siblings = _nesting(by, recording, axis, ends, ranges)
-    cut = _cut(extents, axis, recording)
+    wanted = (ranges.operator | (by == RANGES)) & ~(ranges.called | ranges.mapping)
+    rows = np.flatnonzero(wanted & axis.ends_here)
+    others = np.flatnonzero(ranges.called & axis.ends_here & (by == RANGES))
+    calls = Extents(others, axis.range_start[others], ends[others])
+    extents, siblings = _extents_of(recording, axis, rows, _numbers(ranges.names, recording)[rows], calls)
+    extents = _never_above_users(extents, ranges.library, calls)
+    # When a range without an end ended is not known.
+    cut = np.sort(extents.row[(extents.end < axis.range_end[extents.row]) & ~recording.ranges.open[extents.row]])
     recording.counters.add("ranges", RANGES_OVERLAP, cut.size)
     names, name = ranges.names, ranges.name[extents.row]
     markers, node = _markers(recording, extents.row, names, name)
-    steps = _iterations(extents, ranges, recording, work) if by == RANGES else _Iterations(_nothing(), [], {})
+    steps = _iterations(extents, ranges, recording, work) if by == RANGES else (_NOTHING, [], {})
     extents, node = _with_stacks(extents, names, name, markers, node)
-    return HierarchyKey(by, decoded.with_more(markers), extents, node + len(decoded), cut, siblings, *steps, no_runs())
+    return HierarchyKey(by, decoded.with_more(markers), extents, node + len(decoded), cut, siblings, *steps)
 
 
 def _with_iterations(keyed: HierarchyKey, recording: Recording, work: Work, operators: Operators) -> HierarchyKey:
@@ -216,7 +221,7 @@ def _with_iterations(keyed: HierarchyKey, recording: Recording, work: Work, oper
     names = names_of(recording, keyed.decoded, operators, among[:-1])
     none = np.zeros(len(recording.ranges), dtype=bool)
     ranges = _Ranges(names, names.of_text[recording.ranges.text], none, none, of_libraries(recording), none)
-    extents, _ = extents_of(recording, work.axis, rows, _numbers(names, recording)[rows], _nothing())
+    extents, _ = _extents_of(recording, work.axis, rows, _numbers(names, recording)[rows], _NOTHING)
     steps, markers, parts = _iterations(extents, ranges, recording, work)
     return keyed._replace(steps=steps, step_markers=markers, step_parts=parts)
 
@@ -241,31 +246,9 @@ def _ranges(recording: Recording, decoded: Decoded, marker: Ints, operators: Ope
     return _Ranges(names, name, operator, called, of_libraries(recording), mapping)
 
 
-def _nesting(
-    by: str, recording: Recording, axis: ThreadAxis, ends: Ints, ranges: _Ranges
-) -> tuple[Extents, dict[int, int]]:
-    """The plain ranges that are nodes, from when to when, and ``HierarchyKey.siblings``."""
-    wanted = (ranges.operator | (by == RANGES)) & ~(ranges.called | ranges.mapping)
-    rows = np.flatnonzero(wanted & axis.ends_here)
-    others = np.flatnonzero(ranges.called & axis.ends_here & (by == RANGES))
-    calls = Extents(others, axis.range_start[others], ends[others])
-    extents, siblings = extents_of(recording, axis, rows, _numbers(ranges.names, recording)[rows], calls)
-    return _never_above_users(extents, ranges.library, calls), siblings
-
-
-def _cut(extents: Extents, axis: ThreadAxis, recording: Recording) -> Rows:
-    """The ranges that ended later than their nodes do. When one without an end did is not known."""
-    rows = extents.row[extents.end < axis.range_end[extents.row]]
-    return np.sort(rows[~recording.ranges.open[rows]])
-
-
 def _modules(decoded: Decoded) -> HierarchyKey:
     none = np.empty(0, dtype=np.int64)
-    return HierarchyKey(MODULES, decoded, _nothing(), none, none, {}, _nothing(), [], {}, no_runs())
-
-
-def _nothing() -> Extents:
-    return Extents(*(np.empty(0, dtype=np.int64) for _ in range(3)))
+    return HierarchyKey(MODULES, decoded, _NOTHING, none, none, {}, _NOTHING, [], {})
 
 
 def of_libraries(recording: Recording) -> Flags:
@@ -299,21 +282,13 @@ def _never_above_users(extents: Extents, library: Flags, calls: Extents) -> Exte
     return Extents(*(column[kept] for column in extents))
 
 
-def _distinguishing_domains(recording: Recording, rows: Rows) -> Ints:
-    """The domain of each range; -1 where all ranges of its process that are no library's are in it."""
+def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tuple[list[Marker], Rows]:
+    # A domain is named but where all ranges of its process that are no library's are in it.
     domain = recording.ranges.domain[rows].astype(np.int64)
     process = recording.threads.process[recording.ranges.thread[rows]]
-    users = ~of_libraries(recording)[rows]
-    owner, number = process[users], domain[users]
-    first = grouped((owner, number)).first
-    only = np.full(int(process.max(initial=-1)) + 1, -1)
-    only[owner[first]] = number[first]
-    only[np.bincount(owner[first], minlength=only.size) > 1] = -1
-    return np.where(domain == only[process], -1, domain)
-
-
-def _markers(recording: Recording, rows: Rows, names: Names, name: Ints) -> tuple[list[Marker], Rows]:
-    domain = _distinguishing_domains(recording, rows)
+    users = np.where(of_libraries(recording)[rows], -1, process)
+    only = agreed(users, domain, int(process.max(initial=-1)) + 1)
+    domain = np.where(domain == only[process], -1, domain)
     groups = grouped((domain, name))
     numbers: dict[tuple[str, Shapes | None], int] = {}
     markers: list[Marker] = []
@@ -333,13 +308,13 @@ def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marke
     """The nodes, where those that record a call stack have one for each of its lines, whose markers are added."""
     if not any(item.stack for item in names.names):
         return extents, node
-    lines = stack_lines(extents.start, extents.end, name, [item.stack for item in names.names])
+    of_stack, lines = stack_lines(extents.start, extents.end, name, [item.stack for item in names.names])
     numbers: dict[str, int] = {}
-    of_line = [numbers.setdefault(line, len(numbers)) + len(markers) for line in lines.line]
+    of_line = [numbers.setdefault(line, len(numbers)) + len(markers) for line in lines]
     markers += [ModuleMarker(part(name, RANGE), kind=RANGE, phase="") for name in short_names(numbers).values()]
     others = np.flatnonzero([not item.stack for item in names.names])
     kept = np.flatnonzero(np.isin(name, others))
-    at = np.concatenate((kept, lines.at))
+    at = np.concatenate((kept, of_stack))
     order = np.argsort(at, kind="stable")
     at = at[order]
     return Extents(*(column[at] for column in extents)), np.concatenate(
@@ -347,16 +322,10 @@ def _with_stacks(extents: Extents, names: Names, name: Ints, markers: list[Marke
     )[order]
 
 
-class _Iterations(NamedTuple):
-    """Ranges that are iterations, and ``HierarchyKey.step_parts``."""
-
-    steps: Extents
-    markers: list[StepMarker]
-    parts: dict[int, int]
-
-
-def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: Work) -> _Iterations:
-    """Which ranges are iterations: those with numbers that count, one for each iteration.
+def _iterations(
+    extents: Extents, ranges: _Ranges, recording: Recording, work: Work
+) -> tuple[Extents, list[StepMarker], dict[int, int]]:
+    """Which ranges are iterations: those with numbers that count, one for each; and ``HierarchyKey.step_parts``.
 
     Of ranges that count iterations inside each other the outermost counts. If ranges of several names take turns
     within the same iteration, as ``load 3``, ``compute 3`` do, those of the name count that launched most work. Of
@@ -384,7 +353,7 @@ def _iterations(extents: Extents, ranges: _Ranges, recording: Recording, work: W
     leading, parts = _one_loop(_Counting(*(column[candidates] for column in counting)))
     steps = Extents(*(column[at[candidates[leading]]] for column in extents))
     markers = [StepMarker(names[row].text, index=names[row].iteration) for row in ranges.name[steps.row].tolist()]
-    return _Iterations(steps, markers, parts)
+    return steps, markers, parts
 
 
 class _Counting(NamedTuple):
@@ -456,15 +425,11 @@ def _one_loop(counting: _Counting) -> tuple[Rows, dict[int, int]]:
         meanwhile = (counting.end_ns > first) & (counting.start_ns < last)
         others = np.flatnonzero(kept & meanwhile & (counting.process == counting.process[own[0]]))
         apart = {keys[row] for row in own.tolist()}.isdisjoint(keys[row] for row in others.tolist())
-        kept[own] = apart and not _meet(counting, own, others)
+        others = others[np.argsort(counting.start_ns[others], kind="stable")]
+        before = np.searchsorted(counting.start_ns[others], counting.end_ns[own])
+        until = np.append(np.iinfo(np.int64).min, counting.end_ns[others])[before]
+        kept[own] = apart and not (until > counting.start_ns[own]).any()
     times = Counter(keys[row] for row in np.flatnonzero(kept).tolist())
     step = {keys[at]: int(counting.row[at]) for at in np.flatnonzero(kept).tolist() if times[keys[at]] == 1}
     parts = {int(counting.row[at]): step.get(keys[at], -1) for at in np.flatnonzero(~kept).tolist()}
     return np.flatnonzero(kept), parts
-
-
-def _meet(counting: _Counting, own: Rows, others: Rows) -> bool:
-    others = others[np.argsort(counting.start_ns[others], kind="stable")]
-    before = np.searchsorted(counting.start_ns[others], counting.end_ns[own])
-    until = np.append(np.iinfo(np.int64).min, counting.end_ns[others])[before]
-    return bool((until > counting.start_ns[own]).any())

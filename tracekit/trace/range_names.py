@@ -75,10 +75,15 @@ def names_of(recording: Recording, decoded: Decoded, operators: Operators, among
         operators.labels.get(text, recording.texts[text])
         for text in others[np.array(plain, dtype=np.int64) - len(known)].tolist()
     )
-    decided = _decided(dict(zip(plain, without_identifiers([*labels]), strict=True)), _uses(of_text, recording))
-    named = [(decided[row] if name is None else name) for row, name in enumerate(names)]
+    decided = {row: counted(text) for row, text in zip(plain, without_identifiers([*labels]), strict=True)}
+    uses = _uses(of_text, recording)
+    for decide in (_values, _counters, _places):
+        decided |= decide(decided, uses)
     numbers: dict[Name, int] = {}
-    rows = [numbers.setdefault(n if n.text else n._replace(text=_NAMELESS), len(numbers)) for n in (*named, Name(""))]
+    rows = []
+    for row, name in enumerate((*names, Name(""))):
+        own = name or Name(decided[row].name, iteration=decided[row].iteration)
+        rows.append(numbers.setdefault(own if own.text else own._replace(text=_NAMELESS), len(numbers)))
     return Names(np.array(rows, dtype=np.int64)[np.append(of_text, len(rows) - 1)], list(numbers))
 
 
@@ -90,7 +95,9 @@ def _own_name(decoded: Decoded, text: int) -> Name | None:
 def _marked(marker: Marker) -> Name | None:
     match marker:
         case OperatorMarker():
-            return Name("", operator=True, stack=lines_of(marker.stack))
+            # Without PyProf's own.
+            lines = (line for line in marker.stack[-_MOST_LINES:] if not _OWN_LINES.search(line))
+            return Name("", operator=True, stack=tuple(lines))
         case StepMarker():
             return Name(_NUMBER.sub(COUNTER, marker.name[:LONGEST_NAME]), iteration=marker.index)
         case RangeMarker():
@@ -128,13 +135,6 @@ def _most(uses: _Uses, rows: Iterable[int]) -> int:
 
 
 _CountedNames = dict[int, Counted]
-
-
-def _decided(texts: dict[int, str], uses: _Uses) -> dict[int, Name]:
-    found = {row: counted(text) for row, text in texts.items()}
-    for decide in (_values, _counters, _places):
-        found |= decide(found, uses)
-    return {row: Name(item.name, iteration=item.iteration) for row, item in found.items()}
 
 
 def _alike(found: _CountedNames, kind: str, hidden: str = COUNTER + ITERATION) -> dict[str, dict[str, list[int]]]:
@@ -213,23 +213,6 @@ _MOST_FOLDERS = 8
 Stack = tuple[str, ...]
 
 
-class Lines(NamedTuple):
-    """Lines of stacks as nodes.
-
-    Attributes:
-        at: Positions among the ranges, each once for every line that is a node, in the order in which they nest.
-        line: For each of these the line.
-    """
-
-    at: Rows
-    line: list[str]
-
-
-def lines_of(stack: Sequence[str]) -> Stack:
-    """A stack's lines, such as ``/home/me/train.py:123``, without PyProf's own."""
-    return tuple(line for line in stack[-_MOST_LINES:] if not _OWN_LINES.search(line))
-
-
 def short_names(lines: Collection[str]) -> dict[str, str]:
     """The name of each of some lines: ``train.py:123``, with as many folders as distinguish files of one name."""
     parts = {line: tuple(_SEPARATOR.split(line)) for line in lines}
@@ -251,8 +234,11 @@ def _distinguishing_parts(files: set[Stack]) -> int:
     return next((number for number in kept if len({path[-number:] for path in files}) == len(files)), 0)
 
 
-def stack_lines(start: Ints, end: Ints, name: Ints, stacks: list[Stack]) -> Lines:
-    """The lines that are nodes for ranges that nest and record a call stack, given the lines of each name."""
+def stack_lines(start: Ints, end: Ints, name: Ints, stacks: list[Stack]) -> tuple[Rows, list[str]]:
+    """The lines that are nodes for ranges that nest and record a call stack, given the lines of each name.
+
+    First positions among the ranges, each once for every line that is a node, in the order in which they nest.
+    """
     at = np.flatnonzero(np.array([bool(stack) for stack in stacks])[name])
     parent, _ = parents(start[at], end[at])
     own = name[at]
@@ -264,7 +250,7 @@ def stack_lines(start: Ints, end: Ints, name: Ints, stacks: list[Stack]) -> Line
     ]
     sizes = np.array([len(lines) for lines in fresh], dtype=np.int64)[groups.group]
     lines = chain.from_iterable(fresh[group] for group in groups.group.tolist())
-    return Lines(np.repeat(at, sizes), list(lines))
+    return np.repeat(at, sizes), list(lines)
 
 
 def _inside(stack: Stack, around: Stack) -> Stack:

@@ -8,7 +8,6 @@ before all others is no part of a cycle, nor is a cycle that was cut off.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -46,14 +45,19 @@ class LoopSteps(NamedTuple):
     helping: Rows
 
 
-@dataclass(frozen=True, slots=True)
-class Outermost:
-    """Calls that no other encloses, of one process, by start."""
+class Outermost(NamedTuple):
+    """Calls that no other encloses, by start."""
 
+    range_row: Rows
     thread: Ints
+    process: Ints
     start_ns: Ints
     end_ns: Ints
     module: Ints
+
+    def at(self, rows: Flags) -> Outermost:
+        """Some of them."""
+        return Outermost(*(column[rows] for column in self))
 
 
 class _Runs(NamedTuple):
@@ -80,7 +84,7 @@ class _Cycles(NamedTuple):
 def led_steps(calls: Outermost, modules: list[Module], parts: Flags) -> LoopSteps:
     """Finds the cycles of each loop of a process.
 
-    ``calls`` are those that no other encloses; ``parts`` marks for every module whether it is a part of a called one.
+    ``calls`` are those of one process; ``parts`` marks for every module whether it is a part of a called one.
     What is called of a model from outside (the encoder of one that generates) belongs to a cycle if it takes turns.
     """
     part, nothing = parts[calls.module], np.empty(0, np.int64)
@@ -101,7 +105,11 @@ def led_steps(calls: Outermost, modules: list[Module], parts: Flags) -> LoopStep
         names += [_name(modules, calls.module[rows[begin:end]]) for begin, end in spans]
         inside = np.searchsorted(first[-1], line, side="right") - np.searchsorted(last[-1], line)
         unclear += int((inside == 0).sum())
-    helping = np.append(runs.helping, _helping(calls, part, lines[0])) if len(lines) == 1 else nothing
+    helping = nothing
+    if len(lines) == 1:
+        # So do the threads that call by turns what makes a step, and those that call but parts of models.
+        turns, parts_alone = np.unique(calls.thread[lines[0]]), np.setdiff1d(calls.thread, calls.thread[~part])
+        helping = np.concatenate((runs.helping, turns[: turns.size * (turns.size > 1)], parts_alone))
     return LoopSteps(np.concatenate(first), np.concatenate(last), names, unclear, helping)
 
 
@@ -110,14 +118,12 @@ def _name(modules: list[Module], called: Ints) -> str:
     return " + ".join(dict.fromkeys(modules[row].path if row >= 0 else NAMELESS_ROOT for row in rows))
 
 
-def _helping(calls: Outermost, part: Flags, line: Rows) -> Rows:
-    """The threads that call by turns what makes a step, and those that call but parts of models."""
-    turns, without = np.unique(calls.thread[line]), np.unique(calls.thread[~part])
-    return np.union1d(turns[: turns.size * (turns.size > 1)], np.setdiff1d(calls.thread, without))
-
-
 def _runs(calls: Outermost, modules: list[Module], outside: Rows) -> _Runs:
-    rows = _computed_once(calls, modules, outside)
+    # Without numbered layers that another thread computes again, for a backward pass.
+    layers = np.array([module.parent if _is_layer(module) else -_SEVERAL for module in modules])[calls.module[outside]]
+    container = grouped((layers,))
+    again = (layers >= -1) & (calls.thread[outside] != calls.thread[outside[container.first]][container.group])
+    rows = outside[~again | ~np.isin(calls.module[outside], calls.module[outside[~again]])]
     found = [_whole(calls, rows[calls.module[rows] == one]) for one in np.unique(calls.module[rows]).tolist()]
     row = np.concatenate([runs.row for runs in found])
     order = np.argsort(row)
@@ -126,14 +132,6 @@ def _runs(calls: Outermost, modules: list[Module], outside: Rows) -> _Runs:
     if not overlap and grouped((calls.module[row], line)).first.size == len(found):
         line = np.zeros_like(line)  # threads of which each runs other roots, never at the same time
     return _Runs(row, line, np.concatenate([runs.helping for runs in found]))
-
-
-def _computed_once(calls: Outermost, modules: list[Module], rows: Rows) -> Rows:
-    """Calls without those of numbered layers that another thread computes again, for a backward pass."""
-    layers = np.array([module.parent if _is_layer(module) else -_SEVERAL for module in modules])[calls.module[rows]]
-    container = grouped((layers,))
-    again = (layers >= -1) & (calls.thread[rows] != calls.thread[rows[container.first]][container.group])
-    return np.asarray(rows[~again | ~np.isin(calls.module[rows], calls.module[rows[~again]])])
 
 
 def _is_layer(module: Module) -> bool:

@@ -28,9 +28,9 @@ from tracekit.trace.calls.calls import Calls
 from tracekit.trace.decoding import Decoded
 from tracekit.trace.hierarchy.module_paths import NAMELESS_ROOT
 from tracekit.trace.hierarchy.modules import Module
+from tracekit.trace.hierarchy_keys import HierarchyKey
+from tracekit.trace.loops import Outermost, is_part, led_steps
 from tracekit.trace.phases import Phased
-from tracekit.trace.plain import HierarchyKey
-from tracekit.trace.steps.loops import LoopSteps, Outermost, is_part, led_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,35 +64,32 @@ class Parts(NamedTuple):
 def steps_of(
     recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds, phased: Phased, phase: Ints
 ) -> Steps:
-    """The ranges that mark steps. For a process without any, plain ranges that count iterations, if these are nodes.
-
-    Such a plain range inside a call of a module is a part of that call, and so of the step that it may be.
-
-    For a process without those, too, the steps of its optimizers, if it has some.
-
-    For other processes, the calls of the root that leads each loop. Neither a backward pass, nor what runs again for
-    one, nor a graph capture is a step.
+    """The steps of each process: marked ones, else those of its optimizers, else what it calls by turns.
 
     ``calls`` are those of modules only; ``phase`` is that of every launch.
     """
     decoded, process = keyed.decoded, recording.threads.process
     start, end = recording.ranges.start_ns, ends.end_ns
     thread = recording.ranges.thread
-    outermost = _outermost_calls(recording, decoded, calls, ends)
-    marked = marked_steps(recording, keyed, calls, ends, outermost)
-    marking = np.unique(process[thread[marked.row]])
-    trained = training_steps(phased.at(~np.isin(process[phased.thread], marking)), _forward(outermost))
+    called, doubtful = _outermost_calls(recording, decoded, calls, ends)
+    marked, markers = _marked_steps(recording, keyed, calls, ends, called)
+    marking = np.unique(process[thread[marked]])
+    trained = training_steps(phased.at(~np.isin(process[phased.thread], marking)), called)
     training = np.unique(process[np.append(trained.thread, trained.unclear)])
-    unclear = outermost.forward & np.isin(outermost.thread, trained.unclear)
+    unclear = np.isin(called.thread, trained.unclear)
     recording.counters.add("calls", STEPS_UNCLEAR, int(unclear.sum()))
-    led = _led(recording, decoded, calls, outermost, (marking, training))
-    rows = np.concatenate((marked.row, led.first))
-    markers = [*marked.markers, *map(StepMarker, led.name), *[StepMarker(TRAIN, TRAIN)] * trained.thread.size]
+    known = np.union1d(marking, training)
+    without = np.isin(called.process, np.setdiff1d(doubtful, known))
+    recording.counters.add("calls", STEPS_UNCLEAR, int(without.sum()))
+    pending = np.setdiff1d(called.process, np.union1d(marking, doubtful))
+    first, last, names, apart = _led(recording, decoded, calls, called, (pending.tolist(), training))
+    rows = np.concatenate((marked, first))
+    markers = [*markers, *map(StepMarker, names), *[StepMarker(TRAIN, TRAIN)] * trained.thread.size]
     start = np.concatenate((start[rows], trained.start_ns))
-    end = np.concatenate((end[marked.row], end[led.last], trained.end_ns))
+    end = np.concatenate((end[marked], end[last], trained.end_ns))
     thread = np.concatenate((thread[rows], trained.thread))
     order = np.lexsort((np.append(rows, np.arange(trained.thread.size)), process[thread], start))
-    apart = np.setdiff1d(led.apart, phased.thread[phased.code == BACKWARD])
+    apart = np.setdiff1d(apart, phased.thread[phased.code == BACKWARD])
     markers = [markers[row] for row in order.tolist()]
     part = np.array([*keyed.step_parts], dtype=np.int64)
     step_of = {row: step for step, row in enumerate(np.append(rows, np.full(trained.thread.size, -1))[order].tolist())}
@@ -119,99 +116,51 @@ def _with_kinds(steps: Steps, recording: Recording, phased: Phased, phase: Ints)
     return replace(steps, markers=markers)
 
 
-def _forward(outermost: _OutermostCalls) -> Outermost:
-    rows = np.flatnonzero(outermost.forward)
-    rows = rows[np.argsort(outermost.start_ns[rows], kind="stable")]
-    return Outermost(outermost.thread[rows], outermost.start_ns[rows], outermost.end_ns[rows], np.zeros_like(rows))
-
-
-class _InferredSteps(NamedTuple):
-    """Steps of processes that neither mark them nor train, by rows of the recording's ranges."""
-
-    first: Rows
-    last: Rows
-    name: list[str]
-    apart: Rows
-
-
 _BACKWARD_PHASES = ("backward", "recompute", "")
 
 
-class _OutermostCalls(NamedTuple):
-    """Calls of all processes that no other encloses, with what steps are found from."""
+def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, ends: RangeEnds) -> tuple[Outermost, Ints]:
+    """The calls of a forward pass that no other encloses.
 
-    row: Rows
-    thread: Ints
-    process: Ints
-    start_ns: Ints
-    end_ns: Ints
-    forward: Flags
-    unclear: Flags
-
-
-def _outermost_calls(recording: Recording, decoded: Decoded, calls: Calls, ends: RangeEnds) -> _OutermostCalls:
+    Second, the processes in which such a call may belong to any of several models: it may begin a step, or be a part
+    of one.
+    """
     row = np.flatnonzero(calls.parent < 0)
-    thread, start_ns = recording.ranges.thread[calls.range_row[row]], recording.ranges.start_ns[calls.range_row[row]]
+    row = row[np.argsort(recording.ranges.start_ns[calls.range_row[row]], kind="stable")]
+    range_row, known = calls.range_row[row], calls.known[row]
+    thread = recording.ranges.thread[range_row]
+    process = recording.threads.process[thread]
     passes = [not isinstance(item, ModuleMarker) or item.phase not in _BACKWARD_PHASES for item in decoded.bare]
-    forward = np.array([*passes, False])[decoded.canonical_marker]
-    known = calls.known[row]
-    return _OutermostCalls(
-        row=row,
-        thread=thread,
-        process=recording.threads.process[thread],
-        start_ns=start_ns,
-        end_ns=ends.end_ns[calls.range_row[row]],
-        forward=known & forward[calls.marker[row]] & ~calls.captured[row],
-        unclear=(calls.cause[row] == CAUSES.index(MODULE_UNCLEAR)) & ~known,
-    )
+    forward = np.array([*passes, False])[decoded.canonical_marker[calls.marker[row]]] & known & ~calls.captured[row]
+    times = recording.ranges.start_ns[range_row], ends.end_ns[range_row]
+    unclear = (calls.cause[row] == CAUSES.index(MODULE_UNCLEAR)) & ~known
+    return Outermost(range_row, thread, process, *times, calls.module[row]).at(forward), np.unique(process[unclear])
 
 
 def _led(
-    recording: Recording, decoded: Decoded, calls: Calls, candidates: _OutermostCalls, others: tuple[Ints, Ints]
-) -> _InferredSteps:
-    """The steps of all processes but those that mark their own, and those of which the steps of training are known.
+    recording: Recording, decoded: Decoded, calls: Calls, called: Outermost, processes: tuple[list[int], Ints]
+) -> tuple[Rows, Rows, list[str], Rows]:
+    """The steps of some processes: rows of the first and last ranges, names; threads that never work for another's.
 
-    Of processes that train, only the threads that never work for a step of another thread.
+    Of processes that train, only these threads.
     """
-    marking, training = others
-    process = candidates.process
-    # A call that may belong to any of several models may begin a step, or be a part of one.
-    doubtful = np.unique(process[candidates.unclear])
-    known = np.union1d(marking, training)
-    without = np.isin(process[candidates.forward], np.setdiff1d(doubtful, known))
-    recording.counters.add("calls", STEPS_UNCLEAR, int(without.sum()))
     nothing = np.empty(0, np.int64)
-    pending = np.setdiff1d(process[candidates.forward], np.union1d(marking, doubtful)).tolist()
-    if not pending:
-        return _InferredSteps(nothing, nothing, [], nothing)
     first, last, apart = ([nothing] for _ in range(3))
     names: list[str] = []
-    paths = _marked_paths(recording, decoded, calls)
+    pending, training = processes
     for number in pending:
-        rows, led = _led_in_process(calls, candidates, paths, number)
+        own = called.at(called.process == number)
+        own = own._replace(module=_one_on_all_threads(calls.modules, own.module, own.thread))
+        led = led_steps(own, calls.modules, _parts(recording, decoded, calls, own.module, number))
         if number in training:
-            apart.append(np.setdiff1d(candidates.thread[rows], led.helping))
+            apart.append(np.setdiff1d(own.thread, led.helping))
             continue
         recording.counters.add("calls", STEPS_UNCLEAR, led.unclear)
-        first.append(calls.range_row[candidates.row[rows[led.first]]])
-        last.append(calls.range_row[candidates.row[rows[led.last]]])
+        first.append(own.range_row[led.first])
+        last.append(own.range_row[led.last])
         names += led.name
         apart.append(np.setdiff1d(np.flatnonzero(recording.threads.process == number), led.helping))
-    return _InferredSteps(np.concatenate(first), np.concatenate(last), names, np.concatenate(apart))
-
-
-def _led_in_process(
-    calls: Calls, candidates: _OutermostCalls, paths: _MarkedPaths, process: int
-) -> tuple[Rows, LoopSteps]:
-    """The rows of the candidates of a process by start, and its steps by positions in these."""
-    rows = np.flatnonzero((candidates.process == process) & candidates.forward)
-    rows = rows[np.argsort(candidates.start_ns[rows], kind="stable")]
-    thread = candidates.thread[rows]
-    module = _one_on_all_threads(calls.modules, calls.module[candidates.row[rows]], thread)
-    own = np.flatnonzero(paths.process == process)
-    outermost = Outermost(thread, candidates.start_ns[rows], candidates.end_ns[rows], module)
-    parts = _parts(paths, calls.modules, own, np.unique(module))
-    return rows, led_steps(outermost, calls.modules, parts)
+    return np.concatenate(first), np.concatenate(last), names, np.concatenate(apart)
 
 
 def _one_on_all_threads(modules: list[Module], module: Ints, thread: Ints) -> Ints:
@@ -234,45 +183,25 @@ def _marked_path(module: Module) -> str:
     return module.alias_of or module.path
 
 
-class _MarkedPaths(NamedTuple):
-    names: list[str]
-    process: Rows
-    path: Ints
-    inside: Flags
-
-
-def _marked_paths(recording: Recording, decoded: Decoded, calls: Calls) -> _MarkedPaths:
-    process = recording.threads.process[recording.ranges.thread[calls.range_row]]
-    path = decoded.path[calls.marker]
-    outermost = np.where(calls.parent < 0, np.arange(calls.parent.size), 0)
-    around = path[np.maximum.accumulate(outermost)]
-    return _MarkedPaths(decoded.paths, process, path, (calls.parent >= 0) & (path != around))
-
-
-def _parts(paths: _MarkedPaths, modules: list[Module], calls: Rows, candidates: Rows) -> Flags:
-    """For every module whether it is a part of another module that some calls are of; False if it is no candidate."""
-    known = calls[paths.path[calls] >= 0]
+def _parts(recording: Recording, decoded: Decoded, calls: Calls, candidates: Rows, process: int) -> Flags:
+    """Which of some modules are parts of another one that a process calls, by the paths in markers."""
+    own = np.flatnonzero(recording.threads.process[recording.ranges.thread[calls.range_row]] == process)
+    path, is_inside = decoded.path[calls.marker[own]], calls.parent[own] >= 0
+    around = path[np.maximum.accumulate(np.where(is_inside, 0, np.arange(own.size)))]
     called, inside = (
-        {paths.names[number] for number in distinct(paths.path[rows])[0].tolist()}
-        for rows in (known, known[paths.inside[known]])
+        {decoded.paths[number] for number in distinct(path[rows])[0].tolist()}
+        for rows in (path >= 0, (path >= 0) & is_inside & (path != around))
     )
-    part = np.zeros(len(modules), dtype=bool)
-    for row in candidates.tolist():
-        path = _marked_path(modules[row])
-        part[row] = is_part("" if path == NAMELESS_ROOT else path, called, inside)
+    part = np.zeros(len(calls.modules), dtype=bool)
+    for row in np.unique(candidates).tolist():
+        marked = _marked_path(calls.modules[row])
+        part[row] = is_part("" if marked == NAMELESS_ROOT else marked, called, inside)
     return part
 
 
-class MarkedSteps(NamedTuple):
-    """Steps that ranges record."""
-
-    row: Rows
-    markers: list[StepMarker]
-
-
-def marked_steps(
-    recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds, outermost: _OutermostCalls
-) -> MarkedSteps:
+def _marked_steps(
+    recording: Recording, keyed: HierarchyKey, calls: Calls, ends: RangeEnds, called: Outermost
+) -> tuple[Rows, list[StepMarker]]:
     """Ranges that mark steps, and for processes without any plain ranges that count iterations."""
     decoded, thread = keyed.decoded, recording.ranges.thread
     same_thread = recording.ranges.end_thread == -1
@@ -281,16 +210,14 @@ def marked_steps(
     process, marking = (recording.threads.process[thread[rows]] for rows in (keyed.steps.row[counting], marked))
     counting = counting[~np.isin(process, marking)]
     names = [keyed.step_markers[row].name for row in counting.tolist()]
-    counting = counting[_around_calls(recording, ends, keyed.steps.row[counting], names, outermost)]
+    counting = counting[_around_calls(recording, ends, keyed.steps.row[counting], names, called)]
     found = (decoded.marker(row) for row in decoded.of_text[recording.ranges.text[marked]].tolist())
-    once = _once_each(recording, ends, marked, [item for item in found if isinstance(item, StepMarker)])
-    markers = [*once.markers, *(keyed.step_markers[row] for row in counting.tolist())]
-    return MarkedSteps(np.concatenate((once.row, keyed.steps.row[counting])), markers)
+    rows, markers = _once_each(recording, ends, marked, [item for item in found if isinstance(item, StepMarker)])
+    markers += [keyed.step_markers[row] for row in counting.tolist()]
+    return np.concatenate((rows, keyed.steps.row[counting])), markers
 
 
-def _around_calls(
-    recording: Recording, ends: RangeEnds, rows: Rows, names: list[str], outermost: _OutermostCalls
-) -> Flags:
+def _around_calls(recording: Recording, ends: RangeEnds, rows: Rows, names: list[str], outermost: Outermost) -> Flags:
     """Which ranges have names whose ranges hold most calls of models that their process makes meanwhile.
 
     The model does not run inside a range such as ``optimizer step 17``. Replays of a graph make no calls.
@@ -302,7 +229,7 @@ def _around_calls(
     for number, first in enumerate(groups.first.tolist()):
         own = np.flatnonzero(groups.group == number)
         start, end = recording.ranges.start_ns[rows[own]], ends.end_ns[rows[own]]
-        called = outermost.forward & (outermost.process == recording.threads.process[thread[first]])
+        called = outermost.process == recording.threads.process[thread[first]]
         called &= (outermost.start_ns < end.max()) & (outermost.end_ns > start.min())
         order = np.argsort(start, kind="stable")
         reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end[order]))
@@ -311,7 +238,9 @@ def _around_calls(
     return kept
 
 
-def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, markers: list[StepMarker]) -> MarkedSteps:
+def _once_each(
+    recording: Recording, ends: RangeEnds, marked: Rows, markers: list[StepMarker]
+) -> tuple[Rows, list[StepMarker]]:
     """Those steps that count where some are inside others, so that no time and no token is in two of them.
 
     Around one other, the outer one counts: it is the same iteration. A step around several others is something larger,
@@ -330,7 +259,7 @@ def _once_each(recording: Recording, ends: RangeEnds, marked: Rows, markers: lis
     # The steps inside such a one form a chain.
     inner = [markers[row] for row in order.tolist()]
     chains = zip(outermost.tolist(), until[outermost].tolist(), strict=True)
-    return MarkedSteps(marked[order[outermost]], [_as_one(inner[first:last]) for first, last in chains])
+    return marked[order[outermost]], [_as_one(inner[first:last]) for first, last in chains]
 
 
 def _as_one(chain: list[StepMarker]) -> StepMarker:
@@ -371,21 +300,14 @@ def _innermost_in(steps: Steps | Parts, rows: Ints, step_line: Ints, line: Ints,
 
 def _without_overlap(steps: Steps) -> Flags:
     without = np.ones(int(steps.process.max()) + 1, dtype=bool)
-    for process in np.unique(steps.process).tolist():
-        rows = np.flatnonzero(steps.process == process)
-        if np.unique(steps.thread[rows]).size > 1:
-            without[process] = not _threads_overlap(steps, rows)
+    reach: dict[int, dict[int, int]] = {}
+    columns = steps.process, steps.thread, steps.start_ns, steps.end_ns
+    for process, thread, start, end in zip(*(column.tolist() for column in columns), strict=True):
+        threads = reach.setdefault(process, {})
+        if any(start < last for other, last in threads.items() if other != thread):
+            without[process] = False
+        threads[thread] = max(threads.get(thread, start), end)
     return without
-
-
-def _threads_overlap(steps: Steps, rows: Ints) -> bool:
-    reach: dict[int, int] = {}
-    for row in rows.tolist():
-        thread, start = int(steps.thread[row]), int(steps.start_ns[row])
-        if any(start < end for other, end in reach.items() if other != thread):
-            return True
-        reach[thread] = max(reach.get(thread, start), int(steps.end_ns[row]))
-    return False
 
 
 #: Name and kind of these steps.
@@ -413,9 +335,8 @@ def training_steps(phased: Phased, calls: Outermost) -> Training:
     start, end, thread, unclear = [nothing], [nothing], [nothing], [nothing]
     for number in np.unique(phased.thread[stepping | updated]).tolist():
         own = phased.at(phased.thread == number)
-        calls_of_thread = np.flatnonzero(calls.thread == number)
-        spans = _Spans(calls.start_ns[calls_of_thread], calls.end_ns[calls_of_thread])
-        begins, ends = (_steps_of_thread if number in by_optimizer else _steps_between_updates)(own, spans)
+        steps_of_thread = _steps_of_optimizers if number in by_optimizer else _steps_between_updates
+        begins, ends = steps_of_thread(own, calls.at(calls.thread == number))
         start.append(begins)
         end.append(ends)
         thread.append(np.full(ends.size, number))
@@ -423,14 +344,7 @@ def training_steps(phased: Phased, calls: Outermost) -> Training:
     return Training(*map(np.concatenate, (start, end, thread, unclear)))
 
 
-class _Spans(NamedTuple):
-    """Outermost forward calls of one thread."""
-
-    start_ns: Ints
-    end_ns: Ints
-
-
-def _steps_of_thread(phased: Phased, calls: _Spans) -> tuple[Ints, Ints]:
+def _steps_of_optimizers(phased: Phased, calls: Outermost) -> tuple[Ints, Ints]:
     optimizers = _optimizer_steps(phased)
     first = _first_of_each_step(phased, optimizers, calls)
     if not first.size:
@@ -442,7 +356,7 @@ def _steps_of_thread(phased: Phased, calls: _Spans) -> tuple[Ints, Ints]:
     return _begins(phased, calls, begin, optimizers[first]), end
 
 
-def _steps_between_updates(phased: Phased, calls: _Spans) -> tuple[Ints, Ints]:
+def _steps_between_updates(phased: Phased, calls: Outermost) -> tuple[Ints, Ints]:
     """When the steps of a thread begin and end on which no optimizer is known, but a model has changed between calls.
 
     Where several models change at different times, it is not known which of them ends a step.
@@ -459,16 +373,13 @@ def _steps_between_updates(phased: Phased, calls: _Spans) -> tuple[Ints, Ints]:
     work = np.sort(np.concatenate((backward, calls.end_ns)))
     fetched = _next(phased.start_ns[phased.code == DATA], _last(work, after))
     begin = np.append(max([first, *evaluated[:1]]), np.minimum(after, fetched))
-    end = np.append(_before_evaluation(backward, begin, evaluated), max(phased.end_ns.max(), calls.end_ns.max()))
+    # All but the last end where the next begins, or with the last backward work before an evaluation.
+    last = _last(backward, begin[1:])
+    end = np.where((evaluated > begin[:-1]) & (last > begin[:-1]), last, begin[1:])
+    end = np.append(end, max(phased.end_ns.max(), calls.end_ns.max()))
     if backward.size and begin[-1] < backward[-1] < calls.start_ns.max():
         end[-1] = backward[-1]  # what is called after the last backward pass evaluates
     return begin, end
-
-
-def _before_evaluation(backward: Ints, begin: Ints, evaluated: Ints) -> Ints:
-    """When all steps but the last end: where the next begins, or with the last backward work before an evaluation."""
-    last = _last(backward, begin[1:])
-    return np.where((evaluated > begin[:-1]) & (last > begin[:-1]), last, begin[1:])
 
 
 def _optimizer_steps(phased: Phased) -> Rows:
@@ -482,7 +393,7 @@ def _optimizer_steps(phased: Phased) -> Rows:
     return rows[inner]
 
 
-def _first_of_each_step(phased: Phased, optimizers: Rows, calls: _Spans) -> Rows:
+def _first_of_each_step(phased: Phased, optimizers: Rows, calls: Outermost) -> Rows:
     phases = [phased.texts[row] for row in phased.text[optimizers].tolist()]
     if not phases:
         return np.empty(0, np.int64)
@@ -518,11 +429,14 @@ def _leading(keys: list[_Key], begin: int, end: int) -> Rows:
     return np.array([begin, *rows[1:]] if begin else rows)
 
 
-def _begins(phased: Phased, calls: _Spans, before: Ints, optimizer: Rows) -> Ints:
+def _begins(phased: Phased, calls: Outermost, before: Ints, optimizer: Rows) -> Ints:
     # Until the end of the optimizer's range: a closure may run the model inside it.
     after = _after_evaluation(phased, before, phased.end_ns[optimizer])
     unknown = (before == _NEVER) | (after > before)
-    return np.where(unknown, _first_signs(phased, calls, before, after, phased.start_ns[optimizer]), before)
+    since = np.maximum(before, _last(np.sort(calls.end_ns), after))
+    preparing = phased.start_ns[np.isin(phased.code, (DATA, OPTIMIZER))]
+    signs = np.minimum(_next(preparing, since), _next(calls.start_ns, np.maximum(since, after)))
+    return np.where(unknown, np.minimum(signs, phased.start_ns[optimizer]), before)
 
 
 def _after_evaluation(phased: Phased, before: Ints, until: Ints) -> Ints:
@@ -540,13 +454,6 @@ def _after_evaluation(phased: Phased, before: Ints, until: Ints) -> Ints:
         if name == AFTER_EVALUATION or not inside[1:].all():
             latest = np.maximum(latest, np.where(inside, last, _NEVER))
     return latest
-
-
-def _first_signs(phased: Phased, calls: _Spans, before: Ints, after: Ints, optimizer: Ints) -> Ints:
-    since = np.maximum(before, _last(np.sort(calls.end_ns), after))
-    preparing = phased.start_ns[np.isin(phased.code, (DATA, OPTIMIZER))]
-    signs = np.minimum(_next(preparing, since), _next(calls.start_ns, np.maximum(since, after)))
-    return np.minimum(signs, optimizer)
 
 
 def _last(times: Ints, at: Ints) -> Ints:
