@@ -147,11 +147,81 @@ class _Pairs(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is known about counters and names before nodes are looked at."""
+    """What is known about counters and names. What counts are threads, from the start again when their numbers fall.
 
-    counters: Counters
-    reach: CandidateCounters
-    plain: Plain
+    Attributes:
+        counter: For every operator the counter that its number is of.
+        below: For every node how many counters of its thread, or where that is unknown of its process, have given its
+            number or one below.
+        one: One of them, or -1.
+        above: Whether one records only numbers above, and may have made it before the recording began.
+        node_name: For every node a number for the name of operators that make such nodes; -1 if torch gives it to none.
+        operator_name: For every operator the number for its name.
+        spreads: Which operators may make nodes of numbers that none records.
+    """
+
+    counter: Rows
+    below: Ints
+    one: Rows
+    above: Flags
+    node_name: Ints
+    operator_name: Ints
+    spreads: Flags
+
+    def fit(self, node: Rows, operator: Rows) -> Flags:
+        """Whether nodes have the names of operators: ``TBackward0`` that of ``aten::t``."""
+        own = self.node_name[node]
+        return np.asarray((own >= 0) & (own == self.operator_name[operator]))
+
+
+_NODE_NAME = re.compile(r"(?:torch::autograd::)?(\w*?)Backwards?\d*")
+#: How the names of operators begin that make a node for each of their tensors, all but one of an unknown number.
+_FOREACH = "foreach"
+
+
+def _known(nodes: Numbered, operators: Numbered, names: list[str]) -> _Known:
+    order = np.lexsort((np.arange(operators.start.size), operators.start, operators.thread))
+    thread, number = operators.thread[order], operators.number[order]
+    anew = np.ones(order.size, dtype=bool)
+    anew[1:] = (thread[1:] != thread[:-1]) | (number[1:] < number[:-1])
+    counter = np.empty(order.size, dtype=np.int64)
+    counter[order] = np.cumsum(anew) - 1
+    # As torch makes one name of the other: ``NllLossBackward0`` is the node of ``aten::nll_loss_forward``.
+    codes: dict[str, int] = {}
+    called = [name.rpartition("::")[2].lower().replace("_", "").removesuffix("forward") for name in names]
+    operator = [codes.setdefault(name.removeprefix(_FOREACH), len(codes)) for name in called]
+    matches = map(_NODE_NAME.fullmatch, names)
+    node = [codes.get(match[1].lower().replace("_", ""), -1) if match and match[1] else -1 for match in matches]
+    qualified = any("::" in name for name in names)  # releases before 1.3 qualify no operators
+    spreads = [
+        name.startswith(_FOREACH) or (qualified and "::" not in whole)
+        for name, whole in zip(called, names, strict=True)
+    ]
+    of_names = np.array(node)[nodes.name], np.array(operator)[operators.name], np.array(spreads)[operators.name]
+    return _Known(counter, *_reach(nodes, operators.at(order[anew])), *of_names)
+
+
+def _reach(nodes: Numbered, firsts: Numbered) -> tuple[Ints, Rows, Flags]:
+    """The counters that may have made nodes, given the first operator of each: they gave the number, or one below.
+
+    How many they are, one of them, and whether others began above the number.
+    """
+    has_thread = nodes.forward_thread >= 0
+    below, counter, all_of_place = (np.zeros(nodes.number.size, dtype=np.int64) for _ in range(3))
+    _, rank = np.unique(np.concatenate((firsts.number, nodes.number)), return_inverse=True)
+    least, number = rank[: firsts.number.size], rank[firsts.number.size :]
+    span = int(rank.max(initial=0)) + 1
+    for asked, place, places in (
+        (~has_thread, nodes.process, firsts.process),
+        (has_thread, nodes.forward_thread, firsts.thread),
+    ):
+        order = np.lexsort((least, places))
+        key = places[order] * span + least[order]
+        first, end = (np.searchsorted(key, (place[asked] + more) * span) for more in (0, 1))
+        until = np.searchsorted(key, place[asked] * span + number[asked], side="right")
+        below[asked], all_of_place[asked] = np.maximum(until - first, 0), end - first
+        counter[asked] = np.append(order, -1)[np.where(until > first, first, -1)]
+    return below, np.where(below > 0, counter, -1), all_of_place > below
 
 
 def _makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str]) -> tuple[Rows, Flags]:
@@ -161,40 +231,40 @@ def _makers(nodes: Numbered, operators: Numbered, around: Rows, names: list[str]
     Second, which nodes have a number that fits several operators.
     """
     size = nodes.number.size
-    known = _Known(counters := _counters_of(operators), _candidate_counters(nodes, counters), _plain_names(names))
-    pairs = _candidates(nodes, operators, counters.of_operator)
+    known = _known(nodes, operators, names)
+    pairs = _candidates(nodes, operators, known.counter)
     made_on = nodes.forward_thread[pairs.node]
     pairs = pairs.at((made_on == -1) | (made_on == operators.thread[pairs.operator]))
     found = counts(pairs.node, size) > 0
-    pairs = _certain(nodes, operators, pairs, known, around)
+    pairs = _certain(nodes, pairs, known, around)
     operator = np.full(size, -1, dtype=np.int64)
     operator[pairs.node] = pairs.operator
     ambiguous = found & (operator < 0)
     custom = np.flatnonzero((operator >= 0) & _begin(names, _CUSTOM)[nodes.name])
     if custom.size:
         operator[custom] = _custom_makers(operators, operator[custom], names)
-    fit = known.plain.fit(nodes.name[pairs.node], operators.name[pairs.operator])
-    operator[pairs.node[_begin(names, *_OF_VIEWS)[nodes.name[pairs.node]] & ~fit]] = -1
+    of_view = _begin(names, *_OF_VIEWS)[nodes.name[pairs.node]]
+    operator[pairs.node[of_view & ~known.fit(pairs.node, pairs.operator)]] = -1
     unnumbered = ~found & (nodes.number >= 0) & (nodes.forward_thread >= -1)
-    unnumbered &= (known.reach.below == 1) & ~known.reach.above
+    unnumbered &= (known.below == 1) & ~known.above
     rows = np.flatnonzero(unnumbered)
     operator[rows] = _of_their_names(nodes, operators, known, rows)
     return operator, ambiguous
 
 
-def _certain(nodes: Numbered, operators: Numbered, pairs: _Pairs, known: _Known, around: Rows) -> _Pairs:
+def _certain(nodes: Numbered, pairs: _Pairs, known: _Known, around: Rows) -> _Pairs:
     size = nodes.number.size
     outer = lookup(around, pairs.operator)
     near = (outer >= 0) & (lookup(nodes.start, outer) <= nodes.start[pairs.node])
     near &= lookup(nodes.end, outer) >= nodes.end[pairs.node]
     is_near = np.bincount(pairs.node[near], minlength=size) > 0
     pairs = pairs.at(near | ~is_near[pairs.node])
-    alone = (counts(pairs.node, size) == 1) & (is_near | (known.reach.below <= 1))
-    fit = known.plain.fit(nodes.name[pairs.node], operators.name[pairs.operator])
+    alone = (counts(pairs.node, size) == 1) & (is_near | (known.below <= 1))
+    fit = known.fit(pairs.node, pairs.operator)
     # Operators of this name may make nodes of numbers that none records, on other threads, too.
-    spread = np.isin(known.plain.node, known.plain.operator[operators.name][known.plain.spreads[operators.name]])
-    fit &= (is_near | ~spread[nodes.name] | (known.reach.below <= 1))[pairs.node]
-    pairs = pairs.at((alone[pairs.node] | fit) & (is_near | ~known.reach.above)[pairs.node])
+    spread = np.isin(known.node_name, known.operator_name[known.spreads])
+    fit &= (is_near | ~spread | (known.below <= 1))[pairs.node]
+    pairs = pairs.at((alone[pairs.node] | fit) & (is_near | ~known.above)[pairs.node])
     return pairs.at(counts(pairs.node, size)[pairs.node] == 1)
 
 
@@ -234,15 +304,14 @@ def _of_their_names(nodes: Numbered, operators: Numbered, known: _Known, rows: R
 
     A user's function makes such nodes, and an operator of several tensors.
     """
-    counters = known.counters
     _, rank = np.unique(np.concatenate((operators.number, nodes.number[rows])), return_inverse=True)
     span = int(rank.max(initial=0)) + 1
-    order = np.lexsort((operators.start, operators.number, counters.of_operator))
-    key = (counters.of_operator * span + rank[: operators.number.size])[order]
-    counter = known.reach.counter[rows]
+    order = np.lexsort((operators.start, operators.number, known.counter))
+    key = (known.counter * span + rank[: operators.number.size])[order]
+    counter = known.one[rows]
     last = order[np.searchsorted(key, counter * span + rank[operators.number.size :], side="right") - 1]
-    own = (counters.of_operator[last] == counter) & (operators.start_ns[last] <= nodes.start_ns[rows])
-    return np.where(own & known.plain.fit(nodes.name[rows], operators.name[last]), last, -1)
+    own = (known.counter[last] == counter) & (operators.start_ns[last] <= nodes.start_ns[rows])
+    return np.where(own & known.fit(rows, last), last, -1)
 
 
 class Numbered(NamedTuple):
@@ -266,105 +335,6 @@ class Numbered(NamedTuple):
     def at(self, rows: Rows | Flags) -> Numbered:
         """Some of them."""
         return Numbered(*(column[rows] for column in self))
-
-
-class Counters(NamedTuple):
-    """What counts: threads, each from the start again whenever its numbers fall.
-
-    Attributes:
-        of_operator: For every operator the counter that it records.
-        least: The least number that it records.
-    """
-
-    of_operator: Rows
-    process: Ints
-    thread: Ints
-    least: Ints
-
-
-class CandidateCounters(NamedTuple):
-    """How many counters may have made nodes.
-
-    Attributes:
-        below: For every node how many counters of its thread, or where that is unknown of its process, have given its
-            number or one below.
-        counter: One of them, or -1.
-        above: Whether one records only numbers above, and may have made it before the recording began.
-    """
-
-    below: Ints
-    counter: Rows
-    above: Flags
-
-
-def _counters_of(operators: Numbered) -> Counters:
-    """One counter for each thread, and another one whenever its numbers fall."""
-    order = np.lexsort((np.arange(operators.start.size), operators.start, operators.thread))
-    thread, number = operators.thread[order], operators.number[order]
-    anew = np.ones(order.size, dtype=bool)
-    anew[1:] = (thread[1:] != thread[:-1]) | (number[1:] < number[:-1])
-    counter = np.empty(order.size, dtype=np.int64)
-    counter[order] = np.cumsum(anew) - 1
-    first = order[anew]
-    return Counters(counter, operators.process[first], operators.thread[first], operators.number[first])
-
-
-def _candidate_counters(nodes: Numbered, counters: Counters) -> CandidateCounters:
-    """Which counters may have made nodes: they gave the number, or one below, or began above it."""
-    has_thread = nodes.forward_thread >= 0
-    below, counter, all_of_place = (np.zeros(nodes.number.size, dtype=np.int64) for _ in range(3))
-    _, rank = np.unique(np.concatenate((counters.least, nodes.number)), return_inverse=True)
-    least, number = rank[: counters.least.size], rank[counters.least.size :]
-    span = int(rank.max(initial=0)) + 1
-    for asked, place, places in (
-        (~has_thread, nodes.process, counters.process),
-        (has_thread, nodes.forward_thread, counters.thread),
-    ):
-        order = np.lexsort((least, places))
-        key = places[order] * span + least[order]
-        first, end = (np.searchsorted(key, (place[asked] + more) * span) for more in (0, 1))
-        until = np.searchsorted(key, place[asked] * span + number[asked], side="right")
-        below[asked], all_of_place[asked] = np.maximum(until - first, 0), end - first
-        counter[asked] = np.append(order, -1)[np.where(until > first, first, -1)]
-    return CandidateCounters(below, np.where(below > 0, counter, -1), all_of_place > below)
-
-
-_NODE_NAME = re.compile(r"(?:torch::autograd::)?(\w*?)Backwards?\d*")
-#: How the names of operators begin that make a node for each of their tensors, all but one of an unknown number.
-_FOREACH = "foreach"
-
-
-class Plain(NamedTuple):
-    """Names without what distinguishes nodes and operators: codes by the codes of names.
-
-    Attributes:
-        node: Of nodes: -1 for a name that torch gives to no node.
-        spreads: Which operators may make nodes of numbers that none records.
-    """
-
-    node: Ints
-    operator: Ints
-    spreads: Flags
-
-    def fit(self, node: Ints, operator: Ints) -> Flags:
-        """Whether nodes have the names of operators: ``TBackward0`` that of ``aten::t``."""
-        own = self.node[node]
-        return np.asarray((own >= 0) & (own == self.operator[operator]))
-
-
-def _plain_names(names: list[str]) -> Plain:
-    """Names as torch makes one of the other: ``NllLossBackward0`` is the node of ``aten::nll_loss_forward``."""
-    codes: dict[str, int] = {}
-    called = [name.rpartition("::")[2].lower().replace("_", "").removesuffix("forward") for name in names]
-    operator = [codes.setdefault(name.removeprefix(_FOREACH), len(codes)) for name in called]
-    matches = map(_NODE_NAME.fullmatch, names)
-    node = [codes.get(match[1].lower().replace("_", ""), -1) if match and match[1] else -1 for match in matches]
-    qualified = any("::" in name for name in names)  # releases before 1.3 qualify no operators
-    spreads = [
-        name.startswith(_FOREACH) or (qualified and "::" not in whole)
-        for name, whole in zip(called, names, strict=True)
-    ]
-    return Plain(np.array(node), np.array(operator), np.array(spreads))
 
 
 def _begin(names: list[str], *prefixes: str) -> Flags:
