@@ -82,11 +82,20 @@ def graph_capture(evidence: Evidence, work: Rows) -> Rows:
     It is known only where it is certain which graph capture made the graph (:mod:`tracekit.graphs.whole_graphs`), and
     where every launch captured there lies inside one outermost call.
     """
-    graphs = evidence.whole_graphs
-    call = np.full(len(evidence.recording.work), -1, dtype=np.int64)
-    if graphs.work.size:
-        call[graphs.work] = _call_of_windows(evidence)[graphs.window]
-    return np.where(evidence.by_capture[work], call[work], -1)
+    graphs, calls, axis = evidence.whole_graphs, evidence.calls, evidence.axis
+    owner = np.full(len(evidence.recording.work), -1, dtype=np.int64)
+    if not graphs.work.size:
+        return owner[work]
+    windows, trees = int(graphs.captured_in.max()) + 1, calls.trees
+    first = minima(graphs.captured_in, axis.launch_start[graphs.launch], windows)
+    last = maxima(graphs.captured_in, axis.launch_end[graphs.launch], windows)
+    call = calls.innermost(first, last)
+    node = lookup(trees.node, evidence.call_at_launch[graphs.launch])
+    lowest, highest = (extreme(graphs.captured_in, node, windows) for extreme in (minima, maxima))
+    top = lookup(trees.node, call)
+    end = lookup(subtree_ends(trees.parent, trees.depth), top)
+    owner[graphs.work] = np.where((call >= 0) & (lowest >= top) & (highest < end), call, -1)[graphs.window]
+    return np.where(evidence.by_capture[work], owner[work], -1)
 
 
 def graph_launch(evidence: Evidence, work: Rows) -> Rows:
@@ -122,21 +131,8 @@ def _call_at_graph_capture(evidence: Evidence, work: Rows, *, by_order: bool) ->
     origins, calls = evidence.origins, evidence.calls
     nodes = np.flatnonzero(origins.known & (origins.by_order == by_order))
     call = np.full(origins.start.size + 1, -1, dtype=np.int64)
-    call[nodes] = innermost(calls.start, calls.end, calls.parent, origins.start[nodes], origins.end[nodes])
+    call[nodes] = calls.innermost(origins.start[nodes], origins.end[nodes])
     return np.where(evidence.by_capture[work], call[evidence.chains.of_work[work]], -1)
-
-
-def _call_of_windows(evidence: Evidence) -> Rows:
-    graphs, calls, axis = evidence.whole_graphs, evidence.calls, evidence.axis
-    windows, trees = int(graphs.captured_in.max()) + 1, calls.trees
-    first = minima(graphs.captured_in, axis.launch_start[graphs.launch], windows)
-    last = maxima(graphs.captured_in, axis.launch_end[graphs.launch], windows)
-    call = innermost(calls.start, calls.end, calls.parent, first, last)
-    node = np.append(trees.node, -1)[evidence.call_at_launch[graphs.launch]]
-    lowest, highest = (extreme(graphs.captured_in, node, windows) for extreme in (minima, maxima))
-    top = np.append(trees.node, -1)[call]
-    end = np.append(subtree_ends(trees.parent, trees.depth), -1)[top]
-    return np.where((call >= 0) & (lowest >= top) & (highest < end), call, -1)
 
 
 #: Causes by phase for work that no module launched.

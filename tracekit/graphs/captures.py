@@ -312,8 +312,7 @@ def by_clone_chains(
 ) -> GraphEvidence:
     """Places nodes where those were made that their clone chains lead to; ``NOWHERE`` where they lead to none.
 
-    ``cudaGraphExecUpdate`` and calls that set the parameters of an instance's node change what a node does and leave no
-    clone behind: after them, the chain still leads to the first graph capture.
+    Calls that update an instance leave no clone behind: after them, the chain still leads to the first graph capture.
     """
     start, end = (np.append(times, NOWHERE)[chains.root] for times in captures.nodes)
     no = np.zeros(start.size, dtype=bool)

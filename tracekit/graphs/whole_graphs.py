@@ -72,8 +72,13 @@ def _windows_of(known: GraphEvidence, work: Rows) -> Rows:
     of = known.recording.work
     columns = np.stack([column[work] for column in (of.process, of.graph_id, of.graph_exec_id)])
     instances, instance = np.unique(columns, axis=1, return_inverse=True)
-    records = _graph_records(known)
-    windows = [records.window_of(*ids) for ids in instances.T.tolist()]
+    window_of_graph, sources = _graph_records(known)
+    windows = []
+    for process, graph, graph_exec in instances.T.tolist():
+        recorded = graph < 0 or (process, graph_exec) in sources
+        numbers = [number for number in (graph, graph_exec)[: 1 + recorded] if number >= 0]
+        made_of = {_source_of(sources, process, number) for number in numbers}
+        windows.append(window_of_graph.get((process, made_of.pop()), -1) if len(made_of) == 1 else -1)
     return np.array(windows, dtype=np.int64)[instance.reshape(-1)]
 
 
@@ -136,41 +141,28 @@ def _complete(known: GraphEvidence, extents: _Extents) -> Flags:
 _Graph = tuple[int, int]
 
 
-class GraphRecords(NamedTuple):
-    """The records of graphs.
+def _source_of(sources: dict[_Graph, set[int]], process: int, graph: int) -> int:
+    """The graph that an instance or a clone was made of, through clones; -1 where several records differ.
 
-    Attributes:
-        window: The window that begins with the call which created each graph, where both are certain.
-        sources: For each instance or clone, the graphs that it was made of.
+    An instance is itself a graph, created outside of graph captures.
     """
-
-    window: dict[_Graph, int]
-    sources: dict[_Graph, set[int]]
-
-    def window_of(self, process: int, graph: int, instance: int) -> int:
-        """The window whose first call created the graph that an instance was made of; -1 if unknown or contradicted."""
-        recorded = graph < 0 or (process, instance) in self.sources
-        sources = {self._source_of(process, number) for number in (graph, instance)[: 1 + recorded] if number >= 0}
-        return self.window.get((process, sources.pop()), -1) if len(sources) == 1 else -1
-
-    def _source_of(self, process: int, graph: int) -> int:
-        """The graph that an instance or a clone was made of, through clones; -1 where several records differ.
-
-        An instance is itself a graph, created outside of graph captures.
-        """
-        seen = set()
-        while graph not in seen:
-            seen.add(graph)
-            sources = self.sources.get((process, graph), set()) - {graph}
-            if not sources:
-                return graph
-            if len(sources) > 1:
-                break
-            (graph,) = sources
-        return -1
+    seen = set()
+    while graph not in seen:
+        seen.add(graph)
+        made_of = sources.get((process, graph), set()) - {graph}
+        if not made_of:
+            return graph
+        if len(made_of) > 1:
+            break
+        (graph,) = made_of
+    return -1
 
 
-def _graph_records(known: GraphEvidence) -> GraphRecords:
+def _graph_records(known: GraphEvidence) -> tuple[dict[_Graph, int], dict[_Graph, set[int]]]:
+    """The window that begins with the call which created each graph, where both are certain.
+
+    Also, for each instance or clone, the graphs that it was made of.
+    """
     graphs, windows = known.recording.graphs, known.captures.windows
     window = windows.at(known.axis.graph_at, known.axis.graph_at)
     at_its_begin = (graphs.start_ns != NO_TIME) & (known.axis.graph_at <= np.append(windows.opened, 0)[window])
@@ -190,4 +182,4 @@ def _graph_records(known: GraphEvidence) -> GraphRecords:
             sources[owner, graph].add(original)
     makers = {graph: min(within) for graph, within in made_in.items() if len(within) == 1}
     times = np.bincount([within for within in makers.values() if within >= 0], minlength=windows.begin.size)
-    return GraphRecords({graph: row for graph, row in makers.items() if row >= 0 and times[row] == 1}, dict(sources))
+    return {graph: row for graph, row in makers.items() if row >= 0 and times[row] == 1}, dict(sources)
