@@ -65,14 +65,15 @@ def _with_backward_calls(evidence: Evidence, made: ForwardCalls, call: Rows, lin
 
     ``linked`` are the kernels that method ``backward`` gave to the forward call in ``call``.
     """
-    found = with_backward(evidence.recording, evidence.axis, evidence.calls, made.nodes, made.owner)
-    of_launch = lookup(found.of_node, made.node)
-    around = np.where(made.node >= 0, of_launch, lookup(found.row, evidence.call_at_launch))
+    recording, axis = evidence.recording, evidence.axis
+    calls, row, of_node = with_backward(recording, axis, evidence.calls, made.nodes, made.owner)
+    of_launch = lookup(of_node, made.node)
+    around = np.where(made.node >= 0, of_launch, lookup(row, evidence.call_at_launch))
     runs = np.append(of_launch, -1)[evidence.launched.launch]
-    phase = np.full(found.calls.start.size, BACKWARD, dtype=np.int64)
-    phase[found.row] = evidence.phase_of_calls
-    evidence = replace(evidence, calls=found.calls, call_at_launch=around.astype(np.int32), phase_of_calls=phase)
-    return evidence, np.where(linked, runs, lookup(found.row, call)).astype(np.int32)
+    phase = np.full(calls.start.size, BACKWARD, dtype=np.int64)
+    phase[row] = evidence.phase_of_calls
+    evidence = replace(evidence, calls=calls, call_at_launch=around.astype(np.int32), phase_of_calls=phase)
+    return evidence, np.where(linked, runs, lookup(row, call)).astype(np.int32)
 
 
 def _owners(evidence: Evidence) -> Owners:

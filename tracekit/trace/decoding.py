@@ -177,7 +177,11 @@ class _DecodedMarkers:
 
     def add(self, marker: Marker) -> None:
         """Adds a marker as the next row."""
-        self.canonical.append(self._bare_row(marker))
+        key = _without_tensors(marker) if isinstance(marker, ModuleMarker) else id(marker)
+        row = self._row_of_bare.setdefault(key, len(self.bare))
+        if row == len(self.bare):
+            self.bare.append(_NO_TENSORS.added_to(marker))
+        self.canonical.append(row)
         self.tensors_of.append(self._tensors_row(marker))
 
     def add_halves(self, rows: Rows, texts: pa.Array, halves: Halves) -> None:
@@ -189,26 +193,27 @@ class _DecodedMarkers:
             first, number = np.asarray(parts.offsets)[:-1], np.diff(np.asarray(parts.offsets))
             split, whole = np.flatnonzero(number > 1), np.flatnonzero(number == 1)
             before, after = (parts.values.take(pa.array(first[split] + at)) for at in (0, 1))
-            modules = _Read.of(before, halves.module)
-            self._add_pairs(rows[split], modules, _Read.of(after, partial(halves.tensors, separator)))
+            modules, tensors = _read(before, halves.module), _read(after, partial(halves.tensors, separator))
+            self._add_pairs(rows[split], modules, tensors)
             rows, texts = rows[whole], _chosen(texts, whole)
 
-    def _add_pairs(self, rows: Rows, modules: _Read, tensors: _Read) -> None:
-        both = np.flatnonzero((modules.row >= 0) & (tensors.row >= 0))
-        rows, module, tensor = rows[both], modules.row[both], tensors.row[both]
+    def _add_pairs(self, rows: Rows, modules: _Halves, tensors: _Halves) -> None:
+        (module_markers, module), (tensor_markers, tensor) = modules, tensors
+        both = np.flatnonzero((module >= 0) & (tensor >= 0))
+        rows, module, tensor = rows[both], module[both], tensor[both]
         # Few second halves differ in anything but tensors.
         numbers: dict[object, int] = {}
-        other = np.array([numbers.setdefault(_without_tensors(item), len(numbers)) for item in tensors.markers], int)
+        other = np.array([numbers.setdefault(_without_tensors(item), len(numbers)) for item in tensor_markers], int)
         pairs = grouped((module, other[tensor]))
         joined = [
-            self._joined(modules.markers[of_module], tensors.markers[of_tensors])
+            self._joined(module_markers[of_module], tensor_markers[of_tensors])
             for of_module, of_tensors in zip(module[pairs.first].tolist(), tensor[pairs.first].tolist(), strict=True)
         ]
         bare = np.array(joined, dtype=np.int64)[pairs.group]
         clear = np.flatnonzero(bare >= 0)
         self.of_text[rows[clear]] = len(self.canonical) + np.arange(clear.size)
         self.canonical += bare[clear].tolist()
-        self.tensors_of += np.array([*map(self._tensors_row, tensors.markers)], int)[tensor[clear]].tolist()
+        self.tensors_of += np.array([*map(self._tensors_row, tensor_markers)], int)[tensor[clear]].tolist()
 
     def _joined(self, module: ModuleMarker, tensors: ModuleMarker) -> int:
         """The row of a new bare marker of two halves; -1 if it is not clear why something cannot be read."""
@@ -223,13 +228,6 @@ class _DecodedMarkers:
         )
         self.bare.append(marker)
         return len(self.bare) - 1
-
-    def _bare_row(self, marker: Marker) -> int:
-        key = _without_tensors(marker) if isinstance(marker, ModuleMarker) else id(marker)
-        row = self._row_of_bare.setdefault(key, len(self.bare))
-        if row == len(self.bare):
-            self.bare.append(_NO_TENSORS.added_to(marker))
-        return row
 
     def _tensors_row(self, marker: Marker) -> int:
         if not isinstance(marker, ModuleMarker):
@@ -251,24 +249,19 @@ class _DecodedMarkers:
         return Decoded(self.of_text, self.bare, canonical, self.tensors, tensors_of, [*kinds], *of_bare)
 
 
-class _Read(NamedTuple):
-    """The markers of halves of texts, each distinct half read once; the row is -1 where that cannot be read."""
+#: The markers of halves of texts, each distinct half read once; and their rows, -1 where a half cannot be read.
+_Halves = tuple[list[ModuleMarker], Ints]
 
-    markers: list[ModuleMarker]
-    row: Ints
 
-    @staticmethod
-    def of(halves: pa.Array, read: Callable[[str], ModuleMarker | None]) -> _Read:
-        """Reads some halves."""
-        encoded = halves.dictionary_encode()
-        markers: list[ModuleMarker] = []
-        rows = []
-        for text in encoded.dictionary.to_pylist():
-            marker = read(text)
-            rows.append(-1 if marker is None else len(markers))
-            if marker is not None:
-                markers.append(marker)
-        return _Read(markers, np.array(rows, dtype=np.int64)[np.asarray(encoded.indices)])
+def _read(halves: pa.Array, read: Callable[[str], ModuleMarker | None]) -> _Halves:
+    encoded = halves.dictionary_encode()
+    markers: list[ModuleMarker] = []
+    rows = []
+    for marker in map(read, encoded.dictionary.to_pylist()):
+        rows.append(-1 if marker is None else len(markers))
+        if marker is not None:
+            markers.append(marker)
+    return markers, np.array(rows, dtype=np.int64)[np.asarray(encoded.indices)]
 
 
 def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:

@@ -142,15 +142,14 @@ def _rows_of_phases(names: list[str], decoded: Decoded, phases: list[Phase]) -> 
         if (phase := phase_of(names[row])) is not None:
             rows[row] = len(phases)
             phases.append(phase)
-    for row in np.flatnonzero(decoded.rows(RangeMarker)[decoded.of_text]).tolist():
+    for row in np.flatnonzero(decoded.rows(RangeMarker, CompiledGraphMarker)[decoded.of_text]).tolist():
         marker = decoded.marker(decoded.of_text[row])
-        if isinstance(marker, RangeMarker) and marker.phase:
+        name = getattr(marker, "phase", "")
+        if isinstance(marker, CompiledGraphMarker) and name != PHASES[BACKWARD]:
+            name = PHASES[FORWARD]
+        if name:
             rows[row] = len(phases)
-            phases.append(Phase(PHASES.index(marker.phase)))
-    for row in np.flatnonzero(decoded.rows(CompiledGraphMarker)[decoded.of_text]).tolist():
-        marker = decoded.marker(decoded.of_text[row])
-        rows[row] = len(phases)
-        phases.append(Phase(BACKWARD if getattr(marker, "phase", "") == PHASES[BACKWARD] else FORWARD))
+            phases.append(Phase(PHASES.index(name)))
     return rows
 
 

@@ -18,14 +18,6 @@ from tracekit.trace.calls.calls import Calls
 _DEEPEST = 64
 
 
-class WithBackward(NamedTuple):
-    """Calls with those of backward passes, and for every node of autograd the call that runs it, or -1."""
-
-    calls: Calls
-    row: Rows
-    of_node: Rows
-
-
 class _Stretches(NamedTuple):
     """Stretches of nodes, the outer ones first."""
 
@@ -36,12 +28,15 @@ class _Stretches(NamedTuple):
 
 def with_backward(
     recording: Recording, axis: ThreadAxis, calls: Calls, nodes: AutogradNodes, owner: Rows
-) -> WithBackward:
-    """Adds the backward calls to some calls; the owner of a node is the call that made it, or -1."""
+) -> tuple[Calls, Rows, Rows]:
+    """Calls with those of backward passes; the owner of a node is the call that made it, or -1.
+
+    Also the new row of every call, and for every node of autograd the call that runs it, or -1.
+    """
     owner = np.where(lookup(calls.known, owner, missing=0), owner, -1)
     runs = _runs(nodes, owner)
     if not runs.size:
-        return WithBackward(calls, np.arange(calls.start.size), np.full(owner.size, -1, dtype=np.int64))
+        return calls, np.arange(calls.start.size), np.full(owner.size, -1, dtype=np.int64)
     ends = _ends_after(recording, axis, calls, nodes, runs, owner)
     stretches, of_run = _stretches(calls, runs, owner[runs], ends)
     of_node = np.full(owner.size, -1, dtype=np.int64)
@@ -121,7 +116,7 @@ def _levels(calls: Calls, owner: Rows) -> Iterator[Rows]:
         yield np.where(whole & (level < depth), levels[at, np.arange(owner.size)], -1)
 
 
-def _merged(calls: Calls, nodes: AutogradNodes, stretches: _Stretches, of_node: Rows) -> WithBackward:
+def _merged(calls: Calls, nodes: AutogradNodes, stretches: _Stretches, of_node: Rows) -> tuple[Calls, Rows, Rows]:
     size = calls.start.size
     start = np.concatenate((calls.start, nodes.start[stretches.first]))
     end = np.concatenate((calls.end, nodes.end[stretches.last]))
@@ -154,7 +149,7 @@ def _merged(calls: Calls, nodes: AutogradNodes, stretches: _Stretches, of_node: 
         evaluates=calls.evaluates[at] | unmarked,
         unmarked=unmarked,
     )
-    return WithBackward(merged, row[:size], np.where(of_node >= 0, row[size + of_node], -1))
+    return merged, row[:size], np.where(of_node >= 0, row[size + of_node], -1)
 
 
 class ForwardCalls(NamedTuple):

@@ -14,13 +14,12 @@ from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import depths, innermost, nesting_order, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.captures import GraphCaptures
-from tracekit.markers.base import OPERATORS, RANGES, ModuleMarker, StepMarker, Unreadable
+from tracekit.markers.base import OPERATORS, RANGES, Marker, ModuleMarker, StepMarker, Unreadable
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import Recording
 from tracekit.trace.calls.call_ends import RangeEnds, second_ranges
 from tracekit.trace.calls.trees import (
     CallColumns,
-    OperatorPlaces,
     Spans,
     Trees,
     apart_from_parent,
@@ -36,7 +35,7 @@ from tracekit.trace.calls.trees import (
 from tracekit.trace.decoding import Decoded
 from tracekit.trace.hierarchy.mapped_modules import MappedModules
 from tracekit.trace.hierarchy.module_paths import Nested
-from tracekit.trace.hierarchy.modules import Hierarchy, Module, hierarchy
+from tracekit.trace.hierarchy.modules import Module, hierarchy
 from tracekit.trace.hierarchy_keys import Extents, HierarchyKey
 
 
@@ -139,13 +138,14 @@ def calls_of(
         extents = Extents(calls.range_row, calls.start, calls.end)
         waiting[rows] = waiting_calls(recording, axis, keyed, extents, recording.ranges.take(calls.range_row[rows]))
     above = np.where(waiting >= 0, waiting, outside_siblings(calls.parent, calls.range_row, keyed.siblings))
-    places = operator_places(above, forward, own, decoded.bare, whole=keyed.by == OPERATORS)
+    whole = keyed.by == OPERATORS
+    above_operators, place, markers = operator_places(above, forward, own, decoded.bare, whole=whole)
     if keyed.by == RANGES and within.any():
-        places = places._replace(above=forward_ranges(above, forward, own, decoded.bare, places.above))
-    trees = below(trees_of(calls.parent, calls.depth, apart | linked, above), np.where(linked, places.above, -1))
-    if keyed.by == OPERATORS:
+        above_operators = forward_ranges(above, forward, own, decoded.bare, above_operators)
+    trees = below(trees_of(calls.parent, calls.depth, apart | linked, above), np.where(linked, above_operators, -1))
+    if whole:
         apart |= linked & (calls.parent >= 0)
-    modules, module, unclear, mapped = _hierarchy(recording, keyed, calls, trees, places)
+    modules, module, unclear, mapped = _hierarchy(recording, keyed, calls, trees, (place, markers))
     range_row = calls.range_row.astype(np.int32, copy=False)
     calls.cause[unclear] = causes.CAUSES.index(causes.MODULE_UNCLEAR)
     return Calls(
@@ -199,11 +199,11 @@ def _calls_of_spans(recording: Recording, decoded: Decoded, spans: Spans) -> Cal
 
 
 def _hierarchy(
-    recording: Recording, keyed: HierarchyKey, calls: CallColumns, trees: Trees, places: OperatorPlaces
-) -> Hierarchy:
-    decoded, runs = keyed.decoded, keyed.runs
+    recording: Recording, keyed: HierarchyKey, calls: CallColumns, trees: Trees, placed: tuple[Rows, list[Marker]]
+) -> tuple[list[Module], Ints, Flags, MappedModules]:
+    decoded, runs, (place, markers) = keyed.decoded, keyed.runs, placed
     marker = decoded.canonical_marker.take(calls.marker)
-    marker = np.where(places.marker >= 0, len(decoded.bare) + places.marker, marker)
+    marker = np.where(place >= 0, len(decoded.bare) + place, marker)
     range_row = calls.range_row.take(trees.call)
     nested = Nested(
         parent=trees.parent,
@@ -213,8 +213,8 @@ def _hierarchy(
         start_ns=recording.ranges.start_ns.take(range_row),
     )
     above = lookup(trees.node, innermost(calls.start, calls.end, calls.parent, runs.start, runs.end))
-    found = hierarchy(nested, [*decoded.bare, *places.markers], recording.counters, runs, above)
-    return found._replace(module=found.module.take(trees.node), unclear=found.unclear.take(trees.node))
+    modules, module, unclear, mapped = hierarchy(nested, [*decoded.bare, *markers], recording.counters, runs, above)
+    return modules, module.take(trees.node), unclear.take(trees.node), mapped
 
 
 def _during_graph_captures(recording: Recording, captures: GraphCaptures, calls: CallColumns) -> Flags:

@@ -178,28 +178,21 @@ def evaluations(
     return forward, np.asarray(lookup(forward[bounds], around) >= 0)
 
 
-class OperatorPlaces(NamedTuple):
+def operator_places(
+    parent: Rows, forward: Rows, marker: Rows, markers: list[Marker], *, whole: bool
+) -> tuple[Rows, Rows, list[Marker]]:
     """Where evaluations of nodes of autograd stand: in the range that is open, as their operators do in theirs.
 
-    Attributes:
-        above: For every call the nearest one above that is no operator, or -1; without evaluations the one above it.
-        marker: For every evaluation whose operator is known the row of its marker, or -1.
-    """
-
-    above: Rows
-    marker: Rows
-    markers: list[Marker]
-
-
-def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Marker], *, whole: bool) -> OperatorPlaces:
-    """The places of evaluations; ``whole`` if there are no ranges around operators, but what belongs to their paths.
+    For every call the nearest one above that is no operator, or -1 (without evaluations the one above it); for every
+    evaluation whose operator is known the row of its marker, or -1; and these markers. ``whole`` is whether there are
+    no ranges around operators, but what belongs to their paths.
 
     ``parent`` is the call around each, or the one that waits on another thread; ``forward`` the call of the operator
     that made the node that it evaluates; -1 is none.
     """
     linked = forward >= 0
     if not linked.any():
-        return OperatorPlaces(parent, np.full(parent.size, -1, dtype=np.int32), [])
+        return parent, np.full(parent.size, -1, dtype=np.int32), []
     operator = np.array([*(getattr(item, "kind", "") == OPERATOR or whole for item in markers), whole])[marker]
     link = np.where(operator, parent, -1)
     top, path, paths = firsts(link), np.zeros(parent.size, dtype=np.int64), [""]
@@ -214,7 +207,7 @@ def operator_places(parent: Rows, forward: Rows, marker: Rows, markers: list[Mar
     place = np.full(parent.size, -1, dtype=np.int32)
     place[linked] = of_path
     placed: list[Marker] = [ModuleMarker(paths[row], kind=OPERATOR, phase="") for row in known.tolist()]
-    return OperatorPlaces(np.where(operator[top], -1, top), place, placed)
+    return np.where(operator[top], -1, top), place, placed
 
 
 #: The path of a module in a list, as ranges name it; and a name that may be a module's.

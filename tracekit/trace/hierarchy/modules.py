@@ -1,7 +1,6 @@
 """The hierarchy of modules: one row for every module, and the module of every call."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,27 +29,13 @@ class Module:
     subtree_end: int
 
 
-class Hierarchy(NamedTuple):
-    """The modules of all calls.
-
-    Attributes:
-        module: For every call its row in them; -1 where it is not known.
-        unclear: Calls whose path stands for several modules, so that theirs is not known.
-        mapped_modules: The places of the modules of kernel maps.
-    """
-
-    modules: list[Module]
-    module: Ints
-    unclear: Flags
-    mapped_modules: MappedModules
-
-
 def hierarchy(
     calls: Nested, markers: list[Marker], counters: LossCounters, runs: MappedRuns, around: Ints
-) -> Hierarchy:
-    """The modules of all calls in pre-order, and the module of every call.
+) -> tuple[list[Module], Ints, Flags, MappedModules]:
+    """The modules of all calls in pre-order, and the row of that of every call; -1 where it is not known.
 
-    Maps of compiled graphs name further modules; the call around each of their runs may be -1.
+    Also the calls whose path stands for several modules, so that theirs is not known; and the places of the modules of
+    kernel maps. The call ``around`` each run of a compiled graph may be -1.
     """
     places = module_paths_of(calls, markers, counters)
     marker_facts, facts = _facts(markers)
@@ -85,7 +70,7 @@ def hierarchy(
     ]
     row_of_tree: dict[int, int] = {id(tree): row for row, joint in enumerate(joints) for tree in joint.same}
     rows = [{path: row_of_tree.get(id(tree), -1) for path, tree in trees.items()} for trees in mapped]
-    return Hierarchy(modules, module, unclear, MappedModules(of_run, rows))
+    return modules, module, unclear, MappedModules(of_run, rows)
 
 
 def _facts(markers: list[Marker]) -> tuple[Ints, list[Facts]]:
