@@ -327,9 +327,8 @@ def _iterations(
 ) -> tuple[Extents, list[StepMarker], dict[int, int]]:
     """Which ranges are iterations: those with numbers that count, one for each; and ``HierarchyKey.step_parts``.
 
-    Of ranges that count iterations inside each other the outermost counts. If ranges of several names take turns
-    within the same iteration, as ``load 3``, ``compute 3`` do, those of the name count that launched most work. Of
-    loops on several threads at the same time (a loader's, stages of a pipeline) the one that launched most work.
+    Of those inside each other the outermost counts; of several that count the same, or run at the same time, the one
+    that launched most work.
     """
     names, name = ranges.names.names, ranges.name[extents.row]
     number = np.array([-1 if item.iteration is None or item.operator else item.iteration for item in names])[name]

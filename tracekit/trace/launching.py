@@ -64,7 +64,7 @@ def launched(recording: Recording) -> Launched:
     launch = np.full(process.size, -1, dtype=np.int32)
     contested = np.zeros(process.size, dtype=bool)
     idle = [_STARTS_NOTHING.fullmatch(name) is not None for name in recording.call_names]
-    starters = ~np.array([*idle, False])[launches.name] & (launches.correlation_id != 0)
+    starters = ~np.array([*idle, False]).take(launches.name) & (launches.correlation_id != 0)
     if thread.size and joinable.any():
         launch_key, work_key = one_axis(
             [recording.threads.process[thread], process[joinable]],
@@ -136,7 +136,7 @@ def is_replayed(recording: Recording, launch: Rows) -> Flags:
     if (nameless := name < 0).any():
         of_graph |= nameless & (counts(launch, name.size) > 1)
     in_graph = recording.work.graph_node_id >= 0
-    return in_graph | np.append(of_graph, np.False_)[launch] | is_whole_graph(recording)
+    return np.asarray(in_graph | lookup(of_graph, launch, missing=False) | is_whole_graph(recording))
 
 
 def is_whole_graph(recording: Recording) -> Flags:

@@ -267,11 +267,8 @@ def waiting_calls(
 ) -> Rows:
     """For what autograd threads did the innermost call on the one other thread of the process that waits, or -1.
 
-    PyTorch runs backward passes on threads of its own while the thread that called ``backward()`` waits. If exactly one
-    other thread of the process is inside a call then, and neither launches nor begins or ends a range itself, other
-    than to evaluate nodes of autograd, the work is that call's. A thread inside a library's range does not wait. This
-    is inferred, and only where plain ranges or operators are the nodes: marked modules identify their own backward
-    work.
+    A thread waits if it is the only other one inside a call, which is no library's, and does nothing then but evaluate
+    nodes of autograd. This is inferred, where plain ranges or operators are the nodes.
 
     ``keyed`` knows the autograd threads; ``asked`` are ranges or launches on any threads.
     """

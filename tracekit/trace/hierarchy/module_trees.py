@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -306,13 +305,10 @@ def _by_number(groups: list[Group]) -> list[Group]:
     numbers = [int(groups[place].name) for place in numbered]
     if numbers == sorted(numbers):
         return groups
-    by_source: dict[int, list[tuple[tuple[int, int], int]]] = {}
-    for place in numbered:
-        for tree in groups[place].members:
-            by_source.setdefault(tree.source, []).append((tree.first or (0, 0), int(tree.name)))
-    for calls in by_source.values():
-        numbers = [number for _, number in sorted(calls, key=itemgetter(0))]
-        if numbers != sorted(numbers):
+    trees = [tree for place in numbered for tree in groups[place].members]
+    calls = sorted((tree.source, tree.first or (0, 0), int(tree.name)) for tree in trees)
+    for (source, _, number), (other, _, following) in pairwise(calls):
+        if source == other and number > following:
             return groups
     ordered = list(groups)
     by_number = sorted((groups[place] for place in numbered), key=lambda group: int(group.name))
