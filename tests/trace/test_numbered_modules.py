@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.golden import Parse, check
+from tests.golden import Parse, Table, check
 from tests.joined import joined_here
 from tests.trace_lines import report
 
@@ -16,16 +16,12 @@ def test_a_module_that_is_also_called_from_outside_belongs_to_the_only_module_th
         range  1  45  50 nn.Module: Linear_0
         range  1 100 110 nn.Module: Linear_0
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path                      class_name  alias_of
         Net_0                     Net         -
         Net_0.Encoder_0           Encoder     -
         Net_0.Encoder_0.Linear_0  Linear      -
-    """,
-    )
+    """)
 
 
 def test_a_module_that_several_modules_call_stands_where_it_ran_and_names_its_first_place(parsed: Parse) -> None:
@@ -36,18 +32,14 @@ def test_a_module_that_several_modules_call_stands_where_it_ran_and_names_its_fi
         range  1  35  40 nn.Module: Linear_0
         range  1 200 210 nn.Module: Linear_0
     """)
-    check(
-        dataset,
-        "modules",
-        """
+    Table(dataset, "modules").reads("""
         path                    alias_of
         Net_0                   -
         Net_0.Linear_0          -
         Net_0.Block_0           -
         Net_0.Block_0.Linear_0  Net_0.Linear_0
         Linear_0                Net_0.Linear_0
-    """,
-    )
+    """)
 
 
 def test_numbers_are_those_of_one_process(parsed: Parse) -> None:

@@ -56,7 +56,7 @@ def place(above: tuple[str, str] | None, path: str) -> str:
     return f"{enclosing}.{path.rsplit('.', 1)[-1] or NAMELESS_ROOT}"
 
 
-def annotated_place(root: tuple[str, str] | None, path: str) -> str:
+def _annotated_place(root: tuple[str, str] | None, path: str) -> str:
     """The place of a call by its path in the model, and by place and path of the outermost call around it."""
     if root is None:
         return path
@@ -73,7 +73,7 @@ def module_paths_of(calls: Nested, markers: list[Marker], counters: LossCounters
     path = np.array([*(number.setdefault(path, len(number)) for path, _ in table.pairs), -1], dtype=np.int64)[at]
     known = np.array([isinstance(marker, ModuleMarker) for marker in markers] + [False])[calls.marker]
     placed = known & (at != np.append(at, -1)[calls.parent])
-    return ModulePaths([*number], path, placed, first_places(callers, path, calls.start_ns))
+    return ModulePaths([*number], path, placed, _first_places(callers, path, calls.start_ns))
 
 
 def _outermost(calls: Nested, callers: Callers, table: _PlaceTable) -> Rows:
@@ -126,7 +126,7 @@ class _PlaceTable:
         around = self.pairs[above] if above >= 0 else None
         root = self._root[above] if above >= 0 else None
         if item.annotated:
-            path = annotated_place(root, item.path)
+            path = _annotated_place(root, item.path)
         else:
             path = place(around, item.path) if item.kind == MODULE else ".".join((*(around or ())[:1], item.path))
         full = self._characters + len(path) > MOST_CHARACTERS
@@ -193,7 +193,7 @@ def _first_markers(markers: list[Marker]) -> Rows:
     return np.array([*(known.setdefault(key, row) for row, key in enumerate(keys)), -1], dtype=np.int64)
 
 
-def first_places(callers: Callers, place: Ints, start_ns: Ints) -> Rows:
+def _first_places(callers: Callers, place: Ints, start_ns: Ints) -> Rows:
     """For every call of a module that is at several places the one where it was called first; otherwise -1."""
     first = np.full(place.size, -1, dtype=np.int64)
     rows = np.flatnonzero(callers.numbered)
