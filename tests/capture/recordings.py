@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import tracekit
 from tracekit.capture.emit import routed_to
-from tracekit.capture.kineto import ProcessTrace, rows_of_processes
+from tracekit.capture.kineto import ProcessTrace, Rows, rows_of_processes
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.rows import Rows, describe_process, machine_tables
+from tracekit.capture.writing import describe_process, machine_tables
 from tracekit.dataset.opening import Dataset
 from tracekit.nsight import file as nsight_file
 from tracekit.storage.local_copies import temp_dir

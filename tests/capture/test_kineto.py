@@ -9,8 +9,7 @@ import pytest
 import tracekit
 from tests.capture.recordings import report_of
 from tests.needs import TRACES
-from tracekit.capture.kineto import ProcessTrace, rows_of_processes
-from tracekit.capture.rows import Rows
+from tracekit.capture.kineto import ProcessTrace, Rows, rows_of_processes
 from tracekit.errors import CaptureError
 
 pytestmark = pytest.mark.torch

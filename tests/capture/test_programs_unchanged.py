@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.ao import quantization
-from torch.ao.pruning import WeightNormSparsifier
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.capture.models import counted
 from tracekit.capture import MemoryEmitter, layer_markers
 from tracekit.capture.emit import routed_to
-from tracekit.capture.program import RootMarkers
+from tracekit.capture.program import RootMarkers, marked_program
+from tracekit.capture.schedule import Schedule
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 X = torch.linspace(-1, 1, 96).view(2, 3, 4, 4)
@@ -54,21 +55,6 @@ def quantized(model: Net) -> nn.Module:
     prepared = quantization.prepare(fused(model))
     prepared(X)
     return quantization.convert(prepared)
-
-
-def sparse(model: Net) -> nn.Module:
-    sparsifier = WeightNormSparsifier(sparsity_level=0.5)
-    sparsifier.prepare(model, [{"tensor_fqn": "head.1.weight"}])
-    sparsifier.step()
-    sparsifier.squash_mask()
-    return model
-
-
-def pruned(model: Net) -> nn.Module:
-    prune.l1_unstructured(model.head[1], "weight", 0.5)
-    model(X)
-    prune.remove(model.head[1], "weight")
-    return model
 
 
 def hooked(model: Net) -> nn.Module:
@@ -107,9 +93,6 @@ def normed(model: Net) -> nn.Module:
 LIBRARIES: dict[str, Callable[[Any], nn.Module]] = {
     "fuse_modules": fused,
     "prepare and convert": quantized,
-    "quantize_dynamic": lambda model: quantization.quantize_dynamic(model, {nn.Linear}),
-    "sparsifier": sparse,
-    "prune": pruned,
     "hooks": hooked,
     "norms": normed,
     "flop counter": counted_by_torch,
@@ -130,7 +113,9 @@ def net() -> Net:
 
 @contextmanager
 def marked() -> Iterator[MemoryEmitter]:
-    with routed_to(to := MemoryEmitter()), RootMarkers(lambda *_: None, partial(layer_markers, backward=True)):
+    window: Any = SimpleNamespace(open=bool, close=bool)
+    put_on = partial(layer_markers, backward=True)
+    with routed_to(to := MemoryEmitter()), marked_program(Schedule(window), put_on):
         yield to
     assert to.lane.open == []
 
@@ -235,19 +220,20 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def graphs_compiled(model: nn.Module, *, in_place: bool) -> list[list[str]]:
-    graphs: list[list[str]] = []
-
+def backend_into(graphs: list[list[str]]) -> Callable[..., Any]:
     def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
         graphs.append([str(node.target) for node in graph.graph.nodes])
         return graph.forward
 
+    return backend
+
+
+def graphs_compiled(model: nn.Module, *, in_place: bool) -> list[list[str]]:
     torch._dynamo.reset()
-    run: Any = model
+    backend = backend_into(graphs := [])
     if in_place:
         model.compile(backend=backend)
-    else:
-        run = torch.compile(model, backend=backend)
+    run = model if in_place else torch.compile(model, backend=backend)
     for size in (2, 2, 3):
         run(torch.ones(size, 3, 4))
     return graphs
@@ -266,19 +252,13 @@ def test_the_same_graphs_are_compiled(name: str, training: bool, in_place: bool)
 
 
 def test_markers_put_on_and_taken_off_compile_nothing_anew() -> None:
-    times: list[object] = []
-
-    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
-        times.append(graph)
-        return graph.forward
-
     model, to = hooked_inner(), MemoryEmitter()
-    run = torch.compile(model, backend=backend)
+    run = torch.compile(model, backend=backend_into(graphs := []))
     run(torch.ones(2, 4))
     with layer_markers(run, emitter=to), layer_markers(model, "inner", emitter=to):
         run(torch.ones(2, 4))
     run(torch.ones(2, 4))
-    assert len(times) == 1
+    assert len(graphs) == 1
     assert counted(to) == {"top": 1}
 
 

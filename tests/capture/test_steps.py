@@ -104,7 +104,7 @@ def test_models_that_take_turns_are_counted_by_their_cycle(called: str, recorded
     roots, seen = {name: torch.nn.Identity() for name in "abc"}, ""
     for name in called:
         before = window.seen
-        starts.outermost_call(roots[name], updated=False)
+        starts.outermost_call(roots[name])
         seen = ("" if window.seen is not before else seen) + name * window.now
     assert seen == recorded
 
@@ -118,7 +118,7 @@ def test_calls_of_other_models_wait_while_a_thread_opens_the_window() -> None:
             goes_on.wait(PATIENCE_S)
 
     starts = StepStarts(Schedule(Slow()))
-    call = partial(starts.outermost_call, updated=False)
+    call = partial(starts.outermost_call)
     first, second = (Thread(target=call, args=(torch.nn.Identity(),), daemon=True) for _ in range(2))
     first.start()
     opening.wait(PATIENCE_S)
@@ -188,4 +188,4 @@ def test_captures_outside_of_the_last_window_and_replays_in_it_are_counted(
         torch.cuda.CUDAGraph.replay(None)
     torch.cuda.CUDAGraph.replay(None)
     assert happened == ["capture", "replay"] * 3 + ["replay", "replay"]
-    assert counts.figures(2) == {"graphs_before": 2, "graph_replays": 2}
+    assert counts(2) == {"graphs_before": 2, "graph_replays": 2}

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from tracekit.capture.emit import nothing, nvtx_emitter
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.process_files import Piece, ProcessFiles, lives, pieces, refusals, unfinished
-from tracekit.capture.rows import named
 from tracekit.capture.schedule import data_markers
+from tracekit.capture.writing import named
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.layer_hooks import LAYER_DICTS
 

@@ -13,19 +13,20 @@ import gzip
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from typing_extensions import override
 
 from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Ints
-from tracekit.capture.rows import MEMORY_LABELS, IntegerRows, Moved, Row, Rows, Span, global_tid
 from tracekit.errors import CaptureError, ReportError
 from tracekit.files import reason_of, whole_file
 from tracekit.kineto.arguments import direction_of
@@ -35,6 +36,13 @@ from tracekit.markers.phases import phase_of
 from tracekit.nsight.tables import short_name
 from tracekit.recording.provenance import LossCounters
 
+Row = dict[str, Any]
+#: Start and end of an event, in nanoseconds.
+Span = tuple[int, int]
+#: How far the starts of evaluations of one process were moved, by name, thread and start.
+Moved = dict[tuple[str, int, int], int]
+#: Nsight's numbers and labels for CUpti_ActivityMemoryKind, less one.
+MEMORY_LABELS = ("Pageable", "Pinned", "Device", "Array", "Managed")
 #: Prefix of the names of our ranges in Kineto's trace; a number follows.
 NUMBERED = "tracekit:"
 
@@ -53,8 +61,8 @@ _EVALUATION = "autograd::engine::evaluate_function: "
 _NEVER = 2**62
 _BASE, _END_BYTES = re.compile(rb'"baseTimeNanoseconds": ?(\d+)'), 1 << 16
 _ENCODER = msgspec.json.Encoder()
-#: Events that are written at once: many small pieces take long to compress.
-_BATCH = 10_000
+#: Events that are written at once, as many small pieces take long to compress; rows that become integers at a time.
+_BATCH, _ROWS = 10_000, 50_000
 #: Fast enough not to delay the end of the program.
 _LEVEL = 1
 _RANGES = ("cpu_op", "user_annotation")
@@ -65,6 +73,77 @@ _IDS_BITS, _PIDS_BITS = 32, 23
 #: True of one process only.
 _OF_ONE_PROCESS = ("distributedInfo", "trace_id")
 _Progress = Callable[[int], object]
+
+
+class IntegerRows(Collection[Row]):
+    """Rows of integers of at least 0, by columns, in several parts; others are None."""
+
+    def __init__(self, parts: Sequence[Mapping[str, Ints]] = ()) -> None:
+        self._parts = parts
+
+    @override
+    def __len__(self) -> int:
+        return sum(next(iter(part.values())).size for part in self._parts)
+
+    @override
+    def __contains__(self, row: object) -> bool:
+        return any(each == row for each in self)
+
+    @override
+    def __iter__(self) -> Iterator[Row]:
+        for part in self._parts:
+            for first in range(0, next(iter(part.values())).size, _ROWS):
+                columns = [_with_none(column[first : first + _ROWS]) for column in part.values()]
+                yield from (dict(zip(part, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _with_none(column: Ints) -> list[int | None]:
+    values: list[int | None] = column.tolist()
+    return [value if value is not None and value >= 0 else None for value in values] if column.min() < 0 else values
+
+
+@dataclass
+class Rows:
+    """Rows of Nsight's tables. Texts are stored once, in ``strings``; a text's index is its id."""
+
+    ranges: IntegerRows = field(default_factory=IntegerRows)
+    api_calls: IntegerRows = field(default_factory=IntegerRows)
+    kernels: IntegerRows = field(default_factory=IntegerRows)
+    memcpys: IntegerRows = field(default_factory=IntegerRows)
+    memsets: IntegerRows = field(default_factory=IntegerRows)
+    operators: IntegerRows = field(default_factory=IntegerRows)
+    phases: IntegerRows = field(default_factory=IntegerRows)
+    threads: list[Row] = field(default_factory=list)
+    strings: list[str] = field(default_factory=list)
+    started_utc_ns: int = 0
+    numbered: int = 0
+    moved: list[Moved] = field(default_factory=list)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether anything ran on a GPU."""
+        return bool(self.kernels or self.memcpys or self.memsets)
+
+    def tables(self) -> dict[str, Collection[Row]]:
+        """The rows by name of table.
+
+        Operators are work only where no GPU did any; else those that mark a phase are ranges.
+        """
+        return {
+            "StringIds": [{"id": number, "value": text} for number, text in enumerate(self.strings)],
+            "ThreadNames": self.threads,
+            "NVTX_EVENTS": [*self.ranges, *self.phases] if self.on_device else self.ranges,
+            "CUPTI_ACTIVITY_KIND_RUNTIME": self.api_calls,
+            "CUPTI_ACTIVITY_KIND_KERNEL": self.kernels,
+            "CUPTI_ACTIVITY_KIND_MEMCPY": self.memcpys,
+            "CUPTI_ACTIVITY_KIND_MEMSET": self.memsets,
+            "TRACEKIT_CPU_OPS": [] if self.on_device else self.operators,
+        }
+
+
+def global_tid(pid: int, tid: int) -> int:
+    """Nsight's 64-bit id of a thread; thread 0 stands for the process."""
+    return 1 << 48 | (pid & 0xFFFFFF) << 24 | tid & 0xFFFFFF
 
 
 class ProcessTrace(NamedTuple):
@@ -136,16 +215,14 @@ def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False, p
     starts = [columns["start"] for parts in tables.values() for columns in parts if columns["start"].size]
     rows.started_utc_ns = min((int(start.min()) for start in starts), default=0)
     for name, parts in tables.items():
-        setattr(rows, name, IntegerRows([_counted_from(rows.started_utc_ns, columns) for columns in parts]))
+        for columns in parts:
+            end = np.where(columns["end"] < columns["start"], -1, columns["end"] - rows.started_utc_ns)
+            columns.update(start=columns["start"] - rows.started_utc_ns, end=end)
+        setattr(rows, name, IntegerRows(parts))
     on_threads = (columns for parts in tables.values() for columns in parts if "globalTid" in columns)
     rows.threads = _threads(np.concatenate([columns["globalTid"] for columns in on_threads]), ids)
     rows.strings = list(ids)
     return rows
-
-
-def _counted_from(zero_ns: int, columns: Columns) -> Columns:
-    end = np.where(columns["end"] < columns["start"], -1, columns["end"] - zero_ns)
-    return columns | {"start": columns["start"] - zero_ns, "end": end}
 
 
 def _threads(tids: Ints, ids: dict[str, int]) -> list[Row]:
@@ -206,7 +283,7 @@ class _Converter:
         """The columns by name of table; with ``ops``, operators are ranges, too, else those that mark a phase."""
         operators, names = self._operators, self._operators["name"]
         ranges = self._as_ranges(self._ranges, self._given_names())
-        marking = np.flatnonzero(self._by_name(names, _marks_phase) * (not ops))
+        marking = np.flatnonzero(self._by_name(names, lambda name: phase_of(name) is not None) * (not ops))
         phases = {name: column[marking] for name, column in operators.items()}
         if ops:
             copies = self._as_ranges(operators, self._operator_texts())
@@ -288,10 +365,6 @@ class _Converter:
 
     def _id(self, text: str) -> int:
         return self._ids.setdefault(text, len(self._ids))
-
-
-def _marks_phase(name: str) -> bool:
-    return phase_of(name) is not None
 
 
 def _event_class(name: str) -> int:

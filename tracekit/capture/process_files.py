@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tracekit.capture.rows import Description, Span, empty_description
+from tracekit.capture.kineto import Row, Span
 
 _BEGUN, _TRACE, _PIECE, _PROBLEM = ".begun", ".trace", ".piece", ".problem"
 
@@ -24,7 +24,7 @@ class Piece:
     trace: str = ""
     texts: list[str] = field(default_factory=list)
     names: list[tuple[Span, str]] = field(default_factory=list)
-    about: Description = field(default_factory=empty_description)
+    about: Row = field(default_factory=dict)
     figures: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 

@@ -25,7 +25,7 @@ from tracekit.capture.emit import among, default_emitter, quiet_emitter
 from tracekit.capture.frames import models_around, never_compiled
 from tracekit.capture.layers import FIGURE, MARKED, SKIPPED, LayerMarkers, inventory, layer_markers, listeners, unlisted
 from tracekit.capture.marks import in_backward_pass, unwrapped
-from tracekit.capture.schedule import Schedule, StepStarts, TrainingMarkers
+from tracekit.capture.schedule import Schedule, StepStarts
 from tracekit.capture.steps import on_step
 from tracekit.errors import TracekitError
 from tracekit.markers import formatting
@@ -37,24 +37,19 @@ _MOST_UNLISTED = 64
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to record.
+    """What to record."""
 
-    Attributes:
-        steps: Iterations to record; None means 5 of a model, all of a program.
-        warmup: Iterations to run before; None means 2 of a model, none of a program.
-        backward: Whether to mark backward passes and, where the target returns a model, to run them. None marks those
-            that a program runs.
-        skip: Patterns of dotted names that get no markers.
-        depth: Modules more than this many levels below the model get no markers.
-        compiling: How to compile the model; None runs it as it is.
-    """
-
+    #: Iterations to record, and to run before; None means 5 and 2 of a model, all and none of a program.
     steps: int | None = None
     warmup: int | None = None
+    #: Whether operators are ranges, too.
     ops: bool = False
+    #: Whether to mark backward passes, and to run them where the target returns a model; None marks a program's.
     backward: bool | None = None
+    #: Patterns of dotted names that get no markers; and modules more than ``depth`` levels below the model get none.
     skip: tuple[str, ...] = ()
     depth: int | None = None
+    #: How to compile the model; None runs it as it is.
     compiling: CompileConfig | None = None
 
     @classmethod
@@ -148,27 +143,19 @@ def marked_program(
     Yields what to call in a forked process, so that steps count from its own first one.
     """
     starts = StepStarts(schedule)
-
-    def restart() -> None:
-        schedule.restart()
-        starts.restart()
-
     roots = RootMarkers(starts.outermost_call, put_on)
     schedule.records = roots.enable
     with roots, starts.optimizers, on_step(starts.marked_step):
-        yield restart
+        yield starts.restart
 
 
 class RootMarkers:
     """Puts layer markers on every root that is called while the block runs, and takes them off at its end."""
 
-    def __init__(
-        self, called: Callable[[nn.Module, bool], object], put_on: Callable[[nn.Module, str], LayerMarkers]
-    ) -> None:
+    def __init__(self, called: Callable[[nn.Module], object], put_on: Callable[[nn.Module, str], LayerMarkers]) -> None:
         self._handles: list[LayerMarkers] = []
         self._watching = ExitStack()
-        #: Called with the root before the range of a call from outside is opened, and with whether it was changed
-        #: since its last call, but by no known optimizer.
+        #: Called with the root before the range of a call from outside is opened.
         self._called = called
         self._put_on = put_on
         self._known: WeakSet[nn.Module] = WeakSet()
@@ -176,13 +163,10 @@ class RootMarkers:
         self._on = True
         self._names: dict[str, int] = {}
         self._refused: set[type[nn.Module]] = set()
-        self._training = TrainingMarkers()
 
     def __enter__(self) -> Self:
-        self._watching.enter_context(self._training)
         self._watching.enter_context(watched_calls(default_emitter().lane, self._before))
-        unlisted.append(self._runs_inside)
-        self._watching.callback(unlisted.remove, self._runs_inside)
+        self._watching.enter_context(among(unlisted, self._runs_inside))
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -201,7 +185,10 @@ class RootMarkers:
         if is_exporting():  # a trace is no run
             return False
         try:
-            if self._begins(module) and self._on:
+            if not in_backward_pass():
+                self._called(module)
+            # A shallow copy, such as a replica of nn.DataParallel, has the marks of its original.
+            if self._on and module not in self._known and not any(marks_on(module)):
                 self._mark(module)
         except TracekitError:
             raise
@@ -219,14 +206,6 @@ class RootMarkers:
         """
         if self._on and module._modules and self._names.get(type(module).__name__, 0) < _MOST_UNLISTED:
             self._mark(module)
-
-    def _begins(self, module: nn.Module) -> bool:
-        if not in_backward_pass():
-            updated = self._training.updated(module)
-            self._called(module, updated)
-            self._training.called(module, updated=updated)
-        # A shallow copy, such as a replica of nn.DataParallel, has the marks of its original.
-        return module not in self._known and not any(marks_on(module))
 
     def _mark(self, module: nn.Module) -> None:
         with self._marking:  # several threads may call a new model at the same time
@@ -256,13 +235,8 @@ class RootMarkers:
         if inside is not module and (marks := next(marks_on(inside), None)) is not None:
             return marks.path
         name = type(inside).__name__
-        if not _holds_anything(module):
+        held = (*module._modules.values(), *module._parameters.values(), *module._buffers.values())
+        if all(part is None for part in held):  # a loss without weights has only names for them
             return name
         self._names[name] = self._names.get(name, 0) + 1
         return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
-
-
-def _holds_anything(module: nn.Module) -> bool:
-    """Whether it has parts or values; a loss without weights has only names for them."""
-    held = (*module._modules.values(), *module._parameters.values(), *module._buffers.values())
-    return any(one is not None for one in held)

@@ -20,8 +20,7 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.emit import Lane, epoch
-from tracekit.capture.kineto import NUMBERED, ProcessTrace, base_ns
-from tracekit.capture.rows import Span
+from tracekit.capture.kineto import NUMBERED, ProcessTrace, Span, base_ns
 from tracekit.capture.schedule import wait_for_gpu
 from tracekit.errors import CaptureError
 
@@ -96,26 +95,27 @@ class Recorder:
         #: Whether to record the GPU, asked when a window opens. By default, if there is one; but only asking
         #: keeps processes that are forked later from using it.
         self._gpu = gpu
-        self._with_gpu = False
-        self.figures: dict[str, int] = {}
-        self.warnings: list[str] = []
+        self._with_gpu = self._inherited = False
         #: Whether to record the shapes of operators, so that they can be ranges, too.
         self.ops = ops
-        self._profile: profile | None = None
-        self._open = False
-        #: How many markers were opened in the window.
-        self.opened = 0
-        #: A program's threads may open and close the window at the same time.
-        self._changing = threading.RLock()
-        self._inherited = False
         #: Whether there was a window before, here or in the process that this one was forked from.
         self._earlier = False
-        self.windows = 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.figures: dict[str, int] = {}
+        self.warnings: list[str] = []
+        self._profile: profile | None = None
+        self._open = False
+        #: How many windows were opened, and how many markers in the last one.
+        self.windows, self.opened = 0, 0
+        #: A program's threads may open and close the window at the same time.
+        self._changing = threading.RLock()
 
     @property
     def recorded(self) -> bool:
         """Whether a window was opened."""
-        return self._profile is not None and self.windows > 0
+        return self._profile is not None
 
     @property
     def window(self) -> int:
@@ -179,9 +179,7 @@ class Recorder:
             # Else the inherited profiler would fill the memory of a process that runs no model.
             torch._C._autograd._enable_record_function(False)  # noqa: FBT003
             self._inherited = True
-        self._profile, self._open, self.windows, self.opened = None, False, 0, 0
-        self.figures, self.warnings = {}, []
-        self._changing = threading.RLock()
+        self._begin_anew()
         self.emitter.forked()
 
     def _end_inherited(self) -> None:
@@ -203,12 +201,11 @@ class Recorder:
     def process_trace(self, path: Path) -> ProcessTrace:
         """Closes the window and writes torch.profiler's own trace of it; returns it with what it lacks."""
         self.write_trace(path)
-        names = cache(lambda: self.annotation_names(base_ns(path)))
-        return ProcessTrace(path, self.emitter.texts, os.getpid(), names)
+        return ProcessTrace(path, self.emitter.texts, os.getpid(), cache(partial(self.annotation_names, path)))
 
-    def annotation_names(self, base: int) -> dict[Span, str]:
+    def annotation_names(self, trace: Path) -> dict[Span, str]:
         """Names of annotations by their times: in its trace, Kineto garbles names that are not plain ASCII."""
-        profiler = self._profile.profiler if self._profile is not None else None
+        profiler, base = self._profile.profiler if self._profile is not None else None, base_ns(trace)
         results = profiler.kineto_results if profiler is not None else None
         return {
             (event.start_ns() - base, event.end_ns() - base): event.name()

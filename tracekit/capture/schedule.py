@@ -11,7 +11,6 @@ trained again after it was evaluated, or was changed by no known optimizer.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import count, islice
 from threading import RLock
@@ -135,7 +134,7 @@ class Schedule:
         self.begun -= 1
         self._open_again()
 
-    def was_one(self) -> None:
+    def were_one(self) -> None:
         """All iterations that have begun are one; a window that opened inside it holds the wanted ones beside it."""
         if not self.closed:
             self.begun = max(1, self._first - 1) if self.opened else 1
@@ -162,9 +161,11 @@ class StepStarts:
         self._schedule = schedule
         self.restart()
         self.optimizers = OptimizerMarkers(self._optimizer_begins)
+        self._training = TrainingMarkers(self.optimizers)
 
     def restart(self) -> None:
-        """Forgets the models that were called, as a forked process does those of its parent."""
+        """Forgets the steps and models that there were, as a forked process does those of its parent."""
+        self._schedule.restart()
         self._known: WeakKeyDictionary[nn.Module, _Root] = WeakKeyDictionary()
         self._numbers = count()
         self._others, self._in_turns = 0, False
@@ -174,18 +175,19 @@ class StepStarts:
         self._schedule.taken_over(step)
         self._schedule.begins(step)
 
-    def outermost_call(self, root: nn.Module, updated: bool) -> None:  # noqa: FBT001 - as it is called
-        """A root is called; ``updated`` if it was changed since its last call, by no known optimizer."""
+    def outermost_call(self, root: nn.Module) -> None:
+        """A root is about to be called from outside."""
+        updated = self._training.updated(root)
         self._schedule.wait()  # whichever root it is, its call is to be in the window
-        if self._schedule.by is step:
-            return
-        if not self.optimizers.stepping and self.optimizers.step_ended():
-            self._schedule.begins(OptimizerMarkers)
-        elif updated:
-            self._schedule.taken_over(TrainingMarkers, begun=1)
-            self._schedule.begins(TrainingMarkers)
-        else:
-            self._root_called(root)
+        if self._schedule.by is not step:
+            if not self.optimizers.stepping and self.optimizers.step_ended():
+                self._schedule.begins(OptimizerMarkers)
+            elif updated:
+                self._schedule.taken_over(TrainingMarkers, begun=1)
+                self._schedule.begins(TrainingMarkers)
+            else:
+                self._root_called(root)
+        self._training.called(root, updated=updated)
 
     def _optimizer_begins(self, first_turn: bool) -> None:  # noqa: FBT001 - as it is called
         """An optimizer begins a step; ``first_turn`` if it is its first, after others that have stepped once."""
@@ -227,32 +229,27 @@ class StepStarts:
             return True
         self._others += 1
         if self._others == 1 and not self._in_turns and self._schedule.begun <= _LONGEST_TURN:
-            self._schedule.was_one()
+            self._schedule.were_one()
         if self._others <= _LONGEST_CYCLE or self._in_turns or self._schedule.closed:
             return False
         self._schedule.taken_over(announcer)
         return True
 
 
-@dataclass(slots=True)
-class GraphCounts:
-    """Numbers of graphs that torch captured and replayed, by the recording window open at the time; 0 means none."""
-
-    captured: Counter[int] = field(default_factory=Counter)
-    replayed: Counter[int] = field(default_factory=Counter)
-
-    def figures(self, window: int) -> dict[str, int]:
-        """Figures that show whether a window holds the graph capture of every graph replayed in it."""
-        return {BEFORE: self.captured.total() - self.captured[window], REPLAYS: self.replayed[window]}
-
-
 @contextmanager
-def counted_graphs(window: Callable[[], int]) -> Iterator[GraphCounts]:
-    """Counts torch's graphs while the block runs, by the number of the open window; 0 if none is."""
-    counts = GraphCounts()
-    captured, replayed = (lambda: counts.captured.update([window()])), (lambda: counts.replayed.update([window()]))
-    with on_graph_capture(captured), _before_each_call("replay", replayed):
-        yield counts
+def counted_graphs(window: Callable[[], int]) -> Iterator[Callable[[int], dict[str, int]]]:
+    """Counts torch's graphs while the block runs, by the number of the open window; 0 if none is.
+
+    Yields what returns figures that show whether a window holds the graph capture of every graph replayed in it.
+    """
+    captured, replayed = Counter[int](), Counter[int]()
+
+    def figures(number: int) -> dict[str, int]:
+        return {BEFORE: captured.total() - captured[number], REPLAYS: replayed[number]}
+
+    captures = on_graph_capture(lambda: captured.update([window()]))
+    with captures, _before_each_call("replay", lambda: replayed.update([window()])):
+        yield figures
 
 
 @contextmanager
@@ -276,16 +273,14 @@ class _OptimizerStep:
         self.optimizer = optimizer
 
 
-class _ScaledStep:
-    """An open range around a gradient scaler's step, which may skip that of the optimizer."""
-
-
 class OptimizerMarkers:
     """Marks the steps of all optimizers while the block runs."""
 
     def __init__(self, begins: Callable[[bool], object]) -> None:
         #: Called before each step, with whether it is an optimizer's first after others have stepped once.
         self._begins = begins
+        #: Whether any optimizer has run hooks.
+        self.known = False
         self._watching = ExitStack()
         self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         #: Numbers of those that are gone are not used again.
@@ -315,7 +310,7 @@ class OptimizerMarkers:
     def _scaled(self, step: Callable[..., float | None]) -> Callable[..., float | None]:
         @wraps(step)
         def marked(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:  # noqa: ANN401
-            scaled = _ScaledStep()
+            scaled = object()  # the scaler may skip the step of the optimizer
             opened = self._open(optimizer, scaled)
             try:
                 return step(scaler, optimizer, *args, **kwargs)
@@ -330,15 +325,13 @@ class OptimizerMarkers:
     def _before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - as torch has it
         if is_dynamo_compiling():
             return
+        self.known = True
         close_interrupted(optimizer)
-        self._begins(self._is_first_turn(optimizer))
+        numbered = any(known is optimizer for known in self._numbers)
+        self._begins(not numbered and set(self._times.values()) == {1})
         self._open(optimizer, _OptimizerStep(optimizer))
 
-    def _is_first_turn(self, optimizer: Optimizer) -> bool:
-        known = any(one is optimizer for one in self._numbers)
-        return not known and set(self._times.values()) == {1}
-
-    def _open(self, optimizer: Optimizer, entry: _OptimizerStep | _ScaledStep) -> bool:
+    def _open(self, optimizer: Optimizer, entry: object) -> bool:
         try:
             if optimizer not in self._numbers:
                 self._numbers[optimizer] = next(self._free)
@@ -402,29 +395,18 @@ def data_markers() -> Iterator[None]:
 
 
 class TrainingMarkers:
-    """Marks where a model is trained again, while the block runs."""
+    """Marks where a model is trained again."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: OptimizerMarkers) -> None:
+        self._optimizers = optimizers
         self._before: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
         self._versions: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
         self._numbers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._free = count()
-        self._optimizers_known = False
-
-    def __enter__(self) -> Self:
-        self._watching = register_optimizer_step_pre_hook(self._optimizer_steps)
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._watching.remove()
-
-    @never_compiled
-    def _optimizer_steps(self, *_: object) -> None:
-        self._optimizers_known |= not is_dynamo_compiling()
 
     def updated(self, root: nn.Module) -> bool:
         """Whether a root that is about to be called was changed since its last call, by no known optimizer."""
-        if self._optimizers_known or not torch.is_grad_enabled() or not (versions := unobserved(_versions, root)):
+        if self._optimizers.known or not torch.is_grad_enabled() or not (versions := unobserved(_versions, root)):
             return False
         before = self._versions.get(root)
         self._versions[root] = versions

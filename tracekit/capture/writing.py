@@ -1,23 +1,47 @@
-"""The end of a recording: messages while it is written, progress, and what stops it."""
+"""The end of a recording: its report with the machine it was made on, messages, progress, and what stops it."""
 
 import gc
+import os
+import platform
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes
-from tracekit.capture.rows import Description, machine_tables, named
+import torch
+
+from tracekit.capture.kineto import (
+    MEMORY_LABELS,
+    ProcessTrace,
+    Row,
+    Rows,
+    global_tid,
+    keep_chrome_trace,
+    rows_of_processes,
+)
+from tracekit.capture.schedule import attempt
 from tracekit.errors import CaptureError
 from tracekit.progress import Progress
+from tracekit.recording.values import COPY_KINDS
+from tracekit.version import __version__
 
 #: Exit code of what Ctrl-C stopped.
 INTERRUPTED = 130
-#: The error of a stop while a recording is written.
 STOPPED = "stopped while writing; no report was written, and no unfinished files are left"
 #: The figure that counts the markers opened in a process's window.
 OPENED = "markers_opened"
+#: Reports follow the export schema of Nsight Systems 2023.4.4.
+_EXPORTER = {
+    "EXPORT_PRODUCT_NAME": "tracekit",
+    "EXPORT_PRODUCT_VERSION": f"tracekit {__version__}",
+    "EXPORT_SCHEMA_VERSION": "3.7.2",
+    "EXPORT_SCHEMA_VERSION_MAJOR": "3",
+    "EXPORT_SCHEMA_VERSION_MINOR": "7",
+    "EXPORT_SCHEMA_VERSION_MICRO": "2",
+}
 #: What takes how long: 40 MB of torch.profiler's trace to rows, the rows to SQLite, and the trace to one with texts.
 _CONVERTING_S, _INSERTING_S, _REWRITING_S = 0.9, 0.35, 1.4
 
@@ -33,6 +57,93 @@ def say_stopped(what: str = "writing what was recorded (Ctrl-C again: drop it)")
     say(f"stopped; {what}")
 
 
+def machine_tables(rows: Rows, processes: Sequence[Row]) -> dict[str, list[Row]]:
+    """Everything in a report that is not an event, by name of table, given the recorded processes as described."""
+    tables = {
+        "META_DATA_EXPORT": named(_EXPORTER),
+        "TARGET_INFO_SYSTEM_ENV": named(processes[0]["system"]),
+        "TARGET_INFO_SESSION_START_TIME": [_session(rows.started_utc_ns)],
+        "PROCESSES": list({process["process"]["pid"]: process["process"] for process in processes}.values()),
+    }
+    if rows.on_device:
+        if devices := {gpu["id"]: gpu for process in processes for gpu in process["gpus"]}:
+            tables["TARGET_INFO_GPU"] = list(devices.values())
+        tables["ENUM_CUDA_MEMCPY_OPER"] = _labels(COPY_KINDS)
+        tables["ENUM_CUDA_MEM_KIND"] = _labels(MEMORY_LABELS)
+    return tables
+
+
+def describe_process(warnings: list[str], *, on_device: bool) -> Row:
+    """This process, and the system and GPUs that it sees, as JSON: ``process``, ``system`` and ``gpus``."""
+    gpus: list[Row] = []
+    if on_device:
+        # After a kernel failed, the driver answers no more questions.
+        attempt(lambda: gpus.extend(gpus_of_torch()), "the report does not describe the GPUs", warnings)
+    system = {
+        "CpuArchitecture": platform.machine(),
+        "CpuCores": str(os.cpu_count()),
+        "OsVersion": platform.system(),
+        "PythonVersion": platform.python_version(),
+        "TorchVersion": str(torch.__version__),
+        "CudaVersion": str(torch.version.cuda or "none"),
+    }
+    return {"process": _process(), "system": system, "gpus": gpus}
+
+
+def gpus_of_torch() -> list[Row]:
+    """The GPUs that torch sees."""
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [
+        {
+            "id": index,
+            "uuid": str(gpu.uuid),
+            "name": gpu.name,
+            "smCount": gpu.multi_processor_count,
+            "totalMemory": gpu.total_memory,
+            "computeMajor": gpu.major,
+            "computeMinor": gpu.minor,
+        }
+        for index, gpu in enumerate(devices)
+    ]
+
+
+def uses_gpu() -> bool:
+    """Whether this process has begun to use a GPU."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def built_for_cuda() -> bool:
+    """Whether this build of torch supports NVIDIA GPUs."""
+    return torch.version.cuda is not None
+
+
+def _session(started_utc_ns: int) -> Row:
+    started = datetime.fromtimestamp(started_utc_ns // 10**9, tz=UTC)
+    return {
+        "utcEpochNs": started_utc_ns,
+        "utcTime": f"{started:%Y-%m-%dT%H:%M:%S}",
+        "localTime": f"{started.astimezone():%Y-%m-%dT%H:%M:%S}",
+    }
+
+
+def _process() -> Row:
+    pid = os.getpid()
+    comm = Path("/proc/self/comm")
+    name = comm.read_text("utf-8", "replace").strip() if comm.exists() else "python"
+    if (rank := os.environ.get("RANK", "")).isdecimal() and "WORLD_SIZE" in os.environ:  # as torchrun sets them
+        name = f"{name} rank{rank}"
+    return {"globalPid": global_tid(pid, 0), "pid": pid, "name": name}
+
+
+def named(values: Mapping[str, object]) -> list[Row]:
+    """Values by name as rows."""
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _labels(labels: Sequence[str]) -> list[Row]:
+    return [{"id": number, "name": label, "label": label} for number, label in enumerate(labels)]
+
+
 class Writing:
     """Writes what processes recorded as one report, and reports how far it is."""
 
@@ -46,57 +157,43 @@ class Writing:
     def exporting(self) -> None:
         """Torch.profiler begins to write its events."""
         self._stage = "exporting events"
-        self._advance(0)
+        self._advance(0, 0)
 
     def report(
         self,
         report: Path,
         traces: Sequence[ProcessTrace],
-        about: Sequence[Description],
+        about: Sequence[Row],
         figures: Mapping[str, int],
         warnings: list[str],
     ) -> dict[str, int]:
         """Writes the traces of processes, and what recording them cost; returns these figures with those of all rows.
 
-        Args:
-            report: Where the report goes.
-            traces: What torch.profiler wrote.
-            about: The process of each trace.
-            figures: What recording cost, with the number of markers that were ``OPENED``.
-            warnings: Receives what went wrong without harming the report.
+        ``about`` is the process of each trace. ``warnings`` receives what went wrong without harming the report.
         """
         from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
 
-        self._begin(trace.path for trace in traces)
+        if self._stage:
+            self._progress(self._stage, 1.0)
+        self._bytes = sum(trace.path.stat().st_size for trace in traces)
+        self._stage = f"writing {self._bytes / 1e6:,.0f} MB of events"
+        self._advance(0, 0)
         before = time.perf_counter_ns()
-        rows = rows_of_processes(traces, ops=self._ops, progress=self._converted)
+        rows = rows_of_processes(traces, ops=self._ops, progress=partial(self._read, _CONVERTING_S))
         if self._chrome_trace is not None:
-            keep_chrome_trace(traces, rows, self._chrome_trace, warnings, self._rewritten)
+            keep_chrome_trace(traces, rows, self._chrome_trace, warnings, partial(self._read, _REWRITING_S))
         known = dict(figures) | {"markers": rows.numbered, "operators": len(rows.operators)}
         known["markers_lost"] = max(0, known.pop(OPENED) - rows.numbered)
         known["convert_ns"] = time.perf_counter_ns() - before
         tables = rows.tables() | machine_tables(rows, about) | {"TRACEKIT_RECORDER": named(known)}
-        nsight_file.write(report, tables, self._inserted)
+        nsight_file.write(report, tables, partial(self._advance, _INSERTING_S))
         return known
 
-    def _begin(self, traces: Iterable[Path]) -> None:
-        if self._stage:
-            self._progress(self._stage, 1.0)
-        self._bytes = sum(trace.stat().st_size for trace in traces)
-        self._stage = f"writing {self._bytes / 1e6:,.0f} MB of events"
-        self._advance(0)
+    def _read(self, takes_s: float, count: int) -> None:
+        self._advance(takes_s, count / self._bytes)
 
-    def _converted(self, count: int) -> None:
-        self._advance(_CONVERTING_S * count / self._bytes)
-
-    def _rewritten(self, count: int) -> None:
-        self._advance(_REWRITING_S * count / self._bytes)
-
-    def _inserted(self, share: float) -> None:
-        self._advance(_INSERTING_S * share)
-
-    def _advance(self, seconds: float) -> None:
-        self._done_s += seconds
+    def _advance(self, takes_s: float, share: float) -> None:
+        self._done_s += takes_s * share
         self._progress(self._stage, min(1.0, self._done_s / self._all_s))
 
 

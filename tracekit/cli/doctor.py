@@ -134,7 +134,7 @@ def _package(name: str) -> Check:
 
 
 def _gpu() -> Check:
-    from tracekit.capture.rows import built_for_cuda, gpus_of_torch
+    from tracekit.capture.writing import built_for_cuda, gpus_of_torch
 
     if gpus := gpus_of_torch():
         return Check("GPU", ok=True, detail=", ".join(str(gpu["name"]) for gpu in gpus))
@@ -193,11 +193,12 @@ def _marker_checks(tool: Nsys, nvtx: str) -> list[Check]:
 
 
 def _recorded_texts(tool: Nsys, problem: Path) -> set[str]:
-    """Texts of the ranges that nsys records of ``capture/probe.py``, which writes why nvtx refuses one to a file."""
+    """Texts of the ranges that nsys records of a sample; a file gets the reason if nvtx refuses one."""
     from tracekit.pipeline import parse
 
     report = problem.with_name("probe.sqlite")
-    recorded = tool.record([sys.executable, "-m", "tracekit.capture.probe", str(problem)], report)
+    program = "import sys; from tracekit.capture.engines.nsys_profile import emit_a_sample as emit; emit(sys.argv[1])"
+    recorded = tool.record([sys.executable, "-c", program, str(problem)], report)
     if not report.exists():
         raise CaptureError("; ".join(recorded.warnings) or f"{tool.path} exported no report")
     ranges = parse(report, force=True).table("ranges", ["text", "open"]).to_pylist()
@@ -206,14 +207,14 @@ def _recorded_texts(tool: Nsys, problem: Path) -> set[str]:
 
 def _compare_texts(tool: Nsys, nvtx: str, texts: set[str]) -> list[Check]:
     from tracekit.capture.emit import KNOWN_NVTX
-    from tracekit.capture.probe import MARKER, OWN
+    from tracekit.capture.engines.nsys_profile import MARKER, PLAIN_RANGE
     from tracekit.nsight.nsys import WINDOW
 
     if not {MARKER, WINDOW} <= texts:
         detail = f"not recorded: nsys {tool.version} does not record ranges pushed by nvtx {nvtx}"
         return [Check(_MARKERS, ok=False, detail=detail, advice=f"{KNOWN_NVTX}, or try another nsys")]
     markers = Check(_MARKERS, ok=True, detail="tracekit's markers are recorded")
-    if OWN in texts:
+    if PLAIN_RANGE in texts:
         return [markers, Check(_OWN_RANGES, ok=True, detail="ranges of other programs are recorded")]
     detail = (
         f"silent: nvtx {nvtx} pushes ranges only if a tool answers, and nsys {tool.version} does not; "

@@ -1,21 +1,37 @@
-"""The engine ``nsys``: runs the target in a new process under NVIDIA's nsys; a whole script as the command it is."""
+"""The engine ``nsys``: runs the target in a new process under NVIDIA's nsys; a whole script as the command it is.
+
+:func:`main` is what that process does: it runs the target with markers, and reports the outcome to its parent.
+"""
 
 import json
+import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tracekit.capture.arrivals import add_arrivals
-from tracekit.capture.emit import nvtx_emitter
+import torch
+
+from tracekit.capture.arrivals import SentCalls, add_arrivals
+from tracekit.capture.emit import epoch, nvtx_emitter
+from tracekit.capture.ending import Ending
 from tracekit.capture.processes.command import record_with_nsys
-from tracekit.capture.run import Job, Outcome, load
+from tracekit.capture.processes.recording import others_refused
+from tracekit.capture.program import Settings
+from tracekit.capture.run import Job, Outcome, Target, ended, load, run
+from tracekit.capture.schedule import attempt, on_graph_capture, wait_for_gpu
+from tracekit.capture.steps import operator_markers
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.nsight import nsys
+from tracekit.nsight.nsys import WINDOW
 from tracekit.storage.local_copies import temp_dir
 
 NAME = "nsys"
+#: What ``tracekit doctor`` emits under nsys: a range pushed as our markers are, and one as the nvtx package does.
+MARKER, PLAIN_RANGE = "tracekit doctor: a marker", "tracekit doctor: a range"
 
 
 def unavailable() -> str | None:
@@ -39,7 +55,7 @@ def record(job: Job) -> Outcome:
     with temp_dir() as folder:
         outcome_file = folder / "outcome.json"
         argument = json.dumps([job.target, job.arguments, asdict(settings), outcome_file], default=str)
-        command = [sys.executable, "-m", "tracekit.capture.child", argument]
+        command = [sys.executable, "-c", f"import sys; from {__name__} import main; sys.exit(main())", argument]
         try:
             recorded = tool.record(command, job.report, windowed=True)
         except CaptureError as error:
@@ -66,3 +82,93 @@ def _child_outcome(path: Path) -> dict[str, Any]:
 def _problem(outcome: dict[str, Any]) -> TracekitError | None:
     kind = UsageError if outcome.get("usage") else CaptureError
     return kind(outcome["problem"]) if outcome.get("problem") else None
+
+
+def main() -> int:
+    """Runs the target that the parent asks for, in the process's argument. Returns the target's exit code."""
+    spec, arguments, values, outcome_file = json.loads(sys.argv[1])
+    path, settings, process = Path(outcome_file), Settings.of_json(values), os.getpid()
+    outcome: dict[str, Any] = {"warnings": [], "figures": {}}
+    code = 1  # Python's own exit code for exceptions that are not caught below
+
+    def finish() -> None:
+        if os.getpid() == process:  # processes that the target forked do not report
+            path.write_text(json.dumps(outcome))
+
+    try:
+        loaded = partial(load, spec, tuple(arguments))
+        code, problem = ended(lambda: _run_in_window(loaded, settings, path.parent, outcome, leave=finish))
+        if problem is not None:
+            outcome |= {"problem": str(problem), "usage": isinstance(problem, UsageError)}
+    finally:
+        outcome["exit_code"] = code
+        finish()
+    return code
+
+
+def _run_in_window(
+    loaded: Callable[[], Target], settings: Settings, folder: Path, outcome: dict[str, Any], leave: Callable[[], None]
+) -> None:
+    window = _NvtxWindow(folder, outcome["warnings"])
+
+    def finish() -> None:
+        window.close()
+        window.sent.leave(lambda _warnings: {})
+        leave()
+
+    window.sent.opens = Ending(folder, finish, window.forked).watch_termination
+    operators = operator_markers() if settings.ops else nullcontext()
+    # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
+    with others_refused(folder, forks=False), on_graph_capture(window.open), window.sent.marks():
+        run(loaded(), settings, window, operators, outcome["figures"])
+
+
+class _NvtxWindow:
+    """The range that makes nsys record. nsys accepts only one."""
+
+    def __init__(self, folder: Path, warnings: list[str]) -> None:
+        self.sent = SentCalls(folder)
+        self._warnings = warnings
+        self._end: Callable[[], object] | None = None
+        self._closed = False
+
+    def open(self) -> None:
+        if self._end is None and not self._closed:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self._end = nvtx_emitter().start(WINDOW)
+            self.sent.open()
+            epoch.begin()
+
+    def drop(self) -> None:
+        """Records on: a session of nsys begins only once."""
+
+    def close(self) -> None:
+        """Waits for the GPU and stops recording. If that fails, nsys records until the process ends."""
+        if self._end is not None:
+            end, self._end, self._closed = self._end, None, True
+            self.sent.close()
+            wait_for_gpu(self._warnings)
+            attempt(end, "nsys could not be told to stop recording, so it went on", self._warnings)
+
+    def forked(self) -> None:
+        """Leaves the range to the process that has opened it."""
+        self._end, self._closed = None, True
+        self.sent.forked()
+
+
+def emit_a_sample(problem_file: str) -> None:
+    """Emits a marker, a window and a plain range. If the nvtx package refuses one, the file gets one line of why."""
+    try:
+        emitter = nvtx_emitter()
+        end = emitter.start(WINDOW)
+        emitter.opener(MARKER)()
+        emitter.close()
+        end()
+        import nvtx  # noqa: PLC0415 - if it is missing, the emitter has already reported what to do
+
+        nvtx.push_range(PLAIN_RANGE)
+        nvtx.pop_range()
+    except Exception as error:  # noqa: BLE001 - whatever it raises
+        reason = " ".join(str(error).split())
+        Path(problem_file).write_text(f"{type(error).__name__}: {reason}", "utf-8")

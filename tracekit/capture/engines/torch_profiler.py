@@ -16,10 +16,9 @@ from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.process_files import refusals
 from tracekit.capture.processes.recording import others_refused
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.rows import describe_process, uses_gpu
 from tracekit.capture.run import Job, Outcome, ended, load, run
-from tracekit.capture.schedule import GraphCounts, counted_graphs
-from tracekit.capture.writing import OPENED, STOPPED, say, say_stopped, writing
+from tracekit.capture.schedule import counted_graphs
+from tracekit.capture.writing import OPENED, STOPPED, describe_process, say, say_stopped, uses_gpu, writing
 from tracekit.errors import CaptureError, TracekitError
 from tracekit.storage.local_copies import temp_dir
 
@@ -108,7 +107,7 @@ def _written(
     job: Job,
     recorder: Recorder,
     figures: Mapping[str, int],
-    graphs: GraphCounts,
+    graphs: Callable[[int], dict[str, int]],
     code: int,
     problem: TracekitError | None = None,
 ) -> Outcome:
@@ -120,7 +119,7 @@ def _written(
         writer.exporting()
         traces = [recorder.process_trace(folder / "trace.json")]
         about = [describe_process(recorder.warnings, on_device=uses_gpu())]
-        counts = {**recorder.figures, **graphs.figures(recorder.windows), **modules, OPENED: recorder.opened}
+        counts = {**recorder.figures, **graphs(recorder.windows), **modules, OPENED: recorder.opened}
         known = writer.report(job.report, traces, about, counts, recorder.warnings)
     return Outcome(code, problem, {**known, **figures}, (*recorder.warnings, *refusals(job.report.parent)))
 

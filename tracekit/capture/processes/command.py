@@ -12,11 +12,10 @@ from functools import cache, partial
 from pathlib import Path
 
 from tracekit.capture.arrivals import Arrivals, add_arrivals
-from tracekit.capture.kineto import ProcessTrace
+from tracekit.capture.kineto import ProcessTrace, Row
 from tracekit.capture.process_files import Piece, lives, pieces, refusals, unfinished
 from tracekit.capture.processes.recording import Request
 from tracekit.capture.program import Settings
-from tracekit.capture.rows import Description
 from tracekit.capture.run import Outcome
 from tracekit.capture.writing import say_stopped, writing
 from tracekit.errors import CaptureError
@@ -61,10 +60,12 @@ def record(
         for piece in recorded:
             sums.update(piece.figures)
         with writing(progress, ops=settings.ops, chrome_trace=chrome_trace) as writer:
-            gpus = _Gpus()
-            traces = _traces(folder, recorded, gpus)
-            about = [gpus.numbered(piece.about) for piece in recorded]
-            figures = writer.report(report, traces, about, sums, warnings)
+            devices = _number_gpus(recorded)
+            traces = [
+                ProcessTrace(folder / piece.trace, piece.texts, piece.pid, cache(partial(dict, piece.names)), numbers)
+                for piece, numbers in zip(recorded, devices, strict=True)
+            ]
+            figures = writer.report(report, traces, [piece.about for piece in recorded], sums, warnings)
     figures["processes"] = len({piece.pid for piece in recorded})
     return Outcome(ended.exit_code, None, figures, tuple(warnings))
 
@@ -121,26 +122,12 @@ def _losses(folder: Path) -> Iterator[str]:
     yield from refusals(folder)
 
 
-def _traces(folder: Path, recorded: Iterable[Piece], gpus: "_Gpus") -> list[ProcessTrace]:
-    return [
-        ProcessTrace(folder / one.trace, one.texts, one.pid, cache(partial(dict, one.names)), gpus.numbers(one.about))
-        for one in recorded
-    ]
-
-
-class _Gpus:
-    """Numbers the GPUs of a machine. Each process counts only those that it sees, and each from 0."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def numbers(self, about: Description) -> dict[int, int]:
-        return {
-            gpu["id"]: self._numbers.setdefault(identity, len(self._numbers))
-            for gpu, identity in zip(about["gpus"], about["gpu_identities"], strict=True)
-        }
-
-    def numbered(self, about: Description) -> Description:
-        numbers = self.numbers(about)
-        gpus = [gpu | {"id": numbers[gpu["id"]]} for gpu in about["gpus"]]
-        return {**about, "gpus": gpus}
+def _number_gpus(recorded: Iterable[Piece]) -> list[dict[int, int]]:
+    """Numbers the machine's GPUs; returns the numbers by those of each process, which counts only GPUs that it sees."""
+    numbers: dict[str, int] = {}
+    devices = []
+    for piece in recorded:
+        gpus: list[Row] = piece.about["gpus"]
+        devices.append({gpu["id"]: numbers.setdefault(gpu["uuid"], len(numbers)) for gpu in gpus})
+        piece.about["gpus"] = [gpu | {"id": numbers[gpu["uuid"]]} for gpu in gpus]
+    return devices

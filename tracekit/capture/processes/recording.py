@@ -23,14 +23,13 @@ from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.attach import watched_calls
 from tracekit.capture.emit import nothing, quiet_emitter, routed_to
 from tracekit.capture.ending import Ending
-from tracekit.capture.kineto import base_ns
+from tracekit.capture.kineto import Span
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.process_files import Piece, ProcessFiles, write_problem
 from tracekit.capture.program import Marking, Settings, marked_program
 from tracekit.capture.recorder import Recorder
-from tracekit.capture.rows import Span, describe_process, uses_gpu
 from tracekit.capture.schedule import Schedule, attempt, counted_graphs
-from tracekit.capture.writing import OPENED
+from tracekit.capture.writing import OPENED, describe_process, uses_gpu
 from tracekit.errors import CaptureError
 
 #: Annotations of a trace, and those among them whose names Kineto passes on as they are (see ``capture/kineto.py``).
@@ -208,7 +207,7 @@ class ProcessWindow:
         self.close()
         if self.piece.trace:
             warnings, graphs = self.recorder.warnings, self._graphs
-            counts = {**figures(warnings), **graphs.figures(self.recorder.windows)}
+            counts = {**figures(warnings), **graphs(self.recorder.windows)}
             attempt(lambda: self.describe(counts), "the figures are incomplete", warnings)
 
     def describe(self, figures: dict[str, int]) -> None:
@@ -242,7 +241,7 @@ def _garbled_names(trace: Path, recorder: Recorder) -> list[tuple[Span, str]]:
         every, unharmed = (sum(1 for _ in pattern.finditer(content)) for pattern in (_ANNOTATION, _UNHARMED))
     if every == unharmed:
         return []
-    return list(recorder.annotation_names(base_ns(trace)).items())
+    return list(recorder.annotation_names(trace).items())
 
 
 @dataclass(frozen=True, slots=True)
