@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary, ref
 
 import torch
@@ -121,11 +121,11 @@ class BackwardTrack:
         running = thread.backward[-1] if thread.backward else None
         operators_push_ranges = torch._C._autograd._profiler_type() == ActiveProfilerType.NVTX
         self._start = getattr(self.emitter, "start", None) if operators_push_ranges else None
-        steps = self._plan(roots, whole=whole)
-        handles = [_first_hook(node, partial(self._enter, call)) for node, call in steps.changes()]
-        last = steps.last()
+        nodes, certain = self._plan(roots, whole=whole)
+        handles = [_first_hook(node, partial(self._enter, call)) for node, call in _changes(nodes, certain=certain)]
+        last = {_device(node): node for _, node, _ in nodes} if torch.cuda.is_available() else {}
         if len(last) > 1:
-            handles += [node.register_hook(self._leave) for node in last]
+            handles += [node.register_hook(self._leave) for node in last.values()]
         thread.passes.append(len(thread.forward))
         return partial(self._end, handles, running)
 
@@ -136,16 +136,16 @@ class BackwardTrack:
         self.thread.passes.pop()
         self.thread.nodes.note(self.thread.current)
 
-    def _plan(self, roots: Sequence[Node], *, whole: bool) -> Plan:
+    def _plan(self, roots: Sequence[Node], *, whole: bool) -> tuple[list[_Made], bool]:
         """The nodes of a pass. If several threads made nodes, only some are known to belong to a certain thread."""
         known = [nodes() for nodes in list(self._nodes_by_thread)]
         used = [nodes for nodes in known if nodes is not None and nodes.used]
         self._several_threads |= len(used) > 1
         if not self._several_threads:
-            return plan(roots if used else (), used[0] if used else None, None, whole=whole)
+            return _nodes_of_pass(roots if used else (), used[0] if used else None, tagged=False, whole=whole)
         # In the middle of another pass, this thread ran forward again what it now runs backward.
         own = self.thread.nodes if torch._C._current_graph_task_id() >= 0 else None
-        return plan(roots, own, _tag, whole=whole)
+        return _nodes_of_pass(roots, own, tagged=True, whole=whole)
 
     def _enter(self, call: _Call | None, _gradients: object) -> None:
         thread = self.thread
@@ -302,40 +302,19 @@ class NodeOwners:
         return len(self._starts) > 1
 
 
-class Step(NamedTuple):
-    """A node that a pass runs, and the owners of the nodes of the thread that made it, if that thread is known."""
-
-    number: int
-    node: Node
-    thread: NodeOwners | None
-
-    @property
-    def owner(self) -> _Call | None:
-        """The call that made the node."""
-        return None if self.thread is None else self.thread.owner(self.number)
+#: A node's number, the node, and the owners of the nodes of the thread that made it, if that thread is known.
+_Made = tuple[int, Node, NodeOwners | None]
 
 
-class Plan(NamedTuple):
-    """The nodes that a pass runs, as each device does; ``certain`` if that order is, and if all of them run."""
-
-    steps: list[Step]
-    certain: bool
-
-    def changes(self) -> Iterator[tuple[Node, _Call | None]]:
-        """The nodes before which the owner changes; all nodes where it is not certain what runs before."""
-        current: dict[str, _Call | None] = {}
-        on_gpus = torch.cuda.is_available()  # without GPUs, one thread runs all nodes
-        for step in self.steps:
-            device, owner = _device(step.node) if on_gpus else "cpu", step.owner
-            if not self.certain or current.get(device) is not owner:
-                current[device] = owner
-                yield step.node, owner
-
-    def last(self) -> list[Node]:
-        """The last node of each device, if there may be several."""
-        if not torch.cuda.is_available():
-            return []
-        return list({_device(step.node): step.node for step in self.steps}.values())
+def _changes(nodes: list[_Made], *, certain: bool) -> Iterator[tuple[Node, _Call | None]]:
+    """The nodes before which the owner changes; all nodes where it is not certain what runs before."""
+    current: dict[str, _Call | None] = {}
+    on_gpus = torch.cuda.is_available()  # without GPUs, one thread runs all nodes
+    for number, node, made_by in nodes:
+        device, owner = _device(node) if on_gpus else "cpu", made_by.owner(number) if made_by is not None else None
+        if not certain or current.get(device) is not owner:
+            current[device] = owner
+            yield node, owner
 
 
 def _device(node: Node) -> str:
@@ -343,18 +322,18 @@ def _device(node: Node) -> str:
     return next((device for device in devices if device != "cpu"), "cpu")
 
 
-def plan(
-    roots: Sequence[Node], thread: NodeOwners | None, tagged: Callable[[Node], NodeOwners | None] | None, *, whole: bool
-) -> Plan:
-    """Finds the nodes below some nodes.
+def _nodes_of_pass(
+    roots: Sequence[Node], thread: NodeOwners | None, *, tagged: bool, whole: bool
+) -> tuple[list[_Made], bool]:
+    """The nodes below some nodes, as each device runs them, and whether it is certain that all run in this order.
 
-    ``tagged`` knows the thread that made a node, where that is recorded; it made the nodes below, too.
+    With ``tagged``, some nodes record which thread made them; it made the nodes below, too.
     """
-    steps: list[Step] = []
+    made: list[_Made] = []
     seen: set[Node] = set()
     pending: list[tuple[Node, int, NodeOwners | None]] = [(node, _OUT_OF_ORDER, thread) for node in roots]
     while pending:
-        node, consumer, forward_call = pending.pop()
+        node, consumer, made_by = pending.pop()
         number = node._sequence_nr()
         if number >= _OUT_OF_ORDER:
             continue
@@ -363,12 +342,12 @@ def plan(
         if node in seen:
             continue
         seen.add(node)
-        if tagged is not None:
-            forward_call = tagged(node) or forward_call
-        steps.append(Step(number, node, forward_call))
-        pending += [(below, number, forward_call) for below, _ in node.next_functions if below is not None]
-    steps.sort(key=itemgetter(0), reverse=True)
-    return Plan(steps, whole)
+        if tagged:
+            made_by = _tag(node) or made_by
+        made.append((number, node, made_by))
+        pending += [(below, number, made_by) for below, _ in node.next_functions if below is not None]
+    made.sort(key=itemgetter(0), reverse=True)
+    return made, whole
 
 
 #: The tracks whose marked modules run.
@@ -431,38 +410,24 @@ def _pass_begins(*args: Any, **kwargs: Any) -> list[Callable[[], object]]:  # no
 
 
 def _wrap_checkpoints() -> None:
+    hook: Any = getattr(checkpoint, "_recomputation_hook", None)  # torch's own, which it may rename
     reentrant = checkpoint.CheckpointFunction
-    if isinstance(hook := getattr(checkpoint, "_recomputation_hook", None), type):  # torch's own, which it may rename
-        _wrap(checkpoint, "_recomputation_hook", _watched(hook))
-    _wrap(reentrant, "backward", staticmethod(_watched_reentrant(reentrant.backward)))
+    backward: Callable[..., Any] = reentrant.backward
 
+    @contextmanager
+    def watched_hook(*args: Any) -> Iterator[None]:  # noqa: ANN401 - as torch's
+        with _recomputation(), hook(*args):
+            yield
 
-def _wrap(owner: object, name: str, wrapper: object) -> None:
-    _wrapped.callback(setattr, owner, name, vars(owner)[name])
-    setattr(owner, name, wrapper)
-
-
-def _watched(hook: type) -> type:
-    class Watched(hook):  # type: ignore[misc]
-        def __enter__(self) -> Any:  # noqa: ANN401 - as torch's
-            self._recomputation = _recomputation()
-            self._recomputation.__enter__()
-            return super().__enter__()
-
-        def __exit__(self, *raised: object) -> Any:  # noqa: ANN401
-            self._recomputation.__exit__(None, None, None)
-            return super().__exit__(*raised)
-
-    return Watched
-
-
-def _watched_reentrant(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
-    def watched(ctx: Any, *gradients: Any) -> Any:  # noqa: ANN401 - as torch's
+    def watched_backward(ctx: Any, *gradients: Any) -> Any:  # noqa: ANN401 - as torch's
         with replaced(ctx, "run_function", _recomputation()(ctx.run_function)):
             return backward(ctx, *gradients)
 
-    return watched
+    if hook is not None:
+        _wrapped.enter_context(replaced(checkpoint, "_recomputation_hook", watched_hook))
+    _wrapped.callback(setattr, reentrant, "backward", staticmethod(backward))
+    reentrant.backward = staticmethod(watched_backward)  # type: ignore[method-assign]
 
 
 @contextmanager
