@@ -13,15 +13,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import override
 
+from tracekit.capture.backward import BackwardMarks
 from tracekit.capture.emit import Lane, Unmarked
 from tracekit.capture.frames import around_calls, call_of_torch, may_compile, never_compiled
-from tracekit.capture.marks import WRAPPED, Marks, Switch
+from tracekit.capture.marks import WRAPPED, Marks
 
 _MARKS = "_marks_of_calls"
 #: Called with every module that is about to run outside all marked calls of a lane; whether the call matters.
@@ -33,27 +34,16 @@ finders: list[Callable[[nn.Module], object]] = []
 _users: list[object] = []
 
 
+#: What runs before and after calls of a module. After one that raised, the output is None.
+AnyMarks = Marks | BackwardMarks
+
+
 class _Thread(threading.local):
     #: Whether calls do not matter because of the one around them.
     unwatched = False
 
 
 _thread = _Thread()
-
-
-class AnyMarks(Protocol):
-    """What runs around a module's calls."""
-
-    switch: Switch
-
-    def moved(self, path: str, /) -> None:
-        """The module has another path from now on."""
-
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> None:
-        """Runs before a call."""
-
-    def after(self, module: nn.Module, args: Any, output: Any, /) -> None:  # noqa: ANN401 - as the module
-        """Runs after a call, also one that raised; its output is None then."""
 
 
 class _ModuleMarks:

@@ -55,7 +55,8 @@ class LlamaAttention(nn.Module):
     @override
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], past: Past, layer: int) -> Tensor:
         """Maps [batch, tokens, hidden] to the same shape; appends the keys and values to the past."""
-        query, key, value = (_heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        projected = (project(x).unflatten(2, (_HEADS, _SIZE)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        query, key, value = (heads.transpose(1, 2) for heads in projected)
         query, key = _rotated(query, *rotary), _rotated(key, *rotary)
         past.keys[layer] = key = torch.cat((past.keys[layer], key), dim=2)
         past.values[layer] = value = torch.cat((past.values[layer], value), dim=2)
@@ -145,30 +146,22 @@ def model_and_prompt() -> tuple[LlamaForCausalLM, Tensor]:
     return model, torch.randint(_VOCABULARY, (_BATCH, _TOKENS), device=device)
 
 
+@torch.no_grad()
 def small_llama() -> None:
     """Answers requests, each with one prefill step and some decode steps."""
     model, prompt = model_and_prompt()
     for _ in range(_REQUESTS):
-        _answer(model, prompt)
-
-
-@torch.no_grad()
-def _answer(model: LlamaForCausalLM, prompt: Tensor) -> None:
-    past = _no_past(prompt)
-    with step("prefill", kind="prefill", batch_size=_BATCH, tokens=prompt.numel()):
-        ids = model(prompt, past).argmax(-1, keepdim=True)
-    for _ in range(_DECODES):
-        with step("decode", kind="decode", batch_size=_BATCH, tokens=_BATCH):
-            ids = model(ids, past).argmax(-1, keepdim=True)
+        past = _no_past(prompt)
+        with step("prefill", kind="prefill", batch_size=_BATCH, tokens=prompt.numel()):
+            ids = model(prompt, past).argmax(-1, keepdim=True)
+        for _ in range(_DECODES):
+            with step("decode", kind="decode", batch_size=_BATCH, tokens=_BATCH):
+                ids = model(ids, past).argmax(-1, keepdim=True)
 
 
 def _no_past(ids: Tensor) -> Past:
     empty = torch.empty(ids.shape[0], _HEADS, 0, _SIZE, device=ids.device)
     return Past([empty] * _LAYERS, [empty] * _LAYERS)
-
-
-def _heads(x: Tensor) -> Tensor:
-    return x.view(*x.shape[:2], _HEADS, _SIZE).transpose(1, 2)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -63,24 +63,15 @@ def nothing() -> None:
     """Does nothing: there is no range to open or close."""
 
 
-def required_nvtx() -> Any:  # noqa: ANN401 - has no types
-    """The package nvtx."""
-    try:
-        import nvtx  # noqa: PLC0415 - needed only to record
-    except ImportError as error:
-        raise UsageError("markers need the nvtx package: pip install nvtx") from error
-    return nvtx
-
-
 class Nvtx:
-    """Emits to NVTX's default domain, through the nvtx package.
+    """Emits to NVTX's default domain, through the nvtx package; or nothing, with ``emits`` false or NVTX turned off.
 
     Since 0.2.12 the package asks the tool whether a domain is enabled, and emits nothing if the tool does not
     understand the question; nsys 2022 and 2023 do not. The package's C functions do not ask, so we call those. They
     are the same in all releases since 0.2.11, except for the ones that start and end ranges.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, emits: bool = True) -> None:
         self.lane = Lane()
         #: Whether the package emits nothing because the tool did not answer its question.
         self.refused = False
@@ -91,7 +82,7 @@ class Nvtx:
         self.close: Callable[[], object] = nothing
         self._text_opener: Callable[[str], Callable[[], object]] = lambda _text: nothing
         self._text_starter: Callable[[str], Callable[[], object]] = lambda _text: nothing
-        if not os.environ.get("NVTX_DISABLE"):
+        if emits and not os.environ.get("NVTX_DISABLE"):
             self._connect()
 
     def opener(self, text: str, /) -> Callable[[], object]:
@@ -103,7 +94,10 @@ class Nvtx:
         return self._text_starter(text)
 
     def _connect(self) -> None:
-        nvtx = required_nvtx()
+        try:
+            import nvtx  # noqa: PLC0415 - needed only to record
+        except ImportError as error:
+            raise UsageError("markers need the nvtx package: pip install nvtx") from error
         try:
             from nvtx._lib import lib  # noqa: PLC0415
 
@@ -115,8 +109,14 @@ class Nvtx:
         except (ImportError, AttributeError, TypeError):
             self._connect_by_public_names(nvtx)
             return
+
+        def start(text: str) -> Callable[[], object]:
+            started = lib.start_range(attributes(text), domain.handle)
+            # nvtx 0.2.11 returns an id, later releases a pair of id and domain.
+            return partial(lib.end_range, *(started if isinstance(started, tuple) else [started]))
+
         self._text_opener = lambda text: partial(push, attributes(text), domain.handle)
-        self._text_starter = lambda text: _ended_by(lib.end_range, lib.start_range(attributes(text), domain.handle))
+        self._text_starter = start
         self.close = close
 
     def _connect_by_public_names(self, nvtx: Any) -> None:  # noqa: ANN401 - has no types
@@ -130,25 +130,17 @@ class Nvtx:
 
 
 def _attributes_of(lib: Any, domain: Any) -> Callable[[str], Any]:  # noqa: ANN401 - have no types
-    # The package's own function keeps every text until the process ends.
-
     def attributes(text: str) -> object:
-        return lib.EventAttributes(lib.RegisteredString(domain.handle, text), "blue")
+        # The package's own function keeps every text until the process ends.
+        return lib.EventAttributes(*leading, lib.RegisteredString(domain.handle, text), "blue")
 
-    def attributes_of_domain(text: str) -> object:
-        return lib.EventAttributes(domain, lib.RegisteredString(domain.handle, text), "blue")
-
+    leading: tuple[Any, ...] = ()
     try:
         attributes("tracekit")
-    except (AttributeError, TypeError):  # since 0.2.16
-        attributes_of_domain("tracekit")
-        return attributes_of_domain
+    except (AttributeError, TypeError):
+        leading = (domain,)  # since 0.2.16
+        attributes("tracekit")
     return attributes
-
-
-def _ended_by(end: Callable[..., object], started: object) -> Callable[[], object]:
-    # nvtx 0.2.11 returns an id, later releases a pair of id and domain.
-    return partial(end, *started) if isinstance(started, tuple) else partial(end, started)
 
 
 class Itt:
@@ -166,18 +158,6 @@ class Itt:
     def opener(self, text: str, /) -> Callable[[], object]:
         """Returns a function that pushes a range of this text."""
         return partial(self._push, text)
-
-
-class NullEmitter:
-    """Drops all ranges."""
-
-    def __init__(self) -> None:
-        self.lane = Lane()
-        self.close: Callable[[], object] = nothing
-
-    def opener(self, _text: str, /) -> Callable[[], object]:
-        """Returns a function that does nothing."""
-        return nothing
 
 
 class Event(NamedTuple):
@@ -261,15 +241,15 @@ def routed_to(emitter: Emitter) -> AbstractContextManager[None]:
 
 def quiet_emitter() -> Emitter:
     """As :func:`default_emitter`, but never warns, and drops all ranges where the nvtx package is missing."""
-    return _routed[-1] if _routed else _nvtx_or_nowhere()
+    return _routed[-1] if _routed else _nvtx_or_nothing()
 
 
 @cache
-def _nvtx_or_nowhere() -> Emitter:
+def _nvtx_or_nothing() -> Nvtx:
     try:
         return nvtx_emitter()
     except UsageError:
-        return NullEmitter()
+        return Nvtx(emits=False)
 
 
 def default_emitter() -> Emitter:
@@ -287,10 +267,7 @@ def default_emitter() -> Emitter:
 class Epoch:
     """Counts when recordings begin and markers change: what was emitted once must be emitted again then."""
 
-    __slots__ = ("number",)
-
-    def __init__(self) -> None:
-        self.number = 0
+    number = 0
 
     def begin(self) -> None:
         """Something has changed."""

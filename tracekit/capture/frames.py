@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from inspect import CO_OPTIMIZED
 from types import FrameType, FunctionType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -89,23 +89,15 @@ def _owner_of_method(frame: FrameType) -> object:
     return owner
 
 
-class FailedCall(NamedTuple):
-    """The innermost module call that an exception passed through."""
-
-    module: nn.Module
-    args: tuple[object, ...]
-    kwargs: dict[str, object]
-
-
-def failed_call(error: BaseException) -> FailedCall | None:
-    """The innermost call of a module in an exception's traceback. Exceptions do not name modules."""
+def failed_call(error: BaseException) -> tuple[nn.Module, tuple[object, ...], dict[str, object]] | None:
+    """The innermost module called in an exception's traceback, with its arguments. Exceptions do not name modules."""
     innermost = None
     trace = error.__traceback__
     while trace is not None:
         names = trace.tb_frame.f_locals if trace.tb_frame.f_code is _CALL else {}
         module, args, kwargs = (names.get(name) for name in ("self", "args", "kwargs"))
         if isinstance(module, nn.Module) and isinstance(args, tuple) and isinstance(kwargs, dict):
-            innermost = FailedCall(module, args, kwargs)
+            innermost = module, args, kwargs
         trace = trace.tb_next
     return innermost
 

@@ -21,7 +21,7 @@ from torch.jit._trace import TopLevelTracedModule
 
 from tracekit.capture.attach import AnyMarks, all_marks_on, attach, detach, finders, is_compiled, marks_on, modules_of
 from tracekit.capture.backward import BackwardMarks, BackwardTrack, backward_track
-from tracekit.capture.emit import Emitter, Lane, default_emitter
+from tracekit.capture.emit import Emitter, Lane, close_entry, default_emitter
 from tracekit.capture.frames import never_compiled
 from tracekit.capture.maps.paths import marked_models
 from tracekit.capture.marks import WRAPPED, Marks, Switch, unwrapped
@@ -48,32 +48,28 @@ FIGURE = "modules_{}".format
 
 
 class LayerMarkers:
-    """The markers on a model. Used with ``with``, they are taken off when the block ends.
-
-    Attributes:
-        paths: Dotted names of the marked modules, in model order.
-    """
+    """The markers on a model. Used with ``with``, they are taken off when the block ends."""
 
     def __init__(
         self, model: nn.Module, prefix: str, selection: "_Selection", emitter: Emitter, track: BackwardTrack | None
     ) -> None:
+        #: Dotted names of the marked modules, in model order.
         self.paths: list[str] = []
         #: The markers on a model that contains this one.
         self.part_of: LayerMarkers | None = None
         #: Whether a warning is logged if no call was marked.
         self.warns = True
+        self.emitter = emitter
         self._model = ref(model)
         self._prefix = prefix
         self._selection = selection
-        #: Where the markers go.
-        self.emitter = emitter
         self._switch = Switch(on=True, model=self)
         self._track = track
         self._attached: list[tuple[ref[nn.Module], AnyMarks]] = []
         self._all: list[Marks] = []
         self._refused: list[str] = []
         self._removed = False
-        self._looked: list[_Looked] = []
+        self._causes: dict[str, str] = {}
         self._vain: Counter[type[nn.Module]] = Counter()
 
     @property
@@ -115,12 +111,17 @@ class LayerMarkers:
         if self.enabled:
             self._watch_backward(on=False)
         attached, self._attached = self._attached, []
-        if attached:
-            self._warn_if_none_ran()
+        if attached and self.warns and self.enabled and not self.called:
+            _LOG.warning(
+                "no call of %r or the modules below it was marked (%d modules): none of them ran, or all ran inside a "
+                "region that was compiled after the markers were put on",
+                self.paths[0],
+                len(self._all),
+            )
         for module, marks in attached:
             detach(module(), marks)
-            if isinstance(marks, Marks):
-                marks.abandon()
+            while marks in self.emitter.lane.open:  # nothing will see the end of these calls of this thread
+                close_entry(marks, self.emitter)
 
     def restart(self) -> None:
         """Forgets that anything was called, as a forked process does what its parent called."""
@@ -148,7 +149,7 @@ class LayerMarkers:
                 _move(marks, top, path)  # torch.compile's wrapper of it, which need not be in the whole
             if marks.path != path:
                 _move(marks, module, path)
-        self._looked = _look(model, self._prefix, self.emitter.lane, self._selection)
+        self._causes = _look(model, self._prefix, self.emitter.lane, self._selection)
         marked_models.moved(paths)
         number = next(_renamings)
         for text in renamed(number, paths):
@@ -204,16 +205,13 @@ class LayerMarkers:
 
     def unmarked(self, called: set[str]) -> dict[str, str]:
         """Why modules that are not among those called had no marked call, by path."""
-        return {each.path: _cause(each, called) for each in self._looked if each.path not in called}
-
-    def _warn_if_none_ran(self) -> None:
-        if self.warns and self.enabled and not any(marks.called for marks in self._all):
-            _LOG.warning(
-                "no call of %r or the modules below it was marked (%d modules): none of them ran, or all ran inside a "
-                "region that was compiled after the markers were put on",
-                self.paths[0],
-                len(self._all),
-            )
+        causes = {path: cause for path, cause in self._causes.items() if path not in called}
+        for path, cause in causes.items():
+            if cause == "not_called" and path in marked_models.compiled:
+                causes[path] = "compiled"
+            elif cause == "fused" and called.isdisjoint(_ancestors(path)):
+                causes[path] = "not_called"
+        return causes
 
     def __enter__(self) -> Self:
         return self
@@ -228,17 +226,16 @@ class LayerMarkers:
             _passed_over.add(module)
             return
         wraps = id(module._modules[WRAPPED]) if WRAPPED in module._modules else 0
+        several: list[AnyMarks] = []
         if self._track is not None:
-            self._attach(module, BackwardMarks(path, self._track, self._switch, wraps))
+            several.append(BackwardMarks(path, self._track, self._switch, wraps))
             self._track.marked(int(self.enabled))
         self._all.append(marks := Marks(path, self._switch, self.emitter, wraps=wraps))
-        self._attach(module, marks)
+        for each in (*several, marks):
+            attach(module, each)
+            self._attached.append((ref(module), each))
         if path not in self.paths[-1:]:  # as that of what torch.compile wraps
             self.paths.append(path)
-
-    def _attach(self, module: nn.Module, marks: AnyMarks) -> None:
-        attach(module, marks)
-        self._attached.append((ref(module), marks))
 
 
 def layer_markers(  # noqa: PLR0913 - by keyword
@@ -306,28 +303,23 @@ class _Selection(NamedTuple):
         return "skipped" if by_depth or any(fnmatchcase(path, pattern) for pattern in self.skipped_patterns) else None
 
 
-class _Looked(NamedTuple):
-    """A module that can be called, by the path of its calls, and what became of it if it had no marked call."""
-
-    path: str
-    unmarked: str
-
-
-def _look(model: nn.Module, prefix: str, lane: Lane, selection: _Selection) -> list[_Looked]:
-    modules: list[_Looked] = []
+def _look(model: nn.Module, prefix: str, lane: Lane, selection: _Selection) -> dict[str, str]:
+    """What became of each module that can be called, by the path of its calls, if it had no marked call."""
+    causes: dict[str, str] = {}
     closed: dict[str, str] = {}
     for path, level, module in modules_of(model, prefix):
         if getattr(module.forward, "__func__", None) is not nn.Module.forward:  # else it only holds others
             marks = tuple(marks for marks in marks_on(module) if marks.lane is lane)
             around = next((closed[part] for part in _ancestors(path) if part in closed), None)
-            takes = _takes_marks(module)
-            unmarked = (selection.reason_to_skip(path, level, module) or "not_called") if takes else "scripted"
-            modules.append(_Looked(marks[0].path if marks else path, around or ("not_called" if marks else unmarked)))
+            cause = "scripted" if not _takes_marks(module) else selection.reason_to_skip(path, level, module)
+            if around is not None or marks:
+                cause = around
+            causes[marks[0].path if marks else path] = cause or "not_called"
         if isinstance(module, nn.TransformerEncoderLayer):
             closed[path] = "fused"
         elif is_compiled(module):
             closed[path] = "compiled"
-    return modules
+    return causes
 
 
 def inventory(models: Iterable[LayerMarkers]) -> Counter[str]:
@@ -402,13 +394,6 @@ def _find(module: nn.Module) -> None:
                 marks.switch.model.whole.find(module)
     except Exception:  # noqa: BLE001 - the user's run goes on
         _LOG.debug("cannot look for a %s", type(module).__name__, exc_info=True)
-
-
-def _cause(module: _Looked, called: set[str]) -> str:
-    if module.unmarked == "not_called" and module.path in marked_models.compiled:
-        return "compiled"
-    ran_around = module.unmarked != "fused" or not called.isdisjoint(_ancestors(module.path))
-    return module.unmarked if ran_around else "not_called"
 
 
 def _ancestors(path: str) -> list[str]:

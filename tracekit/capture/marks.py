@@ -24,7 +24,7 @@ from torch._C import (
 from torch.nn import Module
 from torch.nn.parameter import UninitializedParameter
 
-from tracekit.capture.emit import Emitter, Unmarked, close_down_to, close_entry, nothing
+from tracekit.capture.emit import Emitter, Unmarked, close_down_to, nothing
 from tracekit.capture.frames import never_compiled
 from tracekit.markers import formatting
 from tracekit.markers.base import Param
@@ -141,12 +141,6 @@ class Marks:
         if opener is not nothing:
             opener()
             self.close()
-
-    def abandon(self) -> None:
-        """Closes this thread's open ranges of the module, and those inside: no hook will see their end."""
-        opened = self.lane.open
-        while self in opened:
-            close_entry(self, self.emitter)
 
     def forget(self) -> None:
         """Drops the cached texts: parameters may have changed."""
@@ -285,15 +279,11 @@ def _kind(of: type) -> int:
     return _kinds.setdefault(of, told or (_DATACLASS if is_dataclass(of) else _OTHER))
 
 
-def _described(tensor: torch.Tensor) -> Described:
-    with DisableTorchFunction():
-        return tensor.shape, tensor.dtype, tensor.device
-
-
 def tensors_in(value: object) -> Tensors:
     """Shape, dtype and device of the tensors in a structure; None if there is too much to search."""
     tensors = all_tensors(value)
-    return None if tensors is None else tuple(map(_described, tensors))
+    with DisableTorchFunction():
+        return None if tensors is None else tuple((each.shape, each.dtype, each.device) for each in tensors)
 
 
 def call_key(args: tuple[object, ...], kwargs: Mapping[str, object] | None = None) -> CallKey:

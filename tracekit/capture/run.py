@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import thread as pools
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -56,11 +56,7 @@ _OTHER_PROCESSES = "processes that it starts are recorded with: tracekit capture
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to record, and where to write the report. Only ``torch`` has a Chrome trace and reports progress.
-
-    Attributes:
-        ended: Called with the outcome where the target ends this process by ``os._exit``.
-    """
+    """What to record, and where to write the report. Only ``torch`` has a Chrome trace and reports progress."""
 
     target: str
     arguments: tuple[str, ...]
@@ -68,22 +64,20 @@ class Job:
     report: Path
     chrome_trace: Path | None = None
     progress: Progress = no_progress
+    #: Called with the outcome where the target ends this process by ``os._exit``.
     ended: Callable[[Outcome], object] = bool
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a job. If the target failed, the report holds what was recorded until then.
-
-    Attributes:
-        problem: Why the target failed; None if it did not.
-        figures: What recording cost and how much it recorded and lost, by name. Times are in nanoseconds.
-        warnings: What went wrong without harming the run or the report, one line each.
-    """
+    """The outcome of a job. If the target failed, the report holds what was recorded until then."""
 
     exit_code: int = 0
+    #: Why the target failed; None if it did not.
     problem: TracekitError | None = None
+    #: What recording cost and how much it recorded and lost, by name. Times are in nanoseconds.
     figures: dict[str, int] = field(default_factory=dict)
+    #: What went wrong without harming the run or the report, one line each.
     warnings: tuple[str, ...] = ()
 
 
@@ -95,17 +89,12 @@ def run(
     figures: dict[str, int],
     stopped: Callable[[], object] = nothing,
 ) -> None:
-    """Runs a target to its end.
+    """Runs a target to its end, inside ``operators``; the window is open around the recorded part.
 
-    Args:
-        target: What to run.
-        settings: What to record.
-        window: Opened and closed around the recorded part.
-        operators: Entered while the target runs.
-        figures: Receives the figures as they become known, so that it holds them even if the target fails or exits:
-            modules marked and unmarked, by cause, and, where the target returned a model, the median time of an
-            iteration before and during the recording, in nanoseconds.
-        stopped: Called when Ctrl-C ends the target, before the window closes: that may take long.
+    ``figures`` receives what becomes known, so that it is there even if the target fails or exits: modules marked and
+    unmarked, by cause, and, where the target returned a model, the median time of an iteration before and during the
+    recording, in nanoseconds. ``stopped`` is called when Ctrl-C ends the target, before the window closes, which may
+    take long.
 
     Raises:
         CaptureError: If the target fails, or nothing in it could be recorded.
@@ -160,21 +149,16 @@ def _called_with_root_markers(job: _Run) -> object:
         with threads_ended(lambda: result is None):
             result = target.call()
     if result is None and not schedule.opened:
-        raise CaptureError(f"{target.spec}: {_why_nothing(target, schedule.begun, warmup)}")
+        why = f"ended after {schedule.begun} of {warmup} warm-up steps", "set a smaller --warmup"
+        if not schedule.begun:
+            script = target.spec == target.file
+            why = "called no module", _OTHER_PROCESSES.format(target.spec) if script else _EXPECTED
+        raise CaptureError(f"{target.spec}: {why[0]}, so nothing was recorded; {why[1]}")
     return result
 
 
-def _why_nothing(target: Target, begun: int, warmup: int) -> str:
-    if begun:
-        return f"ended after {begun} of {warmup} warm-up steps, so nothing was recorded; set a smaller --warmup"
-    advice = _OTHER_PROCESSES.format(target.spec) if target.spec == target.file else _EXPECTED
-    return f"called no module, so nothing was recorded; {advice}"
-
-
-class _Program(NamedTuple):
-    model: nn.Module
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = {}
+#: A model, with its positional and its keyword arguments.
+_Program = tuple[nn.Module, Sequence[Any], Mapping[str, Any]]
 
 
 def _program(spec: str, result: object) -> _Program:
@@ -186,20 +170,19 @@ def _program(spec: str, result: object) -> _Program:
         raise CaptureError(f"{spec}: returned {returned}; {_EXPECTED}")
     model, inputs = result
     if isinstance(inputs, Mapping):
-        kwargs = {str(name): value for name, value in inputs.items()}
-        return _Program(model, kwargs=kwargs)
+        return model, (), {str(name): value for name, value in inputs.items()}
     # A namedtuple is one argument: a batch with names.
     several = isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields")
-    args = tuple(inputs) if several else (inputs,)
-    return _Program(model, args)
+    return model, tuple(inputs) if several else (inputs,), {}
 
 
 def _run_steps(job: _Run, program: _Program) -> dict[str, int]:
     target, settings, window, marking = job
     warmup = WARMUP if settings.warmup is None else settings.warmup
     steps = STEPS if settings.steps is None else settings.steps
-    name = type(unwrapped(program.model)).__name__
-    with marking.put_on(program.model, name, may_train=False), errors_in_one_line(target.spec, target.file):
+    model = program[0]
+    marks = marking.put_on(model, type(unwrapped(model)).__name__, may_train=False)
+    with marks, errors_in_one_line(target.spec, target.file):
         before_ns = [_timed(program, settings) for _ in range(warmup)]
         window.open()
         recorded_ns = []
@@ -213,22 +196,19 @@ def _run_steps(job: _Run, program: _Program) -> dict[str, int]:
 
 
 def _timed(program: _Program, settings: Settings) -> int:
+    model, args, kwargs = program
     before = time.perf_counter_ns()
     with torch.set_grad_enabled(bool(settings.backward)):
-        output = program.model(*program.args, **program.kwargs)
+        output = model(*args, **kwargs)
     if settings.backward:
-        _backward(output)
-        program.model.zero_grad(set_to_none=True)
+        differentiable = [tensor for tensor in all_tensors(output) or () if tensor.requires_grad]
+        if not differentiable:
+            raise CaptureError("no output of the model requires a gradient; remove --backward")
+        sum(tensor.float().sum() for tensor in differentiable).backward()  # type: ignore[union-attr]
+        model.zero_grad(set_to_none=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter_ns() - before
-
-
-def _backward(output: object) -> None:
-    differentiable = [tensor for tensor in all_tensors(output) or () if tensor.requires_grad]
-    if not differentiable:
-        raise CaptureError("no output of the model requires a gradient; remove --backward")
-    sum(tensor.float().sum() for tensor in differentiable).backward()  # type: ignore[union-attr]
 
 
 def _run_compiled_steps(job: _Run, config: CompileConfig) -> dict[str, int]:
@@ -238,11 +218,15 @@ def _run_compiled_steps(job: _Run, config: CompileConfig) -> dict[str, int]:
     from tracekit.capture.compile.cudagraph import graph_captures_on_hold  # noqa: PLC0415
 
     target, settings, window, _ = job
-    program = _program_to_compile(target)
+    with errors_in_one_line(target.spec, target.file):
+        result = (target.model or target.call)()
+    if result is None:
+        raise CaptureError(f"{target.spec}: returned no model to compile; expected (model, inputs)")
+    model, args, kwargs = _program(target.spec, result)
     before = counters.snapshot()
     backend = PiecewiseBackend(config)
     backend.warns = False  # the error below has the same line
-    program = program._replace(model=compile_model(program.model, config, backend=backend))
+    program = compile_model(model, config, backend=backend), args, kwargs
     with errors_in_one_line(target.spec, target.file), graph_captures_on_hold():
         _timed(program, settings)
     if backend.missing_operators:
@@ -253,14 +237,6 @@ def _run_compiled_steps(job: _Run, config: CompileConfig) -> dict[str, int]:
     after = counters.snapshot()
     no_gpu = bool(config.cudagraph_sizes) and backend.graphs is None
     return figures | {name: after[name] - before[name] for name in after} | {"no_gpu": int(no_gpu)}
-
-
-def _program_to_compile(target: Target) -> _Program:
-    with errors_in_one_line(target.spec, target.file):
-        result = (target.model or target.call)()
-    if result is None:
-        raise CaptureError(f"{target.spec}: returned no model to compile; expected (model, inputs)")
-    return _program(target.spec, result)
 
 
 class Target(NamedTuple):
@@ -299,9 +275,8 @@ def errors_in_one_line(spec: str, file: str) -> Iterator[None]:
     except CaptureError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it raises
-        place = "".join(f" in {call}" for call in [_failed_call(error)] if call)
-        message = f"{spec}: raised {error_line(error, file)}{place}; run it without tracekit for the full traceback"
-        raise CaptureError(message) from None
+        raised = f"{spec}: raised {error_line(error, file)}{_failed_call(error)}"
+        raise CaptureError(f"{raised}; run it without tracekit for the full traceback") from None
 
 
 def error_line(error: BaseException, file: str) -> str:
@@ -351,15 +326,17 @@ def _end(running: Callable[[], list[threading.Thread]], hooks: list[Callable[[],
 
 
 def _failed_call(error: BaseException) -> str:
+    """Where in the model it was raised, as an end of a sentence; empty if outside all modules."""
     if (call := failed_call(error)) is None:
         return ""
-    name = type(unwrapped(call.module)).__name__
-    paths = [marks.path for marks in marks_on(call.module) if marks.path]
-    positional, by_name = call_tensors(call.args, call.kwargs)
+    module, args, kwargs = call
+    name = type(unwrapped(module)).__name__
+    path = next((marks.path for marks in marks_on(module) if marks.path), None)
+    positional, by_name = call_tensors(args, kwargs)
     texts = [_shapes(positional), *(f"{name}={_shapes(tensors)}" for name, tensors in by_name.items())]
     given = ", ".join(text for text in texts if text)
-    place = f"{paths[0]} ({name})" if paths else name
-    return place + (f" with inputs {_cut(given)}" if given else "")
+    place = f" in {path} ({name})" if path else f" in {name}"
+    return f"{place} with inputs {_cut(given)}" if given else place
 
 
 def _shapes(tensors: Tensors) -> str:

@@ -22,11 +22,10 @@ from tracekit.markers.formatting import STEP_KINDS
 
 
 class StepCounter:
-    """Counts each iteration once, even if several parts of a program announce it.
+    """Counts each iteration once, even if several parts of a program announce it, such as a trainer and a profiler.
 
-    A trainer, a profiler and two optimizers may all announce the same step. Each has its own count; the number of
-    steps is the largest count. A new requester joins the step that another one has open, or begins the next step; so
-    does one that has missed more than one step.
+    Each has its own count; the number of steps is the largest. A new requester joins the step that another one has
+    open, or begins the next step; so does one that has missed more than one step.
     """
 
     def __init__(self) -> None:
@@ -99,17 +98,14 @@ class Step:
             for listener in _listeners:
                 listener()
         opener = self._emitter.opener(formatting.step(self._name, self.index, self._kind, self._sizes))
-        self._close_ended()
-        self._emitter.lane.open.append(self)
-        opener()
-        return self
-
-    def _close_ended(self) -> None:
-        """Closes steps of this thread that another thread ended, as only this one can close them."""
         opened = self._emitter.lane.open
+        # Steps of this thread that another thread ended: only this one can close them.
         while opened and isinstance(ended := opened[-1], Step) and ended._ended:
             opened.pop()
             self._emitter.close()
+        opened.append(self)
+        opener()
+        return self
 
     def __exit__(self, *_exception: object) -> None:
         self._ended = True
@@ -163,10 +159,7 @@ def operator_markers(emitter: Emitter | None = None) -> AbstractContextManager[o
     """
     target = default_emitter() if emitter is None else emitter
     if isinstance(target, Nvtx) and torch.cuda.is_available():
-        observer: AbstractContextManager[object] = emit_nvtx(  # type: ignore[no-untyped-call]
-            record_shapes=True
-        )
-        return observer
+        return emit_nvtx(record_shapes=True)  # type: ignore[no-untyped-call]
     return _Operators(target)
 
 
@@ -203,11 +196,9 @@ def _sequence(args: tuple[Any, ...]) -> int:
     node: Node | None = torch._C._current_autograd_node()
     if node is not None:
         return int(node._sequence_nr())
+    needs_grad = any(isinstance(item, torch.Tensor) and item.requires_grad for item in args)
     following = _get_sequence_nr()
-    creates_node = torch.is_grad_enabled() and any(
-        isinstance(item, torch.Tensor) and item.requires_grad for item in args
-    )
-    return following - 1 if creates_node else following
+    return following - 1 if needs_grad and torch.is_grad_enabled() else following
 
 
 def _sizes(item: object) -> list[int]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -70,7 +70,9 @@ def _mark_workers() -> None:
             _LOG.debug("vLLM's compile cache is left as it is", exc_info=True)
         prepare(worker, *args, **kwargs)
         with _warned_of():
-            _mark_iterations(worker)
+            marks = _IterationMarks(worker.execute_model, worker.sample_tokens)
+            # On the instance, because subclasses override the methods of their base class.
+            worker.execute_model, worker.sample_tokens = marks.execute_model, marks.sample_tokens
         _mark_layers_when_loaded(worker)
 
     WorkerBase.__init__ = prepare_marked
@@ -81,8 +83,7 @@ def _keep_apart_code_with_maps() -> None:
     """Gives vLLM's cache of compiled models another key, so that code with kernel maps and without are not mixed."""
     import vllm  # noqa: PLC0415 - only where vLLM runs
 
-    release = ".".join(str(vllm.__version__).split(".")[:2])
-    if release not in _KNOWN:
+    if ".".join(str(vllm.__version__).split(".")[:2]) not in _KNOWN:
         _LOG.warning(
             "the compile cache of vLLM %s is not known, only that of %s; models that it compiled before have no kernel"
             " maps: start it with VLLM_DISABLE_COMPILE_CACHE=1",
@@ -121,12 +122,6 @@ def _mark_layers_when_loaded(worker: Any) -> None:  # noqa: ANN401 - any class o
     worker.load_model = load_model
 
 
-def _mark_iterations(worker: Any) -> None:  # noqa: ANN401 - any class of workers
-    marks = _IterationMarks(worker.execute_model, worker.sample_tokens)
-    # On the instance, because subclasses override the methods of their base class.
-    worker.execute_model, worker.sample_tokens = marks.execute_model, marks.sample_tokens
-
-
 class _IterationMarks:
     def __init__(self, executes: Callable[..., Any], samples: Callable[..., Any]) -> None:
         self.executes = executes
@@ -154,10 +149,9 @@ class _IterationMarks:
 
     def _begin(self, scheduled: object) -> None:
         work = _work_of(scheduled)
-        if work is not None and work.batch_size == 0:
+        if work and work["batch_size"] == 0:
             return  # the engine only hands over which requests have finished
-        opened = step(_NAME, **({} if work is None else work._asdict()), requester="vllm")
-        self._open = opened.__enter__()
+        self._open = step(_NAME, **work, requester="vllm").__enter__()
 
     def _end(self) -> None:
         opened, self._open = self._open, None
@@ -165,31 +159,23 @@ class _IterationMarks:
             opened.__exit__(None, None, None)
 
 
-class _Work(NamedTuple):
-    kind: str | None
-    batch_size: int
-    tokens: int
-
-
-def _work_of(scheduled: Any) -> _Work | None:  # noqa: ANN401 - vLLM's own
-    """What the scheduler asks of an iteration; None if this release of vLLM has other fields.
+def _work_of(scheduled: Any) -> dict[str, Any]:  # noqa: ANN401 - vLLM's own
+    """What the scheduler asks of an iteration, as arguments of its step; none if vLLM has other fields.
 
     A request is in prefill until it has its first output, and again while it is computed again after a preemption.
     """
     try:
         tokens: dict[str, int] = scheduled.num_scheduled_tokens
-        prefills = len(_in_prefill(scheduled, tokens) & tokens.keys())
-        return _Work(serving_kind(prefills, len(tokens) - prefills), len(tokens), sum(tokens.values()))
+        cached, drafts = scheduled.scheduled_cached_reqs, scheduled.scheduled_spec_decode_tokens
+        waiting = {name for name, outputs in zip(cached.req_ids, cached.num_output_tokens, strict=True) if not outputs}
+        # A request in decode computes one token, and those that a draft model proposes.
+        several = {name for name, count in tokens.items() if count > 1 + len(drafts.get(name, ()))}
+        new = {request.req_id for request in scheduled.scheduled_new_reqs}
+        prefills = len((waiting | several | new) & tokens.keys())
+        kind = serving_kind(prefills, len(tokens) - prefills)
+        return {"kind": kind, "batch_size": len(tokens), "tokens": sum(tokens.values())}
     except (AttributeError, TypeError, ValueError):
-        return None
-
-
-def _in_prefill(scheduled: Any, tokens: dict[str, int]) -> set[str]:  # noqa: ANN401 - vLLM's own
-    cached, drafts = scheduled.scheduled_cached_reqs, scheduled.scheduled_spec_decode_tokens
-    waiting = {name for name, outputs in zip(cached.req_ids, cached.num_output_tokens, strict=True) if not outputs}
-    # A request in decode computes one token, and those that a draft model proposes.
-    several = {name for name, count in tokens.items() if count > 1 + len(drafts.get(name, ()))}
-    return waiting | several | {request.req_id for request in scheduled.scheduled_new_reqs}
+        return {}
 
 
 def mark_layers_between_pieces(compilation: Any) -> None:  # noqa: ANN401 - vLLM's own
