@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
@@ -62,15 +63,14 @@ def recorded(place: Place, program: Callable[[], None], *args: object) -> Datase
     return tracekit.parse(report, force=True)
 
 
-def calls_by_step(dataset: Dataset, root: str) -> list[int]:
+def watched_calls(dataset: Dataset) -> pd.DataFrame:
     calls = dataset.calls(["module", "step_id", "phase"])
-    own = calls[(calls.module == root) & (calls.phase == "forward")]
-    return [int((own.step_id == step).sum()) for step in range(len(dataset.steps()))]
+    return calls[(calls.module == COUNT.watched) & (calls.phase == "forward")]
 
 
-def times_of(dataset: Dataset, root: str) -> int:
-    calls = dataset.calls(["module", "phase"])
-    return int(((calls.module == root) & (calls.phase == "forward")).sum())
+def calls_by_step(dataset: Dataset) -> list[int]:
+    calls = watched_calls(dataset)
+    return [int((calls.step_id == step).sum()) for step in range(len(dataset.steps()))]
 
 
 x = torch.ones(2, SIZE)
@@ -255,7 +255,7 @@ def evaluation() -> None:
             COUNT.step_ended()
 
 
-def _hf_trained(**arguments: Any) -> None:
+def hf_accumulating() -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Counted(TrainerCallback):
@@ -265,22 +265,9 @@ def _hf_trained(**arguments: Any) -> None:
     data = [{"input_ids": (ids := torch.randint(0, WORDS, (4,))), "labels": ids} for _ in range(12)]
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
-            folder,
-            per_device_train_batch_size=2,
-            per_device_eval_batch_size=2,
-            report_to=[],
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
-            use_cpu=True,
-            **arguments,
-        )
+            folder, per_device_train_batch_size=2, per_device_eval_batch_size=2, report_to=[], save_strategy="no",
+            logging_strategy="no", disable_tqdm=True, use_cpu=True, gradient_accumulation_steps=2, num_train_epochs=2,
+            eval_strategy="steps", eval_steps=2, gradient_checkpointing=True,
+        )  # fmt: skip
         model = COUNT.watch(_language_model())
         Trainer(model, settings, train_dataset=data, eval_dataset=data[:6], callbacks=[Counted()]).train()
-
-
-def hf_accumulating() -> None:
-    _hf_trained(
-        gradient_accumulation_steps=2, num_train_epochs=2, eval_strategy="steps", eval_steps=2,
-        gradient_checkpointing=True,
-    )  # fmt: skip

@@ -38,17 +38,17 @@ def language_model(model: nn.Module) -> Other:
 def loss_of(output: Any) -> Tensor:
     if isinstance(loss := getattr(output, "loss", None), Tensor):
         return loss
-    return sum((tensor.sum() for tensor in differentiable(output)), torch.zeros(()))
+    return sum((tensor.sum() for tensor in tensors_in(output) if tensor.requires_grad), torch.zeros(()))
 
 
-def differentiable(output: Any) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output] if output.requires_grad else []
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    elif dataclasses.is_dataclass(output):
-        output = list(vars(output).values())
-    return [tensor for part in output for tensor in differentiable(part)] if isinstance(output, list | tuple) else []
+def tensors_in(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    elif dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return [tensor for part in value for tensor in tensors_in(part)] if isinstance(value, list | tuple) else []
 
 
 def llama() -> Other:
@@ -58,13 +58,8 @@ def llama() -> Other:
 
 
 def decoder() -> dict[str, int]:
-    return {
-        "vocab_size": WORDS,
-        "hidden_size": WIDTH,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    }
+    sizes = {"intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return {"vocab_size": WORDS, "hidden_size": WIDTH, **sizes}
 
 
 def llama_generates() -> Other:

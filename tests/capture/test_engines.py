@@ -90,23 +90,19 @@ def test_both_engines_record_the_same_calls(runs: dict[str, Run]) -> None:
     assert [call[5] for call in mine if call[0] == "Encoder"] == [[("mask", [[2, 3]])]] * 2
 
 
-def test_both_engines_record_the_same_modules_and_steps(runs: dict[str, Run]) -> None:
+def test_both_engines_record_the_same_modules(runs: dict[str, Run]) -> None:
     fields = ["path", "class_name", "alias_of", "params", "static_params"]
     one, other = (runs[engine].dataset.table("modules", fields).to_pylist() for engine in ENGINES)
     assert one == other
-    for engine in ENGINES:
-        steps = runs[engine].dataset.steps(["name", "kind", "batch_size", "index"])
-        assert steps.values.tolist() == [["all", "train", 1, 1], ["all", "train", 2, 2]], engine
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_range_is_closed_and_the_warm_up_is_outside(engine: str, runs: dict[str, Run]) -> None:
-    ranges = runs[engine].dataset.ranges(["text", "open"])
-    assert not ranges.open.any()
-    assert ranges.text.str.contains("batch_size=0").sum() == 0
-    assert runs[engine].outcome.code == 0
-    found = runs[engine].dataset.calls(["module"])
-    assert (found.module == "Encoder").sum() == 2
+    outcome, dataset = runs[engine]
+    assert outcome.code == 0
+    assert not dataset.ranges(["open"]).open.any()
+    steps = dataset.steps(["name", "kind", "batch_size", "index"])
+    assert steps.values.tolist() == [["all", "train", 1, 1], ["all", "train", 2, 2]]
 
 
 def test_under_nsys_a_model_that_raises_is_told_in_one_line_and_leaves_what_was_recorded(tmp_path: Path) -> None:

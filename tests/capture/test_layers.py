@@ -4,6 +4,7 @@ import copy
 import pickle
 import threading
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -17,24 +18,16 @@ from tracekit.capture.marks import unwrapped
 pytestmark = pytest.mark.torch
 
 
-def run(model: nn.Module, *args: object, **kwargs: object) -> MemoryEmitter:
+def run(model: nn.Module, *args: object, **kwargs: Any) -> MemoryEmitter:
     to = MemoryEmitter()
-    options = {key: kwargs.pop(key) for key in ("skip", "depth", "prefix") if key in kwargs}
-    with layer_markers(model, emitter=to, **options), torch.no_grad():
-        model(*args, **kwargs)
+    with layer_markers(model, emitter=to, **kwargs), torch.no_grad():
+        model(*args)
     return to
 
 
 def test_ranges_nest_as_the_modules_of_a_cnn() -> None:
-    assert tree(run(Cnn(), torch.randn(1, 3, 8, 8))) == [
-        "top",
-        "  top.stem",
-        "    top.stem.0",
-        "    top.stem.1",
-        "    top.stem.2",
-        "  top.pool",
-        "  top.head",
-    ]
+    stem = ["  top.stem", *(f"    top.stem.{number}" for number in range(3))]
+    assert tree(run(Cnn(), torch.randn(1, 3, 8, 8))) == ["top", *stem, "  top.pool", "  top.head"]
 
 
 def test_a_shared_module_and_one_called_twice_are_marked_once_for_every_call() -> None:
@@ -45,10 +38,18 @@ def test_a_shared_module_and_one_called_twice_are_marked_once_for_every_call() -
     assert tree(to) == ["top", "  top.embed", *chain.from_iterable(lines)]
 
 
-@pytest.mark.parametrize("prefix", ["top", "", "a.b"])
-def test_the_prefix_names_the_model_itself(prefix: str) -> None:
-    to = run(Tagger(), torch.randn(1, 2, 6), prefix=prefix)
-    assert set(counted(to)) == {prefix, *(f"{prefix}.{name}".strip(".") for name in ("lstm", "out"))}
+@pytest.mark.parametrize(
+    ("options", "paths"),
+    [
+        ({"skip": (nn.Conv2d, "*.stem.2", "top.h*")}, "top top.stem top.stem.1 top.pool"),
+        ({"depth": 1}, "top top.stem top.pool top.head"),
+        ({"depth": 1, "prefix": "a.b"}, "a.b a.b.stem a.b.pool a.b.head"),
+        ({"depth": 1, "prefix": ""}, " stem pool head"),
+        ({"depth": 0, "prefix": "a.b"}, "a.b"),
+    ],
+)
+def test_modules_are_skipped_by_type_by_pattern_and_by_depth_and_named_below_the_prefix(options, paths: str) -> None:
+    assert set(counted(run(Cnn(), torch.randn(1, 3, 8, 8), **options))) == set(paths.split(" "))
 
 
 def test_identity_and_dropout_are_skipped_unless_asked_for() -> None:
@@ -56,19 +57,6 @@ def test_identity_and_dropout_are_skipped_unless_asked_for() -> None:
     assert set(counted(run(model.eval(), torch.randn(1, 2, 3, 4)))) == {"top", "top.3"}
     everything = counted(run(model, torch.randn(1, 2, 3, 4), skip=()))
     assert set(everything) == {"top", "top.0", "top.1", "top.2", "top.3"}
-
-
-def test_modules_are_skipped_by_type_by_pattern_and_by_depth() -> None:
-    image = torch.randn(1, 3, 8, 8)
-    assert set(counted(run(Cnn(), image, skip=(nn.Conv2d, "*.stem.2", "top.h*")))) == {
-        "top",
-        "top.stem",
-        "top.stem.1",
-        "top.pool",
-    }
-    assert set(counted(run(Cnn(), image, depth=1))) == {"top", "top.stem", "top.pool", "top.head"}
-    assert set(counted(run(Cnn(), image, depth=0, prefix="a.b"))) == {"a.b"}
-    assert set(counted(run(Cnn(), image, depth=0, prefix=""))) == {""}
 
 
 def test_a_forward_that_raises_leaves_nothing_open() -> None:

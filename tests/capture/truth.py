@@ -4,22 +4,23 @@ It knows nothing of tracekit, but for the last part, which compares a dataset wi
 ``truth:<number>`` of torch's profiler around each call.
 """
 
-import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._C._autograd import _get_sequence_nr
 from torch.autograd.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from tests.capture.others import tensors_in
 from tracekit.answers import roofline
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import records
@@ -75,7 +76,7 @@ class Truth:
 
     def put_on_before(self) -> None:
         for name, module in self._modules.items():
-            before = lambda module, args, kwargs, name=name: self._before(name, module, args, kwargs)  # noqa: E731
+            before = partial(self._before, name)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
 
     def put_on_after(self) -> None:
@@ -91,11 +92,8 @@ class Truth:
         again = torch._C._current_graph_task_id() >= 0
         number, first = len(self.calls), _get_sequence_nr()
         named = {key: shapes for key, value in kwargs.items() if (shapes := shapes_in(value))}
-        parent = self.open[-1] if self.open else None
-        call = Call(
-            name, type(module).__name__, parent, len(self.open), again, shapes_in(args), named, None, (first, first)
-        )
-        self.calls.append(call)
+        place = type(module).__name__, self.open[-1] if self.open else None, len(self.open), again
+        self.calls.append(Call(name, *place, shapes_in(args), named, None, (first, first)))
         self.open.append(number)
         self._ranges.append(record_function(f"{TRUTH}{number}"))
         self._ranges[-1].__enter__()
@@ -145,19 +143,8 @@ def flops_of(model: nn.Module, run: Callable[[], object], top: str = "top") -> C
     return flops.own
 
 
-def below(path: str, own: Counter[str | None]) -> int:
-    """The FLOPs of a module and of those below it."""
-    return sum(number for other, number in own.items() if f"{other}.".startswith(f"{path}."))
-
-
 def shapes_in(value: Any) -> Shapes:
-    if isinstance(value, Tensor):
-        return [list(value.shape)]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    elif dataclasses.is_dataclass(value):
-        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return [shape for part in value for shape in shapes_in(part)] if isinstance(value, list | tuple) else []
+    return [list(tensor.shape) for tensor in tensors_in(value)]
 
 
 @contextmanager
@@ -239,9 +226,8 @@ def work(dataset: Dataset, truth: Truth) -> list[Work]:
             # What was made in a node that ran again is of the module that made that node.
             owner = next((around.owner for around in reversed(open_) if around.owner), None)
             true = owner, open_[-1].phase if open_ else None
-            result.append(
-                Work(row.name, true, *(None if pd.isna(v) else v for v in (row.module, row.phase, row.cause)))
-            )
+            said = [None if pd.isna(value) else value for value in (row.module, row.phase, row.cause)]
+            result.append(Work(row.name, true, *said))
     return result
 
 
@@ -275,6 +261,10 @@ class FlopsOf(NamedTuple):
 
 def flops(dataset: Dataset, own: Counter[str | None]) -> list[FlopsOf]:
     return [
-        FlopsOf(row["path"], row["subtree_flops"], below(row["path"], own), row["unknown"])
+        FlopsOf(
+            *(row["path"], row["subtree_flops"]),
+            sum(number for other, number in own.items() if f"{other}.".startswith(f"{row['path']}.")),
+            row["unknown"],
+        )
         for row in records(roofline.frame(dataset))
     ]
