@@ -50,7 +50,7 @@ def report_of(trace: Path, pid: int, path: Path, *, ops: bool = False) -> Path:
 
 
 def file_of(rows: Rows, path: Path) -> Path:
-    nsight_file.write(path, rows.tables() | machine_tables(rows, [describe_process([], on_device=rows.on_device)]))
+    nsight_file.write(path, rows.tables() | machine_tables(rows, [describe_process([])]))
     return path
 
 

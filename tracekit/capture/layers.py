@@ -69,7 +69,8 @@ class LayerMarkers:
         self._all: list[Marks] = []
         self._refused: list[str] = []
         self._removed = False
-        self._causes: dict[str, str] = {}
+        #: What became of each module, by path, if it had no marked call.
+        self.causes: dict[str, str] = {}
         self._vain: Counter[type[nn.Module]] = Counter()
 
     @property
@@ -149,7 +150,7 @@ class LayerMarkers:
                 _move(marks, top, path)  # torch.compile's wrapper of it, which need not be in the whole
             if marks.path != path:
                 _move(marks, module, path)
-        self._causes = _look(model, self._prefix, self.emitter.lane, self._selection)
+        self.causes = _look(model, self._prefix, self.emitter.lane, self._selection)
         marked_models.moved(paths)
         number = next(_renamings)
         for text in renamed(number, paths):
@@ -202,16 +203,6 @@ class LayerMarkers:
     def inventory(self) -> Counter[str]:
         """Modules by what became of them (:data:`UNMARKED`). Known once the markers are taken off."""
         return inventory([self])
-
-    def unmarked(self, called: set[str]) -> dict[str, str]:
-        """Why modules that are not among those called had no marked call, by path."""
-        causes = {path: cause for path, cause in self._causes.items() if path not in called}
-        for path, cause in causes.items():
-            if cause == "not_called" and path in marked_models.compiled:
-                causes[path] = "compiled"
-            elif cause == "fused" and called.isdisjoint(_ancestors(path)):
-                causes[path] = "not_called"
-        return causes
 
     def __enter__(self) -> Self:
         return self
@@ -328,8 +319,13 @@ def inventory(models: Iterable[LayerMarkers]) -> Counter[str]:
     called = {path for markers in known for path in markers.called}
     unmarked: dict[str, str] = {}
     for markers in known:
-        if markers.part_of is None:
-            unmarked |= markers.unmarked(called)
+        unmarked |= markers.causes if markers.part_of is None else {}
+    unmarked = {path: cause for path, cause in unmarked.items() if path not in called}
+    for path, cause in unmarked.items():
+        if cause == "not_called" and path in marked_models.compiled:
+            unmarked[path] = "compiled"
+        elif cause == "fused" and called.isdisjoint(_ancestors(path)):
+            unmarked[path] = "not_called"
     containers = {ancestor for path in called for ancestor in _ancestors(path)} - called
     return Counter(unmarked.values()) + Counter({MARKED: len(called), CONTAINERS: len(containers)})
 

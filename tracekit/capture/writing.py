@@ -73,10 +73,10 @@ def machine_tables(rows: Rows, processes: Sequence[Row]) -> dict[str, list[Row]]
     return tables
 
 
-def describe_process(warnings: list[str], *, on_device: bool) -> Row:
-    """This process, and the system and GPUs that it sees, as JSON: ``process``, ``system`` and ``gpus``."""
+def describe_process(warnings: list[str]) -> Row:
+    """This process, its system, and the GPUs if it uses any, as JSON: ``process``, ``system`` and ``gpus``."""
     gpus: list[Row] = []
-    if on_device:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         # After a kernel failed, the driver answers no more questions.
         attempt(lambda: gpus.extend(gpus_of_torch()), "the report does not describe the GPUs", warnings)
     system = {
@@ -105,11 +105,6 @@ def gpus_of_torch() -> list[Row]:
         }
         for index, gpu in enumerate(devices)
     ]
-
-
-def uses_gpu() -> bool:
-    """Whether this process has begun to use a GPU."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def built_for_cuda() -> bool:

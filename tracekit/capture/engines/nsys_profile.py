@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from tracekit.capture.arrivals import SentCalls, add_arrivals
 from tracekit.capture.emit import epoch, nvtx_emitter
@@ -112,49 +113,48 @@ def _run_in_window(
     window = _NvtxWindow(folder, outcome["warnings"])
 
     def finish() -> None:
-        window.close()
-        window.sent.leave(lambda _warnings: {})
+        window.leave(lambda _warnings: {})
         leave()
 
-    window.sent.opens = Ending(folder, finish, window.forked).watch_termination
+    window.opens = Ending(folder, finish, window.forked).watch_termination
     operators = operator_markers() if settings.ops else nullcontext()
     # If the warm-up captures a graph, recording starts there: the graph's nodes need the markers around them.
-    with others_refused(folder, forks=False), on_graph_capture(window.open), window.sent.marks():
+    with others_refused(folder, forks=False), on_graph_capture(window.open), window.marks():
         run(loaded(), settings, window, operators, outcome["figures"])
 
 
-class _NvtxWindow:
-    """The range that makes nsys record. nsys accepts only one."""
+class _NvtxWindow(SentCalls):
+    """Sent calls inside the range that makes nsys record. nsys accepts only one."""
 
     def __init__(self, folder: Path, warnings: list[str]) -> None:
-        self.sent = SentCalls(folder)
+        super().__init__(folder)
         self._warnings = warnings
         self._end: Callable[[], object] | None = None
         self._closed = False
 
+    @override
     def open(self) -> None:
         if self._end is None and not self._closed:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             self._end = nvtx_emitter().start(WINDOW)
-            self.sent.open()
+            super().open()
             epoch.begin()
 
-    def drop(self) -> None:
-        """Records on: a session of nsys begins only once."""
-
+    @override
     def close(self) -> None:
         """Waits for the GPU and stops recording. If that fails, nsys records until the process ends."""
+        super().close()
         if self._end is not None:
             end, self._end, self._closed = self._end, None, True
-            self.sent.close()
             wait_for_gpu(self._warnings)
             attempt(end, "nsys could not be told to stop recording, so it went on", self._warnings)
 
+    @override
     def forked(self) -> None:
         """Leaves the range to the process that has opened it."""
+        super().forked()
         self._end, self._closed = None, True
-        self.sent.forked()
 
 
 def emit_a_sample(problem_file: str) -> None:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from tracekit.capture.processes.recording import others_refused
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.run import Job, Outcome, ended, load, run
 from tracekit.capture.schedule import counted_graphs
-from tracekit.capture.writing import OPENED, STOPPED, describe_process, say, say_stopped, uses_gpu, writing
+from tracekit.capture.writing import OPENED, STOPPED, describe_process, say, say_stopped, writing
 from tracekit.errors import CaptureError, TracekitError
 from tracekit.storage.local_copies import temp_dir
 
@@ -49,20 +49,32 @@ def _recorded(job: Job, over: Callable[[], object]) -> Outcome:
     recorder = Recorder(ops=job.settings.ops)
     figures: dict[str, int] = {}
     process = os.getpid()
-    leave = _writing_before(job, recorder, lambda status: _written(job, recorder, figures, graphs, status), over)
-    maps = maps_of_recording(cpu_kernels=True)
+
+    def written(code: int, problem: TracekitError | None = None) -> Outcome:
+        if not recorder.recorded:
+            never = f"{job.target}: exited with code {code} before anything was recorded"
+            raise problem or CaptureError(STOPPED if recorder.windows else never, code or 1)
+        modules = {name: value for name, value in figures.items() if name.startswith("modules_")}
+        with writing(job.progress, ops=job.settings.ops, chrome_trace=job.chrome_trace) as writer, temp_dir() as folder:
+            writer.exporting()
+            traces = [recorder.process_trace(folder / "trace.json")]
+            about = [describe_process(recorder.warnings)]
+            counts = {**recorder.figures, **graphs(recorder.windows), **modules, OPENED: recorder.opened}
+            known = writer.report(job.report, traces, about, counts, recorder.warnings)
+        return Outcome(code, problem, {**known, **figures}, (*recorder.warnings, *refusals(job.report.parent)))
+
     with (
         routed_to(recorder.emitter),
         others_refused(job.report.parent, forks=True),
-        maps,
-        replaced(os, "_exit", leave),
+        maps_of_recording(cpu_kernels=True),
+        replaced(os, "_exit", _writing_before(job, recorder, written, over)),
         counted_graphs(lambda: recorder.window) as graphs,
     ):
         loaded, stopped = partial(load, job.target, job.arguments), lambda: say_stopped() if recorder.recorded else None
         code, problem = ended(lambda: run(loaded(), job.settings, recorder, nullcontext(), figures, stopped))
     if os.getpid() != process:
         _end_of_fork(code, problem)
-    return _written(job, recorder, figures, graphs, code, problem)
+    return written(code, problem)
 
 
 def _loss_told(report: Path) -> Callable[[], object]:
@@ -101,27 +113,6 @@ def _writing_before(
             leave(status)
 
     return write_and_leave
-
-
-def _written(
-    job: Job,
-    recorder: Recorder,
-    figures: Mapping[str, int],
-    graphs: Callable[[int], dict[str, int]],
-    code: int,
-    problem: TracekitError | None = None,
-) -> Outcome:
-    if not recorder.recorded:
-        never = f"{job.target}: exited with code {code} before anything was recorded"
-        raise problem or CaptureError(STOPPED if recorder.windows else never, code or 1)
-    modules = {name: value for name, value in figures.items() if name.startswith("modules_")}
-    with writing(job.progress, ops=job.settings.ops, chrome_trace=job.chrome_trace) as writer, temp_dir() as folder:
-        writer.exporting()
-        traces = [recorder.process_trace(folder / "trace.json")]
-        about = [describe_process(recorder.warnings, on_device=uses_gpu())]
-        counts = {**recorder.figures, **graphs(recorder.windows), **modules, OPENED: recorder.opened}
-        known = writer.report(job.report, traces, about, counts, recorder.warnings)
-    return Outcome(code, problem, {**known, **figures}, (*recorder.warnings, *refusals(job.report.parent)))
 
 
 def _end_of_fork(code: int, problem: TracekitError | None) -> NoReturn:

@@ -29,7 +29,7 @@ from tracekit.capture.process_files import Piece, ProcessFiles, write_problem
 from tracekit.capture.program import Marking, Settings, marked_program
 from tracekit.capture.recorder import Recorder
 from tracekit.capture.schedule import Schedule, attempt, counted_graphs
-from tracekit.capture.writing import OPENED, describe_process, uses_gpu
+from tracekit.capture.writing import OPENED, describe_process
 from tracekit.errors import CaptureError
 
 #: Annotations of a trace, and those among them whose names Kineto passes on as they are (see ``capture/kineto.py``).
@@ -44,8 +44,8 @@ _FORKED_WITH_GPU = "it was forked while its parent recorded the GPU; start it wi
 VARIABLE = "TRACEKIT_RECORDING"
 _STARTUP = Path(__file__).parent / "startup"
 _PATHS = "PYTHONPATH"
-#: What marks this process; at most one. None if something else does, or nothing.
-_started: list[MarkedProcess | None] = []
+#: Whether this process is marked for a command, once that is decided.
+_started: list[bool] = []
 
 
 def start_if_asked() -> bool:
@@ -55,30 +55,29 @@ def start_if_asked() -> bool:
     calls it at its start, but plugins may, where a process's environment has lost ``PYTHONPATH``.
     """
     if _started:
-        return _started[0] is not None
+        return _started[0]
     try:
         request = Request.of_environment()
     except (KeyError, TypeError, ValueError, OSError):  # another release's, one that is over, or none at all
         return False
     try:
-        if not request.engine:
+        if request.engine:
+            _mark_until_the_end(request)
+        else:
             _refuse_at_first_call(request.folder)
-        _started.append(MarkedProcess(request) if request.engine else None)
+        _started.append(bool(request.engine))
     except Exception as error:  # noqa: BLE001 - whatever it raises
         write_problem(request.folder, f"{type(error).__name__}: {error}")
         return False
-    return _started[0] is not None
+    return _started[0]
 
 
 @contextmanager
 def others_refused(folder: Path, *, forks: bool) -> Iterator[None]:
-    """While the block runs, processes that this one starts or forks report that they are not recorded.
-
-    They do so once they call a module.
-    """
+    """While the block runs, other processes report at their first call of a module that they are not recorded."""
     before = {name: os.environ.get(name) for name in (VARIABLE, _PATHS)}
     os.environ.update(Request(folder, "", Settings()).environment(os.environ))
-    _started.append(None)
+    _started.append(False)
     refusing = [folder] if forks else []
     os.register_at_fork(after_in_child=lambda: list(map(_refuse_at_first_call, refusing)))
     try:
@@ -102,30 +101,26 @@ def _refuse_at_first_call(folder: Path) -> None:
     watching.enter_context(watched_calls(quiet_emitter().lane, refuse))
 
 
-class MarkedProcess:
-    """The markers of this process until it ends, for nsys or for its own recording."""
+def _mark_until_the_end(request: Request) -> None:
+    """Marks this process, for nsys or for its own recording."""
+    settings, entered = request.settings, ExitStack()
+    window = SentCalls(request.folder) if request.engine == "nsys" else ProcessWindow(request)
+    marking = Marking(settings)
+    entered.enter_context(window.marks())
+    entered.enter_context(marking.models_noted())
+    schedule = Schedule(window, settings.warmup or 0, settings.steps)
+    restart_steps = entered.enter_context(marked_program(schedule, marking.put_on))
 
-    def __init__(self, request: Request) -> None:
-        settings = request.settings
-        self._window = SentCalls(request.folder) if request.engine == "nsys" else ProcessWindow(request)
-        self._marking = Marking(settings)
-        self._entered = ExitStack()
-        self._entered.enter_context(self._window.marks())
-        self._entered.enter_context(self._marking.models_noted())
-        schedule = Schedule(self._window, settings.warmup or 0, settings.steps)
-        self._restart_steps = self._entered.enter_context(marked_program(schedule, self._marking.put_on))
-        ending = Ending(request.folder, lambda: self._window.leave(self._figures), self._forked)
-        self._window.opens = ending.watch_termination
+    def forked() -> None:
+        window.forked()
+        restart_steps()
+        marking.forked()
 
-    def _forked(self) -> None:
-        self._window.forked()
-        self._restart_steps()
-        self._marking.forked()
+    def figures(warnings: list[str]) -> dict[str, int]:
+        attempt(entered.close, "the markers could not be taken off", warnings)
+        return marking.figures()
 
-    def _figures(self, warnings: list[str]) -> dict[str, int]:
-        """Takes the markers off; then the figures are known."""
-        attempt(self._entered.close, "the markers could not be taken off", warnings)
-        return self._marking.figures()
+    window.opens = Ending(request.folder, lambda: window.leave(figures), forked).watch_termination
 
 
 class ProcessWindow:
@@ -158,40 +153,37 @@ class ProcessWindow:
         if self.refused:
             write_problem(self._request.folder, self.refused)
             self.refused = None
-        else:
-            self._try(self._begin)
+            return
+        with self._failure_reported():
+            self.recorder.open()
+            self._open = True
+            self._files.begin()
+            self.opens()
 
     def close(self) -> None:
         """Stops recording and writes what was recorded."""
-        self._end(self._write)
+        if self._open:
+            self._open = False
+            with self._failure_reported():
+                self._write()
 
     def drop(self) -> None:
         """Stops recording and forgets what was recorded."""
-        self._end(self._withdraw)
-
-    def _end(self, action: Callable[[], object]) -> None:
         if self._open:
             self._open = False
-            self._try(action)
+            with self._failure_reported():
+                self.recorder.close()
+                self._files.withdraw()
 
-    def _try(self, action: Callable[[], object]) -> None:
+    @contextmanager
+    def _failure_reported(self) -> Iterator[None]:
         """Runs a part of the recording. If it fails, nothing of this process is in the report."""
         try:
-            action()
+            yield
         except Exception as error:  # noqa: BLE001 - whatever it raises
             self._files.withdraw()
             reason = str(error) if isinstance(error, CaptureError) else f"{type(error).__name__}: {error}"
             write_problem(self._request.folder, reason)
-
-    def _begin(self) -> None:
-        self.recorder.open()
-        self._open = True
-        self._files.begin()
-        self.opens()
-
-    def _withdraw(self) -> None:
-        self.recorder.close()
-        self._files.withdraw()
 
     def _write(self) -> None:
         recorder = self.recorder
@@ -199,7 +191,7 @@ class ProcessWindow:
         self.piece.trace = self._files.trace.name
         self.piece.texts = recorder.emitter.texts
         self.piece.names = _garbled_names(self._files.trace, recorder)
-        self.piece.about = describe_process(recorder.warnings, on_device=uses_gpu())
+        self.piece.about = describe_process(recorder.warnings)
         self.describe({OPENED: recorder.opened})
 
     def leave(self, figures: Callable[[list[str]], Mapping[str, int]]) -> None:
