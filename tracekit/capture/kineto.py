@@ -15,7 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -78,7 +78,7 @@ _Progress = Callable[[int], object]
 class IntegerRows(Collection[Row]):
     """Rows of integers of at least 0, by columns, in several parts; others are None."""
 
-    def __init__(self, parts: Sequence[Mapping[str, Ints]] = ()) -> None:
+    def __init__(self, parts: Sequence[Mapping[str, Ints]]) -> None:
         self._parts = parts
 
     @override
@@ -106,18 +106,18 @@ def _with_none(column: Ints) -> list[int | None]:
 class Rows:
     """Rows of Nsight's tables. Texts are stored once, in ``strings``; a text's index is its id."""
 
-    ranges: IntegerRows = field(default_factory=IntegerRows)
-    api_calls: IntegerRows = field(default_factory=IntegerRows)
-    kernels: IntegerRows = field(default_factory=IntegerRows)
-    memcpys: IntegerRows = field(default_factory=IntegerRows)
-    memsets: IntegerRows = field(default_factory=IntegerRows)
-    operators: IntegerRows = field(default_factory=IntegerRows)
-    phases: IntegerRows = field(default_factory=IntegerRows)
-    threads: list[Row] = field(default_factory=list)
-    strings: list[str] = field(default_factory=list)
-    started_utc_ns: int = 0
-    numbered: int = 0
-    moved: list[Moved] = field(default_factory=list)
+    ranges: IntegerRows
+    api_calls: IntegerRows
+    kernels: IntegerRows
+    memcpys: IntegerRows
+    memsets: IntegerRows
+    operators: IntegerRows
+    phases: IntegerRows
+    threads: list[Row]
+    strings: list[str]
+    started_utc_ns: int
+    numbered: int
+    moved: list[Moved]
 
     @property
     def on_device(self) -> bool:
@@ -187,16 +187,12 @@ def _pieces(trace: Trace, progress: _Progress) -> Iterator[Piece]:
             yield piece
             progress(piece.position - position)
             position = piece.position
+        invalid = trace.cut_at is not None
     except ReportError:
-        raise _invalid() from None
-    if trace.cut_at is not None:
-        raise _invalid()
-
-
-def _invalid() -> CaptureError:
-    return CaptureError(
-        "torch.profiler wrote a trace that is not valid JSON; record with --engine nsys, or use another torch release"
-    )
+        invalid = True
+    if invalid:
+        advice = "record with --engine nsys, or use another torch release"
+        raise CaptureError(f"torch.profiler wrote a trace that is not valid JSON; {advice}")
 
 
 def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False, progress: _Progress = bool) -> Rows:
@@ -204,25 +200,22 @@ def rows_of_processes(processes: Iterable[ProcessTrace], *, ops: bool = False, p
 
     ``progress`` is called with each number of bytes read.
     """
-    ids, rows = dict[str, int](), Rows()
+    ids, moved, numbered = dict[str, int](), list[Moved](), 0
     tables = defaultdict[str, list[Columns]](list)
     for process in processes:
         converter = _Converter(process, ids, progress)
         for name, columns in converter.tables(ops=ops).items():
             tables[name].append(columns)
-        rows.numbered += converter.numbered
-        rows.moved.append(converter.moved)
-    starts = [columns["start"] for parts in tables.values() for columns in parts if columns["start"].size]
-    rows.started_utc_ns = min((int(start.min()) for start in starts), default=0)
-    for name, parts in tables.items():
-        for columns in parts:
-            end = np.where(columns["end"] < columns["start"], -1, columns["end"] - rows.started_utc_ns)
-            columns.update(start=columns["start"] - rows.started_utc_ns, end=end)
-        setattr(rows, name, IntegerRows(parts))
-    on_threads = (columns for parts in tables.values() for columns in parts if "globalTid" in columns)
-    rows.threads = _threads(np.concatenate([columns["globalTid"] for columns in on_threads]), ids)
-    rows.strings = list(ids)
-    return rows
+        numbered += converter.numbered
+        moved.append(converter.moved)
+    every = [columns for parts in tables.values() for columns in parts]
+    zero_ns = min((int(columns["start"].min()) for columns in every if columns["start"].size), default=0)
+    for columns in every:
+        end = np.where(columns["end"] < columns["start"], -1, columns["end"] - zero_ns)
+        columns.update(start=columns["start"] - zero_ns, end=end)
+    threads = _threads(np.concatenate([columns["globalTid"] for columns in every if "globalTid" in columns]), ids)
+    rows = {name: IntegerRows(parts) for name, parts in tables.items()}
+    return Rows(**rows, threads=threads, strings=list(ids), started_utc_ns=zero_ns, numbered=numbered, moved=moved)
 
 
 def _threads(tids: Ints, ids: dict[str, int]) -> list[Row]:

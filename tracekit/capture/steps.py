@@ -86,14 +86,13 @@ class Step:
     _kind: str | None
     _sizes: dict[str, int | None]
     _requester: str
-    _counter: StepCounter
     _emitter: Emitter
     index: int | None = field(default=None, init=False)
     _ended: bool = field(default=False, init=False)
 
     def __enter__(self) -> Self:
-        before = self._counter.count
-        self.index = self._counter.begin(self._requester)
+        before = STEPS.count
+        self.index = STEPS.begin(self._requester)
         if self.index >= before:
             for listener in _listeners:
                 listener()
@@ -109,7 +108,7 @@ class Step:
 
     def __exit__(self, *_exception: object) -> None:
         self._ended = True
-        self._counter.end(self._requester)
+        STEPS.end(self._requester)
         close_entry(self, self._emitter)
 
 
@@ -141,7 +140,7 @@ def step(
         raise UsageError(f"kind: unknown kind of step {kind!r}; expected one of {', '.join(STEP_KINDS)}, or None")
     sizes = {"BatchSize": batch_size, "Tokens": tokens}
     target = default_emitter() if emitter is None else emitter
-    return Step(name, kind, sizes, requester, STEPS, target)
+    return Step(name, kind, sizes, requester, target)
 
 
 def operator_markers(emitter: Emitter | None = None) -> AbstractContextManager[object]:
