@@ -14,7 +14,13 @@ from tracekit.nsight import file as nsight_file
 
 def report(path: Path, calls: dict[int, list[str]]) -> Path:
     """An export with a range for each path of a process, and one for its outputs, as nsys writes them."""
-    texts = [(pid, text(path)) for pid, paths in calls.items() for path in paths for text in (called, ended)]
+    tensors = [((2, 2), "float32 cpu")]
+    texts = [
+        (pid, text)
+        for pid, paths in calls.items()
+        for path in paths
+        for text in (formatting.call(path, "Linear", inputs=tensors), formatting.result(path, "Linear", tensors))
+    ]
     strings = [{"id": number, "value": text} for number, (_, text) in enumerate(texts)]
     ranges = [
         {"start": number, "end": number + 1, "eventType": 59, "globalTid": (pid << 24) + pid, "textId": number}
@@ -22,14 +28,6 @@ def report(path: Path, calls: dict[int, list[str]]) -> Path:
     ]
     nsight_file.write(path, {"StringIds": strings, "NVTX_EVENTS": ranges})
     return path
-
-
-def called(path: str) -> str:
-    return formatting.call(path, "Linear", inputs=[((2, 2), "float32 cpu")])
-
-
-def ended(path: str) -> str:
-    return formatting.result(path, "Linear", [((2, 2), "float32 cpu")])
 
 
 def leave(folder: Path, pid: int, calls: int, modules: int) -> None:

@@ -74,15 +74,6 @@ if __name__ == "__main__":
 """
 
 
-def test_the_modules_of_a_model_that_is_gone_in_the_end_are_counted(place: Place) -> None:
-    place.write(LOCAL)
-    summary = place.capture("-o", "run.sqlite", "model.py").err
-    assert (
-        "modules: 3 called; not marked: 1 Dropout or Identity, which compute next to nothing, 1 not called\n" in summary
-    )
-    assert "warning" not in summary
-
-
 SHARED = """
 import torch
 from torch import nn
@@ -100,9 +91,19 @@ actor(torch.zeros(2, 4)), critic(torch.zeros(2, 4))
 """
 
 
-def test_what_two_models_of_a_program_share_was_called(place: Place) -> None:
-    place.write(SHARED)
-    assert "modules: 5 called, 1 container\n" in place.capture("-o", "run.sqlite", "model.py").err
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (LOCAL, "3 called; not marked: 1 Dropout or Identity, which compute next to nothing, 1 not called\n"),
+        (SHARED, "5 called, 1 container\n"),
+    ],
+    ids=["a model that is gone in the end", "models that share a part"],
+)
+def test_the_modules_of_a_program_are_counted(place: Place, program: str, line: str) -> None:
+    place.write(program)
+    summary = place.capture("-o", "run.sqlite", "model.py").err
+    assert f"modules: {line}" in summary
+    assert "warning" not in summary
 
 
 MADE_ANEW = """

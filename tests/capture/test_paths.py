@@ -102,13 +102,6 @@ PROGRAMS = {
     clip.embed(x), clip(x), clip.embed(x)
     return clip
 """,
-    "a cached embedding": """
-    net = Net()
-    cached = net.enc(x)
-    loss = net.head(cached).sum() + net(x).sum()
-    loss.backward()
-    return net
-""",
     "a base model is wrapped": """
     net = Net()
     net(x)
@@ -127,15 +120,6 @@ PROGRAMS = {
     one(x)
     for _ in range(2): other(x), one(x)
     return one, other
-""",
-    "adapters": """
-    net = Net()
-    net(x)
-    net.head = Adapter(net.head)
-    net(x)
-    net.enc[0] = Adapter(net.enc[0])
-    net(x).sum().backward()
-    return net
 """,
     "blocks": """
     net = Blocks()

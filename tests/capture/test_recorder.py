@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,6 @@ THREADS = 3
 
 
 class Run(NamedTuple):
-    recorder: Recorder
     path: Path
     dataset: Dataset
 
@@ -38,14 +38,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     cnn, encoder, tagger = Cnn(), Encoder(), Tagger()
     failing, caught = Failing(ValueError("no")), Failing(KeyError("no"), caught=True)
     ids = torch.zeros(2, 3, dtype=torch.int64)
-    with (
-        recorded(recorder),
-        layer_markers(cnn, "cnn"),
-        layer_markers(encoder, "encoder"),
-        layer_markers(tagger, "tagger"),
-        layer_markers(failing, "failing"),
-        layer_markers(caught, "caught"),
-    ):
+    with recorded(recorder), ExitStack() as marked:
+        for number, model in enumerate((cnn, encoder, tagger, failing, caught)):
+            marked.enter_context(layer_markers(model, f"model{number}"))
         for _ in range(2):
             with step("both", kind="train"):
                 cnn(torch.zeros(2, 3, 8, 8))
@@ -62,7 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             other.start()
             other.join()
     path = written(recorder, folder / "run.sqlite")
-    return Run(recorder, path, tracekit.parse(path))
+    return Run(path, tracekit.parse(path))
 
 
 def test_every_operator_is_there_once_as_work_of_the_cpu(run: Run) -> None:
@@ -161,23 +156,13 @@ def marked(recorder: Recorder, text: str) -> None:
     recorder.emitter.close()
 
 
-def test_texts_of_markers_arrive_unharmed() -> None:
-    recorder = Recorder()
-    with recorded(recorder):
+def test_texts_of_markers_and_names_of_the_users_ranges_arrive_unharmed() -> None:
+    with recorded(recorder := Recorder()):
         for text in TEXTS:
             marked(recorder, text)
-    assert texts_of(recorder) == TEXTS
-
-
-def test_names_of_the_users_ranges_arrive_and_never_spoil_the_report() -> None:
-    recorder = Recorder()
-    with recorded(recorder):
-        marked(recorder, "before")
-        for text in TEXTS:
             with record_function(text):
                 torch.zeros(1)
-        marked(recorder, "after")
-    assert texts_of(recorder) == ["before", *TEXTS, "after"]
+    assert texts_of(recorder) == [text for text in TEXTS for _ in range(2)]
 
 
 def test_a_marker_left_open_is_open_or_counted_as_lost(tmp_path: Path) -> None:

@@ -154,38 +154,23 @@ def test_an_operator_has_the_number_of_the_backward_node_that_it_creates() -> No
     assert seqs["aten::mul"] == [z.grad_fn._sequence_nr(), y.grad_fn._sequence_nr()]
 
 
-@pytest.fixture
-def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    happened: list[str] = []
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", lambda *_args, **_kwargs: happened.append("capture"))
-    return happened
-
-
-def begin() -> None:
-    torch.cuda.CUDAGraph.capture_begin(None, pool=None)
-
-
 @pytest.mark.releases
-def test_every_capture_is_told_of_before_it_begins(happened: list[str]) -> None:
-    with on_graph_capture(lambda: happened.append("told")):
-        begin()
-        begin()
-    assert happened == ["told", "capture", "told", "capture"]
-
-
-@pytest.mark.releases
-def test_captures_outside_of_the_last_window_and_replays_in_it_are_counted(
-    happened: list[str], monkeypatch: pytest.MonkeyPatch
+def test_captures_are_told_of_before_and_those_outside_of_the_last_window_are_counted_with_replays_in_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What an earlier window held is dropped: a graph captured in it is as old as one from before."""
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda _: happened.append("replay"))
+    happened: list[str] = []
+    for name in ("capture_begin", "replay"):
+        monkeypatch.setattr(torch.cuda.CUDAGraph, name, lambda *_, name=name, **_pool: happened.append(name))
+    begin, replay = torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.replay
     window = [0]
-    with counted_graphs(lambda: window[0]) as counts:
+    told = on_graph_capture(lambda: happened.append("told"))
+    with told, counted_graphs(lambda: window[0]) as counts:
         for number in (0, 1, 2):
             window[0] = number
-            begin()
+            torch.cuda.CUDAGraph.capture_begin(None, pool=None)
             torch.cuda.CUDAGraph.replay(None)
         torch.cuda.CUDAGraph.replay(None)
-    torch.cuda.CUDAGraph.replay(None)
-    assert happened == ["capture", "replay"] * 3 + ["replay", "replay"]
+    assert (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.replay) == (begin, replay)
+    assert happened == ["told", "capture_begin", "replay"] * 3 + ["replay"]
     assert counts(2) == {"graphs_before": 2, "graph_replays": 2}
