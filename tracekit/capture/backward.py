@@ -311,7 +311,8 @@ def _changes(nodes: list[_Made], *, certain: bool) -> Iterator[tuple[Node, _Call
     current: dict[str, _Call | None] = {}
     on_gpus = torch.cuda.is_available()  # without GPUs, one thread runs all nodes
     for number, node, made_by in nodes:
-        device, owner = _device(node) if on_gpus else "cpu", made_by.owner(number) if made_by is not None else None
+        device = _device(node) if on_gpus else "cpu"
+        owner = None if made_by is None else made_by.owner(number)
         if not certain or current.get(device) is not owner:
             current[device] = owner
             yield node, owner

@@ -153,11 +153,8 @@ class Itt:
             raise UsageError("this build of torch has no ITT support; use NVTX instead")
         self.lane = Lane()
         self.close: Callable[[], object] = itt.range_pop
-        self._push = itt.range_push
-
-    def opener(self, text: str, /) -> Callable[[], object]:
-        """Returns a function that pushes a range of this text."""
-        return partial(self._push, text)
+        #: Returns a function that pushes a range of a text.
+        self.opener: Callable[[str], Callable[[], object]] = partial(partial, itt.range_push)
 
 
 class Event(NamedTuple):

@@ -168,11 +168,6 @@ class Recorder:
     #: The next window drops what this one recorded.
     drop = close
 
-    @property
-    def records_gpu(self) -> bool:
-        """Whether a window is open that records the GPU."""
-        return self._open and self._with_gpu
-
     def forget(self) -> None:
         """In a forked process: drops what its parent recorded, so that a window of its own can be opened."""
         if self._open and self._profile is not None:

@@ -9,7 +9,7 @@ up layers by name. If a release has others, steps are found from the calls of th
 import importlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tracekit.capture.attach import marks_on
 from tracekit.capture.maps import cache_tag
 from tracekit.capture.processes import start_if_asked
-from tracekit.capture.steps import Step, step, steps_awaited
+from tracekit.capture.steps import step, steps_awaited
 from tracekit.markers.frameworks import serving_kind
 
 _LOG = logging.getLogger("tracekit.capture")
@@ -36,10 +36,9 @@ _DESCRIBED = 3
 
 def register() -> None:
     """Called by vLLM at the start of each process. Does nothing unless tracekit records the process."""
-    if not (start_if_asked() or steps_awaited()):
-        return
-    with _warned_of():
-        _mark_workers()
+    if start_if_asked() or steps_awaited():
+        with _warned_of():
+            _mark_workers()
 
 
 @contextmanager
@@ -70,9 +69,7 @@ def _mark_workers() -> None:
             _LOG.debug("vLLM's compile cache is left as it is", exc_info=True)
         prepare(worker, *args, **kwargs)
         with _warned_of():
-            marks = _IterationMarks(worker.execute_model, worker.sample_tokens)
-            # On the instance, because subclasses override the methods of their base class.
-            worker.execute_model, worker.sample_tokens = marks.execute_model, marks.sample_tokens
+            _mark_iterations(worker)
         _mark_layers_when_loaded(worker)
 
     WorkerBase.__init__ = prepare_marked
@@ -122,41 +119,30 @@ def _mark_layers_when_loaded(worker: Any) -> None:  # noqa: ANN401 - any class o
     worker.load_model = load_model
 
 
-class _IterationMarks:
-    def __init__(self, executes: Callable[..., Any], samples: Callable[..., Any]) -> None:
-        self.executes = executes
-        self.samples = samples
-        self._open: Step | None = None
+def _mark_iterations(worker: Any) -> None:  # noqa: ANN401 - any class of workers
+    executes, samples, iteration = worker.execute_model, worker.sample_tokens, ExitStack()
 
-    def execute_model(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - vLLM's own
+    def execute_model(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - vLLM's own
         """Begins an iteration. It goes on until ``sample_tokens`` if the model returns nothing yet."""
-        self._end()
-        self._begin(next(iter((*args, *kwargs.values())), None))
+        iteration.close()
+        work = _work_of(next(iter((*args, *kwargs.values())), None))
+        if work.get("batch_size") != 0:  # else the engine only hands over which requests have finished
+            iteration.enter_context(step(_NAME, **work, requester="vllm"))
         try:
-            output = self.executes(*args, **kwargs)
+            output = executes(*args, **kwargs)
         except BaseException:
-            self._end()
+            iteration.close()
             raise
         if output is not None:
-            self._end()
+            iteration.close()
         return output
 
-    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - vLLM's own
-        try:
-            return self.samples(*args, **kwargs)
-        finally:
-            self._end()
+    def sample_tokens(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - vLLM's own
+        with iteration:
+            return samples(*args, **kwargs)
 
-    def _begin(self, scheduled: object) -> None:
-        work = _work_of(scheduled)
-        if work and work["batch_size"] == 0:
-            return  # the engine only hands over which requests have finished
-        self._open = step(_NAME, **work, requester="vllm").__enter__()
-
-    def _end(self) -> None:
-        opened, self._open = self._open, None
-        if opened is not None:
-            opened.__exit__(None, None, None)
+    # On the instance, because subclasses override the methods of their base class.
+    worker.execute_model, worker.sample_tokens = execute_model, sample_tokens
 
 
 def _work_of(scheduled: Any) -> dict[str, Any]:  # noqa: ANN401 - vLLM's own

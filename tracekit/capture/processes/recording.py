@@ -221,7 +221,7 @@ class ProcessWindow:
 
     def forked(self) -> None:
         """Starts over in a forked process."""
-        self.refused = _FORKED_WITH_GPU if self.recorder.records_gpu else None
+        self.refused = _FORKED_WITH_GPU if self._open and self._gpu else None
         self._open = self._gpu = False
         self.recorder.forget()
         self._begin_piece()
