@@ -320,25 +320,19 @@ def test_a_backward_pass_that_raises_is_closed_by_the_next_call() -> None:
     assert tree(to) == ["top", "top", "top"]
 
 
-def test_turned_off_between_forward_and_backward_says_nothing() -> None:
+@pytest.mark.parametrize(("enabled", "ranges"), [(True, ["top", "  top.out", "  top.lstm"]), (False, [])])
+def test_backward_in_another_thread_than_forward_is_balanced_there_or_says_nothing_if_turned_off(
+    enabled: bool, ranges: list[str]
+) -> None:
     model, to = Tagger(), MemoryEmitter()
     with layer_markers(model, emitter=to, backward=True) as handle:
-        output = model(torch.randn(1, 2, 6))
-        to.events.clear()
-        handle.enabled = False
-        output.sum().backward()
-    assert to.events == []
-
-
-def test_backward_in_another_thread_than_forward_is_balanced_there() -> None:
-    model, to = Tagger(), MemoryEmitter()
-    with layer_markers(model, emitter=to, backward=True):
         output = model(torch.randn(1, 2, 6)).sum()
         to.events.clear()
+        handle.enabled = enabled
         other = threading.Thread(target=output.backward)
         other.start()
         other.join()
-    assert tree(to, other.ident) == ["top", "  top.out", "  top.lstm"]
+    assert tree(to, other.ident) == ranges
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -1,6 +1,5 @@
 """Every release of the nvtx package that may be installed marks modules and windows; doctor says what else it does."""
 
-import json
 import os
 import sys
 from importlib.metadata import version
@@ -9,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.command import ROOT, Outcome, separately
+from tests.capture.test_doctor import checks
+from tests.command import ROOT, separately
 from tests.needs import stop_without
 from tests.nsys import RELEASES, nsys, nvtx_release, record
 from tracekit.capture import emit
@@ -73,11 +73,6 @@ def test_markers_and_the_window_of_every_release_reach_nsys(
     assert sorted(found.depth) == [0, 0, 1, 2]
 
 
-def found_by_doctor(outcome: Outcome) -> dict[str, dict[str, object]]:
-    assert (outcome.code, outcome.err) == (0, "")
-    return {check["name"]: check for check in json.loads(outcome.out)["checks"]}
-
-
 @pytest.mark.parametrize("number", sorted({"0.2.11", version("nvtx")}))
 def test_doctor_says_what_the_release_means_for_ranges_of_the_programs_own(number: str, tmp_path: Path) -> None:
     path = importable(number)
@@ -85,7 +80,8 @@ def test_doctor_says_what_the_release_means_for_ranges_of_the_programs_own(numbe
     report = record(tmp_path, program, {"PYTHONPATH": path})
     heard = tracekit.parse(report).ranges(["text"]).text.tolist() == ["mine"]
     (empty := tmp_path / "empty").mkdir()
-    found = found_by_doctor(separately("doctor", "--json", cwd=empty, PYTHONPATH=path))
+    found = checks(outcome := separately("doctor", "--json", cwd=empty, PYTHONPATH=path))
+    assert outcome.code == 0
     assert not list(empty.iterdir())
     assert found["nvtx"]["detail"] == number
     assert found["NVTX under nsys"]["ok"], found

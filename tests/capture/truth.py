@@ -38,14 +38,9 @@ Shapes = list[list[int]]
 
 @dataclass
 class Call:
-    """One call of a module, as hooks saw it.
+    """One call of a module, as hooks saw it: ``numbers`` are the sequence numbers of the nodes that were made in it.
 
-    Attributes:
-        module: The module's name, as it was registered first.
-        parent: The number of the call around it.
-        again: Whether it ran in a backward pass.
-        inputs, kwargs, outputs: Shapes of its tensors; outputs are None if it was interrupted.
-        numbers: The sequence numbers of the nodes that were made in it.
+    Outputs are None if it was interrupted. ``parent`` is the number of the call around it.
     """
 
     module: str
