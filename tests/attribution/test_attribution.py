@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import tracekit
-from tests.golden import Parse, Table, check, losses
+from tests.golden import Parse, check, expect, losses
 from tests.sqlite import writing
 from tests.trace_lines import report
 
@@ -19,7 +19,7 @@ def test_kernel_goes_to_the_innermost_call_open_at_its_launch_however_late_it_ru
         memset 1 970 975 #3 8
         run    1 200 205 outside
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         kind    name           module  method  cause            bytes  copy_kind
         memcpy  [CUDA memcpy Host-to-Device]  top  range  -     64     Host-to-Device
         memset  [CUDA memset]  top     range   -                8      -
@@ -43,7 +43,7 @@ def test_a_launch_may_begin_and_end_with_its_call_but_not_outlast_it(parsed: Par
         kernel 1 903 904 #4 too-late
         kernel 1 904 905 #5 outlasts-all
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name          module  cause
         too-early     top     -
         too-late      top     -
@@ -58,7 +58,7 @@ def test_a_call_on_one_thread_owns_no_launch_of_another(parsed: Parse) -> None:
         range  1   0 100 {'Module': 'top'}
         run    2  20  25 stranger
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name      module  cause            tid  launch_start_ns  launch_end_ns
         stranger  -       outside_modules  2    20               25
     """)
@@ -74,7 +74,7 @@ def test_work_finds_its_launch_by_process_and_correlation_id_together(parsed: Pa
         kernel:1 8/1 900 955 #5 of-eight
         kernel:2 9/1 900 957 #5 of-nobody
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name       pid  device  module  cause      launch_start_ns
         of-seven   7    0       top.a   -          20
         of-eight   8    1       top.b   -          30
@@ -93,7 +93,7 @@ def test_rows_that_repeat_a_call_for_its_backtrace_count_for_nothing(parsed: Par
         launch 2  60  61 #2 cudaLaunchKernel class=67
         kernel 1 950 960 #2 lonely
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name    module  cause      launch_start_ns
         gemm    b       -          50
         lonely  -       no_launch  -
@@ -113,7 +113,7 @@ def test_a_launch_that_cannot_be_told_leaves_a_cause(parsed: Parse) -> None:
         launch 1  32  38 #3 cuLaunchKernel class=1
         kernel 1 930 940 #3 runtime-around-driver
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name                   module  cause             launch_name       launch_start_ns
         runtime-around-driver  top     -                 cudaLaunchKernel  30
         claimed-twice          -       no_launch  -                 -
@@ -140,7 +140,7 @@ def test_replayed_work_of_an_unknown_graph_capture_is_as_a_whole_of_the_call_tha
         launch   1  92  94 #6 cudaGraphLaunch_v10000
         kernel!8 1 196 199 #6 outside
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         kind    name           module  method        cause           step_id  graph_node_id
         kernel  node-seven     top     graph_launch  -               0        7
         kernel  without-node   top     graph_launch  -               0        -
@@ -152,7 +152,7 @@ def test_replayed_work_of_an_unknown_graph_capture_is_as_a_whole_of_the_call_tha
     """)
     check(dataset, "calls", "module  gpu_time_ns  kernel_count  launch_time_ns\ntop  95  6  5")
     # Its projection is NVIDIA's all the same, in which a launch of many kernels counts once.
-    Table(dataset, "ranges").reads("""
+    expect(dataset, "ranges")("""
         marker  gpu_start_ns  gpu_end_ns  gpu_op_count
         step    100           199         6
         module  100           195         5
@@ -168,7 +168,7 @@ def test_work_inside_an_unreadable_marker_is_nobodys(parsed: Parse) -> None:
         run    1  32  35 known
         run    1  60  65 of-top
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name    module  method  cause
         of-top  top     range   -
         known   top.a   range   -
@@ -213,7 +213,7 @@ def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number
         range  2  240 249 autograd::engine::evaluate_function: LateBackward0, seq = 99, op_id = 11
         run    2  242 243 not-recorded
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name            module  method    cause     phase     call_id
         of-top          top     backward  -         backward  1
         of-a            top.a   backward  -         backward  3
@@ -221,7 +221,7 @@ def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number
         without-number  -       -         backward  backward  -
         not-recorded    -       -         backward  backward  -
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  phase     parent_call_id  tid  start_ns  end_ns  kernel_count  kernel_self_count
         top     forward   -               1    0         100     0             0
         top     backward  -               2    200       229     3             1
@@ -240,7 +240,7 @@ def test_what_a_graph_replays_inside_a_node_is_not_the_node_s(parsed: Parse) -> 
         kernel!9 1  902 903 #1 replayed
         graph    1  904 905 #1
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         kind    module  method  cause
         kernel  -       -       graph_unmapped
         graph   -       -       graph_not_expanded
@@ -270,7 +270,7 @@ def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_
         launch 3   62  63 #3
         kernel 1  908 909 #3 of-either
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name                module  method    cause
         named               b       backward  -
         of-neither          -       -         backward
@@ -287,7 +287,7 @@ def test_markers_of_a_backward_pass_count_more_than_sequence_numbers(parsed: Par
         range  2  230 239 autograd::engine::evaluate_function: AddmmBackward0, seq = 3, op_id = 9
         run    2  232 233 not-marked
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name        module  method  cause
         marked      top.b   range   -
         not-marked  -       -       backward
@@ -305,7 +305,7 @@ def test_what_a_checkpointed_function_computes_again_outside_modules_is_nobody_s
         run    1   52  53 after
         run    1   82  83 backward-again
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name            module  phase      cause
         backward        top     backward   -
         backward-again  top     backward   -

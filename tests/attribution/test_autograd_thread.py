@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 
 TRAINING = """
     range  1   0  90 Forward
@@ -18,7 +18,7 @@ NAMED = "named  2   0   0 pt_autograd_0\n"
 
 
 def test_it_belongs_to_the_one_range_that_waits(parsed: Parse) -> None:
-    Table(parsed(NAMED + TRAINING), "kernels").reads("""
+    expect(parsed(NAMED + TRAINING), "kernels")("""
         name              module    method           cause     phase
         forward           Forward   range            -         -
         backward          Backward  autograd_thread  -         backward
@@ -32,7 +32,7 @@ def test_it_belongs_to_the_one_range_that_waits(parsed: Parse) -> None:
     ids=["another thread in a range", "who waits begins a range", "who waits is inside a library"],
 )
 def test_it_belongs_to_nobody_if_no_single_thread_only_waits(parsed: Parse, other: str) -> None:
-    Table(parsed(NAMED + TRAINING + other), "kernels").reads("""
+    expect(parsed(NAMED + TRAINING + other), "kernels")("""
         name              module   method
         forward           Forward  range
         backward          -        -
@@ -42,7 +42,7 @@ def test_it_belongs_to_nobody_if_no_single_thread_only_waits(parsed: Parse, othe
 
 def test_it_belongs_to_nobody_if_that_thread_launches_at_that_time(parsed: Parse) -> None:
     other = "launch 1 205 215 #9\nkernel 1 240 250 #9 of another thread\n"
-    Table(parsed(NAMED + TRAINING + other), "kernels").reads("""
+    expect(parsed(NAMED + TRAINING + other), "kernels")("""
         name               module    method
         forward            Forward   range
         of another thread  Backward  range
@@ -62,14 +62,14 @@ OWN = f"""
 def test_ranges_of_such_a_thread_are_part_of_the_range_that_waits(parsed: Parse) -> None:
     """Ranges of the backward pass tell such a thread, too."""
     dataset = parsed(TRAINING + OWN)
-    Table(dataset, "kernels").reads(f"""
+    expect(dataset, "kernels")(f"""
         name              module         method           phase
         forward           Forward        range            -
         backward          Backward       autograd_thread  backward
         mm                Backward.{MM}  autograd_thread  backward
         behind the range  -              -                -
         """)
-    Table(dataset, "calls").reads(f"""
+    expect(dataset, "calls")(f"""
         module         parent_call_id  gpu_time_ns
         Forward        -               10
         Backward       -               15
@@ -85,7 +85,7 @@ def test_they_are_part_of_none_if_the_other_thread_does_something_meanwhile(pars
 
 def test_a_marked_report_is_as_it_was(parsed: Parse) -> None:
     lines = "range 1 0 90 {'Module': 'top'}\n" + NAMED + TRAINING
-    Table(parsed(lines), "kernels").reads("""
+    expect(parsed(lines), "kernels")("""
         name              module
         forward           top
         backward          -

@@ -1,6 +1,6 @@
 """Sequence numbers of autograd: whose node it is that runs, and where that is not certain."""
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 
 NODE = "autograd::engine::evaluate_function:"
 
@@ -33,7 +33,7 @@ def test_where_ranges_are_nodes_numbers_tell_phase_and_operator_in_the_range_tha
     parsed: Parse,
 ) -> None:
     dataset = parsed(OF_RANGES)
-    Table(dataset, "kernels").reads(f"""
+    expect(dataset, "kernels")(f"""
         name          module                                           method           phase
         addmm         Forward pass.aten::linear.aten::addmm            range            forward
         of-no-node    Forward pass.aten::argmax                        range            -
@@ -41,7 +41,7 @@ def test_where_ranges_are_nodes_numbers_tell_phase_and_operator_in_the_range_tha
         of-addmm      Backward pass.aten::linear.aten::addmm.aten::mm  backward         backward
         not-recorded  Backward pass.{NODE} LateBackward0               autograd_thread  backward
     """)
-    Table(dataset, "calls").reads(f"""
+    expect(dataset, "calls")(f"""
         module                                           phase     parent_call_id  gpu_time_ns
         Forward pass                                     -         -               2
         Forward pass.aten::linear                        -         0               1
@@ -60,7 +60,7 @@ def test_where_operators_are_nodes_an_evaluation_is_a_backward_call_of_the_opera
     parsed: Parse,
 ) -> None:
     dataset = parsed(OF_RANGES, rows="operators")
-    Table(dataset, "kernels").reads(f"""
+    expect(dataset, "kernels")(f"""
         name          module                           method    phase
         addmm         aten::linear.aten::addmm         range     forward
         of-addmm      aten::linear.aten::addmm.aten::mm  backward  backward
@@ -83,7 +83,7 @@ def test_a_thread_whose_numbers_fall_is_another_one_with_its_id(parsed: Parse) -
         range  3   40  49 {NODE} SinBackward0, seq = 1, op_id = 6
         run    3   42  43 of-b
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name       module  method    cause
         of-b       b       backward  -
         of-either  -       -         backward
@@ -103,7 +103,7 @@ def test_a_node_of_a_custom_operator_in_c_is_not_that_of_what_ran_before_it(pars
         range  2   60  69 {node}, seq = 3, op_id = 5
         run    2   62  63 of-a
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name       module  method    cause
         of-a       a       backward  -
         of-nobody  -       -         backward
@@ -129,7 +129,7 @@ def test_what_changes_a_view_runs_the_node_of_the_operator_that_changed_it_and_i
         range  2   64  67 SubBackward0, seq = 7, op_id = 8
         run    2   65  66 of-sub
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name     module  method    cause
         copies   a       backward  -
         of-sub   a       backward  -
@@ -176,7 +176,7 @@ def test_a_pass_ends_where_the_forward_pass_goes_on(parsed: Parse) -> None:
         range  1   60  61 aten::ones_like, op_id = 6
         range  2   70  79 {NODE} ExpBackward0, seq = 4, op_id = 7
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  phase     occurrence  start_ns  end_ns
         a       forward   1           10        20
         a       backward  1           30        59

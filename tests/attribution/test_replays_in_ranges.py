@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, Table
+from tests.golden import Parse, expect
 from tracekit.answers import gaps, launches
 from tracekit.dataset.opening import Dataset
 
@@ -49,7 +49,7 @@ FORWARD = "step *.model_forward"
 
 def test_it_belongs_below_the_range_that_replays_it(parsed: Parse) -> None:
     dataset = parsed(CAPTURE + NODES + STEPS)
-    Table(dataset, "kernels").reads(f"""
+    expect(dataset, "kernels")(f"""
         name   module                       method      step_id  call_id
         gemm3  {FORWARD}                    range       0        6
         gemm3  {FORWARD}                    range       1        7
@@ -58,7 +58,7 @@ def test_it_belongs_below_the_range_that_replays_it(parsed: Parse) -> None:
         gemm2  {FORWARD}.layer 2            graph_node  0        6
         gemm2  {FORWARD}.layer 2            graph_node  1        7
     """)
-    Table(dataset, "calls").reads(f"""
+    expect(dataset, "calls")(f"""
         module                            phase    parent_call_id  gpu_time_ns  kernel_count
         capture_graphs                    -        -               0            0
         capture_graphs.layer 1            capture  0               0            0
@@ -81,7 +81,7 @@ def test_gaps_and_launches_agree(parsed: Parse) -> None:
 
 
 def test_outside_of_ranges_what_opened_in_the_graph_capture_is_known(parsed: Parse) -> None:
-    Table(parsed(CAPTURE + NODES + replay(210, 21)), "kernels").reads("""
+    expect(parsed(CAPTURE + NODES + replay(210, 21)), "kernels")("""
         name   module             method      cause
         gemm1  layer 1.attention  graph_node  -
         gemm2  layer 2            graph_node  -
@@ -102,7 +102,7 @@ def test_so_is_a_graph_traced_as_a_whole(parsed: Parse) -> None:
         launch 1 340 350 #8 cudaGraphLaunch_v10000
         graph  1 400 430 #8 exec 2 of 1
     """
-    Table(parsed(CAPTURE + whole), "kernels").reads("""
+    expect(parsed(CAPTURE + whole), "kernels")("""
         kind   module         method  cause
         graph  model_forward  range   -
         graph  -              -       outside_ranges

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 from tests.graphs.test_clone_chains import CAPTURE, moved
 from tests.needs import TRACES
 from tests.sqlite import writing
@@ -40,7 +40,7 @@ def unknown(cause: str = "graph_not_expanded") -> str:
 def test_a_graph_traced_as_a_whole_belongs_to_the_call_that_holds_its_graph_capture(parsed: Parse) -> None:
     dataset = parsed(PROGRAM)
     check(dataset, "kernels", OF_TOP)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  phase    gpu_time_ns  gpu_self_time_ns  kernel_count  gpu_start_ns  launch_time_ns
         top     capture  30           30                1             300           0
         top.a   capture  0            0                 0             -             0
@@ -77,7 +77,7 @@ def test_every_instance_of_a_graph_and_of_its_clones_belongs_to_its_graph_captur
         launch 1 225 228  #8 cudaGraphLaunch_v10000
         graph  1 340 350  #8 exec 5 of 4
     """
-    Table(parsed(PROGRAM + more), "kernels").reads("""
+    expect(parsed(PROGRAM + more), "kernels")("""
         module  method         step_id  graph_exec_id
         top     graph_capture  0        2
         top     graph_capture  0        5
@@ -95,7 +95,7 @@ def test_graph_captures_of_one_module_are_told_apart_by_their_graphs(parsed: Par
         graph  1 2040 2060  #42 exec 2 of 1
     """
     dataset = parsed(CAPTURE + GRAPHS + again + replays)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  occurrence  gpu_time_ns
         top     1           20
         top     2           10
@@ -193,7 +193,7 @@ def test_replays_before_an_update_keep_their_call(parsed: Parse) -> None:
         launch 1 420 430 #9 cudaGraphLaunch_v10000
         graph  1 500 520 #9 exec 2 of 1
     """
-    Table(parsed(PROGRAM + later), "kernels").reads("""
+    expect(parsed(PROGRAM + later), "kernels")("""
         module  method         cause               dur_ns
         top     graph_capture  -                   30
         -       -              graph_not_expanded  20

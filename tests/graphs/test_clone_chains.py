@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.golden import Parse, Table, check, losses
+from tests.golden import Parse, check, expect, losses
 from tests.sqlite import writing
 from tests.trace_lines import report
 
@@ -57,7 +57,7 @@ def moved(lines: str, by: int) -> str:
 
 def test_a_replayed_kernel_belongs_to_the_call_open_when_its_node_was_captured(parsed: Parse) -> None:
     dataset = parsed(CAPTURE + NODES + REPLAY)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         kind    name           module  method      call_id  step_id  launch_name      launch_start_ns  range_id  capture_range_id  graph_node_id  original_graph_node_id
         kernel  gemm           top.a   graph_node  1        0        cudaGraphLaunch  210              3         1                 11             1
         memset  [CUDA memset]  top.b   graph_node  2        0        cudaGraphLaunch  210              3         2                 12             2
@@ -68,14 +68,14 @@ def test_a_replayed_kernel_belongs_to_the_call_open_when_its_node_was_captured(p
 def test_calls_that_were_captured_count_all_replays_and_have_the_host_times_of_the_graph_capture(parsed: Parse) -> None:
     again = moved(REPLAY.replace("#7", "#8"), 1000)
     dataset = parsed(CAPTURE + NODES + REPLAY + again)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  phase    step_id  start_ns  end_ns  gpu_start_ns  gpu_end_ns  gpu_time_ns  gpu_self_time_ns  gpu_busy_ns  kernel_count  launch_time_ns  inputs
         top     capture  -        5         100     300           1330        42           0                 42           6             0               [[2, 3]]
         top.a   capture  -        10        50      300           1310        20           20                20           2             0               []
         top.b   capture  -        55        90      310           1330        22           22                22           4             0               []
     """)  # noqa: E501
     # NVIDIA's projection is by launch: a replay is in the range around it, and nothing in those around the capture.
-    Table(dataset, "ranges").reads("""
+    expect(dataset, "ranges")("""
         marker  gpu_start_ns  gpu_end_ns  gpu_op_count
         module  -             -           0
         module  -             -           0
@@ -105,7 +105,7 @@ def test_a_circle_of_copies_leads_nowhere(parsed: Parse) -> None:
         node!13   1 114 114 12
     """
     dataset = parsed(CAPTURE + circle + REPLAY)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         kind    module  cause           original_graph_node_id
         kernel  -       graph_unmapped  -
         memset  -       graph_unmapped  -
@@ -146,7 +146,7 @@ def test_a_replay_after_an_update_counts_for_the_first_graph_capture_and_is_said
         launch    1 1110 1120 #60 cudaGraphExecUpdate_v10020
     """
     dataset = parsed(CAPTURE + NODES + REPLAY + second + updated + moved(REPLAY.replace("#7", "#70"), 2000))
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         kind    module  method      call_id  original_graph_node_id
         kernel  top.a   graph_node  2        1
         kernel  top.a   graph_node  2        1
@@ -203,7 +203,7 @@ def test_a_node_recorded_after_its_graph_capture_is_not_given_to_whatever_is_ope
     """
     no_window = CAPTURE.replace("cudaStreamBeginCapture", "cudaStreamQuery")
     dataset = parsed(no_window + late + REPLAY)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name           module   method  cause           original_graph_node_id
         eager          another  range   -               -
         gemm           -        -       graph_unmapped  1
@@ -228,7 +228,7 @@ def test_where_nodes_are_recorded_late_several_in_one_launch_are_another_graph_s
 def test_work_captured_outside_of_modules_is_known_to_be_nobody_s(parsed: Parse) -> None:
     plain = CAPTURE.replace("{'Module': 'top.a'}", "warm-up").replace("'Module': 'top'", "'x': 1")
     dataset = parsed(plain + NODES + REPLAY)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         kind    module  cause            original_graph_node_id  capture_range_id
         memset  top.b   -                2                       2
         kernel  top.b   -                3                       2
@@ -251,7 +251,7 @@ def test_a_thread_that_joins_a_graph_capture_of_another_owns_its_nodes(parsed: P
         kernel!1 1 300 310  #7 gemm
     """)
     check(dataset, "kernels", "name  module  tid  method\ngemm  top.a  1  graph_node")
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module    phase    tid  gpu_time_ns
         outer     capture  1    0
         top       capture  2    10
@@ -277,7 +277,7 @@ def test_graph_captures_of_two_streams_at_once_keep_their_nodes(parsed: Parse) -
         launch   1 230 240  #8 cudaGraphLaunch_v10000
         kernel!257 1 310 320 #8 second
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name    module  method
         first   a       graph_node
         second  b       graph_node
@@ -297,7 +297,7 @@ def test_a_call_that_also_launched_eagerly_is_no_graph_capture(parsed: Parse) ->
         launch   1 110 120  #3 cudaGraphLaunch_v10000
         kernel!1 1 130 140  #3 gemm
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  phase    gpu_time_ns
         top     forward  15
         top.a   capture  10
@@ -308,7 +308,7 @@ def test_a_call_that_also_launched_eagerly_is_no_graph_capture(parsed: Parse) ->
 def test_the_outputs_of_a_captured_call_are_told_by_its_second_range(parsed: Parse) -> None:
     second = "range 1 52 53 {'Module': 'top.a', 'Outputs': [[5]]}\n"
     dataset = parsed(CAPTURE + second + NODES + REPLAY)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  outputs  kernel_count
         top     -        3
         top.a   [[5]]    1

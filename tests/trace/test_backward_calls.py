@@ -1,6 +1,6 @@
 """Calls of a backward pass are calls of the same modules in another phase."""
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 
 LINES = """
 range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}
@@ -17,7 +17,7 @@ kernel 1  240  270 #2 gemm_backward
 
 def test_backward_work_belongs_to_the_module_in_the_backward_phase(parsed: Parse) -> None:
     dataset = parsed(LINES)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  phase     occurrence  parent_call_id  tid  inputs    outputs  kernel_count  gpu_time_ns
         top     forward   1           -               1    [[2, 3]]  [[2]]    1             20
         top     backward  1           -               2    -         -        1             30
@@ -52,7 +52,7 @@ kernel 1  430  446 #5 gelu_backward
 
 def test_what_runs_again_for_a_backward_pass_stands_at_its_own_path_and_is_no_part_of_that_pass(parsed: Parse) -> None:
     dataset = parsed(RECOMPUTED)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module   phase      occurrence  parent_call_id  inputs    outputs  kernel_count  gpu_time_ns  gpu_self_time_ns
         top      forward    1           -               [[2, 3]]  -        1             20           0
         top      backward   1           -               -         -        2             24           0
@@ -86,7 +86,7 @@ def test_a_backward_pass_in_a_forward_call_stands_at_its_own_path_and_is_no_part
         kernel 1  440  456 #5 gradient
         kernel 1  620  652 #6 after
     """
-    Table(parsed(lines), "calls").reads("""
+    expect(parsed(lines), "calls")("""
         module  phase     occurrence  parent_call_id  kernel_count  gpu_time_ns  gpu_self_time_ns
         top     forward   1           -               3             41           40
         top     backward  1           -               2             6            2
@@ -102,7 +102,7 @@ def test_a_backward_call_below_the_path_of_a_forward_call_is_part_of_it(parsed: 
         range  1    0  900 {"Module": "top", "Class": "Step", "Inputs": [[2, 3]]}
         range  1  200  300 {"Module": "top.a", "Class": "Net", "Phase": "backward"}
     """
-    Table(parsed(lines), "calls").reads("""
+    expect(parsed(lines), "calls")("""
         module  phase     parent_call_id
         top     forward   -
         top.a   backward  0
@@ -136,7 +136,7 @@ def test_what_runs_again_between_marked_calls_is_nobody_s(parsed: Parse) -> None
         kernel 1  330  346 #4 gemm_backward
         kernel 1  430  462 #5 add_backward
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name           module   cause
         add_backward   top.a    -
         gemm           top.a.c  -

@@ -1,6 +1,6 @@
 """Golden tests of the hierarchy: where modules stand, whatever their markers say."""
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 
 
 def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(parsed: Parse) -> None:
@@ -13,7 +13,7 @@ def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(pars
         range  1  62  68 {'Module': 'top.layers.0.rotary.cache'}
         run    1  63  64 cos
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         module_id  subtree_end_id  parent_id  depth  path                       alias_of
         0          7               -          0      top                        -
         1          7               0          1      top.layers                 -
@@ -32,7 +32,7 @@ def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: P
         range  1  20  30 {'Module': 'top', 'TrainableParams': {'w': [4, 2]}, 'Inputs': [[1, 2]], 'mask': [[1]]}
         range  1  40  50 {'Module': 'top', 'TrainableParams': {'w': [4, 2]}, 'Inputs': [[8, 2]]}
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         call_id  module  occurrence  phase    start_ns  inputs    kwargs
         0        top     1           forward  0         [[8, 2]]  []
         1        top     2           forward  20        [[1, 2]]  [('mask', [[1]])]
@@ -47,7 +47,7 @@ def test_a_root_without_a_name_gets_one_and_its_modules_stand_below(parsed: Pars
         range  1  10  50 {'Module': 'layers.0'}
         range  1  20  40 {'Module': 'layers.0.mlp'}
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path                 name    alias_of
         (root)               (root)  -
         (root).layers        layers  -
@@ -64,7 +64,7 @@ def test_a_compiled_region_stands_below_its_caller_under_its_class(parsed: Parse
         range  1  52  53 Torch Compiled Module (output):LlamaModel
         range  1  60  90 Torch Compiled Module (input):LlamaModel
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path                  class_name  alias_of
         top                   -           -
         top.model             -           -
@@ -90,7 +90,7 @@ def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: 
         range  2/1 700 800 {'Module': 'first'}
         range  2/1  -9  -5 {'Module': 'first.below'}
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         module_id  path
         0          first
         1          first.below

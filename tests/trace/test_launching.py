@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 from tests.trace_lines import report
 from tracekit import parse
 from tracekit.causes import MANAGED_MEMORY
@@ -48,7 +48,7 @@ def test_work_that_began_before_its_call_is_nobodys(parsed: Parse) -> None:
         kernel 1  61  70  #3 while-called
         memcpy 1   5  10  #3 64
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name          module  cause              method  launch_start_ns
         at-once       top     -                  range   40
         while-called  top     -                  range   60

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.golden import Parse, Table, check, losses
+from tests.golden import Parse, check, expect, losses
 from tests.parsed_programs import over_programs, piece, placed, same, true_piece
 from tests.simulator.strategies import raising_plans
 
@@ -18,21 +18,21 @@ def test_calls_left_open_end_at_the_latest_with_the_next_call_of_their_root(pars
         run    1 120 125 in-a
         run    1 300 305 optimizer
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  start_ns  end_ns  parent_call_id  kernel_self_count
         top     0         100     -               1
         top     100       200     -               0
         top.a   10        100     0               0
         top.a   110       150     1               1
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name       module  cause
         before-a   top     -
         in-a       top.a   -
         whose      -       left_open
         optimizer  -       outside_modules
     """)
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         name  start_ns  end_ns
         top   0         100
         top   100       200
@@ -41,7 +41,7 @@ def test_calls_left_open_end_at_the_latest_with_the_next_call_of_their_root(pars
     advice = {row["cause"]: row["advice"] for row in dataset.table("coverage").to_pylist()}
     assert "always_call" in advice["left_open"]
     # The ranges stay what the report says.
-    Table(dataset, "ranges").reads("""
+    expect(dataset, "ranges")("""
         start_ns  end_ns  open   module_id
         0         305     True   0
         10        305     True   1
@@ -68,7 +68,7 @@ def test_ends_that_are_shifted_by_one_are_believed_by_no_work_but_corrected_for_
         range  1 510 900  {'Module': 'top', 'Inputs': [[1]]}
         range  1 520 540  {'Module': 'top.a', 'Inputs': [[1]]}
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  start_ns  end_ns  step_id
         top     10        490     0
         top     510       900     1
@@ -76,7 +76,7 @@ def test_ends_that_are_shifted_by_one_are_believed_by_no_work_but_corrected_for_
         top.a   520       540     1
         top.b   30        40      0
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name     module  cause            step_id
         whose    -       left_open        0
         in-b     -       left_open        0
@@ -84,7 +84,7 @@ def test_ends_that_are_shifted_by_one_are_believed_by_no_work_but_corrected_for_
         in-step  -       left_open        0
         between  -       outside_modules  -
     """)
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         name            start_ns  end_ns
         ProfilerStep#1  0         490
         ProfilerStep#2  500       990
@@ -100,13 +100,13 @@ def test_a_call_without_an_end_ends_with_the_call_around_it(parsed: Parse) -> No
         range  1 200 300 {'Module': 'top'}
         run    1 250 260 in-top
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  start_ns  end_ns
         top     0         100
         top     200       300
         top.a   10        100
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name    module  cause
         in-top  top     -
         whose   -       left_open

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 from tracekit.answers import phases
 from tracekit.dataset.opening import Dataset
 
@@ -20,7 +20,7 @@ def test_an_iteration_that_two_programs_mark_is_one_step(parsed: Parse) -> None:
         range  1 2000 3000 {OURS % 1}
         range  1 2010 2800 execute_context_0(0)_generation_2(2)
     """)
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         step_id  name       kind    index  start_ns  end_ns  batch_size  tokens
         0        iteration  decode  0      0         1000    2           2
         1        iteration  decode  1      2000      3000    2           2
@@ -36,7 +36,7 @@ def test_the_more_telling_of_two_markers_says_what_the_step_is(parsed: Parse, ou
         range  1    0 1000 {outer}
         range  1   10  800 execute_context_0(0)_generation_2(2)
     """)
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         name            kind    index  start_ns  end_ns  batch_size  tokens
         ProfilerStep#7  decode  7      0         1000    2           2
     """)
@@ -54,7 +54,7 @@ def test_a_step_around_several_steps_is_none_and_is_counted(parsed: Parse) -> No
         run    1  700  710 between
         range  2    0  900 ProfilerStep#5
     """)
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         name            kind     index  tid  start_ns  end_ns  batch_size  tokens
         ProfilerStep#5  -        5      2    0         900     -           -
         ProfilerStep#0  prefill  0      1    10        300     2           64

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import Parse, Table, check, losses
+from tests.golden import Parse, check, expect, losses
 from tests.joined import joined_here
 from tests.trace_lines import report
 from tracekit.answers import roofline
@@ -37,12 +37,12 @@ INTERLEAVED = "\n".join(
 
 def test_two_models_of_one_prefix_are_two_modules(parsed: Parse) -> None:
     dataset = parsed(linear("1", 0, 32) + linear("1", 1000, 512) + linear("1", 3000, 32))
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         module_id  subtree_end_id  parent_id  path   name   class_name  alias_of  params
         0          1               -          top    top    Linear      -         [{'name': 'weight', 'shape': [32, 32], 'dtype': 'float16'}]
         1          2               -          top~2  top~2  Linear      top       [{'name': 'weight', 'shape': [512, 512], 'dtype': 'float16'}]
     """)  # noqa: E501
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  occurrence  start_ns
         top     1           0
         top     2           3000
@@ -54,7 +54,7 @@ def test_two_models_of_one_prefix_are_two_modules(parsed: Parse) -> None:
 
 def test_modules_that_are_alike_in_two_models_go_with_their_own_root(parsed: Parse) -> None:
     dataset = parsed(INTERLEAVED)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         module_id  subtree_end_id  parent_id  depth  path        alias_of
         0          3               -          0      top         -
         1          2               0          1      top.norm    -
@@ -106,7 +106,7 @@ def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Par
         range  1 220 280 {'Module': 'top.a.w', 'TrainableParams': {'weight': [8]}}
         range  1 310 390 {'Module': 'top.b'}
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path       alias_of
         top        -
         top.a      -
@@ -139,7 +139,7 @@ def test_a_module_that_took_the_place_of_another_is_apart_where_it_stands(parsed
         range  1 160 170 {'Module': 'Net.head.0', 'Class': 'Linear', 'TrainableParams': {'weight': [2, 8]}}
         range  1 200 210 {'Module': 'Net.body', 'Class': 'Body'}
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path          class_name  alias_of
         Net           Net         -
         Net.body      Body        -
@@ -156,7 +156,7 @@ def test_a_number_that_tells_modules_apart_is_no_other_module_s_name(parsed: Par
         range 1  20  30 {'Module': 'top~2', 'Class': 'C'}
         range 1  40  50 {'Module': 'top', 'Class': 'B'}
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path   class_name  alias_of
         top    A           -
         top~2  C           -
@@ -232,7 +232,7 @@ def test_modules_that_end_up_at_one_place_give_it_no_figures_of_one_of_them(pars
         {linear("1", 100, 32, "draft.mlp")}
         {linear("1", 300, 512, "target.mlp")}
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path        alias_of   params
         runner      -          []
         runner.mlp  draft.mlp  [{'name': 'weight', 'shape': [None, None], 'dtype': 'float16'}]
@@ -261,7 +261,7 @@ def test_two_models_of_one_prefix_are_the_same_two_on_every_rank(parsed: Parse) 
         + linear("2/1", 1500, 32)
         + linear("3/1", 2500, 512)
     )
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  start_ns
         top     0
         top     1500

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 from tests.joined import joined_here
 from tests.trace_lines import report
 
@@ -16,7 +16,7 @@ def test_a_module_that_is_also_called_from_outside_belongs_to_the_only_module_th
         range  1  45  50 nn.Module: Linear_0
         range  1 100 110 nn.Module: Linear_0
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path                      class_name  alias_of
         Net_0                     Net         -
         Net_0.Encoder_0           Encoder     -
@@ -32,7 +32,7 @@ def test_a_module_that_several_modules_call_stands_where_it_ran_and_names_its_fi
         range  1  35  40 nn.Module: Linear_0
         range  1 200 210 nn.Module: Linear_0
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path                    alias_of
         Net_0                   -
         Net_0.Linear_0          -

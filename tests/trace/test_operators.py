@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 from tracekit.trace.decoding import decode
 from tracekit.trace.operators import Operator, operators_of
 
@@ -93,7 +93,7 @@ def test_labels_of_a_user_that_torch_numbers_are_plain_ranges(parsed: Parse) -> 
         run    1 220  230 copy
         """)
     check(dataset, "modules", "path  kind\nmy iteration *  range\nmy iteration *.aten::mm  operator")
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name  op        step_id
         copy  -         1
         gemm  aten::mm  0
@@ -141,7 +141,7 @@ def test_replayed_work_has_the_operator_of_its_graph_capture(parsed: Parse) -> N
         node!10   1 110  110 9
         kernel!77 1 240  250 #2 unknown
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name     op        op_shapes         op_seq
         gemm     aten::mm  [[2, 2], [2, 2]]  1
         unknown  -         -                 -
@@ -156,7 +156,7 @@ def test_operators_on_a_cpu_name_themselves(parsed: Parse) -> None:
         op    1 20  30 aten::resize_
         op    1 60  70 aten::relu
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name           op             op_shapes         op_seq
         aten::mm       aten::mm       [[2, 4], [4, 8]]  7
         aten::resize_  aten::resize_  -                 -
@@ -181,7 +181,7 @@ def test_operators_inside_leave_the_phase_of_a_backward_node(parsed: Parse, by: 
         range  1 200  300 aten::add, op_id = 9
         run    1 210  220 add
     """
-    Table(parsed(lines, rows=by), "kernels").reads("""
+    expect(parsed(lines, rows=by), "kernels")("""
         name  op         phase
         gemm  aten::mm   backward
         add   aten::add  -
@@ -206,7 +206,7 @@ PYPROF = """
 def test_lines_of_call_stacks_are_nodes_each_inside_the_one_that_called_it(parsed: Parse) -> None:
     dataset = parsed(PYPROF)
     stack = "run.py:9.net.py:20.linear.py:50"
-    Table(dataset, "modules").reads(f"""
+    expect(dataset, "modules")(f"""
         depth  path                                                        name             kind
         0      run.py:9                                                    run.py:9         range
         1      run.py:9.net.py:20                                          net.py:20        range
@@ -218,7 +218,7 @@ def test_lines_of_call_stacks_are_nodes_each_inside_the_one_that_called_it(parse
         1      run.py:9.net.py:21                                          net.py:21        range
         2      run.py:9.net.py:21.LSTM(200, 200)                           LSTM(200, 200)   operator
     """)
-    Table(dataset, "kernels").reads(f"""
+    expect(dataset, "kernels")(f"""
         name  module                                                op              op_shapes  op_seq
         bias  {stack}.torch.linear                                  torch.linear    [[8, 2]]   -
         gemm  {stack}.torch.linear.functional.py:7.torch.matmul.mm  mm              -          5
@@ -233,7 +233,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(parsed: Parse) -> Non
         range  1 200 300 {'traceMarker': ['/me/train.py:9', '/me/data/net/__init__.py:20']}
         range  1 400 500 {'traceMarker': ['C:\\me\\other.py:9', '/me/data/net/__init__.py:21']}
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path                                     name
         train.py:9                               train.py:9
         train.py:9.models/net/__init__.py:20     models/net/__init__.py:20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 from tests.graphs.test_clone_chains import CAPTURE, NODES
 from tests.trace_lines import repeated
 from tracekit.markers.phases import phase_of
@@ -28,7 +28,7 @@ TRAINING = """
 
 def test_a_step_goes_from_one_step_of_the_optimizer_to_the_next(parsed: Parse) -> None:
     dataset = parsed(repeated(TRAINING, 2))
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         name   kind   index  tid  start_ns  end_ns  compile_ns
         train  train  0      1    0         600     0
         train  train  1      1    600       1600    0
@@ -36,7 +36,7 @@ def test_a_step_goes_from_one_step_of_the_optimizer_to_the_next(parsed: Parse) -
 
 
 def test_work_of_all_threads_is_in_the_step_with_its_phase(parsed: Parse) -> None:
-    Table(parsed(repeated(TRAINING, 1)), "kernels").reads("""
+    expect(parsed(repeated(TRAINING, 1)), "kernels")("""
         name      phase      module  cause            step_id
         forward   forward    Net     -                0
         forward   forward    Net     -                0
@@ -91,13 +91,13 @@ def updated(lines: str = "") -> str:
 def test_without_an_optimizer_a_step_goes_from_one_change_of_the_parameters_to_the_next(parsed: Parse) -> None:
     """It begins with its data, before the call in which the change is seen."""
     dataset = parsed(updated())
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         name   kind   index  tid  start_ns  end_ns
         train  train  0      1    100       1020
         train  train  1      1    1020      2020
         train  train  2      1    2020      2290
         """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name      phase     cause            step_id
         forward   forward   -                0
         forward   forward   -                1
@@ -116,7 +116,7 @@ def test_evaluation_between_changes_of_the_parameters_is_in_no_step(parsed: Pars
         range  1 1400 1500 {'Module': 'Net', 'Inputs': [[2]]}
         range  1 2085 2085 {"Training": "after evaluation"}
     """
-    Table(parsed(updated(evaluation)), "steps").reads("""
+    expect(parsed(updated(evaluation)), "steps")("""
         name   kind   start_ns  end_ns
         train  train  100       1020
         train  train  1020      1290
@@ -152,7 +152,7 @@ def test_what_compiles_inside_a_call_is_not_the_modules(parsed: Parse) -> None:
             run    1 610 620 after
             range  2 480 700 compile_file (dynamo_timed), op_id = 9
         """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name       phase    module  method  cause        step_id
         before     forward  Net     range   -            0
         after      forward  Net     range   -            0
@@ -168,7 +168,7 @@ def test_what_runs_while_a_model_is_compiled_is_compilation_whatever_is_called(p
         range  1 600 700 Optimizer.zero_grad#AdamW.zero_grad
         run    1 610 620 in-phase
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name      phase    module  cause        step_id
         in-call   compile  -       compilation  -
         in-phase  compile  -       compilation  -

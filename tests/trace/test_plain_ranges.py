@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, Table, check
+from tests.golden import Parse, check, expect
 from tracekit.answers import modules
 
 TRAINING = """
@@ -30,14 +30,14 @@ TRAINING = """
 
 def test_a_report_without_modules_has_a_hierarchy_of_its_ranges(parsed: Parse) -> None:
     dataset = parsed(TRAINING)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         module_id  subtree_end_id  parent_id  depth  path                          name         kind
         0          4               -          0      epoch *                       epoch *      range
         1          4               0          1      epoch *.iteration *           iteration *  range
         2          3               1          2      epoch *.iteration *.layer_0   layer_0      range
         3          4               1          2      epoch *.iteration *.layer_1   layer_1      range
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name  module                       method  cause            step_id  phase
         add   epoch *.iteration *          range   -                0        -
         gemm  epoch *.iteration *.layer_0  range   -                0        -
@@ -46,7 +46,7 @@ def test_a_report_without_modules_has_a_hierarchy_of_its_ranges(parsed: Parse) -
         gemm  epoch *.iteration *.layer_1  range   -                1        -
         copy  -                            -       outside_ranges   -        -
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module                       occurrence  phase  range_id  start_ns  end_ns  gpu_time_ns  kernel_count
         epoch *                      1           -      0         0         1000    68           5
         epoch *.iteration *          1           -      1         10        400     35           3
@@ -56,7 +56,7 @@ def test_a_report_without_modules_has_a_hierarchy_of_its_ranges(parsed: Parse) -
         epoch *.iteration *.layer_1  1           -      3         100       190     20           1
         epoch *.iteration *.layer_1  2           -      6         500       590     21           1
     """)
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         name         kind  index  start_ns  end_ns
         iteration *  -     0      10        400
         iteration *  -     1      410       900
@@ -77,7 +77,7 @@ MARKED = """
 
 
 def test_modules_come_first_in_a_marked_report(parsed: Parse) -> None:
-    Table(parsed(MARKED), "modules").reads("""
+    expect(parsed(MARKED), "modules")("""
         path          kind
         top           module
         top.layers    module
@@ -88,7 +88,7 @@ def test_modules_come_first_in_a_marked_report(parsed: Parse) -> None:
 
 def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> None:
     dataset = parsed(MARKED, rows="ranges")
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path                                         kind
         train                                        range
         train.top                                    module
@@ -99,7 +99,7 @@ def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> N
         train.top.layers                             module
         train.top.layers.1                           module
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module                                  inputs            kernel_count
         train                                   -                 2
         train.top                               []                2
@@ -171,7 +171,7 @@ def test_paths_stay_distinct_where_names_hold_dots(parsed: Parse) -> None:
         range 1 25 30 b
         range 1 50 60 a.b~2
     """)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path     name   parent_id
         a.b      a.b    -
         a        a      -
@@ -203,7 +203,7 @@ def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(pa
         range  1 300 400 again
         run    1 410 420 after all
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name       module
         inside     outer.lost
         first      again
@@ -225,7 +225,7 @@ SERVING = """
 
 @pytest.mark.parametrize("by", ["modules", "ranges", "operators"])
 def test_ranges_around_and_inside_a_model_change_nothing_in_its_steps(parsed: Parse, by: str) -> None:
-    Table(parsed(SERVING, rows=by), "steps").reads("""
+    expect(parsed(SERVING, rows=by), "steps")("""
         name  start_ns  end_ns
         top   10        100
         top   110       200
@@ -233,9 +233,7 @@ def test_ranges_around_and_inside_a_model_change_nothing_in_its_steps(parsed: Pa
 
 
 def test_iterations_around_a_model_are_better_steps_than_its_calls(parsed: Parse) -> None:
-    Table(
-        parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, rows="ranges"), "steps"
-    ).reads("""
+    expect(parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, rows="ranges"), "steps")("""
         name         start_ns  end_ns
         iteration *  0         105
         iteration *  107       300
@@ -281,7 +279,7 @@ def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(
         kernel 1 300 310 #4 gemm
         node!9 1  13  13
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module                    occurrence  phase    kernel_count
         decode                    1           -        0
         decode                    2           -        1
@@ -303,7 +301,7 @@ def test_what_start_end_ranges_lose_where_they_overlap_is_counted(parsed: Parse)
         run    1 250 260 after
         async  1 400 500 whole
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name     module        cause
         in-both  compute.copy  -
         across   -             not_nested
@@ -429,7 +427,7 @@ SERVER = """
 
 def test_requests_that_interleave_are_siblings_and_never_above_a_step_that_outlives_them(parsed: Parse) -> None:
     dataset = parsed(SERVER)
-    Table(dataset, "modules").reads("""
+    expect(dataset, "modules")("""
         path                    name
         serve                   serve
         serve.request *         request *
@@ -443,7 +441,7 @@ def test_requests_that_interleave_are_siblings_and_never_above_a_step_that_outli
         "serve.request *.step *": (4, 50),
         "serve.step *": (1, 15),
     }
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module                  parent_call_id  range_id  gpu_time_ns
         serve                   -               0         65
         serve.request *         0               1         0

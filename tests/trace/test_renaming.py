@@ -2,7 +2,7 @@
 
 import json
 
-from tests.golden import Parse, Table
+from tests.golden import Parse, expect
 from tracekit.markers.formatting import MOST_CHARACTERS, renamed
 
 #: Parts run before their whole. One of a part is named by itself, the other goes with it; ``Idle`` is to be skipped.
@@ -25,7 +25,7 @@ LINES = """
 
 def test_calls_before_a_renaming_have_the_new_path_and_others_keep_theirs(parsed: Parse) -> None:
     dataset = parsed(LINES)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module           occurrence  pid  start_ns
         Whole            1           1    200
         Whole.enc        1           1    0
@@ -36,7 +36,7 @@ def test_calls_before_a_renaming_have_the_new_path_and_others_keep_theirs(parsed
         Encoder          1           2    0
         Encoder          1           1    500
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name   module           method
         early  Whole.enc.first  range
         late   Whole.enc.first  range

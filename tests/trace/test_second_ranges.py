@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, Table, check, losses
+from tests.golden import Parse, check, expect, losses
 from tests.parsed_programs import over_programs, place, placed, same, shapes
 from tests.simulator.strategies import plans_of_quiet_modules
 
@@ -18,7 +18,7 @@ def test_a_second_range_that_says_less_than_its_call_is_part_of_it(parsed: Parse
         range  1  60  70 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'ids': [[1]], 'StaticParams': {'p': 1}}
         range  1  72  73 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'StaticParams': {'p': 1}}
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  start_ns  end_ns  inputs  outputs  kernel_count
         top     0         50      [[1]]   -        1
         top     60        70      []      -        0
@@ -59,7 +59,7 @@ def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_ha
         range 8/1  0  50 {'Module': 'net'}
         range 8/1 60  70 {'Module': 'net'}
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  pid  start_ns
         top     1    0
         top     1    60
@@ -87,7 +87,7 @@ def test_ends_of_calls_from_before_the_recording_are_counted(parsed: Parse) -> N
         range  1  27  28 {'Module': 'top.a'}
         range  1  31  32 {'Module': 'top'}
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  start_ns  kernel_count
         top     20        1
         top.a   25        1
@@ -106,7 +106,7 @@ def test_calls_that_two_sets_of_hooks_mark_are_one(parsed: Parse) -> None:
         range  1  41  42 {'Module': 'top.a', 'Outputs': [[3]]}
         range  1  51  52 {'Module': 'top.a', 'Outputs': [[3]]}
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  start_ns  end_ns  outputs  kernel_count
         top     0         100     -        1
         top.a   10        50      [[3]]    1
@@ -142,7 +142,7 @@ def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(parsed: Pa
         async  1>2 120 150 ProfilerStep#3
         async  1>2 120 150 plain
     """)
-    Table(dataset, "kernels").reads("""
+    expect(dataset, "kernels")("""
         name       module  cause
         of-top     top     -
         whose      -       not_nested
@@ -178,7 +178,7 @@ def test_on_a_coarse_clock_outputs_that_share_a_tick_with_all_around_them_are_no
         range  1  50  70 {'Module': 'top'}
         range  1  70  70 {'Module': 'top', 'Outputs': [[8]]}
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         module  start_ns  outputs
         top     0         -
         top     50        -
@@ -197,7 +197,7 @@ def test_outputs_are_of_the_call_of_their_own_thread_and_process(parsed: Parse) 
         range 7/2  34 35 {'Module': 'top', 'Outputs': [[72]]}
         range 7/3  36 37 {'Module': 'top', 'Outputs': [[73]]}
     """)
-    Table(dataset, "calls").reads("""
+    expect(dataset, "calls")("""
         pid  tid  outputs
         7    1    [[71]]
         8    1    [[81]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, Table, losses
+from tests.golden import Parse, expect, losses
 from tests.trace_lines import repeated
 from tracekit.dataset.opening import Dataset
 
@@ -32,7 +32,7 @@ SERVING = """
 
 def test_a_step_lasts_until_the_last_of_what_a_server_calls_by_turns(parsed: Parse) -> None:
     dataset = parsed(repeated(SERVING, 3))
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         step_id  name                                      kind  index  tid  start_ns  end_ns
         0        Llama + Llama.logits_processor + Sampler  -     0      1    100       260
         1        Llama + Llama.logits_processor + Sampler  -     1      1    1100      1260
@@ -98,7 +98,7 @@ def test_a_stage_of_a_pipeline_passes_through_its_layers_in_each_step(parsed: Pa
     """
     cut = "range 1 0 5 {'Module': 'net.layers.10'}\n"
     dataset = parsed(cut + repeated(forward, 2, begin=1000))
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         step_id  name        index  tid  start_ns  end_ns
         0        net.layers  0      1    1010      1040
         1        net.layers  1      1    2010      2040
@@ -202,7 +202,7 @@ def test_replicas_are_one_step(parsed: Parse) -> None:
         run    14 110 115 replica
         range  1  170 180 {'Module': 'loss'}
     """)
-    Table(dataset, "steps").reads("""
+    expect(dataset, "steps")("""
         name        tid  start_ns  end_ns
         net + loss  11   0         80
         net + loss  13   105       180
