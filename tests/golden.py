@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from functools import partial
 
 import pandas as pd
 
@@ -19,14 +18,13 @@ def expect(dataset: Dataset, table: str) -> Callable[[str], None]:
     The first line names the columns, then there is a line for every row. Cells are two spaces or more apart; null is
     ``-``.
     """
-    return partial(check, dataset, table)
 
+    def compare(expected: str) -> None:
+        names, rows = _lines(expected)
+        found = dataset.table(table, names).to_pylist()
+        assert [[_cell(row[name]) for name in names] for row in found] == rows
 
-def check(dataset: Dataset, table: str, expected: str) -> None:
-    """As :func:`expect`."""
-    names, rows = _lines(expected)
-    found = dataset.table(table, names).to_pylist()
-    assert [[_cell(row[name]) for name in names] for row in found] == rows
+    return compare
 
 
 def losses(dataset: Dataset) -> dict[str, int]:
@@ -35,13 +33,14 @@ def losses(dataset: Dataset) -> dict[str, int]:
 
 
 def expect_frame(frame: pd.DataFrame) -> Callable[[str], None]:
-    return partial(check_frame, frame)
+    """As :func:`expect`, of a frame."""
 
+    def compare(expected: str) -> None:
+        names, rows = _lines(expected)
+        found = records(frame)
+        assert [[_rounded(row[name]) for name in names] for row in found] == rows
 
-def check_frame(frame: pd.DataFrame, expected: str) -> None:
-    names, rows = _lines(expected)
-    found = records(frame)
-    assert [[_rounded(row[name]) for name in names] for row in found] == rows
+    return compare
 
 
 def _rounded(value: object) -> str:

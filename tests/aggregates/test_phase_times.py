@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.command import command
-from tests.golden import check_frame
+from tests.golden import expect_frame
 from tracekit.aggregates.phase_times import COLUMNS, outside, phase_times
 from tracekit.answers import modules, shapes, tree
 
@@ -112,7 +112,7 @@ ANSWERS = {
 @pytest.mark.parametrize("what", ANSWERS)
 def test_answers_have_times_by_phase(what: str, parsed: Parse) -> None:
     ask, expected = ANSWERS[what]
-    check_frame(ask(parsed(TRAINING)), expected)
+    expect_frame(ask(parsed(TRAINING)))(expected)
 
 
 FORWARD = """

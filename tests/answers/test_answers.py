@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import tracekit
-from tests.golden import Parse, check_frame
+from tests.golden import Parse, expect_frame
 from tests.needs import REPORTS
 from tests.trace_lines import report
 from tracekit import answers
@@ -137,7 +137,7 @@ ANSWERS = {
 @pytest.mark.parametrize("claim", ANSWERS)
 def test_of_two_steps_of_a_model(parsed: Parse, claim: str) -> None:
     analysis, rows = ANSWERS[claim]
-    check_frame(analysis.frame(parsed(SERVING)), rows)
+    expect_frame(analysis.frame(parsed(SERVING)))(rows)
 
 
 #: What is true of a trace, the trace, and answers about it.
@@ -341,7 +341,7 @@ def test_answers_about_a_trace(parsed: Parse, claim: str) -> None:
     lines, expected = TRACES[claim]
     dataset = parsed(lines)
     for analysis, rows in expected.items():
-        check_frame(analysis.frame(dataset), rows)
+        expect_frame(analysis.frame(dataset))(rows)
 
 
 GEMMS = "".join(f"launch 1 {at}00 {at}50 #{at}\nkernel 1 {at}000 {at + 1}000 #{at} gemm\n" for at in range(1, 11))
@@ -359,14 +359,11 @@ def test_a_copy_that_blocks_behind_queued_kernels_waits_for_them_and_not_they_fo
         launch 1  1200 12000  #11 cudaMemcpyAsync_v3020
         memcpy 1  {begins} {begins + 20}  #11 8
     """)
-    check_frame(
-        answers.launches.frame(dataset),
-        f"""
+    expect_frame(answers.launches.frame(dataset))(f"""
         path      launches  launch_ns  blocked_ns     gpu_time_ns  launch_bound_ns  waiting_ns
         top       10        500        0              10000        1000             0
         top.item  1         {gap}      {10800 - gap}  20           0                0
-    """,
-    )
+    """)
 
 
 def test_gaps_of_a_subtree_are_refused(parsed: Parse) -> None:
@@ -393,29 +390,20 @@ def test_a_run_without_a_gpu_has_answers_too(parsed: Parse) -> None:
     """)
     for analysis in answers.ANALYSES:
         analysis.frame(dataset)
-    check_frame(
-        answers.modules.frame(dataset),
-        """
+    expect_frame(answers.modules.frame(dataset))("""
         path  kernels  self_ns  busy_ns
         top   3        50       50
-    """,
-    )
-    check_frame(
-        answers.kernels.frame(dataset),
-        """
+    """)
+    expect_frame(answers.kernels.frame(dataset))("""
         name          kind    gpu_time_ns
         aten::linear  cpu_op  20
         aten::addmm   cpu_op  20
         aten::relu    cpu_op  10
-    """,
-    )
-    check_frame(
-        answers.gaps.frame(dataset),
-        """
+    """)
+    expect_frame(answers.gaps.frame(dataset))("""
         device  before  after  idle_ns
         -       top     top    10
-    """,
-    )
+    """)
 
 
 @pytest.mark.traces

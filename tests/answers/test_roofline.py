@@ -7,7 +7,7 @@ import pytest
 
 import tracekit
 from tests.command import ROOT
-from tests.golden import Parse, check_frame
+from tests.golden import Parse, expect_frame
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.answers import memory as traffic, roofline, shapes as modules_by_shape
@@ -100,15 +100,12 @@ def test_devices_are_described_as_far_as_the_report_does(on_gpu: Parse) -> None:
 
 
 def test_peaks_are_those_of_the_device(on_gpu: Parse) -> None:
-    check_frame(
-        roofline.frame(on_gpu(STEP, H100)),
-        """
+    expect_frame(roofline.frame(on_gpu(STEP, H100)))("""
         path      peak_tflops_per_s  peak_gb_per_s  peak_flops_share  peak_bandwidth_share  roof_share  bound   subtree_peak_share
         top.up    989.4              3200           1.941e-06         0.000325              0.000325    memory  1.941e-06
         top       -                  3200           -                 -                     -           -       9.703e-07
         top.norm  -                  3200           -                 0.00065               0.00065     memory  -
-    """,  # noqa: E501
-    )
+    """)  # noqa: E501
 
 
 def test_a_module_that_reuses_what_it_reads_is_bound_by_what_the_device_multiplies(on_gpu: Parse) -> None:
@@ -161,18 +158,17 @@ kernel 1   700   800  #4  layernorm_kernel
 
 def test_markers_without_class_are_understood_by_their_shapes(on_gpu: Parse) -> None:
     dataset = on_gpu(SERVED)
-    check_frame(
+    expect_frame(
         roofline.frame(dataset, peaks=["H100 SXM"], dtype="bf16")[
             ["path", "dtype", "flops", "bytes", "source", "peak_tflops_per_s"]
-        ],
-        """
+        ]
+    )("""
         path              dtype     flops  bytes  source   peak_tflops_per_s
         top.qkv_proj      bfloat16  384    208    module   989.4
         top.embed_tokens  -         0      -      kernels  -
         top.attn          -         -      -      -        -
         top.norm          -         -      -      -        -
-    """,
-    )
+    """)
     assert "flash_fwd_splitkv_kernel" in row_of(dataset, "top.attn")["unknown"]
     row = row_of(dataset, "top.qkv_proj")
     assert (row["flops"], row["dtype"], row["bytes"], row["peak_tflops_per_s"]) == (384, None, None, None)
@@ -429,7 +425,7 @@ def test_answers_about_a_trace(on_gpu: Parse, claim: str) -> None:
     lines, answers = GOLDENS[claim]
     dataset = on_gpu(lines)
     for analysis, rows in answers.items():
-        check_frame(analysis.frame(dataset), rows)
+        expect_frame(analysis.frame(dataset))(rows)
 
 
 UNCLEAR = (

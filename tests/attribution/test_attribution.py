@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import tracekit
-from tests.golden import Parse, check, expect, losses
+from tests.golden import Parse, expect, losses
 from tests.sqlite import writing
 from tests.trace_lines import report
 
@@ -150,7 +150,7 @@ def test_replayed_work_of_an_unknown_graph_capture_is_as_a_whole_of_the_call_tha
         kernel  eager          top     range         -               0        -
         kernel  outside        -       -             graph_unmapped  0        8
     """)
-    check(dataset, "calls", "module  gpu_time_ns  kernel_count  launch_time_ns\ntop  95  6  5")
+    expect(dataset, "calls")("module  gpu_time_ns  kernel_count  launch_time_ns\ntop  95  6  5")
     # Its projection is NVIDIA's all the same, in which a launch of many kernels counts once.
     expect(dataset, "ranges")("""
         marker  gpu_start_ns  gpu_end_ns  gpu_op_count
@@ -183,7 +183,7 @@ def test_the_name_in_its_outputs_names_a_call_whose_name_was_overwritten(parsed:
         run    1  20  25 gemm
         range  1  51  51 {'Module': 'top.a', 'Outputs': [[1]]}
     """)
-    check(dataset, "kernels", "name  module\ngemm  top.a")
+    expect(dataset, "kernels")("name  module\ngemm  top.a")
 
 
 #: A model whose parts run one operator each on thread 1; thread 2 runs backward.

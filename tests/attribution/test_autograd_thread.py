@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 
 TRAINING = """
     range  1   0  90 Forward
@@ -99,4 +99,4 @@ def test_a_thread_may_wait_in_its_range_until_the_recording_ends(parsed: Parse) 
         range  1 110 120 loss
         run    2 200 210 backward
     """
-    check(parsed(NAMED + lines), "kernels", "name  module  method\nbackward  Backward  autograd_thread")
+    expect(parsed(NAMED + lines), "kernels")("name  module  method\nbackward  Backward  autograd_thread")

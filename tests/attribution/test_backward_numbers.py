@@ -1,6 +1,6 @@
 """Sequence numbers of autograd: whose node it is that runs, and where that is not certain."""
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 
 NODE = "autograd::engine::evaluate_function:"
 
@@ -146,7 +146,7 @@ def test_the_node_of_a_function_comes_after_those_of_its_inputs(parsed: Parse) -
         range  2   50  59 {NODE} ScaleBackward, seq = 4, op_id = 3
         run    2   52  53
     """
-    check(parsed(lines), "kernels", "module  method\na  backward")
+    expect(parsed(lines), "kernels")("module  method\na  backward")
 
 
 def test_releases_without_evaluations_tell_the_number_at_the_function_of_a_node(parsed: Parse) -> None:
@@ -161,8 +161,8 @@ def test_releases_without_evaluations_tell_the_number_at_the_function_of_a_node(
         range  2   62  67 mm, seq=0
         run    2   63  64 of-a
     """)
-    check(dataset, "kernels", "name  module  method  phase\nof-a  a  backward  backward\nof-b  b  backward  backward")
-    check(dataset, "calls", "module  phase\na  forward\na  backward\nb  forward\nb  backward")
+    expect(dataset, "kernels")("name  module  method  phase\nof-a  a  backward  backward\nof-b  b  backward  backward")
+    expect(dataset, "calls")("module  phase\na  forward\na  backward\nb  forward\nb  backward")
 
 
 def test_a_pass_ends_where_the_forward_pass_goes_on(parsed: Parse) -> None:

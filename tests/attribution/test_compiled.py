@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check
+from tests.golden import Parse, expect
 from tracekit.causes import MAP_DIFFERS, MAP_INCOMPLETE, MAP_REWRITTEN, RUN_CUT, Cause
 from tracekit.dataset.opening import Dataset
 from tracekit.markers.kernel_maps import unmapped_graph
@@ -65,7 +65,7 @@ def test_what_a_backward_graph_only_computes_anew_is_recomputation(parsed: Parse
         gemm                top.up  compiled  recompute
         triton_poi_fused_0  top.up  compiled  backward
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
 
 
 def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(parsed: Parse) -> None:
@@ -81,14 +81,14 @@ def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(p
         6          top.layers.0.mlp.act  module  4
         7          top.embed            module  0
     """
-    check(dataset, "modules", expected)
+    expect(dataset, "modules")(expected)
     expected = """
         name                     module               method    call_id  phase
         triton_poi_fused_norm_0  top.layers.0.norm    compiled  0        forward
         triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  0        forward
         gemm                     top.layers.0.mlp.up  compiled  0        forward
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
     expected = """
         kernel_id  module_id  weight
         0          3          0.75
@@ -97,12 +97,12 @@ def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(p
         2          5          0.5
         2          6          0.5
     """
-    check(dataset, "kernel_modules", expected)
+    expect(dataset, "kernel_modules")(expected)
     expected = """
         module  gpu_time_ns  gpu_self_time_ns  kernel_count
         top     30           30                3
     """
-    check(dataset, "calls", expected)
+    expect(dataset, "calls")(expected)
 
 
 @pytest.mark.parametrize("call", ["top", "top.layers.0", "top.layers.0.mlp.up"])
@@ -127,7 +127,7 @@ def test_maps_alone_make_a_hierarchy_of_modules_where_nothing_else_is_marked(par
         triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  -        forward
         gemm                     top.layers.0.mlp.up  compiled  -        forward
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
     assert dataset.table("calls").num_rows == 0
 
 
@@ -149,7 +149,7 @@ def test_map_in_parts_told_by_another_process_holds_for_all(parsed: Parse) -> No
         triton_poi_fused_a_0  8    top.a
         triton_poi_fused_b_1  8    top.b
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
 
 
 ONE_KERNEL = "[['triton_poi_fused_a_0', 1, [[0, 1]]]]"
@@ -181,7 +181,7 @@ def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
         module  call_id  method  cause
         -       -        -       compiled_unmatched
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
     rows = [row for row in dataset.table("coverage").to_pylist() if row["what"].startswith("compiled graph")]
     assert [(row["what"], row["detail"], row["count"], row["time_ns"]) for row in rows] == [
         (f"compiled graph {ID}", cause.detail, 1, 10)
@@ -295,7 +295,7 @@ def test_operators_of_a_cpu_run_are_matched_by_their_names(parsed: Parse) -> Non
         mkldnn::_linear_pointwise  top.d  4
         graph_0_cpp_fused_norm_0  top.e   9
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
 
 
 def test_work_of_a_call_or_a_run_further_inside_is_not_the_outer_runs(parsed: Parse) -> None:
@@ -318,7 +318,7 @@ def test_work_of_a_call_or_a_run_further_inside_is_not_the_outer_runs(parsed: Pa
         flash                 top.attn     range
         triton_poi_fused_b_0  top.inner.x  compiled
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
 
 
 def captured(told: str) -> str:
@@ -356,7 +356,7 @@ def test_work_of_a_cuda_graph_is_that_of_the_run_that_was_captured(parsed: Parse
         triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  0        forward
         gemm                     top.layers.0.mlp.up  compiled  0        forward
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
 
 
 def test_backward_graph_on_a_thread_of_its_own_serves_the_modules_of_the_forward_calls(parsed: Parse) -> None:
@@ -374,7 +374,7 @@ def test_backward_graph_on_a_thread_of_its_own_serves_the_modules_of_the_forward
         triton_poi_fused_a_0  1    top.layers.3.norm  compiled  0        forward
         gemm                  2    top.layers.3.norm  compiled  -        backward
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
 
 
 def test_graph_shared_by_equal_layers_names_the_root_of_each_run(parsed: Parse) -> None:
@@ -415,7 +415,7 @@ def test_ranges_as_nodes_hold_modules_of_maps_below_them_and_no_range_of_a_run(p
         unknown               serve        range
         triton_poi_fused_a_0  serve.top.a  compiled
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
 
 
 REGIONS = """
@@ -450,7 +450,7 @@ def test_graphs_of_others_are_regions_on_the_threads_of_both_passes(parsed: Pars
         region  Torch-Compiled Region: 1/0.## Call CompiledFxGraph * ##
         region  ## Call CompiledFxGraph * ##
     """
-    check(dataset, "modules", expected)
+    expect(dataset, "modules")(expected)
     assert dataset.table("kernels", ["module_id"]).column("module_id").to_pylist() == [1, 3, 4]
     assert compiled_code(dataset) == [(3, 30, 1.0)]
 
@@ -466,7 +466,7 @@ def test_run_without_a_map_stays_with_the_module_around_it_and_coverage_says_why
         triton_poi_fused_a_0  top     range
         sample                top     range
     """
-    check(dataset, "kernels", expected)
+    expect(dataset, "kernels")(expected)
     rows = dataset.table("coverage").to_pylist()
     told = [(row["detail"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
     assert told == [("branches or loops (torch.cond, while_loop) decide which kernels run", 1, 10)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 from tests.graphs.test_clone_chains import CAPTURE, moved
 from tests.needs import TRACES
 from tests.sqlite import writing
@@ -39,7 +39,7 @@ def unknown(cause: str = "graph_not_expanded") -> str:
 
 def test_a_graph_traced_as_a_whole_belongs_to_the_call_that_holds_its_graph_capture(parsed: Parse) -> None:
     dataset = parsed(PROGRAM)
-    check(dataset, "kernels", OF_TOP)
+    expect(dataset, "kernels")(OF_TOP)
     expect(dataset, "calls")("""
         module  phase    gpu_time_ns  gpu_self_time_ns  kernel_count  gpu_start_ns  launch_time_ns
         top     capture  30           30                1             300           0
@@ -49,7 +49,7 @@ def test_a_graph_traced_as_a_whole_belongs_to_the_call_that_holds_its_graph_capt
 
 
 def test_the_graph_counts_where_no_record_names_its_instance(parsed: Parse) -> None:
-    check(parsed(CAPTURE + GRAPHS.replace("made 1 119 119 exec 2 of 1", "") + REPLAY), "kernels", OF_TOP)
+    expect(parsed(CAPTURE + GRAPHS.replace("made 1 119 119 exec 2 of 1", "") + REPLAY), "kernels")(OF_TOP)
 
 
 def test_coverage_advises_to_record_what_is_inside(parsed: Parse) -> None:
@@ -61,12 +61,12 @@ def test_coverage_advises_to_record_what_is_inside(parsed: Parse) -> None:
 
 def test_a_call_around_the_graph_capture_holds_it_if_calls_inside_share_it(parsed: Parse) -> None:
     around = CAPTURE.replace("1   5 100  {'Module': 'top', 'Inputs': [[2, 3]]}", "1   0 104  {'Module': 'top'}")
-    check(parsed(around + GRAPHS + REPLAY), "kernels", OF_TOP)
+    expect(parsed(around + GRAPHS + REPLAY), "kernels")(OF_TOP)
 
 
 def test_the_call_is_the_innermost_that_holds_every_captured_launch(parsed: Parse) -> None:
     only_b = CAPTURE.replace("launch    1  20  30  #2", "launch    1  20  30  #2 cudaEventRecord_v3020")
-    check(parsed(only_b + GRAPHS + REPLAY), "kernels", OF_TOP.replace("top  ", "top.b"))
+    expect(parsed(only_b + GRAPHS + REPLAY), "kernels")(OF_TOP.replace("top  ", "top.b"))
 
 
 def test_every_instance_of_a_graph_and_of_its_clones_belongs_to_its_graph_capture(parsed: Parse) -> None:
@@ -125,7 +125,7 @@ TWO_ROOTS = CAPTURE.replace("range     1   5 100  {'Module': 'top', 'Inputs': [[
     ids=["work before the call", "work at its end", "two outermost calls", "recomputation"],
 )
 def test_a_graph_that_no_call_holds_says_so(parsed: Parse, capture: str, cause: str) -> None:
-    check(parsed(capture + GRAPHS + REPLAY), "kernels", unknown(cause))
+    expect(parsed(capture + GRAPHS + REPLAY), "kernels")(unknown(cause))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_graph_that_no_call_holds_says_so(parsed: Parse, capture: str, cause: 
     ],
 )
 def test_a_graph_that_may_hold_other_work_than_its_graph_capture_stays_unknown(parsed: Parse, more: str) -> None:
-    check(parsed(f"{PROGRAM}\n    {more}\n"), "kernels", unknown())
+    expect(parsed(f"{PROGRAM}\n    {more}\n"), "kernels")(unknown())
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_where_every_call_has_an_id_one_that_is_missing_may_have_launched_what_w
     calls = [f"launch 1 {1000 + 10 * at} {1005 + 10 * at} #{8 + at} cudaEventQuery_v3020" for at in range(others)]
     program = PROGRAM.replace("launch    1  20  30  #2\n", "" if lost else "launch    1  20  30  #2\n")
     of_call = OF_TOP.replace("top  ", "top.b") if lost else OF_TOP
-    check(parsed("\n".join([program, *calls])), "kernels", unknown() if lost and others > 5 else of_call)
+    expect(parsed("\n".join([program, *calls])), "kernels")(unknown() if lost and others > 5 else of_call)
 
 
 def test_replays_before_an_update_keep_their_call(parsed: Parse) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import tracekit
 from tests.command import command
-from tests.golden import check_frame
+from tests.golden import expect_frame
 from tests.trace_lines import report
 from tracekit.aggregates.phase_times import PHASES
 from tracekit.comparison.difference import Options, compare
@@ -48,24 +48,18 @@ def diff(before: Dataset, after: Dataset, *args: str) -> tuple[int, list[str]]:
 def test_what_is_slower_in_one_phase_says_so(tmp_path: Path) -> None:
     before, after = trained(tmp_path, "a", 100, 200), trained(tmp_path, "b", 100, 260)
     found = compare(before, after, Options(shapes=False))
-    check_frame(
-        found.rows[["what", "path", "status", *CHANGES]],
-        """
+    expect_frame(found.rows[["what", "path", "status", *CHANGES]])("""
         what     path         status  forward_change_ns  backward_change_ns  recompute_change_ns  optimizer_change_ns  other_change_ns
         step     train        slower  0                  60                  -                    0                    -
         module   top          slower  0                  60                  -                    -                    -
         module   top.0        slower  0                  60                  -                    -                    -
         unknown  (no module)  same    -                  -                   -                    0                    -
-    """,  # noqa: E501 - a table
-    )
-    check_frame(
-        found.phases[found.phases["path"] == "top.0"],
-        """
+    """)  # noqa: E501
+    expect_frame(found.phases[found.phases["path"] == "top.0"])("""
         phase     status  before_ns  after_ns  change_ns  before_steps
         forward   same    100.5      100.5     0          6
         backward  slower  200.5      260.5     60         6
-    """,
-    )
+    """)
 
 
 def test_the_command_shows_the_phases_that_changed(tmp_path: Path) -> None:
@@ -161,4 +155,4 @@ def test_backward_work_without_a_call_counts_for_its_module_and_those_above(tmp_
         unknown  (no module)  -       same    30         30        0
         """,
     }
-    check_frame(rows, expected[shapes])
+    expect_frame(rows)(expected[shapes])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.attribution.test_compiled import captured, kernel_map, launches, replayed, run
-from tests.golden import check
+from tests.golden import expect
 from tracekit.answers import memory as traffic, roofline, shapes as by_shape
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import records
@@ -52,7 +52,7 @@ def test_the_first_kernel_of_a_library_has_the_flops_of_its_call(parsed: Parse) 
         6          4          1.0     0      -            -
         7          5          1.0     0      -            -
     """
-    check(parsed(twice(MAP, NAMES)), "kernel_modules", expected)
+    expect(parsed(twice(MAP, NAMES)), "kernel_modules")(expected)
 
 
 def test_modules_inside_compiled_graphs_have_their_time_and_their_flops(parsed: Parse) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.golden import Parse, check
+from tests.golden import Parse, expect
 from tests.graphs.test_clone_chains import CAPTURE, REPLAY, moved
 from tests.sqlite import writing
 from tests.trace_lines import report
@@ -48,7 +48,7 @@ def counted(folder: Path, lines: str, figures: dict[str, int]) -> Dataset:
 
 
 def test_a_recorder_that_counted_all_graphs_leaves_no_earlier_one(tmp_path: Path) -> None:
-    check(counted(tmp_path, CAPTURE + REPLAY, SEEN), "kernels", MAPPED)
+    expect(counted(tmp_path, CAPTURE + REPLAY, SEEN), "kernels")(MAPPED)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_recorder_that_counted_all_graphs_leaves_no_earlier_one(tmp_path: Path
     ],
 )
 def test_a_recorder_that_may_have_missed_a_graph_capture_says_nothing(tmp_path, figures) -> None:
-    check(counted(tmp_path, CAPTURE + REPLAY, figures), "kernels", UNMAPPED)
+    expect(counted(tmp_path, CAPTURE + REPLAY, figures), "kernels")(UNMAPPED)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_recorder_that_may_have_missed_a_graph_capture_says_nothing(tmp_path, 
 )
 def test_a_graph_capture_that_does_not_agree_with_the_graph_tells_nothing(tmp_path: Path, old: str, new: str) -> None:
     assert old in CAPTURE
-    check(counted(tmp_path, CAPTURE.replace(old, new) + "\n" + REPLAY, SEEN), "kernels", UNMAPPED)
+    expect(counted(tmp_path, CAPTURE.replace(old, new) + "\n" + REPLAY, SEEN), "kernels")(UNMAPPED)
 
 
 def causes(dataset: Dataset) -> set[str | None]:
@@ -98,7 +98,7 @@ def test_two_graphs_of_one_shape_cannot_both_be_of_one_graph_capture(tmp_path: P
 
 
 def test_a_graph_that_ran_before_its_graph_capture_is_another(tmp_path: Path) -> None:
-    check(counted(tmp_path, moved(CAPTURE, 1000) + "\n" + REPLAY, SEEN), "kernels", UNMAPPED)
+    expect(counted(tmp_path, moved(CAPTURE, 1000) + "\n" + REPLAY, SEEN), "kernels")(UNMAPPED)
 
 
 def test_a_graph_of_another_process_is_not_of_this_graph_capture(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_graph_of_another_process_is_not_of_this_graph_capture(tmp_path: Path)
 
 def test_a_graph_captured_before_the_recording_is_unmapped_with_advice(parsed: Parse) -> None:
     dataset = parsed(of_instance(2), rows="modules")
-    check(dataset, "kernels", UNMAPPED)
+    expect(dataset, "kernels")(UNMAPPED)
     (row,) = [r for r in dataset.table("coverage").to_pylist() if r["what"] == "kernels"]
     assert "before the warm-up" in row["advice"]
     assert "tracekit capture" in row["advice"]

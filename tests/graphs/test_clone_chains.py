@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.golden import Parse, check, expect, losses
+from tests.golden import Parse, expect, losses
 from tests.sqlite import writing
 from tests.trace_lines import report
 
@@ -94,7 +94,7 @@ def test_rows_may_come_in_any_order(tmp_path: Path, order: str) -> None:
             DROP TABLE CUDA_GRAPH_EVENTS;
             ALTER TABLE other RENAME TO CUDA_GRAPH_EVENTS;
         """)  # noqa: S608
-    check(tracekit.parse(path), "kernels", MAPPED)
+    expect(tracekit.parse(path), "kernels")(MAPPED)
 
 
 def test_a_circle_of_copies_leads_nowhere(parsed: Parse) -> None:
@@ -120,7 +120,7 @@ def test_a_copy_of_two_nodes_is_believed_to_be_of_neither(parsed: Parse) -> None
         memset  top.b   graph_node   -               2
         kernel  -       -            graph_unmapped  -
     """
-    check(parsed(CAPTURE + NODES + "node!13 1 115 115 1\n" + REPLAY), "kernels", expected)
+    expect(parsed(CAPTURE + NODES + "node!13 1 115 115 1\n" + REPLAY), "kernels")(expected)
 
 
 def test_a_node_that_is_no_copy_may_run_itself_as_in_older_files(parsed: Parse) -> None:
@@ -128,12 +128,12 @@ def test_a_node_that_is_no_copy_may_run_itself_as_in_older_files(parsed: Parse) 
     replay = REPLAY
     for copy, node in ((11, 1), (12, 2), (13, 3)):
         replay = replay.replace(f"!{copy} ", f"!{node} ")
-    check(parsed(CAPTURE + own + replay), "kernels", MAPPED)
+    expect(parsed(CAPTURE + own + replay), "kernels")(MAPPED)
 
 
 def test_graphs_captured_before_the_capture_range_have_negative_times(parsed: Parse) -> None:
     dataset = parsed(moved(CAPTURE + NODES, -20_000_000_000) + REPLAY)
-    check(dataset, "kernels", MAPPED)
+    expect(dataset, "kernels")(MAPPED)
 
 
 def test_a_replay_after_an_update_counts_for_the_first_graph_capture_and_is_said_to(parsed: Parse) -> None:
@@ -215,7 +215,7 @@ def test_a_node_recorded_after_its_graph_capture_is_not_given_to_whatever_is_ope
 def test_a_launch_of_several_copies_becomes_as_many_nodes(parsed: Parse) -> None:
     batch = CAPTURE.replace("cudaMemsetAsync_v3020", "cudaMemcpyBatchAsync_v12080")
     both = NODES.replace("1  77  77", "1  66  66")
-    check(parsed(batch + both + REPLAY), "kernels", MAPPED)
+    expect(parsed(batch + both + REPLAY), "kernels")(MAPPED)
 
 
 def test_where_nodes_are_recorded_late_several_in_one_launch_are_another_graph_s(parsed: Parse) -> None:
@@ -250,7 +250,7 @@ def test_a_thread_that_joins_a_graph_capture_of_another_owns_its_nodes(parsed: P
         launch   1 210 220  #7 cudaGraphLaunch_v10000
         kernel!1 1 300 310  #7 gemm
     """)
-    check(dataset, "kernels", "name  module  tid  method\ngemm  top.a  1  graph_node")
+    expect(dataset, "kernels")("name  module  tid  method\ngemm  top.a  1  graph_node")
     expect(dataset, "calls")("""
         module    phase    tid  gpu_time_ns
         outer     capture  1    0

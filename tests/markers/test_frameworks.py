@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check
+from tests.golden import Parse, expect
 from tests.markers.test_dialects import said
 from tracekit.markers.base import RangeMarker as Range, StepMarker as Step
 from tracekit.markers.phases import BACKWARD, DATA, FORWARD, Phase, phase_of
@@ -134,17 +134,13 @@ def test_fsdp_tells_names_and_phases_on_a_thread_of_autograd_too(parsed: Parse) 
         launch 2 320 330 #4
         kernel 1 340 345 #4 reduce
     """)
-    check(
-        dataset,
-        "kernels",
-        """
+    expect(dataset, "kernels")("""
         name      module                                                                                   phase
         gather    FSDP::pre_forward (layers.0).FSDP::all_gather (layers.0)                                 forward
         again     autograd::engine::evaluate_function: MmBackward0.FSDP::pre_forward (layers.0)            recompute
         prefetch  autograd::engine::evaluate_function: MmBackward0.FSDP::all_gather (layers.0)             backward
         reduce    FSDP::post_backward (layers.0)                                                           backward
-        """,
-    )
+        """)
 
 
 def test_frameworks_change_nothing_in_a_report_with_modules_but_unknown_phases(parsed: Parse) -> None:
@@ -157,9 +153,9 @@ def test_frameworks_change_nothing_in_a_report_with_modules_but_unknown_phases(p
         launch 1  70  80 #2
         kernel 1  90  95 #2 beside
     """)
-    check(dataset, "modules", "path  kind\ntop  module")
-    check(dataset, "kernels", "name    module  phase\ninside  top     backward\nbeside  -       forward")
-    check(dataset, "ranges", "marker  module_id\n-       -\nmodule  0\n-       0")
+    expect(dataset, "modules")("path  kind\ntop  module")
+    expect(dataset, "kernels")("name    module  phase\ninside  top     backward\nbeside  -       forward")
+    expect(dataset, "ranges")("marker  module_id\n-       -\nmodule  0\n-       0")
     assert dataset.manifest["hierarchy"]["by"] == "modules"
 
 
@@ -215,7 +211,7 @@ def test_layers_of_tensorrt_stand_below_their_modules_and_are_places_even_if_the
         {enqueue}.layer1.0.conv1.TensorRT:/layer1/layer1.0/conv1/Conv                   range   8
         {enqueue}.layer1.0.TensorRT:/layer1/layer1.0/conv2/Conv + /layer1/layer1.0/Add  range   7
     """
-    check(dataset, "modules", paths)
+    expect(dataset, "modules")(paths)
     assert dataset.modules().name.tolist()[-1] == "TensorRT:/layer1/layer1.0/conv2/Conv + /layer1/layer1.0/Add"
     calls = dataset.table("calls", ["kernel_count", "parent_call_id"]).to_pylist()
     assert [tuple(call.values()) for call in calls] == [(2, None), (2, 0), *[(0, 1)] * 4, (1, 1), (1, 1)]

@@ -1,7 +1,7 @@
 """A dimension that a marker gives as a symbol is null, the others stay; no figure is made of it."""
 
 from tests.command import command
-from tests.golden import Parse, check, check_frame
+from tests.golden import Parse, expect, expect_frame
 from tracekit.answers import memory as traffic, roofline, shapes as modules_by_shape
 
 LINES = """
@@ -26,7 +26,7 @@ def test_a_symbolic_dimension_costs_that_dimension_alone(parsed: Parse) -> None:
         m.fc    200       [[4, 64]]     -             []
         m.act   100       [[None, 64]]  -             []
     """
-    check(dataset, "calls", expected)
+    expect(dataset, "calls")(expected)
     counted = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "ranges"]
     assert {row["cause"]: row["count"] for row in counted} == {"marker": 1, "marker_incomplete": 3}
 
@@ -34,15 +34,12 @@ def test_a_symbolic_dimension_costs_that_dimension_alone(parsed: Parse) -> None:
 def test_no_figure_is_made_of_a_dimension_that_is_not_known(parsed: Parse) -> None:
     dataset = parsed(LINES)
     shapes = modules_by_shape.frame(dataset)
-    check_frame(
-        shapes[["path", "inputs", "flops_per_call"]],
-        """
+    expect_frame(shapes[["path", "inputs", "flops_per_call"]])("""
         path   inputs        flops_per_call
         m.fc   [[None, 64]]  -
         m.fc   [[4, 64]]     16384
         m.act  [[None, 64]]  0
-    """,
-    )
+    """)
     figures = roofline.frame(dataset).set_index("path")
     assert figures["bytes"].isna().all()
     assert figures["flops"].isna().to_dict() == {"m.fc": True, "m.act": False}

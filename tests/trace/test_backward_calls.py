@@ -1,6 +1,6 @@
 """Calls of a backward pass are calls of the same modules in another phase."""
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 
 LINES = """
 range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}
@@ -24,7 +24,7 @@ def test_backward_work_belongs_to_the_module_in_the_backward_phase(parsed: Parse
         top.a   forward   1           0               1    [[2, 3]]  -        1             20
         top.a   backward  1           1               2    -         -        1             30
     """)
-    check(dataset, "kernels", "name  module\ngemm  top.a\ngemm_backward  top.a")
+    expect(dataset, "kernels")("name  module\ngemm  top.a\ngemm_backward  top.a")
 
 
 RECOMPUTED = """
@@ -116,7 +116,7 @@ def test_what_runs_again_for_a_backward_pass_is_no_step(parsed: Parse) -> None:
         launch 1   25   30 #1 cudaLaunchKernel
         kernel 1   40   60 #1 gemm
     """
-    check(parsed(lines), "steps", "name  start_ns  end_ns\ntop  0  100")
+    expect(parsed(lines), "steps")("name  start_ns  end_ns\ntop  0  100")
 
 
 def test_what_runs_again_between_marked_calls_is_nobody_s(parsed: Parse) -> None:

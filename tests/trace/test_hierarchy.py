@@ -1,6 +1,6 @@
 """Golden tests of the hierarchy: where modules stand, whatever their markers say."""
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 
 
 def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(parsed: Parse) -> None:
@@ -23,7 +23,7 @@ def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(pars
         5          7               4          3      top.layers.1.rotary        top.layers.0.rotary
         6          7               5          4      top.layers.1.rotary.cache  top.layers.0.rotary.cache
     """)
-    check(dataset, "kernels", "name  module\ncos  top.layers.1.rotary.cache")
+    expect(dataset, "kernels")("name  module\ncos  top.layers.1.rotary.cache")
 
 
 def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: Parse) -> None:
@@ -38,7 +38,7 @@ def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: P
         1        top     2           forward  20        [[1, 2]]  [('mask', [[1]])]
         2        top     3           forward  40        [[8, 2]]  []
     """)
-    check(dataset, "modules", "path  params\ntop  [{'name': 'w', 'shape': [4, 2], 'dtype': None}]")
+    expect(dataset, "modules")("path  params\ntop  [{'name': 'w', 'shape': [4, 2], 'dtype': None}]")
 
 
 def test_a_root_without_a_name_gets_one_and_its_modules_stand_below(parsed: Parse) -> None:
@@ -78,7 +78,7 @@ def test_a_module_below_another_name_keeps_its_own_place(parsed: Parse) -> None:
         range  1   0 100 {'Module': 'top.layer'}
         range  1  10  50 {'Module': 'top.layers.mlp'}
     """)
-    check(dataset, "modules", "path  alias_of\ntop  -\ntop.layer  -\ntop.layer.mlp  top.layers.mlp")
+    expect(dataset, "modules")("path  alias_of\ntop  -\ntop.layer  -\ntop.layer.mlp  top.layers.mlp")
 
 
 def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: Parse) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 from tests.trace_lines import report
 from tracekit import parse
 from tracekit.causes import MANAGED_MEMORY
@@ -55,7 +55,7 @@ def test_work_that_began_before_its_call_is_nobodys(parsed: Parse) -> None:
         [CUDA memcpy Host-to-Device]  -  no_launch  -  -
         too-early     -       no_launch  -       -
     """)
-    check(dataset, "ranges", "text  gpu_start_ns  gpu_end_ns  gpu_op_count\n{'Module': 'top'}  40  70  2")
+    expect(dataset, "ranges")("text  gpu_start_ns  gpu_end_ns  gpu_op_count\n{'Module': 'top'}  40  70  2")
 
 
 def test_an_idle_call_with_the_id_of_a_launch_is_no_rival(parsed: Parse) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.golden import Parse, check, expect, losses
+from tests.golden import Parse, expect, losses
 from tests.parsed_programs import over_programs, piece, placed, same, true_piece
 from tests.simulator.strategies import raising_plans
 
@@ -121,7 +121,7 @@ def test_a_call_that_is_open_in_the_end_is_believed_on_a_thread_that_left_none_o
         range  1 210   - {'Module': 'top.a'}
         run    1 250 260 in-a
     """)
-    check(dataset, "kernels", "name  module\nin-a  top.a")
+    expect(dataset, "kernels")("name  module\nin-a  top.a")
 
 
 of_raising_programs = over_programs(raising_plans(), 60)
@@ -142,7 +142,7 @@ def test_a_module_that_first_calls_itself_in_a_step_that_is_cut_off_ends_as_reco
         kernel 1 900 910  #1 inner
         run    2 150 152 outer
     """)
-    check(dataset, "kernels", "name  module\nouter  top.a\ninner  top.a.a")
+    expect(dataset, "kernels")("name  module\nouter  top.a\ninner  top.a.a")
     assert "left_open" not in losses(dataset)
 
 

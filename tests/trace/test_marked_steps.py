@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 from tracekit.answers import phases
 from tracekit.dataset.opening import Dataset
 
@@ -25,7 +25,7 @@ def test_an_iteration_that_two_programs_mark_is_one_step(parsed: Parse) -> None:
         0        iteration  decode  0      0         1000    2           2
         1        iteration  decode  1      2000      3000    2           2
     """)
-    check(dataset, "kernels", "name     step_id\nin-ours  0\nin-both  0")
+    expect(dataset, "kernels")("name     step_id\nin-ours  0\nin-both  0")
     [phase] = phases.frame(dataset).to_dict("records")
     assert (phase["steps"], phase["tokens"], phase["gpu_time_ns"]) == (2, 4, 30)
 
@@ -60,7 +60,7 @@ def test_a_step_around_several_steps_is_none_and_is_counted(parsed: Parse) -> No
         ProfilerStep#0  prefill  0      1    10        300     2           64
         ProfilerStep#1  decode   1      1    310       600     2           2
     """)
-    check(dataset, "kernels", "name       step_id\nbetween    -\nin-decode  2")
+    expect(dataset, "kernels")("name       step_id\nbetween    -\nin-decode  2")
     rows = dataset.table("coverage").to_pylist()
     assert [row["count"] for row in rows if row["cause"] == "steps_unclear"] == [1]
 

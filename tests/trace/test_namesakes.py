@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import Parse, check, expect, losses
+from tests.golden import Parse, expect, losses
 from tests.joined import joined_here
 from tests.trace_lines import report
 from tracekit.answers import roofline
@@ -48,7 +48,7 @@ def test_two_models_of_one_prefix_are_two_modules(parsed: Parse) -> None:
         top     2           3000
         top~2   1           1000
     """)
-    check(dataset, "kernels", "name  module\ngemm32  top\ngemm32  top\ngemm512  top~2")
+    expect(dataset, "kernels")("name  module\ngemm32  top\ngemm32  top\ngemm512  top~2")
     assert losses(dataset) == {"steps_unclear": 3}
 
 
@@ -186,7 +186,7 @@ def test_a_marker_that_says_less_or_other_shapes_is_of_no_other_module(parsed: P
 
 def test_what_a_later_marker_says_of_a_module_is_known_of_it(parsed: Parse) -> None:
     dataset = parsed("range 1 0 9 top in=[[8]]\nrange 1 20 30 {'Module': 'top', 'Class': 'Net'}")
-    check(dataset, "modules", "path  class_name\ntop  Net")
+    expect(dataset, "modules")("path  class_name\ntop  Net")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_model_that_is_cast_is_one_model_of_no_single_dtype(parsed: Parse) -> 
         for at, dtype in ((0, "float32"), (10, "bfloat16"))
     )
     dataset = parsed("\n".join(calls))
-    check(dataset, "modules", "path  params\nm  [{'name': 'w', 'shape': [8], 'dtype': None}]")
+    expect(dataset, "modules")("path  params\nm  [{'name': 'w', 'shape': [8], 'dtype': None}]")
     assert losses(dataset) == {"modules_differ": 1}
 
 
@@ -221,7 +221,9 @@ def test_a_parameter_that_grows_with_every_call_is_one_module_s(parsed: Parse) -
             for at in range(10, 1000, 10)
         )
     )
-    check(dataset, "modules", "path  params\ntop  []\ntop.attn  [{'name': 'cache', 'shape': [2, None], 'dtype': None}]")
+    expect(dataset, "modules")(
+        "path  params\ntop  []\ntop.attn  [{'name': 'cache', 'shape': [2, None], 'dtype': None}]"
+    )
     assert losses(dataset) == {"modules_differ": 1}
 
 
@@ -248,7 +250,7 @@ def test_shards_of_one_module_on_two_ranks_are_one_module_without_the_size_that_
         for process, at, size in ((1, 0, 30), (2, 20, 34))
     )
     dataset = parsed(f"{one}\n{other}")
-    check(dataset, "modules", "path  params\nm  [{'name': 'w', 'shape': [None, 64], 'dtype': None}]")
+    expect(dataset, "modules")("path  params\nm  [{'name': 'w', 'shape': [None, 64], 'dtype': None}]")
     assert losses(dataset) == {"modules_differ": 1}
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 from tests.joined import joined_here
 from tests.trace_lines import report
 
@@ -48,7 +48,7 @@ def test_numbers_are_those_of_one_process(parsed: Parse) -> None:
         range 1/1  10  20 nn.Module: Linear_0
         range 2/1   0 100 nn.Module: Linear_0
     """)
-    check(dataset, "modules", "path  alias_of\nNet_0  -\nNet_0.Linear_0  -\nLinear_0  -")
+    expect(dataset, "modules")("path  alias_of\nNet_0  -\nNet_0.Linear_0  -\nLinear_0  -")
 
 
 def test_traces_that_call_modules_in_another_order_share_no_row_but_that_of_the_only_root(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 from tracekit.trace.decoding import decode
 from tracekit.trace.operators import Operator, operators_of
 
@@ -92,7 +92,7 @@ def test_labels_of_a_user_that_torch_numbers_are_plain_ranges(parsed: Parse) -> 
         range  1 200  300 my iteration 5, op_id = 3
         run    1 220  230 copy
         """)
-    check(dataset, "modules", "path  kind\nmy iteration *  range\nmy iteration *.aten::mm  operator")
+    expect(dataset, "modules")("path  kind\nmy iteration *  range\nmy iteration *.aten::mm  operator")
     expect(dataset, "kernels")("""
         name  op        step_id
         copy  -         1
@@ -169,7 +169,7 @@ def test_an_operator_that_never_ended_launches_nothing_for_certain(parsed: Parse
         range  1   0    - aten::mm, seq = 7
         run    1  10   20 gemm
     """)
-    check(dataset, "kernels", "name  op\ngemm  -")
+    expect(dataset, "kernels")("name  op\ngemm  -")
 
 
 @pytest.mark.parametrize("by", ["ranges", "operators"])

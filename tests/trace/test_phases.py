@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 from tests.graphs.test_clone_chains import CAPTURE, NODES
 from tests.trace_lines import repeated
 from tracekit.markers.phases import phase_of
@@ -181,10 +181,8 @@ def test_what_a_graph_replays_while_a_model_is_compiled_is_the_modules(parsed: P
         launch    1 210 220 #7 cudaGraphLaunch_v10000
         kernel!11 1 300 310 #7 replayed
     """
-    check(
-        parsed(CAPTURE + NODES + replay),
-        "kernels",
-        "name      module  method      cause\nreplayed  top.a   graph_node  -",
+    expect(parsed(CAPTURE + NODES + replay), "kernels")(
+        "name      module  method      cause\nreplayed  top.a   graph_node  -"
     )
 
 
@@ -194,8 +192,8 @@ def test_where_ranges_are_nodes_compiling_is_one_of_them(parsed: Parse) -> None:
         range  1 100 500 dynamo
         run    1 200 210 tuned
     """)
-    check(
-        dataset, "kernels", "name   phase    module          method  cause\ntuned  compile  my step.dynamo  range   -"
+    expect(dataset, "kernels")(
+        "name   phase    module          method  cause\ntuned  compile  my step.dynamo  range   -"
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check, expect
+from tests.golden import Parse, expect
 from tracekit.answers import modules
 
 TRAINING = """
@@ -111,7 +111,7 @@ def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> N
 
 
 def test_operators_alone_are_a_hierarchy_too(parsed: Parse) -> None:
-    check(parsed(MARKED, rows="operators"), "kernels", "name  module\nmm  aten::mm\nadd  -")
+    expect(parsed(MARKED, rows="operators"), "kernels")("name  module\nmm  aten::mm\nadd  -")
 
 
 def repeated(texts: list[str], rounds: int = 1) -> str:
@@ -189,7 +189,7 @@ def test_a_librarys_ranges_are_never_above_a_users(parsed: Parse) -> None:
         run     1 40 50 allreduce
         range@1 1 100 120 ncclAllReduce
     """)
-    check(dataset, "modules", "path  parent_id\nmy step  -\nmy step.NCCL:ncclAllReduce  0\nNCCL:ncclAllReduce  -")
+    expect(dataset, "modules")("path  parent_id\nmy step  -\nmy step.NCCL:ncclAllReduce  0\nNCCL:ncclAllReduce  -")
 
 
 def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(parsed: Parse) -> None:
@@ -247,7 +247,7 @@ def test_a_start_end_range_ends_with_the_call_of_the_module_that_it_began_in(par
         run    1  30  40 in both
         run    1 100 110 behind the call
     """
-    check(parsed(lines, rows="ranges"), "kernels", "name  module\nin both  top.prefetch\nbehind the call  -")
+    expect(parsed(lines, rows="ranges"), "kernels")("name  module\nin both  top.prefetch\nbehind the call  -")
 
 
 def test_a_range_that_never_ended_makes_way_for_the_next_of_its_place_alone(parsed: Parse) -> None:
@@ -261,7 +261,7 @@ def test_a_range_that_never_ended_makes_way_for_the_next_of_its_place_alone(pars
         range  1 200 300 step 2
         run    1 310 320 behind the second
     """
-    check(parsed(lines), "kernels", "name  module\nfirst  step *\nstill the first  step *\nbehind the second  -")
+    expect(parsed(lines), "kernels")("name  module\nfirst  step *\nstill the first  step *\nbehind the second  -")
 
 
 def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(parsed: Parse) -> None:
@@ -334,7 +334,7 @@ def test_a_start_end_range_that_began_with_a_shorter_one_is_around_it(parsed: Pa
         run    1 10  20 in both
         run    1 60  70 in copy alone
     """)
-    check(dataset, "kernels", "name           module\nin copy alone  copy\nin both        copy.compute")
+    expect(dataset, "kernels")("name           module\nin copy alone  copy\nin both        copy.compute")
 
 
 @pytest.mark.parametrize(
@@ -352,18 +352,18 @@ def test_of_parts_of_an_iteration_the_longest_is_the_step(parsed: Parse, texts: 
 
 
 def test_a_domain_is_named_only_where_users_have_several(parsed: Parse) -> None:
-    check(parsed("domain 1 0 - 1 app\nrange@1 1 0 10 forward"), "modules", "path\nforward")
+    expect(parsed("domain 1 0 - 1 app\nrange@1 1 0 10 forward"), "modules")("path\nforward")
 
 
 def test_domains_of_users_tell_nodes_apart(parsed: Parse) -> None:
     lines = "domain 1 0 - 1 app\nrange@1 1 0 10 forward\nrange 1 20 30 forward"
-    check(parsed(lines), "modules", "path\napp:forward\nforward")
+    expect(parsed(lines), "modules")("path\napp:forward\nforward")
 
 
 def test_marked_steps_are_nodes_without_their_numbers(parsed: Parse) -> None:
     texts = ["ProfilerStep#1", "execute_context_1(8)_generation_0(0)", "ProfilerStep#2"]
     lines = [f"range 1 {at}0 {at}9 {text}" for at, text in enumerate(texts)]
-    check(parsed("\n".join(lines)), "modules", "path\nProfilerStep#*\nexecute_context_*(*)_generation_*(*)")
+    expect(parsed("\n".join(lines)), "modules")("path\nProfilerStep#*\nexecute_context_*(*)_generation_*(*)")
 
 
 def loops(*threads: tuple[str, int, int]) -> str:
@@ -465,9 +465,9 @@ def test_stages_of_interleaved_requests_are_their_siblings_where_any_overlaps_in
         async  1 250 350 tokenize
         async  1 260 600 request 2
     """)
-    check(dataset, "modules", "path\njob\njob.request *\njob.tokenize")
+    expect(dataset, "modules")("path\njob\njob.request *\njob.tokenize")
 
 
 def test_requests_are_siblings_also_where_a_report_begins_with_them(parsed: Parse) -> None:
     dataset = parsed("async 1 0 90 request 1\nasync 1 20 60 request 2\nasync 1 40 99 request 3")
-    check(dataset, "modules", "path\nrequest *")
+    expect(dataset, "modules")("path\nrequest *")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, check, expect, losses
+from tests.golden import Parse, expect, losses
 from tests.parsed_programs import over_programs, place, placed, same, shapes
 from tests.simulator.strategies import plans_of_quiet_modules
 
@@ -233,4 +233,4 @@ def test_ranges_that_say_nothing_of_modules_may_lie_between(parsed: Parse) -> No
         range 1 25 40 plain
         range 1 50 51 {'Module': 'top.a', 'Outputs': [[5]]}
     """)
-    check(dataset, "calls", "module  outputs\ntop.a  [[5]]")
+    expect(dataset, "calls")("module  outputs\ntop.a  [[5]]")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import tracekit
-from tests.golden import check
+from tests.golden import expect
 from tests.needs import TRACES
 from tests.readers.files import kernels
 from tests.readers.kineto.traces import called, event, kernel, launch, marked, parsed
@@ -42,11 +42,9 @@ def test_each_replay_is_a_call_of_each_of_its_modules_with_their_classes(tmp_pat
     dataset = parsed(tmp_path, *steps, *runs[0], *runs[1])
     expected = [("layers.0.attention", "annotated")] * 2 + [("layers.0.mlp", "annotated"), (None, None)]
     assert modules(dataset) == expected * 2
-    check(
-        dataset,
-        "calls",
+    expect(dataset, "calls")(
         "module  step_id  phase\n"
-        + "\n".join(f"layers.0.{name}  {step}  -" for name in ("attention", "mlp") for step in (0, 1)),
+        + "\n".join(f"layers.0.{name}  {step}  -" for name in ("attention", "mlp") for step in (0, 1))
     )
     classes = {row["path"]: row["class_name"] for row in dataset.table("modules").to_pylist()}
     assert classes == {"layers": None, "layers.0": None, "layers.0.attention": "Attention", "layers.0.mlp": "MLP"}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import tracekit
-from tests.golden import check
+from tests.golden import expect
 from tests.readers.files import kernels
 from tests.readers.kineto.traces import Event, event, marked, parsed, trace
 from tracekit.dataset.opening import Dataset
@@ -56,16 +56,12 @@ def test_several_threads_without_flows_are_not_told_apart(tmp_path: Path) -> Non
 
 def test_where_operators_are_nodes_backward_passes_are_calls_of_theirs(tmp_path: Path) -> None:
     events = [item for item in (*forward(10, FIRST, "a"), *backward(100, 1)) if item["cat"] == "cpu_op"]
-    check(
-        parsed(tmp_path, *events),
-        "calls",
-        """
+    expect(parsed(tmp_path, *events), "calls")("""
         module                  phase
         aten::mul               -
         aten::mul               backward
         aten::mul.MulBackward0  backward
-    """,
-    )
+    """)
 
 
 def test_backward_work_stands_in_the_range_of_its_operator_where_ranges_name_modules(tmp_path: Path) -> None:

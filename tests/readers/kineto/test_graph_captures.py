@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tracekit
-from tests.golden import check
+from tests.golden import expect
 from tests.needs import TRACES
 from tests.readers.files import kernels
 from tests.readers.kineto.traces import PID, event, kernel, launch, marked, trace
@@ -87,7 +87,7 @@ def test_kernels_of_a_replay_belong_to_the_modules_of_the_graph_capture(
     columns, *expected = [line.split() for line in rows.strip().splitlines()]
     assert [["-" if cell is None else str(cell) for cell in row] for row in kernels(dataset, *columns)] == expected
     assert kernels(dataset, "step_id") == [0, 0, 0, 1, 1, 1]
-    check(dataset, "steps", "index  kind\n0  -\n1  -")
+    expect(dataset, "steps")("index  kind\n0  -\n1  -")
     calls = dataset.table("calls").to_pylist()
     assert {(row["module"], row["phase"]) for row in calls} == {(path, "capture") for path in ("top", "top.a", "top.b")}
     assert [source["name"] for source in dataset.manifest["graph_captures"]] == ["capture0.json"]

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import tracekit
 from tests.command import command
-from tests.golden import check, check_frame
+from tests.golden import expect, expect_frame
 from tests.readers.files import kernels
 from tests.readers.kineto.traces import PID, Event, called, event, kernel, launch, parsed, trace
 from tests.views.page.pages import shown
@@ -47,18 +47,14 @@ def small(path: Path) -> Dataset:
 
 
 def test_a_kernel_has_the_innermost_function_around_its_launch_that_is_no_part_of_torch(tmp_path: Path) -> None:
-    check(
-        small(tmp_path / "trace.json"),
-        "kernels",
-        """
+    expect(small(tmp_path / "trace.json"), "kernels")("""
         module  source                    stack
         Net_0   model.py:20 forward       /home/me/train.py:7 step;model.py:20 forward
         Net_0   model.py:20 forward       /home/me/train.py:7 step;model.py:20 forward
         -       /home/me/train.py:7 step  /home/me/train.py:7 step
         -       -                         -
         -       -                         -
-        """,
-    )
+        """)
 
 
 def test_time_by_line_and_flame_graph(tmp_path: Path) -> None:
@@ -69,7 +65,7 @@ def test_time_by_line_and_flame_graph(tmp_path: Path) -> None:
         model.py           20    forward   10000   0.4    2        1        Net_0
         /home/me/train.py  7     step      5000    0.2    1        0        -
     """
-    check_frame(lines.frame(dataset), rows)
+    expect_frame(lines.frame(dataset))(rows)
     assert lines.frame(dataset.subtree("Net_0"))["gpu_ns"].tolist() == [10000]
     sources = shown(dataset)["sources"]
     of_net = [at for at, node in enumerate(sources["of_modules"]["node"]) if node >= 0]
@@ -91,7 +87,7 @@ def test_time_by_line_of_several_reports_is_added_up(tmp_path: Path) -> None:
         model.py           20    forward   20000   0.4    4        1        Net_0
         /home/me/train.py  7     step      10000   0.2    2        0        -
     """
-    check_frame(lines.frame(tracekit.parse(files, tmp_path / "both")), rows)
+    expect_frame(lines.frame(tracekit.parse(files, tmp_path / "both")))(rows)
 
 
 def test_without_stacks_there_are_no_lines(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.golden import check
+from tests.golden import expect
 from tests.readers.files import kernels, lacks
 from tests.readers.kineto.traces import PID, Event, called, event, kernel, launch, marked, parsed, recorded, trace
 from tests.recorded_rows import rows_of
@@ -222,17 +222,13 @@ def test_calls_tell_the_memory_that_they_allocate_and_keep(tmp_path: Path, gpu: 
     rows += [memory(30, 999, gpu, tid=PID + 1), memory(30, 5_000)] if gpu else []
     events = *(called(*call) for call in calls), *rows
     assert recorded(tmp_path, *events).threads.tid.tolist() == [PID]
-    check(
-        parsed(tmp_path, *events),
-        "calls",
-        """
+    expect(parsed(tmp_path, *events), "calls")("""
         module          allocated_bytes  retained_bytes
         Net_0           140              10
         Net_0           0                0
         Net_0.Linear_0  40               10
         Net_0.Linear_1  0                -100
-        """,
-    )
+        """)
 
 
 def test_every_event_is_read_or_counted(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.golden import check
+from tests.golden import expect
 from tests.readers.folders import as_folder
 from tests.sqlite import writing
 from tests.trace_lines import report
@@ -73,13 +73,13 @@ def text(db: sqlite3.Connection, value: str) -> int:
 
 
 def test_a_backtrace_is_of_the_call_that_took_it_and_a_sample_of_the_call_it_falls_into(tmp_path: Path) -> None:
-    check(tracekit.parse(with_marks(tmp_path / "report.sqlite")), "kernels", ROWS)
+    expect(tracekit.parse(with_marks(tmp_path / "report.sqlite")), "kernels")(ROWS)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_folders_of_tables_have_backtraces_too(tmp_path: Path, suffix: str) -> None:
     path = with_marks(tmp_path / "report.sqlite")
-    check(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels", ROWS)
+    expect(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels")(ROWS)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import check
+from tests.golden import expect
 from tests.graphs.test_clone_chains import CAPTURE, MAPPED, NODES, REPLAY
 from tests.readers.files import Rewrite
 from tests.recorded_rows import rows_of
@@ -42,7 +42,7 @@ def test_nodes_and_graphs_are_read_into_tables_of_their_own(tmp_path: Path) -> N
     ],
 )
 def test_the_columns_decide_what_a_table_means(rewritten: Rewrite, sql: str) -> None:
-    check(rewritten(sql, LINES), "kernels", MAPPED)
+    expect(rewritten(sql, LINES), "kernels")(MAPPED)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.golden import check
+from tests.golden import expect
 from tests.needs import TRACES
 from tests.readers.files import Rewrite, changed
 from tests.trace_lines import global_tid, report
@@ -45,8 +45,8 @@ def named(thread: str, name: str, event: int = 39) -> str:
 def test_mpi_s_names_of_threads_tell_the_ranks_of_their_processes(rewritten: Rewrite) -> None:
     dataset = rewritten(named("7/1", "MPI Rank 3") + named("8/9", "MPI Rank 0"), TWO)
     assert ranks_of(dataset) == {7: (3, "mpi"), 8: (0, "mpi")}
-    check(dataset, "kernels", "name  pid  rank\na  7  3\nb  8  0")
-    check(dataset, "ranges", "pid  rank  text\n7  3  outer\n8  0  outer")
+    expect(dataset, "kernels")("name  pid  rank\na  7  3\nb  8  0")
+    expect(dataset, "ranges")("pid  rank  text\n7  3  outer\n8  0  outer")
 
 
 def test_newer_exports_of_mpi_programs_have_a_table(rewritten: Rewrite) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import check
+from tests.golden import expect
 from tests.readers.files import Rewrite, rows
 from tracekit.dataset.opening import Dataset
 
@@ -41,15 +41,11 @@ def test_an_absurd_time_costs_its_row_alone(rewritten: Rewrite, table: str, time
     column = "start" if what == "graphs" else column
     dataset = rewritten(f"UPDATE {table} SET {column} = {time} WHERE start = {at}", LINES)  # noqa: S608
     assert lost(dataset) == {what: 1}
-    check(
-        dataset,
-        "calls",
-        """
+    expect(dataset, "calls")("""
         module  start_ns  end_ns  launch_time_ns
         top     0         100     10
         top.a   10        50      5
-    """,
-    )
+    """)
     kernels = dataset.table("kernels", ["name", "module"]).to_pylist()
     assert {row["name"]: row["module"] for row in kernels} | {"struck": None} == {
         "gemm": "top.a",
@@ -74,4 +70,4 @@ def test_times_may_count_from_anywhere(rewritten: Rewrite, from_ns: int) -> None
 def test_times_of_one_table_may_count_from_elsewhere(rewritten: Rewrite) -> None:
     dataset = rewritten("UPDATE CUDA_GRAPH_EVENTS SET start = start + 1700000000000000000", LINES)
     assert lost(dataset) == {}
-    check(dataset, "kernels", "name    module\nrelu    top\ngemm    top.a\nstruck  -")
+    expect(dataset, "kernels")("name    module\nrelu    top\ngemm    top.a\nstruck  -")

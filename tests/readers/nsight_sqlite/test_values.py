@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.golden import check
+from tests.golden import expect
 from tests.readers.files import Rewrite, lacks, rows
 from tracekit.views.summary import advice
 
@@ -27,8 +27,8 @@ EVERY_ID = """
 def test_ids_are_signed_numbers_of_64_bits(rewritten: Rewrite, top: int) -> None:
     lines = "range 7/9 0 100 {'Module': 'top'}\nlaunch 7/9 20 25 #1\nkernel 7/9 900 950 #1 gemm"
     dataset = rewritten(EVERY_ID.format(change=f"| ({top})"), lines)
-    check(dataset, "kernels", "name  pid  tid  module\ngemm  7  9  top")
-    check(dataset, "ranges", "pid  tid  gpu_op_count\n7  9  1")
+    expect(dataset, "kernels")("name  pid  tid  module\ngemm  7  9  top")
+    expect(dataset, "ranges")("pid  tid  gpu_op_count\n7  9  1")
 
 
 def test_text_is_inline_or_registered_or_both_or_neither(rewritten: Rewrite) -> None:
@@ -109,10 +109,7 @@ def test_domains_are_named_per_process_by_the_first_row_that_creates_them(rewrit
         range   8/5 20 29 f
         """,
     )
-    check(
-        dataset,
-        "ranges",
-        """
+    expect(dataset, "ranges")("""
         text  pid  tid  domain
         a     7    1    NCCL
         c     7    1    domain#2
@@ -120,8 +117,7 @@ def test_domains_are_named_per_process_by_the_first_row_that_creates_them(rewrit
         d     8    5    cuBLAS
         e     8    5    through textId
         f     8    5    -
-    """,
-    )
+    """)
 
 
 def test_payloads_of_every_kind_are_kept(rewritten: Rewrite) -> None:
@@ -132,10 +128,7 @@ def test_payloads_of_every_kind_are_kept(rewritten: Rewrite) -> None:
     strings = "INSERT INTO StringIds VALUES (500, '{\"b\": 2}');"
     lines = "\n".join(f"range 1 {at} {at} r{at}" for at in range(len(values)))
     dataset = rewritten(strings + "".join(sets), lines)
-    check(
-        dataset,
-        "ranges",
-        """
+    expect(dataset, "ranges")("""
         text  payload_int  payload_float  payload_json
         r0    -5           -              -
         r1    -1           -              -
@@ -146,8 +139,7 @@ def test_payloads_of_every_kind_are_kept(rewritten: Rewrite) -> None:
         r6    -            -              {"a": [1]}
         r7    -            -              {"b": 2}
         r8    -            -              -
-    """,
-    )
+    """)
 
 
 @pytest.mark.parametrize(

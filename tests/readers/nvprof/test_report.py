@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.golden import check
+from tests.golden import expect
 from tests.readers.files import kernels, lacks
 from tests.readers.nvprof.files import PID, Writer, activity, file_of, object_id
 from tracekit.causes import FAILED_CALL, PROCESS_UNKNOWN, TIME_UNKNOWN
@@ -53,15 +53,11 @@ def test_kernels_of_runtime_and_driver_calls_go_to_the_module_open_on_their_thre
         ("plain_c_name", 975, "top", "cuLaunchKernel", PID, TID),
         ("[CUDA memset]", 985, None, None, PID, None),
     ]
-    check(
-        dataset,
-        "ranges",
-        f"""
+    expect(dataset, "ranges")(f"""
         start_ns  end_ns  tid    parent_range_id
         0         100     {TID}  -
         10        50      {TID}  0
-    """,
-    )
+    """)
     assert kernels(dataset, "full_name")[0] == "void foo::gemm<float>(float*)"
     source = dataset.manifest["source"]
     assert (source["format"], source["exporter"], source["schema_version"]) == ("nvprof", "nvprof", "12")
@@ -76,16 +72,12 @@ def test_ranges_without_end_or_start_and_rows_that_are_no_ranges_are_counted(tmp
         writer.marker(8, 84, TID, "a lock", id=1001, domain=writer.string("locks"))
 
     dataset = parsed(tmp_path, change=odd)
-    check(
-        dataset,
-        "ranges",
-        """
+    expect(dataset, "ranges")("""
         start_ns  end_ns  text                open
         0         100     {'Module': 'top'}    False
         10        50      {'Module': 'top.a'}  False
         80        100     left open            True
-    """,
-    )
+    """)
     assert counted(dataset) == {"no end": 1, "no start": 1, "NVTX mark": 1, "other event": 1}
 
 
@@ -96,16 +88,12 @@ def test_domains_and_threads_on_which_ranges_end(tmp_path: Path) -> None:
         writer.marker(4, 96, 2)
         writer.push(3, 7, 97, "of the process", objectKind=1)
 
-    check(
-        parsed(tmp_path, "", more),
-        "ranges",
-        """
+    expect(parsed(tmp_path, "", more), "ranges")("""
         text            domain  kind       start_ns  end_ns  tid  end_tid
         of the process  -       start_end  2         92      0    -
         in a domain     NCCL    push_pop   0         90      1    -
         moved           -       start_end  1         91      1    2
-    """,
-    )
+    """)
 
 
 def test_gpus_and_names_of_processes_are_known_and_arguments_are_not_kept(tmp_path: Path) -> None:
