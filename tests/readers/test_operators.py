@@ -36,10 +36,7 @@ NESTED = """
 
 def test_an_operators_own_time_is_without_those_it_called_and_calls_add_these_up(parsed: Parse) -> None:
     dataset = parsed(NESTED)
-    golden.check(
-        dataset,
-        "kernels",
-        """
+    golden.expect(dataset, "kernels")("""
         kind    name             module   start_ns  end_ns  dur_ns  method  cause
         cpu_op  aten::linear     top      5         95      10      range   -
         cpu_op  aten::t          top      10        20      7       range   -
@@ -50,17 +47,12 @@ def test_an_operators_own_time_is_without_those_it_called_and_calls_add_these_up
         cpu_op  aten::mul        -        110       140     30      -       outside_modules
         cpu_op  aten::add        -        190       210     20      -       outside_modules
         cpu_op  aten::empty      -        300       300     0       -       outside_modules
-        """,
-    )
-    golden.check(
-        dataset,
-        "calls",
-        """
+    """)
+    golden.expect(dataset, "calls")("""
         module   gpu_time_ns  gpu_self_time_ns  kernel_count  kernel_self_count
         top      120          90                6             4
         top.act  30           30                2             2
-        """,
-    )
+    """)
 
 
 @pytest.mark.parametrize(("said", "lost"), [(0, 0), (3, 3), (-3, 0), ("many", 0)])

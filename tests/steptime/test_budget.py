@@ -17,7 +17,7 @@ from hypothesis import example, given, settings, strategies as st
 
 import tracekit
 from tests.command import command
-from tests.golden import Parse, expect, expect_frame
+from tests.golden import Parse, expect_frame
 from tests.joined import joined_here
 from tests.needs import REPORTS, TRACES
 from tests.simulator.ranks import Job, reports, simulated
@@ -65,7 +65,7 @@ def check(parsed: Parse) -> Check:
 
 
 def test_a_launch_that_loads_its_kernel_blocks_the_host(check: Check) -> None:
-    expect()("""
+    check("""
         launch   1   0   2 #1
         kernel   1   5  10 #1
         launch   1  12  60 #2
@@ -82,7 +82,7 @@ def test_a_launch_that_loads_its_kernel_blocks_the_host(check: Check) -> None:
 
 
 def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(check: Check) -> None:
-    expect()(f"""
+    check(f"""
         range     1    0 400 ProfilerStep#1
         range     1    0 300 {{'Module': 'top'}}
         launch    1    5  10 #1
@@ -117,7 +117,7 @@ def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(che
 
 
 def test_one_step_alone_is_the_whole_step(check: Check) -> None:
-    expect()("""
+    check("""
         range    1  0         90000000 ProfilerStep#3
         launch   1  89990000  89995000 #1
         kernel   1  91000000  96000000 #1
@@ -133,7 +133,7 @@ def test_one_step_alone_is_the_whole_step(check: Check) -> None:
 
 
 def test_a_window_begins_where_the_one_before_ended_on_its_device(check: Check) -> None:
-    expect()("""
+    check("""
         range     1   0   4  {'Module': 'top'}
         launch    1   0   1  #1
         kernel    1   2   3  #1 before
@@ -184,7 +184,7 @@ def test_a_step_that_ends_no_later_than_an_earlier_one_has_no_window(parsed: Par
 
 
 def test_after_the_last_work_counts_what_the_thread_of_the_step_does(check: Check) -> None:
-    expect()("""
+    check("""
         range    1   0  100 ProfilerStep#1
         launch   1   0   2  #1
         kernel   1   2  50  #1
@@ -206,7 +206,7 @@ def test_after_the_last_work_counts_what_the_thread_of_the_step_does(check: Chec
 
 
 def test_without_steps_all_work_of_a_device_is_one_window(check: Check) -> None:
-    expect()("""
+    check("""
         launch   1   0   1 #1
         kernel   1   2   5 #1
         kernel   1   7   9 #-
@@ -218,7 +218,7 @@ def test_without_steps_all_work_of_a_device_is_one_window(check: Check) -> None:
 
 
 def test_collectives_count_where_nothing_computes(check: Check) -> None:
-    expect()("""
+    check("""
         launch    1   0   1 #1
         kernel+7  1   2  20 #1 ncclDevKernel_AllReduce
         launch    1   1   2 #2
@@ -275,7 +275,7 @@ def test_ranks_of_several_reports_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_between_nodes_of_one_replay_the_graph_waits(check: Check) -> None:
-    expect()("""
+    check("""
         launch    1   0   4 #1 cudaGraphLaunch
         kernel!1  1   2   3 #1
         kernel!2  1   8  10 #1
@@ -295,7 +295,7 @@ def test_a_stream_depends_on_another_if_it_waits_for_an_event_whose_record_has_a
     record: str, kind: str, check: Check
 ) -> None:
     lines = DEPENDS.replace("#2 cudaEventRecord stream=7 event=1", f"#2 cudaEventRecord{record}")
-    expect()(f"""{lines}
+    check(f"""{lines}
         =>
         kind     ns
         compute  58
