@@ -20,7 +20,7 @@ from tests.readers.folders import as_folder
 from tests.trace_lines import report
 from tests.waiting import PATIENCE_S, wait_until
 from tracekit.nsight.nsys import RAW_MAGIC, REPORT_END, REPORT_MAGIC
-from tracekit.readers import export_cache as cache
+from tracekit.readers import nsight_native as cache
 
 #: Answers as nsys does, and notes every export.
 NSYS = """#!/bin/sh

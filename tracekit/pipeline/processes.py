@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tracekit.arrays.own_process import give_back
 from tracekit.dataset import manifest
-from tracekit.dataset.merging import MERGED, finish, merged_modules, write_part
+from tracekit.dataset.joining import MERGED, finish, merged_modules, write_part
 from tracekit.engines import Engine, Task, opened
 from tracekit.engines.base import IN_PROCESS, Share
 from tracekit.engines.dask import scratch_folder
