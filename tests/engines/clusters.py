@@ -23,24 +23,12 @@ if __name__ == "__main__":
 
 @contextmanager
 def dask_cluster(temporary: Path, **variables: str) -> Iterator[str]:
-    """The address of its scheduler.
-
-    Args:
-        temporary: Where its workers put temporary files.
-        variables: Further ones of their environment.
-    """
+    """The address of its scheduler; its workers put temporary files there, and have further variables."""
     script = temporary / "cluster.py"
     script.write_text(CLUSTER)
-    running = subprocess.Popen(
-        [sys.executable, script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=temporary,
-        env=environment(TMPDIR=str(temporary), **variables),
-    )
-    with running:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    env = environment(TMPDIR=str(temporary), **variables)
+    with subprocess.Popen([sys.executable, script], cwd=temporary, env=env, **pipes) as running:
         assert running.stdin is not None
         assert running.stdout is not None
         yield running.stdout.readline().strip()

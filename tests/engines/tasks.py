@@ -18,11 +18,6 @@ def doubled(number: int, share: Share) -> int:
     return 2 * number
 
 
-def doubled_slowly(number: int) -> int:
-    time.sleep(0.01)
-    return 2 * number
-
-
 def place_of(number: int) -> tuple[int, int]:
     return number, os.getpid()
 

@@ -32,21 +32,17 @@ def tasks(function: object, count: int, needed_bytes: int = 0) -> list[Task]:
     return [Task(f"t{number}", partial(function, number), needed_bytes) for number in range(count)]
 
 
-def test_every_task_has_one_outcome(two: Processes) -> None:
-    expected = {number: 2 * number for number in range(20)}
-    assert work.results(two, tasks(work.doubled, 20)) == expected
+def test_every_task_has_one_outcome_and_progress_comes_with_its_name(two: Processes) -> None:
     with opened("here") as here:
-        assert work.results(here, tasks(work.doubled, 20)) == expected
-
-
-def test_progress_comes_with_the_name_of_its_task_and_before_its_outcome(two: Processes) -> None:
+        for engine in (two, here):
+            assert work.results(engine, tasks(work.doubled, 20)) == {number: 2 * number for number in range(20)}
     told: list[tuple[str, float]] = []
     list(two.outcomes(tasks(work.doubled, 2), lambda name, share: told.append((name, share))))
     assert sorted(told) == [("t0", 0.5), ("t0", 1.0), ("t1", 0.5), ("t1", 1.0)]
 
 
 def test_a_killed_process_loses_its_own_task_only_and_says_how_it_ended(two: Processes) -> None:
-    these = [Task(f"t{number}", partial(work.killed_if, 3, number)) for number in range(8)]
+    these = tasks(partial(work.killed_if, 3), 8)
     assert work.results(two, these) == {number: number for number in range(8)} | {3: "signal 9"}
 
 
@@ -74,17 +70,13 @@ def test_no_more_tasks_run_at_once_than_memory_holds(two, tmp_path, monkeypatch)
 
 
 def test_available_memory_is_what_the_system_and_the_container_say(tmp_path, monkeypatch) -> None:
-
     most, now = tmp_path / "max", tmp_path / "current"
     monkeypatch.setattr(processes, "_LIMITS", ((most, now),))
     assert available_bytes() > 1 << 20
-    most.write_text("max\n")
-    now.write_text("1000\n")
-    assert available_bytes() > 1 << 20
-    most.write_text("5000\n")
-    assert available_bytes() == 4000
-    now.write_text("6000\n")
-    assert available_bytes() == 0
+    for limit, used, left in (("max", 1000, None), (5000, 1000, 4000), (5000, 6000, 0)):
+        most.write_text(f"{limit}\n")
+        now.write_text(f"{used}\n")
+        assert available_bytes() > 1 << 20 if left is None else available_bytes() == left
 
 
 def test_results_of_many_come_in_order_and_those_of_the_first_second_are_made_here(monkeypatch) -> None:
@@ -94,7 +86,7 @@ def test_results_of_many_come_in_order_and_those_of_the_first_second_are_made_he
     assert [number for number, _ in made] == [*range(8)]
     assert [pid == os.getpid() for _, pid in made] == [True] * 4 + [False] * 4
     assert told == [number / 8 for number in range(1, 9)]
-    assert list(mapped(work.doubled_slowly, [])) == []
+    assert list(mapped(work.place_of, [])) == []
 
 
 def test_a_script_needs_no_guard_and_its_own_functions_travel(tmp_path: Path) -> None:

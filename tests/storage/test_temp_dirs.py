@@ -22,7 +22,7 @@ def ended() -> int:
         return process.pid
 
 
-def left(folder: Path, *, machine: str, process: int, age_s: int = 0) -> Path:
+def left(folder: Path, machine: str, process: int, age_s: int = 0) -> Path:
     place = folder / f"tracekit-{machine}-{process}-0123abcd"
     place.mkdir()
     (place / "table").write_text("rows")
@@ -32,24 +32,18 @@ def left(folder: Path, *, machine: str, process: int, age_s: int = 0) -> Path:
 
 
 def test_only_what_nobody_works_on_is_removed(ended: int, tmp_path: Path) -> None:
-    gone = {
-        left(tmp_path, machine=this_machine(), process=ended),
-        left(tmp_path, machine="01234567", process=1, age_s=A_DAY_S),
-    }
-    at_work = {
-        left(tmp_path, machine=this_machine(), process=os.getpid(), age_s=A_DAY_S),
-        left(tmp_path, machine="01234567", process=2),
-    }
+    at_work = {left(tmp_path, this_machine(), os.getpid(), A_DAY_S), left(tmp_path, "01234567", 2)}
     for name in ("tracekit-notes", f"other-{this_machine()}-{ended}-0123abcd", "tracekit-01234567-x-0123abcd"):
         at_work.add(tmp_path / name)
         (tmp_path / name).mkdir()
+    gone = {left(tmp_path, this_machine(), ended), left(tmp_path, "01234567", 1, A_DAY_S)}
+    assert {*tmp_path.iterdir()} == at_work | gone
     remove_stale(tmp_path, "tracekit-")
     assert {*tmp_path.iterdir()} == at_work
-    assert not gone & at_work
 
 
 def test_a_temp_dir_is_removed_at_its_end_and_clears_up_before(ended: int, tmp_path: Path) -> None:
-    left(tmp_path, machine=this_machine(), process=ended)
+    left(tmp_path, this_machine(), ended)
     with temp_dir(parent=str(tmp_path)) as folder:
         assert [*tmp_path.iterdir()] == [folder]
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -61,11 +55,9 @@ def test_a_temp_dir_is_removed_at_its_end_and_clears_up_before(ended: int, tmp_p
 
 def test_a_parse_clears_up_beside_its_own_dataset_only(ended: int, tmp_path: Path) -> None:
     path = report(tmp_path / "rank0.sqlite", LINES)
-    mine, other = (
-        Path(str(hidden_next_to(tmp_path / name)).replace(f"-{os.getpid()}-", f"-{ended}-")) for name in ("run", "run2")
-    )
-    for folder in (mine, other):
-        folder.mkdir()
+    hidden = [str(hidden_next_to(tmp_path / name)) for name in ("run", "run2")]
+    mine, other = (Path(name.replace(f"-{os.getpid()}-", f"-{ended}-")) for name in hidden)
+    mine.mkdir()
+    other.mkdir()
     tracekit.parse(path, tmp_path / "run")
-    assert not mine.exists()
-    assert other.exists()
+    assert (mine.exists(), other.exists()) == (False, True)

@@ -21,6 +21,7 @@ s3fs = pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto", reason="moto[s3], which the extra test brings, is not installed")
 
 TABLES = ("modules", *BY_REPORT)
+RUN = "s3://runs/run.tracekit"
 
 
 class Store(NamedTuple):
@@ -89,36 +90,33 @@ def test_a_dataset_in_a_bucket_has_the_rows_of_one_here(store: Store, ranks: lis
 
 
 def test_only_the_columns_that_are_asked_for_are_fetched(store: Store, ranks: list[Path]) -> None:
-    tracekit.parse(ranks, "s3://runs/run.tracekit")
+    tracekit.parse(ranks, RUN)
     before = store.requests()
-    tracekit.load("s3://runs/run.tracekit").table("kernels", ["dur_ns"])
+    tracekit.load(RUN).table("kernels", ["dur_ns"])
     assert store.requests() - before <= 3 + 2 * len(ranks), "manifest, list of files; of each its end and the column"
 
 
 def test_commands_take_urls(store: Store, uploaded: str) -> None:
-    run = "s3://runs/run.tracekit"
-    parsed = separately("parse", uploaded, "-o", run)
+    parsed = separately("parse", uploaded, "-o", RUN)
     assert parsed.code == 0, parsed
-    assert f"tracekit show tree {run}" in parsed.out
-    assert "net" in separately("show", "tree", run).out
-    shown = command("show", "kernels", run, "--json")
+    assert f"tracekit show tree {RUN}" in parsed.out
+    assert "net" in separately("show", "tree", RUN).out
+    shown = command("show", "kernels", RUN, "--json")
     assert {row["name"] for row in json.loads(shown.out)} == {"gather", "gemm", "free"}
 
 
 def test_a_dataset_in_a_bucket_is_replaced_only_by_force_and_nothing_of_it_stays(store, ranks) -> None:
-    run = "s3://runs/run.tracekit"
-    tracekit.parse(ranks, run)
-    line = refusal(command("parse", ranks[0], "-o", run), run)
+    tracekit.parse(ranks, RUN)
+    line = refusal(command("parse", ranks[0], "-o", RUN), RUN)
     assert "already exists; replace it with --force" in line
-    one = tracekit.parse(ranks[0], run, force=True)
+    one = tracekit.parse(ranks[0], RUN, force=True)
     assert len(one.kernels()) == 2
     assert len(store.names("runs/run.tracekit")) == 1 + len(TABLES)
 
 
 @pytest.mark.parametrize("lost_at", [0, 5, 19])
 def test_a_connection_that_is_lost_leaves_no_half_of_a_dataset(lost_at, store, ranks, monkeypatch) -> None:
-    run = "s3://runs/run.tracekit"
-    tracekit.parse(ranks, run)
+    tracekit.parse(ranks, RUN)
     put_file, waiting = s3fs.S3FileSystem._put_file, iter(range(lost_at))
 
     async def put_until_lost(*given: Any, **asked: Any) -> None:
@@ -129,11 +127,11 @@ def test_a_connection_that_is_lost_leaves_no_half_of_a_dataset(lost_at, store, r
     monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", put_until_lost)
     s3fs.S3FileSystem.clear_instance_cache()  # each instance has methods of its own
     with pytest.raises(tracekit.DatasetError, match="cannot be reached"):
-        tracekit.parse(ranks, run, force=True)
+        tracekit.parse(ranks, RUN, force=True)
     assert store.names("runs/run.tracekit") == []
     monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", put_file)
     s3fs.S3FileSystem.clear_instance_cache()
-    assert tracekit.parse(ranks, run).reports == ["rank0", "rank1"]
+    assert tracekit.parse(ranks, RUN).reports == ["rank0", "rank1"]
 
 
 @pytest.mark.parametrize(
@@ -142,25 +140,18 @@ def test_a_connection_that_is_lost_leaves_no_half_of_a_dataset(lost_at, store, r
         ("s3://runs/none.sqlite", "does not exist; check the path"),
         ("s3://nobody/none.sqlite", "its bucket does not exist; check the name of the bucket"),
         ("s3://runs/none*.sqlite", "matches nothing; check the pattern"),
+        ("s3://runs/broken.sqlite", "is a text file"),
         ("http://127.0.0.1:1/none.sqlite", "cannot be reached"),
+        ("s3://nobody/run", "its bucket does not exist"),
+        ("s3://runs/job", "already exists and is not a dataset"),
     ],
 )
-def test_a_report_that_is_not_there_is_one_line(url: str, problem: str, store: Store, tmp_path: Path) -> None:
-    assert problem in refusal(command("parse", url, "-o", tmp_path / "run"), url)
-
-
-def test_a_report_that_cannot_be_read_is_named_by_its_url(store: Store, tmp_path: Path) -> None:
+def test_what_cannot_be_read_or_written_is_one_line(url, problem, store, uploaded, ranks, tmp_path) -> None:
     store.files.pipe_file("runs/broken.sqlite", b"no report")
-    url = "s3://runs/broken.sqlite"
-    refusal(command("parse", url, "-o", tmp_path / "run"), url)
-
-
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [("s3://nobody/run", "its bucket does not exist"), ("s3://runs/job", "already exists and is not a dataset")],
-)
-def test_a_place_that_cannot_be_written_is_one_line(url, problem, uploaded, ranks, monkeypatch) -> None:
-    assert problem in refusal(command("parse", ranks[0], "-o", url), url)
+    reads = ".sqlite" in url
+    assert problem in refusal(
+        command("parse", url if reads else ranks[0], "-o", tmp_path / "run" if reads else url), url
+    )
 
 
 def test_missing_credentials_and_nobody_who_answers_are_one_line_each(store, ranks, monkeypatch) -> None:
@@ -169,29 +160,23 @@ def test_missing_credentials_and_nobody_who_answers_are_one_line_each(store, ran
     assert "cannot be reached" in refusal(gone, url)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    refused = separately("show", "tree", url)
-    assert "no valid credentials were found" in refusal(refused, url)
+    assert "no valid credentials were found" in refusal(separately("show", "tree", url), url)
 
 
 def test_nothing_is_written_by_http_and_a_report_at_a_url_needs_a_place(ranks: list[Path], tmp_path: Path) -> None:
-    tracekit.parse(ranks[0], tmp_path / "run")
-    match = "nothing can be written by http"
-    with file_server(tmp_path) as address, pytest.raises(tracekit.UsageError, match=match):
+    with file_server(tmp_path) as address, pytest.raises(tracekit.UsageError, match="nothing can be written by http"):
         tracekit.parse(ranks[1], f"{address}/run")
     with pytest.raises(tracekit.UsageError, match="name it with -o"):
         tracekit.parse("s3://runs/rank0.sqlite")
 
 
-@pytest.mark.parametrize("url", ["s3://b/x", "https://h/x"])
-def test_a_missing_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "upath", None)
-    with pytest.raises(tracekit.UsageError, match=r"needs the extra \w+; install it with: pip install"):
-        tracekit.load(url)
-
-
-def test_a_url_that_nothing_knows_is_one_line() -> None:
+def test_a_url_that_nothing_knows_and_a_missing_extra_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(tracekit.UsageError, match="fsspec does not know nothing://"):
         tracekit.load("nothing://b/x")
+    monkeypatch.setitem(sys.modules, "upath", None)
+    for url, extra in (("s3://b/x", "s3"), ("https://h/x", "http")):
+        with pytest.raises(tracekit.UsageError, match=f"needs the extra {extra}; install it with: pip install"):
+            tracekit.load(url)
 
 
 def test_file_urls_and_quoted_patterns_are_of_this_machine(ranks: list[Path], tmp_path: Path) -> None:
@@ -212,9 +197,8 @@ def test_reports_and_datasets_are_read_over_http(ranks: list[Path], tmp_path: Pa
 
 def test_files_of_many_reports_are_opened_and_read_side_by_side(store, tmp_path, monkeypatch) -> None:
     paths = [report(tmp_path / f"rank{at}.sqlite", RANKS[at % 2]) for at in range(6)]
-    here = tracekit.parse(paths, tmp_path / "here")
-    there = tracekit.parse(paths, "s3://runs/run.tracekit")
-    expected = here.table("kernels")
+    expected = tracekit.parse(paths, tmp_path / "here").table("kernels")
+    there = tracekit.parse(paths, RUN)
     open_one, at_a_time = opening.opened, threading.Barrier(5)
     places: list[Any] = []
 
